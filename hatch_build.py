@@ -1,4 +1,5 @@
-"""Puts the training scripts into the wheel, each folder whole, and a README without links into the checkout."""
+"""Puts the training scripts into the wheel, each folder whole, and a README without links into the
+checkout."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ class Readme(MetadataHookInterface):
 
 
 def without_links(text: str) -> str:
-    """Leave out pictures, and of links only the words, unless they lead to an address of the web."""
+    """Leave out pictures, and of links only the words, unless they lead to an address of the
+    web."""
     text = re.sub(r"!\[[^]]*\]\((?!https://)[^)]*\)\n*", "", text)
     return re.sub(r"\[([^]]*)\]\((?!https://)[^)]*\)", r"\1", text)
 
@@ -32,14 +34,16 @@ class TrainingScripts(BuildHookInterface):  # type: ignore[type-arg]
     """Called by hatchling, as pyproject.toml says."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Copy the files that a bundle of each folder has. An editable installation reads the checkout's folders."""
+        """Copy the files that a bundle of each folder has. An editable installation reads the
+        checkout's folders."""
         if version == "editable":
             return
         sys.path.insert(0, self.root)
         from cloudtrain.code.walk import walk  # needs the standard library alone
         from cloudtrain.errors import JobError
 
-        self._scripts = TemporaryDirectory()  # hatchling takes a file to one place only, and a shared one has two
+        # hatchling takes a file to one place only, and a shared one has two
+        self._scripts = TemporaryDirectory()
         for folder in Path(self.root, "training_scripts").iterdir():
             found = walk(str(folder))
             if found.problems:

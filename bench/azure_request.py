@@ -20,7 +20,9 @@ def main() -> None:
     from azure.ai.ml.entities._job.to_rest_functions import to_rest_job_object
     from azure.identity import DefaultAzureCredential
 
-    MLClient(DefaultAzureCredential(), "00000000-0000-0000-0000-000000000000", "research", "team").jobs  # noqa: B018
+    MLClient(  # noqa: B018
+        DefaultAzureCredential(), "00000000-0000-0000-0000-000000000000", "research", "team"
+    ).jobs
     node = command(
         name="cifar10-ddp",
         command="python train.py --batch 128 --epochs 30 --learning_rate 0.1",
@@ -34,7 +36,11 @@ def main() -> None:
         timeout=7200,
         experiment_name="cifar10-ddp",
     )
-    print(json.dumps(to_rest_job_object(node._to_job()), cls=SdkJSONEncoder, exclude_readonly=True, indent=2))
+    print(
+        json.dumps(
+            to_rest_job_object(node._to_job()), cls=SdkJSONEncoder, exclude_readonly=True, indent=2
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -28,7 +28,12 @@ def difference(name: str, *options: str, folder: Path, **variables: str) -> floa
     command = [sys.executable, "-m", "cloudtrain", "submit", str(job), *sets, *options]
     home = {"CLOUDTRAIN_STATE_DIR": str(folder / "state")}
     found = subprocess.run(
-        command, cwd=folder, env={**os.environ, **home, **variables}, capture_output=True, text=True, check=False
+        command,
+        cwd=folder,
+        env={**os.environ, **home, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     match = COMPARISON.search(found.stdout)
     if match is None:
@@ -46,17 +51,31 @@ def main() -> int:
         if "local" in wanted:
             worst = difference("two processes", "--processes-per-instance=2", folder=folder)
         if "slurm" in wanted:
-            settings = {"shared_dir": f"{name}/shared", "python": sys.executable, "rendezvous_host": "127.0.0.1"}
+            settings = {
+                "shared_dir": f"{name}/shared",
+                "python": sys.executable,
+                "rendezvous_host": "127.0.0.1",
+            }
             lines = [f'{key} = "{value}"' for key, value in settings.items()]
             (folder / "cloudtrain.toml").write_text("\n".join(["[slurm]", *lines, ""]))
             cluster = folder / "cluster"
-            subprocess.run([sys.executable, str(CLUSTER), "start", str(cluster), "2"], check=True, capture_output=True)
+            subprocess.run(
+                [sys.executable, str(CLUSTER), "start", str(cluster), "2"],
+                check=True,
+                capture_output=True,
+            )
             try:
                 options = ["--target=slurm", "--set=resources.instance_count=2"]
                 conf = f"{cluster}/slurm.conf"
-                worst = max(worst, difference("two Slurm nodes", *options, folder=folder, SLURM_CONF=conf))
+                worst = max(
+                    worst, difference("two Slurm nodes", *options, folder=folder, SLURM_CONF=conf)
+                )
             finally:
-                subprocess.run([sys.executable, str(CLUSTER), "stop", str(cluster)], check=False, capture_output=True)
+                subprocess.run(
+                    [sys.executable, str(CLUSTER), "stop", str(cluster)],
+                    check=False,
+                    capture_output=True,
+                )
     return 0 if worst <= LIMIT else 1
 
 

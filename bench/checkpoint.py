@@ -77,7 +77,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     if options.processes > 1 and "RANK" not in os.environ:
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(options.processes)]
+        launcher = [
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(options.processes),
+        ]
         os.execv(sys.executable, [sys.executable, *launcher, *sys.argv])
     group = runtime.init_process_group("gloo")
     count = 16

@@ -41,10 +41,19 @@ def run_once(checkout: Path, argv: list[str], state: Path, mark: Path | None = N
     """
     programs = checkout / ".venv" / "bin"
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    env |= {"CLOUDTRAIN_STATE_DIR": str(state), "OMP_NUM_THREADS": "1", "PATH": f"{programs}{os.pathsep}{env['PATH']}"}
+    env |= {
+        "CLOUDTRAIN_STATE_DIR": str(state),
+        "OMP_NUM_THREADS": "1",
+        "PATH": f"{programs}{os.pathsep}{env['PATH']}",
+    }
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.time()
-    subprocess.run([str(programs / argv[0]), *argv[1:]], check=True, capture_output=True, env=env, cwd=checkout)
-    end, after = float(mark.read_text()) if mark else time.time(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(
+        [str(programs / argv[0]), *argv[1:]], check=True, capture_output=True, env=env, cwd=checkout
+    )
+    end, after = (
+        float(mark.read_text()) if mark else time.time(),
+        resource.getrusage(resource.RUSAGE_CHILDREN),
+    )
     return Cost(end - start, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
 
@@ -60,7 +69,9 @@ def write_job(folder: Path) -> Path:
 
 def main() -> int:
     """Compare all commands and print a row for each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("other", type=Path)
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--only", nargs="+")
@@ -71,19 +82,44 @@ def main() -> int:
         stores = [Path(folder) / f"store{i}" for i in range(2)]
         for checkout, store in zip(checkouts, stores, strict=True):
             code = FILL.format(str(store), 1000)
-            subprocess.run([str(checkout / ".venv" / "bin" / "python"), "-c", code], check=True, cwd=checkout)
+            subprocess.run(
+                [str(checkout / ".venv" / "bin" / "python"), "-c", code], check=True, cwd=checkout
+            )
         cifar, digits = "examples/torch_cifar10.yaml", "training_scripts/digits_ddp/job.yaml"
         commands = {
             "import": ["python", "-c", "import cloudtrain"],
             "--help": ["cloudtrain", "--help"],
             "ps": ["cloudtrain", "ps"],
             "plan here": ["cloudtrain", "plan", digits],
-            "plan for SageMaker": ["cloudtrain", "plan", cifar, "--target", "sagemaker", "--format", "aws-cli"],
-            "plan for Azure ML": ["cloudtrain", "plan", cifar, "--target", "azureml", "--format", "az-cli"],
+            "plan for SageMaker": [
+                "cloudtrain",
+                "plan",
+                cifar,
+                "--target",
+                "sagemaker",
+                "--format",
+                "aws-cli",
+            ],
+            "plan for Azure ML": [
+                "cloudtrain",
+                "plan",
+                cifar,
+                "--target",
+                "azureml",
+                "--format",
+                "az-cli",
+            ],
             "first step": ["cloudtrain", "submit", str(job), "--processes-per-instance", "2"],
         }
         ratios = [
-            compare(name, argv, checkouts, stores, Path(folder) / "mark" if name == "first step" else None, args.pairs)
+            compare(
+                name,
+                argv,
+                checkouts,
+                stores,
+                Path(folder) / "mark" if name == "first step" else None,
+                args.pairs,
+            )
             for name, argv in commands.items()
             if not args.only or name in args.only
         ]
@@ -91,7 +127,12 @@ def main() -> int:
 
 
 def compare(
-    name: str, argv: list[str], checkouts: list[Path], stores: list[Path], mark: Path | None, pairs: int
+    name: str,
+    argv: list[str],
+    checkouts: list[Path],
+    stores: list[Path],
+    mark: Path | None,
+    pairs: int,
 ) -> float:
     """Run a command `pairs` times on either side, print its row, and return the median ratio of CPU time."""
     turns: list[dict[int, Cost]] = []
@@ -100,7 +141,8 @@ def compare(
         turns.append({side: run_once(checkouts[side], argv, stores[side], mark) for side in order})
     row, ratio = f"{name:20}", 0.0
     for what in Cost._fields:
-        other, ours = ([getattr(turn[side], what) for turn in turns[1:]] for side in (0, 1))  # the first one warms up
+        # the first one warms up
+        other, ours = ([getattr(turn[side], what) for turn in turns[1:]] for side in (0, 1))
         ratio = statistics.median(b / a for a, b in zip(other, ours, strict=True))
         row += f"   {what} {statistics.median(other):6.3f} {statistics.median(ours):6.3f} s {ratio - 1:+6.1%}"
     print(row, flush=True)

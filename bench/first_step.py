@@ -17,7 +17,9 @@ parser.add_argument("--mark", type=Path, required=True)
 options = parser.parse_args()
 
 dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)))
+model = DistributedDataParallel(
+    torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 loss = model(torch.randn(8, 64)).square().mean()
 loss.backward()
@@ -25,4 +27,6 @@ optimizer.step()
 if dist.get_rank() == 0:
     options.mark.write_text(str(time.time()))
 dist.barrier()
-os._exit(0)  # leaving is not measured, and gloo's threads can abort an interpreter that leaves (cloudtrain.runtime)
+# leaving is not measured, and gloo's threads can abort an interpreter that leaves
+# (cloudtrain.runtime)
+os._exit(0)

@@ -73,7 +73,14 @@ def free_port() -> str:
 
 def outcome(launcher: str, way: str, script: Path, processes: int, deadline: float) -> str:
     """Run once. Return `ok`, `hung`, or the exit code of the ranks that failed."""
-    arguments = ["--processes-per-instance", str(processes), "--master-port", free_port(), str(script), way]
+    arguments = [
+        "--processes-per-instance",
+        str(processes),
+        "--master-port",
+        free_port(),
+        str(script),
+        way,
+    ]
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         [sys.executable, "-u", "-c", launcher, *arguments],
@@ -85,8 +92,14 @@ def outcome(launcher: str, way: str, script: Path, processes: int, deadline: flo
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         return "hung"
-    codes = [line.rpartition(" ")[2] for line in said.splitlines() if "ended with exit code" in line]
-    return "ok" if process.returncode == 0 else f"exit code {codes[-1] if codes else process.returncode}"
+    codes = [
+        line.rpartition(" ")[2] for line in said.splitlines() if "ended with exit code" in line
+    ]
+    return (
+        "ok"
+        if process.returncode == 0
+        else f"exit code {codes[-1] if codes else process.returncode}"
+    )
 
 
 def main() -> int:
@@ -107,14 +120,22 @@ def main() -> int:
             way = WAYS[number % len(WAYS)]
             for name, launcher in launchers.items():
                 started = time.perf_counter()
-                found[name, way][outcome(launcher, way, script, options.processes, options.deadline)] += 1
+                found[name, way][
+                    outcome(launcher, way, script, options.processes, options.deadline)
+                ] += 1
                 seconds[name].append(time.perf_counter() - started)
     for (name, way), outcomes in found.items():
         bad = "; ".join(f"{count} x {how}" for how, count in outcomes.items() if how != "ok")
-        print(f"{name:6} leaving with {way:8} {outcomes['ok']:4} of {outcomes.total()} runs ended well {bad}".rstrip())
+        print(
+            f"{name:6} leaving with {way:8} {outcomes['ok']:4} of {outcomes.total()} runs ended well {bad}".rstrip()
+        )
     for name, taken in seconds.items():
         print(f"{name:6} median {statistics.median(taken):.1f} s, longest {max(taken):.1f} s")
-    return 0 if all(outcomes.keys() <= {"ok"} for (name, _), outcomes in found.items() if name == "fork") else 1
+    return (
+        0
+        if all(outcomes.keys() <= {"ok"} for (name, _), outcomes in found.items() if name == "fork")
+        else 1
+    )
 
 
 if __name__ == "__main__":

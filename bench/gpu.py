@@ -71,7 +71,12 @@ class Machine:
         return self._end - time.monotonic()
 
     def run(
-        self, name: str, *arguments: str | Path, processes: int = 1, stop_at: int | None = None, **variables: str
+        self,
+        name: str,
+        *arguments: str | Path,
+        processes: int = 1,
+        stop_at: int | None = None,
+        **variables: str,
     ) -> Done:
         """Run a script in the folder `name`; with `stop_at`, send SIGTERM once that step is reported."""
         work = self.folder / name
@@ -82,7 +87,13 @@ class Machine:
         }  # fmt: skip
         command = [sys.executable, *map(str, arguments)]
         if processes > 1:
-            launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+            launcher = [
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                "--nproc-per-node",
+                str(processes),
+            ]
             command = [sys.executable, *launcher, *map(str, arguments)]
         begun = time.perf_counter()
         with (work / "stderr.txt").open("w+") as errors:
@@ -131,7 +142,9 @@ class Failed(Exception):
 def checked(done: Done) -> str:
     """Return the output of a command that ended well."""
     if done.exit_code:
-        raise Failed(f"exit code {done.exit_code}: {done.errors.strip().splitlines()[-1:] or ['killed: out of time']}")
+        raise Failed(
+            f"exit code {done.exit_code}: {done.errors.strip().splitlines()[-1:] or ['killed: out of time']}"
+        )
     return done.out
 
 
@@ -164,11 +177,15 @@ def digits(machine: Machine) -> Iterator[Figure]:
     out = checked(machine.run("digits", DIGITS))
     accuracy = number(r"test accuracy ([\d.]+)", out)
     yield Figure("digits_ddp, test accuracy", accuracy, "", "at least 0.95", accuracy >= 0.95)
-    yield Figure("digits_ddp over NCCL", float("nccl" in out), "", "1", judged(machine, "nccl" in out))
+    yield Figure(
+        "digits_ddp over NCCL", float("nccl" in out), "", "1", judged(machine, "nccl" in out)
+    )
     on_cpu = losses(checked(machine.run("digits_cpu", DIGITS, CUDA_VISIBLE_DEVICES="")))
     here = losses(out)
     worst = max(abs(float(here[step]) - float(on_cpu[step])) for step in on_cpu)
-    yield Figure("largest difference of a loss, GPU and CPU", worst, "", "at most 1e-3", worst <= 1e-3)
+    yield Figure(
+        "largest difference of a loss, GPU and CPU", worst, "", "at most 1e-3", worst <= 1e-3
+    )
 
 
 def stopped(machine: Machine) -> Iterator[Figure]:
@@ -180,7 +197,9 @@ def stopped(machine: Machine) -> Iterator[Figure]:
     again = losses(first.out) | losses(second)
     different = sum(whole[step] != again.get(step) for step in whole)
     both = min(losses(second)) == max(losses(first.out)) + 1
-    yield Figure("losses that a stop changed", different, f"of {len(whole)}", "0", different == 0 and both)
+    yield Figure(
+        "losses that a stop changed", different, f"of {len(whole)}", "0", different == 0 and both
+    )
 
 
 def gpt(machine: Machine) -> Iterator[Figure]:
@@ -190,36 +209,62 @@ def gpt(machine: Machine) -> Iterator[Figure]:
     out = checked(machine.run("gpt", GPT, *arguments))
     speed, peak = number(r"([\d,]+) tokens/s", out), number(r"([\d,]+) MiB at most", out)
     met = judged(machine, speed >= 346_000)
-    yield Figure("GPT-2 124M, bf16, compiled", speed, "tokens/s", "at least 346,000 (MFU 30%); aim: 463,000", met)
+    yield Figure(
+        "GPT-2 124M, bf16, compiled",
+        speed,
+        "tokens/s",
+        "at least 346,000 (MFU 30%); aim: 463,000",
+        met,
+    )
     if "MFU" in out:
         yield Figure("GPT-2 124M, MFU", number(r"MFU ([\d.]+)%", out), "%", "at least 29.9")
     yield Figure("GPT-2 124M, peak memory", peak, "MiB", "reported")
     if not machine.rehearsed:
         estimate = estimated_mib(layers=12, width=768, context=1024, vocabulary=50304, sequences=32)
         yield Figure(
-            "estimate of that memory", estimate / peak, "of measured", "0.75 to 1.25", 0.75 <= estimate / peak <= 1.25
+            "estimate of that memory",
+            estimate / peak,
+            "of measured",
+            "0.75 to 1.25",
+            0.75 <= estimate / peak <= 1.25,
         )
     saving = ["--async_checkpoints", "--checkpoint_every", "15", "--steps", "60"]
     out = checked(machine.run("gpt_saving", GPT, *arguments, *saving))
     stall = number(r"training stood still ([\d.]+) s", out)
-    yield Figure("asynchronous checkpoint of 2 GB", stall, "s stood still", "under 1", judged(machine, stall < 1))
+    yield Figure(
+        "asynchronous checkpoint of 2 GB",
+        stall,
+        "s stood still",
+        "under 1",
+        judged(machine, stall < 1),
+    )
 
 
 def decoder(machine: Machine) -> Iterator[Figure]:
     """Measure a Llama-shaped decoder on documents that are packed and masked, and the dry run beside its memory."""
     draw, work = random.Random(1), machine.folder / "decoder"
     (work / "data" / "raw").mkdir(parents=True)
-    rows = (json.dumps({"text": "".join(draw.choices("etaoin shrdlu", k=draw.randint(50, 3000)))}) for _ in range(3000))
+    rows = (
+        json.dumps({"text": "".join(draw.choices("etaoin shrdlu", k=draw.randint(50, 3000)))})
+        for _ in range(3000)
+    )
     (work / "data" / "raw" / "rows.jsonl").write_text("\n".join(rows))
     checked(machine.run("decoder", GPT.with_name("prepare.py")))
-    large = (
-        "--layers 16 --heads 16 --kv_heads 4 --width 2048 --vocabulary 32000 --context 4096 --precision bf16 --compile"
-    )
+    large = "--layers 16 --heads 16 --kv_heads 4 --width 2048 --vocabulary 32000 --context 4096 --precision bf16 --compile"
     shape = "--layers 2 --width 32 --context 32" if machine.rehearsed else large
-    arguments = f"--family llama {shape} --global_batch 8 --accumulate 2 --deterministic False".split()
+    arguments = (
+        f"--family llama {shape} --global_batch 8 --accumulate 2 --deterministic False".split()
+    )
     training = "--steps 40 --report_every 5 --checkpoint_every 0".split()
-    out = checked(machine.run("decoder", GPT, *arguments, *training, CLOUDTRAIN_INPUT_TEXT=str(work / "text")))
-    yield Figure("decoder of 0.8 billion, packed documents", number(r"([\d,]+) tokens/s", out), "tokens/s", "reported")
+    out = checked(
+        machine.run("decoder", GPT, *arguments, *training, CLOUDTRAIN_INPUT_TEXT=str(work / "text"))
+    )
+    yield Figure(
+        "decoder of 0.8 billion, packed documents",
+        number(r"([\d,]+) tokens/s", out),
+        "tokens/s",
+        "reported",
+    )
     if "MFU" in out:
         mfu = number(r"MFU ([\d.]+)%", out)
         yield Figure("decoder, MFU", mfu, "%", "at least 30", judged(machine, mfu >= 30))
@@ -228,7 +273,11 @@ def decoder(machine: Machine) -> Iterator[Figure]:
     planned = checked(machine.run("decoder", GPT, *arguments, "--dry_run", "--world", "1"))
     ratio = 1024 * number(r"the most at once in a step, with activations +([\d.]+)", planned) / peak
     yield Figure(
-        "dry run beside that memory", ratio, "of measured", "0.75 to 1.25", judged(machine, 0.75 <= ratio <= 1.25)
+        "dry run beside that memory",
+        ratio,
+        "of measured",
+        "0.75 to 1.25",
+        judged(machine, 0.75 <= ratio <= 1.25),
     )
 
 
@@ -236,9 +285,12 @@ def finetune(machine: Machine) -> Iterator[Figure]:
     """Measure llm_finetune on a random Llama, with all weights and with LoRA."""
     needed = ("transformers", "trl", "peft", "datasets")
     if missing := [name for name in needed if find_spec(name) is None]:
-        yield Figure("llm_finetune", float("nan"), "", f"not run: not installed: {', '.join(missing)}")
+        yield Figure(
+            "llm_finetune", float("nan"), "", f"not run: not installed: {', '.join(missing)}"
+        )
         return
-    own = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}  # transformers would import the digits' scikit-learn
+    # transformers would import the digits' scikit-learn
+    own = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     checked(machine.run("finetune", PROBES, "model", *_size(machine), **own))
     size = "--max_length 64" if machine.rehearsed else "--max_length 2048"
     usual = f"--model_name_or_path model_to_tune {size} --packing --max_steps 20 --logging_steps 2 --eval_rows 8"
@@ -248,13 +300,22 @@ def finetune(machine: Machine) -> Iterator[Figure]:
         yield Figure(f"llm_finetune, 0.8 billion, {name}", speed, "tokens/s", "reported")
         if "MFU" in out:
             mfu = number(r"MFU ([\d.]+)%", out)
-            yield Figure(f"llm_finetune, {name}, MFU", mfu, "%", "at least 25", judged(machine, mfu >= 25))
-        yield Figure(f"llm_finetune, {name}, peak memory", number(r"([\d,]+) MiB at most", out), "MiB", "reported")
+            yield Figure(
+                f"llm_finetune, {name}, MFU", mfu, "%", "at least 25", judged(machine, mfu >= 25)
+            )
+        yield Figure(
+            f"llm_finetune, {name}, peak memory",
+            number(r"([\d,]+) MiB at most", out),
+            "MiB",
+            "reported",
+        )
         shutil.rmtree(machine.folder / "finetune" / "checkpoint", ignore_errors=True)
         shutil.rmtree(machine.folder / "finetune" / "model", ignore_errors=True)
 
 
-def estimated_mib(*, layers: int, width: int, context: int, vocabulary: int, sequences: int) -> float:
+def estimated_mib(
+    *, layers: int, width: int, context: int, vocabulary: int, sequences: int
+) -> float:
     """Estimate the memory: weights, gradients and AdamW in fp32 with their bf16 casts; activations of a transformer
     with flash attention, 34 bytes for each number of the residual stream and layer (Korthikanti et al., 2022); logits
     in bf16 and fp32 with the gradients of both."""
@@ -268,7 +329,11 @@ def ddp(machine: Machine) -> Iterator[Figure]:
     out = json.loads(checked(machine.run("ddp", PROBES, "ddp", *_size(machine))))
     ratio = out["ddp"] / out["plain"]
     yield Figure(
-        "DDP beside plain, one process", ratio, "times the step", "at most 1.05", judged(machine, ratio <= 1.05)
+        "DDP beside plain, one process",
+        ratio,
+        "times the step",
+        "at most 1.05",
+        judged(machine, ratio <= 1.05),
     )
 
 
@@ -276,19 +341,39 @@ def resnet(machine: Machine) -> Iterator[Figure]:
     """Measure ResNet50 at 224 pixels, bf16, channels_last."""
     out = json.loads(checked(machine.run("resnet", PROBES, "resnet", *_size(machine))))
     met = judged(machine, out["images_per_s"] >= 2000)
-    yield Figure("ResNet50, 224 pixels, bf16, channels_last", out["images_per_s"], "images/s", "A100: 2,470", met)
+    yield Figure(
+        "ResNet50, 224 pixels, bf16, channels_last",
+        out["images_per_s"],
+        "images/s",
+        "A100: 2,470",
+        met,
+    )
 
 
 def norms(machine: Machine) -> Iterator[Figure]:
     """Compare GroupNorm with BatchNorm, in the CIFAR script."""
-    arguments = "--epochs 1 --width 8".split() if machine.rehearsed else "--epochs 6 --width 64 --blocks 3".split()
+    arguments = (
+        "--epochs 1 --width 8".split()
+        if machine.rehearsed
+        else "--epochs 6 --width 64 --blocks 3".split()
+    )
     rates = {}
     for norm in ("batch", "group"):
-        out = checked(machine.run(f"cifar_{norm}", SCRIPTS / "cifar_ddp" / "train.py", *arguments, "--norm", norm))
+        out = checked(
+            machine.run(
+                f"cifar_{norm}", SCRIPTS / "cifar_ddp" / "train.py", *arguments, "--norm", norm
+            )
+        )
         rates[norm] = number(r"([\d,]+) images/s", out)
         yield Figure(f"cifar_ddp, {norm} norm", rates[norm], "images/s", "reported")
     ratio = rates["group"] / rates["batch"]
-    yield Figure("group beside batch norm", ratio, "times as fast", "at least 0.5", judged(machine, ratio >= 0.5))
+    yield Figure(
+        "group beside batch norm",
+        ratio,
+        "times as fast",
+        "at least 0.5",
+        judged(machine, ratio >= 0.5),
+    )
 
 
 def overlap(machine: Machine) -> Iterator[Figure]:
@@ -297,7 +382,13 @@ def overlap(machine: Machine) -> Iterator[Figure]:
     shutil.copy(machine.folder / "overlap" / "trace.json", TRACE)
     share = overlapped(json.loads(Path(TRACE).read_text())["traceEvents"])
     yield Figure("pipeline, microbatches in the trace", out["microbatches"], "", "reported")
-    yield Figure("two streams at once", 100 * share, "% of kernel time", "above 0", judged(machine, share > 0))
+    yield Figure(
+        "two streams at once",
+        100 * share,
+        "% of kernel time",
+        "above 0",
+        judged(machine, share > 0),
+    )
 
 
 def overlapped(events: list[dict[str, object]]) -> float:
@@ -324,7 +415,9 @@ def shared(machine: Machine) -> Iterator[Figure]:
     done = machine.run("shared", DIGITS, "--epochs", "2", processes=2)
     checked(done)
     good = "backend=gloo" in done.out and ("share one GPU" in done.errors or machine.rehearsed)
-    yield Figure("two processes on one GPU, over gloo", done.seconds, "s", "ends, and says so", good)
+    yield Figure(
+        "two processes on one GPU, over gloo", done.seconds, "s", "ends, and says so", good
+    )
 
 
 PARTS: dict[str, Part] = {
@@ -360,12 +453,17 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=Path("bench-gpu.json"), metavar="FILE")
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument(
-        "--rehearse", action="store_true", help="tiny and on the CPU; expectations of speed do not count"
+        "--rehearse",
+        action="store_true",
+        help="tiny and on the CPU; expectations of speed do not count",
     )
     options = parser.parse_args()
     head = device_words()
     if "no GPU" in head and not options.rehearse:
-        print("error: PyTorch sees no GPU here\n\nhint: --rehearse tries every part on the CPU", file=sys.stderr)
+        print(
+            "error: PyTorch sees no GPU here\n\nhint: --rehearse tries every part on the CPU",
+            file=sys.stderr,
+        )
         return 2
     print(f"{head}{' | rehearsed on the CPU' if options.rehearse else ''}\n", flush=True)
     figures: list[Figure] = []
@@ -383,7 +481,11 @@ def main() -> int:
             except Failed as failure:
                 figures.append(Figure(name, float("nan"), "", str(failure), False))
                 print(line(figures[-1]), flush=True)
-    result = {"device": head, "rehearsed": options.rehearse, "figures": [asdict(figure) for figure in figures]}
+    result = {
+        "device": head,
+        "rehearsed": options.rehearse,
+        "figures": [asdict(figure) for figure in figures],
+    }
     options.json.write_text(json.dumps(result, indent=1) + "\n")
     return 0 if all(figure.ok is not False for figure in figures) else 1
 

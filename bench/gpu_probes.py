@@ -48,7 +48,9 @@ def ddp() -> dict[str, Any]:
         model: Any = GPT(shape)
         model.reset_parameters(1)
         model.to(DEVICE)
-        called = DistributedDataParallel(model, gradient_as_bucket_view=True) if name == "ddp" else model
+        called = (
+            DistributedDataParallel(model, gradient_as_bucket_view=True) if name == "ddp" else model
+        )
         optimizer = torch.optim.AdamW(model.parameters(), fused=DEVICE.type == "cuda")
 
         def step(called: Any = called, optimizer: Any = optimizer) -> None:
@@ -73,8 +75,12 @@ def resnet() -> dict[str, Any]:
     from resnet import ResNet
 
     batch, pixels = (2, 32) if TINY else (256, 224)
-    model = (ResNet(10, (1, 1, 1, 1), width=8) if TINY else ResNet()).to(DEVICE, memory_format=torch.channels_last)
-    images = torch.randn(batch, 3, pixels, pixels, device=DEVICE).contiguous(memory_format=torch.channels_last)
+    model = (ResNet(10, (1, 1, 1, 1), width=8) if TINY else ResNet()).to(
+        DEVICE, memory_format=torch.channels_last
+    )
+    images = torch.randn(batch, 3, pixels, pixels, device=DEVICE).contiguous(
+        memory_format=torch.channels_last
+    )
     labels = torch.randint(10, (batch,), device=DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
@@ -97,7 +103,9 @@ def overlap() -> dict[str, Any]:
     from torch.profiler import ProfilerActivity, profile
 
     batch, split, pixels = (4, 2, 32) if TINY else (64, 8, 128)
-    model = (ResNet(10, (1, 1, 1, 1), width=8) if TINY else ResNet(10)).to(memory_format=torch.channels_last)
+    model = (ResNet(10, (1, 1, 1, 1), width=8) if TINY else ResNet(10)).to(
+        memory_format=torch.channels_last
+    )
     pieces = model.pieces()
     pipeline = DevicePipeline(
         parts_of(pieces, [0, len(pieces) // 2]), [DEVICE, DEVICE], split,
@@ -134,4 +142,8 @@ def model() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"ddp": ddp, "resnet": resnet, "overlap": overlap, "model": model}[sys.argv[1]]()))
+    print(
+        json.dumps(
+            {"ddp": ddp, "resnet": resnet, "overlap": overlap, "model": model}[sys.argv[1]]()
+        )
+    )

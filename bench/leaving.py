@@ -43,14 +43,25 @@ else:
 
 def failure(way: str, script: Path, processes: int) -> str | None:
     """Run once. Return how it failed, or None."""
-    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    argv = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(processes),
+    ]
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    result = subprocess.run([*argv, str(script), way], capture_output=True, text=True, check=False, env=env)
+    result = subprocess.run(
+        [*argv, str(script), way], capture_output=True, text=True, check=False, env=env
+    )
     if result.returncode == 0:
         return None
     aborted = "terminate called without an active exception" in result.stderr
     codes = re.findall(r"exitcode +: (-?\d+)", result.stderr)
-    return f"exit code {codes[-1] if codes else result.returncode}" + (", terminate called" if aborted else "")
+    return f"exit code {codes[-1] if codes else result.returncode}" + (
+        ", terminate called" if aborted else ""
+    )
 
 
 def main() -> int:
@@ -59,7 +70,9 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=25)
     parser.add_argument("--processes", type=int, default=4)
     options = parser.parse_args()
-    failures: dict[str, collections.Counter[str]] = {way: collections.Counter() for way in ("torch", "runtime")}
+    failures: dict[str, collections.Counter[str]] = {
+        way: collections.Counter() for way in ("torch", "runtime")
+    }
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "leave.py"
         script.write_text(SCRIPT)
@@ -69,7 +82,10 @@ def main() -> int:
                     found[how] += 1
     for way, found in failures.items():
         details = "; ".join(f"{count} x {how}" for how, count in found.items())
-        print(f"{way:8} {found.total()} of {options.runs} runs failed" + (f": {details}" if details else ""))
+        print(
+            f"{way:8} {found.total()} of {options.runs} runs failed"
+            + (f": {details}" if details else "")
+        )
     return 0 if not failures["runtime"] else 1
 
 

@@ -39,7 +39,9 @@ def job(name: str, folder: Path, **variables: str) -> ct.TrainingJob:
     """Return a job of the script above."""
     given = {"TIMES": str(folder / "times"), **variables}
     environment = ct.Environment(variables=given)
-    return ct.TrainingJob(name=name, source_dir=str(folder / "src"), entry_point="train.py", environment=environment)
+    return ct.TrainingJob(
+        name=name, source_dir=str(folder / "src"), entry_point="train.py", environment=environment
+    )
 
 
 def processor_time(pids: list[int]) -> float:
@@ -64,10 +66,17 @@ def measure(count: int, seconds: float, watch: float) -> dict[str, Any]:
         target = ct.Local(queue=True, slots=1)
         first = ct.submit(job("first", folder, SECONDS="0", HOLD=str(folder / "go")), target)
         started = time.perf_counter()
-        runs = [ct.submit(job(f"job{number}", folder, SECONDS=str(seconds)), target) for number in range(count)]
+        runs = [
+            ct.submit(job(f"job{number}", folder, SECONDS=str(seconds)), target)
+            for number in range(count)
+        ]
         submitting = time.perf_counter() - started
         time.sleep(3)
-        pids = [json.loads((run.directory / "status.json").read_text())["pid"] for run in runs if run.directory]
+        pids = [
+            json.loads((run.directory / "status.json").read_text())["pid"]
+            for run in runs
+            if run.directory
+        ]
         before = processor_time(pids)
         time.sleep(watch)
         waiting = processor_time(pids) - before
@@ -96,7 +105,9 @@ def measure(count: int, seconds: float, watch: float) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--runs", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=1.0)

@@ -58,11 +58,15 @@ def cells(output: str, pattern: str) -> Iterator[re.Match[str]]:
 def ddp() -> Iterator[Promise]:
     """Compare data parallel training of a GPT in two processes with one, where gradients are large for the work, and
     `no_sync`."""
-    small = "--layout ddp --steps 25 --layers 6 --width 256 --context 128 --checkpoint_every 0".split()
+    small = (
+        "--layout ddp --steps 25 --layers 6 --width 256 --context 128 --checkpoint_every 0".split()
+    )
     speeds: dict[int, list[float]] = {1: [], 2: []}
     for _ in range(3):  # in turn, so that a machine that slows down slows both
         for processes, found in speeds.items():
-            rows = cells(output_of(processes, "gpt_fsdp/train.py", *small), r"tokens_per_s=([\d.e+]+)")
+            rows = cells(
+                output_of(processes, "gpt_fsdp/train.py", *small), r"tokens_per_s=([\d.e+]+)"
+            )
             found.append(max(float(row[1]) for row in rows))
     speed_up = median(speeds[2]) / median(speeds[1])
     yield Promise("DDP, a GPT in 2 processes", speed_up, "x", "at least 1.7", speed_up >= 1.7)
@@ -75,10 +79,14 @@ def ddp() -> Iterator[Promise]:
 
 def pipeline() -> Iterator[Promise]:
     """Compare two stages on two processes with one process, beside 2m / (m + 1)."""
-    output = output_of(2, "pipeline_gpt/train.py", "--measure", "--experiments", "speed", "--repeat", "7")
+    output = output_of(
+        2, "pipeline_gpt/train.py", "--measure", "--experiments", "speed", "--repeat", "7"
+    )
     for row in cells(output, r"^ *(\d+) +[\d.]+ +([\w-]+) +[\d.]+ +[\d.]+ +[\d.]+ +(\d+)%$"):
         share = float(row[3])
-        yield Promise(f"{row[2]}, {row[1]} microbatches", share, "% of 2m/(m+1)", "at least 90", share >= 90)
+        yield Promise(
+            f"{row[2]}, {row[1]} microbatches", share, "% of 2m/(m+1)", "at least 90", share >= 90
+        )
 
 
 def bubble() -> Iterator[Promise]:
@@ -86,12 +94,17 @@ def bubble() -> Iterator[Promise]:
     exists."""
     output = output_of(4, "pipeline_gpt/train.py", "--measure", "--experiments", "bubble")
     section = ""
-    for row in cells(output, r"^bubbles of .* and (\d+) micro.*$|^([\w-]+) +([\d.]+|-) +([\d.]+) +([\d.]+) +[\d.]+$"):
+    for row in cells(
+        output,
+        r"^bubbles of .* and (\d+) micro.*$|^([\w-]+) +([\d.]+|-) +([\d.]+) +([\d.]+) +[\d.]+$",
+    ):
         if row[1]:
             section = row[1]
             continue
         points = 100 * (float(row[5]) - float(row[4] if row[3] == "-" else row[3]))
-        yield Promise(f"{row[2]}, m = {section}", points, "points over theory", "within 3", abs(points) <= 3)
+        yield Promise(
+            f"{row[2]}, m = {section}", points, "points over theory", "within 3", abs(points) <= 3
+        )
 
 
 def split() -> Iterator[Promise]:
@@ -100,8 +113,12 @@ def split() -> Iterator[Promise]:
     output = output_of(2, "resnet_model_parallel/train.py", "--experiment", "--repeats", "7")
     overhead = float(next(cells(output, r"^split without pipelining: ([+-][\d.]+)%"))[1])
     yield Promise("ResNet50, naive split", overhead, "% more time", "under 5", overhead < 5)
-    row = next(cells(output, r"^pipelined at split size (\d+): ([+-][\d.]+)% .*at most ([+-][\d.]+)%"))
-    yield Promise(f"ResNet50, pipelined by {row[1]}", float(row[2]), "% faster", f"reported; at most {row[3]}")
+    row = next(
+        cells(output, r"^pipelined at split size (\d+): ([+-][\d.]+)% .*at most ([+-][\d.]+)%")
+    )
+    yield Promise(
+        f"ResNet50, pipelined by {row[1]}", float(row[2]), "% faster", f"reported; at most {row[3]}"
+    )
 
 
 PROMISES: dict[str, Callable[[], Iterator[Promise]]] = {
@@ -115,7 +132,9 @@ PROMISES: dict[str, Callable[[], Iterator[Promise]]] = {
 def main() -> int:
     """Measure, print, write. Return 1 when a promise is not kept."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--json", type=Path, default=ROOT / "bench-parallelism.json", metavar="FILE")
+    parser.add_argument(
+        "--json", type=Path, default=ROOT / "bench-parallelism.json", metavar="FILE"
+    )
     parser.add_argument("--only", nargs="+", choices=PROMISES, default=list(PROMISES))
     options = parser.parse_args()
     results: list[Promise] = []
@@ -123,7 +142,10 @@ def main() -> int:
         for promise in PROMISES[name]():
             results.append(promise)
             verdict = "" if promise.ok else "  NOT KEPT"
-            print(f"{promise.name:34} {promise.measured:7.2f} {promise.unit:20} {promise.limit}{verdict}", flush=True)
+            print(
+                f"{promise.name:34} {promise.measured:7.2f} {promise.unit:20} {promise.limit}{verdict}",
+                flush=True,
+            )
     options.json.write_text(json.dumps([asdict(promise) for promise in results], indent=2) + "\n")
     return 0 if all(promise.ok for promise in results) else 1
 

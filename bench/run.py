@@ -53,7 +53,9 @@ class Result:
 
 def environment(**more: str) -> dict[str, str]:
     """Return this environment with compiled modules kept, as on a user's machine."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | more
+    return {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    } | more
 
 
 def command(*argv: str, **env: str) -> Timed:
@@ -86,7 +88,9 @@ def medians(ours: Timed, reference: Timed, runs: int) -> tuple[float, float]:
     return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
 
 
-def at_most(name: str, ours: Timed, reference: Timed, what: str, *, factor: float, runs: int) -> Result:
+def at_most(
+    name: str, ours: Timed, reference: Timed, what: str, *, factor: float, runs: int
+) -> Result:
     """Allow cloudtrain at most `factor` times the reference."""
     a, b = medians(ours, reference, runs)
     return Result(name, a, what, b, a / b, f"at most {factor:g} x", a <= factor * b)
@@ -99,7 +103,10 @@ def import_time(runs: int) -> list[Result]:
 
 
 REFERENCE = ("-c", "import pydantic, typer")
-LIBRARIES = ("-c", "import typer, yaml\nfrom pydantic import BaseModel\nclass One(BaseModel): field: int")
+LIBRARIES = (
+    "-c",
+    "import typer, yaml\nfrom pydantic import BaseModel\nclass One(BaseModel): field: int",
+)
 """What every plan needs of other packages: Typer, PyYAML, and pydantic for one model."""
 
 
@@ -119,12 +126,26 @@ def plan_time(runs: int) -> list[Result]:
                         CLOUDTRAIN_STATE_DIR=state)  # fmt: skip
         azure = command(CLOUDTRAIN, "plan", CIFAR, "--target", "azureml", "--format", "az-cli",
                         CLOUDTRAIN_STATE_DIR=state)  # fmt: skip
-        floor, base = medians(command(PYTHON, *LIBRARIES, PYDANTIC_DISABLE_PLUGINS="__all__"), python, runs)
+        floor, base = medians(
+            command(PYTHON, *LIBRARIES, PYDANTIC_DISABLE_PLUGINS="__all__"), python, runs
+        )
         results = [
-            Result("libraries of a plan", floor, "import pydantic, typer", base, floor / base, "none: not ours", True),
+            Result(
+                "libraries of a plan",
+                floor,
+                "import pydantic, typer",
+                base,
+                floor / base,
+                "none: not ours",
+                True,
+            ),
             at_most("dry run", local, python, "import pydantic, typer", factor=3, runs=runs),
-            at_most("plan for SageMaker", cloud, python, "import pydantic, typer", factor=3, runs=runs),
-            at_most("plan for Azure ML", azure, python, "import pydantic, typer", factor=3, runs=runs),
+            at_most(
+                "plan for SageMaker", cloud, python, "import pydantic, typer", factor=3, runs=runs
+            ),
+            at_most(
+                "plan for Azure ML", azure, python, "import pydantic, typer", factor=3, runs=runs
+            ),
         ]
         for name, ours, sdk, interpreter, script in (
             ("plan for SageMaker", cloud, "SDK v2", SDK_PYTHON, "bench/sdk_request.py"),
@@ -141,21 +162,44 @@ def lock_time(runs: int) -> list[Result]:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         names = [f"package{number}" for number in range(109)]
-        project = f'[project]\nname = "own"\nversion = "0.1"\ndependencies = {json.dumps(names[:8])}\n'
+        project = (
+            f'[project]\nname = "own"\nversion = "0.1"\ndependencies = {json.dumps(names[:8])}\n'
+        )
         settings = '[sagemaker]\nrole = "arn:aws:iam::123456789012:role/R"\nbucket = "b-b"\nregion = "eu-west-1"\n'
         files = {"train.py": "import os\n", "cloudtrain.toml": settings}
         timed = []
-        for name, more in (("uv.lock", {"uv.lock": _lock_of(names), "pyproject.toml": project}), ("none", {})):
+        for name, more in (
+            ("uv.lock", {"uv.lock": _lock_of(names), "pyproject.toml": project}),
+            ("none", {}),
+        ):
             environment = {"framework": "pytorch", "version": "2.13", "requirements": name}
             fields = {"name": "own", "entry_point": "train.py", "environment": environment,
                       "resources": {"instance_type": "ml.g5.2xlarge"}}  # fmt: skip
             (work / name).mkdir()
             for file, text in {**files, **more, "job.json": json.dumps(fields)}.items():
                 (work / name / file).write_text(text)
-            argv = (CLOUDTRAIN, "plan", str(work / name / "job.json"), "--target", "sagemaker", "--format", "request")
+            argv = (
+                CLOUDTRAIN,
+                "plan",
+                str(work / name / "job.json"),
+                "--target",
+                "sagemaker",
+                "--format",
+                "request",
+            )
             timed.append(processor_time(argv, CLOUDTRAIN_STATE_DIR=folder))
         a, b = medians(timed[0], timed[1], runs)
-        return [Result("plan with 110 packages", a, "plan without; CPU time", b, a / b, "within 60 ms", a - b <= 0.060)]
+        return [
+            Result(
+                "plan with 110 packages",
+                a,
+                "plan without; CPU time",
+                b,
+                a / b,
+                "within 60 ms",
+                a - b <= 0.060,
+            )
+        ]
 
 
 def _lock_of(names: list[str]) -> str:
@@ -173,7 +217,9 @@ def _lock_of(names: list[str]) -> str:
         return f"{head}dependencies = [\n{needs}]\n{rest}\n"
 
     direct = "".join(f'    {{ name = "{name}" }},\n' for name in names[:8])
-    own = package("own", 'virtual = "."', direct, f"\n[package.metadata]\nrequires-dist = [\n{direct}]\n")
+    own = package(
+        "own", 'virtual = "."', direct, f"\n[package.metadata]\nrequires-dist = [\n{direct}]\n"
+    )
     parts = ['version = 1\nrevision = 5\nrequires-python = ">=3.10"\n\n', own]
     for number, name in enumerate(names):
         marker = f"python_full_version >= '3.{number % 9}' and sys_platform == 'linux'"
@@ -190,13 +236,28 @@ def bundle_time(_: int) -> list[Result]:
     again."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "bundle.json"
-        subprocess.run([PYTHON, "bench/bundle.py", "--json", str(report)], check=False, capture_output=True, cwd=ROOT)
+        subprocess.run(
+            [PYTHON, "bench/bundle.py", "--json", str(report)],
+            check=False,
+            capture_output=True,
+            cwd=ROOT,
+        )
         rows = {row["name"]: row["seconds"] for row in json.loads(report.read_text())["rows"]}
-    ours, sdk = rows["cloudtrain: read, hash and write"], rows["tarfile w:gz, level 9 (SageMaker SDK)"]
-    again, read = rows["cloudtrain: read and hash, from the disk"], rows["plain read, from the disk"]
+    ours, sdk = (
+        rows["cloudtrain: read, hash and write"],
+        rows["tarfile w:gz, level 9 (SageMaker SDK)"],
+    )
+    again, read = (
+        rows["cloudtrain: read and hash, from the disk"],
+        rows["plain read, from the disk"],
+    )
     return [
-        Result("bundle 200 MB", ours, "SDK's gzip tar", sdk, ours / sdk, "at most 1/3", ours <= sdk / 3),
-        Result("unchanged bundle", again, "reading its bytes", read, again / read, "reported", True),
+        Result(
+            "bundle 200 MB", ours, "SDK's gzip tar", sdk, ours / sdk, "at most 1/3", ours <= sdk / 3
+        ),
+        Result(
+            "unchanged bundle", again, "reading its bytes", read, again / read, "reported", True
+        ),
     ]
 
 
@@ -217,7 +278,9 @@ def launch_time(runs: int) -> list[Result]:
                 mark.unlink(missing_ok=True)
                 start = time.time()
                 path = f"{Path(argv[0]).parent}{os.pathsep}{os.environ['PATH']}"
-                env = environment(CLOUDTRAIN_STATE_DIR=str(work / "state"), OMP_NUM_THREADS="1", PATH=path)
+                env = environment(
+                    CLOUDTRAIN_STATE_DIR=str(work / "state"), OMP_NUM_THREADS="1", PATH=path
+                )
                 subprocess.run(argv, check=True, capture_output=True, env=env, cwd=work / "src")
                 return float(mark.read_text()) - start
 
@@ -233,7 +296,9 @@ def launch_time(runs: int) -> list[Result]:
             peer = until_mark(str(torchx), "run", "-s", "local_cwd", "dist.ddp", "-j", "1x2",
                               "--script", "first_step.py", "--", "--mark", str(mark))  # fmt: skip
             a, b = medians(ours, peer, runs)
-            results.append(Result("first step", a, "torchx run -s local_cwd", b, a / b, "reported", True))
+            results.append(
+                Result("first step", a, "torchx run -s local_cwd", b, a / b, "reported", True)
+            )
         return results
 
 
@@ -243,7 +308,8 @@ def first_line_time(runs: int) -> list[Result]:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         (work / "src").mkdir()
-        (work / "src" / "first_line.py").write_text("import os\nos.write(1, b'first line\\n')\n")  # in one piece
+        # in one piece
+        (work / "src" / "first_line.py").write_text("import os\nos.write(1, b'first line\\n')\n")
         fields = {"name": "first-line", "source_dir": "src", "entry_point": "first_line.py",
                   "distribution": {"type": "torch"}}  # fmt: skip
         (work / "job.json").write_text(json.dumps(fields))
@@ -251,8 +317,12 @@ def first_line_time(runs: int) -> list[Result]:
         def until_line(*argv: str) -> float:
             start = time.perf_counter()
             path = f"{Path(PYTHON).parent}{os.pathsep}{os.environ['PATH']}"
-            env = environment(CLOUDTRAIN_STATE_DIR=str(work / "state"), OMP_NUM_THREADS="1", PATH=path)
-            process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env, cwd=work)
+            env = environment(
+                CLOUDTRAIN_STATE_DIR=str(work / "state"), OMP_NUM_THREADS="1", PATH=path
+            )
+            process = subprocess.Popen(
+                argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env, cwd=work
+            )
             assert process.stdout is not None
             with process.stdout as lines:
                 found = next(time.perf_counter() for line in lines if b"first line" in line)
@@ -265,7 +335,17 @@ def first_line_time(runs: int) -> list[Result]:
         ours_argv = (CLOUDTRAIN, "submit", "job.json", "--processes-per-instance", "2")
         turns = [(until_line(*ours_argv), until_line(*bare_argv)) for _ in range(runs + 1)]
         ours, bare = (min(times) for times in zip(*turns, strict=True))
-        return [Result("first line", ours, "bare torchrun", bare, ours / bare, "within 0.3 s", ours - bare <= 0.3)]
+        return [
+            Result(
+                "first line",
+                ours,
+                "bare torchrun",
+                bare,
+                ours / bare,
+                "within 0.3 s",
+                ours - bare <= 0.3,
+            )
+        ]
 
 
 def fork_time(runs: int) -> list[Result]:
@@ -273,7 +353,9 @@ def fork_time(runs: int) -> list[Result]:
     torchrun's."""
     with tempfile.TemporaryDirectory() as state:
         argv = (CLOUDTRAIN, "submit", DIGITS, "--processes-per-instance", "2", "--launcher")
-        forked, usual = (command(*argv, name, CLOUDTRAIN_STATE_DIR=state) for name in ("fork", "torchrun"))
+        forked, usual = (
+            command(*argv, name, CLOUDTRAIN_STATE_DIR=state) for name in ("fork", "torchrun")
+        )
         return [at_most("launch fork", forked, usual, "launch torchrun", factor=0.7, runs=runs)]
 
 
@@ -283,7 +365,9 @@ def listing_time(runs: int) -> list[Result]:
         stores = {count: Path(folder) / str(count) for count in (10, 10_000)}
         for count, state in stores.items():
             _fill_store(state, count)
-        many, few = (command(CLOUDTRAIN, "ps", CLOUDTRAIN_STATE_DIR=str(stores[n])) for n in (10_000, 10))
+        many, few = (
+            command(CLOUDTRAIN, "ps", CLOUDTRAIN_STATE_DIR=str(stores[n])) for n in (10_000, 10)
+        )
         return [at_most("ps with 10,000 runs", many, few, "ps with 10 runs", factor=2, runs=runs)]
 
 

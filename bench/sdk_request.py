@@ -46,7 +46,9 @@ def main() -> None:
         distribution={"torch_distributed": {"enabled": True}},
         **options,
     )
-    estimator.fit({"cifar": TrainingInput("s3://your-bucket/cifar-10")}, wait=False, job_name="cifar10-ddp")
+    estimator.fit(
+        {"cifar": TrainingInput("s3://your-bucket/cifar-10")}, wait=False, job_name="cifar10-ddp"
+    )
     print(json.dumps(wire.training_jobs[0], indent=2))
 
 

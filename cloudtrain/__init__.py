@@ -1,7 +1,8 @@
-"""One typed distributed training job that runs on this machine, Amazon SageMaker, Azure Machine Learning or Slurm.
+"""One typed distributed training job that runs on this machine, Amazon SageMaker, Azure Machine
+Learning or Slurm.
 
-`import cloudtrain` imports no other module. Each public name is loaded on first use. `__all__` lists the whole public
-API.
+`import cloudtrain` imports no other module. Each public name is loaded on first use. `__all__`
+lists the whole public API.
 """
 
 TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without importing typing
@@ -108,7 +109,8 @@ if not TYPE_CHECKING:  # with this function a type checker would accept every mi
         return value
 
     def _settings_model(name: str) -> object:
-        """Return the settings class that is called `name`, such as `Slurm`; None if no installed target has it."""
+        """Return the settings class that is called `name`, such as `Slurm`; None if no installed
+        target has it."""
         if not name[:1].isupper():
             return None
         from cloudtrain.system.plugins import all_targets

@@ -1,6 +1,8 @@
-"""The public functions that take a job, such as `load_job`, `plan` and `submit`, for notebooks, scripts and the CLI.
+"""The public functions that take a job, such as `load_job`, `plan` and `submit`, for notebooks,
+scripts and the CLI.
 
-Each function imports the modules that only it needs when it is called, so that `plan` starts quickly.
+Each function imports the modules that only it needs when it is called, so that `plan` starts
+quickly.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ if TYPE_CHECKING:
 
 
 def load_job(path: str | Path, overrides: Sequence[str] = ()) -> AnyJob:
-    """Return the job in a YAML, TOML or JSON file, with `a.b=value` overrides. Local paths are relative to the file.
+    """Return the job in a YAML, TOML or JSON file, with `a.b=value` overrides. Local paths are
+    relative to the file.
 
     Raises:
         JobError: the job has problems; all are listed with line and column.
@@ -54,13 +57,15 @@ def load_job(path: str | Path, overrides: Sequence[str] = ()) -> AnyJob:
     """
     file = load_job_file(path, overrides)
     if file.sweep is not None:
-        raise UsageError(f"`{path}` holds a sweep, not a job", hint="read it with `ct.load_sweep`", code="CT001")
+        raise UsageError(
+            f"`{path}` holds a sweep, not a job", hint="read it with `ct.load_sweep`", code="CT001"
+        )
     return file.job
 
 
 def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
-    """Return the sweep in a file with `kind: sweep`, with `a.b=value` overrides. `job.a.b=value` changes the sweep's
-    job.
+    """Return the sweep in a file with `kind: sweep`, with `a.b=value` overrides. `job.a.b=value`
+    changes the sweep's job.
 
     Raises:
         JobError: the sweep has problems; all are listed with line and column.
@@ -68,13 +73,15 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     """
     file = load_job_file(path, overrides)
     if file.sweep is None:
-        raise UsageError(f"`{path}` holds a job, not a sweep", hint="read it with `ct.load_job`", code="CT001")
+        raise UsageError(
+            f"`{path}` holds a job, not a sweep", hint="read it with `ct.load_job`", code="CT001"
+        )
     return file.sweep
 
 
 def load_job_file(path: str | Path, overrides: Sequence[str] = ()) -> JobFile:
-    """Read a job file or a sweep file. Return the job or sweep, and the position of each value in the file. The path
-    `bundled:NAME` means the job file of a bundled script."""
+    """Read a job file or a sweep file. Return the job or sweep, and the position of each value in
+    the file. The path `bundled:NAME` means the job file of a bundled script."""
     text = str(path)
     if not text.startswith(BUNDLED):
         return load(Path(path), overrides)
@@ -82,11 +89,13 @@ def load_job_file(path: str | Path, overrides: Sequence[str] = ()) -> JobFile:
 
     file = script_path(text.removeprefix(BUNDLED)) / "job.yaml"
     job_file = load(file, [*overrides, f"source_dir={text}"])
-    return job_file._replace(job=job_file.job.from_folder(None))  # so that the project of the working directory applies
+    # so that the project of the working directory applies
+    return job_file._replace(job=job_file.job.from_folder(None))
 
 
 def bundled_job(name: str, overrides: Sequence[str] = ()) -> TrainingJob:
-    """Return the job of a training script that ships with cloudtrain: `ct.bundled_job("digits_ddp")`.
+    """Return the job of a training script that ships with cloudtrain:
+    `ct.bundled_job("digits_ddp")`.
 
     Raises:
         UsageError: no bundled script has that name.
@@ -104,12 +113,14 @@ def plan(
     ignore: Sequence[str] = (),
     place_of: PlaceOf | None = None,
 ) -> Plan:
-    """Return the plan: what `submit` would send, and the findings of the checks. Sends nothing and writes no file.
+    """Return the plan: what `submit` would send, and the findings of the checks. Sends nothing and
+    writes no file.
 
     Args:
-        job: a job or a sweep. Local paths are relative to the working directory. A job that was read from a file uses
-            the settings of the file's project.
-        target: the name of a target, or a model with account settings. Default: the default target in the settings.
+        job: a job or a sweep. Local paths are relative to the working directory. A job that was
+            read from a file uses the settings of the file's project.
+        target: the name of a target, or a model with account settings. Default: the default target
+            in the settings.
         profile: a profile of `cloudtrain.toml`.
         ignore: codes of rules to skip.
         place_of: returns the position of a value in the job's file, for the findings.
@@ -130,11 +141,11 @@ def check(
     place_of: PlaceOf | None = None,
     online: bool | None = None,
 ) -> Plan:
-    """Return the same plan as `plan`, with further findings from the target about the role, bucket, inputs and quota.
-    Submits nothing.
+    """Return the same plan as `plan`, with further findings from the target about the role, bucket,
+    inputs and quota. Submits nothing.
 
-    With `online=None` the target is asked only if you have credentials for it; with `online=False`, never. The other
-    arguments are as in `plan`.
+    With `online=None` the target is asked only if you have credentials for it; with `online=False`,
+    never. The other arguments are as in `plan`.
     """
     ready = _prepare(job, _where(job, target, profile), ignore, place_of)
     plan = _next_plan(ready)
@@ -158,16 +169,16 @@ def submit(
     on_bytes: ByteProgress | None = None,
     on_run: Callable[[Run], None] | None = None,
 ) -> Run:
-    """Compile, check, upload and send a job. Sends exactly the request that `plan` shows, and returns when the target
-    has accepted the run.
+    """Compile, check, upload and send a job. Sends exactly the request that `plan` shows, and
+    returns when the target has accepted the run.
 
-    If the job reads from a run that has not ended, a process on this machine waits for that run and then sends the
-    request. In this case `submit` returns when the waiting process has started.
+    If the job reads from a run that has not ended, a process on this machine waits for that run and
+    then sends the request. In this case `submit` returns when the waiting process has started.
 
     If `submit` is killed at any moment and called again with the same job, exactly one run exists.
 
-    If a file of the code changes before the code is uploaded, the job is compiled and checked again, at most
-    twice.
+    If a file of the code changes before the code is uploaded, the job is compiled and checked
+    again, at most twice.
 
     Args:
         job: a job or a sweep. Local paths are relative to the working directory.
@@ -177,19 +188,22 @@ def submit(
         place_of: as in `plan`.
         online: whether to check the role, bucket, inputs and quota with the target first.
         file: the file that the job was read from, which `show` prints later.
-        queue: on this machine, wait until enough GPUs or CPU slots are free. Default: the value in the settings.
+        queue: on this machine, wait until enough GPUs or CPU slots are free. Default: the value in
+            the settings.
         priority: runs with a higher number leave the queue first.
-        on_plan: called with the plan before anything is sent. The last plan is the one that is sent.
-        on_changes: called with the changes since the job's last run, or with None if the job has no earlier run.
-        on_bytes: called with the number of bytes uploaded so far, and the size of the bundle.
-        on_run: called with the run, to report it to the user. If the process dies before `on_run` returns, the next
+        on_plan: called with the plan before anything is sent. The last plan is the one that is
+            sent.
+        on_changes: called with the changes since the job's last run, or with None if the job has no
+        earlier run. on_bytes: called with the number of bytes uploaded so far, and the size of the
+        bundle. on_run: called with the run, to report it to the user. If the process dies before
+        `on_run` returns, the next
             `submit` of the same job returns the same run, with `adopted` set.
 
     Raises:
         PreflightError: a check found an error; nothing was sent.
         SourceChanged: the code kept changing; nothing was sent.
-        TargetError: the target refused the job or could not be reached. The next cloudtrain command asks the target
-            whether the run exists nevertheless.
+        TargetError: the target refused the job or could not be reached. The next cloudtrain command
+            asks the target whether the run exists nevertheless.
     """
     from cloudtrain.lifecycle.find import kind_of
     from cloudtrain.lifecycle.once import Watch
@@ -216,7 +230,10 @@ def submit(
             if not error.may_plan_again or not plans_left:
                 raise
             plans_left -= 1
-            tell(f"`{escape_path(error.path)}` changed while the job was being planned; planning it again")
+            tell(
+                f"`{escape_path(error.path)}` changed while the job was being planned; planning "
+                "it again"
+            )
 
 
 _MORE_PLANS = 2
@@ -232,7 +249,8 @@ def upload(
     place_of: PlaceOf | None = None,
     on_bytes: ByteProgress | None = None,
 ) -> Plan:
-    """Upload the code and data of a job to the paths in its plan, so that the target's own tools can start the job.
+    """Upload the code and data of a job to the paths in its plan, so that the target's own tools
+    can start the job.
 
     Submits nothing, so the run name in the returned plan stays unused.
 
@@ -253,7 +271,9 @@ def upload(
     if is_here or ready.key.startswith(SWEEP):
         what = "this machine runs it" if is_here else "cloudtrain drives the sweep"
         message = f"no other tool can start `{job.name}`, because {what}"
-        raise UsageError(message, hint="remove `--upload-only`, or use another target or job", code="CT977")
+        raise UsageError(
+            message, hint="remove `--upload-only`, or use another target or job", code="CT977"
+        )
     stop_on_errors(plan)
     if plan.uploads:
         ready.service.upload(plan, ready.first.tree, on_bytes=on_bytes)
@@ -261,7 +281,8 @@ def upload(
 
 
 def pin(job: AnyJob | Sweep, target: AnyTarget = None, *, profile: str | None = None) -> Any:
-    """Return the job or sweep with each label (`azureml:NAME@latest`) replaced by its current version. Asks the target.
+    """Return the job or sweep with each label (`azureml:NAME@latest`) replaced by its current
+    version. Asks the target.
 
     Raises:
         TargetError: the target cannot be reached, or has no version for a label.
@@ -273,19 +294,27 @@ def pin(job: AnyJob | Sweep, target: AnyTarget = None, *, profile: str | None = 
         raise UsageError(message, hint="remove `--pin`", code="CT987")
     pinned = place.service.pin(inner, place.settings)
     if pinned is inner:
-        raise UsageError("the job contains no label `NAME@latest`", hint="remove `--pin`", code="CT987")
+        raise UsageError(
+            "the job contains no label `NAME@latest`", hint="remove `--pin`", code="CT987"
+        )
     return pinned if inner is job else job.model_copy(update={"job": pinned})
 
 
 def _where(job: AnyJob | Sweep, target: AnyTarget, profile: str | None) -> Where:
-    """Return where the job runs, with the settings of the job's project, or of the working directory."""
+    """Return where the job runs, with the settings of the job's project, or of the working
+    directory."""
     if not hasattr(job, "folder"):  # for example, the name of a job file
         file = shortened(str(job)) if isinstance(job, str | Path) else "job.yaml"
-        raise UsageError(f"`{type(job).__name__}` is not a job", hint=f'read a job file first: `ct.load_job("{file}")`')
+        raise UsageError(
+            f"`{type(job).__name__}` is not a job",
+            hint=f'read a job file first: `ct.load_job("{file}")`',
+        )
     return where(target, near=job.folder, profile=profile)
 
 
-def _prepare(job: AnyJob | Sweep, place: Where, ignore: Sequence[str], place_of: PlaceOf | None) -> Ready | ReadySweep:
+def _prepare(
+    job: AnyJob | Sweep, place: Where, ignore: Sequence[str], place_of: PlaceOf | None
+) -> Ready | ReadySweep:
     if getattr(job, "kind", None) != "sweep":
         return prepare(cast("AnyJob", job), place, ignore=ignore, place_of=place_of)
     from cloudtrain.lifecycle.sweep_plan import prepare_sweep
@@ -310,15 +339,22 @@ def _next_plan(ready: Ready | ReadySweep) -> Plan:
 
 
 def costs(
-    *, since: float | None = None, target: AnyTarget = None, profile: str | None = None, online: bool = True
+    *,
+    since: float | None = None,
+    target: AnyTarget = None,
+    profile: str | None = None,
+    online: bool = True,
 ) -> Iterator[RunCost]:
-    """Yield the cost of each run, newest first: the runs of this user on this machine, or all runs on a target.
+    """Yield the cost of each run, newest first: the runs of this user on this machine, or all runs
+    on a target.
 
     Args:
         since: only runs submitted since this time, in seconds since the epoch.
-        target: all runs on this target, by any user. Default: the runs of this user on this machine, on every target.
+        target: all runs on this target, by any user. Default: the runs of this user on this
+            machine, on every target.
         profile: a profile of `cloudtrain.toml`, for the target's account settings.
-        online: ask the targets for unknown bills. If a target does not answer, the cost is an estimate.
+        online: ask the targets for unknown bills. If a target does not answer, the cost is an
+            estimate.
     """
     from cloudtrain.lifecycle.costs import cost_of
     from cloudtrain.lifecycle.schema import read_store
@@ -335,21 +371,27 @@ def costs(
         status = item.last_status
         is_open = record is None or record.billable_seconds is None or not status.state.is_final
         where = usable_target(item.target)
-        is_worth_asking = is_open and where is not None and where.facts.is_paid and status.billable_seconds is None
+        is_worth_asking = (
+            is_open
+            and where is not None
+            and where.facts.is_paid
+            and status.billable_seconds is None
+        )
         if online and is_worth_asking and item.target not in silent:
             try:
                 status = item.status()
                 item.remember(status)
             except (TargetUnreachable, MissingExtra):
-                silent.add(item.target)  # after the first failure, every other request would wait as long
+                # after the first failure, every other request would wait as long
+                silent.add(item.target)
             except (TargetError, RunNotFound):
                 pass
         yield cost_of(item, status, record, tags.get(item.name), now)
 
 
 def _newest_runs(target: AnyTarget, profile: str | None) -> Iterator[Run]:
-    """Yield all runs on `target`, newest first. If `target` is None, yield the runs in this machine's store, with
-    their last known status."""
+    """Yield all runs on `target`, newest first. If `target` is None, yield the runs in this
+    machine's store, with their last known status."""
     from cloudtrain.lifecycle.find import recover_if_needed, runs_at
     from cloudtrain.lifecycle.run import Run
     from cloudtrain.lifecycle.schema import read_store
@@ -362,7 +404,8 @@ def _newest_runs(target: AnyTarget, profile: str | None) -> Iterator[Run]:
     recover_if_needed()
     with read_store(settings.state_dir) as store:
         rows = store.newest(trials=True)
-        rows = [row for row in rows if not row.key.startswith(SWEEP)]  # the cost of a sweep is the cost of its trials
+        # the cost of a sweep is the cost of its trials
+        rows = [row for row in rows if not row.key.startswith(SWEEP)]
     yield from (Run(row, settings) for row in rows if row.stage in ("accepted", "reported"))
 
 
@@ -373,12 +416,15 @@ def diff(
     *,
     profile: str | None = None,
 ) -> Difference:
-    """Return the differences between two runs, plans or jobs: the job by field, the request, and the code by line.
+    """Return the differences between two runs, plans or jobs: the job by field, the request, and
+    the code by line.
 
     Args:
-        before: a run, a plan or a job; the name of a run; or the path of a plan's JSON file, a job file or a script.
+        before: a run, a plan or a job; the name of a run; or the path of a plan's JSON file, a job
+            file or a script.
         after: what to compare `before` with, in the same forms.
-        target: the target to compile jobs for. Default: the target of the run or plan that the job is compared with.
+        target: the target to compile jobs for. Default: the target of the run or plan that the job
+            is compared with.
         profile: a profile of `cloudtrain.toml`, for jobs.
 
     Raises:
@@ -400,7 +446,8 @@ def diff(
 
 
 def _resolve(item: Run | Plan | AnyJob | str | Path) -> Side | AnyJob:
-    """Load one side of the comparison: a run, a plan, or a job, which may be compiled for the other side's target."""
+    """Load one side of the comparison: a run, a plan, or a job, which may be compiled for the other
+    side's target."""
     from cloudtrain.lifecycle.find import run
     from cloudtrain.lifecycle.past import Side, results_of
     from cloudtrain.lifecycle.run import Run
@@ -429,7 +476,8 @@ def _resolve(item: Run | Plan | AnyJob | str | Path) -> Side | AnyJob:
 
 
 def _plan_in(path: Path) -> Mapping[str, Any] | None:
-    """Return the plan in a file that `cloudtrain plan --json` wrote; None if the file holds no plan."""
+    """Return the plan in a file that `cloudtrain plan --json` wrote; None if the file holds no
+    plan."""
     if path.suffix.lower() != ".json":
         return None
     try:
@@ -441,8 +489,8 @@ def _plan_in(path: Path) -> Mapping[str, Any] | None:
 
 
 def _target_of_side(item: Side | AnyJob) -> AnyTarget:
-    """Return the target of one side of the comparison, for which a job on the other side is compiled. None if this side
-    is a job itself."""
+    """Return the target of one side of the comparison, for which a job on the other side is
+    compiled. None if this side is a job itself."""
     from cloudtrain.lifecycle.past import Side
     from cloudtrain.lifecycle.record import settings_of
 

@@ -1,20 +1,19 @@
-"""Every error that cloudtrain reports. Each has a `message`, a `hint` that says what to type, and an exit code.
+"""Every error that cloudtrain reports. Each has a `message`, a `hint` that says what to type, and
+an exit code.
 
     CloudtrainError
-    ├── JobError            the job is wrong: a list of problems, each with its position in the file   exit 2
-    ├── UsageError          a flag or an argument is wrong                                             exit 2
-    ├── SettingsError       `cloudtrain.toml` or an account setting is wrong                           exit 2
-    ├── PreflightError      a check found an error; holds the findings                                 exit 2
-    ├── MissingExtra        an optional dependency is not installed                                    exit 2
-    ├── NotResolved         uv found no versions for the requirements                                  exit 1
-    ├── RunNotFound         no run has that name                                                       exit 3
-    ├── StoreError          the run store cannot be read or written                                    exit 4
-    └── TargetError         the target refused, failed or cannot be reached                            exit 4
-        ├── NothingWritten      the run wrote nothing to the path                                          exit 1
-        ├── TargetUnavailable   the target cannot be used from this machine                            exit 4
-        └── TargetUnreachable   the target does not answer now; waiting calls try again                exit 4
-
-Exit code 1 means that a run, or what the command asked of another program, did not succeed. 130 means Ctrl-C.
+    ├── JobError            the job is wrong: a list of problems with their positions      exit 2
+    ├── UsageError          a flag or an argument is wrong                                 exit 2
+    ├── SettingsError       `cloudtrain.toml` or an account setting is wrong               exit 2
+    ├── PreflightError      a check found an error; holds the findings                     exit 2
+    ├── MissingExtra        an optional dependency is not installed                        exit 2
+    ├── NotResolved         uv found no versions for the requirements                      exit 1
+    ├── RunNotFound         no run has that name                                           exit 3
+    ├── StoreError          the run store cannot be read or written                        exit 4
+    └── TargetError         the target refused, failed or cannot be reached                exit 4
+        ├── NothingWritten  the run wrote nothing to the path                              exit 1
+        ├── TargetUnavailable  the target cannot be used from this machine               exit 4
+        └── TargetUnreachable  the target does not answer now; waiting calls try again   exit 4
 """
 
 from __future__ import annotations
@@ -26,10 +25,11 @@ from typing import ClassVar
 
 
 class CloudtrainError(Exception):
-    """An error that cloudtrain can explain. `message` is one line without a period; `hint` says what to type.
+    """An error that cloudtrain can explain. `message` is one line without a period; `hint` says
+    what to type.
 
-    `code` is the code for `cloudtrain explain` (`cloudtrain/job/codes.toml`). Default: the code of the error's
-    class.
+    `code` is the code for `cloudtrain explain` (`cloudtrain/job/codes.toml`). Default: the code of
+    the error's class.
     """
 
     exit_code: ClassVar[int] = 4
@@ -44,7 +44,9 @@ class CloudtrainError(Exception):
 
     def __str__(self) -> str:
         # Names in a message may hold control characters, which a terminal would obey.
-        letters = (one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in self._text())
+        letters = (
+            one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in self._text()
+        )
         return "".join(letters)
 
     def _text(self) -> str:
@@ -57,13 +59,14 @@ class CloudtrainError(Exception):
 
 
 def more_about(code: str) -> str:
-    """Return the default hint for an error with this code: to run `cloudtrain explain` with the code."""
+    """Return the default hint for an error with this code: to run `cloudtrain explain` with the
+    code."""
     return f"`cloudtrain explain {code}` explains the error and what to do"
 
 
 def dotted(path: Iterable[str | int]) -> str:
-    """Return a path in the syntax of `--set`: `inputs.train.local`, `resources.instance_groups[0].name` or
-    `hyperparameters."a.b"`."""
+    """Return a path in the syntax of `--set`: `inputs.train.local`,
+    `resources.instance_groups[0].name` or `hyperparameters."a.b"`."""
     text = ""
     for part in path:
         name = str(part) if _PLAIN_NAME.fullmatch(str(part)) else f'"{part}"'
@@ -77,10 +80,11 @@ _PLAIN_NAME = re.compile(r"[^.\[\]]+")
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake in a job or in settings. `path` is the path of the value: `("resources", "instance_count")`.
+    """One mistake in a job or in settings. `path` is the path of the value: `("resources",
+    "instance_count")`.
 
-    `line` and `column` count from 1. They are set only if the value came from a file. `code` is the code for
-    `cloudtrain explain`.
+    `line` and `column` count from 1. They are set only if the value came from a file. `code` is the
+    code for `cloudtrain explain`.
     """
 
     path: tuple[str | int, ...]
@@ -93,12 +97,14 @@ class Problem:
 
     @property
     def dotted(self) -> str:
-        """The path of the value as text, such as `inputs.train.local` or `resources.instance_groups[0].name`."""
+        """The path of the value as text, such as `inputs.train.local` or
+        `resources.instance_groups[0].name`."""
         return dotted(self.path)
 
     @property
     def place(self) -> str:
-        """The position of the value, such as `job.yaml:9:20  resources.instance_type`. Unknown parts are left out."""
+        """The position of the value, such as `job.yaml:9:20  resources.instance_type`. Unknown
+        parts are left out."""
         where = self.file or ""
         if self.line is not None:
             where += f":{self.line}:{self.column}"
@@ -106,7 +112,8 @@ class Problem:
 
 
 _LONGEST = 80
-"""Maximum length of a path in a message, in characters: a name or an override can be as long as a file."""
+"""Maximum length of a path in a message, in characters: a name or an override can be as long as a
+file."""
 
 
 def shortened(text: str, length: int = _LONGEST) -> str:
@@ -159,18 +166,26 @@ class SettingsError(CloudtrainError):
         """Return the error that reports all mistakes of a settings file together."""
         first = problems[0]
         where = f"{first.place}: " if first.place else ""
-        error = cls(f"{where}{first.message}{_and_more(problems)}", hint=first.hint, code=first.code)
+        error = cls(
+            f"{where}{first.message}{_and_more(problems)}", hint=first.hint, code=first.code
+        )
         error._problems = tuple(problems)
         return error
 
 
 class PreflightError(CloudtrainError):
-    """A check found at least one error, so nothing was sent. `findings` holds all errors, warnings and notices."""
+    """A check found at least one error, so nothing was sent. `findings` holds all errors, warnings
+    and notices."""
 
     exit_code = 2
 
     def __init__(
-        self, message: str, *, findings: Sequence[object], hint: str | None = None, errors: Sequence[str] = ()
+        self,
+        message: str,
+        *,
+        findings: Sequence[object],
+        hint: str | None = None,
+        errors: Sequence[str] = (),
     ) -> None:
         super().__init__(message, hint=hint)
         self.findings = tuple(findings)
@@ -178,10 +193,12 @@ class PreflightError(CloudtrainError):
 
     def _text(self) -> str:
         text = "\n\n".join([self.message, *self._errors, f"hint: {self.hint}"])
-        return re.sub(r"`--ignore ([A-Z]+[0-9]+)`", r'`ignore=["\1"]`', text)  # the command line has its own
+        # the command line has its own
+        return re.sub(r"`--ignore ([A-Z]+[0-9]+)`", r'`ignore=["\1"]`', text)
 
     def _render_traceback_(self) -> list[str]:
-        """The lines that a notebook shows: the text alone, because the mistake is in the job and not in the call."""
+        """The lines that a notebook shows: the text alone, because the mistake is in the job and
+        not in the call."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -207,7 +224,8 @@ class RunNotFound(CloudtrainError, LookupError):
 
 
 class StoreError(CloudtrainError):
-    """The run store on this machine cannot be read or written, for example because the disk is full."""
+    """The run store on this machine cannot be read or written, for example because the disk is
+    full."""
 
     exit_code = 4
 
@@ -233,22 +251,23 @@ class TargetUnavailable(TargetError):
 
 
 class TargetUnreachable(TargetError):
-    """The target does not answer now, because the network is down or the target is overloaded. Trying again
-    later may help."""
+    """The target does not answer now, because the network is down or the target is overloaded.
+    Trying again later may help."""
 
     code = "CT942"
 
 
 class NameTaken(TargetError):
-    """The target already has a run of this name, submitted by another user or recorded in a lost run store."""
+    """The target already has a run of this name, submitted by another user or recorded in a lost
+    run store."""
 
     code = "CT945"
 
 
 def did_you_mean(word: str, words: Iterable[str], likeness: float = 0.6) -> str | None:
-    """Return a hint with the nearest known word, or with all known words if none is near; None if no word is known.
-    `likeness`, from 0 to 1, says how alike two near words are. `epoch` and `lr` are near `num_epochs` and
-    `learning_rate`, if no other word holds them or has these initials."""
+    """Return a hint with the nearest known word, or with all known words if none is near; None if
+    no word is known. `likeness`, from 0 to 1, says how alike two near words are. `epoch` and `lr`
+    are near `num_epochs` and `learning_rate`, if no other word holds them or has these initials."""
     options = sorted(set(words))
     if not options:
         return None
@@ -258,8 +277,14 @@ def did_you_mean(word: str, words: Iterable[str], likeness: float = 0.6) -> str 
     word = word.casefold()
     near = get_close_matches(word, folded, n=1, cutoff=likeness)
     if not near and len(word) > 1:
-        initials = {option: "".join(part[:1] for part in re.split("[-_.]", option)) for option in folded}
-        near = [option for option in folded if word == initials[option] or (len(word) > 2 and word in option)]
+        initials = {
+            option: "".join(part[:1] for part in re.split("[-_.]", option)) for option in folded
+        }
+        near = [
+            option
+            for option in folded
+            if word == initials[option] or (len(word) > 2 and word in option)
+        ]
     if len(near) == 1:
         return f"did you mean `{folded[near[0]]}`?"
     return "use one of " + ", ".join(f"`{option}`" for option in options)

@@ -26,7 +26,15 @@ from tests.examples import ASKED, examples  # noqa: E402
 
 REPOSITORY = Path(__file__).parent.parent
 
-_KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "COVERAGE_PROCESS_START")
+_KEPT = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "VIRTUAL_ENV",
+    "LD_LIBRARY_PATH",
+    "COVERAGE_PROCESS_START",
+)
 
 _SET = {
     "COLUMNS": "80",
@@ -69,7 +77,11 @@ def read_service_descriptions_once() -> None:
         read = cache(JSONFileLoader().load_file)
         JSONFileLoader.load_file = lambda self, file_path: read(file_path)
         list_services = Loader.list_available_services
-        names = cache(lambda kind, paths: list_services(Loader(paths, include_default_search_paths=False), kind))
+        names = cache(
+            lambda kind, paths: list_services(
+                Loader(paths, include_default_search_paths=False), kind
+            )
+        )
         Loader.list_available_services = lambda self, type_name: names(
             type_name, tuple(path for path in self.search_paths if Path(path).is_dir())
         )
@@ -108,7 +120,9 @@ def clean_environment(_new_folder: Callable[[str], Path]) -> Iterator[Path]:
 
 def _set_variables(variables: Mapping[str, str]) -> None:
     """Replace the environment, but for pytest's own variables."""
-    for name in [name for name in os.environ if name not in variables and not name.startswith("PYTEST")]:
+    for name in [
+        name for name in os.environ if name not in variables and not name.startswith("PYTEST")
+    ]:
         del os.environ[name]
     for name, value in variables.items():
         if not name.startswith("PYTEST") and os.environ.get(name) != value:
@@ -151,9 +165,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """`pytest --update-golden` writes the golden files anew; look at the difference before you commit it. `--first` and
     `--share` select some of many tests of a kind."""
     parser.addoption("--update-golden", action="store_true", default=False)
-    parser.addoption("--first", action="store_true", help="only the first parameter set of each test")
-    parser.addoption("--share", type=int, default=1, metavar="N", help="one of N tests, others for each --share-seed")
-    parser.addoption("--share-seed", default="", metavar="SEED", help="chooses the tests of --share")
+    parser.addoption(
+        "--first", action="store_true", help="only the first parameter set of each test"
+    )
+    parser.addoption(
+        "--share",
+        type=int,
+        default=1,
+        metavar="N",
+        help="one of N tests, others for each --share-seed",
+    )
+    parser.addoption(
+        "--share-seed", default="", metavar="SEED", help="chooses the tests of --share"
+    )
 
 
 class _Slow:
@@ -178,7 +202,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         name = item.nodeid.partition("[")[0]
         is_first = name not in seen
         seen.add(name)
-        drawn = zlib.crc32(f"{config.option.share_seed} {item.nodeid}".encode()) % config.option.share == 0
+        drawn = (
+            zlib.crc32(f"{config.option.share_seed} {item.nodeid}".encode()) % config.option.share
+            == 0
+        )
         if drawn and (is_first or not config.option.first):
             selected.append(item)
     if len(selected) < len(items):

@@ -34,7 +34,13 @@ host = "login"
 
 
 def package(
-    name: str, version: str, *, needs: str = "", source: str = PYPI, more: str = "", archives: bool = True
+    name: str,
+    version: str,
+    *,
+    needs: str = "",
+    source: str = PYPI,
+    more: str = "",
+    archives: bool = True,
 ) -> str:
     """One package of a lock, with two archives whose hashes follow from its name."""
     letter = f"{ord(name[0]):x}"
@@ -48,7 +54,11 @@ def package(
 
 
 def lock(
-    direct: Sequence[str], packages: Sequence[str], *, requires_python: str = ">=3.10", root: str = 'virtual = "."'
+    direct: Sequence[str],
+    packages: Sequence[str],
+    *,
+    requires_python: str = ">=3.10",
+    root: str = 'virtual = "."',
 ) -> str:
     """A uv.lock of the project `own`. `direct` are its dependencies, as tables: `name = "tqdm", specifier = ">=4"`."""
     named = "".join(f"    {{ {item.partition(',')[0]} }},\n" for item in direct)

@@ -29,7 +29,9 @@ sys.exit(subprocess.call([base, "-m", "pip", "--python", arguments[3], "install"
 """As uv does, with venv and pip. It notes what it is asked for, and hangs while a file says so."""
 
 
-def write_wheel(folder: Path, name: str, version: str, needs: Iterable[str] = (), code: str | None = None) -> str:
+def write_wheel(
+    folder: Path, name: str, version: str, needs: Iterable[str] = (), code: str | None = None
+) -> str:
     """Write a wheel with one module, and return its SHA-256."""
     module, info = name.replace("-", "_"), f"{name.replace('-', '_')}-{version}.dist-info"
     required = "".join(f"Requires-Dist: {item}\n" for item in needs)
@@ -43,7 +45,9 @@ def write_wheel(folder: Path, name: str, version: str, needs: Iterable[str] = ()
     with zipfile.ZipFile(wheel, "w") as archive:
         for path, text in files.items():
             archive.writestr(path, text)
-        archive.writestr(f"{info}/RECORD", "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD")))
+        archive.writestr(
+            f"{info}/RECORD", "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD"))
+        )
     return hashlib.sha256(wheel.read_bytes()).hexdigest()
 
 
@@ -52,6 +56,8 @@ def write_uv(folder: Path) -> dict[str, str]:
     which a program finds it, and may use it although pip has settings on the machine of the tests."""
     folder.mkdir()
     program = folder / "uv"
-    program.write_text(_UV.format(python=sys.executable, log=str(folder / "log"), hold=str(folder / "hold")))
+    program.write_text(
+        _UV.format(python=sys.executable, log=str(folder / "log"), hold=str(folder / "hold"))
+    )
     program.chmod(0o755)
     return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "UV_OFFLINE": "1"}

@@ -38,7 +38,11 @@ def matching(patterns: list[str]) -> list[str]:
     found: dict[str, None] = {}
     for pattern in patterns:
         paths = sorted(Path().glob(pattern)) if re.search(r"[*?[]", pattern) else [Path(pattern)]
-        visible = (path for path in paths if not any(part.startswith(".") and part != ".." for part in path.parts[:-1]))
+        visible = (
+            path
+            for path in paths
+            if not any(part.startswith(".") and part != ".." for part in path.parts[:-1])
+        )
         found |= dict.fromkeys(path.as_posix() for path in visible)
     return list(found)
 
@@ -48,8 +52,19 @@ def check(file: str, target: str | None, ignore: list[str], said: set[str]) -> b
     error."""
     options = [word for code in (NOT_RUN_HERE, *ignore) for word in ("--ignore", code)]
     options += ["--target", target] if target else []
-    # -I: the working directory is the repository that is checked, and nothing in it may stand for a module.
-    argv = [sys.executable, "-I", "-m", "cloudtrain", "check", file, "--json", "--offline", *options]
+    # -I: the working directory is the repository that is checked, and nothing in it may stand for a
+    # module.
+    argv = [
+        sys.executable,
+        "-I",
+        "-m",
+        "cloudtrain",
+        "check",
+        file,
+        "--json",
+        "--offline",
+        *options,
+    ]
     done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=False)
     findings = json.loads(done.stdout) if done.stdout else []
     for line in dict.fromkeys(annotation(finding, file) for finding in findings):
@@ -59,7 +74,10 @@ def check(file: str, target: str | None, ignore: list[str], said: set[str]) -> b
     if done.returncode and not findings:
         print(command("error", "cloudtrain could not check this file; the log says why", file=file))
     errors = sum(finding["level"] == "error" for finding in findings)
-    print(f"{file}{f' on {target}' if target else ''}: {errors or 'no'} error{'s' if errors != 1 else ''}", flush=True)
+    print(
+        f"{file}{f' on {target}' if target else ''}: {errors or 'no'} error{'s' if errors != 1 else ''}",
+        flush=True,
+    )
     return done.returncode == 0
 
 

@@ -46,7 +46,9 @@ class Pair(NamedTuple):
 def pairs(page: str) -> Iterator[Pair]:
     """Yield the measured pairs of ROWS."""
     for (name, reference), title in ROWS.items():
-        found = re.search(rf"^{re.escape(name)} +([\d.]+)s +{re.escape(reference)} +([\d.]+)s", page, re.MULTILINE)
+        found = re.search(
+            rf"^{re.escape(name)} +([\d.]+)s +{re.escape(reference)} +([\d.]+)s", page, re.MULTILINE
+        )
         if found is None:
             raise SystemExit(f"docs/measurements.md has no row `{name}` beside `{reference}`")
         yield Pair(title, float(found[1]), reference, float(found[2]))
@@ -64,7 +66,10 @@ def chart() -> str:
     page = PAGE.read_text("utf-8")
     drawn = [*pairs(page)]
     height = TOP + len(drawn) * GROUP + 44
-    light, dark = (" ".join(f".{name}{{fill:{shades[index]}}}" for name, shades in COLORS.items()) for index in (0, 1))
+    light, dark = (
+        " ".join(f".{name}{{fill:{shades[index]}}}" for name, shades in COLORS.items())
+        for index in (0, 1)
+    )
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">',
         "<title>Times of cloudtrain beside those of other tools; a short bar is good</title>",
@@ -85,11 +90,18 @@ def chart() -> str:
         )):  # fmt: skip
             y = top + 18 + place * (BAR + 3)
             length = LONGEST * seconds / longest
-            lines.append(f'<rect class="{color}" x="{LEFT}" y="{y}" width="{length:.1f}" height="{BAR}" rx="2"/>')
-            lines.append(_text(name, "text" if color == "ours" else "dim", LEFT - 8, y + 12, anchor="end"))
+            lines.append(
+                f'<rect class="{color}" x="{LEFT}" y="{y}" width="{length:.1f}" height="{BAR}" rx="2"/>'
+            )
+            lines.append(
+                _text(name, "text" if color == "ours" else "dim", LEFT - 8, y + 12, anchor="end")
+            )
             lines.append(_text(f"{seconds:.2f} s", "text", LEFT + round(length) + 8, y + 12))
     words = wrap(caption(page), 80)
-    lines += [_text(text, "dim", 12, height - 10 - 16 * (len(words) - 1 - row)) for row, text in enumerate(words)]
+    lines += [
+        _text(text, "dim", 12, height - 10 - 16 * (len(words) - 1 - row))
+        for row, text in enumerate(words)
+    ]
     lines += ["</svg>", ""]
     return "\n".join(lines)
 

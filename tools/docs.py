@@ -54,14 +54,19 @@ class Entry(NamedTuple):
 
 def families() -> list[Family]:
     """Return the portable rules, those of the targets in the order of all lists, and the errors."""
-    own = [(target.prefix, target.name, f"{target.title[0].upper()}{target.title[1:]}") for target in all_targets()]
+    own = [
+        (target.prefix, target.name, f"{target.title[0].upper()}{target.title[1:]}")
+        for target in all_targets()
+    ]
     found = []
     for prefix, name, title in [(PORTABLE, "portable", "Every target"), *own]:
         entries = tuple(_rule(rule) for rule in all_rules() if rule.code.startswith(prefix))
         if entries:
             found.append(Family(f"rules-{name}.md", title, entries))
     errors = tuple(
-        Entry(error.code, "error", error.summary.rstrip("."), "\n".join(wrap(error.explanation, 118)))
+        Entry(
+            error.code, "error", error.summary.rstrip("."), "\n".join(wrap(error.explanation, 118))
+        )
         for error in error_codes().values()
     )
     return [*found, Family("errors.md", "Errors before any rule", errors)]

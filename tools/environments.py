@@ -66,17 +66,27 @@ ENVIRONMENTS = {
     "sagemaker-v3": Environment(
         ".venv-sagemaker-v3", requirements=("tests/parity/requirements-v3.txt",), extras="test"
     ),
-    "azureml": Environment(".venv-azureml", requirements=("tests/parity/requirements-azureml.txt",), extras="test"),
+    "azureml": Environment(
+        ".venv-azureml", requirements=("tests/parity/requirements-azureml.txt",), extras="test"
+    ),
     # PyTorch first and by its exact pin: DeepSpeed would take any.
     "deepspeed": Environment(".venv-deepspeed", PYTORCH, (f"{_TESTS}/requirements-deepspeed.txt",)),
-    "integrations": Environment(".venv-integrations", PYTORCH, (f"{_TESTS}/requirements-integrations.txt",)),
+    "integrations": Environment(
+        ".venv-integrations", PYTORCH, (f"{_TESTS}/requirements-integrations.txt",)
+    ),
     "llm": Environment(".venv-llm", PYTORCH, (f"{_TESTS}/requirements-llm.txt",)),
     "llm-pinned": Environment(
         ".venv-llm-pinned",
         PYTORCH,
-        (f"{_LLM}/requirements.txt", f"{_LLM}/requirements-prepare.txt", f"{_LLM}/requirements-qlora.txt"),
+        (
+            f"{_LLM}/requirements.txt",
+            f"{_LLM}/requirements-prepare.txt",
+            f"{_LLM}/requirements-qlora.txt",
+        ),
     ),
-    "tensorflow": Environment(".venv-tensorflow", requirements=(f"{_TESTS}/requirements-tensorflow.txt",)),
+    "tensorflow": Environment(
+        ".venv-tensorflow", requirements=(f"{_TESTS}/requirements-tensorflow.txt",)
+    ),
     **{
         f"torch-{version}": Environment(
             f".venv-torch-{version}",
@@ -112,10 +122,21 @@ def make_environment(name: str) -> Path:
 def interpreter(version: str) -> str | None:
     """Return an interpreter of that version that really starts, or None."""
     shim = shutil.which(f"python{version}")
-    roots = [os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), *([Path(shim).parent.parent] if shim else [])]
-    installed = [path for root in roots for path in sorted(Path(root, "versions").glob(f"{version}.*/bin/python"))]
+    roots = [
+        os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"),
+        *([Path(shim).parent.parent] if shim else []),
+    ]
+    installed = [
+        path
+        for root in roots
+        for path in sorted(Path(root, "versions").glob(f"{version}.*/bin/python"))
+    ]
     for candidate in [*map(str, installed), shim]:
-        if candidate and subprocess.run([candidate, "-c", ""], capture_output=True, check=False).returncode == 0:
+        if (
+            candidate
+            and subprocess.run([candidate, "-c", ""], capture_output=True, check=False).returncode
+            == 0
+        ):
             return candidate
     return None
 
@@ -180,9 +201,19 @@ def _install(python: Path, environment: Environment) -> None:
     _pip(python, *pinned, *files, *project)
     if environment.more:
         _pip(python, *environment.more)
-    if environment.torch or not environment.extras:  # many programs import it; elsewhere, pytest compiles what it uses
-        compile_all = [str(python), "-m", "compileall", "-qq", "-j", "0", str(python.parents[1] / "lib")]
-        subprocess.run(compile_all, check=False)  # a package may hold files of other Pythons, which do not compile
+    # many programs import it; elsewhere, pytest compiles what it uses
+    if environment.torch or not environment.extras:
+        compile_all = [
+            str(python),
+            "-m",
+            "compileall",
+            "-qq",
+            "-j",
+            "0",
+            str(python.parents[1] / "lib"),
+        ]
+        # a package may hold files of other Pythons, which do not compile
+        subprocess.run(compile_all, check=False)
 
 
 def _pip(python: Path, *arguments: str, uv: bool = True) -> None:
@@ -193,7 +224,16 @@ def _pip(python: Path, *arguments: str, uv: bool = True) -> None:
         if subprocess.run(command, cwd=ROOT, check=False).returncode == 0:
             return
         print("uv failed; pip installs instead", file=sys.stderr, flush=True)
-    command = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-compile", *arguments]
+    command = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--disable-pip-version-check",
+        "--no-compile",
+        *arguments,
+    ]
     subprocess.run(command, cwd=ROOT, check=True)
 
 
@@ -207,7 +247,15 @@ def _uv() -> str | None:
         program = place / "bin" / "uv"
         if not program.exists():
             subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
-            install = [str(place / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check", "uv"]
+            install = [
+                str(place / "bin" / "python"),
+                "-m",
+                "pip",
+                "install",
+                "-q",
+                "--disable-pip-version-check",
+                "uv",
+            ]
             subprocess.run(install, check=False)
         return str(program) if program.exists() else None
 
@@ -216,7 +264,13 @@ def _copy(source: Path, place: Path) -> None:
     """Copy an environment. Files are links to the same content; programs get this place in their first line."""
     if place.exists():
         shutil.rmtree(place)
-    shutil.copytree(source, place, symlinks=True, copy_function=_link, ignore=shutil.ignore_patterns(".complete"))
+    shutil.copytree(
+        source,
+        place,
+        symlinks=True,
+        copy_function=_link,
+        ignore=shutil.ignore_patterns(".complete"),
+    )
     for file in [*(place / "bin").iterdir(), place / "pyvenv.cfg"]:
         if not file.is_symlink() and str(source).encode() in (content := file.read_bytes()):
             mode = file.stat().st_mode

@@ -70,9 +70,16 @@ def _network(size: Mapping[str, str]) -> dict[str, str]:
         return cells | {"network": ethernet, "network_gbps": size["ethernet_gbps"]}
     ports, total = int(size["ib_ports"]), int(size["ib_gbps"])
     assert total % ports == 0, size["name"]
-    infiniband = f"{ports}x {total // ports} Gigabit InfiniBand" if ports > 1 else f"{total} Gigabit InfiniBand"
+    infiniband = (
+        f"{ports}x {total // ports} Gigabit InfiniBand"
+        if ports > 1
+        else f"{total} Gigabit InfiniBand"
+    )
     usable = {"yes": True, "no": False}[size["sriov"]]
-    parts = [infiniband if usable else f"{infiniband} without SR-IOV", ethernet and f"{ethernet} Ethernet"]
+    parts = [
+        infiniband if usable else f"{infiniband} without SR-IOV",
+        ethernet and f"{ethernet} Ethernet",
+    ]
     return {
         "interconnect": "rdma" if usable else "ethernet",
         "fabric": "infiniband",
@@ -107,7 +114,10 @@ def main() -> int:
         return 0
     if TABLE.is_file() and TABLE.read_text(encoding="utf-8") == text:
         return 0
-    print(f"{TABLE.name} is not up to date; run `python tools/gen_azureml_instances.py`", file=sys.stderr)
+    print(
+        f"{TABLE.name} is not up to date; run `python tools/gen_azureml_instances.py`",
+        file=sys.stderr,
+    )
     return 1
 
 

@@ -5,6 +5,7 @@ python tools/gen_cli_docs.py [--check]
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,16 +46,17 @@ def document() -> str:
     for section in dict.fromkeys(entry.section for entry in COMMANDS.values()):
         parts.append(f"## {section}\n")
         for name in (name for name, entry in COMMANDS.items() if entry.section == section):
-            parts += [f"### cloudtrain {title}\n\n```text\n{text}\n```\n" for title, text in _helps(name)]
+            parts += [
+                f"### cloudtrain {title}\n\n```text\n{text}\n```\n" for title, text in _helps(name)
+            ]
     return "\n".join(parts)
 
 
 def _exit_codes() -> Iterator[tuple[str, str]]:
     """Yield the table in the docstring of `cloudtrain.cli`."""
-    for line in (cloudtrain.cli.__doc__ or "").splitlines():
-        code, _, meaning = line.strip().partition(" ")
-        if code.isdecimal():
-            yield code, meaning.strip()
+    text = cloudtrain.cli.__doc__ or ""
+    for code, meaning in re.findall(r"^ {4}(\d+) +(.*(?:\n {10}.*)*)", text, re.MULTILINE):
+        yield code, " ".join(meaning.split())
 
 
 def _helps(name: str) -> Iterator[tuple[str, str]]:

@@ -51,7 +51,9 @@ def main() -> int:
         return 0
     if TARGET.read_text() == text:
         return 0
-    print(f"{TARGET.name} is not what the SDKs say; run this program without --check", file=sys.stderr)
+    print(
+        f"{TARGET.name} is not what the SDKs say; run this program without --check", file=sys.stderr
+    )
     return 1
 
 
@@ -68,11 +70,24 @@ def document(v2: Path, v3: Path) -> str:
             entry |= {"registry": index_of(regions, registries), "sdk": 2 if key in old else 3}
             frameworks.setdefault(framework, []).append(entry)
     for entries in frameworks.values():
-        entries.sort(key=lambda entry: (*numbers(entry["version"]), entry.get("base", ""), entry["repository"]))
-    smp = json.loads((site(v2) / "sagemaker/image_uri_config/pytorch-smp.json").read_text())["training"]
+        entries.sort(
+            key=lambda entry: (
+                *numbers(entry["version"]),
+                entry.get("base", ""),
+                entry["repository"],
+            )
+        )
+    smp = json.loads((site(v2) / "sagemaker/image_uri_config/pytorch-smp.json").read_text())[
+        "training"
+    ]
     content = {
-        "source": {"sagemaker": release(v2, "sagemaker"), "sagemaker-core": release(v3, "sagemaker_core")},
-        "suffixes": suffixes(v2, sorted({region for accounts in registries for region in accounts})),
+        "source": {
+            "sagemaker": release(v2, "sagemaker"),
+            "sagemaker-core": release(v3, "sagemaker_core"),
+        },
+        "suffixes": suffixes(
+            v2, sorted({region for accounts in registries for region in accounts})
+        ),
         "registries": [by_account(accounts) for accounts in registries],
         "smp_aliases": smp["version_aliases"],
         "frameworks": frameworks,
@@ -100,7 +115,11 @@ def leaves(entry: Table) -> list[tuple[str, Table]]:
     """Return the images of one version: one, or one for each base framework or Python, by that name."""
     if "registries" in entry:
         return [("", entry)]
-    return [(key, value) for key, value in entry.items() if isinstance(value, dict) and "registries" in value]
+    return [
+        (key, value)
+        for key, value in entry.items()
+        if isinstance(value, dict) and "registries" in value
+    ]
 
 
 def row_of(version: str, inner: str, image: Table, devices: list[str]) -> Table | None:
@@ -110,7 +129,10 @@ def row_of(version: str, inner: str, image: Table, devices: list[str]) -> Table 
     if pythons and not set(pythons) - {"py2"}:
         return None
     sdk = max(image.get("sdk_versions", [""]), key=numbers)
-    tails = {NAMES.get(device, device): tail for device, tail in image.get("container_version", {}).items()}
+    tails = {
+        NAMES.get(device, device): tail
+        for device, tail in image.get("container_version", {}).items()
+    }
     return {
         "version": version,
         "base": "" if by_python else inner,
@@ -178,7 +200,9 @@ def compact(content: Table) -> str:
     for key in ("source", "suffixes", "smp_aliases"):
         lines.append(f"{json.dumps(key)}:{json.dumps(content[key])},")
     lines.append('"registries":[')
-    lines.append(",\n".join(json.dumps(table, separators=(",", ":")) for table in content["registries"]))
+    lines.append(
+        ",\n".join(json.dumps(table, separators=(",", ":")) for table in content["registries"])
+    )
     lines.append('],\n"frameworks":{')
     blocks = []
     for framework, entries in content["frameworks"].items():

@@ -42,7 +42,10 @@ def names() -> list[str]:
     from botocore.loaders import Loader
 
     model = Loader().load_service_model("sagemaker", "service-2")
-    return sorted((name.removeprefix("ml.") for name in model["shapes"]["TrainingInstanceType"]["enum"]), key=_order)
+    return sorted(
+        (name.removeprefix("ml.") for name in model["shapes"]["TrainingInstanceType"]["enum"]),
+        key=_order,
+    )
 
 
 def ec2_types() -> tuple[dict[str, Any], str]:
@@ -59,9 +62,17 @@ def ec2_types() -> tuple[dict[str, Any], str]:
 def row(name: str, ec2: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Return one type's cells, by column."""
     if name in facts.SPECS:
-        cells: dict[str, Any] = {"architecture": "x86_64", "interconnect": "ethernet", **facts.SPECS[name]}
+        cells: dict[str, Any] = {
+            "architecture": "x86_64",
+            "interconnect": "ethernet",
+            **facts.SPECS[name],
+        }
     else:
-        cells = {**_machine(ec2[name]), **_accelerators(ec2[name]), **_network(ec2[name]["NetworkInfo"])}
+        cells = {
+            **_machine(ec2[name]),
+            **_accelerators(ec2[name]),
+            **_network(ec2[name]["NetworkInfo"]),
+        }
         cells["source"] = source
     cells |= facts.CORRECTIONS.get(name, {})
     cells |= {
@@ -72,14 +83,20 @@ def row(name: str, ec2: Mapping[str, Any], source: str) -> dict[str, Any]:
         "smddp": name in facts.SMDDP,
         "smddp_in_sdk": name in facts.SMDDP_IN_SDK,
     }
-    return cells | _price("price", facts.PRICES, name) | _price("machine_price", facts.MACHINE_PRICES, name)
+    return (
+        cells
+        | _price("price", facts.PRICES, name)
+        | _price("machine_price", facts.MACHINE_PRICES, name)
+    )
 
 
 def _machine(info: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "vcpus": info["VCpuInfo"]["DefaultVCpus"],
         "memory_gib": info["MemoryInfo"]["SizeInMiB"] / 1024,
-        "architecture": next(name for name in info["ProcessorInfo"]["SupportedArchitectures"] if name != "i386"),
+        "architecture": next(
+            name for name in info["ProcessorInfo"]["SupportedArchitectures"] if name != "i386"
+        ),
         "nvme_gb": info.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0),
     }
 
@@ -117,7 +134,11 @@ def _network(info: Mapping[str, Any]) -> dict[str, Any]:
 def _price(column: str, quotes: Sequence[facts.Quote], name: str) -> dict[str, Any]:
     for quote in quotes:
         if name in quote.prices:
-            return {column: quote.prices[name], f"{column}_date": quote.date, f"{column}_source": quote.source}
+            return {
+                column: quote.prices[name],
+                f"{column}_date": quote.date,
+                f"{column}_source": quote.source,
+            }
     return {}
 
 
@@ -130,7 +151,13 @@ def _order(name: str) -> tuple[str, float, str]:
 def _cell(value: Any, kind: str) -> str:
     if kind == "bool":
         return "yes" if value else "no"
-    return "" if value is None else f"{value:g}" if isinstance(value, float) and value == int(value) else str(value)
+    return (
+        ""
+        if value is None
+        else f"{value:g}"
+        if isinstance(value, float) and value == int(value)
+        else str(value)
+    )
 
 
 _EMPTY = {"int": 0, "float": 0}
@@ -146,7 +173,9 @@ def document() -> str:
         cells = row(name, ec2, source)
         assert cells.keys() <= set(HEADER), cells.keys() - set(HEADER)
         writer.writerow(
-            _cell(cells.get(column, _EMPTY.get(kind)), kind) for column, kind in COLUMNS.items() if column in HEADER
+            _cell(cells.get(column, _EMPTY.get(kind)), kind)
+            for column, kind in COLUMNS.items()
+            if column in HEADER
         )
     return text.getvalue()
 
@@ -160,7 +189,10 @@ def main() -> int:
         return 0
     if TABLE.is_file() and TABLE.read_text(encoding="utf-8") == text:
         return 0
-    print(f"{TABLE.name} is not up to date; run `python tools/gen_sagemaker_instances.py`", file=sys.stderr)
+    print(
+        f"{TABLE.name} is not up to date; run `python tools/gen_sagemaker_instances.py`",
+        file=sys.stderr,
+    )
     return 1
 
 

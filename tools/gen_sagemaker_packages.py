@@ -19,7 +19,9 @@ from pathlib import Path
 from cloudtrain.job.locks import read_lock
 from cloudtrain.job.requirements import Platform
 
-TABLE = Path(__file__).parents[1] / "cloudtrain/targets/sagemaker/catalogue/data/image_packages.json"
+TABLE = (
+    Path(__file__).parents[1] / "cloudtrain/targets/sagemaker/catalogue/data/image_packages.json"
+)
 
 DEVICES = {"cpu": "cpu", "gpu": "cuda"}
 """Devices of the catalogue, and the folders of their locks."""
@@ -34,7 +36,9 @@ versions are not known."""
 
 def main() -> int:
     """Write or check the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
@@ -58,10 +62,13 @@ def main() -> int:
 
             locked = read_lock("uv.lock", read, Platform("3.12"), extras=["sagemaker"])
             packages = {package.name: package.version for package in locked.packages}
-            images[f"{version} {device}"] = dict(sorted({**packages, **dict.fromkeys(ADDED[device], "")}.items()))
+            images[f"{version} {device}"] = dict(
+                sorted({**packages, **dict.fromkeys(ADDED[device], "")}.items())
+            )
     source = f"aws/deep-learning-containers @{commit[:12]}, docker/pytorch/VERSION/DEVICE/uv.lock"
     rows = ",\n".join(
-        f" {json.dumps(name)}: {json.dumps(images[name], separators=(',', ':'))}" for name in sorted(images)
+        f" {json.dumps(name)}: {json.dumps(images[name], separators=(',', ':'))}"
+        for name in sorted(images)
     )
     text = f'{{"source": {json.dumps(source)},\n"images": {{\n{rows}\n}}}}\n'
     if options.check:

@@ -32,7 +32,10 @@ def document() -> str:
     for name in inputs.values():
         collect(model["shapes"], name, shapes)
     head = json.dumps({"botocore": botocore.__version__, "operations": inputs})
-    lines = [f"{json.dumps(name)}:{json.dumps(shapes[name], separators=(',', ':'))}" for name in sorted(shapes)]
+    lines = [
+        f"{json.dumps(name)}:{json.dumps(shapes[name], separators=(',', ':'))}"
+        for name in sorted(shapes)
+    ]
     return f'{head[:-1]},"shapes":{{\n' + ",\n".join(lines) + "\n}}\n"
 
 
@@ -42,11 +45,15 @@ def collect(model: dict[str, Any], name: str, found: dict[str, Any]) -> None:
         return
     shape = model[name]
     entry = {"type": shape["type"]} | {limit: shape[limit] for limit in LIMITS if limit in shape}
-    references = {part: shape[part]["shape"] for part in ("member", "key", "value") if part in shape}
+    references = {
+        part: shape[part]["shape"] for part in ("member", "key", "value") if part in shape
+    }
     found[name] = entry
     entry |= references
     if shape["type"] == "structure":
-        entry["members"] = {member: reference["shape"] for member, reference in shape["members"].items()}
+        entry["members"] = {
+            member: reference["shape"] for member, reference in shape["members"].items()
+        }
         entry |= {"required": shape["required"]} if shape.get("required") else {}
     for reference in (*references.values(), *entry.get("members", {}).values()):
         collect(model, reference, found)
@@ -60,7 +67,10 @@ def main() -> int:
         return 0
     if TARGET.read_text() == text:
         return 0
-    print(f"{TARGET.name} is not what the installed botocore says; run `python {sys.argv[0]}`", file=sys.stderr)
+    print(
+        f"{TARGET.name} is not what the installed botocore says; run `python {sys.argv[0]}`",
+        file=sys.stderr,
+    )
     return 1
 
 

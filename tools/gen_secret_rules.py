@@ -48,7 +48,10 @@ def document(source: Path, name: str) -> str:
         "allowed": [_python(text) for text in allowed["regexes"]],
         "stopwords": allowed["stopwords"],
     }
-    lines = [json.dumps(rule, separators=(",", ":")) for rule in sorted(rules, key=lambda rule: rule["id"])]
+    lines = [
+        json.dumps(rule, separators=(",", ":"))
+        for rule in sorted(rules, key=lambda rule: rule["id"])
+    ]
     return f'{json.dumps(head)[:-1]},"rules":[\n' + ",\n".join(lines) + "\n]}\n"
 
 
@@ -139,7 +142,9 @@ def main() -> int:
         return 0
     if TARGET.read_text() == text:
         return 0
-    print(f"{TARGET.name} is not up to date; run `python tools/gen_secret_rules.py`", file=sys.stderr)
+    print(
+        f"{TARGET.name} is not up to date; run `python tools/gen_secret_rules.py`", file=sys.stderr
+    )
     return 1
 
 

@@ -94,11 +94,18 @@ def _values(field: dict[str, Any]) -> str:
     if "enum" in field or "const" in field:
         return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
     if options := field.get("anyOf") or field.get("oneOf"):
-        words = [*dict.fromkeys(_values(option) for option in options if option.get("type") != "null")]
+        words = [
+            *dict.fromkeys(_values(option) for option in options if option.get("type") != "null")
+        ]
         return "time or size" if words == ["whole number", "text"] else " or ".join(words)
     if field.get("type") == "array":
         return "list"
-    kinds = {"string": "text", "integer": "whole number", "number": "number", "boolean": "`true`, `false`"}
+    kinds = {
+        "string": "text",
+        "integer": "whole number",
+        "number": "number",
+        "boolean": "`true`, `false`",
+    }
     return kinds.get(str(field.get("type")), "table")
 
 

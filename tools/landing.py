@@ -22,8 +22,16 @@ know that a job survives spot capacity before you pay for it.
 """
 
 TILES = (
-    ("compared", "Requests are compared with what the SDKs send, field by field.", "tested.md#requests"),
-    ("exactly once", "200 random kills on each of three targets: one run each.", "tested.md#exactly-once"),
+    (
+        "compared",
+        "Requests are compared with what the SDKs send, field by field.",
+        "tested.md#requests",
+    ),
+    (
+        "exactly once",
+        "200 random kills on each of three targets: one run each.",
+        "tested.md#exactly-once",
+    ),
     ("rehearsed", "An interruption is tried here, and the losses are compared.", "spot.md"),
     ("measured", "Every figure has a command, a machine and a date.", "measurements.md"),
 )
@@ -70,8 +78,12 @@ def _lines() -> Iterator[str]:
     yield "[What has been tested](tested.md){ .md-button }\n\n</div>\n<div markdown>\n"
     yield f'```yaml title="job.yaml"\n{job}```\n\n</div>\n</div>\n\n## What `cloudtrain plan` makes of it\n'
     for title, plan in first_plans().items():
-        shown = "\n".join(f"{label:<13} {text}" for label, text in plan.summary if label not in ("settings",))
-        yield f'=== "{title[0].upper()}{title[1:]}"\n\n' + indent(f"```text\n{_elsewhere(shown)}\n```\n", "    ")
+        shown = "\n".join(
+            f"{label:<13} {text}" for label, text in plan.summary if label not in ("settings",)
+        )
+        yield f'=== "{title[0].upper()}{title[1:]}"\n\n' + indent(
+            f"```text\n{_elsewhere(shown)}\n```\n", "    "
+        )
     yield f'<div class="landing" markdown>\n<div markdown>\n\n## An interruption, before it costs money\n\n{REHEARSAL}'
     yield "\n</div>\n<div markdown>\n\n![The verdict: all values are the same](picture.svg)\n\n</div>\n</div>\n"
     status = re.search(r"^\*\*Status: alpha\.\*\*.*?\n\n", readme, re.MULTILINE | re.DOTALL)

@@ -19,7 +19,8 @@ from pathlib import Path
 import cloudtrain as ct
 
 SIGN = re.compile(
-    r"(command|sweep)Job\.schema\.json|\A(?![\s\S]*^\$schema:)(?![\s\S]*^(jobs|trial):)[\s\S]*^command:", re.M
+    r"(command|sweep)Job\.schema\.json|\A(?![\s\S]*^\$schema:)(?![\s\S]*^(jobs|trial):)[\s\S]*^command:",
+    re.M,
 )
 """Matches a file that declares a command job or a sweep, or has a command without declaring a type."""
 
@@ -27,9 +28,7 @@ CREATES = re.compile(r"\bcommand\([\s\S]*create_or_update\(")
 OTHER_JOBS = re.compile(r"@(dsl\.)?pipeline\b|automl\.|load_component\(")
 """Marks that the first job of a notebook is of another kind."""
 
-DISTRIBUTED = (
-    r"smdistributed|torch_distributed|pytorchddp|pytorchxla|parameter_server|multi_worker_mirrored|[\"']mpi|Torchrun"
-)
+DISTRIBUTED = r"smdistributed|torch_distributed|pytorchddp|pytorchxla|parameter_server|multi_worker_mirrored|[\"']mpi|Torchrun"
 """Words of which the code of a distributed notebook has one."""
 
 
@@ -57,10 +56,16 @@ def notebooks(folder: Path, sign: str | None) -> Iterator[Path]:
 
 def main() -> int:
     """Print one line for each file, and the share."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--notebooks", metavar="PYTHON", help="adopt notebooks, executed by this interpreter")
-    parser.add_argument("--distributed", action="store_true", help="those of SageMaker's that are distributed")
+    parser.add_argument(
+        "--notebooks", metavar="PYTHON", help="adopt notebooks, executed by this interpreter"
+    )
+    parser.add_argument(
+        "--distributed", action="store_true", help="those of SageMaker's that are distributed"
+    )
     parser.add_argument("--training", action="store_true", help="those of SageMaker's that train")
     given = parser.parse_args()
     sign = DISTRIBUTED if given.distributed else TRAINING if given.training else None
@@ -71,7 +76,9 @@ def main() -> int:
         outcomes[outcome] += 1
         print(f"{outcome:10} {file.relative_to(given.folder)}  {why}", flush=True)
     total = sum(outcomes.values())
-    shares = ", ".join(f"{count} {name} ({100 * count / total:.0f}%)" for name, count in outcomes.most_common())
+    shares = ", ".join(
+        f"{count} {name} ({100 * count / total:.0f}%)" for name, count in outcomes.most_common()
+    )
     print(f"{total} files: {shares}")
     return 0
 

@@ -49,7 +49,8 @@ def execute(path: Path, timeout: float, folder: Path = FOLDER, **variables: str)
         extra_arguments=["--log-level=ERROR"],
         resources={"metadata": {"path": str(folder)}},
     )
-    # Not in a folder of the caller's: PyTorch's data loaders hang where the path of their sockets has over 107 letters.
+    # Not in a folder of the caller's: PyTorch's data loaders hang where the path of their sockets
+    # has over 107 letters.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as new:
         home = Path(new).resolve()
         (home / "tmp").mkdir()
@@ -66,7 +67,9 @@ def sources_hash(notebook: Any) -> str:
 
 def _environ(home: Path) -> dict[str, str]:
     """Return the variables of somebody who has only this checkout."""
-    nowhere = dict.fromkeys(["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"], "http://127.0.0.1:9")
+    nowhere = dict.fromkeys(
+        ["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"], "http://127.0.0.1:9"
+    )
     here = dict.fromkeys(["NO_PROXY", "no_proxy"], "127.0.0.1,localhost")
     return nowhere | here | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -112,7 +115,9 @@ def _reduce(output: Any, places: Mapping[str, str]) -> None:
         output.text = _anywhere(output.text, places)
         return
     output.metadata = {}
-    data = {kind: value for kind, value in output.data.items() if not kind.startswith("application/")}
+    data = {
+        kind: value for kind, value in output.data.items() if not kind.startswith("application/")
+    }
     if PICTURE in data:  # the text beside it is its class
         output.data = {PICTURE: _smaller(data[PICTURE])}
     else:
@@ -148,7 +153,9 @@ def main(names: list[str]) -> None:
         size = path.stat().st_size
         print(f"{path.name}: {size // 1000} kB", flush=True)
         if size > LARGEST:
-            raise SystemExit(f"{path.name} has more than {LARGEST // 1000} kB: make its pictures smaller")
+            raise SystemExit(
+                f"{path.name} has more than {LARGEST // 1000} kB: make its pictures smaller"
+            )
 
 
 if __name__ == "__main__":

@@ -46,11 +46,15 @@ HOME = "/home/ada"
 
 ROLE = "arn:aws:iam::111122223333:role/SageMakerTraining"
 WORKSPACE = ct.AzureML(
-    subscription_id="11112222-3333-4444-5555-666677778888", resource_group="training", workspace="vision"
+    subscription_id="11112222-3333-4444-5555-666677778888",
+    resource_group="training",
+    workspace="vision",
 )
 """Accounts that stand for the reader's."""
 
-BLOCK = re.compile(r"^(?:`(?P<name>[\w./-]+)`:\n\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r"^(?:`(?P<name>[\w./-]+)`:\n\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
 COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 VARYING = re.compile(
     r"(?<=-)[0-9a-f]{8}(?=-\d)|\b[0-9a-f]{16}\b|\b[0-9a-f]{40,64}\b|(?<=\()\d+ CPUs?, [^)]*(?=\))"
@@ -67,16 +71,29 @@ class Session(NamedTuple):
     def run(self, command: str) -> str:
         """Return what a command prints on both streams."""
         folder = self.home / "project"
-        environ = {name: value for name, value in os.environ.items() if name in ("LANG", "LC_ALL", "TMPDIR")}
+        environ = {
+            name: value
+            for name, value in os.environ.items()
+            if name in ("LANG", "LC_ALL", "TMPDIR")
+        }
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        environ |= {"PATH": path, "HOME": str(self.home), "COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"}
+        environ |= {
+            "PATH": path,
+            "HOME": str(self.home),
+            "COLUMNS": "80",
+            "TERM": "dumb",
+            "NO_COLOR": "1",
+        }
         printed = subprocess.run(
             ["bash", "-c", command], cwd=folder, env=environ, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=600,
         ).stdout  # fmt: skip
         if "Traceback" in printed:
             raise SystemExit(f"$ {command}\n{printed}")
-        for place, word in ((str(self.home), HOME), (str(Path(sys.executable).parents[1]), f"{HOME}/.venv")):
+        for place, word in (
+            (str(self.home), HOME),
+            (str(Path(sys.executable).parents[1]), f"{HOME}/.venv"),
+        ):
             printed = printed.replace(place, word)
         return "\n".join(line.rstrip() for line in printed.strip("\n").splitlines()) + "\n"
 
@@ -96,7 +113,9 @@ def _block(session: Session, block: re.Match[str]) -> str:
         file.write_text(block["text"], "utf-8")
     if block["kind"] != "console":
         return block[0]
-    body = COMMAND.sub(lambda command: f"$ {command[1]}\n{_output(session, *command.groups())}", block["text"])
+    body = COMMAND.sub(
+        lambda command: f"$ {command[1]}\n{_output(session, *command.groups())}", block["text"]
+    )
     start, end = block.span("text")
     return block[0][: start - block.start()] + body + block[0][end - block.start() :]
 
@@ -107,7 +126,9 @@ def _output(session: Session, command: str, shown: str) -> str:
 
 
 def _agree(shown: str, printed: str) -> bool:
-    parts = [re.escape(comparable(part)) for part in re.split(r"^\.\.\.$", shown, flags=re.MULTILINE)]
+    parts = [
+        re.escape(comparable(part)) for part in re.split(r"^\.\.\.$", shown, flags=re.MULTILINE)
+    ]
     return re.fullmatch(r"\s*.*\s*".join(parts), comparable(printed)) is not None
 
 
@@ -129,7 +150,13 @@ def readme(text: str) -> str:
     """Return the README with its job file, the table of what becomes of it, and the number of checks."""
     job = (ROOT / "examples" / "first.yaml").read_text("utf-8")
     made = "\n".join(("```yaml", f"{job}```", "", *plans(), ""))
-    text, count = re.subn(r"(?<=makes of it:\n\n)```yaml\n.*?(?=\n\* )", lambda _: made, text, count=1, flags=re.DOTALL)
+    text, count = re.subn(
+        r"(?<=makes of it:\n\n)```yaml\n.*?(?=\n\* )",
+        lambda _: made,
+        text,
+        count=1,
+        flags=re.DOTALL,
+    )
     assert count, "README.md has no place for the job"
     return re.sub(r"(?<=\[)\d+ checks", f"{len(all_rules())} checks", text)
 

@@ -45,12 +45,17 @@ def picture() -> str:
     first = CURVE + 2
     drawn += _command(REHEARSAL, first)
     for number, (label, text) in enumerate(verdict, start=first + 1):
-        color = "good" if any(name == "verdict" for name, _ in verdict[: number - first]) else "text"
+        color = (
+            "good" if any(name == "verdict" for name, _ in verdict[: number - first]) else "text"
+        )
         drawn.append(_text(label, "dim", 0, number) + _text(text, color, LABEL, number))
     lines = first + 1 + len(verdict)
     assert lines <= LINES, lines
     height = lines * LINE + 2 * MARGIN
-    light, dark = (" ".join(f".{name}{{fill:{shades[index]}}}" for name, shades in COLORS.items()) for index in (0, 1))
+    light, dark = (
+        " ".join(f".{name}{{fill:{shades[index]}}}" for name, shades in COLORS.items())
+        for index in (0, 1)
+    )
     stroke = [f".line{{stroke:{shade};fill:none;stroke-width:2.5}}" for shade in COLORS["command"]]
     return "\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">',
@@ -82,13 +87,19 @@ def _command(command: str, line: int) -> Iterator[str]:
 
 def _curve(output: str) -> Iterator[str]:
     """Yield the curve of the losses that a run has printed, with its two ends as text."""
-    points = [(int(step), float(loss)) for step, loss in re.findall(r"step=(\d+) .*?loss=([\d.]+)", output)]
+    points = [
+        (int(step), float(loss))
+        for step, loss in re.findall(r"step=(\d+) .*?loss=([\d.]+)", output)
+    ]
     (first, high), (last, low) = points[0], points[-1]
     low = min(loss for _, loss in points)
     left, right = LABEL * CHARACTER + MARGIN, (COLUMNS - 12) * CHARACTER + MARGIN
     top, bottom = MARGIN + 1.6 * LINE, MARGIN + (CURVE + 0.4) * LINE
     places = [
-        (left + (right - left) * (step - first) / (last - first), top + (bottom - top) * (high - loss) / (high - low))
+        (
+            left + (right - left) * (step - first) / (last - first),
+            top + (bottom - top) * (high - loss) / (high - low),
+        )
         for step, loss in points
     ]
     yield f'<polyline class="line" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}"/>'

@@ -32,9 +32,10 @@ SPECS: dict[str, dict[str, Any]] = {
 """Complete rows of types that moto's copy of EC2's DescribeInstanceTypes lacks."""
 
 CORRECTIONS: dict[str, dict[str, Any]] = {
-    # EC2 says 8 cores and 512 GiB a device. 128 are the physical cores; in the default LNC=2 configuration two act as
-    # one, and the container's toolkit starts 64 processes (sagemaker-training 5.1.4 hard-codes 64 for this type).
-    # 16 x 512 GiB would be 8 TiB; aws.amazon.com/ec2/instance-types/trn2 says 1.5 TB, which is 96 GiB a device.
+    # EC2 says 8 cores and 512 GiB a device. 128 are the physical cores; in the default LNC=2
+    # configuration two act as one, and the container's toolkit starts 64 processes
+    # (sagemaker-training 5.1.4 hard-codes 64 for this type). 16 x 512 GiB would be 8 TiB;
+    # aws.amazon.com/ec2/instance-types/trn2 says 1.5 TB, which is 96 GiB a device.
     "trn2.48xlarge": {"neuron_cores": 64, "neuron_memory_gib": 96, "source": TRN2},
 }
 """Cells where EC2's answer differs from what a job finds."""
@@ -72,8 +73,9 @@ class Quote(NamedTuple):
 
 
 PRICES = (
-    # Studio-JupyterLab rates. Where a training rate is known too (g4dn, g5 and g6: ten types) they are the same, to
-    # the cent. p4d and p5 replace 37.688 and 113.068, the prices before the cut of June 2025.
+    # Studio-JupyterLab rates. Where a training rate is known too (g4dn, g5 and g6: ten types) they
+    # are the same, to the cent. p4d and p5 replace 37.688 and 113.068, the prices before the cut of
+    # June 2025.
     Quote("2026-09-01", "AWS Price List API, AmazonSageMaker, us-west-2, as quoted in the AV 3.0 Blueprint Lab", {
         "t3.medium": 0.05, "t3.large": 0.10, "t3.xlarge": 0.20, "t3.2xlarge": 0.399,
         "m5.large": 0.115, "m5.xlarge": 0.23, "m5.2xlarge": 0.461, "m5.4xlarge": 0.922,

@@ -53,7 +53,9 @@ def messages(tree: ast.AST) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Call):
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
             told = [word.value for word in node.keywords if word.arg in TELLING]
-            if name.endswith(("Error", "Missing", "Taken", "NotFound", "Finding", "Problem", "Option")):
+            if name.endswith(
+                ("Error", "Missing", "Taken", "NotFound", "Finding", "Problem", "Option")
+            ):
                 told += node.args[:1]
             for value in told:
                 text = _text(value)
@@ -65,18 +67,29 @@ def _text(node: ast.expr) -> str | None:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
-        return "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)  # type: ignore[misc]
+        return "".join(
+            part.value if isinstance(part, ast.Constant) else "{}" for part in node.values
+        )  # type: ignore[misc]
     return None
 
 
 def trees(commit: str | None = None) -> dict[Path, ast.AST]:
     """Return the syntax trees of the package's files, in a commit or, by default, as they are."""
     if commit is None:
-        files = {path.relative_to(ROOT): path.read_text("utf-8") for path in (ROOT / "cloudtrain").rglob("*.py")}
+        files = {
+            path.relative_to(ROOT): path.read_text("utf-8")
+            for path in (ROOT / "cloudtrain").rglob("*.py")
+        }
     else:
-        archive = subprocess.run(["git", "archive", commit, "cloudtrain"], check=True, capture_output=True, cwd=ROOT)
+        archive = subprocess.run(
+            ["git", "archive", commit, "cloudtrain"], check=True, capture_output=True, cwd=ROOT
+        )
         with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
-            found = [(member.name, tar.extractfile(member)) for member in tar if member.name.endswith(".py")]
+            found = [
+                (member.name, tar.extractfile(member))
+                for member in tar
+                if member.name.endswith(".py")
+            ]
             files = {Path(name): file.read().decode() for name, file in found if file is not None}
     return {path: ast.parse(files[path]) for path in sorted(files)}
 
@@ -87,7 +100,9 @@ def print_samples(seed: int, count: int) -> None:
     for kind in (docstrings, messages):
         found = [(path, line, text) for path, tree in files.items() for line, text in kind(tree)]
         print(f"# {min(count, len(found))} of {len(found)} {kind.__name__}\n")
-        for number, (path, line, text) in enumerate(chosen.sample(found, min(count, len(found))), 1):
+        for number, (path, line, text) in enumerate(
+            chosen.sample(found, min(count, len(found))), 1
+        ):
             print(f"{number}. {path}:{line}\n    " + text.replace("\n", "\n    "))
         print()
 
@@ -99,7 +114,11 @@ def print_mixed(seed: int, count: int, commits: Sequence[str], key: Path) -> Non
     for kind in (docstrings, messages):
         drawn = []
         for commit, files in both.items():
-            found = [(f"{path}:{line}", text) for path, tree in files.items() for line, text in kind(tree)]
+            found = [
+                (f"{path}:{line}", text)
+                for path, tree in files.items()
+                for line, text in kind(tree)
+            ]
             drawn += [(commit, place, text) for place, text in chosen.sample(found, count)]
         chosen.shuffle(drawn)
         print(f"# {kind.__name__}\n")
@@ -112,15 +131,24 @@ def print_mixed(seed: int, count: int, commits: Sequence[str], key: Path) -> Non
 def print_score(key: Path, marks: Path) -> None:
     """Print how many texts of each kind and commit are marked."""
     answers = json.loads(key.read_text("utf-8"))
-    marked = {word for line in marks.read_text("utf-8").splitlines() for word in line.split()[:1] if word in answers}
-    for (kind, commit), drawn in sorted(Counter((answer[0], answer[1]) for answer in answers.values()).items()):
+    marked = {
+        word
+        for line in marks.read_text("utf-8").splitlines()
+        for word in line.split()[:1]
+        if word in answers
+    }
+    for (kind, commit), drawn in sorted(
+        Counter((answer[0], answer[1]) for answer in answers.values()).items()
+    ):
         count = sum(tuple(answers[number][:2]) == (kind, commit) for number in marked)
         print(f"{kind} of {commit}: {count} of {drawn}")
 
 
 def main() -> None:
     """Print samples, or the score of a reader."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--blind", nargs=2, metavar=("OLD", "NEW"))

@@ -35,8 +35,15 @@ def on_files(files: Any, config: Any) -> Any:
 
     for page, text in (_made_of_code() | {"index.md": landing_page()}).items():
         files.append(File.generated(config, page, content=text))
-    waiting = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md")]
-    waiting += [*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("training_scripts/*/README.md"), *ROOT.glob("docs/*.md")]
+    waiting = [
+        ROOT / name
+        for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md")
+    ]
+    waiting += [
+        *ROOT.glob("notebooks/*.ipynb"),
+        *ROOT.glob("training_scripts/*/README.md"),
+        *ROOT.glob("docs/*.md"),
+    ]
     seen = set(waiting)
     while waiting:
         file = waiting.pop()
@@ -59,7 +66,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
     def moved(match: re.Match[str]) -> str:
         target = _linked(source, match[1])
-        place = os.path.relpath(_place(target), Path(page.file.src_uri).parent) if target.exists() else match[1]
+        place = (
+            os.path.relpath(_place(target), Path(page.file.src_uri).parent)
+            if target.exists()
+            else match[1]
+        )
         return Path(place).as_posix() + (match[2] or "")
 
     return LINK.sub(moved, markdown)
@@ -67,7 +78,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
     """Serve from docs/assets what the theme would fetch from the web, so that the search works offline."""
-    return output.replace(SHIM, Path(os.path.relpath(OWN_SHIM, Path(page.file.dest_uri).parent)).as_posix())
+    return output.replace(
+        SHIM, Path(os.path.relpath(OWN_SHIM, Path(page.file.dest_uri).parent)).as_posix()
+    )
 
 
 def on_post_template(output_content: str, **_: Any) -> str:
@@ -113,7 +126,9 @@ def _output(output: dict[str, Any]) -> str:
     """Return the richest form of one output."""
     data = output.get("data", {})
     if "image/png" in data:
-        return f'<img alt="the plot" src="data:image/png;base64,{"".join(data["image/png"].split())}">'
+        return (
+            f'<img alt="the plot" src="data:image/png;base64,{"".join(data["image/png"].split())}">'
+        )
     if "text/html" in data:
         page = "\n".join(line for line in "".join(data["text/html"]).splitlines() if line.strip())
         return f'<div class="notebook-output">\n{page}\n</div>'
@@ -147,7 +162,11 @@ def _model(title: str, model: dict[str, Any]) -> Iterator[str]:
     yield f"## {title}\n\n{model.get('description', '')}\n\n| field | type | default | meaning |\n|---|---|---|---|"
     for name, field in model["properties"].items():
         default = (
-            "required" if name in required else f"`{json.dumps(field['default'])}`" if field.get("default") else ""
+            "required"
+            if name in required
+            else f"`{json.dumps(field['default'])}`"
+            if field.get("default")
+            else ""
         )
         meaning = " ".join(field.get("description", "").split()).replace("|", "\\|")
         yield f"| `{name}` | {_type(field)} | {default} | {meaning} |"
@@ -167,15 +186,20 @@ def _type(field: dict[str, Any]) -> str:
         return ", ".join(f"`{value}`" for value in field["enum"] if value is not None)
     for kinds in (field.get("anyOf"), field.get("oneOf")):
         if kinds:
-            return " or ".join(dict.fromkeys(_type(kind) for kind in kinds if kind.get("type") != "null"))
+            return " or ".join(
+                dict.fromkeys(_type(kind) for kind in kinds if kind.get("type") != "null")
+            )
     if field.get("type") == "array":
         return f"list of {_type(field.get('items', {}))}"
     if field.get("type") == "object":
         inner = field.get("additionalProperties")
         return f"names to {_type(inner)}" if isinstance(inner, dict) else "object"
-    return {"string": "text", "integer": "whole number", "number": "number", "boolean": "`true` or `false`"}.get(
-        str(field.get("type")), "any"
-    )
+    return {
+        "string": "text",
+        "integer": "whole number",
+        "number": "number",
+        "boolean": "`true` or `false`",
+    }.get(str(field.get("type")), "any")
 
 
 GROUPS = {
@@ -193,14 +217,56 @@ GROUPS = {
         "load_sweep",
     ),
     "Jobs": (
-        *("TrainingJob", "Resources", "InstanceGroup", "Environment", "Input", "Output", "Checkpoint", "Spot"),
+        *(
+            "TrainingJob",
+            "Resources",
+            "InstanceGroup",
+            "Environment",
+            "Input",
+            "Output",
+            "Checkpoint",
+            "Spot",
+        ),
         *("ProcessingJob", "ProcessingInput", "ProcessingOutput"),
     ),
-    "Distributions": ("Torch", "DeepSpeed", "MPI", "Horovod", "TensorFlow", "SMDDP", "SMP", "NoDistribution"),
+    "Distributions": (
+        "Torch",
+        "DeepSpeed",
+        "MPI",
+        "Horovod",
+        "TensorFlow",
+        "SMDDP",
+        "SMP",
+        "NoDistribution",
+    ),
     "Targets": ("Local", "SageMaker", "AzureML", "Slurm"),
-    "Plans and runs": ("Plan", "Finding", "Level", "Run", "RunRef", "RunState", "RunStatus", "LogLine"),
-    "Sweeps and adoption": ("Sweep", "Range", "Objective", "StopEarly", "SweepRun", "Trial", "Adoption"),
-    "Errors": ("CloudtrainError", "JobError", "PreflightError", "RunNotFound", "SettingsError", "TargetError"),
+    "Plans and runs": (
+        "Plan",
+        "Finding",
+        "Level",
+        "Run",
+        "RunRef",
+        "RunState",
+        "RunStatus",
+        "LogLine",
+    ),
+    "Sweeps and adoption": (
+        "Sweep",
+        "Range",
+        "Objective",
+        "StopEarly",
+        "SweepRun",
+        "Trial",
+        "Adoption",
+    ),
+    "Errors": (
+        "CloudtrainError",
+        "JobError",
+        "PreflightError",
+        "RunNotFound",
+        "SettingsError",
+        "TargetError",
+    ),
 }
 
 

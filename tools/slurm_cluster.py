@@ -107,7 +107,10 @@ def find_missing(*, accounting: bool = True) -> list[str]:
 def install() -> None:
     """Install Debian's packages."""
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *PACKAGES]):
+    for command in (
+        ["update", "-qq"],
+        ["install", "-y", "-qq", "--no-install-recommends", *PACKAGES],
+    ):
         subprocess.run(["apt-get", *command], env=env, check=True, stdout=subprocess.DEVNULL)
 
 
@@ -124,7 +127,9 @@ class Cluster:
         return {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": path}
 
     @classmethod
-    def start(cls, folder: Path, nodes: int = 2, *, accounting: bool = True, min_job_age: int = 30) -> Cluster:
+    def start(
+        cls, folder: Path, nodes: int = 2, *, accounting: bool = True, min_job_age: int = 30
+    ) -> Cluster:
         """Start every daemon. Return when all nodes are idle."""
         cluster = cls(folder.resolve())
         for name in ("state", "spool", "log", "munge", "db"):
@@ -142,33 +147,49 @@ class Cluster:
         }
         cluster._start_munge()
         database = cluster._start_accounting(values) if accounting else None
-        node_lines = [_NODE.format(number=n, port=port, **values) for n, port in enumerate(ports, start=1)]
+        node_lines = [
+            _NODE.format(number=n, port=port, **values) for n, port in enumerate(ports, start=1)
+        ]
         conf = _CONF + (_WITH_ACCOUNTING if accounting else "")
         text = conf.format(**values) + "".join(node_lines) + _PARTITIONS.format(**values)
         (cluster.folder / "slurm.conf").write_text(text)
         if accounting:
             cluster.run("sacctmgr", "-i", "add", "cluster", "here", check=False)
         cluster.run("slurmctld")
-        _wait(lambda: cluster.run("scontrol", "ping", check=False).returncode == 0, "slurmctld", database)
+        _wait(
+            lambda: cluster.run("scontrol", "ping", check=False).returncode == 0,
+            "slurmctld",
+            database,
+        )
         for number in range(1, nodes + 1):
             cluster.revive(f"n{number}")
         _wait(cluster.is_idle, "idle nodes")
-        dead = [f"n{number}" for number in range(1, nodes + 1) if not cluster.has_daemon(f"n{number}")]
+        dead = [
+            f"n{number}" for number in range(1, nodes + 1) if not cluster.has_daemon(f"n{number}")
+        ]
         if dead:
-            raise RuntimeError(f"no daemon runs for {', '.join(dead)}; {cluster.folder}/log says why")
+            raise RuntimeError(
+                f"no daemon runs for {', '.join(dead)}; {cluster.folder}/log says why"
+            )
         return cluster
 
-    def run(self, *command: str, check: bool = True, env: Mapping[str, str] = {}) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *command: str, check: bool = True, env: Mapping[str, str] = {}
+    ) -> subprocess.CompletedProcess[str]:
         """Run one of Slurm's commands."""
         environ = {**self.environ, **env}
         result = subprocess.run(command, env=environ, check=False, capture_output=True, text=True)
         if check and result.returncode:
-            raise RuntimeError(f"{' '.join(command)} ended with {result.returncode}: {result.stdout}{result.stderr}")
+            raise RuntimeError(
+                f"{' '.join(command)} ended with {result.returncode}: {result.stdout}{result.stderr}"
+            )
         return result
 
     def is_idle(self) -> bool:
         """Return whether every node waits for work."""
-        return set(self.run("sinfo", "-h", "-N", "-o", "%T", check=False).stdout.split()) == {"idle"}
+        return set(self.run("sinfo", "-h", "-N", "-o", "%T", check=False).stdout.split()) == {
+            "idle"
+        }
 
     def has_daemon(self, node: str) -> bool:
         """Return whether a node's daemon runs. Slurm also calls a node idle when another node's daemon has its port."""
@@ -189,8 +210,15 @@ class Cluster:
         """Stop everything that was started, the jobs first."""
         self.run("scancel", "--user=root", check=False)
         with suppress(TimeoutError):
-            _wait(lambda: not self.run("squeue", "-h", check=False).stdout.strip(), "the end of all jobs")
-        files = [*(path.name for path in self.folder.glob("slurmd.*.pid")), "slurmctld.pid", "slurmdbd.pid"]
+            _wait(
+                lambda: not self.run("squeue", "-h", check=False).stdout.strip(),
+                "the end of all jobs",
+            )
+        files = [
+            *(path.name for path in self.folder.glob("slurmd.*.pid")),
+            "slurmctld.pid",
+            "slurmdbd.pid",
+        ]
         for name in (*files, "munge/pid", "db/pid"):
             with suppress(OSError, ValueError):
                 pid = self._pid(name)
@@ -214,18 +242,32 @@ class Cluster:
         munge = self.folder / "munge"
         (munge / "key").write_bytes(secrets.token_bytes(64))
         (munge / "key").chmod(0o400)
-        options = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
-        self.run("munged", "--force", *(f"--{name}={munge / file}" for name, file in options.items()))
+        options = {
+            "key-file": "key",
+            "socket": "socket",
+            "pid-file": "pid",
+            "log-file": "log",
+            "seed-file": "seed",
+        }
+        self.run(
+            "munged", "--force", *(f"--{name}={munge / file}" for name, file in options.items())
+        )
 
     def _start_accounting(self, values: Mapping[str, object]) -> subprocess.Popen[bytes]:
         """Return the process of the database."""
         database = self.folder / "db"
-        # A MariaDB that starts removes the temporary tables of all others in its folder for them, /tmp.
+        # A MariaDB that starts removes the temporary tables of all others in its folder for them,
+        # /tmp.
         own = {"TMPDIR": str(database / "tmp")}
         (database / "tmp").mkdir()
-        # The kernel's requests for asynchronous access are few, and other databases of this machine take them, too.
+        # The kernel's requests for asynchronous access are few, and other databases of this machine
+        # take them, too.
         synchronous = "--innodb-use-native-aio=0"
-        make = ["--user=root", f"--datadir={database}/data", "--auth-root-authentication-method=normal"]
+        make = [
+            "--user=root",
+            f"--datadir={database}/data",
+            "--auth-root-authentication-method=normal",
+        ]
         self.run("mariadb-install-db", *make, synchronous, env=own)
         with (self.folder / "log" / "db.log").open("wb") as log:
             process = subprocess.Popen(
@@ -273,11 +315,15 @@ def _answers(port: int) -> bool:
     return False
 
 
-def _wait(condition: Callable[[], bool], what: str, database: subprocess.Popen[bytes] | None = None) -> None:
+def _wait(
+    condition: Callable[[], bool], what: str, database: subprocess.Popen[bytes] | None = None
+) -> None:
     deadline = time.monotonic() + _PATIENCE
     while not condition():
         if database is not None and database.poll() is not None:
-            raise RuntimeError(f"the database ended with {database.returncode} before {what} came up")
+            raise RuntimeError(
+                f"the database ended with {database.returncode} before {what} came up"
+            )
         if time.monotonic() > deadline:
             raise TimeoutError(f"gave up waiting for {what}")
         time.sleep(0.2)
@@ -285,12 +331,20 @@ def _wait(condition: Callable[[], bool], what: str, database: subprocess.Popen[b
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("command", choices=["install", "start", "stop", "kill", "revive", "guard"])
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("what", nargs="?", help="how many nodes, the name of one, or a process")
-    parser.add_argument("--forgetful", action="store_true", help="no accounting, and finished jobs are forgotten soon")
-    parser.add_argument("--until", metavar="PID", help="stop and remove it when that process has ended")
+    parser.add_argument(
+        "--forgetful",
+        action="store_true",
+        help="no accounting, and finished jobs are forgotten soon",
+    )
+    parser.add_argument(
+        "--until", metavar="PID", help="stop and remove it when that process has ended"
+    )
     given = parser.parse_args(arguments)
     if given.command == "install":
         install()
@@ -302,10 +356,14 @@ def main(arguments: Sequence[str]) -> int:
         if missing:
             parser.error(f"not here: {', '.join(missing)}; `install` installs the packages")
         kept = 2 if given.forgetful else 30
-        cluster = Cluster.start(given.folder, int(given.what or 2), accounting=not given.forgetful, min_job_age=kept)
+        cluster = Cluster.start(
+            given.folder, int(given.what or 2), accounting=not given.forgetful, min_job_age=kept
+        )
         if given.until:
             guard = [sys.executable, __file__, "guard", str(cluster.folder), given.until]
-            subprocess.Popen(guard, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            subprocess.Popen(
+                guard, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
         print(f"export SLURM_CONF={cluster.environ['SLURM_CONF']}")
         return 0
     cluster = Cluster(given.folder.resolve())

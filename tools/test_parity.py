@@ -45,7 +45,9 @@ def interpreter_of(sdk: Sdk) -> Path:
 def run_tests(sdk: Sdk, arguments: list[str]) -> int:
     """Run the tests that compare with that SDK. Return pytest's exit code."""
     python = interpreter_of(sdk)
-    files = sorted(str(file) for file in (ROOT / "tests" / "parity").glob(f"test_*_{sdk.ending}.py"))
+    files = sorted(
+        str(file) for file in (ROOT / "tests" / "parity").glob(f"test_*_{sdk.ending}.py")
+    )
     command = [
         str(python),
         "-m",

@@ -26,7 +26,9 @@ CORE = ("-m", f"not ({ELSEWHERE})")
 def run_tests(version: str, arguments: list[str]) -> int:
     """Install cloudtrain with its test dependencies, and run the core tests. Return pytest's exit code."""
     python = str(make_environment(version))
-    return subprocess.run([python, "-m", "pytest", "-q", *arguments], cwd=ROOT, check=False).returncode
+    return subprocess.run(
+        [python, "-m", "pytest", "-q", *arguments], cwd=ROOT, check=False
+    ).returncode
 
 
 def main() -> int:
@@ -42,7 +44,10 @@ def main() -> int:
             print(f"Python {version} is not installed here; its core tests are not run", flush=True)
             continue
         print(f"core tests on Python {version}", flush=True)
-        worst = max(worst, run_tests(version, ["-n", str(options.workers), *(FIRST if options.first else CORE)]))
+        worst = max(
+            worst,
+            run_tests(version, ["-n", str(options.workers), *(FIRST if options.first else CORE)]),
+        )
     return min(worst, 1)
 
 

@@ -45,21 +45,26 @@ def interpreter_of(name: str) -> Path:
     """Return the interpreter of the suite's environment. A package that does not import is an error, because the tests
     would be skipped."""
     python = make_environment(name)
-    subprocess.run([str(python), "-c", f"import {SUITES[name].module}"], check=True, capture_output=True)
+    subprocess.run(
+        [str(python), "-c", f"import {SUITES[name].module}"], check=True, capture_output=True
+    )
     return python
 
 
 def run_tests(name: str, arguments: list[str]) -> int:
     """Run a suite. Return pytest's exit code."""
     python = interpreter_of(name)
-    extensions = python.parents[1] / "extensions"  # what DeepSpeed compiles at its first start stays there
+    # what DeepSpeed compiles at its first start stays there
+    extensions = python.parents[1] / "extensions"
     variables = {
         f"CLOUDTRAIN_{(SUITES[name].word or name).upper()}_PYTHON": str(python),
         "TORCH_EXTENSIONS_DIR": str(extensions),
     }
     files = [str(TESTS / file) for file in SUITES[name].tests.split()]
     command = [sys.executable, "-m", "pytest", "-q", *files, *arguments]
-    return subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}, check=False).returncode
+    return subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **variables}, check=False
+    ).returncode
 
 
 def main() -> int:

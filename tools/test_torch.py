@@ -54,7 +54,12 @@ def trained(way: str) -> Reading:
     """Accept runs that ended well and reported losses."""
 
     def read(output: str) -> Iterator[tuple[str, str]]:
-        yield way, TRAINS if any("loss" in (parse_metrics(line) or {}) for line in output.splitlines()) else "no loss"
+        yield (
+            way,
+            TRAINS
+            if any("loss" in (parse_metrics(line) or {}) for line in output.splitlines())
+            else "no loss",
+        )
 
     return read
 
@@ -160,7 +165,11 @@ def run(python: Path, cell: Cell) -> dict[tuple[str, str], tuple[str, str]]:
             str(SCRIPTS / cell.script),
             *cell.arguments.split(),
         ]
-        usual = {key: value for key, value in os.environ.items() if not key.startswith(("CLOUDTRAIN_", "PYTEST_"))}
+        usual = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("CLOUDTRAIN_", "PYTEST_"))
+        }
         started = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, start_new_session=True,
             env={**usual, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
@@ -171,8 +180,8 @@ def run(python: Path, cell: Cell) -> dict[tuple[str, str], tuple[str, str]]:
             os.killpg(started.pid, signal.SIGKILL)  # the launcher and its ranks
             output, errors = started.communicate()
             errors += f"\nkilled after {DEADLINE} s"
-        # Each rank has a file of its own: gloo of PyTorch 2.8 prints to stdout, and ranks that share it tear each
-        # other's lines.
+        # Each rank has a file of its own: gloo of PyTorch 2.8 prints to stdout, and ranks that
+        # share it tear each other's lines.
         output += "".join(file.read_text() for file in sorted(Path(logs).rglob("stdout.log")))
         errors += "".join(file.read_text() for file in sorted(Path(logs).rglob("stderr.log")))
     found = dict(cell.read(output)) if started.returncode == 0 else {}
@@ -192,9 +201,15 @@ def column(version: str, pool: ThreadPoolExecutor) -> dict[tuple[str, str], str]
         for key, (verdict, output) in results.items():
             found[key] = verdict
             if not is_good(verdict):
-                print(f"PyTorch {version}, {cell.script} {cell.arguments}: {verdict}\n{output[-3000:]}", flush=True)
+                print(
+                    f"PyTorch {version}, {cell.script} {cell.arguments}: {verdict}\n{output[-3000:]}",
+                    flush=True,
+                )
     good, seconds = sum(map(is_good, found.values())), time.monotonic() - started
-    print(f"PyTorch {version}: {len(found)} cells, {good} as they should be, in {seconds:.0f} s", flush=True)
+    print(
+        f"PyTorch {version}: {len(found)} cells, {good} as they should be, in {seconds:.0f} s",
+        flush=True,
+    )
     return found
 
 
@@ -205,7 +220,11 @@ def is_good(verdict: str) -> bool:
 
 def page(columns: Mapping[str, Mapping[tuple[str, str], str]]) -> str:
     """Return the document."""
-    refusals = list(dict.fromkeys(v for found in columns.values() for v in found.values() if v.startswith("refuses")))
+    refusals = list(
+        dict.fromkeys(
+            v for found in columns.values() for v in found.values() if v.startswith("refuses")
+        )
+    )
     lines = [
         "# Training scripts and PyTorch versions",
         "",
@@ -220,7 +239,10 @@ def page(columns: Mapping[str, Mapping[tuple[str, str], str]]) -> str:
         cells = [found.get((script, way), "FAILED") for found in columns.values()]
         shown = [f"{refusals.index(cell) + 1}" if cell in refusals else cell for cell in cells]
         lines.append(f"| `{script}` | {way} | {' | '.join(shown)} |")
-    lines += ["", *(f"{number}. {text.removeprefix('refuses: ')}" for number, text in enumerate(refusals, 1))]
+    lines += [
+        "",
+        *(f"{number}. {text.removeprefix('refuses: ')}" for number, text in enumerate(refusals, 1)),
+    ]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -238,8 +260,13 @@ def main() -> int:
     if options.write:
         PAGE.write_text(page(columns))
     elif tuple(options.versions) == VERSIONS and PAGE.read_text() != (found := page(columns)):
-        print("docs/torch-versions.md says something else; run `python tools/test_torch.py --write`", file=sys.stderr)
-        changed = difflib.unified_diff(PAGE.read_text().splitlines(), found.splitlines(), lineterm="", n=0)
+        print(
+            "docs/torch-versions.md says something else; run `python tools/test_torch.py --write`",
+            file=sys.stderr,
+        )
+        changed = difflib.unified_diff(
+            PAGE.read_text().splitlines(), found.splitlines(), lineterm="", n=0
+        )
         print("\n".join(changed), file=sys.stderr)
         return 1
     return 0 if good else 1

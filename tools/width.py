@@ -73,10 +73,14 @@ def cut_off(site: Path, browser: str) -> list[str]:
     pages = json.dumps(sorted(page.resolve().as_uri() for page in site.rglob("*.html")))
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "measure.html").write_text(MEASURE.replace("PAGES", pages), "utf-8")
-        options = (
-            f"--headless --no-sandbox --disable-gpu --allow-file-access-from-files --user-data-dir={folder}/profile"
-        )
-        argv = [browser, *options.split(), "--virtual-time-budget=10000000", "--dump-dom", f"{folder}/measure.html"]
+        options = f"--headless --no-sandbox --disable-gpu --allow-file-access-from-files --user-data-dir={folder}/profile"
+        argv = [
+            browser,
+            *options.split(),
+            "--virtual-time-budget=10000000",
+            "--dump-dom",
+            f"{folder}/measure.html",
+        ]
         shown = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     found: list[str] = json.loads(html.unescape(re.sub(r"<[^>]*>", "", shown)))
     return found

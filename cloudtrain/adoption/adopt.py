@@ -1,7 +1,8 @@
-"""`cloudtrain adopt`: turn any training job into a cloudtrain job, and prove that both send the same request.
+"""`cloudtrain adopt`: turn any training job into a cloudtrain job, and prove that both send the
+same request.
 
-Code for a specific service is in the folder of the service's target (`cloudtrain/targets/NAME/adopt`, reached through
-part `adopt`).
+Code for a specific service is in the folder of the service's target
+(`cloudtrain/targets/NAME/adopt`, reached through part `adopt`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from cloudtrain.adoption.launched import (
 )
 from cloudtrain.adoption.launches import TrainingLaunch
 from cloudtrain.adoption.proof import Adoption, adopt_original
-from cloudtrain.adoption.sources import STDIN, adopt_launch, originals_of_document, parsed_text, text_of
+from cloudtrain.adoption.sources import (
+    STDIN,
+    adopt_launch,
+    originals_of_document,
+    parsed_text,
+    text_of,
+)
 from cloudtrain.documents.document import Unreadable
 from cloudtrain.errors import CloudtrainError, UsageError, did_you_mean, shortened
 from cloudtrain.plans.states import RunRef
@@ -47,22 +54,25 @@ def adopt(
     time_limit: float = TIME_LIMIT,
     static: bool = False,
 ) -> Adoption:
-    """Convert a job of another tool to a cloudtrain job with its settings, and compare the requests of both.
+    """Convert a job of another tool to a cloudtrain job with its settings, and compare the requests
+    of both.
 
     Args:
-        source: a file with a request, an event, a description or a job of another tool, or `-` for stdin; a script or a
-            notebook that uses an SDK; an existing job on a target (`sagemaker://REGION/NAME`); a launch line, a batch
-            script, or a task file.
+        source: a file with a request, an event, a description or a job of another tool, or `-` for
+            stdin; a script or a notebook that uses an SDK; an existing job on a target
+            (`sagemaker://REGION/NAME`); a launch line, a batch script, or a task file.
         arguments: the command-line arguments of the script, if the source is one.
         job: the name of the job to adopt, if the source has several.
         folder: the folder of the new job file. Relative paths in the job file start in this folder.
-        execute: allow cloudtrain to run the script and to stop it at the first job that it creates (docs/adopting.md).
+        execute: allow cloudtrain to run the script and to stop it at the first job that it creates
+            (docs/adopting.md).
         python: an interpreter that has the script's packages; default: this interpreter.
         time_limit: the maximum running time of the script, in seconds.
         static: whether to draft the job from the script's text instead of running the script.
 
     Raises:
-        UsageError: the source cannot be read, cannot be adopted, or has several jobs and `job` names none of them.
+        UsageError: the source cannot be read, cannot be adopted, or has several jobs and `job`
+            names none of them.
     """
     if static and job is not None:
         message = f"`--static` drafts the first job of `{source}`, so `--job` has no effect"
@@ -78,11 +88,16 @@ def adopt(
         launch = launch_of(str(source))
         if launch is not None:
             if job is not None:
-                message = f"`{shortened(str(source))}` starts one job, so `--job` has nothing to choose from"
+                message = (
+                    f"`{shortened(str(source))}` starts one job, so `--job` has nothing "
+                    "to choose from"
+                )
                 hint = "remove `--job`; `name` in the job file names the job"
                 raise UsageError(message, hint=hint, code="CT981")
             return adopt_launch(*launch, Path(folder))
-        originals = originals_of(str(source), arguments, execute=execute, python=python, time_limit=time_limit)
+        originals = originals_of(
+            str(source), arguments, execute=execute, python=python, time_limit=time_limit
+        )
         return adopt_original(select_original(originals, job), Path(folder))
     except CloudtrainError:
         raise
@@ -94,13 +109,22 @@ def adopt(
         raise UsageError(message, hint=hint, code="CT981") from error
 
 
-_WRONG_TYPES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, Unreadable)
-"""What a value raises whose type is not that of its field, such as a list in the place of a name."""
+_WRONG_TYPES = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    Unreadable,
+)
+"""What a value raises whose type is not that of its field, such as a list in the place of a
+name."""
 
 
 def launch_of(source: str) -> tuple[TrainingLaunch, str] | None:
-    """Return the training that a launch line, a batch script or a task file starts, and a description of the source.
-    Return None for other sources."""
+    """Return the training that a launch line, a batch script or a task file starts, and a
+    description of the source. Return None for other sources."""
     try:
         return _launch_of(source)
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
@@ -110,9 +134,14 @@ def launch_of(source: str) -> tuple[TrainingLaunch, str] | None:
 
 
 def _launch_of(source: str) -> tuple[TrainingLaunch, str] | None:
-    if not os.path.isfile(source):  # noqa: PTH113 - a Path raises where the name is too long
-        exists = source == STDIN or os.path.exists(source)  # noqa: PTH110
-        return None if exists or not is_launch_line(source) else (read_launch_line(source), "a launch line")
+    # A Path raises where the name is too long.
+    if not os.path.isfile(source):
+        exists = source == STDIN or os.path.exists(source)
+        return (
+            None
+            if exists or not is_launch_line(source)
+            else (read_launch_line(source), "a launch line")
+        )
     if source.endswith((*SCRIPTS, ".json")):
         return None
     text, folder = text_of(source)
@@ -131,7 +160,8 @@ def _launch_of(source: str) -> tuple[TrainingLaunch, str] | None:
 
 
 def is_script(source: str) -> bool:
-    return source.endswith(SCRIPTS) and os.path.isfile(source)  # noqa: PTH113 - a Path raises where the name is too long
+    # A Path raises where the name is too long.
+    return source.endswith(SCRIPTS) and os.path.isfile(source)
 
 
 def originals_of(
@@ -141,41 +171,53 @@ def originals_of(
     if is_script(source):
         if not execute:
             hint = "allow it with `--yes`, or with `execute=True` in Python"
-            raise UsageError(f"cloudtrain has to run `{source}` to adopt it", hint=hint, code="CT985")
+            raise UsageError(
+                f"cloudtrain has to run `{source}` to adopt it", hint=hint, code="CT985"
+            )
         from cloudtrain.adoption.scripts import originals_of_script
 
         return originals_of_script(Path(source), arguments, python=python, time_limit=time_limit)
-    if "://" in source and not os.path.exists(source):  # noqa: PTH110
+    if "://" in source and not os.path.exists(source):
         return [original_at(source)]
-    if source == STDIN or os.path.exists(source):  # noqa: PTH110 - a Path raises where the name is too long
+    # A Path raises where the name is too long.
+    if source == STDIN or os.path.exists(source):
         return originals_of_document(source)
     hint = "name a file; `cloudtrain adopt --help` lists what can be adopted"
     raise UsageError(f"there is no file `{source}`", hint=hint, code="CT981")
 
 
 def original_at(reference: str) -> Original:
-    """Return an existing job of a target. `reference` is `TARGET://PLACE/NAME`, such as `sagemaker://us-west-2/NAME`.
-    PLACE may consist of several names, separated by `:` or `/`: `azureml://SUBSCRIPTION:GROUP:WORKSPACE/NAME`."""
+    """Return an existing job of a target. `reference` is `TARGET://PLACE/NAME`, such as
+    `sagemaker://us-west-2/NAME`. PLACE may consist of several names, separated by `:` or `/`:
+    `azureml://SUBSCRIPTION:GROUP:WORKSPACE/NAME`."""
     from cloudtrain.targets.settings import load_settings
 
     head, _, name = reference.rpartition("/")
     scheme, separator, place = head.partition("://")
-    ref, settings = RunRef.parse(f"{scheme}{separator}{place.replace('/', ':')}/{name}"), load_settings()
+    ref, settings = (
+        RunRef.parse(f"{scheme}{separator}{place.replace('/', ':')}/{name}"),
+        load_settings(),
+    )
     target = target_of(ref.target)
     fetch = part_of(target, "fetch")
     if fetch is None:
         hint = "adopt the job from a file that describes it: docs/adopting.md lists the formats"
-        raise UsageError(f"cloudtrain cannot fetch jobs from `{target.name}`", hint=hint, code="CT975")
+        raise UsageError(
+            f"cloudtrain cannot fetch jobs from `{target.name}`", hint=hint, code="CT975"
+        )
     original: Original = fetch(ref.place, ref.name, settings.target(ref.target), settings.environ)
     return original
 
 
 def select_original(originals: Sequence[Original], name: str | None) -> Original:
-    """Return the job named `name`, or the only job if no name is given. Raises `UsageError` if there is none."""
+    """Return the job named `name`, or the only job if no name is given. Raises `UsageError` if
+    there is none."""
     names = [original.name for original in originals]
     if name is not None:
         if name not in names:
-            raise UsageError(f"the source has no job `{name}`", hint=did_you_mean(name, names), code="CT981")
+            raise UsageError(
+                f"the source has no job `{name}`", hint=did_you_mean(name, names), code="CT981"
+            )
         return originals[names.index(name)]
     if len(originals) > 1:
         hint = f"choose one of {', '.join(f'`{one}`' for one in names[:20])} with `--job`"

@@ -1,9 +1,9 @@
-"""A program that runs a script and stops it at the first job that it creates. `cloudtrain adopt` starts a copy of
-this file.
+"""A program that runs a script and stops it at the first job that it creates. `cloudtrain adopt`
+starts a copy of this file.
 
-The script's own interpreter runs the copy, so this file uses only the standard library and works with Python 3.7 and
-newer. The file `plan.json` in the folder of the copy holds the names of the script and the hooks, the script's
-arguments, and the cells of a notebook.
+The script's own interpreter runs the copy, so this file uses only the standard library and works
+with Python 3.7 and newer. The file `plan.json` in the folder of the copy holds the names of the
+script and the hooks, the script's arguments, and the cells of a notebook.
 """
 
 import ast
@@ -15,14 +15,21 @@ import socket
 import sys
 import threading
 
-CREATING = ("fit", "train", "create_training_job", "create_hyper_parameter_tuning_job", "create_or_update")
+CREATING = (
+    "fit",
+    "train",
+    "create_training_job",
+    "create_hyper_parameter_tuning_job",
+    "create_or_update",
+)
 """Methods that create jobs."""
 
 MOST_KEPT = 256 << 20
 
 
 def main(folder):
-    """Block the network, install the hooks, and run the script or the cells that `plan.json` in `folder` names."""
+    """Block the network, install the hooks, and run the script or the cells that `plan.json` in
+    `folder` names."""
     with open(os.path.join(folder, "plan.json"), encoding="utf-8") as file:
         plan = json.load(file)
     refuse_sockets()
@@ -47,20 +54,28 @@ def main(folder):
             whole.body = [statement]
             try:
                 exec(compile(whole, title, "exec"), names)
-            except Exception as error:  # noqa: BLE001 - the next statements may still create the job
+            # the next statements may still create the job
+            except Exception as error:  # noqa: BLE001
                 fail(folder, title, error, statement, causes)
 
 
 def fail(folder, title, error, statement, causes):
-    """Record that a statement has failed. `causes` maps the names that failed statements have not set to the messages
-    of the first failures. The file `cause.txt` gets the one for which a job was not created."""
+    """Record that a statement has failed. `causes` maps the names that failed statements have not
+    set to the messages of the first failures. The file `cause.txt` gets the one for which a job was
+    not created."""
     message = "%s: %s: %s" % (title, type(error).__name__, error)
     sys.stderr.write(message + "\n")
     if isinstance(error, NameError):
         message = causes.get(str(error).partition("'")[2].partition("'")[0], message)
     nodes = list(ast.walk(statement))
-    unset = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
-    unset += [(node.asname or node.name).partition(".")[0] for node in nodes if isinstance(node, ast.alias)]
+    unset = [
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    ]
+    unset += [
+        (node.asname or node.name).partition(".")[0]
+        for node in nodes
+        if isinstance(node, ast.alias)
+    ]
     causes.update(dict.fromkeys(unset, message))
     with open(os.path.join(folder, "failed.txt"), "a", encoding="utf-8") as file:
         file.write(title + "\n")
@@ -84,8 +99,9 @@ def refuse_sockets():
 
 
 def hooks_of(folder, names):
-    """Load the hooks `names` from `folder`. Return a dict that maps the name of each hooked module to a tuple: the hook
-    and the functions that the hook calls with a captured job and with an upload."""
+    """Load the hooks `names` from `folder`. Return a dict that maps the name of each hooked module
+    to a tuple: the hook and the functions that the hook calls with a captured job and with an
+    upload."""
     hooks = {}
     for name in names:
         path = os.path.join(folder, "hook_%s.py" % name)
@@ -97,8 +113,8 @@ def hooks_of(folder, names):
 
 
 def taker(folder, name):
-    """Return a function that writes a captured job to a file and ends the process at once. It does not end the process
-    by an exception, which the script could catch."""
+    """Return a function that writes a captured job to a file and ends the process at once. It does
+    not end the process by an exception, which the script could catch."""
 
     def emit(record):
         text = json.dumps({"target": name, "record": record}, default=str)
@@ -112,8 +128,9 @@ def taker(folder, name):
 
 
 def keeper(folder):
-    """Return a function that stores the script's uploads. It stores every archive, because one of them has the job's
-    code. It stores the content of other uploads only while their total is at most 256 MiB."""
+    """Return a function that stores the script's uploads. It stores every archive, because one of
+    them has the job's code. It stores the content of other uploads only while their total is at
+    most 256 MiB."""
     totals = [0, 0]
     lock = threading.Lock()
 
@@ -139,7 +156,8 @@ class Finder(importlib.abc.MetaPathFinder):
         self.hooks = hooks
 
     def find_spec(self, name, path=None, target=None):  # noqa: ARG002
-        """Return the spec of a hooked module, with a loader that calls the hook; None for every other module."""
+        """Return the spec of a hooked module, with a loader that calls the hook; None for every
+        other module."""
         if name not in self.hooks:
             return None
         hook, emit, keep = self.hooks.pop(name)

@@ -1,4 +1,5 @@
-"""Parsers of launch lines, and of files that contain one: Slurm's batch scripts and SkyPilot's task files."""
+"""Parsers of launch lines, and of files that contain one: Slurm's batch scripts and SkyPilot's task
+files."""
 
 from __future__ import annotations
 
@@ -37,11 +38,13 @@ def unwrap(words: Sequence[str]) -> LaunchCommand:
     """Return the launch command in a command's words. The result has no words if there is none."""
     launch = LaunchCommand([*words])
     while launch.words and tool_of(launch.words) is None:
-        name = os.path.basename(launch.words[0])  # noqa: PTH119
+        name = os.path.basename(launch.words[0])
         if name == "srun":
             launch.srun, launch.words = srun_options(launch.words[1:])
             names = [name for name in launch.srun if name not in OPTIONS["srun"]["known"]]
-            launch.lost |= {f"--{name}": _CONTAINER if name.startswith("container") else _OWN for name in names}
+            launch.lost |= {
+                f"--{name}": _CONTAINER if name.startswith("container") else _OWN for name in names
+            }
         elif name in ("bash", "sh"):
             launch.words = _inner(launch)
         elif match := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", launch.words[0], re.DOTALL):
@@ -55,7 +58,8 @@ def unwrap(words: Sequence[str]) -> LaunchCommand:
 
 
 def srun_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the options at the beginning of the words after `srun`, by their long names, and the other words."""
+    """Return the options at the beginning of the words after `srun`, by their long names, and the
+    other words."""
     options, rest = dict[str, str](), [*words]
     while rest and rest[0].startswith("-") and len(rest[0]) > 1:
         word = rest.pop(0)
@@ -71,13 +75,20 @@ def srun_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return options, rest
 
 
-_CONTAINER = 'write the image into `environment.image`, and `container = "pyxis"` and `mounts` under `[slurm]`'
+_CONTAINER = (
+    'write the image into `environment.image`, and `container = "pyxis"` and `mounts` '
+    "under `[slurm]`"
+)
 _OWN = "a job has no field for this option of srun"
 
 
 def _inner(launch: LaunchCommand) -> list[str]:
-    """Return the launch command inside `bash -c "..."`; nothing if there is none, or more than one."""
-    at = next((n for n, word in enumerate(launch.words) if re.fullmatch(r"-[a-z]*c", word)), len(launch.words))
+    """Return the launch command inside `bash -c "..."`; nothing if there is none, or more than
+    one."""
+    at = next(
+        (n for n, word in enumerate(launch.words) if re.fullmatch(r"-[a-z]*c", word)),
+        len(launch.words),
+    )
     try:
         inner = commands_of(launch.words[at + 1]) if at + 1 < len(launch.words) else []
     except ValueError:
@@ -85,7 +96,9 @@ def _inner(launch: LaunchCommand) -> list[str]:
     starting = [command for command in inner if unwrap(command.words).words]
     if len(starting) != 1:
         return []
-    others = [one.text for one in inner if one is not starting[0] and one.words[0] not in ("echo", "set")]
+    others = [
+        one.text for one in inner if one is not starting[0] and one.words[0] not in ("echo", "set")
+    ]
     if others:
         launch.lost["other lines"] = f"the job does not run these lines: {'; '.join(others)[:200]}"
     launch.variables |= starting[0].exported | starting[0].assigned
@@ -95,22 +108,31 @@ def _inner(launch: LaunchCommand) -> list[str]:
 def _take_off(launch: LaunchCommand, name: str) -> None:
     rest = launch.words[1:]
     for at in range(len(rest)):
-        if tool_of(rest[at:]) is not None or os.path.basename(rest[at]) in ("bash", "sh", "srun"):  # noqa: PTH119
-            wrapper = [one for one in rest[:at] if not re.match(r"[A-Za-z_]\w*=", one)] if name == "env" else rest[:at]
+        if tool_of(rest[at:]) is not None or os.path.basename(rest[at]) in ("bash", "sh", "srun"):
+            wrapper = (
+                [one for one in rest[:at] if not re.match(r"[A-Za-z_]\w*=", one)]
+                if name == "env"
+                else rest[:at]
+            )
             if name not in ("env", "time", "stdbuf", "sudo") or wrapper:
                 why = (
-                    "the job starts the launch line without this; an image or the setting `setup` prepares the packages"
+                    "the job starts the launch line without this; an image or the setting "
+                    "`setup` prepares the packages"
                 )
                 launch.lost[" ".join([name, *wrapper])[:80]] = why
             if name == "env":
-                launch.variables |= dict(one.split("=", 1) for one in rest[:at] if one not in wrapper)
+                launch.variables |= dict(
+                    one.split("=", 1) for one in rest[:at] if one not in wrapper
+                )
             launch.words = rest[at:]
             return
     launch.words = []
 
 
 _DIRECTIVE = "#SBATCH"
-_SETUP = re.compile(r"(module|ml|source|\.|conda|mamba|micromamba|spack|ulimit)\s|eval \"\$\((conda|micromamba) ")
+_SETUP = re.compile(
+    r"(module|ml|source|\.|conda|mamba|micromamba|spack|ulimit)\s|eval \"\$\((conda|micromamba) "
+)
 """Beginnings of lines that prepare the shell for the launch line."""
 
 
@@ -120,7 +142,8 @@ def is_batch_script(text: str) -> bool:
 
 
 def read_batch_script(text: str, folder: str) -> TrainingLaunch:
-    """Return the training that a batch script starts. Relative paths in the script start in `folder`."""
+    """Return the training that a batch script starts. Relative paths in the script start in
+    `folder`."""
     options = _directives(text)
     components = [name for name in options if name.startswith("#")]
     for name in components:
@@ -131,15 +154,21 @@ def read_batch_script(text: str, folder: str) -> TrainingLaunch:
     variables: dict[str, Value] = dict.fromkeys(OPTIONS["variables"]["nodes"], nodes or "1")
     variables |= {name: str(gpus) for name in OPTIONS["variables"]["gpus"] if gpus}
     variables |= {
-        f"SLURM_{name.upper().replace('-', '_')}": options[name] for name in _TASK_COUNTS if options.get(name)
+        f"SLURM_{name.upper().replace('-', '_')}": options[name]
+        for name in _TASK_COUNTS
+        if options.get(name)
     }
     launch = _launch_in(text, variables, folder, has_setup=True)
     _share_tasks(launch, options)
     launch.tool = "sbatch"
     launch.folder = folder
     if "-" in options.get("nodes", ""):
-        launch.lost["--nodes"] = "a job has a fixed number of instances, so the larger number was used"
-    launch.lost |= lost | dict.fromkeys(components, "a job has one kind of instance; write a job for each part")
+        launch.lost["--nodes"] = (
+            "a job has a fixed number of instances, so the larger number was used"
+        )
+    launch.lost |= lost | dict.fromkeys(
+        components, "a job has one kind of instance; write a job for each part"
+    )
     launch.gpus, launch.name = gpus, options.get("job-name")
     launch.max_runtime = parse_time(options.get("time", ""))
     for name, batch_settings in parts("batch").items():
@@ -158,13 +187,20 @@ def _tasks(options: Mapping[str, str]) -> int:
     total, each, nodes = (options.get(name, "") for name in ("ntasks", "ntasks-per-node", "nodes"))
     if each.isdecimal():
         return int(each)
-    return max(1, int(total) // int(nodes)) if total.isdecimal() and nodes.isdecimal() and int(nodes) else 1
+    return (
+        max(1, int(total) // int(nodes))
+        if total.isdecimal() and nodes.isdecimal() and int(nodes)
+        else 1
+    )
 
 
 def _settle_gpus(options: dict[str, str], nodes: int, tasks: int) -> dict[str, str]:
-    """Write the GPUs of a node as `gpus-per-node`, however the script asks for them. Return what is lost."""
+    """Write the GPUs of a node as `gpus-per-node`, however the script asks for them. Return what is
+    lost."""
     items = options.pop("gres", "").split(",")
-    gres = next((item.partition(":")[2] or "1" for item in items if item.split(":")[0] == "gpu"), "")
+    gres = next(
+        (item.partition(":")[2] or "1" for item in items if item.split(":")[0] == "gpu"), ""
+    )
     others = [item for item in items if item and item.split(":")[0] != "gpu"]
     factor, each = 1, options.get("gpus-per-node") or gres
     if not each and options.get("gpus-per-task"):
@@ -175,7 +211,9 @@ def _settle_gpus(options: dict[str, str], nodes: int, tasks: int) -> dict[str, s
     options.pop("gpus-per-task", None)
     kind, _, count = each.partition("(")[0].rpartition(":")
     if count.isdecimal():
-        options["gpus-per-node"] = f"{kind}:{int(count) * factor}" if kind else f"{int(count) * factor}"
+        options["gpus-per-node"] = (
+            f"{kind}:{int(count) * factor}" if kind else f"{int(count) * factor}"
+        )
     return {"--gres": f"a job asks only for GPUs, not for {', '.join(others)}"} if others else {}
 
 
@@ -192,7 +230,8 @@ def _share_tasks(launch: TrainingLaunch, batch: Mapping[str, str]) -> None:
     if launch.srun is not None and launch.tool == "python" and tasks > 1:
         launch.distribution, launch.processes = {"type": "torch"}, tasks
         launch.lost["srun"] = (
-            f"srun starts {tasks} processes on each node, which find their rank in SLURM_PROCID. In the job, torchrun "
+            f"srun starts {tasks} processes on each node, which find their rank in "
+            "SLURM_PROCID. In the job, torchrun "
             "starts them, and they find it in RANK and LOCAL_RANK"
         )
 
@@ -206,18 +245,24 @@ def _settle_container(launch: TrainingLaunch) -> None:
             launch.settings |= container.settings
             launch.settings_head = container.head
             expressed = ("--container", "--no-container")
-            rest = {name: why for name, why in launch.lost.items() if not name.startswith(expressed)}
+            rest = {
+                name: why for name, why in launch.lost.items() if not name.startswith(expressed)
+            }
             launch.lost = {**rest, **container.lost}
 
 
 def _directives(text: str) -> dict[str, str]:
-    """Return the `#SBATCH` options above a script's first command, by their long names. An option without a value has
-    an empty string."""
+    """Return the `#SBATCH` options above a script's first command, by their long names. An option
+    without a value has an empty string."""
     options = dict[str, str]()
     for line in text.splitlines():
         if line.strip() and not line.startswith("#"):
             break
-        words = shlex.split(line[len(_DIRECTIVE) :], comments=True) if line.startswith(_DIRECTIVE) else []
+        words = (
+            shlex.split(line[len(_DIRECTIVE) :], comments=True)
+            if line.startswith(_DIRECTIVE)
+            else []
+        )
         while words:
             word = words.pop(0)
             name, _, value = word[2:].partition("=")
@@ -237,18 +282,23 @@ def is_task_file(data: Any) -> bool:
     return (
         isinstance(data, Mapping)
         and isinstance(data.get("run"), str)
-        and bool({"resources", "num_nodes", "setup", "workdir", "envs", "file_mounts"} & data.keys())
+        and bool(
+            {"resources", "num_nodes", "setup", "workdir", "envs", "file_mounts"} & data.keys()
+        )
     )
 
 
 def read_task_file(data: Mapping[str, Any], folder: str) -> TrainingLaunch:
-    """Return the training that a SkyPilot task starts. Relative paths in the task start in `folder`."""
+    """Return the training that a SkyPilot task starts. Relative paths in the task start in
+    `folder`."""
     resources = data.get("resources") if isinstance(data.get("resources"), Mapping) else {}
     assert isinstance(resources, Mapping)
     model, count = _accelerators(resources.get("accelerators"))
     nodes = int(data.get("num_nodes") or 1)
     envs = {str(key): value for key, value in (data.get("envs") or {}).items()}
-    variables: dict[str, Value] = {name: str(value) for name, value in envs.items() if value is not None}
+    variables: dict[str, Value] = {
+        name: str(value) for name, value in envs.items() if value is not None
+    }
     variables |= dict.fromkeys(OPTIONS["variables"]["nodes"], str(nodes))
     variables |= dict.fromkeys(OPTIONS["variables"]["gpus"] if count else (), str(count))
     launch = _launch_in(data["run"], variables, folder)
@@ -257,19 +307,29 @@ def read_task_file(data: Mapping[str, Any], folder: str) -> TrainingLaunch:
     launch.gpu, launch.gpus = model, count
     launch.spot = bool(resources.get("use_spot"))
     launch.variables |= {name: str(value) for name, value in envs.items() if value is not None}
-    launch.lost |= {f"envs.{name}": "it has no value: set it in the job file" for name in envs if envs[name] is None}
+    launch.lost |= {
+        f"envs.{name}": "it has no value: set it in the job file"
+        for name in envs
+        if envs[name] is None
+    }
     image, workdir = str(resources.get("image_id") or ""), data.get("workdir")
     launch.image = image.removeprefix("docker:") if image.startswith("docker:") else None
     expressed = {"accelerators", "use_spot", *(["image_id"] if launch.image is not None else [])}
     no_field = "a job has no field for this; settings of the target may have one"
     launch.lost |= {f"resources.{name}": no_field for name in resources if name not in expressed}
-    launch.lost |= {str(name): no_field for name in data if name not in OPTIONS["skypilot"]["known"]}
+    launch.lost |= {
+        str(name): no_field for name in data if name not in OPTIONS["skypilot"]["known"]
+    }
     if not isinstance(workdir, str | None):
         launch.lost["workdir"] = "clone the repository, and name its folder as `source_dir`"
     if isinstance(workdir, str):
-        launch.source_dir = os.path.join(workdir, launch.source_dir) if launch.source_dir else workdir  # noqa: PTH118
+        launch.source_dir = (
+            os.path.join(workdir, launch.source_dir) if launch.source_dir else workdir
+        )
     why = {
-        "setup": "list the packages that it installs in `environment.requirements`, or use an image",
+        "setup": (
+            "list the packages that it installs in `environment.requirements`, or use an image"
+        ),
         "file_mounts": "write each storage path of data under `inputs`",
         "secrets": "a job contains no secrets: let the script read them at run time",
         "volumes": "write each storage path of data under `inputs`",
@@ -294,19 +354,29 @@ def read_launch_line(text: str) -> TrainingLaunch:
     return launch
 
 
-def _launch_in(text: str, variables: Mapping[str, Value], folder: str, *, has_setup: bool = False) -> TrainingLaunch:
+def _launch_in(
+    text: str, variables: Mapping[str, Value], folder: str, *, has_setup: bool = False
+) -> TrainingLaunch:
     commands = commands_of(text, variables)
     pairs = [(command, line) for command in commands if (line := unwrap(command.words)).words]
     others = [(command, line) for command, line in pairs if tool_of(line.words) != ("python", 1)]
-    pairs = others if len(pairs) > 1 and others else pairs  # a script may also prepare its data with Python
+    # a script may also prepare its data with Python
+    pairs = others if len(pairs) > 1 and others else pairs
     if len(pairs) != 1:
         what = f"{len(pairs)} launch lines" if pairs else "no launch line"
         hint = 'adopt the line alone: `cloudtrain adopt "torchrun ... train.py"`'
-        raise UsageError(f"cloudtrain needs exactly one launch line, and found {what}", hint=hint, code="CT981")
+        raise UsageError(
+            f"cloudtrain needs exactly one launch line, and found {what}", hint=hint, code="CT981"
+        )
     command, line = pairs[0]
     launch = read_launch(line.words, folder)
     launch.srun, launch.lost = line.srun, {**line.lost, **launch.lost}
-    launch.variables = {**command.exported, **command.assigned, **line.variables, **launch.variables}
+    launch.variables = {
+        **command.exported,
+        **command.assigned,
+        **line.variables,
+        **launch.variables,
+    }
     before = commands[: commands.index(command)]
     _settle_variables(launch, has_setup=has_setup)
     if has_setup:
@@ -318,14 +388,19 @@ def _launch_in(text: str, variables: Mapping[str, Value], folder: str, *, has_se
     }
     _change_folder(launch, before)
     setup = [one for one in before if has_setup and _SETUP.match(one.text)]
-    texts = [one.text for one in commands if one is not command and one not in setup and not _is_harmless(one)]
+    texts = [
+        one.text
+        for one in commands
+        if one is not command and one not in setup and not _is_harmless(one)
+    ]
     if texts:
         launch.lost["other lines"] = f"the job does not run these lines: {'; '.join(texts)[:200]}"
     return launch
 
 
 def _shown(command: ShellCommand) -> str:
-    """Return a command with its known variables replaced. What only the shell knows stays as written."""
+    """Return a command with its known variables replaced. What only the shell knows stays as
+    written."""
     if all(re.fullmatch(r"[\w./:=@+-]+", word) for word in command.words):
         return " ".join(command.words)
     return command.text
@@ -333,13 +408,17 @@ def _shown(command: ShellCommand) -> str:
 
 def _is_harmless(command: ShellCommand) -> bool:
     name = command.words[0]
-    decides = re.match(r"(if|elif|while|until|for|case)\b", command.text) or re.search(r"[^&\d]>|<<", command.text)
-    return name == "cd" or (name in OPTIONS["shell"]["harmless"] and (command.after_pipe or not decides))
+    decides = re.match(r"(if|elif|while|until|for|case)\b", command.text) or re.search(
+        r"[^&\d]>|<<", command.text
+    )
+    return name == "cd" or (
+        name in OPTIONS["shell"]["harmless"] and (command.after_pipe or not decides)
+    )
 
 
 def _settle_variables(launch: TrainingLaunch, *, has_setup: bool) -> None:
-    """Take the variables whose values only a shell knows out of the launch. Those that a line of bash can set again
-    become lines of `setup`."""
+    """Take the variables whose values only a shell knows out of the launch. Those that a line of
+    bash can set again become lines of `setup`."""
     for name, value in [*launch.variables.items()]:
         if name in LAUNCHER_VARIABLES:
             del launch.variables[name]  # cloudtrain sets it itself
@@ -350,7 +429,9 @@ def _settle_variables(launch: TrainingLaunch, *, has_setup: bool) -> None:
         if has_setup and '"' not in re.sub(r"\$\([^)]*\)", "", value) and "\n" not in value:
             launch.setup.append(f'export {name}="{value}"')
         else:
-            launch.lost[f"${name}"] = f"only a running shell knows `{value[:80]}`: write the value into the job file"
+            launch.lost[f"${name}"] = (
+                f"only a running shell knows `{value[:80]}`: write the value into the job file"
+            )
 
 
 def _change_folder(launch: TrainingLaunch, before: Sequence[ShellCommand]) -> None:
@@ -360,9 +441,13 @@ def _change_folder(launch: TrainingLaunch, before: Sequence[ShellCommand]) -> No
             continue
         folder = command.words[1]
         if not isinstance(folder, Open):
-            launch.source_dir = os.path.join(launch.source_dir or "", folder)  # noqa: PTH118
-        elif "SLURM_SUBMIT_DIR" not in folder and "$0" not in folder and "BASH_SOURCE" not in folder:
-            launch.lost[f"cd {folder}"[:80]] = "only a running shell knows the folder: write it into `source_dir`"
+            launch.source_dir = os.path.join(launch.source_dir or "", folder)
+        elif (
+            "SLURM_SUBMIT_DIR" not in folder and "$0" not in folder and "BASH_SOURCE" not in folder
+        ):
+            launch.lost[f"cd {folder}"[:80]] = (
+                "only a running shell knows the folder: write it into `source_dir`"
+            )
 
 
 def _accelerators(value: Any) -> tuple[str | None, int | None]:

@@ -1,4 +1,5 @@
-"""Converts another tool's request to a job file, compiles the job, and compares the two requests."""
+"""Converts another tool's request to a job file, compiles the job, and compares the two
+requests."""
 
 from __future__ import annotations
 
@@ -56,11 +57,13 @@ _WORDS = frozenset("y n yes no on off true false null".split())
 _WIDTH = 110
 
 
-def job_yaml(job: Mapping[str, Any], comments: Mapping[ValuePath, str], head: Sequence[str] = ()) -> str:
+def job_yaml(
+    job: Mapping[str, Any], comments: Mapping[ValuePath, str], head: Sequence[str] = ()
+) -> str:
     """Return the text of the job file.
 
-    Each comment is placed above its field. The comments `head`, and comments on fields that the job does not have, go
-    at the top of the file.
+    Each comment is placed above its field. The comments `head`, and comments on fields that the job
+    does not have, go at the top of the file.
     """
     missing = [text for path, text in comments.items() if not is_written(job, *path)]
     lines = [line.rstrip() for text in (*head, *missing) for line in _commented(text)]
@@ -74,8 +77,8 @@ def settings_toml(target: str, settings: Mapping[str, Any], head: Sequence[str] 
 
 
 def _commented(text: str, indent: str = "") -> Iterator[str]:
-    """Return the lines of a comment, each with `# `. Control characters are escaped, because YAML and TOML do not allow
-    them."""
+    """Return the lines of a comment, each with `# `. Control characters are escaped, because YAML
+    and TOML do not allow them."""
     return (f"{indent}# {on_one_line(line)}" for line in text.splitlines())
 
 
@@ -91,10 +94,18 @@ def _mapping(
         if isinstance(inner, str) and "\n" in inner and (block := _block(inner, indent + "  ")):
             yield f"{indent}{name}: |{block[0]}"
             yield from block[1]
-        elif isinstance(inner, Mapping) and inner and (has_comments or not path or len(indent + name + flow) > _WIDTH):
+        elif (
+            isinstance(inner, Mapping)
+            and inner
+            and (has_comments or not path or len(indent + name + flow) > _WIDTH)
+        ):
             yield f"{indent}{name}:"
             yield from _mapping(inner, here, comments, indent + "  ")
-        elif isinstance(inner, Sequence) and not isinstance(inner, str) and len(indent + name + flow) > _WIDTH:
+        elif (
+            isinstance(inner, Sequence)
+            and not isinstance(inner, str)
+            and len(indent + name + flow) > _WIDTH
+        ):
             yield f"{indent}{name}:"
             yield from (f"{indent}  - {_flow(item)}" for item in inner)
         else:
@@ -103,7 +114,9 @@ def _mapping(
 
 def _flow(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_scalar(key)}: {_flow(inner)}" for key, inner in value.items()) + "}"
+        return (
+            "{" + ", ".join(f"{_scalar(key)}: {_flow(inner)}" for key, inner in value.items()) + "}"
+        )
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "[" + ", ".join(_flow(item) for item in value) + "]"
     return _scalar(value)
@@ -115,12 +128,14 @@ def _scalar(value: Any) -> str:
 
 
 def _block(text: str, indent: str) -> tuple[str, list[str]] | None:
-    """Return the header and the lines of a YAML literal block for a text of several lines; None if the text must
-    be written in quotes."""
+    """Return the header and the lines of a YAML literal block for a text of several lines; None if
+    the text must be written in quotes."""
     plain = all(line.isprintable() and not line.endswith(" ") for line in text.split("\n"))
     if not plain or text[:1] in (" ", "\n") or text.endswith("\n\n") or not text.strip():
         return None
-    return ("" if text.endswith("\n") else "-"), [f"{indent}{line}".rstrip() for line in text.rstrip("\n").split("\n")]
+    return ("" if text.endswith("\n") else "-"), [
+        f"{indent}{line}".rstrip() for line in text.rstrip("\n").split("\n")
+    ]
 
 
 def _table(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterator[str]:
@@ -164,7 +179,8 @@ class Adoption:
     fields: Mapping[str, Any]
     """The job's fields as written in its file."""
     renewed: tuple[tuple[str, str], ...] = ()
-    """Fields that cloudtrain writes anew for every run, with the reasons. They do not count as differences."""
+    """Fields that cloudtrain writes anew for every run, with the reasons. They do not count as
+    differences."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Other files that the job needs, by their names beside the job file."""
     code: bytes | None = None
@@ -172,7 +188,8 @@ class Adoption:
     data: bytes | None = None
     """An archive (tar, gzip) of data for the folder of the job file."""
     sweep: Mapping[str, Any] | None = None
-    """The fields of the file if it is a sweep's file; `job` is then the job of the sweep. None for a job file."""
+    """The fields of the file if it is a sweep's file; `job` is then the job of the sweep. None for
+    a job file."""
     is_draft: bool = False
     """Whether the job was drafted from the text of a script, without a comparison."""
 
@@ -195,17 +212,33 @@ class Adoption:
 
 
 def adoption_of(
-    target: str, kind: str, draft: Draft, differences: Sequence[FieldDifference], head: Sequence[str], **more: Any
+    target: str,
+    kind: str,
+    draft: Draft,
+    differences: Sequence[FieldDifference],
+    head: Sequence[str],
+    **more: Any,
 ) -> Adoption:
-    """Return the adoption with a draft as its job. `head` are comments for the top of the job file; `more` are further
-    fields of the adoption."""
+    """Return the adoption with a draft as its job. `head` are comments for the top of the job file;
+    `more` are further fields of the adoption."""
     settings = settings_toml(target, draft.settings, draft.settings_head) if draft.settings else ""
     text = job_yaml(*_content(draft), head)
-    return Adoption(target, kind, parsed(draft), draft.settings, tuple(differences), text, settings, draft.job, **more)
+    return Adoption(
+        target,
+        kind,
+        parsed(draft),
+        draft.settings,
+        tuple(differences),
+        text,
+        settings,
+        draft.job,
+        **more,
+    )
 
 
 def adopt_original(original: Original, place: Path) -> Adoption:
-    """Draft a job file from a request, parse it back, compile it, and compare the result with the request.
+    """Draft a job file from a request, parse it back, compile it, and compare the result with the
+    request.
 
     `place` is the folder that the job file will be in.
     """
@@ -213,7 +246,9 @@ def adopt_original(original: Original, place: Path) -> Adoption:
         try:
             return _best(original, place)
         except UsageError as error:
-            of_search = dict.fromkeys(original.search.lost, f"a sweep cannot express the search: {error.message}")
+            of_search = dict.fromkeys(
+                original.search.lost, f"a sweep cannot express the search: {error.message}"
+            )
             original = replace(original, search=None, lost={**original.lost, **of_search})
     return _best(original, place)
 
@@ -224,7 +259,11 @@ def _best(original: Original, place: Path) -> Adoption:
     best: Adoption | None = None
     refused: JobError | None = None
     for draft in adopter.drafts(original):
-        if draft.last_resort and best is not None and (_is_whole(best, original) or original.start is not None):
+        if (
+            draft.last_resort
+            and best is not None
+            and (_is_whole(best, original) or original.start is not None)
+        ):
             break
         try:
             adoption = _finished(target, adopter, original, moved(draft, original, place))
@@ -238,7 +277,9 @@ def _best(original: Original, place: Path) -> Adoption:
     if best is None:
         why = refused.message if refused else "it has no fields that a job can express"
         hint = "run `cloudtrain init` and copy the fields by hand"
-        raise UsageError(f"{original.kind} cannot be converted to a job: {why}", hint=hint, code="CT982")
+        raise UsageError(
+            f"{original.kind} cannot be converted to a job: {why}", hint=hint, code="CT982"
+        )
     return best
 
 
@@ -248,8 +289,8 @@ def _is_whole(adoption: Adoption, original: Original) -> bool:
 
 
 def moved(draft: Draft, original: Original, place: Path) -> Draft:
-    """Return a copy of the draft for a job file in the folder `place`, with relative paths rewritten so that they lead
-    to the same files."""
+    """Return a copy of the draft for a job file in the folder `place`, with relative paths
+    rewritten so that they lead to the same files."""
     job = deepcopy(draft.job)
     if original.folder is not None:
         source = job.get("source_dir")
@@ -259,7 +300,10 @@ def moved(draft: Draft, original: Original, place: Path) -> Draft:
         for item in job.get("inputs", {}).values():
             if DEFAULT_TARGET in item:
                 item[DEFAULT_TARGET] = _from(place, original.folder, item[DEFAULT_TARGET])
-            is_made = str(item.get(original.target)).startswith(f"./{UPLOADED}/") and original.made_data is not None
+            is_made = (
+                str(item.get(original.target)).startswith(f"./{UPLOADED}/")
+                and original.made_data is not None
+            )
             if is_local_path(item.get(original.target)) and not is_made:
                 path = _from(place, original.folder, item[original.target])
                 item[original.target] = path if is_local_path(path) else f"./{path}"
@@ -267,16 +311,25 @@ def moved(draft: Draft, original: Original, place: Path) -> Draft:
     if conda in original.files:
         job["environment"]["conda_file"] = os.path.relpath(conda, job.get("source_dir") or ".")
     sweep = None if original.search is None else original.search.fields
-    return Draft(job, deepcopy(draft.settings), dict(draft.comments), draft.last_resort, draft.settings_head, sweep)
+    return Draft(
+        job,
+        deepcopy(draft.settings),
+        dict(draft.comments),
+        draft.last_resort,
+        draft.settings_head,
+        sweep,
+    )
 
 
 def parsed(draft: Draft) -> TrainingJob:
-    """Return the job of a draft, which is never a processing job. Raises JobError if its model refuses a field."""
+    """Return the job of a draft, which is never a processing job. Raises JobError if its model
+    refuses a field."""
     return parse_job(_text(draft), format="yaml", file="job.yaml")  # type: ignore[return-value]
 
 
 def settled(draft: Draft) -> TrainingJob:
-    """Return the job of a draft without compiling it. Fields that the job's model refuses leave the draft."""
+    """Return the job of a draft without compiling it. Fields that the job's model refuses leave the
+    draft."""
     for _ in range(_TRIES):
         try:
             return parsed(draft)
@@ -287,15 +340,16 @@ def settled(draft: Draft) -> TrainingJob:
 
 
 def _from(place: Path, folder: str, path: str) -> str:
-    there = os.path.join(folder, path)  # noqa: PTH118 - a path that is absolute already stays
-    if os.path.isabs(path):  # noqa: PTH117
+    # A path that is absolute already stays.
+    there = os.path.join(folder, path)
+    if os.path.isabs(path):
         return path
-    return os.path.relpath(there, os.path.abspath(place))  # noqa: PTH100
+    return os.path.relpath(there, os.path.abspath(place))
 
 
 def _weight(adoption: Adoption) -> tuple[int, int]:
-    """Return two numbers by which drafts are ranked, lower is better: the number of differences, and the size of the
-    overrides."""
+    """Return two numbers by which drafts are ranked, lower is better: the number of differences,
+    and the size of the overrides."""
     leaves = _leaves(adoption.fields.get(adoption.target + OVERRIDES))
     return len(adoption.differences), sum(1 if leaf is None else 2 for leaf in leaves)
 
@@ -308,8 +362,8 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft) -> Adoption:
-    """Compile a draft, with overrides for everything that its fields cannot express, and compare its request with the
-    original request."""
+    """Compile a draft, with overrides for everything that its fields cannot express, and compare
+    its request with the original request."""
     settings, context, plan = _mended(target, adopter, original, draft)
     theirs = adopter.comparable(original.request, original, context, None)
     ours = adopter.comparable(plan.request, original, context, plan)
@@ -328,7 +382,9 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
         FieldDifference(shown_path(path), original_value, adopted, adopter.reason(path))
         for path, original_value, adopted in paths_that_differ(theirs.request, ours.request)
     ]
-    differences += [FieldDifference(path, "", ABSENT_TEXT, reason) for path, reason in original.lost.items()]
+    differences += [
+        FieldDifference(path, "", ABSENT_TEXT, reason) for path, reason in original.lost.items()
+    ]
     return adoption_of(
         target.name,
         original.kind,
@@ -344,22 +400,31 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
 
 
 def _overrides_comment(overrides: Mapping[str, Any]) -> str:
-    """Return the comment to write above the overrides. It names values and nulls separately, because a null removes a
-    value from the request."""
+    """Return the comment to write above the overrides. It names values and nulls separately,
+    because a null removes a value from the request."""
     leaves = {name: list(_leaves(value)) for name, value in overrides.items()}
-    values = ", ".join(f"`{name}`" for name, own in leaves.items() if any(leaf is not None for leaf in own))
+    values = ", ".join(
+        f"`{name}`" for name, own in leaves.items() if any(leaf is not None for leaf in own)
+    )
     nulls = ", ".join(f"`{name}`" for name, own in leaves.items() if None in own)
     parts = []
     if values:
-        parts.append(f"No field of a job can express {values}, so the values of the original request are used here.")
+        parts.append(
+            f"No field of a job can express {values}, so the values of the original request are "
+            "used here."
+        )
     if nulls:
-        parts.append(f"A null leaves out what cloudtrain would add to the original request: {nulls}.")
+        parts.append(
+            f"A null leaves out what cloudtrain would add to the original request: {nulls}."
+        )
     return "\n".join(parts)
 
 
-def _mended(target: Target, adopter: Adopter, original: Original, draft: Draft) -> tuple[Any, CompileContext, Plan]:
-    """Return the settings, the context and the plan of a draft. Fields that the job's model or the target refuses are
-    removed, so that overrides can replace them."""
+def _mended(
+    target: Target, adopter: Adopter, original: Original, draft: Draft
+) -> tuple[Any, CompileContext, Plan]:
+    """Return the settings, the context and the plan of a draft. Fields that the job's model or the
+    target refuses are removed, so that overrides can replace them."""
     first: JobError | None = None
     for _ in range(_TRIES):
         try:
@@ -375,29 +440,39 @@ def _mended(target: Target, adopter: Adopter, original: Original, draft: Draft) 
             first = first or error
             if not _take_out(draft.job, error, draft.comments):
                 raise first from None
-    raise first or JobError([Problem((), "it cannot be mended", "write the job by hand", code="CT982")])
+    raise first or JobError(
+        [Problem((), "it cannot be mended", "write the job by hand", code="CT982")]
+    )
 
 
 def _take_out(fields: dict[str, Any], error: JobError, comments: dict[Any, str]) -> bool:
-    """Remove from `fields` the fields that the problems in `error` name. If none of them exists, remove the top-level
-    fields that the paths of the problems begin with. Add a comment to `comments` for each removed field. Return whether
-    any field was removed."""
-    paths = [(item.path[1:] if item.path[:1] == ("job",) else item.path, item) for item in error.problems]  # of a sweep
-    ways = [(tuple(part for part in path if isinstance(part, str)), problem) for path, problem in paths]
+    """Remove from `fields` the fields that the problems in `error` name. If none of them exists,
+    remove the top-level fields that the paths of the problems begin with. Add a comment to
+    `comments` for each removed field. Return whether any field was removed."""
+    # of a sweep
+    paths = [
+        (item.path[1:] if item.path[:1] == ("job",) else item.path, item) for item in error.problems
+    ]
+    ways = [
+        (tuple(part for part in path if isinstance(part, str)), problem) for path, problem in paths
+    ]
     faults = [(way, problem) for way, problem in ways if _holder(fields, way) is not None]
-    faults = faults or [(way[:1], problem) for way, problem in ways if len(way) > 1 and way[0] in fields]
+    faults = faults or [
+        (way[:1], problem) for way, problem in ways if len(way) > 1 and way[0] in fields
+    ]
     for way, problem in faults:
         holder = _holder(fields, way)
         if holder is not None:
             del holder[way[-1]]
-            key = ("", *way)  # no field has this key, so the comment is written at the top of the job file
+            # no field has this key, so the comment is written at the top of the job file
+            key = ("", *way)
             comments[key] = f"{shown_path(way)} is left out: {problem.message}."
     return bool(faults)
 
 
 def _holder(fields: Any, way: tuple[str, ...]) -> dict[str, Any] | None:
-    """Return the mapping in `fields` that has the last part of the path `way` as a key; None if the path does not
-    exist."""
+    """Return the mapping in `fields` that has the last part of the path `way` as a key; None if the
+    path does not exist."""
     for part in way[:-1]:
         fields = fields.get(part) if isinstance(fields, dict) else None
     return fields if way and isinstance(fields, dict) and way[-1] in fields else None
@@ -408,11 +483,15 @@ def _text(draft: Draft) -> str:
 
 
 def _content(draft: Draft) -> tuple[dict[str, Any], dict[Any, str]]:
-    """Return the fields of the draft's file and their comments. The file holds the job, or a sweep with the job."""
+    """Return the fields of the draft's file and their comments. The file holds the job, or a sweep
+    with the job."""
     if draft.sweep is None:
         return draft.job, draft.comments
-    job = {name: value for name, value in draft.job.items() if name != "name"}  # which is the sweep's
-    comments = {path if path[0] == "" else ("job", *path): text for path, text in draft.comments.items()}
+    # which is the sweep's
+    job = {name: value for name, value in draft.job.items() if name != "name"}
+    comments = {
+        path if path[0] == "" else ("job", *path): text for path, text in draft.comments.items()
+    }
     return {"kind": "sweep", "name": draft.sweep["name"], "job": job, **draft.sweep}, comments
 
 
@@ -424,26 +503,35 @@ def _compiled(target: Target, draft: Draft, settings: Any, context: CompileConte
     job = _with_places(file.job, target, settings, context)
     if file.sweep is None:
         return target.compile(job, settings, context)
-    plan: Plan = part_of(target, "sweep")(file.sweep.model_copy(update={"job": job}), settings, context)
+    plan: Plan = part_of(target, "sweep")(
+        file.sweep.model_copy(update={"job": job}), settings, context
+    )
     return plan
 
 
-def _with_places(job: TrainingJob, target: Target, settings: Any, context: CompileContext) -> TrainingJob:
-    """Return the job with each local data path replaced by the storage path that the target reads. The data need not
-    exist, because a placeholder stands for the hash in that path."""
+def _with_places(
+    job: TrainingJob, target: Target, settings: Any, context: CompileContext
+) -> TrainingJob:
+    """Return the job with each local data path replaced by the storage path that the target reads.
+    The data need not exist, because a placeholder stands for the hash in that path."""
     inputs = dict(job.inputs)
     for name, item in job.inputs.items():
         path = item.of(target.name)
         if "data" in target.parts and is_local_path(path):
-            base, is_file = os.path.basename(os.path.normpath(str(path))), item.type == "uri_file"  # noqa: PTH119
-            _, read = part_of(target, "data")(settings, context.account, UNREAD, base, is_file=is_file)
+            base, is_file = os.path.basename(os.path.normpath(str(path))), item.type == "uri_file"
+            _, read = part_of(target, "data")(
+                settings, context.account, UNREAD, base, is_file=is_file
+            )
             inputs[name] = item.model_copy(update={target.name: read})
     return job.model_copy(update={"inputs": inputs})
 
 
 def write_adoption(adoption: Adoption, folder: Path, *, force: bool = False) -> list[Path]:
     """Write the job file, the settings and the job's other files into a folder."""
-    texts = {"job.yaml" if adoption.sweep is None else "sweep.yaml": adoption.job_text, **dict(adoption.files)}
+    texts = {
+        "job.yaml" if adoption.sweep is None else "sweep.yaml": adoption.job_text,
+        **dict(adoption.files),
+    }
     if adoption.settings_text:
         texts["cloudtrain.toml"] = adoption.settings_text
     existing = [str(folder / name) for name in texts if (folder / name).exists()]
@@ -461,5 +549,7 @@ def write_adoption(adoption: Adoption, folder: Path, *, force: bool = False) -> 
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         hint = "name a writable folder with `--write`"
-        raise UsageError(f"`{folder}` cannot be written: {error.strerror}", hint=hint, code="CT983") from None
+        raise UsageError(
+            f"`{folder}` cannot be written: {error.strerror}", hint=hint, code="CT983"
+        ) from None
     return [folder / name for name in texts]

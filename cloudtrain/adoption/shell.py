@@ -1,4 +1,5 @@
-"""Reads the commands of a shell script, with the variables whose values the script's text shows. Runs nothing."""
+"""Reads the commands of a shell script, with the variables whose values the script's text shows.
+Runs nothing."""
 
 from __future__ import annotations
 
@@ -17,12 +18,15 @@ _SPACE = re.compile(r"[ \t\n]+")
 _REDIRECTION = re.compile(r"(?:\d*|&)(<<<|<<-?|>>|<>|[<>])(&?)")
 _PLAIN = re.compile(r'[^"\\$`]+')
 _SEPARATORS = ("&&", "||", ";;", "|&", ";", "&", "|", "(", ")", "\n")
-_KEYWORDS = frozenset("if then elif else while until do { } fi done ! time exec nohup command".split())
+_KEYWORDS = frozenset(
+    "if then elif else while until do { } fi done ! time exec nohup command".split()
+)
 _DECLARATIONS = frozenset("export declare local readonly typeset".split())
 
 
 class Open(str):
-    """A text with a part that only a running shell knows, such as `$1` or `$(date)`. This part is kept as written."""
+    """A text with a part that only a running shell knows, such as `$1` or `$(date)`. This part is
+    kept as written."""
 
     __slots__ = ()
 
@@ -37,7 +41,8 @@ class ShellCommand:
     text: str
     """The command as written, on one line."""
     words: list[str] = field(default_factory=list)
-    """The command's name and arguments, with variables replaced. An unknown variable makes the word `Open`."""
+    """The command's name and arguments, with variables replaced. An unknown variable makes the word
+    `Open`."""
     assigned: dict[str, str] = field(default_factory=dict)
     """The variables set before the command's name, as in `A=1 train`."""
     exported: dict[str, str] = field(default_factory=dict)
@@ -47,8 +52,8 @@ class ShellCommand:
 
 
 def commands_of(text: str, variables: Mapping[str, Value] | None = None) -> list[ShellCommand]:
-    """Return the commands of a script in order. Assignments and redirections are not commands; `variables` are set at
-    the start.
+    """Return the commands of a script in order. Assignments and redirections are not commands;
+    `variables` are set at the start.
 
     Raises:
         ValueError: a quote or bracket is not closed, or a value is too long.
@@ -71,7 +76,9 @@ class _Reader:
             start = self.at
             command, separator = self._command()
             command.after_pipe, pipe = pipe, separator in ("|", "|&")
-            command.text = " ".join(self.text[start : self.at].replace("\\\n", " ").split()).rstrip("&|;() ")
+            command.text = " ".join(self.text[start : self.at].replace("\\\n", " ").split()).rstrip(
+                "&|;() "
+            )
             if command.words and not self._declares(command):
                 command.exported = dict(self.exported)
                 commands.append(command)
@@ -90,7 +97,9 @@ class _Reader:
                 self._skip_line()
             elif match := _REDIRECTION.match(self.text, self.at):
                 self._redirect(match)
-            elif separator := next((mark for mark in _SEPARATORS if self.text.startswith(mark, self.at)), None):
+            elif separator := next(
+                (mark for mark in _SEPARATORS if self.text.startswith(mark, self.at)), None
+            ):
                 self.at += len(separator)
                 self._end(command)
                 return command, separator
@@ -108,7 +117,9 @@ class _Reader:
     def _end(self, command: ShellCommand) -> None:
         if not command.words:
             self.variables |= command.assigned
-            self.exported |= {name: value for name, value in command.assigned.items() if name in self.exported}
+            self.exported |= {
+                name: value for name, value in command.assigned.items() if name in self.exported
+            }
 
     def _declares(self, command: ShellCommand) -> bool:
         """Carry out a command that sets variables. Return whether the command is one."""
@@ -122,7 +133,9 @@ class _Reader:
         self.variables |= command.assigned
         if command.words[0] == "export" or "-x" in command.words:
             variables = {name: self.variables.get(name) for name in command.words[1:]}
-            self.exported |= command.assigned | {n: value for n, value in variables.items() if isinstance(value, str)}
+            self.exported |= command.assigned | {
+                n: value for n, value in variables.items() if isinstance(value, str)
+            }
         return True
 
     def _assign(self, match: re.Match[str], command: ShellCommand) -> None:
@@ -186,7 +199,8 @@ class _Reader:
         return text
 
     def _quoted(self) -> tuple[list[str], bool]:
-        """Read a text in double quotes. Return several words, or none, if it contains all words of an array."""
+        """Read a text in double quotes. Return several words, or none, if it contains all words of
+        an array."""
         self.at += 1
         words, is_open, is_nothing = [""], False, False
         while True:
@@ -196,7 +210,13 @@ class _Reader:
             if letter == '"':
                 self.at += 1
                 return [] if is_nothing and words == [""] else words, is_open
-            if letter == "\\" and self.text[self.at + 1 : self.at + 2] in ("$", "`", '"', "\\", "\n"):
+            if letter == "\\" and self.text[self.at + 1 : self.at + 2] in (
+                "$",
+                "`",
+                '"',
+                "\\",
+                "\n",
+            ):
                 values, unknown = [self._literal()], False
             elif letter in "$`":
                 values, unknown = self._expanded(quoted=True)
@@ -209,8 +229,8 @@ class _Reader:
             is_open = is_open or unknown
 
     def _expanded(self, *, quoted: bool = False) -> tuple[list[str], bool]:
-        """Read what begins with `$` or a backtick. Return its value, or the values of an array, and whether only a
-        running shell knows them."""
+        """Read what begins with `$` or a backtick. Return its value, or the values of an array, and
+        whether only a running shell knows them."""
         start, text = self.at, self.text
         if text[start] == "`":
             self.at = self._find("`", start + 1) + 1
@@ -222,12 +242,18 @@ class _Reader:
         if following == "(":
             self.at = self._closing(start + 1, "(", ")")
             raw = text[start : self.at]
-            value = self._computed(raw[3:-2]) if raw.startswith("$((") and raw.endswith("))") else None
+            value = (
+                self._computed(raw[3:-2]) if raw.startswith("$((") and raw.endswith("))") else None
+            )
             return ([raw], True) if value is None else ([value], False)
         if following == "{":
             self.at = self._closing(start + 1, "{", "}")
             match = _PARAMETER.fullmatch(text[start + 2 : self.at - 1])
-            return self._value(match, text[start : self.at], quoted) if match else ([text[start : self.at]], True)
+            return (
+                self._value(match, text[start : self.at], quoted)
+                if match
+                else ([text[start : self.at]], True)
+            )
         if match := _NAME.match(text, start + 1):
             self.at = match.end()
             return self._value(_PARAMETER.fullmatch(match[0]), text[start : self.at], quoted)
@@ -243,7 +269,8 @@ class _Reader:
         words = [] if value is None else [value] if isinstance(value, str) else value
         if index not in ("@", "*"):
             place = int(index or 0)
-            if any(isinstance(one, Open) for one in words[:place]):  # it may be several words, or none
+            # it may be several words, or none
+            if any(isinstance(one, Open) for one in words[:place]):
                 return [raw], True
             words = words[place:][:1]
         if default is not None and (not words or (colon and not any(words))):
@@ -254,7 +281,8 @@ class _Reader:
         return words if index == "@" or words else [""], is_open
 
     def _computed(self, text: str) -> str | None:
-        """Return the value of an arithmetic expression of known whole numbers; None for other expressions."""
+        """Return the value of an arithmetic expression of known whole numbers; None for other
+        expressions."""
 
         def named(match: re.Match[str]) -> str:
             value = self.variables.get(match[1])

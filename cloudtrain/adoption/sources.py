@@ -13,7 +13,14 @@ from typing import Any
 
 from cloudtrain.adoption.launches import TrainingLaunch
 from cloudtrain.adoption.proof import Adoption, FieldDifference, adoption_of, parsed, shown_path
-from cloudtrain.documents.document import MAX_BYTES, MAX_DIGITS, Unreadable, read_bytes, read_document, read_text
+from cloudtrain.documents.document import (
+    MAX_BYTES,
+    MAX_DIGITS,
+    Unreadable,
+    read_bytes,
+    read_document,
+    read_text,
+)
 from cloudtrain.errors import UsageError
 from cloudtrain.job.script import job_name_from, read_hyperparameters
 from cloudtrain.job.training import TrainingJob
@@ -28,31 +35,47 @@ _FORMATS = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
 
 
 def originals_of_document(source: str) -> list[Original]:
-    """Return the jobs in a file or on stdin: a request, an event, a description or a job of another tool."""
+    """Return the jobs in a file or on stdin: a request, an event, a description or a job of another
+    tool."""
     text, folder = text_of(source)
     data = parsed_text(text, source)
-    originals = [original for adopter in parts("adopt").values() for original in adopter().originals(data, folder)]
+    originals = [
+        original
+        for adopter in parts("adopt").values()
+        for original in adopter().originals(data, folder)
+    ]
     if originals:
         return originals
     name = _name(source)
-    if isinstance(data, Mapping) and "name" in data and ("entry_point" in data or "source_dir" in data):
+    if (
+        isinstance(data, Mapping)
+        and "name" in data
+        and ("entry_point" in data or "source_dir" in data)
+    ):
         hint = f"run `cloudtrain plan {source}`"
         raise UsageError(f"{name} is already a cloudtrain job file", hint=hint, code="CT981")
     hint = "`cloudtrain adopt --help` lists what can be adopted"
-    raise UsageError(f"{name} contains no training job that cloudtrain recognizes", hint=hint, code="CT981")
+    raise UsageError(
+        f"{name} contains no training job that cloudtrain recognizes", hint=hint, code="CT981"
+    )
 
 
 def text_of(source: str) -> tuple[str, str | None]:
-    """Return the text of a file and the folder of the file; for stdin, its text and the working directory."""
+    """Return the text of a file and the folder of the file; for stdin, its text and the working
+    directory."""
     try:
         if source == STDIN:
             return _text_on_stdin(), str(Path.cwd())
-        return read_text(source), os.path.dirname(os.path.abspath(source))  # noqa: PTH100, PTH120
+        return read_text(source), os.path.dirname(os.path.abspath(source))
     except Unreadable as error:
-        raise UsageError(f"{_name(source)}: {error.problem.message}", hint=error.problem.hint, code="CT981") from None
+        raise UsageError(
+            f"{_name(source)}: {error.problem.message}", hint=error.problem.hint, code="CT981"
+        ) from None
     except OSError as error:
         hint = "name a plain file that you may read"
-        raise UsageError(f"{_name(source)} cannot be read: {error.strerror}", hint=hint, code="CT981") from None
+        raise UsageError(
+            f"{_name(source)} cannot be read: {error.strerror}", hint=hint, code="CT981"
+        ) from None
 
 
 def _text_on_stdin() -> str:
@@ -73,8 +96,8 @@ def _name(source: str) -> str:
 
 
 def parsed_text(text: str, source: str) -> Any:
-    """Parse the text of `source` as JSON or YAML. As in other tools, YAML has version 1.1: `yes` is true, `010` is 8
-    and `1e-4` is text."""
+    """Parse the text of `source` as JSON or YAML. As in other tools, YAML has version 1.1: `yes` is
+    true, `010` is 8 and `1e-4` is text."""
     name = _name(source)
     form = _FORMATS.get(Path(source).suffix.lower())
     if form is None:
@@ -85,7 +108,9 @@ def parsed_text(text: str, source: str) -> Any:
     except Unreadable as error:
         place = f" (line {error.problem.line})" if error.problem.line else ""
         message = f"{name} is not valid {form.upper()}{place}: {error.problem.message}"
-        raise UsageError(message, hint=error.problem.hint or "correct this line", code="CT981") from None
+        raise UsageError(
+            message, hint=error.problem.hint or "correct this line", code="CT981"
+        ) from None
     if form == "json":
         return document.data
     import yaml
@@ -95,7 +120,9 @@ def parsed_text(text: str, source: str) -> Any:
             raise ValueError("a number in base 60 has too many digits")
         return _plain(yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError) as error:
-        raise UsageError(f"{name} is not valid YAML: {error}", hint="correct this line", code="CT981") from None
+        raise UsageError(
+            f"{name} is not valid YAML: {error}", hint="correct this line", code="CT981"
+        ) from None
 
 
 _LONG_CLOCK = re.compile(r"(?::[0-5]?[0-9]){150}")
@@ -108,7 +135,9 @@ def _whole_characters(data: Any) -> None:
         json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         half = error.object[error.start].encode("unicode_escape").decode()
-        raise Unreadable(f"`{half}` is half of a character", "write the character itself", code="CT015") from None
+        raise Unreadable(
+            f"`{half}` is half of a character", "write the character itself", code="CT015"
+        ) from None
 
 
 def _plain(value: Any) -> Any:
@@ -133,25 +162,34 @@ _AROUND_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun")
 
 
 def cells_of(notebook: Path) -> list[str]:
-    """Return the code cells of a notebook as Python. `%%writefile` becomes code that writes the file. Other magics and
-    shell lines are left out; a cell of another language becomes empty."""
+    """Return the code cells of a notebook as Python. `%%writefile` becomes code that writes the
+    file. Other magics and shell lines are left out; a cell of another language becomes empty."""
     try:
         data = json.loads(read_bytes(notebook, _MOST))
         cells = [cell for cell in data["cells"] if cell.get("cell_type") == "code"]
         return [_python_of("".join(cell.get("source", ""))) for cell in cells]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, Unreadable):
-        raise UsageError(f"`{notebook}` is not a notebook", hint="name an `.ipynb` file", code="CT981") from None
+        raise UsageError(
+            f"`{notebook}` is not a notebook", hint="name an `.ipynb` file", code="CT981"
+        ) from None
 
 
-_WRITES = re.compile(r"%%(?:writefile|file)[ \t]+(?P<append>-a[ \t]+)?(?P<name>[^\n]+?)[ \t]*\n(?P<text>.*)", re.DOTALL)
+_WRITES = re.compile(
+    r"%%(?:writefile|file)[ \t]+(?P<append>-a[ \t]+)?(?P<name>[^\n]+?)[ \t]*\n(?P<text>.*)",
+    re.DOTALL,
+)
 
 
 def _python_of(cell: str) -> str:
     match = _WRITES.fullmatch(cell.lstrip())
     if match is not None:
-        name = re.sub(r"\$(\w+)", r"{\1}", match["name"].strip("\"'"))  # IPython replaces `$folder` and `{folder}`
+        # IPython replaces `$folder` and `{folder}`
+        name = re.sub(r"\$(\w+)", r"{\1}", match["name"].strip("\"'"))
         mode = "a" if match["append"] else "w"
-        return f"with open(f{name!r}, {mode!r}, encoding='utf-8') as file:\n    file.write({match['text']!r})"
+        return (
+            f"with open(f{name!r}, {mode!r}, encoding='utf-8') as file:\n    "
+            f"file.write({match['text']!r})"
+        )
     lines = cell.strip().splitlines()
     while lines and lines[0].startswith("%%"):
         if lines[0].split()[0] not in _AROUND_PYTHON:
@@ -174,7 +212,9 @@ def _joined(lines: list[str]) -> Iterator[str]:
 def _line(line: str) -> str:
     start = line.lstrip()
     indent = line[: len(line) - len(start)]
-    if start.startswith(("%", "!", "?", "pip install ", "conda install ")) or start.rstrip().endswith("?"):
+    if start.startswith(
+        ("%", "!", "?", "pip install ", "conda install ")
+    ) or start.rstrip().endswith("?"):
         return f"{indent}pass"
     name, equals, rest = start.partition("=")
     if equals and name.strip().isidentifier() and rest.lstrip().startswith(("!", "%")):
@@ -182,14 +222,18 @@ def _line(line: str) -> str:
     return line
 
 
-# Converts a launch line to a job, and compares the machines, processes, script and arguments of both.
+# Converts a launch line to a job, and compares the machines, processes, script and arguments of
+# both.
 
-SECRET = "it looks like a secret, so it is not copied: write its location into `environment.secrets`"
+SECRET = (
+    "it looks like a secret, so it is not copied: write its location into `environment.secrets`"
+)
 
 
 def adopt_launch(launch: TrainingLaunch, kind: str, place: Path) -> Adoption:
-    """Convert a launch line to a job, and compare the two: machines, processes, script, arguments. `kind` describes the
-    source in the job file's first comment. `place` is the folder that the job file will be in."""
+    """Convert a launch line to a job, and compare the two: machines, processes, script, arguments.
+    `kind` describes the source in the job file's first comment. `place` is the folder that the job
+    file will be in."""
     _take_secrets_out(launch, parsed(_draft(launch, place)))
     draft = _draft(launch, place)
     of_launch = {
@@ -200,11 +244,20 @@ def adopt_launch(launch: TrainingLaunch, kind: str, place: Path) -> Adoption:
         "max_runtime": launch.max_runtime,
     }
     differences = [
-        FieldDifference(shown_path(path), theirs, ours, "a job passes arguments as `--name value`, sorted by name")
+        FieldDifference(
+            shown_path(path),
+            theirs,
+            ours,
+            "a job passes arguments as `--name value`, sorted by name",
+        )
         for path, theirs, ours in paths_that_differ(of_launch, _comparable(parsed(draft)))
     ]
-    differences += [FieldDifference(name, "", ABSENT_TEXT, reason) for name, reason in launch.lost.items()]
-    return adoption_of(launch.target, kind, draft, differences, [f"Adopted from {kind}.", *launch.notes])
+    differences += [
+        FieldDifference(name, "", ABSENT_TEXT, reason) for name, reason in launch.lost.items()
+    ]
+    return adoption_of(
+        launch.target, kind, draft, differences, [f"Adopted from {kind}.", *launch.notes]
+    )
 
 
 def _take_secrets_out(launch: TrainingLaunch, job: TrainingJob) -> None:
@@ -218,20 +271,25 @@ def _take_secrets_out(launch: TrainingLaunch, job: TrainingJob) -> None:
 
 
 def _source_dir(launch: TrainingLaunch, place: Path) -> str:
-    """Return the folder of the code, relative to the job file. A launch line and a batch script start in the folder
-    where the user types them, which may be another folder than the script's."""
+    """Return the folder of the code, relative to the job file. A launch line and a batch script
+    start in the folder where the user types them, which may be another folder than the script's."""
     source, program = launch.source_dir or ".", launch.program[0]
-    is_here = os.path.exists(os.path.join(source, program))  # noqa: PTH110, PTH118
-    path = os.path.relpath(os.path.join("." if is_here else launch.folder, source), place)  # noqa: PTH118
-    return source if os.path.isabs(source) or path == os.path.normpath(source) else path  # noqa: PTH117
+    is_here = os.path.exists(os.path.join(source, program))
+    path = os.path.relpath(os.path.join("." if is_here else launch.folder, source), place)
+    return source if os.path.isabs(source) or path == os.path.normpath(source) else path
 
 
 def _draft(launch: TrainingLaunch, place: Path) -> Draft:
     comments: dict[tuple[str | int, ...], str] = {}
     program, arguments = launch.program[0], launch.program[1:]
     stem = program.rpartition(".")[2] if launch.is_module else PurePosixPath(program).stem
-    job: dict[str, Any] = {"name": job_name_from(launch.name or stem), "source_dir": _source_dir(launch, place)}
-    hyperparameters = None if launch.is_module or launch.is_command else read_hyperparameters(arguments)
+    job: dict[str, Any] = {
+        "name": job_name_from(launch.name or stem),
+        "source_dir": _source_dir(launch, place),
+    }
+    hyperparameters = (
+        None if launch.is_module or launch.is_command else read_hyperparameters(arguments)
+    )
     if hyperparameters is not None and [*hyperparameter_argv(hyperparameters)] != arguments:
         hyperparameters = None  # another order or another spelling, which may matter to the script
     if hyperparameters is None:
@@ -245,7 +303,9 @@ def _draft(launch: TrainingLaunch, place: Path) -> Draft:
     resources: dict[str, Any] = {"instance_count": launch.instances}
     if launch.gpu:
         resources |= {"gpu": launch.gpu, "gpus_per_instance": launch.gpus or 1}
-        comments[("resources",)] = "guessed: `cloudtrain instances` lists the GPUs by name and memory"
+        comments[("resources",)] = (
+            "guessed: `cloudtrain instances` lists the GPUs by name and memory"
+        )
     elif launch.gpus:
         resources["gpus_per_instance"] = launch.gpus
     job["resources"] = resources
@@ -259,7 +319,11 @@ def _draft(launch: TrainingLaunch, place: Path) -> Draft:
 
 
 def _words(launch: TrainingLaunch) -> list[str]:
-    return [*([] if launch.is_command else ["python"]), *(["-m"] if launch.is_module else []), *launch.program]
+    return [
+        *([] if launch.is_command else ["python"]),
+        *(["-m"] if launch.is_module else []),
+        *launch.program,
+    ]
 
 
 def _comparable(job: TrainingJob) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""The root command: a table of commands. A command's module is imported when it is used, so `--help` is fast."""
+"""The root command: a table of commands. A command's module is imported when it is used, so
+`--help` is fast."""
 
 from __future__ import annotations
 
@@ -21,25 +22,33 @@ from cloudtrain.cli.failures import COMPLETION_VARIABLE, EXIT_INTERRUPTED, EXIT_
 from cloudtrain.cli.terminal import discard, typed
 from cloudtrain.errors import UsageError, did_you_mean
 
-# The layout of a command's help: plain text, at least 80 columns, the same with every version of Typer.
+# The layout of a command's help: plain text, at least 80 columns, the same with every version of
+# Typer.
 
 CONTEXT: dict[Any, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 _BRACKETS = re.compile(r"\s*\\?\[x>=\d+\]")
-"""Typer's notation of a minimum, such as `[x>=1]`, which some versions escape for rich. The help leaves it out."""
+"""Typer's notation of a minimum, such as `[x>=1]`, which some versions escape for rich. The help
+leaves it out."""
 
 
 _WIDEST = 30
 """Columns for the names in a help. The text of a longer name begins on the next line."""
 
 
-def write_sections(formatter: Any, sections: Mapping[str, Sequence[tuple[str, str]]], *, spacing: int = 2) -> None:
+def write_sections(
+    formatter: Any, sections: Mapping[str, Sequence[tuple[str, str]]], *, spacing: int = 2
+) -> None:
     """Write tables of names and texts. All texts begin in the same column."""
-    widest = min(_WIDEST, max((len(name) for rows in sections.values() for name, _ in rows), default=0))
+    widest = min(
+        _WIDEST, max((len(name) for rows in sections.values() for name, _ in rows), default=0)
+    )
     for title, rows in sections.items():
         if rows:
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(widest), text) for name, text in rows], _WIDEST, spacing)
+                formatter.write_dl(
+                    [(name.ljust(widest), text) for name, text in rows], _WIDEST, spacing
+                )
 
 
 class Command(TyperCommand):
@@ -49,16 +58,21 @@ class Command(TyperCommand):
         return ["[OPTIONS]", *(_metavar(param) for param in self._arguments(ctx))]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        arguments = [(re.sub(r"[][]", "", _metavar(param)), param.help or "") for param in self._arguments(ctx)]
+        arguments = [
+            (re.sub(r"[][]", "", _metavar(param)), param.help or "")
+            for param in self._arguments(ctx)
+        ]
         options = [
             (record[0], _BRACKETS.sub("", record[1]).replace("\\[", "["))
             for param in self.get_params(ctx)
-            if param.param_type_name == "option" and (record := param.get_help_record(ctx)) is not None
+            if param.param_type_name == "option"
+            and (record := param.get_help_record(ctx)) is not None
         ]
         write_sections(formatter, {"Arguments": arguments, "Options": options})
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """All arguments after a Python script or `-m MODULE` go to the script, as with `python` and `torchrun`."""
+        """All arguments after a Python script or `-m MODULE` go to the script, as with `python` and
+        `torchrun`."""
         if any(param.name == "arguments" for param in self.params):
             end = self._first_argument(args)
             if end and args[end - 1] == "-m":
@@ -73,14 +87,15 @@ class Command(TyperCommand):
         try:
             rest: list[str] = super().parse_args(ctx, args)
         except Exception as error:
-            if getattr(error, "ctx", ctx) is None:  # then nobody could say whose `--help` tells more
+            # then nobody could say whose `--help` tells more
+            if getattr(error, "ctx", ctx) is None:
                 error.ctx = ctx  # type: ignore[attr-defined]  # of Typer's own errors
             raise
         return rest
 
     def _first_argument(self, args: list[str]) -> int | None:
-        """Return the index of the first word in `args` that is neither an option nor an option's value. Return None if
-        no such word exists, or if `--` comes before it."""
+        """Return the index of the first word in `args` that is neither an option nor an option's
+        value. Return None if no such word exists, or if `--` comes before it."""
         options: list[Any] = [param for param in self.params if param.param_type_name == "option"]
         with_value = {name for option in options if not option.is_flag for name in option.opts}
         index = 0
@@ -93,9 +108,15 @@ class Command(TyperCommand):
         return None
 
     def _refuse_misplaced(self, script: str, words: list[str]) -> None:
-        """Refuse options of this command among the `words` after `script`, unless the script's text contains their
-        names. Otherwise `submit train.py --dry-run` would pass the option to the script and send the job."""
-        own = {name for param in self.params for name in (*param.opts, *param.secondary_opts) if name[0] == "-"}
+        """Refuse options of this command among the `words` after `script`, unless the script's text
+        contains their names. Otherwise `submit train.py --dry-run` would pass the option to the
+        script and send the job."""
+        own = {
+            name
+            for param in self.params
+            for name in (*param.opts, *param.secondary_opts)
+            if name[0] == "-"
+        }
         options = [word.partition("=")[0] for word in words]
         own_options = [name for name in options if name in own]
         if not own_options:
@@ -104,16 +125,23 @@ class Command(TyperCommand):
         from cloudtrain.job.syntax import script_file
 
         try:
-            text = read_bytes(script_file(script, lambda path: Path(path).is_file(), "src") or "").decode(
-                "utf-8", "replace"
-            )
+            text = read_bytes(
+                script_file(script, lambda path: Path(path).is_file(), "src") or ""
+            ).decode("utf-8", "replace")
         except OSError:  # reported when the job is made
             return
         for name in own_options:
-            pattern = rf"\b{name[2:].replace('-', '[-_]')}\b" if name.startswith("--") else rf"[\"']{name}[\"']"
+            pattern = (
+                rf"\b{name[2:].replace('-', '[-_]')}\b"
+                if name.startswith("--")
+                else rf"[\"']{name}[\"']"
+            )
             if not re.search(pattern, text):
                 message = f"`{name}` comes after `{script}`, which has no such option"
-                hint = f"write `{name}` before `{script}`, or add `--` after `{script}` to pass it to the script"
+                hint = (
+                    f"write `{name}` before `{script}`, or add `--` after `{script}` to pass "
+                    "it to the script"
+                )
                 raise UsageError(message, hint=hint, code="CT902")
 
     def _arguments(self, ctx: Any) -> list[Any]:
@@ -128,7 +156,8 @@ PROGRAM = "cloudtrain"
 
 
 def new_group(*, needs_command: bool = False, **more: Any) -> typer.Typer:
-    """Return a command that has commands of its own, and needs one of them or not. `more` is for Typer."""
+    """Return a command that has commands of its own, and needs one of them or not. `more` is for
+    Typer."""
     return typer.Typer(
         rich_markup_mode=None, context_settings=CONTEXT, invoke_without_command=not needs_command,
         pretty_exceptions_enable=False, **{"add_completion": False, **more},
@@ -143,7 +172,8 @@ def refuse_flag(ctx: Any, flag: str | None) -> None:
 
 
 class CommandRow(NamedTuple):
-    """The section and the summary of a command in the root help, and its module in `cloudtrain.cli.commands`."""
+    """The section and the summary of a command in the root help, and its module in
+    `cloudtrain.cli.commands`."""
 
     section: str
     module: str
@@ -152,11 +182,17 @@ class CommandRow(NamedTuple):
 
 COMMANDS = {
     "submit": CommandRow("Send a job", "submit", "Check a job, send it, and follow its run."),
-    "plan": CommandRow("Send a job", "plan", "Show exactly what `submit` would send, without sending it."),
+    "plan": CommandRow(
+        "Send a job", "plan", "Show exactly what `submit` would send, without sending it."
+    ),
     "check": CommandRow("Send a job", "plan", "Check a job for mistakes before it costs money."),
     "explain": CommandRow("Send a job", "plan", "Explain a finding or an error by its code."),
-    "instances": CommandRow("Send a job", "instances", "List instance types, or the nodes of a cluster."),
-    "rehearse": CommandRow("Send a job", "rehearse", "Rehearse a preemption locally: interrupt, resume, compare."),
+    "instances": CommandRow(
+        "Send a job", "instances", "List instance types, or the nodes of a cluster."
+    ),
+    "rehearse": CommandRow(
+        "Send a job", "rehearse", "Rehearse a preemption locally: interrupt, resume, compare."
+    ),
     "ps": CommandRow("Follow runs", "ps", "List runs, the newest first."),
     "queue": CommandRow("Follow runs", "queue", "List, move and drop the runs in a queue."),
     "status": CommandRow("Follow runs", "ps", "Show the state of a run and why it failed."),
@@ -164,24 +200,39 @@ COMMANDS = {
     "wait": CommandRow("Follow runs", "ps", "Wait until a run has ended."),
     "stop": CommandRow("Follow runs", "ps", "Stop runs gracefully."),
     "trials": CommandRow("Follow runs", "past", "List the trials of a sweep."),
-    "continue": CommandRow("Follow runs", "submit", "Continue a sweep, with more trials if you like."),
-    "download": CommandRow("Follow runs", "ps", "Copy what a run wrote: model, outputs, checkpoint, logs."),
-    "show": CommandRow("Look back", "past", "Show what was sent: the job, the request and the source."),
-    "diff": CommandRow("Look back", "past", "Compare two runs, jobs or plans: fields, request and code."),
-    "rerun": CommandRow("Look back", "submit", "Submit a run again with the same code and request."),
+    "continue": CommandRow(
+        "Follow runs", "submit", "Continue a sweep, with more trials if you like."
+    ),
+    "download": CommandRow(
+        "Follow runs", "ps", "Copy what a run wrote: model, outputs, checkpoint, logs."
+    ),
+    "show": CommandRow(
+        "Look back", "past", "Show what was sent: the job, the request and the source."
+    ),
+    "diff": CommandRow(
+        "Look back", "past", "Compare two runs, jobs or plans: fields, request and code."
+    ),
+    "rerun": CommandRow(
+        "Look back", "submit", "Submit a run again with the same code and request."
+    ),
     "code": CommandRow("Look back", "past", "Write the code of a run into a folder."),
     "cost": CommandRow("Look back", "past", "Sum the costs of runs by job, month, target or tag."),
     "recover": CommandRow("Follow runs", "submit", "Clean up after interrupted submissions."),
     "rm": CommandRow("Follow runs", "queue", "Remove ended runs from this machine."),
-    "prune": CommandRow("Follow runs", "queue", "Remove old, failed or large runs, and keep the best."),
-    "environments": CommandRow("Look back", "environments", "List and remove environments; lock requirements."),
+    "prune": CommandRow(
+        "Follow runs", "queue", "Remove old, failed or large runs, and keep the best."
+    ),
+    "environments": CommandRow(
+        "Look back", "environments", "List and remove environments; lock requirements."
+    ),
     "init": CommandRow("Start", "start", "Write a first job file."),
     "adopt": CommandRow("Start", "adopt", "Convert a training job of another tool to a job file."),
     "scripts": CommandRow("Start", "start", "List, show and copy the bundled training scripts."),
     "schema": CommandRow("Start", "start", "Print the JSON Schema of a job file, for editors."),
     "doctor": CommandRow("Start", "doctor", "Show what works on this machine and what is missing."),
 }
-"""The commands in the order of the help. Tests compare each summary with the help of its command."""
+"""The commands in the order of the help. Tests compare each summary with the help of its
+command."""
 
 
 class LazyGroup(TyperGroup):
@@ -194,8 +245,15 @@ class LazyGroup(TyperGroup):
         return load_command(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            raise UsageError(f"there is no command `{args[0]}`", hint=_nearest_command(args[0], args[1:]))
+        if (
+            args
+            and args[0] not in COMMANDS
+            and not args[0].startswith("-")
+            and not ctx.resilient_parsing
+        ):
+            raise UsageError(
+                f"there is no command `{args[0]}`", hint=_nearest_command(args[0], args[1:])
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
@@ -227,11 +285,14 @@ def _our_exit_codes() -> Iterator[None]:
 
 
 def load_command(name: str) -> Any:
-    """Return the command `name` as an object that Typer runs. Its help text is its function's docstring."""
+    """Return the command `name` as an object that Typer runs. Its help text is its function's
+    docstring."""
     from cloudtrain.system.processes import without_pydantic_plugins
 
     without_pydantic_plugins()
-    command = getattr(import_module(f"cloudtrain.cli.commands.{COMMANDS[name].module}"), f"{name}_command")
+    command = getattr(
+        import_module(f"cloudtrain.cli.commands.{COMMANDS[name].module}"), f"{name}_command"
+    )
     group = command if isinstance(command, typer.Typer) else new_group()
     if group is not command:
         group.command(name, cls=Command)(command)
@@ -241,10 +302,13 @@ def load_command(name: str) -> Any:
 
 
 def run_command(args: Sequence[str]) -> int:
-    """Run one command line and return its exit code. A traceback is shown only with CLOUDTRAIN_DEBUG=1."""
+    """Run one command line and return its exit code. A traceback is shown only with
+    CLOUDTRAIN_DEBUG=1."""
 
     def run() -> int:
-        return guarded(lambda: built(app).main(args=list(args), prog_name=PROGRAM, standalone_mode=False))
+        return guarded(
+            lambda: built(app).main(args=list(args), prog_name=PROGRAM, standalone_mode=False)
+        )
 
     if os.environ.get(COMPLETION_VARIABLE) == "complete_bash":
         return with_whole_words(run)
@@ -266,11 +330,14 @@ def _print_version(is_asked: bool) -> None:
 def root(
     ctx: typer.Context,
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
-    """Run one distributed training job on this machine, on Amazon SageMaker, on Azure Machine Learning and
-    on a Slurm cluster.
+    """Run one distributed training job on this machine, on Amazon SageMaker, on Azure Machine
+    Learning and on a Slurm cluster.
 
     \b
     Try it on this machine:
@@ -297,8 +364,8 @@ _OF_ONE = ("submit", "plan", "check", "status", "logs", "stop", "download", "wai
 
 
 def _nearest_command(word: str, rest: Sequence[str]) -> str:
-    """Return a hint that names the command to type instead of the unknown `word`. The hint repeats the arguments
-    `rest` if that command takes the same arguments."""
+    """Return a hint that names the command to type instead of the unknown `word`. The hint repeats
+    the arguments `rest` if that command takes the same arguments."""
     if word.endswith(".py"):
         return f"did you mean {typed(PROGRAM, 'submit', word, *rest)}?"
     if word.endswith((".yaml", ".yml", ".toml", ".json")) or word.startswith("bundled:"):
@@ -308,25 +375,35 @@ def _nearest_command(word: str, rest: Sequence[str]) -> str:
     if word == "resume":
         name = rest[0] if rest else "NAME"
         return (
-            f"{typed(PROGRAM, 'rerun', name)} sends a run again, {typed(PROGRAM, 'continue', name)} continues a sweep; "
-            f"`{PROGRAM} rehearse job.yaml` tests locally that your script resumes from its checkpoint"
+            f"{typed(PROGRAM, 'rerun', name)} sends a run again, "
+            f"{typed(PROGRAM, 'continue', name)} continues a sweep; "
+            f"`{PROGRAM} rehearse job.yaml` tests locally that your script resumes from its "
+            "checkpoint"
         )
     command = commands_elsewhere().get(word)
     if command is not None:
-        same = rest if command in _OF_ONE and not any(argument.startswith("-") for argument in rest) else ()
+        same = (
+            rest
+            if command in _OF_ONE and not any(argument.startswith("-") for argument in rest)
+            else ()
+        )
         return f"did you mean {typed(PROGRAM, command, *same)}?"
     near = did_you_mean(word, COMMANDS) or ""
     return near if near.startswith("did you mean") else f"see `{PROGRAM} --help`"
 
 
-# Completion of words with colons in bash. bash passes `bundled:dig` as three words and replaces only the last one.
+# Completion of words with colons in bash. bash passes `bundled:dig` as three words and replaces
+# only the last one.
 
 _WORDS, _INDEX = "COMP_WORDS", "COMP_CWORD"
 
 
-def with_whole_words(complete: Callable[[], int], environ: MutableMapping[str, str] = os.environ) -> int:
-    """Join the words that bash split at colons, run `complete`, and return its exit code. The completions are printed
-    without the part up to the last colon, because bash keeps this part on the command line."""
+def with_whole_words(
+    complete: Callable[[], int], environ: MutableMapping[str, str] = os.environ
+) -> int:
+    """Join the words that bash split at colons, run `complete`, and return its exit code. The
+    completions are printed without the part up to the last colon, because bash keeps this part on
+    the command line."""
     prefix = _join_colons(environ)
     if not prefix:
         return complete()
@@ -336,13 +413,16 @@ def with_whole_words(complete: Callable[[], int], environ: MutableMapping[str, s
             code = complete()
     except SystemExit as error:  # how Typer ends a completion
         code = int(error.code or 0)
-    sys.stdout.writelines(f"{answer.removeprefix(prefix)}\n" for answer in answers.getvalue().splitlines() if answer)
+    sys.stdout.writelines(
+        f"{answer.removeprefix(prefix)}\n" for answer in answers.getvalue().splitlines() if answer
+    )
     return code
 
 
 def _join_colons(environ: MutableMapping[str, str]) -> str:
-    """Join the words that bash split at colons, by changing bash's variables in `environ`. Return the part of the word
-    at the cursor up to and including its last colon: `bundled:` for `bundled:dig`; an empty string without a colon."""
+    """Join the words that bash split at colons, by changing bash's variables in `environ`. Return
+    the part of the word at the cursor up to and including its last colon: `bundled:` for
+    `bundled:dig`; an empty string without a colon."""
     words, index = environ.get(_WORDS, "").split(), environ.get(_INDEX, "")
     if ":" not in words or not index.isdecimal():
         return ""

@@ -22,20 +22,25 @@ EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141
 
 _MOST_SHOWN = 20
-"""The most errors that are printed at once. If there are more, the first ones are usually the cause of the others."""
+"""The most errors that are printed at once. If there are more, the first ones are usually the cause
+of the others."""
 
 _SHOWN = 40
 """The most characters of a long name that a message shows."""
 
-_BadCommandLine: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
-"""The base class of Typer's errors about the command line. Its module differs between Typer's versions."""
+_BadCommandLine: Any = next(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError"
+)
+"""The base class of Typer's errors about the command line. Its module differs between Typer's
+versions."""
 
 
 COMPLETION_VARIABLE = "_CLOUDTRAIN_COMPLETE"
 """Set by the shell when it asks for completions, while the user is in the middle of a line."""
 
 WORDS = "cloudtrain.words"
-"""The key under which Typer's context keeps the words of the command line, for the hint of an error."""
+"""The key under which Typer's context keeps the words of the command line, for the hint of an
+error."""
 
 
 def guarded(command: Callable[[], object]) -> int:
@@ -61,7 +66,8 @@ def _run(command: Callable[[], object]) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         raise
-    except Exception as error:  # noqa: BLE001 - the last line of defence, which says what to do about it
+    # the last line of defence, which says what to do about it
+    except Exception as error:  # noqa: BLE001
         mistake = _found_by_the_system(error)
         if mistake is None:
             return _report_defect(error)
@@ -71,7 +77,8 @@ def _run(command: Callable[[], object]) -> int:
 
 
 def report(error: CloudtrainError) -> None:
-    """Print an error to stderr: a block for each problem, and the number of problems if there are several."""
+    """Print an error to stderr: a block for each problem, and the number of problems if there are
+    several."""
     from cloudtrain.plans.document import Document, Text
 
     notices = list(_notices(error))
@@ -83,7 +90,8 @@ def _notices(error: CloudtrainError) -> Iterator[Any]:
     from cloudtrain.plans.document import Notice
 
     if isinstance(error, PreflightError):
-        yield from (finding.notice() for finding in error.findings)  # type: ignore[attr-defined]  # layer 0 cannot name it
+        # layer 0 cannot name it
+        yield from (finding.notice() for finding in error.findings)  # type: ignore[attr-defined]
         return
     for problem in error.problems[:_MOST_SHOWN]:
         hint = problem.hint or more_about(problem.code)
@@ -91,7 +99,8 @@ def _notices(error: CloudtrainError) -> Iterator[Any]:
 
 
 def _end(error: CloudtrainError, levels: Sequence[str]) -> str:
-    """A `PreflightError` ends with the number of findings and a hint, any other with the number of several problems."""
+    """A `PreflightError` ends with the number of findings and a hint, any other with the number of
+    several problems."""
     if isinstance(error, PreflightError):
         return "\n".join(filter(None, (f"{_count(error, levels)}; nothing was sent", error.hint)))
     count = len(error.problems)
@@ -100,9 +109,12 @@ def _end(error: CloudtrainError, levels: Sequence[str]) -> str:
 
 
 def _count(error: CloudtrainError, levels: Sequence[str]) -> str:
-    """Return how often each level occurs, as a text such as `5 errors in job.yaml` or `1 error, 2 warnings`."""
+    """Return how often each level occurs, as a text such as `5 errors in job.yaml` or `1 error, 2
+    warnings`."""
     counts = {level: levels.count(level) for level in dict.fromkeys(levels)}
-    text = ", ".join(f"{count} {level}{'s' if count > 1 else ''}" for level, count in counts.items())
+    text = ", ".join(
+        f"{count} {level}{'s' if count > 1 else ''}" for level, count in counts.items()
+    )
     files = {problem.file for problem in error.problems if problem.file}
     return text + (f" in {files.pop()}" if len(files) == 1 else "")
 
@@ -132,30 +144,44 @@ def _in_our_words(error: Any) -> UsageError:
 
 
 _LIKENESS = 0.75
-"""How alike an unknown option is to the one that was probably meant, where it may also be an option of the script."""
+"""How alike an unknown option is to the one that was probably meant, where it may also be an option
+of the script."""
 
 
 def _field_hint(option: str, ctx: Any) -> str | None:
-    """Return a hint for an option that the command does not have, such as `--epochs 3`: the `--set` for the field of
-    the job with this name, or else for a hyperparameter. None for a short option."""
+    """Return a hint for an option that the command does not have, such as `--epochs 3`: the `--set`
+    for the field of the job with this name, or else for a hyperparameter. None for a short
+    option."""
     if not option.startswith("--"):
         return None
     words = [*ctx.meta.get(WORDS, ()), ""]
-    given = next(((word, after) for word, after in pairwise(words) if word.partition("=")[0] == option), (option, ""))
-    value = given[0].partition("=")[2] or (given[1] if not given[1].startswith("--") else "") or "true"
+    given = next(
+        ((word, after) for word, after in pairwise(words) if word.partition("=")[0] == option),
+        (option, ""),
+    )
+    value = (
+        given[0].partition("=")[2] or (given[1] if not given[1].startswith("--") else "") or "true"
+    )
     name = option.removeprefix("--")
     field = name.replace("-", "_")
-    from cloudtrain.cli.options import fields  # a command without a mistake need not read the options
+    # a command without a mistake need not read the options
+    from cloudtrain.cli.options import fields
 
     if f"{field}=" in fields(""):
         return f"to change this field of the job, write {typed('--set', f'{field}={value}')}"
-    return f"for an option of your script, write {typed('--set', f'hyperparameters.{name}={value}')}"
+    return (
+        f"for an option of your script, write {typed('--set', f'hyperparameters.{name}={value}')}"
+    )
 
 
 _SAID = {
     r"Value error, ": "",
-    r": Input should be a valid integer.*|: (`.*`) is not a valid int(?:eger)?( range)?$": ": it is not a whole number",
-    r": Input should be a valid number.*|: (`.*`) is not a valid float( range)?$": ": it is not a number",
+    r": Input should be a valid integer.*|: (`.*`) is not a valid int(?:eger)?( range)?$": (
+        ": it is not a whole number"
+    ),
+    r": Input should be a valid number.*|: (`.*`) is not a valid float( range)?$": (
+        ": it is not a number"
+    ),
     r": Input should be greater than or equal to (\S+)$": r": it must be at least \1",
     r": \S+ is not in the range x>=(\S+)$": r": it must be at least \1",
 }
@@ -163,34 +189,55 @@ _SAID = {
 
 
 def _value_hint(error: Any, text: str) -> str | None:
-    flag = next((name for name in getattr(getattr(error, "param", None), "opts", ()) if name.startswith("--")), None)
+    flag = next(
+        (
+            name
+            for name in getattr(getattr(error, "param", None), "opts", ())
+            if name.startswith("--")
+        ),
+        None,
+    )
     if flag is None:
         return None
     value, isnt, options = text.partition(" is not one of ")
     if isnt:
-        return did_you_mean(value.rpartition("`: ")[2].strip("`"), re.findall(r"`([^`]+)`", options))
+        return did_you_mean(
+            value.rpartition("`: ")[2].strip("`"), re.findall(r"`([^`]+)`", options)
+        )
     least = re.search(r"it must be at least (\S+)$", text)
     if least:
         return f"write `{flag} {least[1]}` or more"
     return (
-        f"write for example `{flag} 1`" if text.endswith(("it is not a whole number", "it is not a number")) else None
+        f"write for example `{flag} 1`"
+        if text.endswith(("it is not a whole number", "it is not a number"))
+        else None
     )
 
 
 def _options(ctx: Any) -> list[str]:
-    names = [name for param in ctx.command.get_params(ctx) for name in (*param.opts, *param.secondary_opts)]
+    names = [
+        name
+        for param in ctx.command.get_params(ctx)
+        for name in (*param.opts, *param.secondary_opts)
+    ]
     return [name for name in names if name.startswith("--")]
 
 
 def _found_by_the_system(error: Exception) -> UsageError | None:
-    """Convert an OSError that the user caused, such as a path that is too long. Return None for other errors."""
+    """Convert an OSError that the user caused, such as a path that is too long. Return None for
+    other errors."""
     if not isinstance(error, OSError):
         return None
     if error.errno == errno.ENAMETOOLONG:
         longest = max(os.fsdecode(error.filename or "").split("/"), key=len)
-        message = f"a path is too long for this machine: `{longest[:_SHOWN]}{'...' if longest[_SHOWN:] else ''}`"
+        message = (
+            "a path is too long for this machine: "
+            f"`{longest[:_SHOWN]}{'...' if longest[_SHOWN:] else ''}`"
+        )
         return UsageError(
-            message, hint="a name in a path can have at most 255 bytes, the whole path 4096", code="CT906"
+            message,
+            hint="a name in a path can have at most 255 bytes, the whole path 4096",
+            code="CT906",
         )
     try:
         Path.cwd()
@@ -215,11 +262,14 @@ def _report_defect(error: Exception) -> int:
 
     what = " ".join(f"{type(error).__name__}: {error}".split())
     package = plugin_of(error)
-    whose, them = ("cloudtrain", "") if package is None else (f"the package `{package}`", " to its authors")
+    whose, them = (
+        ("cloudtrain", "") if package is None else (f"the package `{package}`", " to its authors")
+    )
     report(
         CloudtrainError(
             f"this is a defect in {whose}, not a mistake of yours: {what}",
-            hint=f"run the command again with `CLOUDTRAIN_DEBUG=1` in front, and report the traceback{them} with the "
+            hint="run the command again with `CLOUDTRAIN_DEBUG=1` in front, and report the "
+            f"traceback{them} with the "
             "output of `cloudtrain doctor`",
             code="CT900",
         )

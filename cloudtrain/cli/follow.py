@@ -1,5 +1,5 @@
-"""Following a run: its output as it appears, and its metrics as a live view on a terminal. Ctrl-C does not stop the
-run."""
+"""Following a run: its output as it appears, and its metrics as a live view on a terminal. Ctrl-C
+does not stop the run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 
 _WORDS = {
-    LogLevel.warning: r"\b(?:WARN|WARNING|ERROR|CRITICAL|FATAL)\b|\b\w*(?:Warning|Error|Exception)\b:",
+    LogLevel.warning: (
+        r"\b(?:WARN|WARNING|ERROR|CRITICAL|FATAL)\b|\b\w*(?:Warning|Error|"
+        r"Exception)\b:"
+    ),
     LogLevel.error: r"\b(?:ERROR|CRITICAL|FATAL)\b|\b\w*(?:Error|Exception)\b:",
 }
 """The levels as Python's logging, warnings and exceptions write them."""
@@ -65,7 +68,9 @@ class Selection(NamedTuple):
                 yield line
 
 
-def _is_grave(line: LogLine, level: LogLevel, open_tracebacks: set[tuple[int, int | None, str]]) -> bool:
+def _is_grave(
+    line: LogLine, level: LogLevel, open_tracebacks: set[tuple[int, int | None, str]]
+) -> bool:
     source = (line.instance, line.rank, line.stream)
     if _TRACEBACK in line.text:
         open_tracebacks.add(source)
@@ -81,19 +86,27 @@ def pattern_of(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        hint = f"to search for the text itself, put a backslash before special characters: `{re.escape(text)}`"
-        raise UsageError(f"`{text}` is not a regular expression: {error}", hint=hint, code="CT901") from None
+        hint = (
+            "to search for the text itself, put a backslash before special characters: "
+            f"`{re.escape(text)}`"
+        )
+        raise UsageError(
+            f"`{text}` is not a regular expression: {error}", hint=hint, code="CT901"
+        ) from None
 
 
 def instance_number(text: str) -> int:
-    """Return the number of an instance, counted from 0. The text is that number, or a host name of SageMaker such as
-    `algo-1`, which is instance 0."""
+    """Return the number of an instance, counted from 0. The text is that number, or a host name of
+    SageMaker such as `algo-1`, which is instance 0."""
     host = text.removeprefix("algo-")
     if re.fullmatch("[0-9]{1,9}", host) and (host == text or int(host) > 0):
         return int(host) - (host != text)
     raise UsageError(
         f"`{text}` is not a valid instance",
-        hint="write the instance's number, counted from 0, or on SageMaker its host name, such as `algo-1`",
+        hint=(
+            "write the instance's number, counted from 0, or on SageMaker its host name, such "
+            "as `algo-1`"
+        ),
     )
 
 
@@ -105,15 +118,23 @@ def exit_code(status: RunStatus) -> int:
 
 
 def report_end(
-    run: Run, status: RunStatus, metrics: Mapping[str, float] | None = None, printed: Iterable[str] = ()
+    run: Run,
+    status: RunStatus,
+    metrics: Mapping[str, float] | None = None,
+    printed: Iterable[str] = (),
 ) -> None:
-    """Print on stderr how the run ended and what to type next. The last lines of its output are left out if they are
-    among the lines `printed` before."""
+    """Print on stderr how the run ended and what to type next. The last lines of its output are
+    left out if they are among the lines `printed` before."""
     if status.state in (RunState.FAILED, RunState.LOST):
         is_known = {line.rstrip() for line in status.details} <= {line.rstrip() for line in printed}
         _report_failure(run, replace(status, details=()) if is_known else status)
         return
-    if status.state is RunState.STOPPED and status.started is None and status.reason and not run.is_sweep:
+    if (
+        status.state is RunState.STOPPED
+        and status.started is None
+        and status.reason
+        and not run.is_sweep
+    ):
         say(f"`{run.name}` was stopped: {status.reason}")
         return  # no process has started, so there is nothing to read or download
 
@@ -128,7 +149,11 @@ def report_end(
     fetch = typed("cloudtrain", "download", run.name, folder) if folder else ""
     if work:
         them = "it" if len(work) == 1 else "them"
-        copy = "" if folder == "work/" else f"; {typed('cloudtrain', 'download', run.name, 'work/')} copies {them}"
+        copy = (
+            ""
+            if folder == "work/"
+            else f"; {typed('cloudtrain', 'download', run.name, 'work/')} copies {them}"
+        )
         say(_words_of(work) + copy)
         keep = "pass the script the folder '${{outputs.model}}', or save in `runtime.model_dir()`"
         say(f"a cloud would lose {them}: {keep}")
@@ -137,7 +162,8 @@ def report_end(
 
 
 def _best_trial(run: Run, status: RunStatus) -> Run | None:
-    """Return the run of a sweep's best trial, whose files `download` copies; None if there is none."""
+    """Return the run of a sweep's best trial, whose files `download` copies; None if there is
+    none."""
     best = status.metrics.get("best_trial")
     with suppress(CloudtrainError):
         return None if best is None else cast("SweepRun", run).trial(int(best))
@@ -145,15 +171,21 @@ def _best_trial(run: Run, status: RunStatus) -> Run | None:
 
 
 def _of_sweep(status: RunStatus) -> str:
-    """Return the summary of a sweep: `trial 7 is the best, accuracy 0.97; 2 of 40 trials failed`."""
-    values = [f"{name} {number(value)}" for name, value in status.metrics.items() if name not in OF_A_SWEEP]
+    """Return the summary of a sweep: `trial 7 is the best, accuracy 0.97; 2 of 40 trials
+    failed`."""
+    values = [
+        f"{name} {number(value)}"
+        for name, value in status.metrics.items()
+        if name not in OF_A_SWEEP
+    ]
     best = status.metrics.get("best_trial")
     words = [f"trial {int(best)} is the best, {values[0]}"] if best is not None and values else []
     return "; ".join([*words, *([status.reason] if status.reason else [])])
 
 
 _JOINING = r"\b(init_process_group|set_device)\("
-"""A line of a traceback in which a script begins to work with others. It does so if it finds the variable RANK."""
+"""A line of a traceback in which a script begins to work with others. It does so if it finds the
+variable RANK."""
 
 
 def _report_failure(run: Run, status: RunStatus) -> None:
@@ -164,8 +196,14 @@ def _report_failure(run: Run, status: RunStatus) -> None:
     if run.is_sweep and f"continue {run.name}" in reason:  # its driver failed, not its trials
         hint = f"{typed('cloudtrain', 'trials', run.name)} lists its trials"
     elif run.is_sweep:
-        hint = f"{typed('cloudtrain', 'logs', run.name, '--trial', '1')} prints the whole output of its first trial"
-    elif any(re.search(_JOINING, line) for line in run.last_status.details) and _distribution_of(run) != "none":
+        hint = (
+            f"{typed('cloudtrain', 'logs', run.name, '--trial', '1')} prints the whole "
+            "output of its first trial"
+        )
+    elif (
+        any(re.search(_JOINING, line) for line in run.last_status.details)
+        and _distribution_of(run) != "none"
+    ):
         hint += "; `--set distribution.type=none` runs the script in one process, as `python` does"
     message = f"`{run.name}` {word}{_after(status)}{reason}"
     show(Document([Notice("error", message, details=status.details, hint=hint)]), sys.stderr)
@@ -178,7 +216,11 @@ def _distribution_of(run: Run) -> str:
 
 
 def _after(status: RunStatus) -> str:
-    return f" after {duration_of(status)}" if status.started is not None and status.ended is not None else ""
+    return (
+        f" after {duration_of(status)}"
+        if status.started is not None and status.ended is not None
+        else ""
+    )
 
 
 def _working_files(run: Run) -> dict[str, Path]:
@@ -190,22 +232,38 @@ def _working_files(run: Run) -> dict[str, Path]:
 
 
 def _words_of(work: Mapping[str, Path]) -> str:
-    """Return a line with the number of working files and the name of the largest one, which may be the model."""
+    """Return a line with the number of working files and the name of the largest one, which may be
+    the model."""
     sizes = {name: file.stat().st_size for name, file in work.items() if file.exists()}
     largest = max(sizes, key=sizes.__getitem__, default="")
-    count = "1 file" if len(sizes) == 1 else f"{len(sizes)} files ({format_size(sum(sizes.values()))})"
-    description = f"{'' if len(sizes) == 1 else 'the largest is '}`{largest}`, {format_size(sizes.get(largest, 0))}"
+    count = (
+        "1 file" if len(sizes) == 1 else f"{len(sizes)} files ({format_size(sum(sizes.values()))})"
+    )
+    description = (
+        f"{'' if len(sizes) == 1 else 'the largest is '}`{largest}`, "
+        f"{format_size(sizes.get(largest, 0))}"
+    )
     return f"the script wrote {count} into its working folder: {description}"
 
 
 def _downloads_of(run: Run, status: RunStatus, *, has_work: bool) -> str:
-    """Return the folder to suggest for download: the checkpoint, the model, an output, or the working files; empty
-    where a run of this machine wrote no file."""
+    """Return the folder to suggest for download: the checkpoint, the model, an output, or the
+    working files; empty where a run of this machine wrote no file."""
     outputs = run.written
     is_stopped = status.state is RunState.STOPPED
-    output = "checkpoint" if is_stopped else "model" if not outputs or "model" in outputs else next(iter(outputs))
+    output = (
+        "checkpoint"
+        if is_stopped
+        else "model"
+        if not outputs or "model" in outputs
+        else next(iter(outputs))
+    )
     if (run.directory or Path("-")).is_dir() and not _has_files(outputs.get(output, "")):
-        full = [name for name in outputs if re.match("model|outputs|checkpoint", name) and _has_files(outputs[name])]
+        full = [
+            name
+            for name in outputs
+            if re.match("model|outputs|checkpoint", name) and _has_files(outputs[name])
+        ]
         output = "work/" if has_work else next(iter(full), "")
     return f"{output}/" if output in ("checkpoint", "model") else output
 
@@ -216,13 +274,16 @@ def _has_files(folder: str) -> bool:
 
 
 def follow(run: Run, *, as_json: bool = False, skip: int = 0) -> int:
-    """Follow a run to its end and return the exit code. With `as_json`, print only the final status on stdout. The
-    first `skip` lines of output are not printed."""
+    """Follow a run to its end and return the exit code. With `as_json`, print only the final status
+    on stdout. The first `skip` lines of output are not printed."""
     stream = sys.stderr if as_json else sys.stdout
     with outlived_by(run, KeyboardInterrupt, OutputError, BrokenPipeError):
         form = LineFormat(prefix=not run.is_sweep)
         metrics, printed = _print(
-            run, lambda watch: _fold_traces(islice(run.logs(follow=True, on_status=watch), skip, None)), form, stream
+            run,
+            lambda watch: _fold_traces(islice(run.logs(follow=True, on_status=watch), skip, None)),
+            form,
+            stream,
         )
         status = run.wait()
     if as_json:
@@ -233,7 +294,8 @@ def follow(run: Run, *, as_json: bool = False, skip: int = 0) -> int:
 
 
 def lines_so_far(run: Run) -> int:
-    """The lines of output of a sweep before it continues; 0 for other runs, whose output starts anew."""
+    """The lines of output of a sweep before it continues; 0 for other runs, whose output starts
+    anew."""
     return sum(1 for _ in run.logs()) if run.is_sweep else 0
 
 
@@ -247,11 +309,14 @@ def print_logs(
     tail: int | None,
     selection: Selection,
 ) -> int:
-    """Print a run's output on stdout (with `follow`, until the run ends) and return the exit code. `tail` is the
-    number of newest lines to print, among the lines that match `selection`; None for all."""
+    """Print a run's output on stdout (with `follow`, until the run ends) and return the exit code.
+    `tail` is the number of newest lines to print, among the lines that match `selection`; None for
+    all."""
 
     def selected(*, follow: bool = False, on_status: OnStatus = None) -> Iterator[LogLine]:
-        return selection.of(run.logs(follow=follow, rank=rank, instance=instance, on_status=on_status))
+        return selection.of(
+            run.logs(follow=follow, rank=rank, instance=instance, on_status=on_status)
+        )
 
     with outlived_by(run, KeyboardInterrupt):
         if not follow:
@@ -262,12 +327,27 @@ def print_logs(
                 if not first:
                     words = [f"of rank {rank}"] if rank is not None else []
                     words += [f"of instance {instance}"] if instance is not None else []
-                    say(" ".join([f"`{run.name}` has no output", *words, *(() if run.state.is_final else ("yet",))]))
-            _write(lines if tail is None else deque(lines, maxlen=min(tail, sys.maxsize)), form, sys.stdout)
+                    say(
+                        " ".join(
+                            [
+                                f"`{run.name}` has no output",
+                                *words,
+                                *(() if run.state.is_final else ("yet",)),
+                            ]
+                        )
+                    )
+            _write(
+                lines if tail is None else deque(lines, maxlen=min(tail, sys.maxsize)),
+                form,
+                sys.stdout,
+            )
             return 0
         skip = 0 if tail is None else max(0, sum(1 for _ in selected()) - tail)
         metrics, printed = _print(
-            run, lambda watch: islice(selected(follow=True, on_status=watch), skip, None), form, sys.stdout
+            run,
+            lambda watch: islice(selected(follow=True, on_status=watch), skip, None),
+            form,
+            sys.stdout,
         )
         if not form.as_json:
             report_end(run, run.wait(), metrics, printed)
@@ -275,8 +355,8 @@ def print_logs(
 
 
 def _queue_news(name: str) -> Callable[[RunStatus], None]:
-    """Return a function that reports on stderr when the place of the run `name` in the queue changes, and when the run
-    leaves the queue and starts."""
+    """Return a function that reports on stderr when the place of the run `name` in the queue
+    changes, and when the run leaves the queue and starts."""
     before: int | None = None
 
     def tell(status: RunStatus) -> None:
@@ -292,8 +372,9 @@ def _queue_news(name: str) -> Callable[[RunStatus], None]:
 
 
 def _fold_traces(lines: Iterable[LogLine]) -> Iterator[LogLine]:
-    """Yield the lines without the traceback that a launcher prints when one of its ranks has failed. The report at the
-    end of the run names the reason, and `logs` prints the whole traceback."""
+    """Yield the lines without the traceback that a launcher prints when one of its ranks has
+    failed. The report at the end of the run names the reason, and `logs` prints the whole
+    traceback."""
     failing = set()
     for line in lines:
         if line.rank is None and line.text.startswith("Traceback (most recent call last)"):
@@ -306,15 +387,17 @@ _FRAME = re.compile(r"(?:\[rank\d+\]: *)?frame #\d+: ")
 
 
 def _without_frames(lines: Iterable[LogLine]) -> Iterator[LogLine]:
-    """Yield the lines without the C++ frames that PyTorch prints, thirty for each process that loses another one."""
+    """Yield the lines without the C++ frames that PyTorch prints, thirty for each process that
+    loses another one."""
     return (line for line in lines if not _FRAME.match(line.text))
 
 
 def _print(
     run: Run, lines_of: Callable[[OnStatus], Iterable[LogLine]], form: LineFormat, stream: TextIO
 ) -> tuple[dict[str, float], Iterable[str]]:
-    """Print lines as they appear. Return the last value of each metric, and the texts of the newest lines. `lines_of`
-    returns the lines; its argument is a function to call with every new status of the run."""
+    """Print lines as they appear. Return the last value of each metric, and the texts of the newest
+    lines. `lines_of` returns the lines; its argument is a function to call with every new status of
+    the run."""
     printed: deque[str] = deque(maxlen=_SCREEN)
 
     def noted(lines: Iterable[LogLine]) -> Iterator[LogLine]:
@@ -325,7 +408,9 @@ def _print(
     if form.as_json or form.raw:
         return _write(noted(lines_of(_queue_news(run.name))), form, stream), printed
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
-        return _write(noted(_without_frames(lines_of(_queue_news(run.name)))), form, stream), printed
+        return _write(
+            noted(_without_frames(lines_of(_queue_news(run.name)))), form, stream
+        ), printed
     with LiveView(form, stream) as live:
         for line in noted(_without_frames(lines_of(live.take_status))):
             live.show(line)
@@ -337,7 +422,8 @@ _SCREEN = 200
 
 
 def _write(lines: Iterable[LogLine], form: LineFormat, stream: TextIO) -> dict[str, float]:
-    """Print and flush every line, so that a pipe's reader gets it at once. Return the last value of each metric."""
+    """Print and flush every line, so that a pipe's reader gets it at once. Return the last value of
+    each metric."""
     latest: dict[str, float] = {}
     metrics = Metrics()
     for line in lines:
@@ -354,7 +440,8 @@ _PAUSE = 0.1
 
 
 def upload_progress() -> Callable[[int, int], None] | None:
-    """The returned function takes the bytes sent and the total; None if stderr is not a terminal."""
+    """The returned function takes the bytes sent and the total; None if stderr is not a
+    terminal."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         return None
     lock, draw_time = threading.Lock(), 0.0

@@ -1,4 +1,5 @@
-"""Conversion of the arguments of a submission to objects of the public API: the job, the target, the plan."""
+"""Conversion of the arguments of a submission to objects of the public API: the job, the target,
+the plan."""
 
 from __future__ import annotations
 
@@ -31,35 +32,45 @@ if TYPE_CHECKING:
     from cloudtrain.plans.plan import Plan
     from cloudtrain.targets.settings import TargetSettings
 
-_OF_THE_JOB = {"instances": "resources.instance_count", "processes_per_instance": "distribution.processes_per_instance"}
+_OF_THE_JOB = {
+    "instances": "resources.instance_count",
+    "processes_per_instance": "distribution.processes_per_instance",
+}
 """Options of the local target, each with the job field that has the same meaning on a cloud."""
 
 _OF_THE_TARGET = (
-    "instances", "processes_per_instance", "max_restarts", "launcher", "python", "build_environment", "grace_period",
+    "instances", "processes_per_instance", "max_restarts", "launcher", "python",
+    "build_environment", "grace_period",
     "emulate", "queue", "priority",
 )  # fmt: skip
-"""Options of the local target. Each is a setting of the same name, except `instances`, which is `instance_count`."""
+"""Options of the local target. Each is a setting of the same name, except `instances`, which is
+`instance_count`."""
 
 _ALSO_ELSEWHERE = ("queue", "priority", "build_environment")
-"""The options that also work on another target whose settings have them, such as one that uses cloudtrain's queue."""
+"""The options that also work on another target whose settings have them, such as one that uses
+cloudtrain's queue."""
 
 
 def job_of(options: SubmitOptions) -> JobFile:
-    """Return the job of a file, of a bundled script, or of a Python script with its arguments. With `--each`, return a
-    sweep that runs the job once for each combination of the values."""
+    """Return the job of a file, of a bundled script, or of a Python script with its arguments. With
+    `--each`, return a sweep that runs the job once for each combination of the values."""
     with worded(options):
         file = _script_job(options) if is_python(options.job) else _file_job(options)
     if options.each:
         return array_of(file, options.each, parallel=options.parallel or 1)
     if options.parallel is not None:
-        hint = "for a sweep, write `--set parallel=4`; for a job, add `--each hyperparameters.seed=1,2,3`"
+        hint = (
+            "for a sweep, write `--set parallel=4`; for a job, add `--each "
+            "hyperparameters.seed=1,2,3`"
+        )
         raise UsageError("`--parallel` needs `--each`", hint=hint, code="CT902")
     return file
 
 
 @contextmanager
 def worded(options: SubmitOptions) -> Iterator[None]:
-    """Let the hints of errors say `--set FIELD=VALUE` if the job is a script, because it has no file."""
+    """Let the hints of errors say `--set FIELD=VALUE` if the job is a script, because it has no
+    file."""
     try:
         yield
     except JobError as error:
@@ -75,7 +86,11 @@ def worded_plan(plan: Plan, options: SubmitOptions) -> Plan:
 
 def _reworded(item: Any, options: SubmitOptions) -> Any:
     """Return a finding or a problem with a hint for a script, if the job is one."""
-    hint = hint_without_file(item.hint, item.path) if item.hint and is_python(options.job) else item.hint
+    hint = (
+        hint_without_file(item.hint, item.path)
+        if item.hint and is_python(options.job)
+        else item.hint
+    )
     return item._replace(hint=hint) if isinstance(item, Finding) else replace(item, hint=hint)
 
 
@@ -88,9 +103,18 @@ def _file_job(options: SubmitOptions) -> JobFile:
     if options.arguments:
         word = options.arguments[0]
         first = word if re.match(r"[\w.-]+=", word) else "hyperparameters.epochs=3"
-        is_program, without = options.job in ("python", "python3", "torchrun"), f"leave out `{options.job}`"
-        hint = f"{without}, and begin with the script" if is_program else f"to change a field, write `--set {first}`"
-        raise UsageError(f"`{options.job}` is a job file, which takes no arguments", hint=hint, code="CT902")
+        is_program, without = (
+            options.job in ("python", "python3", "torchrun"),
+            f"leave out `{options.job}`",
+        )
+        hint = (
+            f"{without}, and begin with the script"
+            if is_program
+            else f"to change a field, write `--set {first}`"
+        )
+        raise UsageError(
+            f"`{options.job}` is a job file, which takes no arguments", hint=hint, code="CT902"
+        )
     return job_file(options.job, options.set_)
 
 
@@ -99,7 +123,9 @@ def job_file(job: str, overrides: Sequence[str] | None) -> JobFile:
         from cloudtrain.code.bundled import script_names
 
         if job in script_names():
-            raise UsageError(f"there is no file `{job}`", hint=f"did you mean `{BUNDLED}{job}`?", code="CT903")
+            raise UsageError(
+                f"there is no file `{job}`", hint=f"did you mean `{BUNDLED}{job}`?", code="CT903"
+            )
     return load_job_file(job, list(overrides or ()))
 
 
@@ -121,14 +147,19 @@ def _script_job(options: SubmitOptions) -> JobFile:
         fields[_OF_THE_JOB["processes_per_instance"]] = None
     overrides = [f"{field}={value}" for field, value in fields.items() if value is not None]
     overrides += options.set_ or ()
-    whole = next((item for item in overrides if re.match(r"\s*(hyperparameters|arguments)\s*=", item)), None)
+    whole = next(
+        (item for item in overrides if re.match(r"\s*(hyperparameters|arguments)\s*=", item)), None
+    )
     if arguments and whole is not None:
         message = f"`--set {shortened(whole)}` would replace the arguments that follow `{script}`"
         hint = "leave out one of them; `--set hyperparameters.epochs=3` sets one value"
         raise UsageError(message, hint=hint, code="CT902")
     if is_alone and count != 1:
         message = f"`{script}` joins no other process, so {count} would all train the same"
-        hint = "leave out `--nproc`; or if a library joins them, say how they start: `--set distribution.type=torch`"
+        hint = (
+            "leave out `--nproc`; or if a library joins them, say how they start: `--set "
+            "distribution.type=torch`"
+        )
         raise UsageError(message, hint=hint, code="CT902")
     job = load_script(script, arguments, overrides)
     if options.save_job is not None:
@@ -138,24 +169,39 @@ def _script_job(options: SubmitOptions) -> JobFile:
 
 def _save(file: Path, text: str) -> None:
     if format_of(file) != "yaml":
-        raise UsageError(f"`{file}` is not the name of a YAML file", hint="write for example `--save-job job.yaml`")
+        raise UsageError(
+            f"`{file}` is not the name of a YAML file",
+            hint="write for example `--save-job job.yaml`",
+        )
     try:
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
-        raise UsageError(f"`{file}` already exists", hint="name another file, or remove this one") from None
+        raise UsageError(
+            f"`{file}` already exists", hint="name another file, or remove this one"
+        ) from None
     except OSError as error:
-        raise UsageError(f"cannot write `{file}`: {error.strerror}", hint="name another file") from None
+        raise UsageError(
+            f"cannot write `{file}`: {error.strerror}", hint="name another file"
+        ) from None
     say(f"wrote `{file}`")
 
 
 def target_of(options: SubmitOptions) -> Where:
-    """For a job file, the settings of its project are used instead of those of the working directory."""
-    script, name = is_python(options.job), options.target or (DEFAULT_TARGET if options.emulate else None)
+    """For a job file, the settings of its project are used instead of those of the working
+    directory."""
+    script, name = (
+        is_python(options.job),
+        options.target or (DEFAULT_TARGET if options.emulate else None),
+    )
     near = Path(options.job).parent if not script and Path(options.job).is_file() else None
     place = where(name, near=near, profile=options.profile)
     target = place.settings
-    typed = {option: value for option in _OF_THE_TARGET if (value := getattr(options, option)) is not None}
+    typed = {
+        option: value
+        for option in _OF_THE_TARGET
+        if (value := getattr(options, option)) is not None
+    }
     if target.type != DEFAULT_TARGET:
         if script:  # the job has them
             typed = {option: value for option, value in typed.items() if option not in _OF_THE_JOB}
@@ -164,26 +210,36 @@ def target_of(options: SubmitOptions) -> Where:
                 raise _works_only_here(option, value, target.type)
     if script and _needs_no_launcher(options, target):
         typed["launcher"] = "python"
-        say(f"`{options.job}` runs as with `python`, in one process: there is no GPU; `--nproc 2` starts two processes")
+        say(
+            f"`{options.job}` runs as with `python`, in one process: there is no GPU; `--nproc "
+            "2` starts two processes"
+        )
     if not typed:
         return place
     python = typed.get("python")
     if python is not None and os.sep in python and not python.startswith("conda:"):
         typed["python"] = str(expand_home(python).absolute())
-    flags = {"instance_count" if option == "instances" else option: value for option, value in typed.items()}
+    flags = {
+        "instance_count" if option == "instances" else option: value
+        for option, value in typed.items()
+    }
     settings = place.here.target(name, profile=options.profile, **flags)
     return Where.of(settings, place.here, profile=options.profile)
 
 
 def _needs_no_launcher(options: SubmitOptions, target: TargetSettings) -> bool:
-    """Return whether one process shall run a script here that torchrun could start too: this machine has no GPU, and
-    you do not ask for several processes."""
+    """Return whether one process shall run a script here that torchrun could start too: this
+    machine has no GPU, and you do not ask for several processes."""
     script = Path(options.job)
     names = {"instances", "processes_per_instance", "max_restarts", "launcher", "emulate", "gpu"}
     is_chosen = any(getattr(options, name) for name in names) or names & target.model_fields_set
     is_set = any(item.startswith(("distribution", "resources")) for item in options.set_ or ())
     is_here = target.type == DEFAULT_TARGET and not (is_chosen or is_set or gpu_ids(os.environ))
-    return is_here and distribution_of(script) == "torch" and syntax_of_script(script).needs_no_launcher
+    return (
+        is_here
+        and distribution_of(script) == "torch"
+        and syntax_of_script(script).needs_no_launcher
+    )
 
 
 def _works_only_here(option: str, value: Any, target: str) -> UsageError:
@@ -191,23 +247,36 @@ def _works_only_here(option: str, value: Any, target: str) -> UsageError:
     hint = "add `--target local`"
     if option in _OF_THE_JOB:
         hint += f", or change the job with `--set {_OF_THE_JOB[option]}={value}`"
-    return UsageError(f"`{flag}` works only on the local target, but the target is `{target}`", hint=hint, code="CT902")
+    return UsageError(
+        f"`{flag}` works only on the local target, but the target is `{target}`",
+        hint=hint,
+        code="CT902",
+    )
 
 
 def pinned(file: JobFile, target: Where, *, offline: bool = False) -> JobFile:
-    """Return a copy of `file` with each label (`NAME@latest`) replaced by its current version. Writes no file."""
+    """Return a copy of `file` with each label (`NAME@latest`) replaced by its current version.
+    Writes no file."""
     if offline:
         raise UsageError("`--pin` has to ask the target", hint="remove `--offline`", code="CT902")
     work = ct.pin(file.work, target)
     return file._replace(**{"job": work} if file.sweep is None else {"sweep": work})
 
 
-def plan_of(file: JobFile, target: Where, options: SubmitOptions, *, online: bool | None = False) -> Plan:
+def plan_of(
+    file: JobFile, target: Where, options: SubmitOptions, *, online: bool | None = False
+) -> Plan:
     """With `online=None`, the target is asked only if you have credentials."""
     with worded(options):
-        return worded_plan(ct.check(file.work, target, online=online, **choices(file, options)), options)
+        return worded_plan(
+            ct.check(file.work, target, online=online, **choices(file, options)), options
+        )
 
 
 def choices(file: JobFile, options: SubmitOptions) -> dict[str, Any]:
     """Return the arguments that all functions of the API take that plan a job."""
-    return {"profile": options.profile, "ignore": list(options.ignore or ()), "place_of": file.place_of}
+    return {
+        "profile": options.profile,
+        "ignore": list(options.ignore or ()),
+        "place_of": file.place_of,
+    }

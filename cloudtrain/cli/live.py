@@ -1,4 +1,5 @@
-"""A run on a terminal: its output scrolls, and rows below show its progress, what it waits for, and its curves."""
+"""A run on a terminal: its output scrolls, and rows below show its progress, what it waits for, and
+its curves."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-# The progress of a run, computed from its output and status: step, pace, time left, slow ranks, and what it waits for.
+# The progress of a run, computed from its output and status: step, pace, time left, slow ranks, and
+# what it waits for.
 #
 # No function reads the clock; the current time is an argument.
 
@@ -64,7 +66,10 @@ class ProgressRate:
         self._latest |= values
 
     def take_status(self, status: RunStatus, now: float) -> None:
-        if self._status is None or (status.state, status.transitions) != (self._status.state, self._status.transitions):
+        if self._status is None or (status.state, status.transitions) != (
+            self._status.state,
+            self._status.transitions,
+        ):
             self._news_at = now
         self._status = status
         for rank, step in status.steps.items():
@@ -78,7 +83,8 @@ class ProgressRate:
 
     @property
     def fraction(self) -> float | None:
-        """The finished part of the steps, from 0 to 1; None unless the script reports `step` and `total`."""
+        """The finished part of the steps, from 0 to 1; None unless the script reports `step` and
+        `total`."""
         step, total = self._latest.get("step"), self._latest.get("total")
         return None if step is None or not total else max(0.0, min(1.0, step / total))
 
@@ -92,18 +98,22 @@ class ProgressRate:
 
     @property
     def seconds_left(self) -> float | None:
-        """The seconds left, as reported by the script, else estimated from the newest reports; None if unknown."""
+        """The seconds left, as reported by the script, else estimated from the newest reports; None
+        if unknown."""
         step, total, pace = self._latest.get("step"), self._latest.get("total"), self.per_second
         if step is None or total is None or step >= total:
             return None
         return self._latest.get("seconds_left", (total - step) / pace if pace else None)
 
     def progress(self) -> str:
-        """Return a text such as `step 120 of 460  26%  epoch 5.2  38 steps/s  9s left`, without the unknown parts."""
+        """Return a text such as `step 120 of 460  26%  epoch 5.2  38 steps/s  9s left`, without the
+        unknown parts."""
         parts = []
         if "step" in self._latest:
             total = self._latest.get("total")
-            parts.append(f"step {number(self._latest['step'])}" + (f" of {number(total)}" if total else ""))
+            parts.append(
+                f"step {number(self._latest['step'])}" + (f" of {number(total)}" if total else "")
+            )
         parts += [f"{self.fraction:.0%}"] if self.fraction is not None else []
         parts += [f"epoch {number(self._latest['epoch'])}"] if "epoch" in self._latest else []
         if (pace := self.per_second) is not None:
@@ -113,7 +123,8 @@ class ProgressRate:
         return "  ".join(parts)
 
     def waiting_for(self, now: float) -> str:
-        """What the run waits for: the target, its first line of output, or slow ranks. Empty during progress."""
+        """What the run waits for: the target, its first line of output, or slow ranks. Empty during
+        progress."""
         if self._is_over:
             return ""
         quiet = now - self._news_at
@@ -134,13 +145,15 @@ class ProgressRate:
         return lag
 
     def lag(self, *, is_quiet: bool) -> str:
-        """Describe the ranks that are behind the foremost rank by at least two reports, or with `is_quiet` by at least
-        one report. Return an empty text if there are none."""
+        """Describe the ranks that are behind the foremost rank by at least two reports, or with
+        `is_quiet` by at least one report. Return an empty text if there are none."""
         if len(self._step_of) < 2 or not self._stride:
             return ""
         first = max(self._step_of.values())
         least = self._stride if is_quiet else 2 * self._stride
-        behind = {rank: step for rank, step in sorted(self._step_of.items()) if first - step >= least}
+        behind = {
+            rank: step for rank, step in sorted(self._step_of.items()) if first - step >= least
+        }
         if not behind:
             return ""
         ranks = [f"rank {rank} at step {number(step)}" for rank, step in list(behind.items())[:3]]
@@ -153,11 +166,19 @@ class ProgressRate:
 
     def _phase(self) -> str:
         """A comma and the provider's name for the current phase, if it names one."""
-        phases = [item for item in self._status.transitions if item.ended is None] if self._status else []
+        phases = (
+            [item for item in self._status.transitions if item.ended is None]
+            if self._status
+            else []
+        )
         if not phases:
             return ""
         newest = phases[-1]
-        words = newest.phase if newest.message in (None, newest.phase) else f"{newest.phase}: {newest.message}"
+        words = (
+            newest.phase
+            if newest.message in (None, newest.phase)
+            else f"{newest.phase}: {newest.message}"
+        )
         return f", {on_one_line(words)}"
 
 
@@ -169,12 +190,13 @@ MOST_KEPT = 768
 """Values of a metric that are kept for its curve: two for each of 384 columns."""
 
 _WIDE, _LOW = 10.0, 0.25
-"""A logarithmic scale is used if the largest value is at least `_WIDE` times the smallest one, and half of the values
-lie in the lowest `_LOW` of a linear scale."""
+"""A logarithmic scale is used if the largest value is at least `_WIDE` times the smallest one, and
+half of the values lie in the lowest `_LOW` of a linear scale."""
 
 
 class Course:
-    """A summary of a metric's values: the last, the smallest and the largest value, and an evenly spaced sample."""
+    """A summary of a metric's values: the last, the smallest and the largest value, and an evenly
+    spaced sample."""
 
     def __init__(self) -> None:
         self.last = self._newest = math.nan
@@ -203,12 +225,16 @@ class Course:
     @property
     def trend(self) -> list[float]:
         """A sample of the finite values in order, from the first to the newest."""
-        return list(self._kept) if (self._count - 1) % self._distance == 0 else [*self._kept, self._newest]
+        return (
+            list(self._kept)
+            if (self._count - 1) % self._distance == 0
+            else [*self._kept, self._newest]
+        )
 
 
 def wants_logarithm(values: Sequence[float]) -> bool:
-    """Return whether a curve of the values needs a logarithmic scale, because most of them would lie at the bottom of a
-    linear scale, as with a loss that drops steeply at first."""
+    """Return whether a curve of the values needs a logarithmic scale, because most of them would
+    lie at the bottom of a linear scale, as with a loss that drops steeply at first."""
     if not values or min(values) <= 0 or max(values) / 2 < min(values) / 2 * _WIDE:
         return False
     return sorted(_fractions(values))[len(values) // 2] < _LOW
@@ -217,7 +243,11 @@ def wants_logarithm(values: Sequence[float]) -> bool:
 def sparkline(values: Sequence[float], width: int) -> str:
     """Draw finite values in one row of at most `width` characters."""
     if len(values) > width:
-        values = [values[index * (len(values) - 1) // (width - 1)] for index in range(width)] if width > 1 else ()
+        values = (
+            [values[index * (len(values) - 1) // (width - 1)] for index in range(width)]
+            if width > 1
+            else ()
+        )
     return "".join(_BARS[int(fraction * (len(_BARS) - 1))] for fraction in _heights(values))
 
 
@@ -228,7 +258,9 @@ def curve(values: Sequence[float], width: int, height: int) -> list[str]:
     canvas = Canvas(width, height)
     heights = _heights(values)
     distance = canvas.xmax_inside / max(1, len(heights) - 1)
-    points = [(index * distance, fraction * canvas.ymax_inside) for index, fraction in enumerate(heights)]
+    points = [
+        (index * distance, fraction * canvas.ymax_inside) for index, fraction in enumerate(heights)
+    ]
     for (x0, y0), (x1, y1) in zip(points, points[1:] or points, strict=False):
         canvas.line(x0, y0, x1, y1)
     return [row.replace("\u2800", " ").rstrip() for row in canvas.plot(linesep="\n").split("\n")]
@@ -239,10 +271,12 @@ def _heights(values: Sequence[float]) -> list[float]:
 
 
 def _fractions(values: Sequence[float]) -> list[float]:
-    """Scale the values linearly, so that the smallest becomes 0 and the largest 1. If all are equal, all become 0."""
+    """Scale the values linearly, so that the smallest becomes 0 and the largest 1. If all are
+    equal, all become 0."""
     if not values:
         return []
-    low, high = min(values) / 2, max(values) / 2  # halves, because the whole distance may be more than a float holds
+    # halves, because the whole distance may be more than a float holds
+    low, high = min(values) / 2, max(values) / 2
     distance = (high - low) or 1.0
     return [(value / 2 - low) / distance for value in values]
 
@@ -262,11 +296,14 @@ class LineFormat(NamedTuple):
     """Keep the colours that the line itself contains."""
 
     def text(self, line: LogLine) -> str:
-        """Without the line break. If the text of `line` contains line breaks, each part gets the prefix."""
+        """Without the line break. If the text of `line` contains line breaks, each part gets the
+        prefix."""
         if self.as_json:
             content = {name: value for name, value in line.__dict__.items() if name != "values"}
             if line.values is not None:
-                content["values"] = {name: value if isfinite(value) else None for name, value in line.values.items()}
+                content["values"] = {
+                    name: value if isfinite(value) else None for name, value in line.values.items()
+                }
             return visible_json(json.dumps(content, ensure_ascii=False))
         lead = self.lead(line)
         return "\n".join(lead + part for part in self.parts(line))
@@ -282,11 +319,22 @@ class LineFormat(NamedTuple):
             utc = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(line.time))
             parts.append(f"{utc}.{int(line.time % 1 * 1000):03d}Z")
         if self.prefix:
-            parts.append(f"[rank {line.rank}]" if line.rank is not None else f"[instance {line.instance}]")
+            parts.append(
+                f"[rank {line.rank}]" if line.rank is not None else f"[instance {line.instance}]"
+            )
         return "".join(f"{part} " for part in parts)
 
 
-_RANK_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
+_RANK_COLOURS = (
+    "cyan",
+    "magenta",
+    "green",
+    "yellow",
+    "blue",
+    "bright_cyan",
+    "bright_magenta",
+    "bright_green",
+)
 
 _PLACES = ("epoch", "step")
 """Metrics that give the position of a measurement. They get no curve."""
@@ -294,7 +342,8 @@ _PLACES = ("epoch", "step")
 _REFRESHES_PER_SECOND = 4
 
 _OTHER_ROWS = 8
-"""Rows of the terminal for the run's output and its progress; on a small terminal, half of the rows."""
+"""Rows of the terminal for the run's output and its progress; on a small terminal, half of the
+rows."""
 
 _LOWEST, _HIGHEST = 3, 8
 """The fewest and the most rows of a curve."""
@@ -304,8 +353,8 @@ _TABLE_WIDTH, _NARROWEST, _SPARK = 34, 8, 40
 
 
 class LiveView:
-    """Prints a run's lines above a live view. Metric lines only change the view. The curves stay on the screen after
-    the run has ended."""
+    """Prints a run's lines above a live view. Metric lines only change the view. The curves stay on
+    the screen after the run has ended."""
 
     def __init__(self, form: LineFormat, stream: TextIO) -> None:
         from rich.console import Console
@@ -324,7 +373,8 @@ class LiveView:
             highlight=False,
             markup=False,
             emoji=False,
-            color_system="auto" if has_color(stream) else None,  # with NO_COLOR rich itself leaves bold and dim
+            # with NO_COLOR rich itself leaves bold and dim
+            color_system="auto" if has_color(stream) else None,
         )
         self._draws = (getattr(stream, "encoding", None) or "").lower().startswith("utf")
         self._drawn: tuple[float, tuple[int, int], list[Any]] | None = None
@@ -351,18 +401,24 @@ class LiveView:
         with self._changing:
             self._pace.take_status(status, time.monotonic())
             self._sweep = status.metrics if {"trials", "ended"} <= status.metrics.keys() else {}
-            self._trials = {number: (values, self._trial(number, values)) for number, values in status.trials.items()}
+            self._trials = {
+                number: (values, self._trial(number, values))
+                for number, values in status.trials.items()
+            }
 
     def _trial(self, number: int, values: dict[str, float]) -> Course:
         """Return the course of a running trial's objective, with its newest value."""
         before, course = self._trials.get(number) or ({}, Course())
-        value = next((value for name, value in values.items() if name not in (*_PLACES, *PROGRESS)), None)
+        value = next(
+            (value for name, value in values.items() if name not in (*_PLACES, *PROGRESS)), None
+        )
         if value is not None and values != before:
             course.add(value)
         return course
 
     def show(self, line: LogLine) -> None:
-        """Update the view with the metrics in a line. Print the line, unless it is a metric line."""
+        """Update the view with the metrics in a line. Print the line, unless it is a metric
+        line."""
         values = self._metrics.of(line)
         with self._changing:
             self._pace.take_line(line, time.monotonic())
@@ -378,7 +434,8 @@ class LiveView:
                     self._console.print(row, soft_wrap=True)
 
     def _rows(self, line: LogLine, part: str) -> Iterator[Text]:
-        """Yield a line of output, broken between words to the width of the terminal, below its own beginning."""
+        """Yield a line of output, broken between words to the width of the terminal, below its own
+        beginning."""
         from rich.text import Text
 
         colour = "dim" if line.rank is None else _RANK_COLOURS[line.rank % len(_RANK_COLOURS)]
@@ -393,16 +450,22 @@ class LiveView:
             yield (Text(indent) if index else lead).append_text(row)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
-        """Draw the view. rich calls this method for every printed line, so the content is computed at most
-        `_REFRESHES_PER_SECOND` times a second, and again if the terminal's size changes."""
+        """Draw the view. rich calls this method for every printed line, so the content is computed
+        at most `_REFRESHES_PER_SECOND` times a second, and again if the terminal's size changes."""
         from rich.segment import Segment
 
         now, size = time.monotonic(), (options.max_width, console.size.height)
-        if self._drawn is None or self._drawn[1] != size or now - self._drawn[0] >= 1 / _REFRESHES_PER_SECOND:
+        if (
+            self._drawn is None
+            or self._drawn[1] != size
+            or now - self._drawn[0] >= 1 / _REFRESHES_PER_SECOND
+        ):
             with self._changing:
                 parts = self._parts(now, *size)
             full_height = options.update(height=None)
-            rows = [row for part in parts for row in console.render_lines(part, full_height, pad=False)]
+            rows = [
+                row for part in parts for row in console.render_lines(part, full_height, pad=False)
+            ]
             self._drawn = (now, size, rows)
         for row in self._drawn[2]:
             yield from row
@@ -413,37 +476,58 @@ class LiveView:
         from rich.text import Text
 
         if self._sweep:
-            return [] if self._is_over else self._sweep_parts(width, height - min(_OTHER_ROWS, height // 2))
+            return (
+                []
+                if self._is_over
+                else self._sweep_parts(width, height - min(_OTHER_ROWS, height // 2))
+            )
         parts: list[RenderableType] = []
         if (progress := self._pace.progress()) and self._courses:
             parts.append(Text(progress, no_wrap=True, overflow="ellipsis"))
         if self._pace.fraction is not None and self._courses:
             share, own = self._pace.fraction, "cyan"  # rich's own is red
-            parts.append(ProgressBar(1.0, share, width=width, complete_style=own, finished_style="green"))
+            parts.append(
+                ProgressBar(1.0, share, width=width, complete_style=own, finished_style="green")
+            )
         if not self._is_over and (waiting := self._pace.waiting_for(now)):
             parts.append(Text(waiting, style="dim", no_wrap=True, overflow="ellipsis"))
         return parts + self._course_parts(width, height - min(_OTHER_ROWS, height // 2))
 
     def _sweep_parts(self, width: int, rows: int) -> list[RenderableType]:
-        """Return a row about the sweep, and one for each running trial with its step, its value and a sparkline."""
+        """Return a row about the sweep, and one for each running trial with its step, its value and
+        a sparkline."""
         from rich.table import Table
         from rich.text import Text
 
-        total, ended, running = (number(self._sweep.get(name, 0.0)) for name in ("trials", "ended", "running"))
+        total, ended, running = (
+            number(self._sweep.get(name, 0.0)) for name in ("trials", "ended", "running")
+        )
         words = f"{ended} of {total} trials ended, {running} running"
         words += f"; the best so far: {best}" if (best := best_words(self._sweep)) else ""
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
         for trial, (values, course) in islice(self._trials.items(), max(1, rows - 1)):
             step = f"step {number(values['step'])}" if "step" in values else ""
             step += f" of {number(values['total'])}" if step and values.get("total") else ""
-            name = next((on_one_line(name) for name in values if name not in (*_PLACES, *PROGRESS)), "")
+            name = next(
+                (on_one_line(name) for name in values if name not in (*_PLACES, *PROGRESS)), ""
+            )
             room = width - _TABLE_WIDTH - len(name)
-            trend = sparkline(course.trend, min(room, _SPARK)) if self._draws and room >= _NARROWEST else ""
-            table.add_row(f"trial {trial}", step, f"{name} {number(course.last)}" if name else "", trend)
-        return [Text(words, style="dim", no_wrap=True, overflow="ellipsis"), *([table] if self._trials else [])]
+            trend = (
+                sparkline(course.trend, min(room, _SPARK))
+                if self._draws and room >= _NARROWEST
+                else ""
+            )
+            table.add_row(
+                f"trial {trial}", step, f"{name} {number(course.last)}" if name else "", trend
+            )
+        return [
+            Text(words, style="dim", no_wrap=True, overflow="ellipsis"),
+            *([table] if self._trials else []),
+        ]
 
     def _course_parts(self, width: int, rows: int) -> list[RenderableType]:
-        """Return the curves that fit into `rows` rows, and a table of the metrics without a curve."""
+        """Return the curves that fit into `rows` rows, and a table of the metrics without a
+        curve."""
         courses = sorted(self._courses.items(), key=lambda item: "loss" not in item[0])
         count = self._curves_among(len(courses), rows) if self._draws else 0
         others = courses[count:]
@@ -455,9 +539,13 @@ class LiveView:
 
     @staticmethod
     def _curves_among(count: int, rows: int) -> int:
-        """Return how many of `count` metrics can have a curve in `rows` rows, if each metric without a curve needs a
-        row of the table."""
-        fits = (n for n in range(count, 0, -1) if n * (_LOWEST + 1) + (count - n + 1 if n < count else 0) <= rows)
+        """Return how many of `count` metrics can have a curve in `rows` rows, if each metric
+        without a curve needs a row of the table."""
+        fits = (
+            n
+            for n in range(count, 0, -1)
+            if n * (_LOWEST + 1) + (count - n + 1 if n < count else 0) <= rows
+        )
         return next(fits, 1 if rows > _LOWEST + 2 else 0)
 
     @staticmethod
@@ -470,7 +558,10 @@ class LiveView:
         title.append(f"  {number(course.last)}", style="not bold")
         scale = "  log scale" if wants_logarithm(trend) else ""
         title.append(f"  min {low}  max {high}{scale}", style="not bold dim")
-        return [title, *(Text(row, style="cyan", no_wrap=True) for row in curve(trend, width, height))]
+        return [
+            title,
+            *(Text(row, style="cyan", no_wrap=True) for row in curve(trend, width, height)),
+        ]
 
     def _table(self, courses: list[tuple[str, Course]], width: int, rows: int) -> Table:
         from rich.table import Table

@@ -1,4 +1,5 @@
-"""The arguments and options that several commands share, each with one name, help text and completion."""
+"""The arguments and options that several commands share, each with one name, help text and
+completion."""
 
 from __future__ import annotations
 
@@ -21,10 +22,11 @@ from cloudtrain.system.plugins import all_targets, target_names
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.store import Store
 
-# Shell completion: the words offered after TAB. Completion never fails; after an error it offers nothing.
+# Shell completion: the words offered after TAB. Completion never fails; after an error it offers
+# nothing.
 #
-# A shell inserts an offered word unquoted. Names with special characters, such as the file `a;reboot.yaml`, are
-# therefore not offered; bash then offers files itself, with quotes.
+# A shell inserts an offered word unquoted. Names with special characters, such as the file
+# `a;reboot.yaml`, are therefore not offered; bash then offers files itself, with quotes.
 
 _MOST_RUNS = 50
 
@@ -35,22 +37,25 @@ Completion = Callable[[str], list[str]]
 
 
 def silent(words: Completion) -> Completion:
-    """Return a completion that offers the words of `words` that begin with the typed text, and no words after an error.
-    Typer reads the signature of the returned function to find out which arguments to pass."""
+    """Return a completion that offers the words of `words` that begin with the typed text, and no
+    words after an error. Typer reads the signature of the returned function to find out which
+    arguments to pass."""
 
     def complete(incomplete: str) -> list[str]:
         try:
             with redirect_stderr(StringIO()):
                 matches = [word for word in words(incomplete) if word.startswith(incomplete)]
             return [word for word in matches if _PLAIN.fullmatch(word)]
-        except Exception:  # noqa: BLE001 - the user is in the middle of a line; there is nowhere to complain
+        # the user is in the middle of a line; there is nowhere to complain
+        except Exception:  # noqa: BLE001
             return []
 
     return complete
 
 
 def _from_store(names: Callable[[Store], list[str]]) -> list[str]:
-    """Return names that the run store holds; none without a store. No target is asked, so that TAB answers at once."""
+    """Return names that the run store holds; none without a store. No target is asked, so that TAB
+    answers at once."""
     from cloudtrain.lifecycle.schema import read_store
     from cloudtrain.targets.settings import load_settings
 
@@ -61,7 +66,9 @@ def _from_store(names: Callable[[Store], list[str]]) -> list[str]:
 @silent
 def runs(_: str) -> list[str]:
     """Return `last` and the names of the newest runs in the store."""
-    return _from_store(lambda store: ["last", *(row.name for row in store.newest(limit=_MOST_RUNS))])
+    return _from_store(
+        lambda store: ["last", *(row.name for row in store.newest(limit=_MOST_RUNS))]
+    )
 
 
 @silent
@@ -75,8 +82,8 @@ def sweeps(_: str) -> list[str]:
 
 @silent
 def fields(_: str) -> list[str]:
-    """Return the fields of a job up to the `=`, as `--set` and `--each` take them, and the hyperparameters of earlier
-    runs."""
+    """Return the fields of a job up to the `=`, as `--set` and `--each` take them, and the
+    hyperparameters of earlier runs."""
     from cloudtrain.job.nodes import node_of_model
     from cloudtrain.job.training import TrainingJob
 
@@ -101,7 +108,8 @@ def runs_and_jobs(incomplete: str) -> list[str]:
 
 @silent
 def jobs(incomplete: str) -> list[str]:
-    """Return the job files and folders in the folder of the typed path, and the bundled scripts as `bundled:NAME`."""
+    """Return the job files and folders in the folder of the typed path, and the bundled scripts as
+    `bundled:NAME`."""
     from cloudtrain.job.file import SUFFIXES
 
     path = Path(incomplete or ".")
@@ -167,8 +175,14 @@ def states(_: str) -> list[str]:
 
 @silent
 def groups(_: str) -> list[str]:
-    """Return the values of `cost --by`: `job`, `month`, `target`, and `tag:KEY` for each tag of a run."""
-    return ["job", "month", "target", *(f"tag:{key}" for key in _from_store(lambda store: store.label_keys("tag")))]
+    """Return the values of `cost --by`: `job`, `month`, `target`, and `tag:KEY` for each tag of a
+    run."""
+    return [
+        "job",
+        "month",
+        "target",
+        *(f"tag:{key}" for key in _from_store(lambda store: store.label_keys("tag"))),
+    ]
 
 
 @silent
@@ -176,8 +190,8 @@ def parts(_: str) -> list[str]:
     return ["model/", "outputs/", "checkpoint/", "logs/", "work/"]
 
 
-# Declarations of arguments and options. `names` are separated by spaces, such as `--target -t`; `more` is for Typer.
-# Where a default needs words, `text` has them.
+# Declarations of arguments and options. `names` are separated by spaces, such as `--target -t`;
+# `more` is for Typer. Where a default needs words, `text` has them.
 
 
 def argument(metavar: str, text: str, **more: Any) -> Any:
@@ -187,7 +201,9 @@ def argument(metavar: str, text: str, **more: Any) -> Any:
 
 def option(names: str, metavar: str, text: str, **more: Any) -> Any:
     """Return the declaration of an option with a value, which the help calls `metavar`."""
-    return typer.Option(*names.split(), metavar=metavar, help=text, **{"show_default": False, **more})
+    return typer.Option(
+        *names.split(), metavar=metavar, help=text, **{"show_default": False, **more}
+    )
 
 
 def flag(names: str, text: str, **more: Any) -> Any:
@@ -196,7 +212,8 @@ def flag(names: str, text: str, **more: Any) -> Any:
 
 
 def run_names(which: str) -> Any:
-    """Return the argument for one or more runs. `which` says in the help which runs the command takes."""
+    """Return the argument for one or more runs. `which` says in the help which runs the command
+    takes."""
     text = f"{which}: names, beginnings of names, references, or `last`."
     return argument("NAME...", text, autocompletion=runs)
 
@@ -213,12 +230,18 @@ TargetName = Annotated[
     option(
         "--target -t",
         "TARGET",
-        "The target that runs the job; TAB lists the targets. Default: `target` in cloudtrain.toml, or local.",
+        (
+            "The target that runs the job; TAB lists the targets. Default: `target` in "
+            "cloudtrain.toml, or local."
+        ),
         autocompletion=targets,
     ),
 ]
 TargetOfRuns = Annotated[
-    str | None, option("--target -t", "TARGET", "All runs on this target, by any user.", autocompletion=targets)
+    str | None,
+    option(
+        "--target -t", "TARGET", "All runs on this target, by any user.", autocompletion=targets
+    ),
 ]
 Profile = Annotated[str | None, option("--profile", "NAME", "A profile in cloudtrain.toml.")]
 
@@ -226,10 +249,14 @@ Profile = Annotated[str | None, option("--profile", "NAME", "A profile in cloudt
 def _each_field_once(changes: list[str] | None) -> list[str] | None:
     """Return the arguments of `--set`. Raises UsageError if two of them change the same field."""
     name = re.compile(r"""("[^"]*"|'[^']*'|[^="'])*""")  # in quotes, a name can contain `=`
-    fields = [change[: match.end()].strip() for change in changes or () if (match := name.match(change))]
+    fields = [
+        change[: match.end()].strip() for change in changes or () if (match := name.match(change))
+    ]
     repeated = next((field for field in fields if fields.count(field) > 1), None)
     if repeated:
-        raise UsageError(f"`--set` changes `{repeated}` twice", hint="leave out one of the two", code="CT902")
+        raise UsageError(
+            f"`--set` changes `{repeated}` twice", hint="leave out one of the two", code="CT902"
+        )
     return changes
 
 
@@ -265,7 +292,8 @@ _Function = Callable[..., None]
 
 
 class SubmitOptions(NamedTuple):
-    """The job, where it runs and how, as the user typed it. The fields declare arguments and options of commands."""
+    """The job, where it runs and how, as the user typed it. The fields declare arguments and
+    options of commands."""
 
     job: Annotated[
         str,
@@ -285,7 +313,13 @@ class SubmitOptions(NamedTuple):
     ignore: Ignore = None
     pin: Annotated[
         bool,
-        flag("--pin", "Ask the target for the current version of each `NAME@latest`, and write it into the job."),
+        flag(
+            "--pin",
+            (
+                "Ask the target for the current version of each `NAME@latest`, and write it into "
+                "the job."
+            ),
+        ),
     ] = False
     instances: Annotated[
         int | None,
@@ -301,59 +335,90 @@ class SubmitOptions(NamedTuple):
         option(
             "--processes-per-instance --nproc",
             "N",
-            "Start N processes on each instance. For the local target, or with a script instead of a job file.",
+            (
+                "Start N processes on each instance. For the local target, or with a script "
+                "instead "
+                "of a job file."
+            ),
             min=1,
         ),
     ] = None
     max_restarts: Annotated[
         int | None,
-        option("--max-restarts", "N", "Local: after a failure, restart all ranks up to N times.", min=0),
+        option(
+            "--max-restarts", "N", "Local: after a failure, restart all ranks up to N times.", min=0
+        ),
     ] = None
     launcher: Annotated[
         str | None,
         option(
             "--launcher",
             "NAME",
-            "Local: `torchrun`; `fork`, which imports torch only once and starts CPU ranks faster; or `python`, "
-            "one process, the default for a script that does not need torchrun on a machine without a GPU.",
+            "Local: `torchrun`; `fork`, which imports torch only once and starts CPU ranks "
+            "faster; or `python`, "
+            "one process, the default for a script that does not need torchrun on a machine "
+            "without a GPU.",
             autocompletion=lambda: ["torchrun", "fork", "python"],
         ),
     ] = None
     python: Annotated[
         str | None,
-        option("--python", "PATH", "Local: the Python interpreter for the script: a path, `conda:NAME` or `uv`."),
+        option(
+            "--python",
+            "PATH",
+            "Local: the Python interpreter for the script: a path, `conda:NAME` or `uv`.",
+        ),
     ] = None
     build_environment: Annotated[
         bool | None,
         flag(
             "--build-environment/--no-build-environment",
-            "Install the requirements into an environment of their own, or never. Default: if packages are missing.",
+            (
+                "Install the requirements into an environment of their own, or never. Default: if "
+                "packages are missing."
+            ),
         ),
     ] = None
     grace_period: Annotated[
         str | None,
-        option("--grace-period", "TIME", "Local: time from SIGTERM to SIGKILL, for example 30s or 2m."),
+        option(
+            "--grace-period", "TIME", "Local: time from SIGTERM to SIGKILL, for example 30s or 2m."
+        ),
     ] = None
     emulate: Annotated[
         str | None,
         option(
             "--emulate",
             "SERVICE",
-            "Run a local job with the paths, files and command lines of SERVICE, such as `sagemaker`.",
+            (
+                "Run a local job with the paths, files and command lines of SERVICE, such as "
+                "`sagemaker`."
+            ),
             autocompletion=emulated,
         ),
     ] = None
     queue: Annotated[
         bool | None,
-        flag("--queue/--no-queue", "Local: wait until enough GPUs or CPU slots are free (--queue), or start at once."),
+        flag(
+            "--queue/--no-queue",
+            "Local: wait until enough GPUs or CPU slots are free (--queue), or start at once.",
+        ),
     ] = None
     priority: Annotated[
         int | None,
-        option("--priority", "N", "Local, with --queue: runs with a higher number start first. Default: 0."),
+        option(
+            "--priority",
+            "N",
+            "Local, with --queue: runs with a higher number start first. Default: 0.",
+        ),
     ] = None
     gpu: Annotated[
         str | None,
-        option("--gpu", "MODEL[:N]", "With a script: the GPU model and the GPUs per instance, for example H100:8."),
+        option(
+            "--gpu",
+            "MODEL[:N]",
+            "With a script: the GPU model and the GPUs per instance, for example H100:8.",
+        ),
     ] = None
     save_job: Annotated[
         Path | None, option("--save-job", "FILE", "With a script: also write the job to this file.")
@@ -363,14 +428,15 @@ class SubmitOptions(NamedTuple):
         option(
             "--each",
             "FIELD=VALUES",
-            "Run the job once for each value, for example hyperparameters.seed=1,2,3. Repeat the option to run "
+            "Run the job once for each value, for example hyperparameters.seed=1,2,3. Repeat "
+            "the option to run "
             "every combination.",
             autocompletion=fields,
         ),
     ] = None
-    parallel: Annotated[int | None, option("--parallel", "N", "With --each: N runs at a time. Default: 1.", min=1)] = (
-        None
-    )
+    parallel: Annotated[
+        int | None, option("--parallel", "N", "With --each: N runs at a time. Default: 1.", min=1)
+    ] = None
 
 
 OF_THE_JOB = ("job", "arguments", "target", "profile", "set_", "ignore", "pin")
@@ -381,11 +447,12 @@ _HINTS = get_type_hints(SubmitOptions, include_extras=True)
 def with_submit_options(
     before: Sequence[str], after: Sequence[str], *, several: bool = False
 ) -> Callable[[_Function], _Function]:
-    """Let a command take a `SubmitOptions` as its first parameter. The command line gets the fields `before` and
-    `after` of `SubmitOptions`. The help shows them in this order, before and after the command's own options.
+    """Let a command take a `SubmitOptions` as its first parameter. The command line gets the fields
+    `before` and `after` of `SubmitOptions`. The help shows them in this order, before and after the
+    command's own options.
 
-    With `several`, the command compares targets, and its second parameter is the list of those that the user names.
-    Otherwise, two targets are a mistake."""
+    With `several`, the command compares targets, and its second parameter is the list of those that
+    the user names. Otherwise, two targets are a mistake."""
 
     def expand(command: _Function) -> _Function:
         @wraps(command)
@@ -395,15 +462,20 @@ def with_submit_options(
             if len(names) > 1 and not several:
                 named = " and ".join(f"`{name}`" for name in names)
                 hint = (
-                    f"leave out one of them; `cloudtrain plan` compares targets: `--target {' --target '.join(names)}`"
+                    "leave out one of them; `cloudtrain plan` compares targets: `--target "
+                    f"{' --target '.join(names)}`"
                 )
-                raise UsageError(f"the job can run on one target, not on {named}", hint=hint, code="CT902")
+                raise UsageError(
+                    f"the job can run on one target, not on {named}", hint=hint, code="CT902"
+                )
             options = SubmitOptions(**({"job": ""} | fields), target=names[0] if names else None)
             command(options, *([names] if several else []), **values)
 
         own = list(signature(command, eval_str=True).parameters.values())[2 if several else 1 :]
         every = [*map(_parameter, before), *own, *map(_parameter, after)]
-        expanded.__signature__ = Signature([item.replace(kind=Parameter.KEYWORD_ONLY) for item in every])  # type: ignore[attr-defined]  # read by Typer
+        parameters = [item.replace(kind=Parameter.KEYWORD_ONLY) for item in every]
+        # Typer reads it.
+        expanded.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         expanded.__annotations__ = {}
         return expanded
 
@@ -412,5 +484,7 @@ def with_submit_options(
 
 def _parameter(name: str) -> Parameter:
     default = SubmitOptions._field_defaults.get(name, Parameter.empty)
-    kind = Annotated[list[str] | None, get_args(TargetName)[1]] if name == "target" else _HINTS[name]
+    kind = (
+        Annotated[list[str] | None, get_args(TargetName)[1]] if name == "target" else _HINTS[name]
+    )
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def run_named(name: str) -> Run:
-    """Return the run called `name`. If `last` is a run from another folder, name the run on stderr."""
+    """Return the run called `name`. If `last` is a run from another folder, name the run on
+    stderr."""
     run = ct.run(name)
     if run.elsewhere is not None:
         place = f"from `{run.elsewhere}`" if run.elsewhere else "from a folder that is not known"
@@ -30,17 +31,20 @@ def run_named(name: str) -> Run:
 
 
 def require_consent(what: str, run: Run) -> None:
-    """If the user wrote `last`, and `last` means a run from another folder, ask whether the command `what` may change
-    this run."""
+    """If the user wrote `last`, and `last` means a run from another folder, ask whether the command
+    `what` may change this run."""
     if run.elsewhere is not None and not confirm(f"{what} `{run.name}`?"):
         hint = f"to do it, name the run: {typed('cloudtrain', *what.split(), run.name)}"
         raise UsageError(
-            f"`{run.name}` was submitted from another folder, so nothing was done", hint=hint, code="CT939"
+            f"`{run.name}` was submitted from another folder, so nothing was done",
+            hint=hint,
+            code="CT939",
         )
 
 
 def confirm(question: str) -> bool:
-    """Ask a yes-or-no question and return whether the answer is yes. Without a terminal on stdin, return False."""
+    """Ask a yes-or-no question and return whether the answer is yes. Without a terminal on stdin,
+    return False."""
     return sys.stdin.isatty() and typer.confirm(question, err=True)
 
 
@@ -50,12 +54,14 @@ def seconds_of(text: str) -> float:
     try:
         return float(parse_duration(text))
     except ValueError as error:
-        raise UsageError(str(error), hint="write a number with a unit: `90s`, `10m`, `2h`") from None
+        raise UsageError(
+            str(error), hint="write a number with a unit: `90s`, `10m`, `2h`"
+        ) from None
 
 
 def moment_of(text: str) -> float:
-    """Convert a time that the user typed to seconds since the epoch: `10m` (ago), or `2026-11-22T10:00` (local time,
-    unless the text contains a time zone)."""
+    """Convert a time that the user typed to seconds since the epoch: `10m` (ago), or
+    `2026-11-22T10:00` (local time, unless the text contains a time zone)."""
     from cloudtrain.job.model import parse_duration
 
     try:
@@ -63,7 +69,9 @@ def moment_of(text: str) -> float:
     except ValueError:
         pass
     try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc).timestamp()
+        return (
+            datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc).timestamp()
+        )
     except (ValueError, OverflowError, OSError):
         hint = "write how long ago, for example `10m`, or a time, for example `2026-11-22T10:00`"
         raise UsageError(f"`{text}` is not a time", hint=hint, code="CT901") from None
@@ -77,7 +85,12 @@ _OF_A_STATUS = (
 
 
 def status_json(run: Run, status: RunStatus) -> dict[str, Any]:
-    facts: dict[str, Any] = {"name": run.name, "ref": str(run.ref), "target": run.target, "job": run.job_name}
+    facts: dict[str, Any] = {
+        "name": run.name,
+        "ref": str(run.ref),
+        "target": run.target,
+        "job": run.job_name,
+    }
     facts |= {"state": str(status.state), "reason": status.reason, "created": run.created}
     facts |= {name: getattr(status, name) for name in _OF_A_STATUS}
     facts |= {"transitions": [item._asdict() for item in status.transitions]}
@@ -86,7 +99,8 @@ def status_json(run: Run, status: RunStatus) -> dict[str, Any]:
 
 @contextmanager
 def outlived_by(run: Run, *ends: type[BaseException]) -> Iterator[None]:
-    """If one of the exceptions `ends` ends the command, say that the run continues, and how to stop and follow it."""
+    """If one of the exceptions `ends` ends the command, say that the run continues, and how to stop
+    and follow it."""
     try:
         yield
     except ends:

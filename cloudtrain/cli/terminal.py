@@ -1,6 +1,7 @@
 """Output of commands: data on stdout, everything else on stderr, colours only on a terminal.
 
-Every command imports this module first, so it loads the layout of documents only when there is something to print.
+Every command imports this module first, so it loads the layout of documents only when there is
+something to print.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 
 def show(document: Document, stream: TextIO, *, width: int | None = None) -> None:
-    """Print a document with the width and colours of the stream. `width` is for a stream that is not a terminal."""
+    """Print a document with the width and colours of the stream. `width` is for a stream that is
+    not a terminal."""
     from cloudtrain.plans.document import to_text
 
     wide, is_screen = width_of(stream) or width, stream.isatty()
@@ -51,14 +53,16 @@ def typed(*words: str) -> str:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print data on stdout, one item per line, with invisible characters escaped. `--json` prints the exact data."""
+    """Print data on stdout, one item per line, with invisible characters escaped. `--json` prints
+    the exact data."""
     from cloudtrain.plans.document import on_one_line
 
     sys.stdout.writelines(f"{on_one_line(line)}\n" for line in lines)
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """Print one JSON document on stdout, with `indent=None` on one line. NaN and infinity become null."""
+    """Print one JSON document on stdout, with `indent=None` on one line. NaN and infinity become
+    null."""
     import json
 
     from cloudtrain.plans.document import visible_json
@@ -68,8 +72,8 @@ def print_json(value: Any, *, indent: int | None = 2) -> None:
 
 
 def print_csv(rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> None:
-    """Print CSV with a header on stdout. Invisible characters are escaped, and a cell that looks like a formula gets a
-    leading `'`. `--json` prints the exact data."""
+    """Print CSV with a header on stdout. Invisible characters are escaped, and a cell that looks
+    like a formula gets a leading `'`. `--json` prints the exact data."""
     from csv import DictWriter
 
     from cloudtrain.plans.document import on_one_line
@@ -95,7 +99,8 @@ def _finite(value: Any) -> Any:
 
 
 def width_of(stream: TextIO) -> int | None:
-    """Return `COLUMNS` if it is set, else the columns of the terminal; None if the stream is not a terminal."""
+    """Return `COLUMNS` if it is set, else the columns of the terminal; None if the stream is not a
+    terminal."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and len(columns) < 7 and int(columns) > 0:
         return int(columns)
@@ -106,12 +111,13 @@ def width_of(stream: TextIO) -> int | None:
 
 
 def has_color(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether to print colours: True if the stream is a terminal that is not dumb, and NO_COLOR is not set
-    (https://no-color.org)."""
+    """Return whether to print colours: True if the stream is a terminal that is not dumb, and
+    NO_COLOR is not set (https://no-color.org)."""
     return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
-# stdout and stderr of every command: always open, able to print any character, and prepared for a full disk.
+# stdout and stderr of every command: always open, able to print any character, and prepared for a
+# full disk.
 
 _ESCAPED = "cloudtrain.escaped"
 
@@ -124,8 +130,8 @@ class OutputError(CloudtrainError):
 
 
 def mend_streams() -> None:
-    """Replace stdout and stderr by streams that escape characters they cannot encode. Write errors, for example on a
-    full disk, end the command on stdout and are ignored on stderr."""
+    """Replace stdout and stderr by streams that escape characters they cannot encode. Write errors,
+    for example on a full disk, end the command on stdout and are ignored on stderr."""
     codecs.register_error(_ESCAPED, _escape)
     sys.stdout = _Stdout(**_as_given(sys.stdout, 1))
     sys.stderr = _Stderr(**_as_given(sys.stderr, 2))
@@ -138,18 +144,22 @@ def discard(stream: TextIO) -> None:
 
 
 def _as_given(stream: Any, number: int) -> dict[str, Any]:
-    """Return arguments for `io.TextIOWrapper` that make a stream like `stream`. If the user closed the stream (`>&-`),
-    `stream` is None, and /dev/null is opened as file descriptor `number`, so that no other file gets this number."""
+    """Return arguments for `io.TextIOWrapper` that make a stream like `stream`. If the user closed
+    the stream (`>&-`), `stream` is None, and /dev/null is opened as file descriptor `number`, so
+    that no other file gets this number."""
     if stream is None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), number)
         return {"buffer": open(number, "wb"), "encoding": "utf-8", "errors": _ESCAPED}
-    arguments = {name: getattr(stream, name) for name in ("buffer", "encoding", "line_buffering", "write_through")}
+    arguments = {
+        name: getattr(stream, name)
+        for name in ("buffer", "encoding", "line_buffering", "write_through")
+    }
     return arguments | {"errors": _ESCAPED}
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
-    """Return JSON escapes (`\\u00e9`) for the characters that the encoding lacks, and the offset after these
-    characters. With such escapes, `--json` stays valid JSON."""
+    """Return JSON escapes (`\\u00e9`) for the characters that the encoding lacks, and the offset
+    after these characters. With such escapes, `--json` stays valid JSON."""
     assert isinstance(error, UnicodeEncodeError), "only output is escaped"
     import json  # `cloudtrain --help` does without
 
@@ -181,12 +191,14 @@ class _Stderr(io.TextIOWrapper):
 
 
 class _Stdout(_Stderr):
-    """A stream whose write errors end the command. A reader that closes the pipe, as `| head` does, causes no
-    message."""
+    """A stream whose write errors end the command. A reader that closes the pipe, as `| head` does,
+    causes no message."""
 
     def failed(self, error: OSError) -> NoReturn:
         """A broken pipe is raised unchanged. The stream has been redirected to /dev/null."""
         if isinstance(error, BrokenPipeError):
             raise error
         message = f"stdout cannot be written: {error.strerror}"
-        raise OutputError(message, hint="free disk space, or redirect the output to another disk") from error
+        raise OutputError(
+            message, hint="free disk space, or redirect the output to another disk"
+        ) from error

@@ -1,4 +1,5 @@
-"""The training scripts that ship with cloudtrain: list, describe (without importing) and copy them."""
+"""The training scripts that ship with cloudtrain: list, describe (without importing) and copy
+them."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ _ENTRY_POINT = "train.py"
 
 
 def script_summaries() -> dict[Path, str]:
-    """Return the folder of every bundled script, sorted by name, with one line about what it trains and how. A folder
-    holds `train.py`, `job.yaml` and `README.md`."""
+    """Return the folder of every bundled script, sorted by name, with one line about what it trains
+    and how. A folder holds `train.py`, `job.yaml` and `README.md`."""
     return {folder: _summary(folder) for folder in _script_folders()}
 
 
@@ -28,7 +29,8 @@ def script_names() -> list[str]:
 
 
 def script_path(name: str) -> Path:
-    """Return the folder of a bundled script. `name` may start with `bundled:`, as in a job's `source_dir`.
+    """Return the folder of a bundled script. `name` may start with `bundled:`, as in a job's
+    `source_dir`.
 
     Raises:
         UsageError: no bundled script has that name.
@@ -42,10 +44,11 @@ def script_path(name: str) -> Path:
 
 
 def script_files(name: str) -> dict[str, Path]:
-    """Return the files of a bundled script. The keys are their paths in a copy of the script, the values their paths on
-    disk.
+    """Return the files of a bundled script. The keys are their paths in a copy of the script, the
+    values their paths on disk.
 
-    In a checkout of cloudtrain, some of the files are in the folder of another script, as `.cloudtraininclude` says.
+    In a checkout of cloudtrain, some of the files are in the folder of another script, as
+    `.cloudtraininclude` says.
 
     Raises:
         UsageError: no bundled script has that name.
@@ -58,10 +61,12 @@ def script_files(name: str) -> dict[str, Path]:
 
 
 def copy_script(name: str, destination: Path) -> Path:
-    """Copy a script's folder to `destination`, which must be empty or not exist, and return `destination`.
+    """Copy a script's folder to `destination`, which must be empty or not exist, and return
+    `destination`.
 
     Raises:
-        UsageError: no bundled script has that name, or the destination is not empty or cannot be written.
+        UsageError: no bundled script has that name, or the destination is not empty or cannot be
+            written.
     """
     source = script_path(name)
     if destination.is_file() or (destination.is_dir() and any(destination.iterdir())):

@@ -1,4 +1,5 @@
-"""The hash that names a bundle. It covers the bundle's files and links, and does not depend on the archive's bytes."""
+"""The hash that names a bundle. It covers the bundle's files and links, and does not depend on the
+archive's bytes."""
 
 from __future__ import annotations
 
@@ -18,11 +19,14 @@ def hash_lines(lines: Sequence[bytes]) -> str:
     return hashlib.sha256(_VERSION + b"".join(lines)).hexdigest()
 
 
-def line_of(path: str, sha256: str = "", executable: bool = False, target: str | None = None) -> bytes:
-    """Return the line of a file, whose bytes have the hex digest `sha256`, or of a link to `target`.
+def line_of(
+    path: str, sha256: str = "", executable: bool = False, target: str | None = None
+) -> bytes:
+    """Return the line of a file, whose bytes have the hex digest `sha256`, or of a link to
+    `target`.
 
-    The parts of a line are separated by NUL bytes, which no path, file hash or link target contains. So different
-    lists of entries never give the same input to SHA-256.
+    The parts of a line are separated by NUL bytes, which no path, file hash or link target
+    contains. So different lists of entries never give the same input to SHA-256.
     """
     kind = "l" if target is not None else "x" if executable else "f"
     return b"\0".join(map(os.fsencode, (kind, path, sha256, target or ""))) + b"\n"

@@ -1,7 +1,8 @@
-"""Local data that a job reads on its target: one file or all files of a folder, and the hash that names the data.
+"""Local data that a job reads on its target: one file or all files of a folder, and the hash that
+names the data.
 
-Code goes into a bundle (`tree.py`). Data is sent unchanged: ignore files do not apply, and a link becomes a copy of its
-target.
+Code goes into a bundle (`tree.py`). Data is sent unchanged: ignore files do not apply, and a link
+becomes a copy of its target.
 """
 
 from __future__ import annotations
@@ -43,13 +44,15 @@ class DataFile(NamedTuple):
 
     @property
     def is_as_it_was(self) -> bool:
-        """Whether the file still has the size and modification time that it had when the folder was listed."""
+        """Whether the file still has the size and modification time that it had when the folder was
+        listed."""
         status = self.place.stat()
         return (status.st_size, status.st_mtime_ns) == (self.size, self.mtime)
 
 
 class LocalData(NamedTuple):
-    """The files of local data, sorted by the bytes of their paths, with their hash and their total size in bytes."""
+    """The files of local data, sorted by the bytes of their paths, with their hash and their total
+    size in bytes."""
 
     files: tuple[DataFile, ...]
     sha256: str
@@ -57,15 +60,16 @@ class LocalData(NamedTuple):
 
 
 def read_data(place: str) -> LocalData:
-    """Return the files of a folder, or a single file, with their hash. Unchanged files are not read again. If another
-    program removes a file between the listing and the reading, the folder is read again.
+    """Return the files of a folder, or a single file, with their hash. Unchanged files are not read
+    again. If another program removes a file between the listing and the reading, the folder is read
+    again.
 
     Raises:
         UnreadableData: the data does not exist, is too large, or cannot be read.
     """
     for pause in (*PAUSES, None):
         try:
-            return _hashed(_files_of(place), os.path.isfile(place))  # noqa: PTH113
+            return _hashed(_files_of(place), os.path.isfile(place))
         except OSError as error:
             file = error.filename or place
             if pause is None or os.path.lexists(file):
@@ -87,20 +91,28 @@ def _files_of(place: str) -> tuple[DataFile, ...]:
         files = (_file(root.name, root),)
     else:
         message = f"there is no folder or file `{escape_path(place)}`"
-        raise UnreadableData(message, hint="write the path relative to the job file's folder, for example `./data`")
+        raise UnreadableData(
+            message, hint="write the path relative to the job file's folder, for example `./data`"
+        )
     if not files:
-        message, hint = f"the folder `{escape_path(place)}` holds no file", "name the folder that holds the data"
+        message, hint = (
+            f"the folder `{escape_path(place)}` holds no file",
+            "name the folder that holds the data",
+        )
         raise UnreadableData(message, hint=hint)
     if len(files) > MOST_FILES:
         message = f"`{escape_path(place)}` holds more than {MOST_FILES:,} files"
-        hint = "pack the files into an archive, or upload them yourself and name their storage path in the job"
+        hint = (
+            "pack the files into an archive, or upload them yourself and name their storage "
+            "path in the job"
+        )
         raise UnreadableData(message, hint=hint)
     return tuple(sorted(files, key=lambda file: os.fsencode(file.path)))
 
 
 def files_below(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iterator[DataFile]:
-    """Yield every file below a folder: first the files in the folder, then those in its subfolders. Links to
-    folders are followed, except links to a folder that contains them."""
+    """Yield every file below a folder: first the files in the folder, then those in its subfolders.
+    Links to folders are followed, except links to a folder that contains them."""
     here = folder.resolve()
     if here in above:
         return
@@ -124,8 +136,8 @@ def _file(path: str, place: Path) -> DataFile:
 
 @lru_cache(maxsize=16)
 def _hashed(files: tuple[DataFile, ...], alone: bool) -> LocalData:
-    """Return the files with their hash. `alone` says that the data is a single file, whose hash differs from the hash
-    of a folder with only this file."""
+    """Return the files with their hash. `alone` says that the data is a single file, whose hash
+    differs from the hash of a folder with only this file."""
     places, sizes = [os.path.realpath(file.place) for file in files], [file.size for file in files]
     entries = []
     for file, digest in zip(files, hash_files(places, sizes, [None] * len(files)), strict=True):

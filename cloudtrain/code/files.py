@@ -1,4 +1,5 @@
-"""The entries of a bundle: their hash, which names the bundle, links, and files from outside of the source folder."""
+"""The entries of a bundle: their hash, which names the bundle, links, and files from outside of the
+source folder."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Secret(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One file or link of a bundle. `path` is relative to the root of the archive; its parts are separated by `/`.
+    """One file or link of a bundle. `path` is relative to the root of the archive; its parts are
+    separated by `/`.
 
     A path that is not UTF-8 contains surrogates, as `os.fsdecode` produces them.
     """
@@ -49,7 +51,8 @@ class Entry(NamedTuple):
 
 
 class Ignored(NamedTuple):
-    """A file or folder that the bundle leaves out. A folder is listed once for its whole content."""
+    """A file or folder that the bundle leaves out. A folder is listed once for its whole
+    content."""
 
     path: str
     rule: str
@@ -58,14 +61,21 @@ class Ignored(NamedTuple):
 
 def content_hash(entries: Iterable[Entry]) -> str:
     """Return the hash of all entries, which must be sorted by path."""
-    return hash_lines([line_of(entry.path, entry.sha256, entry.executable, entry.target) for entry in entries])
+    return hash_lines(
+        [line_of(entry.path, entry.sha256, entry.executable, entry.target) for entry in entries]
+    )
 
 
 def below(entries: Iterable[Entry], folder: str) -> list[Entry]:
-    """Return the entries below one folder, with paths relative to that folder; for `.`, return all entries."""
+    """Return the entries below one folder, with paths relative to that folder; for `.`, return all
+    entries."""
     prefix = posixpath.normpath(folder) + "/"
     prefix = "" if prefix == "./" else prefix
-    return [entry._replace(path=entry.path[len(prefix) :]) for entry in entries if entry.path.startswith(prefix)]
+    return [
+        entry._replace(path=entry.path[len(prefix) :])
+        for entry in entries
+        if entry.path.startswith(prefix)
+    ]
 
 
 def escape_path(path: str) -> str:
@@ -89,9 +99,11 @@ class BrokenLink(Exception):
 class Links:
     """Follows links in a tree of known paths, as the kernel will do after unpacking."""
 
-    def __init__(self, roots: Collection[str], files: Collection[str], links: Mapping[str, str]) -> None:
-        """Store the tree. `roots` are the absolute paths of the root folder, with and without links. `files` and the
-        keys of `links` are relative to the root."""
+    def __init__(
+        self, roots: Collection[str], files: Collection[str], links: Mapping[str, str]
+    ) -> None:
+        """Store the tree. `roots` are the absolute paths of the root folder, with and without
+        links. `files` and the keys of `links` are relative to the root."""
         self._roots = sorted(roots, key=len, reverse=True)
         self._files = {tuple(path.split("/")) for path in files}
         self._links = {tuple(path.split("/")): target for path, target in links.items()}
@@ -103,11 +115,13 @@ class Links:
                 parent = parent[:-1]
 
     def canonical(self, path: str) -> str:
-        """Return the target of the link at `path`, relative to the folder of the link, with `..` only at the start.
+        """Return the target of the link at `path`, relative to the folder of the link, with `..`
+        only at the start.
 
         Raises:
-            BrokenLink: the link leaves the tree, is in a loop or leads into one, or leads to nothing in the bundle. A
-                link to a folder that contains it is a loop, too, for programs that follow links to folders.
+            BrokenLink: the link leaves the tree, is in a loop or leads into one, or leads to
+                nothing in the bundle. A link to a folder that contains it is a loop, too, for
+                programs that follow links to folders.
         """
         place = tuple(path.split("/"))
         start, parts = self._split(place[:-1], self._links[place])
@@ -120,18 +134,21 @@ class Links:
         return os.path.relpath("/" + "/".join(aim), "/" + "/".join(place[:-1]))
 
     def _split(self, folder: Place, target: str) -> tuple[Place, list[str]]:
-        """Split the target of a link in `folder` into a base folder and the names to follow from it. The base is
-        `folder`, or the root for an absolute target."""
+        """Split the target of a link in `folder` into a base folder and the names to follow from
+        it. The base is `folder`, or the root for an absolute target."""
         if target.startswith("/"):
-            base = next((root for root in self._roots if target == root or target.startswith(root + "/")), None)
+            base = next(
+                (root for root in self._roots if target == root or target.startswith(root + "/")),
+                None,
+            )
             if base is None:
                 raise BrokenLink("is outside `source_dir`")
             folder, target = (), target[len(base) :]
         return folder, [part for part in (target + "." * target.endswith("/")).split("/") if part]
 
     def _follow(self, place: Place, parts: list[str], hops: Iterator[int]) -> Place:
-        """Follow `parts` from the real path `place`, and return the real path that they lead to. Each link
-        takes one item from `hops`; if no item is left, the link is in a loop."""
+        """Follow `parts` from the real path `place`, and return the real path that they lead to.
+        Each link takes one item from `hops`; if no item is left, the link is in a loop."""
         for part in parts:
             if part in (".", "..") and place not in self._folders:
                 raise _nothing_at(place)
@@ -153,19 +170,21 @@ class Links:
 
 
 def _nothing_at(place: Place) -> BrokenLink:
-    return BrokenLink(f"is not in the bundle: `{'/'.join(place)}` is ignored, an empty folder or missing")
+    return BrokenLink(
+        f"is not in the bundle: `{'/'.join(place)}` is ignored, an empty folder or missing"
+    )
 
 
 # Files from outside the source folder, listed in `.cloudtraininclude` at the folder's root.
 #
-# Each line is the path of a file or folder, relative to the root. The item appears under its own name at the root of
-# the bundle, like an item of `dependencies` in the SageMaker SDK. Ignore rules, limits and the search for secrets
-# apply as usual.
+# Each line is the path of a file or folder, relative to the root. The item appears under its own
+# name at the root of the bundle, like an item of `dependencies` in the SageMaker SDK. Ignore rules,
+# limits and the search for secrets apply as usual.
 
 
 class Included(NamedTuple):
-    """A file or folder from outside the source folder, with the methods of an `os.DirEntry`. Links in `path`
-    are already resolved."""
+    """A file or folder from outside the source folder, with the methods of an `os.DirEntry`. Links
+    in `path` are already resolved."""
 
     path: str
     status: os.stat_result
@@ -181,9 +200,9 @@ class Included(NamedTuple):
 
 
 def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[Problem]]:
-    """Return the files and folders that the include file of the source folder `root` lists, by their names in the
-    bundle, and the problems with invalid lines. No listed item may have a name in `own`, those of the folder's own
-    items.
+    """Return the files and folders that the include file of the source folder `root` lists, by
+    their names in the bundle, and the problems with invalid lines. No listed item may have a name
+    in `own`, those of the folder's own items.
 
     Raises:
         FileNotFoundError: the include file or a listed item was removed meanwhile.
@@ -198,22 +217,30 @@ def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[P
     items: dict[str, Included] = {}
     problems = []
     origins = dict.fromkeys(own, "`source_dir`")
-    for line, text in enumerate(map(os.fsdecode, content.removeprefix(codecs.BOM_UTF8).split(b"\n")), 1):
+    for line, text in enumerate(
+        map(os.fsdecode, content.removeprefix(codecs.BOM_UTF8).split(b"\n")), 1
+    ):
         path = text.strip()
         if not path or path.startswith("#"):
             continue
-        place = os.path.join(root, path)  # noqa: PTH118
-        name = os.path.basename(os.path.normpath(place))  # noqa: PTH119 - `..` has the name of its folder
+        place = os.path.join(root, path)
+        # `..` has the name of its folder.
+        name = os.path.basename(os.path.normpath(place))
         fault = why_missing(place) or (None if name else "has no name for the bundle")
         if fault is not None:
-            hint = "write the path of a file or folder, relative to `source_dir`, or remove the line"
+            hint = (
+                "write the path of a file or folder, relative to `source_dir`, or remove the line"
+            )
             problems.append(_problem(f"`{escape_path(path)}` {fault}", hint, line))
         elif name in origins:
-            message = f"the bundle would have `{escape_path(name)}` from {origins[name]} and from `{escape_path(path)}`"
+            message = (
+                f"the bundle would have `{escape_path(name)}` from {origins[name]} and "
+                f"from `{escape_path(path)}`"
+            )
             problems.append(_problem(message, "remove the line, or rename one of the two", line))
         else:
             real = os.path.realpath(place)
-            items[name], origins[name] = Included(real, os.stat(real)), f"line {line}"  # noqa: PTH116
+            items[name], origins[name] = Included(real, os.stat(real)), f"line {line}"
     return items, problems
 
 

@@ -1,9 +1,9 @@
 """The files that stay out of the bundle: the defaults, and the rules of every `.cloudtrainignore`.
 
-Ignore files have the syntax of gitignore. The nearest ignore file with a matching rule decides about a path, by its
-last matching rule. The defaults come after all ignore files, so a `!` rule can include a path that a default leaves
-out. Such a rule must contain a name: `!*/` does not include virtual environments. An ignored folder is never read, so
-no rule can include files in it.
+Ignore files have the syntax of gitignore. The nearest ignore file with a matching rule decides
+about a path, by its last matching rule. The defaults come after all ignore files, so a `!` rule can
+include a path that a default leaves out. Such a rule must contain a name: `!*/` does not include
+virtual environments. An ignored folder is never read, so no rule can include files in it.
 """
 
 from __future__ import annotations
@@ -22,22 +22,25 @@ from typing import Literal, NamedTuple, Protocol
 from cloudtrain.code.secret_names import secret_name
 from cloudtrain.errors import JobError, Problem
 
-# The patterns of ignore files, with git's rules (`wildmatch.c` and `dir.c`). Matching takes time linear in the path's
-# length.
+# The patterns of ignore files, with git's rules (`wildmatch.c` and `dir.c`). Matching takes time
+# linear in the path's length.
 #
-# A pattern is converted to one regular expression, which backtracks only for the last star. Every earlier star takes
-# the shortest text that fits, because the next star can match the rest. So a pattern with many stars takes no longer
-# than a pattern with few.
+# A pattern is converted to one regular expression, which backtracks only for the last star. Every
+# earlier star takes the shortest text that fits, because the next star can match the rest. So a
+# pattern with many stars takes no longer than a pattern with few.
 
 _CLASSES = {
-    b"alnum": rb"0-9A-Za-z", b"alpha": rb"A-Za-z", b"blank": rb" \t", b"cntrl": rb"\x00-\x1f\x7f", b"digit": rb"0-9",
-    b"graph": rb"!-~", b"lower": rb"a-z", b"print": rb" -~", b"punct": rb"!-/:-@\[-`{-~", b"space": rb"\s",
+    b"alnum": rb"0-9A-Za-z", b"alpha": rb"A-Za-z", b"blank": rb" \t", b"cntrl": rb"\x00-\x1f\x7f",
+    b"digit": rb"0-9",
+    b"graph": rb"!-~", b"lower": rb"a-z", b"print": rb" -~", b"punct": rb"!-/:-@\[-`{-~",
+    b"space": rb"\s",
     b"upper": rb"A-Z", b"xdigit": rb"0-9A-Fa-f",
 }  # fmt: skip
 
 _PLAIN = re.compile(rb"[^*?[\\]*")
-"""git compares the part before the first wildcard literally. So in `a**/b` the stars are at the start of the remaining
-pattern and match folders, which stars elsewhere in the middle of a name do not."""
+"""git compares the part before the first wildcard literally. So in `a**/b` the stars are at the
+start of the remaining pattern and match folders, which stars elsewhere in the middle of a name do
+not."""
 
 _STAR, _SLASH = b"*", b"/"
 _ANY = rb"[^/]"
@@ -52,7 +55,8 @@ Position = Literal["whole", "start", "end", "inside"]
 
 
 class Key(NamedTuple):
-    """A text that each path has which a pattern matches, or each name if the pattern is matched with names."""
+    """A text that each path has which a pattern matches, or each name if the pattern is matched
+    with names."""
 
     by_name: bool
     where: Position
@@ -61,12 +65,14 @@ class Key(NamedTuple):
 
 @dataclass(eq=False)
 class Pattern:
-    """One line of an ignore file: the text before its first wildcard, and the tokens of the rest."""
+    """One line of an ignore file: the text before its first wildcard, and the tokens of the
+    rest."""
 
     plain: bytes
     tokens: Sequence[bytes]
     by_name: bool
-    """Whether the pattern is matched with the name, because its only slash, if any, is at the end."""
+    """Whether the pattern is matched with the name, because its only slash, if any, is at the
+    end."""
     ignores: bool
     """False for a line that begins with `!`."""
     folders_only: bool
@@ -80,7 +86,10 @@ class Pattern:
     def matches(self, path: bytes, is_folder: bool) -> bool:
         if self.folders_only and not is_folder:
             return False
-        return self._regex.fullmatch(path[path.rfind(b"/") + 1 :] if self.by_name else path) is not None
+        return (
+            self._regex.fullmatch(path[path.rfind(b"/") + 1 :] if self.by_name else path)
+            is not None
+        )
 
     def keys(self) -> Iterator[Key]:
         """Yield texts without which no path matches. A pattern of wildcards has none."""
@@ -154,14 +163,15 @@ def _tokens(text: bytes) -> list[bytes]:
 
 
 def _ends_in_folders(tokens: Sequence[bytes]) -> bool:
-    """Return whether the text after the last slash of a pattern consists of at least two stars and nothing else."""
+    """Return whether the text after the last slash of a pattern consists of at least two stars and
+    nothing else."""
     last = _split(tokens, _SLASH)[-1]
     return len(last) > 1 and set(last) == {_STAR}
 
 
 def _set(text: bytes, at: int) -> tuple[bytes, int]:
-    """Return the regular expression for a set such as `[a-z]`, and the offset after it. `at` is the offset after the
-    opening bracket."""
+    """Return the regular expression for a set such as `[a-z]`, and the offset after it. `at` is the
+    offset after the opening bracket."""
     negated = text[at : at + 1] in (b"!", b"^")
     at += negated
     members: list[bytes] = []
@@ -205,14 +215,15 @@ def _set(text: bytes, at: int) -> tuple[bytes, int]:
 
 
 class _Expression:
-    """Builds the regular expression of a pattern. It numbers the groups, because their names must differ."""
+    """Builds the regular expression of a pattern. It numbers the groups, because their names must
+    differ."""
 
     def __init__(self) -> None:
         self._groups = 0
 
     def path(self, tokens: Sequence[bytes], *, by_name: bool) -> bytes:
-        """Return the regular expression for the tokens of a pattern. With `by_name`, it matches only the name of a file
-        or folder, else the whole path."""
+        """Return the regular expression for the tokens of a pattern. With `by_name`, it matches
+        only the name of a file or folder, else the whole path."""
         if by_name:
             return self._part(tokens)
         parts = _split(tokens, _SLASH)
@@ -226,8 +237,8 @@ class _Expression:
         return self._chunks(chunks, ends_open=is_any[-1])
 
     def _chunks(self, chunks: list[list[bytes]], *, ends_open: bool) -> bytes:
-        """Join the expressions for the parts of a pattern between `**`. Each `**` matches any number of folders.
-        `ends_open` says that the pattern ends in `**`."""
+        """Join the expressions for the parts of a pattern between `**`. Each `**` matches any
+        number of folders. `ends_open` says that the pattern ends in `**`."""
         if ends_open:  # `a/**` is everything in the folder
             chunks = chunks[:-1]
         first, *others = [_SLASH.join(chunk) for chunk in chunks if chunk or chunk is chunks[0]]
@@ -241,23 +252,29 @@ class _Expression:
         return expression + (b".*" if ends_open else b"")
 
     def _part(self, tokens: Sequence[bytes]) -> bytes:
-        """Return the regular expression for one name in a path. The texts between the stars are matched from left to
-        right; the text after the last star must be at the end of the name."""
+        """Return the regular expression for one name in a path. The texts between the stars are
+        matched from left to right; the text after the last star must be at the end of the name."""
         first, *others = [b"".join(piece) for piece in _split(tokens, _STAR)]
         if not others:
             return first
         *middle, last = others
-        return first + b"".join(self._first(rb"[^/]*?" + piece) for piece in middle if piece) + rb"[^/]*" + last
+        return (
+            first
+            + b"".join(self._first(rb"[^/]*?" + piece) for piece in middle if piece)
+            + rb"[^/]*"
+            + last
+        )
 
     def _first(self, expression: bytes) -> bytes:
-        """Wrap an expression so that it keeps its first match: the result never backtracks into it."""
+        """Wrap an expression so that it keeps its first match: the result never backtracks into
+        it."""
         self._groups += 1
         return b"(?=(?P<g%d>%s))(?P=g%d)" % (self._groups, expression, self._groups)
 
 
 def _texts(tokens: Sequence[bytes]) -> list[bytes]:
-    """Return the texts of a pattern between its wildcards and slashes. The last text ends the pattern; it is empty if a
-    wildcard does."""
+    """Return the texts of a pattern between its wildcards and slashes. The last text ends the
+    pattern; it is empty if a wildcard does."""
     texts = [b""]
     for token in tokens:
         letter = token[-1:]
@@ -278,12 +295,13 @@ def _split(tokens: Sequence[bytes], separator: bytes) -> list[list[bytes]]:
     return parts
 
 
-# Finds the few patterns of an ignore file that can match a path, so that the time for a path does not grow with the
-# number of patterns.
+# Finds the few patterns of an ignore file that can match a path, so that the time for a path does
+# not grow with the number of patterns.
 
 
 class PatternIndex:
-    """The patterns by their keys. Of a pattern's keys, the index uses the one that the fewest patterns have."""
+    """The patterns by their keys. Of a pattern's keys, the index uses the one that the fewest
+    patterns have."""
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         keys = [list(pattern.keys()) for pattern in patterns]
@@ -303,7 +321,8 @@ class PatternIndex:
                 part.setdefault(key.text, []).append(number)
 
     def candidates(self, path: bytes) -> list[int]:
-        """Return the numbers of the patterns that can match the path, sorted. All others do not match it."""
+        """Return the numbers of the patterns that can match the path, sorted. All others do not
+        match it."""
         name = path[path.rfind(b"/") + 1 :]
         candidates = [*self._keyless, *self._whole.get(Key(True, "whole", name), ())]
         candidates += self._whole.get(Key(False, "whole", path), ())
@@ -337,8 +356,8 @@ _ENVIRONMENT_MARKS = {"pyvenv.cfg": "a virtual environment", "conda-meta": "a co
 
 
 class IgnoreRule(NamedTuple):
-    """A line of an ignore file, and how messages name it: `.cloudtrainignore:3 *.bin`. `by_name` is False if it
-    contains no letter or digit, such as `!*`."""
+    """A line of an ignore file, and how messages name it: `.cloudtrainignore:3 *.bin`. `by_name` is
+    False if it contains no letter or digit, such as `!*`."""
 
     pattern: Pattern
     by_name: bool
@@ -346,21 +365,23 @@ class IgnoreRule(NamedTuple):
 
 
 class Rules:
-    """The rules of one ignore file. `folder` is the folder of the file, relative to the root, such as `a/b/`;
-    empty for the root itself."""
+    """The rules of one ignore file. `folder` is the folder of the file, relative to the root, such
+    as `a/b/`; empty for the root itself."""
 
     def __init__(self, folder: str, content: bytes) -> None:
         self._start = len(folder)
         lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
-        rules = [_rule(text.removesuffix(b"\r"), line, folder) for line, text in enumerate(lines, 1)]
+        rules = [
+            _rule(text.removesuffix(b"\r"), line, folder) for line, text in enumerate(lines, 1)
+        ]
         self._rules = tuple(rule for rule in reversed(rules) if rule is not None)
         self._index = PatternIndex([rule.pattern for rule in self._rules])
 
     def judge(self, path: str, is_folder: bool) -> IgnoreRule | None:
         """Return the rule that decides whether the path is ignored; None if no rule matches.
 
-        A rule decides only about paths that it matches. For example, after the rule `*`, the rule `!data/` includes the
-        folder `data`, but not the files in it.
+        A rule decides only about paths that it matches. For example, after the rule `*`, the rule
+        `!data/` includes the folder `data`, but not the files in it.
         """
         relative = os.fsencode(path[self._start :])
         rules = map(self._rules.__getitem__, self._index.candidates(relative))
@@ -372,12 +393,19 @@ def _rule(text: bytes, line: int, folder: str) -> IgnoreRule | None:
     try:
         pattern = pattern_of(text)
     except NoPattern:
-        message, hint = f"`{entry}` is not a pattern", "write it as in a .gitignore file, or begin the line with `#`"
-        problem = Problem(("source_dir",), message, hint, f"{folder}{IGNORE_FILE}", line, 1, code="CT051")
+        message, hint = (
+            f"`{entry}` is not a pattern",
+            "write it as in a .gitignore file, or begin the line with `#`",
+        )
+        problem = Problem(
+            ("source_dir",), message, hint, f"{folder}{IGNORE_FILE}", line, 1, code="CT051"
+        )
         raise JobError([problem]) from None
     if pattern is None:
         return None
-    return IgnoreRule(pattern, any(map(str.isalnum, entry)), f"{folder}{IGNORE_FILE}:{line} {entry.rstrip()}")
+    return IgnoreRule(
+        pattern, any(map(str.isalnum, entry)), f"{folder}{IGNORE_FILE}:{line} {entry.rstrip()}"
+    )
 
 
 class OnDisk(Protocol):
@@ -393,28 +421,34 @@ class Defaults(NamedTuple):
     """The default rules, which leave out paths unless an ignore file includes them.
 
     Attributes:
-        declared: paths that the job declares as data, each with the text that `rule` returns for it.
-        output: device and inode of the files that stdout and stderr of this process are redirected to.
+        declared: paths that the job declares as data, each with the text that `rule` returns for
+        it. output: device and inode of the files that stdout and stderr of this process are
+        redirected to.
     """
 
     declared: Mapping[str, str]
     output: frozenset[tuple[int, int]]
 
     def rule(self, path: str, item: OnDisk, *, is_folder: bool) -> str | None:
-        """Return the default rule that leaves out the file or folder at `path`; None if no default rule matches."""
+        """Return the default rule that leaves out the file or folder at `path`; None if no default
+        rule matches."""
         name = path.rpartition("/")[2]
         if name in _DEFAULT_NAMES:
             return f"default {name}"
         if name.endswith(_DEFAULT_SUFFIXES):
             return f"default *{name[name.rindex('.') :]}"
-        if name.startswith(_EDITORS_LOCK) and os.path.islink(item.path):  # noqa: PTH114
+        if name.startswith(_EDITORS_LOCK) and os.path.islink(item.path):
             return f"default {_EDITORS_LOCK}* (a lock of an editor)"
         if path in self.declared:
             return self.declared[path]
         if (secret := secret_name(path)) is not None:
             return f"default {secret[1]}"
         if is_folder:  # a Python environment, whatever its name
-            marks = (what for mark, what in _ENVIRONMENT_MARKS.items() if os.path.lexists(f"{item.path}/{mark}"))
+            marks = (
+                what
+                for mark, what in _ENVIRONMENT_MARKS.items()
+                if os.path.lexists(f"{item.path}/{mark}")
+            )
             return next((f"default {what}" for what in marks), None)
         status = item.stat(follow_symlinks=False) if self.output else None
         is_output = status is not None and (status.st_dev, status.st_ino) in self.output
@@ -422,7 +456,8 @@ class Defaults(NamedTuple):
 
 
 def own_output() -> frozenset[tuple[int, int]]:
-    """Return device and inode of each file that this process's stdout or stderr is redirected to."""
+    """Return device and inode of each file that this process's stdout or stderr is redirected
+    to."""
     files = []
     for descriptor in (1, 2):
         with suppress(OSError):
@@ -435,10 +470,15 @@ def own_output() -> frozenset[tuple[int, int]]:
 def ignore_line(path: str) -> str:
     """Return a line for the root's ignore file that matches this path and can be printed and typed.
 
-    A `?` replaces each byte that an editor cannot show: line breaks, control characters, bytes that are not UTF-8.
+    A `?` replaces each byte that an editor cannot show: line breaks, control characters, bytes that
+    are not UTF-8.
     """
     letters = [
-        "?" * len(os.fsencode(letter)) if not letter.isprintable() else f"\\{letter}" if letter in "\\*?[" else letter
+        "?" * len(os.fsencode(letter))
+        if not letter.isprintable()
+        else f"\\{letter}"
+        if letter in "\\*?["
+        else letter
         for letter in path
     ]
     return "/" + re.sub(r" $", r"\\ ", "".join(letters))

@@ -1,4 +1,5 @@
-"""Files and folders whose names show that they hold credentials. `secrets.py` judges the content."""
+"""Files and folders whose names show that they hold credentials. `secrets.py` judges the
+content."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _PLACES = _TABLES["places"]
 """Pairs of names that mean credentials only together."""
 
 _SUSPECT = re.compile(
-    r"credentials(\.(json|ya?ml|toml|ini|cfg))?|secrets?\.(ya?ml|json|ini|cfg|env)|[^/]+\.(env|tfvars)|"
+    r"credentials(\.(json|ya?ml|toml|ini|cfg))?|secrets?\.(ya?ml|json|ini|cfg|env)|[^/]+\.(env|"
+    r"tfvars)|"
     r".*(client[-_]secret|service[-_]?account)[^/]*\.json",
     re.IGNORECASE,
 )
@@ -27,7 +29,8 @@ _ENDINGS = tuple(_SUFFIXES)
 
 
 def secret_name(path: str) -> tuple[str, str] | None:
-    """Return what the file or folder at the path holds, and the pattern that matched; None for an ordinary name."""
+    """Return what the file or folder at the path holds, and the pattern that matched; None for an
+    ordinary name."""
     *_, folder, name = f"//{path}".split("/")
     lowered = name.lower()
     if name in _NAMES:
@@ -47,8 +50,8 @@ def secret_name(path: str) -> tuple[str, str] | None:
 
 
 def credentials_in(paths: Iterable[str]) -> dict[str, str]:
-    """Return what the files at `paths` probably hold, judged by their names and by the names of the folders in the
-    paths. Ordinary files are left out."""
+    """Return what the files at `paths` probably hold, judged by their names and by the names of the
+    folders in the paths. Ordinary files are left out."""
     return {path: what for path in paths if (what := _credentials(path)) is not None}
 
 

@@ -19,8 +19,8 @@ from cloudtrain.documents.document import load_toml
 
 
 class Allowed(NamedTuple):
-    """Conditions under which a match of a rule is not reported. `target` names the text that `regexes`
-    search: the `secret`, the whole `match`, or the `line` with the match."""
+    """Conditions under which a match of a rule is not reported. `target` names the text that
+    `regexes` search: the `secret`, the whole `match`, or the `line` with the match."""
 
     regexes: tuple[str, ...] = ()
     target: str = "secret"
@@ -31,8 +31,8 @@ class Allowed(NamedTuple):
 
 
 class SecretForm(NamedTuple):
-    """A rule that finds one form of secret. The secret is the first regex group that matched, or the whole match if
-    there is no group."""
+    """A rule that finds one form of secret. The secret is the first regex group that matched, or
+    the whole match if there is no group."""
 
     id: str
     regex: str
@@ -65,10 +65,10 @@ def compile_bytes(expression: str) -> re.Pattern[bytes]:
 
 # All rules: gitleaks' and cloudtrain's own.
 #
-# gitleaks' rules are data (`secret_rules.json`, written by `tools/gen_secret_rules.py`). They recognize the tokens of
-# about two hundred services, with very few false positives. cloudtrain's own (`own_secret_rules.toml`) cover keys, URLs
-# and settings with a password, and accounts of clouds and machine learning services. Rules are read and compiled on
-# first use.
+# gitleaks' rules are data (`secret_rules.json`, written by `tools/gen_secret_rules.py`). They
+# recognize the tokens of about two hundred services, with very few false positives. cloudtrain's
+# own (`own_secret_rules.toml`) cover keys, URLs and settings with a password, and accounts of
+# clouds and machine learning services. Rules are read and compiled on first use.
 
 _GITLEAKS = Path(__file__).with_name("secret_rules.json")
 _OWN = Path(__file__).with_name("own_secret_rules.toml")
@@ -84,7 +84,8 @@ class RuleSet(NamedTuple):
 
 @cache
 def rule_set() -> RuleSet:
-    """Return all rules, and an index of them by keyword: a rule can match only texts with one of its keywords."""
+    """Return all rules, and an index of them by keyword: a rule can match only texts with one of
+    its keywords."""
     data, own = json.loads(_GITLEAKS.read_bytes()), load_toml(_OWN.read_text("utf-8"))
     parts = {**own["parts"], "SETTINGS": SETTINGS}
     rules = (*map(_rule, data["rules"]), *(_rule(_complete(item, parts)) for item in own["rules"]))
@@ -134,11 +135,12 @@ def _parse_allowed(item: Mapping[str, Any]) -> Allowed:
 # The search.
 
 _MARKS = (b"gitleaks:allow", b"pragma: allowlist secret")
-"""Comments that mark a line as free of secrets. gitleaks and detect-secrets use the same comments, so a file needs only
-one of them."""
+"""Comments that mark a line as free of secrets. gitleaks and detect-secrets use the same comments,
+so a file needs only one of them."""
 
 _NO_SECRET = (
-    r"(?i)example|placeholder|changeme|dummy|redacted|xxxx|your[-_]|<[a-z]|\*\*\*|\.\.\.|123456789|abcdefgh|"
+    r"(?i)example|placeholder|changeme|dummy|redacted|xxxx|your[-_]|<[a-z]|\*\*\*|\.\.\.|"
+    r"123456789|abcdefgh|"
     r"password|secret|test"
 )
 """Texts that show that a secret is an example and only looks random."""
@@ -153,7 +155,8 @@ _GAP = b"\n\0\n"
 
 
 class Match(NamedTuple):
-    """A secret that a rule found, with the offset of its first byte and the offset after its last byte."""
+    """A secret that a rule found, with the offset of its first byte and the offset after its last
+    byte."""
 
     rule: SecretForm
     start: int
@@ -161,10 +164,12 @@ class Match(NamedTuple):
 
 
 def secrets_in(content: bytes, spans: Sequence[Span], path: str) -> tuple[Secret, ...]:
-    """Return the secrets in some spans of a file, sorted by line, at most one per line. If a line has several
-    secrets, one that is certain takes precedence."""
+    """Return the secrets in some spans of a file, sorted by line, at most one per line. If a line
+    has several secrets, one that is certain takes precedence."""
     by_line: dict[int, Secret] = {}
-    for match in sorted(matches(content, spans, path), key=lambda match: (not match.rule.certain, match.start)):
+    for match in sorted(
+        matches(content, spans, path), key=lambda match: (not match.rule.certain, match.start)
+    ):
         line = content.count(b"\n", 0, match.start) + 1
         by_line.setdefault(line, Secret(match.rule.id, line, match.rule.certain))
     return tuple(by_line[line] for line in sorted(by_line))
@@ -178,25 +183,31 @@ def matches(content: bytes, spans: Sequence[Span], path: str) -> Iterator[Match]
         for match in rule.pattern.finditer(text):
             groups = (number for number, part in enumerate(match.groups(), 1) if part)
             start, end = match.span(rule.group or next(groups, 0))
-            if _is_secret(rule, match, text[start:end], path) and not _is_name(rule, text, start, end, path):
+            if _is_secret(rule, match, text[start:end], path) and not _is_name(
+                rule, text, start, end, path
+            ):
                 number = bisect_right(starts, start) - 1
                 shift = spans[number][0] - starts[number]
                 yield Match(rule, start + shift, end + shift)
 
 
 def _plain(text: bytes) -> bytes:
-    """Return text of the same length, in which all values are written as the rules expect: `NAME = "value"` instead of
-    `environ["NAME"] = "value"`, and quotes without the backslash that they have in the cells of a notebook."""
+    """Return text of the same length, in which all values are written as the rules expect: `NAME =
+    "value"` instead of `environ["NAME"] = "value"`, and quotes without the backslash that they have
+    in the cells of a notebook."""
     text = _END_OF_NAME.sub(lambda end: b" " * len(end[0]), text)
     return _OPENING.sub(b' "', text).replace(b'\\"', b'" ')
 
 
 def _candidates(lowered: bytes, path: str) -> Iterable[SecretForm]:
-    """Return the rules that apply to the path and have a keyword in the lower-case text, each rule once."""
+    """Return the rules that apply to the path and have a keyword in the lower-case text, each rule
+    once."""
     candidates: dict[str, SecretForm] = {}
     for keyword, rules in rule_set().by_keyword.items():
         if keyword in lowered:
-            candidates.update((rule.id, rule) for rule in rules if rule.path is None or re.search(rule.path, path))
+            candidates.update(
+                (rule.id, rule) for rule in rules if rule.path is None or re.search(rule.path, path)
+            )
     return candidates.values()
 
 
@@ -213,15 +224,24 @@ def _is_secret(rule: SecretForm, match: re.Match[bytes], secret: bytes, path: st
 
 
 def _is_name(rule: SecretForm, text: bytes, start: int, end: int, path: str) -> bool:
-    """Return whether a possible secret is a name in Python code, after a comma: `import T5Tokenizer, T5Model`."""
+    """Return whether a possible secret is a name in Python code, after a comma: `import
+    T5Tokenizer, T5Model`."""
     is_word = path.endswith((".py", ".ipynb")) and re.fullmatch(rb"[A-Za-z_]\w*", text[start:end])
-    return bool(not rule.certain and is_word and re.search(rb",\s*\Z", text[max(0, start - 80) : start]))
+    return bool(
+        not rule.certain and is_word and re.search(rb",\s*\Z", text[max(0, start - 80) : start])
+    )
 
 
-def _is_allowed(allowed: Allowed, match: re.Match[bytes], secret: bytes, path: str, rule: SecretForm) -> bool:
+def _is_allowed(
+    allowed: Allowed, match: re.Match[bytes], secret: bytes, path: str, rule: SecretForm
+) -> bool:
     verdicts = []
     if allowed.regexes:
-        text = {"secret": lambda: secret, "match": lambda: _whole(rule, match), "line": lambda: _line(match)}
+        text = {
+            "secret": lambda: secret,
+            "match": lambda: _whole(rule, match),
+            "line": lambda: _line(match),
+        }
         target = text[allowed.target]()
         verdicts.append(any(compile_bytes(item).search(target) for item in allowed.regexes))
     if allowed.paths:
@@ -233,8 +253,8 @@ def _is_allowed(allowed: Allowed, match: re.Match[bytes], secret: bytes, path: s
 
 
 def _whole(rule: SecretForm, match: re.Match[bytes]) -> bytes:
-    """Return the whole match and not only the secret in it. For a rule with `prefix`, include the rest of a name that
-    ends directly before the match."""
+    """Return the whole match and not only the secret in it. For a rule with `prefix`, include the
+    rest of a name that ends directly before the match."""
     if not rule.prefix:
         return match[0]
     start = match.start()
@@ -249,14 +269,18 @@ def _line(match: re.Match[bytes]) -> bytes:
 
 
 def looks_random(secret: bytes) -> bool:
-    """Return whether a value contains a digit and a letter, and no word that marks an example, such as
-    `placeholder`."""
+    """Return whether a value contains a digit and a letter, and no word that marks an example, such
+    as `placeholder`."""
     has_both = re.search(rb"[0-9]", secret) and re.search(rb"[A-Za-z]", secret)
     return bool(has_both) and not compile_bytes(_NO_SECRET).search(secret)
 
 
 def bits_per_letter(text: bytes) -> float:
-    """Return the Shannon entropy in bits per byte: 0 for `aaaa`, 4 for random hexadecimal digits, 6 for random
-    base64."""
+    """Return the Shannon entropy in bits per byte: 0 for `aaaa`, 4 for random hexadecimal digits, 6
+    for random base64."""
     length = len(text)
-    return -sum(count / length * math.log2(count / length) for count in Counter(text).values()) if length else 0.0
+    return (
+        -sum(count / length * math.log2(count / length) for count in Counter(text).values())
+        if length
+        else 0.0
+    )

@@ -1,7 +1,9 @@
-"""The parts of a file that the rules must search. Few of a bundle's thousands of files have such parts.
+"""The parts of a file that the rules must search. Few of a bundle's thousands of files have such
+parts.
 
-Nearly every secret is a long word with a digit, or is next to such a word. The other secrets follow a word such as
-`password`, are in a URL, or follow a header such as `-----BEGIN`. Rules are tried only around these positions.
+Nearly every secret is a long word with a digit, or is next to such a word. The other secrets follow
+a word such as `password`, are in a URL, or follow a header such as `-----BEGIN`. Rules are tried
+only around these positions.
 """
 
 from __future__ import annotations
@@ -10,8 +12,12 @@ import re
 
 Span = tuple[int, int]
 
-SETTINGS = r"(?i)(?:\.(?:ya?ml|toml|json|ini|cfg|cnf|conf|config|properties|env|tfvars|txt|sh|bash)|(?:^|/)\.?[^./]+)$"
-"""Paths of files in which values are written without quotes, including names without an extension."""
+SETTINGS = (
+    r"(?i)(?:\.(?:ya?ml|toml|json|ini|cfg|cnf|conf|config|properties|env|tfvars|txt|sh|"
+    r"bash)|(?:^|/)\.?[^./]+)$"
+)
+"""Paths of files in which values are written without quotes, including names without an
+extension."""
 
 LARGEST = 16 << 20
 """Number of bytes at the start of a file that are searched."""
@@ -33,7 +39,9 @@ _HEADLINES_OF_SETTINGS = (*_HEADLINES, b"kind: Secret")
 _ADDRESS = re.compile(rb"://[^\s/:@\"'<>{}$\\`|]{0,64}:[^\s/@\"'<>{}$\\`|]{6,200}@")
 _NAMES = (b"passw", b"pwd", b"secret")
 _NAMES_IN_SETTINGS = (*_NAMES, b"pass_phrase", b"passphrase", b"token", b"key", b"auth")
-_ASSIGNED = re.compile(rb"[\w\"'\]\\ \t-]{0,32}[:=]>?[ \t]{0,8}\\?[\"']?[^\s\"'(){}$<>%,;]{8,}|\s+\S*[0-9]")
+_ASSIGNED = re.compile(
+    rb"[\w\"'\]\\ \t-]{0,32}[:=]>?[ \t]{0,8}\\?[\"']?[^\s\"'(){}$<>%,;]{8,}|\s+\S*[0-9]"
+)
 _NOTES = re.compile(rb"(?m)^[^\s:]{1,64}:\$[0-9a-z]{1,4}\$")
 
 _BEFORE, _BEHIND = 160, 100
@@ -42,20 +50,22 @@ _UNBROKEN = re.compile(rb"[^\s\"'<>]{0,4096}")
 """The rest of a long word: the other parts of a token or a URL."""
 
 _MOST, _MOST_OF_BINARY = 1 << 20, 1 << 17
-"""Maximum number of bytes to search in one text file and in one binary file. A list of a million hashes is data, and a
-binary file is full of long words."""
+"""Maximum number of bytes to search in one text file and in one binary file. A list of a million
+hashes is data, and a binary file is full of long words."""
 
 
 _ARCHIVES = re.compile(
     rb'(?m)^(?:    |sdist = )\{ url = "https://files\.pythonhosted\.org/packages/[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{60}/'
-    rb'[^"/]{1,120}", hash = "sha256:[0-9a-f]{64}"(?:, size = \d+)?(?:, upload-time = "[0-9TZ:.-]+")? \},?$'
+    rb'[^"/]{1,120}", hash = "sha256:[0-9a-f]{64}"(?:, size = \d+)?(?:, upload-time = '
+    rb'"[0-9TZ:.-]+")? \},?$'
     rb"|^    --hash=sha256:[0-9a-f]{64}(?: \\)?$"
 )
 """Lines of a lock that name public archives, and lines of hashes. A lock has thousands of them."""
 
 
 def suspects(content: bytes, path: str) -> list[Span]:
-    """Return the spans of a file's content that rules must search: sorted, without overlaps, and usually none."""
+    """Return the spans of a file's content that rules must search: sorted, without overlaps, and
+    usually none."""
     if b"sha256:" in content:
         content = _ARCHIVES.sub(lambda line: b" " * len(line[0]), content)
     settings = re.search(SETTINGS, path) is not None
@@ -63,7 +73,9 @@ def suspects(content: bytes, path: str) -> list[Span]:
     for headline in _HEADLINES_OF_SETTINGS if settings else _HEADLINES:
         spans += ((at, at + 600) for at in _all(content, headline))
     if b"://" in content:
-        spans += ((match.start() - 40, match.end() + _BEHIND) for match in _ADDRESS.finditer(content))
+        spans += (
+            (match.start() - 40, match.end() + _BEHIND) for match in _ADDRESS.finditer(content)
+        )
     if settings and b":$" in content:
         spans += ((match.start(), match.end() + 200) for match in _NOTES.finditer(content))
     return _apart(spans, len(content)) if spans else []
@@ -72,7 +84,11 @@ def suspects(content: bytes, path: str) -> list[Span]:
 def _long_words(content: bytes) -> list[Span]:
     words = content.translate(_WORDS)
     spans: list[Span] = []
-    start, span_end, budget = words.find(_LONG), 0, _MOST_OF_BINARY if b"\0" in content[:8192] else _MOST
+    start, span_end, budget = (
+        words.find(_LONG),
+        0,
+        _MOST_OF_BINARY if b"\0" in content[:8192] else _MOST,
+    )
     while start >= 0 and budget > 0:
         end = _END.match(words, start).end()  # type: ignore[union-attr] # it matches everywhere
         if start >= span_end or end > span_end:
@@ -93,7 +109,8 @@ def _may_be_secret(word: bytes) -> bool:
 
 
 def _is_machine(word: bytes) -> bool:
-    """Most job files name a size of a machine, `Standard_ND96asr_v4`, and the rules would be read for it alone."""
+    """Most job files name a size of a machine, `Standard_ND96asr_v4`, and the rules would be read
+    for it alone."""
     return word.startswith(b"Standard_N") and max(map(len, word.split(b"_"))) < 14
 
 

@@ -1,5 +1,5 @@
-"""Reads a source folder once and returns its bundle: the files, the hash that names the bundle, and a method to write
-the archive."""
+"""Reads a source folder once and returns its bundle: the files, the hash that names the bundle, and
+a method to write the archive."""
 
 from __future__ import annotations
 
@@ -15,10 +15,27 @@ from pathlib import Path
 from tempfile import mkstemp
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cloudtrain.code.files import BrokenLink, Entry, Ignored, Links, Secret, content_hash, escape_path
+from cloudtrain.code.files import (
+    BrokenLink,
+    Entry,
+    Ignored,
+    Links,
+    Secret,
+    content_hash,
+    escape_path,
+)
 from cloudtrain.code.ignore import IGNORE_FILE, ignore_line
 from cloudtrain.code.suspects import LARGEST, suspects
-from cloudtrain.code.walk import MOVED, PAUSES, Moved, SourceFile, Walk, read_until_settled, source_error, walk
+from cloudtrain.code.walk import (
+    MOVED,
+    PAUSES,
+    Moved,
+    SourceFile,
+    Walk,
+    read_until_settled,
+    source_error,
+    walk,
+)
 from cloudtrain.errors import CloudtrainError, JobError
 from cloudtrain.job.model import format_size
 from cloudtrain.plans.plan import Bundle
@@ -48,8 +65,8 @@ class Digest(NamedTuple):
 
 
 def open_regular(path: str) -> int:
-    """Open a file for reading and return its descriptor. A link is refused, even if it replaced a file after the folder
-    was listed.
+    """Open a file for reading and return its descriptor. A link is refused, even if it replaced a
+    file after the folder was listed.
 
     Raises:
         OSError: the file cannot be opened.
@@ -58,15 +75,20 @@ def open_regular(path: str) -> int:
 
 
 def workers() -> int:
-    """Return the number of threads that hash or compress: one for each processor that this process may use, at most
-    8."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of threads that hash or compress: one for each processor that this process
+    may use, at most 8."""
+    usable = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return min(usable, 8)
 
 
-def hash_files(places: Sequence[str], sizes: Sequence[int], paths: Sequence[str | None]) -> list[Digest | OSError]:
-    """Return one digest per file, in order, or the error if the file could not be read. `places` are paths on disk,
-    `sizes` the expected sizes, `paths` paths in the bundle; None for a file that is not searched for secrets.
+def hash_files(
+    places: Sequence[str], sizes: Sequence[int], paths: Sequence[str | None]
+) -> list[Digest | OSError]:
+    """Return one digest per file, in order, or the error if the file could not be read. `places`
+    are paths on disk, `sizes` the expected sizes, `paths` paths in the bundle; None for a file that
+    is not searched for secrets.
 
     Hashing and reading release the interpreter lock, so several files are read at a time.
     """
@@ -79,7 +101,9 @@ def hash_files(places: Sequence[str], sizes: Sequence[int], paths: Sequence[str 
         return list(map(_digest, places[window], sizes[window], paths[window]))
 
     with ThreadPoolExecutor(workers()) as pool:
-        return [digest for batch in pool.map(digests, range(0, len(places), _BATCH)) for digest in batch]
+        return [
+            digest for batch in pool.map(digests, range(0, len(places), _BATCH)) for digest in batch
+        ]
 
 
 def _digest(place: str, expected_size: int, path: str | None) -> Digest | OSError:
@@ -102,7 +126,9 @@ def _digest(place: str, expected_size: int, path: str | None) -> Digest | OSErro
         return error
     finally:
         os.close(descriptor)
-    secrets = () if path is None else _secrets(b"".join(pieces) if len(pieces) > 1 else pieces[0], path)
+    secrets = (
+        () if path is None else _secrets(b"".join(pieces) if len(pieces) > 1 else pieces[0], path)
+    )
     return Digest(digest.hexdigest(), size, secrets)
 
 
@@ -120,22 +146,24 @@ def _secrets(content: bytes, path: str) -> tuple[Secret, ...]:
 # Limits of size, and hints about the largest files.
 
 LIMIT = 300 << 20
-"""In bytes. Azure ML's documented limit for a job's snapshot of code; far more than code needs on any target."""
+"""In bytes. Azure ML's documented limit for a job's snapshot of code; far more than code needs on
+any target."""
 
 NOTABLE = 50 << 20
 """In bytes. From this size on, a warning says that every changed bundle makes a submit slow."""
 
 
 def largest_files(sizes: Mapping[str, int], count: int) -> list[str]:
-    """Return the `count` largest files as `a/b.bin (1.5 GiB)`, the largest first. Files of equal size
-    are sorted by name."""
+    """Return the `count` largest files as `a/b.bin (1.5 GiB)`, the largest first. Files of equal
+    size are sorted by name."""
     ranked = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
     return [f"{escape_path(path)} ({format_size(size)})" for path, size in ranked[:count]]
 
 
 def size_hint(sizes: Mapping[str, int]) -> str:
-    """Return a hint with a line for the ignore file. The line excludes the largest file or folder at the root. If one
-    file makes up more than half of that folder, the line excludes only this file. `sizes` maps paths to bytes."""
+    """Return a hint with a line for the ignore file. The line excludes the largest file or folder
+    at the root. If one file makes up more than half of that folder, the line excludes only this
+    file. `sizes` maps paths to bytes."""
     totals: Counter[str] = Counter()
     for path, size in sizes.items():
         top, slash, _ = path.partition("/")
@@ -145,7 +173,8 @@ def size_hint(sizes: Mapping[str, int]) -> str:
     name = largest if sizes[largest] > weight / 2 else heavy
     line = ignore_line(name)
     return (
-        f"leave out what the script does not import, for example with the line `{line}` in `{IGNORE_FILE}` in "
+        f"leave out what the script does not import, for example with the line `{line}` in "
+        f"`{IGNORE_FILE}` in "
         "`source_dir`; data goes into the job's `inputs`"
     )
 
@@ -153,7 +182,8 @@ def size_hint(sizes: Mapping[str, int]) -> str:
 # The snapshot of the source folder.
 
 CEILING = 10 * LIMIT
-"""Size in bytes from which a folder is refused without being hashed, because reading it would take minutes."""
+"""Size in bytes from which a folder is refused without being hashed, because reading it would take
+minutes."""
 
 _OURS = ("cloudtrain", "cloudtrain.py")
 
@@ -168,7 +198,8 @@ class Tree:
     ignored: tuple[Ignored, ...]
     identity: Bundle
     own_files: Mapping[str, Path | bytes] = field(default_factory=dict, hash=False)
-    """cloudtrain's own files: maps the path in the archive to the path on disk, or to a generated file's content."""
+    """cloudtrain's own files: maps the path in the archive to the path on disk, or to a generated
+    file's content."""
     included: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The user's files from outside of `root`: maps the path in the archive to the path on disk."""
 
@@ -178,31 +209,44 @@ class Tree:
         return self.identity.sha256
 
     def location(self, entry: Entry) -> str:
-        """Return the path on disk; of a generated file the path that the user's file of this name would have."""
+        """Return the path on disk; of a generated file the path that the user's file of this name
+        would have."""
         own = self.own_files.get(entry.path)
         place = None if isinstance(own, bytes) else own
         return os.fspath(place or self.included.get(entry.path) or self.root / entry.path)
 
     def read_text(self, path: str) -> str | None:
-        """Return the text of the file at a path in the archive; None if there is none, or if it cannot be read."""
-        entry, own = next((entry for entry in self.entries if entry.path == path), None), self.own_files.get(path)
+        """Return the text of the file at a path in the archive; None if there is none, or if it
+        cannot be read."""
+        entry, own = (
+            next((entry for entry in self.entries if entry.path == path), None),
+            self.own_files.get(path),
+        )
         try:
             if isinstance(own, bytes):
                 return own.decode("utf-8", "replace")
-            return None if entry is None else Path(self.location(entry)).read_text("utf-8", "replace")
+            return (
+                None if entry is None else Path(self.location(entry)).read_text("utf-8", "replace")
+            )
         except OSError:
             return None
 
     def write(self, path: Path) -> None:
-        """Write the archive, a tar.gz. The same content and compression library give the same bytes.
+        """Write the archive, a tar.gz. The same content and compression library give the same
+        bytes.
 
-        Atomic: `path` either holds the whole archive or does not exist. A missing folder is created.
+        Atomic: `path` either holds the whole archive or does not exist. A missing folder is
+        created.
 
         Raises:
             SourceChanged: a file has changed since the tree was read.
         """
-        own = {name: content for name, content in self.own_files.items() if isinstance(content, bytes)}
-        write_archive(((entry, own.get(entry.path, self.location(entry))) for entry in self.entries), path)
+        own = {
+            name: content for name, content in self.own_files.items() if isinstance(content, bytes)
+        }
+        write_archive(
+            ((entry, own.get(entry.path, self.location(entry))) for entry in self.entries), path
+        )
 
 
 def scan(
@@ -212,24 +256,29 @@ def scan(
     beside: Mapping[str, str] | None = None,
     alone: bool = False,
 ) -> Tree:
-    """Read the user's folder: find the files that are not ignored, and hash them. Nothing is written.
+    """Read the user's folder: find the files that are not ignored, and hash them. Nothing is
+    written.
 
-    If another program removes or replaces a file between the listing and the reading, such as an editor's temporary
-    file, the folder is read again.
+    If another program removes or replaces a file between the listing and the reading, such as an
+    editor's temporary file, the folder is read again.
 
     Args:
         source_dir: the folder with the user's code.
-        declared: paths below the folder that the job uses as data and not as code, each with a description.
-        beside: files and folders to add from outside the folder; maps names at the root of the bundle to paths on disk.
+        declared: paths below the folder that the job uses as data and not as code, each with a
+            description.
+        beside: files and folders to add from outside the folder; maps names at the root of the
+            bundle to paths on disk.
         alone: use only the files of `beside`, and read nothing of `source_dir`.
 
     Raises:
-        JobError: the folder does not exist, or contains something that a bundle cannot hold; every problem is listed.
+        JobError: the folder does not exist, or contains something that a bundle cannot hold; every
+            problem is listed.
     """
 
     def read() -> Tree:
         _check_folder(source_dir)
-        root = os.path.abspath(source_dir)  # noqa: PTH100 - Path.absolute() keeps `..`
+        # Path.absolute() keeps `..`.
+        root = os.path.abspath(source_dir)
         result = walk(root, declared, beside=beside, alone=alone)
         _check_ceiling(result)
         own_files = {path: Path(os.path.realpath(file)) for path, file in runtime_files().items()}
@@ -241,8 +290,14 @@ def scan(
         entries.sort(key=lambda entry: os.fsencode(entry.path))
         size = sum(entry.size for entry in entries)
         identity = Bundle(content_hash(entries), size, len(entries))
-        included = {file.path: file.place for file in result.files if file.path.split("/", 1)[0] in result.included}
-        return Tree(Path(root), tuple(entries), tuple(sorted(result.ignored)), identity, own_files, included)
+        included = {
+            file.path: file.place
+            for file in result.files
+            if file.path.split("/", 1)[0] in result.included
+        }
+        return Tree(
+            Path(root), tuple(entries), tuple(sorted(result.ignored)), identity, own_files, included
+        )
 
     try:
         return read_until_settled(read)
@@ -251,8 +306,8 @@ def scan(
 
 
 def runtime_files() -> dict[str, Path]:
-    """Return the files of `cloudtrain.runtime`, which are added to every bundle so that scripts can import them. The
-    keys are the paths in the bundle, the values are the paths on disk."""
+    """Return the files of `cloudtrain.runtime`, which are added to every bundle so that scripts can
+    import them. The keys are the paths in the bundle, the values are the paths on disk."""
     package = Path(__file__).parents[1]
     files = [package / "__init__.py", package / "version.py", *(package / "runtime").rglob("*.py")]
     return {f"cloudtrain/{file.relative_to(package).as_posix()}": file for file in files}
@@ -262,20 +317,33 @@ def _always_moved(path: str) -> JobError:
     name, hint = "`source_dir`", "run the command again when no program is writing to `source_dir`"
     if path:
         name = f"`{escape_path(path)}`"
-        hint += f", or if the job does not need it, add the line `{ignore_line(path)}` to `{IGNORE_FILE}`"
-    message = f"{name} was removed or replaced while `source_dir` was being read, {len(PAUSES) + 1} times in a row"
+        hint += (
+            f", or if the job does not need it, add the line `{ignore_line(path)}` to "
+            f"`{IGNORE_FILE}`"
+        )
+    message = (
+        f"{name} was removed or replaced while `source_dir` was being read, "
+        f"{len(PAUSES) + 1} times in a row"
+    )
     return source_error(message, hint, "CT963")
 
 
 def _check_folder(source_dir: Path) -> None:
     place = os.fspath(source_dir)
     name, missing = escape_path(place), why_missing(place)
-    if os.path.isdir(place):  # noqa: PTH112 - a Path raises where the name is too long
+    # A Path raises where the name is too long.
+    if os.path.isdir(place):
         return
     if missing is None:
-        hint = f"name the folder that contains the file: `source_dir: {escape_path(os.fspath(source_dir.parent))}`"
+        hint = (
+            "name the folder that contains the file: `source_dir: "
+            f"{escape_path(os.fspath(source_dir.parent))}`"
+        )
         raise source_error(f"`{name}` is a file, not a folder", hint)
-    hint = "name the folder with your code, relative to the job file, or write `.` for the job file's own folder"
+    hint = (
+        "name the folder with your code, relative to the job file, or write `.` for the job "
+        "file's own folder"
+    )
     raise source_error(f"the folder `{name}` {missing}", hint)
 
 
@@ -284,25 +352,39 @@ def _check_ceiling(result: Walk) -> None:
     if size > CEILING:
         sizes = {file.path: file.size for file in result.files}
         listing = ", ".join(largest_files(sizes, 3))
-        message = f"`source_dir` holds {format_size(size)}, too much for a bundle of code; the largest: {listing}"
+        message = (
+            f"`source_dir` holds {format_size(size)}, too much for a bundle of code; the "
+            f"largest: {listing}"
+        )
         raise source_error(message, size_hint(sizes), "CT053")
 
 
 def _check_names(result: Walk) -> None:
     paths = [*(file.path for file in result.files), *result.links]
     for name in sorted({path.split("/", 1)[0] for path in paths} & set(_OURS)):
-        message = f"`{name}` in `source_dir` has the name of cloudtrain's own package, which is added to every bundle"
+        message = (
+            f"`{name}` in `source_dir` has the name of cloudtrain's own package, which is "
+            "added to every bundle"
+        )
         result.refuse(name, message, remedy="give it another name")
 
 
 def _file_entries(result: Walk, own_files: Mapping[str, Path]) -> list[Entry]:
-    ours = [SourceFile(path, file.stat().st_size, False, os.fspath(file)) for path, file in own_files.items()]
-    files, searched = [*result.files, *ours], [*(file.path for file in result.files), *(None for _ in ours)]
+    ours = [
+        SourceFile(path, file.stat().st_size, False, os.fspath(file))
+        for path, file in own_files.items()
+    ]
+    files, searched = (
+        [*result.files, *ours],
+        [*(file.path for file in result.files), *(None for _ in ours)],
+    )
     digests = hash_files([file.place for file in files], [file.size for file in files], searched)
     entries = []
     for file, digest in zip(files, digests, strict=True):
         if isinstance(digest, Digest):
-            entries.append(Entry(file.path, digest.size, file.executable, digest.sha256, None, digest.secrets))
+            entries.append(
+                Entry(file.path, digest.size, file.executable, digest.sha256, None, digest.secrets)
+            )
         elif digest.errno in MOVED:
             raise Moved(file.path)
         else:
@@ -314,25 +396,32 @@ def _file_entries(result: Walk, own_files: Mapping[str, Path]) -> list[Entry]:
 def _link_entries(root: str, result: Walk) -> list[Entry]:
     if not result.links:
         return []
-    links = Links({root, os.path.realpath(root)}, [file.path for file in result.files], result.links)
+    links = Links(
+        {root, os.path.realpath(root)}, [file.path for file in result.files], result.links
+    )
     entries = []
     for path in sorted(result.links):
         try:
             entries.append(Entry(path, target=links.canonical(path)))
         except BrokenLink as reason:
             target = escape_path(result.links[path])
-            message = f"the link `{escape_path(path)}` points to `{target}`, which {escape_path(str(reason))}"
+            message = (
+                f"the link `{escape_path(path)}` points to `{target}`, which "
+                f"{escape_path(str(reason))}"
+            )
             result.refuse(path, message, remedy="put a copy of the file in its place")
     return entries
 
 
 # One gzip stream, compressed block by block in several threads.
 #
-# Every block ends on a byte boundary and does not refer to earlier blocks, so the blocks can be concatenated. The
-# result is a single ordinary gzip member. It does not depend on the number of threads.
+# Every block ends on a byte boundary and does not refer to earlier blocks, so the blocks can be
+# concatenated. The result is a single ordinary gzip member. It does not depend on the number of
+# threads.
 
 BLOCK = 1 << 20
-"""Bytes per block. Smaller blocks compress worse, and larger ones need more memory; 1 MiB is a good compromise."""
+"""Bytes per block. Smaller blocks compress worse, and larger ones need more memory; 1 MiB is a good
+compromise."""
 
 _HEADER = b"\x1f\x8b\x08\x00" + bytes(4) + b"\x00\xff"
 """Header fields: deflate, no name, no time, no level, no operating system."""
@@ -361,8 +450,9 @@ def gzip_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _library() -> tuple[Any, int]:
-    """Return the compression library and its level: isal at level 2, which is faster than zlib's fastest level and
-    compresses better (docs/bundle.md); on platforms without an isal wheel, zlib."""
+    """Return the compression library and its level: isal at level 2, which is faster than zlib's
+    fastest level and compresses better (docs/bundle.md); on platforms without an isal wheel,
+    zlib."""
     try:
         from isal import isal_zlib
     except ImportError:
@@ -397,7 +487,8 @@ def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
 # The bundle's archive: a reproducible tar, compressed in blocks by several threads.
 
 MTIME = 315532800
-"""1980-01-01 UTC, the earliest time that zip supports, because a wheel may be built from the unpacked files."""
+"""1980-01-01 UTC, the earliest time that zip supports, because a wheel may be built from the
+unpacked files."""
 
 _TAR_BLOCK = 512
 _RECORD = 20 * _TAR_BLOCK
@@ -407,8 +498,8 @@ class SourceChanged(CloudtrainError):
     """A file changed after its bundle was hashed and before the bundle was written.
 
     Attributes:
-        path: the file's path in the bundle.
-        may_plan_again: whether no request of this job has left this machine, so that another plan can be sent.
+        path: the file's path in the bundle. may_plan_again: whether no request of this job has left
+        this machine, so that another plan can be sent.
     """
 
     exit_code = 2
@@ -418,15 +509,16 @@ class SourceChanged(CloudtrainError):
         super().__init__(
             f"`{escape_path(path)}` changed while its bundle was being made; nothing was written",
             hint="run the command again when no program is writing to `source_dir`, "
-            f"or if the job does not need the file, add the line `{ignore_line(path)}` to `{IGNORE_FILE}`",
+            f"or if the job does not need the file, add the line `{ignore_line(path)}` to "
+            f"`{IGNORE_FILE}`",
         )
         self.path = path
         self.may_plan_again = False
 
 
 def write_archive(sources: Iterable[tuple[Entry, str | bytes]], path: Path) -> None:
-    """Write a tar.gz of `sources`, which pairs each entry with its path on disk or its content. Atomic: a
-    partial archive never appears at `path`.
+    """Write a tar.gz of `sources`, which pairs each entry with its path on disk or its content.
+    Atomic: a partial archive never appears at `path`.
 
     Raises:
         SourceChanged: a file's content no longer matches its entry.
@@ -461,8 +553,8 @@ def _tar(sources: Iterable[tuple[Entry, str | bytes]]) -> Iterator[bytes]:
 
 
 def _header(entry: Entry) -> bytes:
-    """Return the entry's tar header in GNU format, which supports names of any bytes and any length, and which every
-    tar program reads."""
+    """Return the entry's tar header in GNU format, which supports names of any bytes and any
+    length, and which every tar program reads."""
     import tarfile
 
     info = tarfile.TarInfo(entry.path)

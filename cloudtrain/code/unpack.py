@@ -1,9 +1,10 @@
 """Unpacks a bundle's archive into a folder. Uses only the standard library, and is quick to import.
 
-An archive in a cache may be truncated by a full disk, or written by another user. A bundle is named by the hash of its
-content, so the caller passes the expected hash, and an archive with other content is refused. It may contain only what
-a bundle can: regular files, and links that stay inside. tarfile's extraction filters are not used, because older patch
-versions of Python 3.10 and 3.11 lack them.
+An archive in a cache may be truncated by a full disk, or written by another user. A bundle is named
+by the hash of its content, so the caller passes the expected hash, and an archive with other
+content is refused. It may contain only what a bundle can: regular files, and links that stay
+inside. tarfile's extraction filters are not used, because older patch versions of Python 3.10 and
+3.11 lack them.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ class DamagedBundle(Exception):
 
 
 def unpack(archive: Path, destination: Path, sha256: str) -> None:
-    """Unpack a bundle into `destination`, which must be empty or not exist. After an error, nothing is unpacked.
+    """Unpack a bundle into `destination`, which must be empty or not exist. After an error, nothing
+    is unpacked.
 
     Raises:
-        DamagedBundle: the archive cannot be read, contains something that a bundle cannot hold, or has another hash.
+        DamagedBundle: the archive cannot be read, contains something that a bundle cannot hold, or
+            has another hash.
         UsageError: `destination` is not empty.
     """
     with Staging(destination.parent, odd_names=True) as staging:
@@ -49,7 +52,8 @@ def unpack(archive: Path, destination: Path, sha256: str) -> None:
 
 
 def verify(archive: Path, sha256: str) -> None:
-    """Check an archive without unpacking it: it must be complete, and its content must have the hash `sha256`.
+    """Check an archive without unpacking it: it must be complete, and its content must have the
+    hash `sha256`.
 
     Raises:
         DamagedBundle: the archive is damaged or has another hash.
@@ -60,7 +64,9 @@ def verify(archive: Path, sha256: str) -> None:
 def _read(archive: Path, sha256: str, staging: Staging | None) -> None:
     try:
         with gzip.open(archive) as stream:
-            with tarfile.open(fileobj=stream, mode="r|", encoding=sys.getfilesystemencoding()) as tar:
+            with tarfile.open(
+                fileobj=stream, mode="r|", encoding=sys.getfilesystemencoding()
+            ) as tar:
                 lines = [_take(tar, member, staging) for member in tar]
             while stream.read(_COPY):  # to the end, where the checksum is
                 pass
@@ -73,7 +79,8 @@ def _read(archive: Path, sha256: str, staging: Staging | None) -> None:
 
 
 def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, staging: Staging | None) -> bytes:
-    """Read a member, and unpack it if there is a `staging`. Return its line of the content's hash."""
+    """Read a member, and unpack it if there is a `staging`. Return its line of the content's
+    hash."""
     if safe_name(member.name, odd=True) != member.name:
         raise Unsafe(member.name, "is not a normalized path")
     if member.issym():
@@ -85,7 +92,9 @@ def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, staging: Staging | None
     if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
         raise Unsafe(member.name, "is neither a file nor a link")
     executable = bool(member.mode & 0o100)
-    descriptor = None if staging is None else staging.create(member.name, 0o755 if executable else 0o644)
+    descriptor = (
+        None if staging is None else staging.create(member.name, 0o755 if executable else 0o644)
+    )
     try:
         sha256 = _copy(tar, member, descriptor)
     finally:
@@ -95,7 +104,8 @@ def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, staging: Staging | None
 
 
 def _copy(tar: tarfile.TarFile, member: tarfile.TarInfo, descriptor: int | None) -> str:
-    """Return the hex digest of a member's bytes. If `descriptor` is given, also write the bytes to it."""
+    """Return the hex digest of a member's bytes. If `descriptor` is given, also write the bytes to
+    it."""
     source, digest = tar.extractfile(member), hashlib.sha256()
     assert source is not None, "a regular file has content"
     left = member.size

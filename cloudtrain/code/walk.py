@@ -12,7 +12,14 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from cloudtrain.code.files import Ignored, Included, escape_path, includes
-from cloudtrain.code.ignore import IGNORE_FILE, INCLUDE_FILE, Defaults, Rules, ignore_line, own_output
+from cloudtrain.code.ignore import (
+    IGNORE_FILE,
+    INCLUDE_FILE,
+    Defaults,
+    Rules,
+    ignore_line,
+    own_output,
+)
 from cloudtrain.documents.document import KINDS, MAX_FILES, read_bytes
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.system.files import is_root
@@ -20,16 +27,19 @@ from cloudtrain.system.files import is_root
 _NARROWER = "let `source_dir` name a folder with only your code"
 
 MOVED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ESTALE)
-"""Errors of reading a file or folder that was removed, or replaced by something else, after it was listed."""
+"""Errors of reading a file or folder that was removed, or replaced by something else, after it was
+listed."""
 
 T = TypeVar("T")
 
 PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
-"""Seconds before each further attempt to read a folder in which other programs remove or replace files."""
+"""Seconds before each further attempt to read a folder in which other programs remove or replace
+files."""
 
 
 class Moved(Exception):
-    """A path was removed or replaced after its folder was listed, so the folder has to be listed again.
+    """A path was removed or replaced after its folder was listed, so the folder has to be listed
+    again.
 
     Attributes:
         path: the path below the source folder; empty for the source folder itself.
@@ -41,7 +51,8 @@ class Moved(Exception):
 
 
 def read_until_settled(read: Callable[[], T]) -> T:
-    """Return what `read` returns. Call it again, after a pause, while other programs remove or replace what it reads.
+    """Return what `read` returns. Call it again, after a pause, while other programs remove or
+    replace what it reads.
 
     Raises:
         Moved: this happened at every attempt.
@@ -79,7 +90,8 @@ class Walk:
         self.problems: list[Problem] = []
 
     def refuse(self, path: str, message: str, *, remedy: str) -> None:
-        """Record a problem with one path. The hint offers to add the path to the ignore file, or to do `remedy`."""
+        """Record a problem with one path. The hint offers to add the path to the ignore file, or to
+        do `remedy`."""
         line = ignore_line(path)
         hint = f"add the line `{line}` to `{IGNORE_FILE}` in `source_dir`, or {remedy}"
         self.problems.append(Problem(("source_dir",), message, hint, code="CT052"))
@@ -92,30 +104,38 @@ def walk(
     beside: Mapping[str, str] | None = None,
     alone: bool = False,
 ) -> Walk:
-    """Find every file and link below `root` and in the included folders, sorted by the bytes of their paths. Ignored
-    folders are not read.
+    """Find every file and link below `root` and in the included folders, sorted by the bytes of
+    their paths. Ignored folders are not read.
 
-    `declared` maps paths below `root` to descriptions. The walk leaves out these paths, unless a rule such as `!data/`
-    in an ignore file includes them. It also leaves out the file that this process's output is redirected to, as in
-    `cloudtrain submit job.yaml > submit.log`.
+    `declared` maps paths below `root` to descriptions. The walk leaves out these paths, unless a
+    rule such as `!data/` in an ignore file includes them. It also leaves out the file that this
+    process's output is redirected to, as in `cloudtrain submit job.yaml > submit.log`.
 
-    `beside` maps names at the root of the bundle to files and folders outside `root`. With `alone`, only these are
-    found.
+    `beside` maps names at the root of the bundle to files and folders outside `root`. With `alone`,
+    only these are found.
 
     Raises:
-        JobError: `root` is the root of the file system, there are too many files for a bundle, or a line of an ignore
-            file is not a pattern.
+        JobError: `root` is the root of the file system, there are too many files for a bundle, or a
+            line of an ignore file is not a pattern.
         Moved: a path was removed or replaced during the walk.
     """
     if not alone and is_root(root):
-        message = f"`{escape_path(root)}` is the root of this machine's file system, too much for a bundle of code"
+        message = (
+            f"`{escape_path(root)}` is the root of this machine's file system, too much "
+            "for a bundle of code"
+        )
         raise source_error(message, _NARROWER, "CT053")
     result, count, defaults = Walk(), 0, Defaults(declared or {}, own_output())
     waiting: list[_Folder] = [] if alone else [_Folder("", root, ())]
     for name, place in (beside or {}).items():
         if not alone and os.path.lexists(f"{root}/{name}"):
-            message = f"`{escape_path(name)}` comes from outside `source_dir`, which already has an item of that name"
-            result.problems.append(Problem(("source_dir",), message, "rename one of the two", code="CT055"))
+            message = (
+                f"`{escape_path(name)}` comes from outside `source_dir`, which already "
+                "has an item of that name"
+            )
+            result.problems.append(
+                Problem(("source_dir",), message, "rename one of the two", code="CT055")
+            )
         else:
             _look_at(_beside(name, place), name, (), defaults, result, waiting)
             result.included = (*result.included, name)
@@ -126,11 +146,15 @@ def walk(
         except OSError as error:
             if error.errno in MOVED:
                 raise Moved(_below(root, error.filename) or folder.path.rstrip("/")) from None
-            message = f"`{escape_path(folder.path.rstrip('/') or root)}` cannot be read: {error.strerror}"
+            message = (
+                f"`{escape_path(folder.path.rstrip('/') or root)}` cannot be read: {error.strerror}"
+            )
             if folder.path:
                 result.refuse(folder.path, message, remedy="make it readable for you")
             else:
-                result.problems.append(Problem(("source_dir",), message, "make it readable for you", code="CT050"))
+                result.problems.append(
+                    Problem(("source_dir",), message, "make it readable for you", code="CT050")
+                )
     result.files.sort(key=lambda file: os.fsencode(file.path))
     return result
 
@@ -145,15 +169,23 @@ class _Folder(NamedTuple):
 def _read_folder(
     root: str, folder: _Folder, count: int, defaults: Defaults, result: Walk, waiting: list[_Folder]
 ) -> int:
-    """Look at everything in a folder, and return the number of its items. `count` items were found before."""
+    """Look at everything in a folder, and return the number of its items. `count` items were found
+    before."""
     path, place, rules = folder
     with os.scandir(place) as listing:
-        items = sorted(islice(listing, MAX_FILES + 1 - count), key=lambda item: os.fsencode(item.name))
+        items = sorted(
+            islice(listing, MAX_FILES + 1 - count), key=lambda item: os.fsencode(item.name)
+        )
     if any(item.name == IGNORE_FILE for item in items):
         rules = (_rules_in(place, path, result), *rules)
     if count + len(items) > MAX_FILES:
-        message = f"`{escape_path(root)}` holds more than {MAX_FILES:,} files, too many for a bundle of code"
-        raise source_error(message, f"{_NARROWER}, or add the folders with data to `{IGNORE_FILE}`", "CT053")
+        message = (
+            f"`{escape_path(root)}` holds more than {MAX_FILES:,} files, too many for a "
+            "bundle of code"
+        )
+        raise source_error(
+            message, f"{_NARROWER}, or add the folders with data to `{IGNORE_FILE}`", "CT053"
+        )
     for item in items:
         _look_at(item, path + item.name, rules, defaults, result, waiting)
     if not path and any(item.name == INCLUDE_FILE for item in items):
@@ -167,14 +199,19 @@ def _read_folder(
 
 def _beside(name: str, place: str) -> Included:
     try:
-        return Included(place, os.stat(place))  # noqa: PTH116
+        return Included(place, os.stat(place))
     except OSError as error:
         raise Moved(name) from error
 
 
 def _below(root: str, place: object) -> str:
-    """Return the path below `root` of a place on disk; empty if it is `root`, unknown, or elsewhere."""
-    return place.removeprefix(f"{root}/") if isinstance(place, str) and place.startswith(f"{root}/") else ""
+    """Return the path below `root` of a place on disk; empty if it is `root`, unknown, or
+    elsewhere."""
+    return (
+        place.removeprefix(f"{root}/")
+        if isinstance(place, str) and place.startswith(f"{root}/")
+        else ""
+    )
 
 
 def source_error(message: str, hint: str, code: str = "CT050") -> JobError:
@@ -182,8 +219,8 @@ def source_error(message: str, hint: str, code: str = "CT050") -> JobError:
 
 
 def _rules_in(place: str, folder: str, result: Walk) -> Rules:
-    """Return the rules of the ignore file in `place`, which is `folder` relative to the root; if the file cannot be
-    read, no rules and a problem in `result`."""
+    """Return the rules of the ignore file in `place`, which is `folder` relative to the root; if
+    the file cannot be read, no rules and a problem in `result`."""
     try:
         return Rules(folder, read_bytes(f"{place}/{IGNORE_FILE}"))
     except OSError as error:
@@ -213,18 +250,25 @@ def _look_at(
         result.links[path] = _target_of(item.path, path)
     else:
         status = item.stat(follow_symlinks=False)
-        if stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode):  # a file when it was listed
+        # a file when it was listed
+        if stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode):
             raise Moved(path)
         if stat.S_ISREG(status.st_mode):
-            result.files.append(SourceFile(path, status.st_size, bool(status.st_mode & stat.S_IXUSR), item.path))
+            result.files.append(
+                SourceFile(path, status.st_size, bool(status.st_mode & stat.S_IXUSR), item.path)
+            )
         else:
             what = KINDS.get(stat.S_IFMT(status.st_mode), "not a regular file")
-            result.refuse(path, f"`{escape_path(path)}` is {what}, which cannot be in a bundle", remedy="remove it")
+            result.refuse(
+                path,
+                f"`{escape_path(path)}` is {what}, which cannot be in a bundle",
+                remedy="remove it",
+            )
 
 
 def _target_of(link: str, path: str) -> str:
     try:
-        return os.readlink(link)  # noqa: PTH115
+        return os.readlink(link)
     except OSError as error:
         if error.errno == errno.EINVAL:  # no longer a link
             raise Moved(path) from None
@@ -232,10 +276,14 @@ def _target_of(link: str, path: str) -> str:
 
 
 def _ignoring_rule(
-    item: os.DirEntry[str] | Included, path: str, is_folder: bool, rules: tuple[Rules, ...], defaults: Defaults
+    item: os.DirEntry[str] | Included,
+    path: str,
+    is_folder: bool,
+    rules: tuple[Rules, ...],
+    defaults: Defaults,
 ) -> str | None:
-    """Return the rule that leaves out the path, from the nearest ignore file with a matching rule or from the defaults;
-    None if the bundle includes the path."""
+    """Return the rule that leaves out the path, from the nearest ignore file with a matching rule
+    or from the defaults; None if the bundle includes the path."""
     verdicts = (each.judge(path, is_folder) for each in rules)
     verdict = next((verdict for verdict in verdicts if verdict is not None), None)
     if verdict is None or not (verdict.pattern.ignores or verdict.by_name):

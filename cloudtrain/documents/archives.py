@@ -10,8 +10,8 @@ from pathlib import Path
 
 
 def files_of(archive: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the path and content of each plain file in a `.tar.gz` archive. Absolute paths and paths that begin with
-    `..` are left out.
+    """Yield the path and content of each plain file in a `.tar.gz` archive. Absolute paths and
+    paths that begin with `..` are left out.
 
     Raises:
         tarfile.TarError, OSError, EOFError, ValueError: the archive is damaged.
@@ -19,7 +19,7 @@ def files_of(archive: bytes) -> Iterator[tuple[str, bytes]]:
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
         for member in tar:
             name = os.path.normpath(member.name)
-            outside = name.startswith("..") or os.path.isabs(name)  # noqa: PTH117
+            outside = name.startswith("..") or os.path.isabs(name)
             stream = tar.extractfile(member) if member.isfile() and not outside else None
             if stream is not None:
                 yield name, stream.read()

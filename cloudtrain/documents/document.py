@@ -1,4 +1,5 @@
-"""The content of a YAML, TOML or JSON text: data, positions of the values, and mistakes found before validation."""
+"""The content of a YAML, TOML or JSON text: data, positions of the values, and mistakes found
+before validation."""
 
 from __future__ import annotations
 
@@ -17,24 +18,27 @@ from typing import Any, Literal, NamedTuple
 from cloudtrain.errors import Problem, SettingsError
 from cloudtrain.system.files import require_trust
 
-# Size limits of files that users write. A larger file is a mistake, and reading it would take minutes or fill the
-# memory.
+# Size limits of files that users write. A larger file is a mistake, and reading it would take
+# minutes or fill the memory.
 
 MAX_BYTES = 4 * 2**20
-"""The most bytes of a file. The largest useful files are requirements files with hashes, of some hundred kilobytes."""
+"""The most bytes of a file. The largest useful files are requirements files with hashes, of some
+hundred kilobytes."""
 
 MAX_DEPTH = 100
 """The most levels of nesting. A job has about five."""
 
 MAX_VALUES = 50_000
-"""The most values of a document, with aliases counted each time. A job has tens of values, a file of nested aliases
-billions."""
+"""The most values of a document, with aliases counted each time. A job has tens of values, a file
+of nested aliases billions."""
 
 MAX_FILES = 100_000
-"""The most files of a source folder, ignored files included. Azure ML allows fewer, and `source_dir: /` has more."""
+"""The most files of a source folder, ignored files included. Azure ML allows fewer, and
+`source_dir: /` has more."""
 
 MAX_DIGITS = 3500
-"""The most digits of an integer. Python reads and writes at most 4300 decimal digits; 3500 of base 16 are 4215."""
+"""The most digits of an integer. Python reads and writes at most 4300 decimal digits; 3500 of base
+16 are 4215."""
 
 
 Format = Literal["yaml", "toml", "json"]
@@ -52,15 +56,16 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
 class Positions(NamedTuple):
-    """The position of each key and value, and the spelling of each plain value (`2.10`, without quotes)."""
+    """The position of each key and value, and the spelling of each plain value (`2.10`, without
+    quotes)."""
 
     keys: Mapping[ValuePath, Place] = _NOTHING
     values: Mapping[ValuePath, Place] = _NOTHING
     texts: Mapping[ValuePath, str] = _NOTHING
 
     def of(self, path: ValuePath, *, key: bool = False) -> Place | None:
-        """Return the position of the value at a path, or with `key` the position of its key. For a missing value,
-        return the position of its nearest parent; None if that is unknown too."""
+        """Return the position of the value at a path, or with `key` the position of its key. For a
+        missing value, return the position of its nearest parent; None if that is unknown too."""
         if key and path in self.keys:
             return self.keys[path]
         if path in self.values:
@@ -73,8 +78,8 @@ class Positions(NamedTuple):
 
 
 class Content(NamedTuple):
-    """The content of a text. `data` holds mappings, lists and plain values. `problems` are mistakes that do not prevent
-    reading, such as a duplicate key."""
+    """The content of a text. `data` holds mappings, lists and plain values. `problems` are mistakes
+    that do not prevent reading, such as a duplicate key."""
 
     data: Any
     positions: Positions
@@ -94,9 +99,13 @@ class Notes:
         """Return a document with `data` and the collected positions and problems."""
         return Content(data, Positions(self.keys, self.values, self.texts), tuple(self.problems))
 
-    def problem(self, path: ValuePath, place: Place, message: str, hint: str, *, code: str = "CT005") -> None:
+    def problem(
+        self, path: ValuePath, place: Place, message: str, hint: str, *, code: str = "CT005"
+    ) -> None:
         """Record a problem. Reading continues."""
-        self.problems.append(Problem(path, message, hint, line=place.line, column=place.column, code=code))
+        self.problems.append(
+            Problem(path, message, hint, line=place.line, column=place.column, code=code)
+        )
 
     def duplicate(self, path: ValuePath, place: Place) -> None:
         first = self.keys[path]
@@ -107,7 +116,9 @@ class Notes:
 class Unreadable(Exception):
     """The text does not conform to its format and cannot be read."""
 
-    def __init__(self, message: str, hint: str, place: Place | None = None, *, code: str = "CT002") -> None:
+    def __init__(
+        self, message: str, hint: str, place: Place | None = None, *, code: str = "CT002"
+    ) -> None:
         super().__init__(message)
         line, column = place or (None, None)
         self.problem = Problem((), message, hint, line=line, column=column, code=code)
@@ -121,11 +132,18 @@ def too_large(place: Place | None = None) -> Unreadable:
 
 def too_many_digits(place: Place | None) -> Unreadable:
     """Return the error for a number with more digits than Python reads and writes."""
-    return Unreadable("a number has too many digits", "write it as text, in quotes", place, code="CT014")
+    return Unreadable(
+        "a number has too many digits", "write it as text, in quotes", place, code="CT014"
+    )
 
 
 def too_deep(place: Place | None = None) -> Unreadable:
-    return Unreadable("the text is nested too deeply", "use fewer levels: a job has about five", place, code="CT006")
+    return Unreadable(
+        "the text is nested too deeply",
+        "use fewer levels: a job has about five",
+        place,
+        code="CT006",
+    )
 
 
 def place_at(text: str, offset: int) -> Place:
@@ -141,7 +159,9 @@ def read_document(text: str, format: Format) -> Content:
     """
     if sum(text.count(sign) for sign in _SIGNS[format]) > MAX_VALUES:
         raise too_large()
-    reader = import_module(f"cloudtrain.documents.{'yaml_text' if format == 'yaml' else 'toml_json'}")
+    reader = import_module(
+        f"cloudtrain.documents.{'yaml_text' if format == 'yaml' else 'toml_json'}"
+    )
     try:
         document = getattr(reader, f"read_{format}")(text.removeprefix("\ufeff"))
     except RecursionError:
@@ -155,11 +175,12 @@ _SIGNS: dict[Format, tuple[str, ...]] = {
     "toml": ("=", ",", "[", "."),
     "yaml": (",", ": ", ":\n", "[", "{", "- ", "-\n", "? "),
 }
-"""Every value except the first needs one of these signs, so their number limits the cost of reading. TOML needs the dot
-for its keys (`a.b`)."""
+"""Every value except the first needs one of these signs, so their number limits the cost of
+reading. TOML needs the dot for its keys (`a.b`)."""
 
 
-# Reading of files that the user named. Only plain files of limited size are read, because a pipe might never end.
+# Reading of files that the user named. Only plain files of limited size are read, because a pipe
+# might never end.
 
 KINDS = {
     stat.S_IFDIR: "a folder",
@@ -179,15 +200,17 @@ Accept = Callable[[Path, os.stat_result], None]
 
 
 def read_bytes(path: str | Path, most: int = MAX_BYTES, accept: Accept | None = None) -> bytes:
-    """Return the content of a plain file of at most `most` bytes. Pipes and devices are refused, because reading them
-    could block.
+    """Return the content of a plain file of at most `most` bytes. Pipes and devices are refused,
+    because reading them could block.
 
-    `accept` is called with the path and the status of the opened file, and raises if the file must not be read.
+    `accept` is called with the path and the status of the opened file, and raises if the file must
+    not be read.
 
     Raises:
         OSError: the file cannot be read; `strerror` holds the reason.
     """
-    _check(os.stat(path), path, most)  # noqa: PTH116 - most paths are plain strings
+    # Most paths are plain strings.
+    _check(os.stat(path), path, most)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(file.fileno())
@@ -215,7 +238,9 @@ def read_text(path: str | Path, accept: Accept | None = None) -> str:
     except UnicodeDecodeError as error:
         before = content[: error.start].decode("utf-8-sig", "replace")
         message = f"the file is not UTF-8 text: byte 0x{content[error.start]:02x}"
-        raise Unreadable(message, "save it as UTF-8", place_at(before, len(before)), code="CT001") from None
+        raise Unreadable(
+            message, "save it as UTF-8", place_at(before, len(before)), code="CT001"
+        ) from None
 
 
 def read_trusted(file: Path) -> bytes:
@@ -228,18 +253,22 @@ def read_trusted(file: Path) -> bytes:
         return read_bytes(file, accept=require_trust)
     except OSError as error:
         reason = "it is not a plain file" if isinstance(error, NoPlainFile) else error.strerror
-        raise SettingsError(f"`{file}` cannot be read: {reason}", hint=_READABLE, code="CT911") from None
+        raise SettingsError(
+            f"`{file}` cannot be read: {reason}", hint=_READABLE, code="CT911"
+        ) from None
 
 
 def read_trusted_toml(file: Path, *, code: str) -> Content:
-    """Return the content of a TOML file, as `read_trusted` does. `code` is the code of the error if it cannot be
-    read."""
+    """Return the content of a TOML file, as `read_trusted` does. `code` is the code of the error if
+    it cannot be read."""
     try:
         return read_document(read_text(file, require_trust), "toml")
     except Unreadable as error:
         raise SettingsError.of([replace(error.problem, file=str(file))]) from None
     except OSError as error:
-        raise SettingsError(f"`{file}` cannot be read: {error.strerror}", hint=_READABLE, code=code) from None
+        raise SettingsError(
+            f"`{file}` cannot be read: {error.strerror}", hint=_READABLE, code=code
+        ) from None
 
 
 _READABLE = "make it a plain file that you may read, or remove it"
@@ -248,7 +277,9 @@ _READABLE = "make it a plain file that you may read, or remove it"
 def _check(status: os.stat_result, path: str | Path, most: int) -> None:
     kind = stat.S_IFMT(status.st_mode)
     if kind != stat.S_IFREG:
-        raise NoPlainFile(None, f"it is {KINDS.get(kind, 'something else')}, not a plain file", str(path))
+        raise NoPlainFile(
+            None, f"it is {KINDS.get(kind, 'something else')}, not a plain file", str(path)
+        )
     if status.st_size > most:
         raise _too_large(path, most)
 
@@ -272,7 +303,9 @@ def load_toml(text: str) -> dict[str, Any]:
 
 def parser_hints(language: str) -> dict[str, str]:
     """Map messages of the parser of a language, or parts of these messages, to hints."""
-    hints: dict[str, str] = load_toml(Path(__file__).with_name("hints.toml").read_text("utf-8"))[language]
+    hints: dict[str, str] = load_toml(Path(__file__).with_name("hints.toml").read_text("utf-8"))[
+        language
+    ]
     return hints
 
 

@@ -1,4 +1,5 @@
-"""Conversion of TOML and JSON to a document. The standard library reads the values, a scan finds the positions."""
+"""Conversion of TOML and JSON to a document. The standard library reads the values, a scan finds
+the positions."""
 
 from __future__ import annotations
 
@@ -39,10 +40,13 @@ _PLAIN = re.compile(r"[^,\]}#\n]+")
 _DIGITS = re.compile(r"[0-9](?:_?[0-9]){4300,}")
 """A whole number with more digits than Python reads."""
 _DEEP_KEY = re.compile(
-    rf"""^[ \t]*(?:\[\[?[ \t]*)?((?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){{{MAX_DEPTH}}})""", re.MULTILINE
+    r"^[ \t]*(?:\[\[?[ \t]*)?"
+    rf"""((?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){{{MAX_DEPTH}}})""",
+    re.MULTILINE,
 )
-"""A key with more parts than a job has levels. tomllib needs time that grows with the square of their number. A single
-star matches the white space, because two adjacent stars would try every way to split a long indent."""
+"""A key with more parts than a job has levels. tomllib needs time that grows with the square of
+their number. A single star matches the white space, because two adjacent stars would try every way
+to split a long indent."""
 
 
 def read_toml(text: str) -> Content:
@@ -67,7 +71,11 @@ def read_toml(text: str) -> Content:
 def toml_text(value: object) -> str:
     """Return a value as TOML on one line."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{toml_key(name)} = {toml_text(inner)}" for name, inner in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{toml_key(name)} = {toml_text(inner)}" for name, inner in value.items())
+            + "}"
+        )
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml_text, value)) + "]"
     return scalar_text(value)
@@ -78,8 +86,8 @@ def toml_key(name: str) -> str:
 
 
 def scalar_text(value: object) -> str:
-    """Return a single value as TOML and YAML write it, with all characters that cannot be printed escaped. Floats get a
-    decimal point, because YAML 1.1 reads `1e-05` as text."""
+    """Return a single value as TOML and YAML write it, with all characters that cannot be printed
+    escaped. Floats get a decimal point, because YAML 1.1 reads `1e-05` as text."""
     text = json.dumps(value, ensure_ascii=False)
     if isinstance(value, float):
         return re.sub(r"^(-?\d+)e", r"\1.0e", text)
@@ -110,8 +118,8 @@ class _Lines:
 
 
 class _Scanner:
-    """Finds the positions of the keys and values in text that is known to be valid. Methods such as `_entry` take the
-    offset at which the entry begins, and return the offset after it."""
+    """Finds the positions of the keys and values in text that is known to be valid. Methods such as
+    `_entry` take the offset at which the entry begins, and return the offset after it."""
 
     space: ClassVar[re.Pattern[str]]
 
@@ -119,7 +127,8 @@ class _Scanner:
         self.text, self.lines, self.notes = text, lines, Notes()
 
     def _many(self, offset: int, closing: str, item: Callable[[int, int], int]) -> int:
-        """Scan the items of a list or mapping with `item`, which takes the offset and the index of an item."""
+        """Scan the items of a list or mapping with `item`, which takes the offset and the index of
+        an item."""
         index, offset = 0, self._skip(offset)
         while self.text[offset] != closing:
             offset = self._skip(item(offset, index))
@@ -153,7 +162,8 @@ class _TomlScanner(_Scanner):
             offset = self._skip(offset)
 
     def _header(self, offset: int) -> tuple[ValuePath, int]:
-        """Read the header `[a.b]` or `[[a.b]]`. Return the path of the entries below it and the offset after it."""
+        """Read the header `[a.b]` or `[[a.b]]`. Return the path of the entries below it and the
+        offset after it."""
         many = self.text.startswith("[[", offset)
         names, end = self._key(offset + (2 if many else 1))
         path: ValuePath = ()
@@ -180,7 +190,8 @@ class _TomlScanner(_Scanner):
         self.notes.values.setdefault(path, place)
 
     def _key(self, offset: int) -> tuple[list[tuple[str, Place]], int]:
-        """Read a key such as `a . "b.c"`. Return its names with positions, and the offset of the next `=` or `]`."""
+        """Read a key such as `a . "b.c"`. Return its names with positions, and the offset of the
+        next `=` or `]`."""
         names = []
         while True:
             offset = self._skip(offset, _BLANK)
@@ -237,7 +248,10 @@ def read_json(text: str) -> Content:
         data = json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as error:
         reason = error.msg[0].lower() + error.msg[1:]
-        hint = parser_hints("json").get(error.msg) or "correct the text at this position, or write the job as YAML"
+        hint = (
+            parser_hints("json").get(error.msg)
+            or "correct the text at this position, or write the job as YAML"
+        )
         raise Unreadable(f"not valid JSON: {reason}", hint, lines.place(error.pos)) from None
     except _Constant as error:
         name = str(error)
@@ -264,7 +278,8 @@ class _JsonScanner(_Scanner):
     space = _JSON_SPACE
 
     def value(self, path: ValuePath, start: int) -> int:
-        """Record the position of the value at `path`, which begins at the offset `start` or after white space there."""
+        """Record the position of the value at `path`, which begins at the offset `start` or after
+        white space there."""
         start = self._skip(start)
         self.notes.values[path] = self.lines.place(start)
         opening = self.text[start]

@@ -1,4 +1,5 @@
-"""Conversion of YAML to a document with positions. PyYAML reads the structure; plain values follow YAML 1.2."""
+"""Conversion of YAML to a document with positions. PyYAML reads the structure; plain values follow
+YAML 1.2."""
 
 from __future__ import annotations
 
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
     import yaml
 
 
-# Plain values as in YAML 1.2 (its core schema): `1e-3` is a number; `on`, `yes` and `12:30` are text.
+# Plain values as in YAML 1.2 (its core schema): `1e-3` is a number; `on`, `yes` and `12:30` are
+# text.
 
 
 def _whole(base: int) -> Callable[[str], object]:
-    """Return a function that reads an integer in the given base. A number with too many digits stays text."""
+    """Return a function that reads an integer in the given base. A number with too many digits
+    stays text."""
     return lambda text: int(text, base) if len(text) <= MAX_DIGITS else text
 
 
@@ -110,9 +113,11 @@ def read_yaml(text: str) -> Content:
 
 
 def _check_depth(text: str) -> None:
-    """Refuse deep nesting before PyYAML's composer reads the text, because the composer's recursion in C has no limit.
+    """Refuse deep nesting before PyYAML's composer reads the text, because the composer's recursion
+    in C has no limit.
 
-    Every level needs one of the signs `[`, `{`, `-`, `?` or `:`. Most texts contain too few of them to need a check.
+    Every level needs one of the signs `[`, `{`, `-`, `?` or `:`. Most texts contain too few of them
+    to need a check.
     """
     if sum(map(text.count, "[{-?:")) <= MAX_DEPTH:
         return
@@ -120,7 +125,9 @@ def _check_depth(text: str) -> None:
 
     depth = 0
     for event in yaml.parse(text, _loader()):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+            event, yaml.CollectionEndEvent
+        )
         if depth > MAX_DEPTH:
             raise RecursionError
 
@@ -129,11 +136,16 @@ def _unreadable(error: yaml.YAMLError, text: str) -> Unreadable:
     place = _place_of(error, text)
     problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
     if "but found another document" in problem:
-        message, hint = "the file holds several documents (`---`)", "a file holds one job: remove the others"
+        message, hint = (
+            "the file holds several documents (`---`)",
+            "a file holds one job: remove the others",
+        )
         return Unreadable(message, hint, place, code="CT003")
     if _is_control(error):
         return Unreadable("not valid YAML: the text holds a control character", "remove it", place)
-    line = text.splitlines()[place.line - 1] if place and place.line <= len(text.splitlines()) else ""
+    line = (
+        text.splitlines()[place.line - 1] if place and place.line <= len(text.splitlines()) else ""
+    )
     if place is not None and line[: place.column].lstrip(" ").startswith("\t"):
         return Unreadable("not valid YAML: a tab cannot indent a line", "indent with spaces", place)
     other = "correct the text at this position, or put text with special signs in quotes"
@@ -151,7 +163,9 @@ def _place_of(error: yaml.YAMLError, text: str) -> Place | None:
     if mark is not None:
         return Place(mark.line + 1, mark.column + 1)
     if _is_control(error):
-        control = re.search("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
+        control = re.search(
+            "[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text
+        )
         return place_at(text, control.start()) if control else None
     return None
 
@@ -178,7 +192,10 @@ class _Reader:
     def _enter(self, node: yaml.Node, path: ValuePath, values: int = 1) -> None:
         self._count += values
         if id(node) in self._open:
-            message, hint = "the text holds an anchor that refers to itself", "write the value in the alias's place"
+            message, hint = (
+                "the text holds an anchor that refers to itself",
+                "write the value in the alias's place",
+            )
             raise Unreadable(message, hint, _place(node), code="CT005")
         if self._count > MAX_VALUES:
             raise too_large(_place(node))
@@ -204,13 +221,15 @@ class _Reader:
         return text
 
     def _own_tag(self, node: yaml.Node, path: ValuePath, place: Place) -> None:
-        """Report a tag such as `!Ref` as a problem, because it names a type of another program, which a job cannot
-        use."""
+        """Report a tag such as `!Ref` as a problem, because it names a type of another program,
+        which a job cannot use."""
         tag = str(node.tag)
         if tag == _TAG + ("map" if _is_mapping(node) else "seq"):
             return
         name = "!!" + tag.removeprefix(_TAG) if tag.startswith(_TAG) else tag
-        self.notes.problem(path, place, f"a job file cannot have tags such as `{name}`", "remove the tag")
+        self.notes.problem(
+            path, place, f"a job file cannot have tags such as `{name}`", "remove the tag"
+        )
 
     def _list(self, node: Any, path: ValuePath) -> list[object]:
         return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
@@ -239,8 +258,11 @@ class _Reader:
     def _own(self, node: yaml.MappingNode) -> list[tuple[yaml.Node, yaml.Node]]:
         return [(key, value) for key, value in node.value if key.tag != _MERGE]
 
-    def _merges(self, node: yaml.MappingNode, path: ValuePath) -> Iterator[dict[str, tuple[Place, yaml.Node]]]:
-        """Yield the mappings that `<<: *a` or `<<: [*a, *b]` merges into `node`. Earlier mappings take precedence."""
+    def _merges(
+        self, node: yaml.MappingNode, path: ValuePath
+    ) -> Iterator[dict[str, tuple[Place, yaml.Node]]]:
+        """Yield the mappings that `<<: *a` or `<<: [*a, *b]` merges into `node`. Earlier mappings
+        take precedence."""
         for key, value in node.value:
             if key.tag != _MERGE:
                 continue
@@ -250,7 +272,12 @@ class _Reader:
                     yield self._flat(source, path)
                 else:
                     message = "`<<` takes in a mapping or a list of mappings"
-                    self.notes.problem(path, _place(source), message, "write `<<: *name`, where `&name` is a mapping")
+                    self.notes.problem(
+                        path,
+                        _place(source),
+                        message,
+                        "write `<<: *name`, where `&name` is a mapping",
+                    )
 
     def _flat(self, node: yaml.MappingNode, path: ValuePath) -> dict[str, tuple[Place, yaml.Node]]:
         self._enter(node, path, 1 + len(node.value))

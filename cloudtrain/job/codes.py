@@ -1,4 +1,5 @@
-"""Codes of errors in job files, settings, commands, runs and targets: the table `codes.toml`, read on first use."""
+"""Codes of errors in job files, settings, commands, runs and targets: the table `codes.toml`, read
+on first use."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from cloudtrain.documents.document import load_toml
 
 
 class ErrorCode(NamedTuple):
-    """A type of error: its code, a one-line summary, and an explanation of the cause and the correction."""
+    """A type of error: its code, a one-line summary, and an explanation of the cause and the
+    correction."""
 
     code: str
     summary: str
@@ -23,5 +25,6 @@ def error_codes() -> Mapping[str, ErrorCode]:
     """Return every code that an error of cloudtrain can have."""
     table = load_toml(Path(__file__).with_name("codes.toml").read_text("utf-8"))
     return {
-        code: ErrorCode(code, entry["summary"], " ".join(entry["explanation"].split())) for code, entry in table.items()
+        code: ErrorCode(code, entry["summary"], " ".join(entry["explanation"].split()))
+        for code, entry in table.items()
     }

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 
 def _path_text(value: object) -> object:
-    """Convert a `pathlib.Path` to text, and return other values unchanged. A `Path` that was made from a URI has lost a
-    slash (`s3:/bucket`). It is returned unchanged, so that validation refuses it."""
+    """Convert a `pathlib.Path` to text, and return other values unchanged. A `Path` that was made
+    from a URI has lost a slash (`s3:/bucket`). It is returned unchanged, so that validation refuses
+    it."""
     if not isinstance(value, os.PathLike):
         return value
     text = os.fspath(value)
@@ -40,7 +41,9 @@ Channel = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 """The name of a channel."""
 
 InputMode = Literal["mount", "download", "pipe", "direct", "eval_mount", "eval_download"]
-DataType = Literal["uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"]
+DataType = Literal[
+    "uri_folder", "uri_file", "mltable", "mlflow_model", "custom_model", "triton_model"
+]
 """Azure ML's kinds of data."""
 
 
@@ -59,7 +62,9 @@ def _input_rules(data: Mapping[str, object]) -> Iterator[Problem]:
     if data.get("value") is not None:
         for name in target_names():
             if data.get(name) is not None:
-                message = f"an input has either a `value` or locations, but this one has `{name}` too"
+                message = (
+                    f"an input has either a `value` or locations, but this one has `{name}` too"
+                )
                 yield Problem((name,), message, "remove one of them", code="CT018")
     elif all(data.get(target) is None for target in target_names()):
         message = "an input needs a location on at least one target"
@@ -72,11 +77,13 @@ class Input(_Places):
     """Data that the script reads. `${{inputs.NAME}}` becomes the path of the data."""
 
     value: str | bool | int | float | None = None
-    """A plain value instead of a location (Azure ML's literal input). `${{inputs.NAME}}` becomes this value."""
+    """A plain value instead of a location (Azure ML's literal input). `${{inputs.NAME}}` becomes
+    this value."""
 
     mode: InputMode = "mount"
-    """mount: read on demand (FastFile; ro_mount). download: copied before the start (File). pipe: SageMaker's FIFO.
-    direct: Azure ML passes the URI unchanged. eval_mount, eval_download: Azure ML evaluates an `mltable` first."""
+    """mount: read on demand (FastFile; ro_mount). download: copied before the start (File). pipe:
+    SageMaker's FIFO. direct: Azure ML passes the URI unchanged. eval_mount, eval_download: Azure ML
+    evaluates an `mltable` first."""
     type: DataType = "uri_folder"
     """Azure ML's kind of data."""
     channel: Channel | None = None
@@ -88,9 +95,11 @@ class Input(_Places):
     record_wrapper: Literal["recordio"] | None = None
     """SageMaker: wrap each record for an algorithm that reads RecordIO."""
     data_type: Literal["prefix", "manifest", "augmented_manifest"] = "prefix"
-    """SageMaker: how to read the `s3://` URI: as a prefix of object keys, or as a file that lists the data."""
+    """SageMaker: how to read the `s3://` URI: as a prefix of object keys, or as a file that lists
+    the data."""
     attribute_names: tuple[str, ...] = ()
-    """SageMaker: with `augmented_manifest`, the attributes to read from each line, in this order."""
+    """SageMaker: with `augmented_manifest`, the attributes to read from each line, in this
+    order."""
     shuffle_seed: int | None = Field(default=None, ge=0, strict=True)
     """SageMaker: shuffle the keys anew at each epoch, from this seed."""
     instance_groups: tuple[str, ...] = ()
@@ -123,17 +132,20 @@ class Input(_Places):
 
 
 class Output(_Places):
-    """Data that the script writes and the target keeps after the run. `${{outputs.NAME}}` becomes its path."""
+    """Data that the script writes and the target keeps after the run. `${{outputs.NAME}}` becomes
+    its path."""
 
     mode: Literal["upload", "mount", "direct"] = "mount"
-    """upload: copied when the script ends. mount: written through while the script runs. direct: Azure ML passes the
-    URI."""
+    """upload: copied when the script ends. mount: written through while the script runs. direct:
+    Azure ML passes the URI."""
     type: DataType = "uri_folder"
     """Azure ML's kind of data."""
     asset_name: str | None = None
-    """Azure ML: the name of the data asset or model to register the output as when the job has ended."""
+    """Azure ML: the name of the data asset or model to register the output as when the job has
+    ended."""
     asset_version: str | None = None
-    """Azure ML: the version of the asset. Default: the next number. The service refuses other versions (AZ515)."""
+    """Azure ML: the version of the asset. Default: the next number. The service refuses other
+    versions (AZ515)."""
 
     if TYPE_CHECKING:
 
@@ -149,8 +161,8 @@ class Output(_Places):
 
 
 class Checkpoint(_Places):
-    """The location of checkpoints. A run resumes if the location contains a complete checkpoint. `${{checkpoint}}`
-    becomes the path of the location."""
+    """The location of checkpoints. A run resumes if the location contains a complete checkpoint.
+    `${{checkpoint}}` becomes the path of the location."""
 
     keep: int = Field(default=3, ge=1, strict=True)
     """How many checkpoints the runtime keeps."""
@@ -160,9 +172,9 @@ class Checkpoint(_Places):
         def __init__(self, *, keep: int = 3, **places: PathInput | None) -> None: ...
 
 
-# References inside a job: `${{inputs.train}}`, `${{outputs.model}}` and `${{checkpoint}}` to its own data, and
-# `run:prep/output/volumes` to the output of an earlier run. This module finds and checks references; compilers replace
-# them with real paths.
+# References inside a job: `${{inputs.train}}`, `${{outputs.model}}` and `${{checkpoint}}` to its
+# own data, and `run:prep/output/volumes` to the output of an earlier run. This module finds and
+# checks references; compilers replace them with real paths.
 
 _SPACE = re.compile(r"\s*")
 
@@ -174,11 +186,14 @@ IMPLICIT = ("outputs.model", "checkpoint")
 """References that are valid in a training job without a declaration."""
 
 
-def reference_problems(job: Mapping[str, object], implicit: Sequence[str] = IMPLICIT) -> list[Problem]:
-    """Return a problem for each wrong reference of a job, such as a reference to an item that does not exist.
+def reference_problems(
+    job: Mapping[str, object], implicit: Sequence[str] = IMPLICIT
+) -> list[Problem]:
+    """Return a problem for each wrong reference of a job, such as a reference to an item that does
+    not exist.
 
-    `job` holds the fields as written and not yet validated: mappings, lists and texts, or models if the job is written
-    in Python. `implicit` are references that are valid without a declaration.
+    `job` holds the fields as written and not yet validated: mappings, lists and texts, or models if
+    the job is written in Python. `implicit` are references that are valid without a declaration.
     """
     problems = []
     for field in _PLACES:
@@ -200,8 +215,8 @@ _RUN_HINT = "write `run:NAME/output/OUTPUT` or `run:NAME/model`; NAME is a job, 
 
 
 class RunInput(NamedTuple):
-    """The output of an earlier run: `run:prep/output/volumes/train` is the path `train` in the output `volumes` of the
-    run `prep`."""
+    """The output of an earlier run: `run:prep/output/volumes/train` is the path `train` in the
+    output `volumes` of the run `prep`."""
 
     run: str
     """A run name, the beginning of one, a job name, or `last`."""
@@ -217,12 +232,16 @@ def is_run_input(place: str | None) -> bool:
 
 
 def is_local_path(place: str | None) -> bool:
-    """Return whether a location is written as a path on this machine: `./data`, `../data`, `~/data`, `/mnt/data`."""
-    return place is not None and (place.startswith(("./", "../", "~/", "/")) or place in (".", ".."))
+    """Return whether a location is written as a path on this machine: `./data`, `../data`,
+    `~/data`, `/mnt/data`."""
+    return place is not None and (
+        place.startswith(("./", "../", "~/", "/")) or place in (".", "..")
+    )
 
 
 def run_input(place: str) -> RunInput | None:
-    """Parse `run:NAME/output/OUTPUT` and similar locations; return None for text of another form."""
+    """Parse `run:NAME/output/OUTPUT` and similar locations; return None for text of another
+    form."""
     match = re.fullmatch(_RUN, place)
     if match is None or ".." in (match["below"] or "").split("/"):
         return None
@@ -231,21 +250,27 @@ def run_input(place: str) -> RunInput | None:
 
 
 def _value_problems(inputs: object) -> Iterator[Problem]:
-    """Yield a problem for each reference in an input's `value`, because Azure ML would not replace the reference."""
+    """Yield a problem for each reference in an input's `value`, because Azure ML would not replace
+    the reference."""
     for path, text in texts_in(inputs, ("inputs",)):
         for reference in find_references(text) if path[2:] == ("value",) else ():
             message = f"`{reference.text}` is in a plain value, where references are not replaced"
-            yield Problem(path, message, f"write it where `${{{{inputs.{path[1]}}}}}` is used", code="CT020")
+            yield Problem(
+                path, message, f"write it where `${{{{inputs.{path[1]}}}}}` is used", code="CT020"
+            )
 
 
 def _run_problems(inputs: object) -> Iterator[Problem]:
     for path, text in texts_in(inputs, ("inputs",)):
         if is_run_input(text) and path[-1] in target_names() and run_input(text) is None:
-            yield Problem(path, f"`{text}` does not name an output of a run", _RUN_HINT, code="CT021")
+            yield Problem(
+                path, f"`{text}` does not name an output of a run", _RUN_HINT, code="CT021"
+            )
 
 
 class Reference(NamedTuple):
-    """A reference in a text: its start, its end, its text, and the stripped text between its braces."""
+    """A reference in a text: its start, its end, its text, and the stripped text between its
+    braces."""
 
     start: int
     end: int
@@ -256,9 +281,11 @@ class Reference(NamedTuple):
 def find_references(text: str) -> Iterator[Reference]:
     """Yield a `Reference` for each text between `${{` and the next `}}` on the same line.
 
-    The time is proportional to the length of the text. A regular expression took 8 seconds for 3,000 spaces.
+    The time is proportional to the length of the text. A regular expression took 8 seconds for
+    3,000 spaces.
     """
-    close = stop = line_end = -1  # the next `}}`, the end of the text before it, and the next end of a line
+    # the next `}}`, the end of the text before it, and the next end of a line
+    close = stop = line_end = -1
     start = text.find("${{")
     while start >= 0:
         if close < start + 3:
@@ -280,7 +307,8 @@ def find_references(text: str) -> Iterator[Reference]:
 
 
 def replace_references(text: str, path_of: Callable[[str], str]) -> str:
-    """Return `text` with each reference replaced: `${{inputs.train}}` by the result of `path_of("inputs.train")`."""
+    """Return `text` with each reference replaced: `${{inputs.train}}` by the result of
+    `path_of("inputs.train")`."""
     parts, end = list[str](), 0
     for reference in find_references(text):
         parts += [text[end : reference.start], path_of(reference.inner)]
@@ -293,8 +321,11 @@ def references_in(text: str) -> list[str]:
     return [reference.inner for reference in find_references(text)]
 
 
-def texts_in(value: object, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield path and text of every text in a value of a job. `path` is the path of the value itself."""
+def texts_in(
+    value: object, path: tuple[str | int, ...]
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield path and text of every text in a value of a job. `path` is the path of the value
+    itself."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, Mapping | BaseModel):
@@ -305,16 +336,25 @@ def texts_in(value: object, path: tuple[str | int, ...]) -> Iterator[tuple[tuple
             yield from texts_in(inner, (*path, index))
 
 
-def _fault(inner: str, job: Mapping[str, object], implicit: Sequence[str]) -> tuple[str, str | None] | None:
+def _fault(
+    inner: str, job: Mapping[str, object], implicit: Sequence[str]
+) -> tuple[str, str | None] | None:
     places = {kind: job.get(kind) for kind in ("inputs", "outputs")}
-    names = [f"{kind}.{name}" for kind, entries in places.items() if isinstance(entries, Mapping) for name in entries]
+    names = [
+        f"{kind}.{name}"
+        for kind, entries in places.items()
+        if isinstance(entries, Mapping)
+        for name in entries
+    ]
     references = sorted({*implicit, *names})
     if inner in references:
         return None
     kind, dot, name = inner.partition(".")
     if kind in places and dot:
         options = [word.partition(".")[2] for word in references if word.startswith(f"{kind}.")]
-        return f"the job has no {kind[:-1]} `{name}`", did_you_mean(name, options) or f"add `{name}` under `{kind}`"
+        return f"the job has no {kind[:-1]} `{name}`", did_you_mean(
+            name, options
+        ) or f"add `{name}` under `{kind}`"
     words = (
         "`inputs.NAME`, `outputs.NAME` or `checkpoint`"
         if "checkpoint" in implicit

@@ -1,4 +1,5 @@
-"""The distributions: how the processes of a job are launched and find each other. `type` selects the model."""
+"""The distributions: how the processes of a job are launched and find each other. `type` selects
+the model."""
 
 from __future__ import annotations
 
@@ -24,25 +25,28 @@ class _Processes(Model):
 
 
 class Torch(_Processes):
-    """torchrun, for scripts that use torch.distributed: DDP, FSDP, tensor or pipeline parallelism."""
+    """torchrun, for scripts that use torch.distributed: DDP, FSDP, tensor or pipeline
+    parallelism."""
 
     type: Literal["torch"] = "torch"
 
 
 class SMDDP(_Processes):
-    """SageMaker's data parallel library. PyTorch images newer than 2.5 do not include it. On other targets use
-    `torch`."""
+    """SageMaker's data parallel library. PyTorch images newer than 2.5 do not include it. On other
+    targets use `torch`."""
 
     type: Literal["smddp"] = "smddp"
     launch: Literal["mpi", "torch"] = "mpi"
-    """mpi: smddprun through mpirun. torch: torchrun, and the script names `smddp` as its process group's backend."""
+    """mpi: smddprun through mpirun. torch: torchrun, and the script names `smddp` as its process
+    group's backend."""
     mpi_options: str = ""
     """Extra options for the mpirun line of the container."""
 
 
 @cache
 def smp_parameters(version: int) -> frozenset[str]:
-    """Return the names of the parameters that a version of `smp` reads, from the table `smp_parameters.toml`."""
+    """Return the names of the parameters that a version of `smp` reads, from the table
+    `smp_parameters.toml`."""
     table = load_toml(Path(__file__).with_name("smp_parameters.toml").read_text("utf-8"))
     return frozenset(table[str(version)].split())
 
@@ -51,16 +55,26 @@ def _smp_rules(smp: Mapping[str, object]) -> Iterator[Problem]:
     version, parameters = smp.get("version"), smp.get("parameters")
     if isinstance(version, bool):  # Python treats True as equal to 1
         yield Problem(
-            ("version",), f"`version` cannot be `{str(version).lower()}`", "use one of `1`, `2`", code="CT013"
+            ("version",),
+            f"`version` cannot be `{str(version).lower()}`",
+            "use one of `1`, `2`",
+            code="CT013",
         )
     if isinstance(version, bool) or not isinstance(version, int) or version not in (1, 2):
         return
     names, other = smp_parameters(version), smp_parameters(3 - version)
     for name in parameters if isinstance(parameters, Mapping) else ():
         if name not in names:
-            hint = f"it belongs to `version: {3 - version}`" if name in other else did_you_mean(str(name), names)
+            hint = (
+                f"it belongs to `version: {3 - version}`"
+                if name in other
+                else did_you_mean(str(name), names)
+            )
             yield KeyProblem(
-                ("parameters", str(name)), f"`smp` version {version} has no parameter `{name}`", hint, code="CT010"
+                ("parameters", str(name)),
+                f"`smp` version {version} has no parameter `{name}`",
+                hint,
+                code="CT010",
             )
     if version == 2 and smp.get("mpi_options"):
         message = "`smp` version 2 runs under torchrun, so `mpi_options` has no effect"
@@ -68,13 +82,16 @@ def _smp_rules(smp: Mapping[str, object]) -> Iterator[Problem]:
 
 
 class SMP(_Processes):
-    """SageMaker's model parallel library. On other targets use `torch` with torch.distributed.pipelining."""
+    """SageMaker's model parallel library. On other targets use `torch` with
+    torch.distributed.pipelining."""
 
     type: Literal["smp"] = "smp"
     version: Literal[1, 2]
-    """1: partitions and microbatches over MPI (PyTorch up to 2.0). 2: FSDP and tensor parallel under torchrun."""
+    """1: partitions and microbatches over MPI (PyTorch up to 2.0). 2: FSDP and tensor parallel
+    under torchrun."""
     parameters: dict[str, JsonValue] = Field(default_factory=dict)
-    """The library's parameters, under the library's names. They are checked against those of the version."""
+    """The library's parameters, under the library's names. They are checked against those of the
+    version."""
     mpi_options: str = ""
     """Version 1 only: extra options for the mpirun line."""
 
@@ -99,9 +116,11 @@ class DeepSpeed(_Processes):
 
     type: Literal["deepspeed"] = "deepspeed"
     launch: Literal["torch", "mpi", "launcher"] = "torch"
-    """torch: torchrun. mpi: mpirun. launcher: the `deepspeed` command with a hostfile (needed by autotuning)."""
+    """torch: torchrun. mpi: mpirun. launcher: the `deepspeed` command with a hostfile (needed by
+    autotuning)."""
     launcher_options: str = ""
-    """With `launch: launcher`: options of the `deepspeed` command, for example `--autotuning tune`."""
+    """With `launch: launcher`: options of the `deepspeed` command, for example `--autotuning
+    tune`."""
 
 
 class MPI(_Processes):
@@ -124,11 +143,17 @@ def _tensorflow_rules(tensorflow: Mapping[str, object]) -> Iterator[Problem]:
     strategy = tensorflow.get("strategy", "multi_worker_mirrored")
     if tensorflow.get("parameter_servers") is not None and strategy == "multi_worker_mirrored":
         message = "`parameter_servers` has no effect with `strategy: multi_worker_mirrored`"
-        yield Problem(("parameter_servers",), message, "write `strategy: parameter_server`, or remove it", code="CT018")
+        yield Problem(
+            ("parameter_servers",),
+            message,
+            "write `strategy: parameter_server`, or remove it",
+            code="CT018",
+        )
 
 
 class TensorFlow(Model):
-    """tf.distribute (TensorFlow): processes that find each other through the variable `TF_CONFIG`."""
+    """tf.distribute (TensorFlow): processes that find each other through the variable
+    `TF_CONFIG`."""
 
     type: Literal["tensorflow"] = "tensorflow"
     strategy: Literal["multi_worker_mirrored", "parameter_server"] = "multi_worker_mirrored"
@@ -141,8 +166,8 @@ class TensorFlow(Model):
 
 
 class Ray(Model):
-    """A Ray cluster that Azure ML starts. The head and the script run on the first instance, and a worker on each other
-    instance. Azure ML chooses the value of every field that you leave out."""
+    """A Ray cluster that Azure ML starts. The head and the script run on the first instance, and a
+    worker on each other instance. Azure ML chooses the value of every field that you leave out."""
 
     type: Literal["ray"] = "ray"
     port: int | None = Field(default=None, ge=1, le=65535, strict=True)
@@ -158,8 +183,8 @@ class Ray(Model):
 
 
 def no_ray(distribution: Distribution, where: str) -> Iterator[Problem]:
-    """Yield a problem if the job uses Ray on a target that cannot start Ray. `where` names the target in the message:
-    `on SageMaker`."""
+    """Yield a problem if the job uses Ray on a target that cannot start Ray. `where` names the
+    target in the message: `on SageMaker`."""
     if isinstance(distribution, Ray):
         message = f"nothing starts Ray {where}; only Azure ML supports Ray as a distribution"
         hint = "use `distribution: {type: torch}`, or a `command` that starts Ray itself"
@@ -173,7 +198,8 @@ class NoDistribution(Model):
 
 
 Distribution = Annotated[
-    Torch | SMDDP | SMP | DeepSpeed | MPI | Horovod | TensorFlow | Ray | NoDistribution, Field(discriminator="type")
+    Torch | SMDDP | SMP | DeepSpeed | MPI | Horovod | TensorFlow | Ray | NoDistribution,
+    Field(discriminator="type"),
 ]
 
 

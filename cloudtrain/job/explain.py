@@ -1,4 +1,5 @@
-"""The wording of pydantic's errors: a message and a hint for each type of error, in the syntax of the user's file."""
+"""The wording of pydantic's errors: a message and a hint for each type of error, in the syntax of
+the user's file."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 
 
 class Wording(NamedTuple):
-    """The text for one error: the message, a hint that says what to type, and the code for `cloudtrain explain`."""
+    """The text for one error: the message, a hint that says what to type, and the code for
+    `cloudtrain explain`."""
 
     message: str
     hint: str
@@ -49,7 +51,8 @@ class Wording(NamedTuple):
 def unknown_field(
     path: ValuePath, parent: SchemaNode, root: type[BaseModel] | None = None, tag: object = None
 ) -> Wording:
-    """Return the text for a field that does not exist. `tag` is the value of `type` in the same mapping."""
+    """Return the text for a field that does not exist. `tag` is the value of `type` in the same
+    mapping."""
     name, names = str(path[-1]), parent.field_names(tag)
     whole = node_of_model(root) if root is not None else parent
     near = did_you_mean(name, names)
@@ -58,7 +61,9 @@ def unknown_field(
     if hint is None and not is_near:
         hint = other_type_hint(path, whole) or elsewhere_hint(name, parent, whole)
     hint = hint or near or "remove it"
-    return Wording(f"`{shortened(name)}` is not a field of {_owner(parent, path[:-1])}", hint, "CT010")
+    return Wording(
+        f"`{shortened(name)}` is not a field of {_owner(parent, path[:-1])}", hint, "CT010"
+    )
 
 
 def _owner(parent: SchemaNode, path: ValuePath) -> str:
@@ -81,7 +86,11 @@ def label(path: ValuePath) -> str:
 
 
 def explain(
-    item: ErrorDetails, path: ValuePath, node: SchemaNode | None, parent: SchemaNode | None, source: Source
+    item: ErrorDetails,
+    path: ValuePath,
+    node: SchemaNode | None,
+    parent: SchemaNode | None,
+    source: Source,
 ) -> Wording:
     """Return the message, hint and code for one error of pydantic."""
     kind, value, name = item["type"], item["input"], label(path)
@@ -94,25 +103,46 @@ def explain(
         return _WITH_CONTEXT[kind](name, value, context)
     if (text := _wordings().get(kind)) is not None:
         length = len(value) if isinstance(value, str) else 0
-        facts = {"name": name, "value": describe_value(value), "length": length, "above": context.get("gt", 0) + 1}
+        facts = {
+            "name": name,
+            "value": describe_value(value),
+            "length": length,
+            "above": context.get("gt", 0) + 1,
+        }
         facts |= context
         return Wording(text.message.format(**facts), text.hint.format(**facts), text.code)
     if node is None or kind == "value_error":
-        return Wording(item["msg"].removeprefix("Value error, "), "write another value, or remove the line", "CT013")
+        return Wording(
+            item["msg"].removeprefix("Value error, "),
+            "write another value, or remove the line",
+            "CT013",
+        )
     if value is None:
         return Wording(f"`{name}` has no value", "write a value, or remove the line", "CT011")
     spelling = source.find_spelling(path) if source.find_spelling else None
     if kind == "invalid-json-value":  # a date in TOML, or an object in Python
         words = "text, a number, `true`, `false`, a list or a mapping"
-        hint = f'write `"{shortened(spelling)}"`, in quotes' if spelling else "write it as text, or leave it out"
+        hint = (
+            f'write `"{shortened(spelling)}"`, in quotes'
+            if spelling
+            else "write it as text, or leave it out"
+        )
         return Wording(f"`{name}` must be {words}, not {describe_value(value)}", hint, "CT012")
-    example = _example_value(node) if name.endswith("]") else f"{name}: {_example_value(node)}"  # no name in a list
+    # no name in a list
+    example = _example_value(node) if name.endswith("]") else f"{name}: {_example_value(node)}"
     hint = _type_hint(node, name, value, spelling) or f"write for example `{example}`"
-    return Wording(f"`{name}` must be {node.words}, not {describe_value(value, spelling)}", hint, "CT012")
+    return Wording(
+        f"`{name}` must be {node.words}, not {describe_value(value, spelling)}", hint, "CT012"
+    )
 
 
 _EXAMPLES = {str: "text", int: "1", float: "1.5", bool: "true"}
-_EXAMPLES_OF_KINDS = {"map": "{NAME: VALUE}", "list": "[ONE, ANOTHER]", "json": "text", "model": "{FIELD: VALUE}"}
+_EXAMPLES_OF_KINDS = {
+    "map": "{NAME: VALUE}",
+    "list": "[ONE, ANOTHER]",
+    "json": "text",
+    "model": "{FIELD: VALUE}",
+}
 
 
 def _example_value(node: SchemaNode) -> str:
@@ -120,7 +150,10 @@ def _example_value(node: SchemaNode) -> str:
         return f"{{type: {node.options[0]}}}" if node.kind == "choice" else str(node.options[0])
     if node.kind == "model":
         needed = [
-            name for model in node.models.values() for name, field in model.model_fields.items() if field.is_required()
+            name
+            for model in node.models.values()
+            for name, field in model.model_fields.items()
+            if field.is_required()
         ]
         return f"{{{', '.join(f'{name}: ...' for name in needed or node.field_names()[:1])}}}"
     inner = node.child(0) if node.kind == "list" else None
@@ -134,19 +167,38 @@ def _example_value(node: SchemaNode) -> str:
 def _type_hint(node: SchemaNode, name: str, value: object, spelling: str | None) -> str | None:
     if node.words == "text" and isinstance(value, os.PathLike):
         is_uri = ":/" in os.fspath(value)
-        return "write the URI as text: a path drops one of its slashes" if is_uri else "write `str(path)`"
+        return (
+            "write the URI as text: a path drops one of its slashes"
+            if is_uri
+            else "write `str(path)`"
+        )
     if node.words == "text" and isinstance(value, bool | int | float):
-        text = spelling or (str(value).lower() if isinstance(value, bool) else describe_value(value).strip("`"))
+        text = spelling or (
+            str(value).lower() if isinstance(value, bool) else describe_value(value).strip("`")
+        )
         return f'write `"{text}"`, in quotes'
-    if node.type is int and isinstance(value, str) and len(value) < 20 and value.strip().isdecimal():
+    if (
+        node.type is int
+        and isinstance(value, str)
+        and len(value) < 20
+        and value.strip().isdecimal()
+    ):
         return f"write `{int(value)}`, without quotes"
     if node.type is int and isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return f"write `{int(value)}`"
     if node.type is bool and isinstance(value, str | int):
         word = str(value).casefold()
-        return "write `true`" if word in ("yes", "on", "true", "1") else "write `false`" if word else None
+        return (
+            "write `true`"
+            if word in ("yes", "on", "true", "1")
+            else "write `false`"
+            if word
+            else None
+        )
     item = node.child(0) if node.kind == "list" else None
-    holds_mappings = item is not None and item.kind in ("model", "choice", "map") and not item.has_parser
+    holds_mappings = (
+        item is not None and item.kind in ("model", "choice", "map") and not item.has_parser
+    )
     if node.kind == "list" and isinstance(value, str) and not holds_mappings:
         return f"write `{name}: [{shortened(value)}]`"
     return mapping_hint(node, name, value) if node.kind in ("model", "choice", "map") else None
@@ -156,7 +208,9 @@ def _no_option(name: str, value: object, options: Sequence[object]) -> Wording:
     texts = [str(option) for option in options]
     hint = did_you_mean(value, texts) if isinstance(value, str) else None
     return Wording(
-        f"`{name}` cannot be {describe_value(value)}", hint or did_you_mean("", texts) or "remove it", "CT013"
+        f"`{name}` cannot be {describe_value(value)}",
+        hint or did_you_mean("", texts) or "remove it",
+        "CT013",
     )
 
 
@@ -171,7 +225,9 @@ def _no_tag(name: str, value: object, context: Mapping[str, Any]) -> Wording:
     if not isinstance(type_name, str):
         return _no_option("type", type_name, tags)
     kind = "an" if name[0] in "aeiou" else "a"
-    hint = distribution_hint(type_name) or did_you_mean(type_name, tags) or f"write `type: {tags[0]}`"
+    hint = (
+        distribution_hint(type_name) or did_you_mean(type_name, tags) or f"write `type: {tags[0]}`"
+    )
     return Wording(f"`{shortened(type_name)}` is not {kind} {name}", hint, "CT013")
 
 
@@ -179,7 +235,9 @@ def _pattern(name: str, value: Any, context: Mapping[str, Any]) -> Wording:
     pattern = context["pattern"]
     hint = f"write for example `{mend_name(value, pattern, 40) or 'my-job'}`"
     rule = rule_of(pattern) or f"what matches {pattern}"
-    return Wording(f"`{name}` may contain only {rule}; {describe_value(value)} is not valid", hint, "CT016")
+    return Wording(
+        f"`{name}` may contain only {rule}; {describe_value(value)} is not valid", hint, "CT016"
+    )
 
 
 def _bad_key(key: str, context: Mapping[str, Any], path: ValuePath) -> Wording:
@@ -202,12 +260,14 @@ _WITH_CONTEXT: dict[str, Callable[[str, object, Mapping[str, object]], Wording]]
 
 @cache
 def _wordings() -> Mapping[str, Wording]:
-    """Map pydantic's name of an error to our text. Errors of type (`int_type`, ...) are explained by the node."""
+    """Map pydantic's name of an error to our text. Errors of type (`int_type`, ...) are explained
+    by the node."""
     table = load_toml(Path(__file__).with_name("wordings.toml").read_text("utf-8"))
     return {kind: Wording(**texts) for kind, texts in table.items()}
 
 
-# Conversion of hints, which are written as YAML, to the syntax of the user's file, which may be TOML or JSON.
+# Conversion of hints, which are written as YAML, to the syntax of the user's file, which may be
+# TOML or JSON.
 
 _FIELD = re.compile(r"`([A-Za-z_]\w*: [^`]+)`")
 
@@ -222,7 +282,8 @@ def in_form(hint: str | None, format: Format) -> str | None:
 def _convert(text: str, format: Format) -> str:
     try:
         data = read_document(text, "yaml").data
-    except (Unreadable, UnicodeEncodeError):  # `checkpoint: {...}`, or half of a surrogate pair, from JSON
+    # `checkpoint: {...}`, or half of a surrogate pair, from JSON
+    except (Unreadable, UnicodeEncodeError):
         return text
     if not isinstance(data, dict):
         return text

@@ -1,4 +1,5 @@
-"""Reading of job files: the text of a file and overrides become a job, or a list of all problems with positions."""
+"""Reading of job files: the text of a file and overrides become a job, or a list of all problems
+with positions."""
 
 from __future__ import annotations
 
@@ -63,8 +64,9 @@ class JobFile(NamedTuple):
         return self.job if self.sweep is None else self.sweep
 
     def place_of(self, path: ValuePath) -> str | None:
-        """Return the position of the value at a path in the job or sweep, such as `job.yaml:9:20`, or the override that
-        set it. For a missing value, return the position of its nearest parent; None if that is unknown too."""
+        """Return the position of the value at a path in the job or sweep, such as `job.yaml:9:20`,
+        or the override that set it. For a missing value, return the position of its nearest parent;
+        None if that is unknown too."""
         if self.inner is not None and path[:1] == ("job",):
             return self.inner.place_of(path[1:])
         origin = self.changes.origin(path)
@@ -75,12 +77,12 @@ class JobFile(NamedTuple):
 
 
 def parse_job(text: str, *, format: Format, file: str, overrides: Sequence[str] = ()) -> AnyJob:
-    """Return the job in a text. `file` names the text in messages. `overrides` such as `resources.instance_count=4`
-    take precedence.
+    """Return the job in a text. `file` names the text in messages. `overrides` such as
+    `resources.instance_count=4` take precedence.
 
     Raises:
-        JobError: the job has problems; all are listed, each with `file`, line and column, or with the override that
-            caused it.
+        JobError: the job has problems; all are listed, each with `file`, line and column, or with
+            the override that caused it.
     """
     return parse(text, format=format, file=file, overrides=overrides).job
 
@@ -90,9 +92,15 @@ ReadJob = Callable[[str, Sequence[str]], JobFile]
 
 
 def parse(
-    text: str, *, format: Format, file: str, overrides: Sequence[str] = (), read_job: ReadJob | None = None
+    text: str,
+    *,
+    format: Format,
+    file: str,
+    overrides: Sequence[str] = (),
+    read_job: ReadJob | None = None,
 ) -> JobFile:
-    """Parse a text and return its job or sweep with positions. `read_job` reads the separate job file of a sweep.
+    """Parse a text and return its job or sweep with positions. `read_job` reads the separate job
+    file of a sweep.
 
     Raises:
         JobError: the job has problems; all are listed.
@@ -100,7 +108,11 @@ def parse(
     document = _readable(text, format, file)
     model = _model(document, file)
     problems, inner = list(document.problems), None
-    if read_job is not None and document.data.get("kind") == "sweep" and isinstance(document.data.get("job"), str):
+    if (
+        read_job is not None
+        and document.data.get("kind") == "sweep"
+        and isinstance(document.data.get("job"), str)
+    ):
         of_job = [item for item in overrides if item.startswith(_OF_JOB)]
         overrides = [item for item in overrides if item not in of_job]
         try:
@@ -120,9 +132,17 @@ def parse(
             return (changes.texts if origin(path) else texts).get(path)
 
         of_fields = problems_of(error, model, Source((), model, spelling))
-        problems += [item for item in of_fields if not (isinstance(data.get("job"), str) and item.path == ("job",))]
+        problems += [
+            item
+            for item in of_fields
+            if not (isinstance(data.get("job"), str) and item.path == ("job",))
+        ]
     if problems:
-        raise JobError(_place_each([_in_form(item, format) for item in problems], file, document.positions, changes))
+        raise JobError(
+            _place_each(
+                [_in_form(item, format) for item in problems], file, document.positions, changes
+            )
+        )
     if document.data.get("kind") != SWEEP:
         return JobFile(job, file, document.positions, changes, text, tuple(overrides))
     return JobFile(job.job, file, document.positions, changes, text, tuple(overrides), job, inner)
@@ -148,14 +168,23 @@ def _readable(text: str, format: Format, file: str) -> Content:
 
 
 def _model(document: Content, file: str) -> Any:
-    """Return the model that `kind` names. `kind: training` is allowed although `TrainingJob` has no such field."""
+    """Return the model that `kind` names. `kind: training` is allowed although `TrainingJob` has no
+    such field."""
     if "kind" not in document.data:
         return TrainingJob
     kind = document.data["kind"]
     if kind not in KINDS:
-        message, hint = f"there is no kind of job {describe_value(kind)}", did_you_mean(str(kind), KINDS)
+        message, hint = (
+            f"there is no kind of job {describe_value(kind)}",
+            did_you_mean(str(kind), KINDS),
+        )
         raise JobError(
-            _place_each([Problem(("kind",), message, hint, code="CT013")], file, document.positions, Changes())
+            _place_each(
+                [Problem(("kind",), message, hint, code="CT013")],
+                file,
+                document.positions,
+                Changes(),
+            )
         )
     if kind == TRAINING:
         del document.data["kind"]
@@ -173,7 +202,8 @@ def _apply_overrides(
 
 
 def _in_form(problem: Problem, format: Format) -> Problem:
-    """Return the problem with its hint in the syntax of the file. Hints about overrides stay in YAML."""
+    """Return the problem with its hint in the syntax of the file. Hints about overrides stay in
+    YAML."""
     if format == "yaml" or problem.file is not None:
         return problem
     from cloudtrain.job.explain import in_form  # importing it costs start-up time
@@ -181,8 +211,11 @@ def _in_form(problem: Problem, format: Format) -> Problem:
     return replace(problem, hint=in_form(problem.hint, format))
 
 
-def _place_each(problems: Sequence[Problem], file: str, positions: Positions, changes: Changes) -> list[Problem]:
-    """Return the problems with positions: first the problems of the file in order, then the problems of overrides."""
+def _place_each(
+    problems: Sequence[Problem], file: str, positions: Positions, changes: Changes
+) -> list[Problem]:
+    """Return the problems with positions: first the problems of the file in order, then the
+    problems of overrides."""
     places = (_place(problem, file, positions, changes) for problem in problems)
     return sorted(dict.fromkeys(places), key=lambda p: (p.file != file, p.line or 0, p.column or 0))
 
@@ -207,7 +240,8 @@ _Places = TypeVar("_Places", Input, Output, Checkpoint)
 def load_job(path: Path, overrides: Sequence[str] = ()) -> JobFile:
     """Read a job file and apply overrides.
 
-    Relative local paths in the file and in the overrides start at the file's folder and become absolute.
+    Relative local paths in the file and in the overrides start at the file's folder and become
+    absolute.
 
     Raises:
         UsageError: the file does not exist, cannot be read, or has an unknown suffix.
@@ -223,13 +257,18 @@ def _load(path: Path, overrides: Sequence[str], read_job: ReadJob) -> JobFile:
     if file.sweep is None:
         return file._replace(job=anchored(file.job, folder).from_folder(folder))
     job = anchored(file.sweep.job, folder) if file.inner is None else file.sweep.job
-    return file._replace(job=job, sweep=file.sweep.model_copy(update={"job": job}).from_folder(folder))
+    return file._replace(
+        job=job, sweep=file.sweep.model_copy(update={"job": job}).from_folder(folder)
+    )
 
 
 def _job_of_sweep(sweep: Path, name: str, changes: Sequence[str]) -> JobFile:
-    """`name` is the path of the job file, relative to the sweep's file. `changes` are overrides of its fields."""
+    """`name` is the path of the job file, relative to the sweep's file. `changes` are overrides of
+    its fields."""
     refused = UsageError(
-        f"`{name}` holds no training job, which a sweep needs", hint="name the file of a training job", code="CT060"
+        f"`{name}` holds no training job, which a sweep needs",
+        hint="name the file of a training job",
+        code="CT060",
     )
 
     def refuse(_name: str, _changes: Sequence[str]) -> JobFile:
@@ -250,18 +289,31 @@ def format_of(path: Path) -> Format:
     Raises:
         UsageError: the name has an unknown suffix, or the path is a folder.
     """
-    if os.path.isdir(path):  # noqa: PTH112 - a Path raises where the name is too long
+    # A Path raises where the name is too long.
+    if os.path.isdir(path):
         inside = sorted(_job_files(path), key=lambda name: (Path(name).stem != "job", name))
-        hint = f"did you mean `{path / inside[0]}`?" if inside else f"{_init(str(path / 'job.yaml'))} writes one"
+        hint = (
+            f"did you mean `{path / inside[0]}`?"
+            if inside
+            else f"{_init(str(path / 'job.yaml'))} writes one"
+        )
         raise UsageError(f"`{path}` is a folder, not a job file", hint=hint, code="CT001")
     file_format = SUFFIXES.get(path.suffix.lower())
     if file_format is None:
         ends = ", ".join(f"`{suffix}`" for suffix in SUFFIXES)
         what = f"ends in `{path.suffix}`" if path.suffix else "has no suffix"
         hints = {
-            ".py": f"{_init('--script', str(path))} writes a job file for the script; name that file",
-            ".ipynb": f"export the notebook first: `jupyter nbconvert --to script {shlex.quote(str(path))}`",
-            ".sh": f"`cloudtrain adopt {shlex.quote(str(path))}` makes a job of the training that it starts",
+            ".py": (
+                f"{_init('--script', str(path))} writes a job file for the script; name that file"
+            ),
+            ".ipynb": (
+                "export the notebook first: `jupyter nbconvert --to script "
+                f"{shlex.quote(str(path))}`"
+            ),
+            ".sh": (
+                f"`cloudtrain adopt {shlex.quote(str(path))}` makes a job of the training "
+                "that it starts"
+            ),
         }
         hint = hints.get(path.suffix, f"a job file ends in one of {ends}")
         raise UsageError(f"`{path}` {what}, so its format is unknown", hint=hint, code="CT001")
@@ -273,7 +325,8 @@ def _init(*words: str) -> str:
 
 
 def anchored(job: AnyJob, folder: Path) -> AnyJob:
-    """Return the job with absolute local paths (`source_dir`, `local: ...`). Relative paths start at `folder`."""
+    """Return the job with absolute local paths (`source_dir`, `local: ...`). Relative paths start
+    at `folder`."""
     changes: dict[str, object] = {
         "inputs": {name: _at(_data_at(item, folder), folder) for name, item in job.inputs.items()},
         "outputs": {name: _at(place, folder) for name, place in job.outputs.items()},
@@ -294,9 +347,14 @@ def _at(place: _Places, folder: Path) -> _Places:
 
 
 def _data_at(item: Input, folder: Path) -> Input:
-    """Return the input with absolute paths for its local data, which is uploaded. Relative paths start at `folder`."""
+    """Return the input with absolute paths for its local data, which is uploaded. Relative paths
+    start at `folder`."""
     others = [name for name in target_names() if name != DEFAULT_TARGET]
-    paths = {name: place for name in others if is_local_path(place := item.of(name)) and place is not None}
+    paths = {
+        name: place
+        for name in others
+        if is_local_path(place := item.of(name)) and place is not None
+    }
     changes = {
         name: _absolute(path, folder)
         for name, path in paths.items()
@@ -306,7 +364,8 @@ def _data_at(item: Input, folder: Path) -> Input:
 
 
 def _absolute(text: str, folder: Path) -> str:
-    """Return `text` as an absolute path without `..`. `~` is the home folder. Links are not followed."""
+    """Return `text` as an absolute path without `..`. `~` is the home folder. Links are not
+    followed."""
     try:
         path = expand_home(text)
     except RuntimeError:  # `~name` of an unknown user is an ordinary file name
@@ -318,26 +377,39 @@ def _read(path: Path) -> str:
     try:
         return read_text(path)
     except (FileNotFoundError, NotADirectoryError):
-        hint = did_you_mean(str(path), [str(path.parent / name) for name in _job_files(path.parent)])
+        hint = did_you_mean(
+            str(path), [str(path.parent / name) for name in _job_files(path.parent)]
+        )
         missing = f"there is no folder `{path.parent}`" if why_missing(str(path.parent)) else None
         raise UsageError(
-            f"there is no job file `{path}`", hint=hint or missing or "`cloudtrain init` writes one", code="CT001"
+            f"there is no job file `{path}`",
+            hint=hint or missing or "`cloudtrain init` writes one",
+            code="CT001",
         ) from None
     except Unreadable as error:
         raise JobError([replace(error.problem, file=str(path))]) from None
     except OSError as error:
         hint = "name a plain file that you may read"
-        raise UsageError(f"`{path}` cannot be read: {error.strerror}", hint=hint, code="CT001") from None
+        raise UsageError(
+            f"`{path}` cannot be read: {error.strerror}", hint=hint, code="CT001"
+        ) from None
     except ValueError:  # a NUL character
-        raise UsageError(f"{str(path)!r} is not a path", hint="name a job file", code="CT001") from None
+        raise UsageError(
+            f"{str(path)!r} is not a path", hint="name a job file", code="CT001"
+        ) from None
 
 
 def _job_files(folder: Path) -> list[str]:
     try:
-        files = [entry.name for entry in folder.iterdir() if entry.suffix.lower() in SUFFIXES and entry.is_file()]
+        files = [
+            entry.name
+            for entry in folder.iterdir()
+            if entry.suffix.lower() in SUFFIXES and entry.is_file()
+        ]
     except OSError:
         return []
-    return [name for name in files if not name.endswith(".schema.json")]  # `cloudtrain init` writes one for editors
+    # `cloudtrain init` writes one for editors
+    return [name for name in files if not name.endswith(".schema.json")]
 
 
 # Conversion between a job and the plain data of a job file.
@@ -354,10 +426,12 @@ def kind_of_job(job: AnyJob | Sweep) -> str:
 
 
 def fields_of(job: AnyJob | Sweep) -> dict[str, object]:
-    """Return the fields of the job as a job file writes them, as JSON data. Fields with default values are left out."""
+    """Return the fields of the job as a job file writes them, as JSON data. Fields with default
+    values are left out."""
     data = job.model_dump(mode="json", exclude_defaults=True)
     if kind_of_job(job) == SWEEP:
-        return {"kind": SWEEP, **data, "job": fields_of(job.job)}  # type: ignore[union-attr]  # only a sweep is of that kind
+        # only a sweep is of that kind
+        return {"kind": SWEEP, **data, "job": fields_of(job.job)}  # type: ignore[union-attr]
     if isinstance(job, TrainingJob) and "distribution" in data:
         data["distribution"] = {"type": job.distribution.type, **data["distribution"]}
     return data if isinstance(job, TrainingJob) else {"kind": PROCESSING, **data}
@@ -368,7 +442,8 @@ def model_of_kind(kind: str) -> Any:
     if kind == TRAINING:
         return TrainingJob
     if kind == SWEEP:
-        from cloudtrain.job.sweep import Sweep  # creating its models costs start-up time, and most jobs are no sweeps
+        # creating its models costs start-up time, and most jobs are no sweeps
+        from cloudtrain.job.sweep import Sweep
 
         return Sweep
     from cloudtrain.job.processing import ProcessingJob
@@ -376,42 +451,56 @@ def model_of_kind(kind: str) -> Any:
     return ProcessingJob
 
 
-# `--each hyperparameters.seed=1,2,3`: one run of a job for each value, as a sweep without an objective.
+# `--each hyperparameters.seed=1,2,3`: one run of a job for each value, as a sweep without an
+# objective.
 
 _FIELD = "hyperparameters."
 
 
 def array_of(file: JobFile, each: Sequence[str], *, parallel: int) -> JobFile:
-    """Return a sweep of the job in `file` over every combination of the values. It runs `parallel` trials at a time.
+    """Return a sweep of the job in `file` over every combination of the values. It runs `parallel`
+    trials at a time.
 
     Raises:
-        UsageError: the file holds no training job, or a text in `each` is not a hyperparameter with values.
+        UsageError: the file holds no training job, or a text in `each` is not a hyperparameter with
+            values.
         JobError: the values do not form a valid sweep.
     """
     if file.sweep is not None or not isinstance(file.job, TrainingJob):
-        hint = "write the values into the sweep's field `search`" if file.sweep is not None else "use a training job"
+        hint = (
+            "write the values into the sweep's field `search`"
+            if file.sweep is not None
+            else "use a training job"
+        )
         raise UsageError(
-            f"`--each` works only with training jobs, but `{file.file}` holds none", hint=hint, code="CT902"
+            f"`--each` works only with training jobs, but `{file.file}` holds none",
+            hint=hint,
+            code="CT902",
         )
     search: dict[str, list[Any]] = {}
     for text in each:
         field, equals, values = text.partition("=")
         name = field.strip().removeprefix(_FIELD)
         if not equals or not field.strip().startswith(_FIELD) or not name or not values:
-            hint = f"write `--each {_FIELD}{name if name.isidentifier() else 'seed'}={values or '1,2,3'}`"
-            raise UsageError(f"`--each {text}` is not a hyperparameter with values", hint=hint, code="CT902")
+            example = name if name.isidentifier() else "seed"
+            hint = f"write `--each {_FIELD}{example}={values or '1,2,3'}`"
+            raise UsageError(
+                f"`--each {text}` is not a hyperparameter with values", hint=hint, code="CT902"
+            )
         if name in search:
             hint = f"write all values in one option: `--each {_FIELD}{name}=1,2,3`"
             raise UsageError(f"`--each` names `{name}` twice", hint=hint, code="CT902")
         search[name] = _values(text, values)
     name = file.job.name
-    sweep = model_of_kind(SWEEP)(name=name, job=file.job, search=search, strategy="grid", parallel=parallel)
+    sweep = model_of_kind(SWEEP)(
+        name=name, job=file.job, search=search, strategy="grid", parallel=parallel
+    )
     return file._replace(sweep=sweep.from_folder(file.job.folder), inner=file)
 
 
 def _values(text: str, values: str) -> list[object]:
-    """Return the values of `text`, the argument of one `--each`, as a list. With brackets or quotes, they are read as a
-    YAML list, so that `[1, 2]` is one value."""
+    """Return the values of `text`, the argument of one `--each`, as a list. With brackets or
+    quotes, they are read as a YAML list, so that `[1, 2]` is one value."""
     if any(sign in values for sign in "[{\"'"):
         try:
             document = read_document(f"[{values}]", "yaml")

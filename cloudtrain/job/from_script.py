@@ -39,21 +39,25 @@ def load_script(script: Path, arguments: Sequence[str], overrides: Sequence[str]
 
 
 def job_text(script: Path, arguments: Sequence[str], overrides: Sequence[str] = ()) -> str:
-    """Return the text of a job file for the job of `load_script`. The file must be saved in the working directory."""
+    """Return the text of a job file for the job of `load_script`. The file must be saved in the
+    working directory."""
     data, _ = override(fields_of_script(script, arguments, Path.cwd()), overrides, TrainingJob)
     return yaml_text(data)
 
 
 def yaml_text(data: dict[str, object]) -> str:
-    """Return the fields as YAML that cloudtrain reads back unchanged: PyYAML's output if it is unchanged and printable,
-    else JSON with invisible characters escaped."""
+    """Return the fields as YAML that cloudtrain reads back unchanged: PyYAML's output if it is
+    unchanged and printable, else JSON with invisible characters escaped."""
     import yaml
 
     class _Dumper(yaml.SafeDumper):
-        """PyYAML's writer, which would leave `1e-3` unquoted: text in YAML 1.1, but a number in YAML 1.2."""
+        """PyYAML's writer, which would leave `1e-3` unquoted: text in YAML 1.1, but a number in
+        YAML 1.2."""
 
     def quoted_text(dumper: Any, text: str) -> Any:
-        return dumper.represent_scalar("tag:yaml.org,2002:str", text, None if read_scalar(text) == text else "'")
+        return dumper.represent_scalar(
+            "tag:yaml.org,2002:str", text, None if read_scalar(text) == text else "'"
+        )
 
     _Dumper.add_representer(str, quoted_text)
     text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
@@ -63,4 +67,7 @@ def yaml_text(data: dict[str, object]) -> str:
     except Unreadable:
         pass
     quoted = json.dumps(data, indent=2, ensure_ascii=False)
-    return "".join(letter if letter.isprintable() or letter == "\n" else f"\\U{ord(letter):08x}" for letter in quoted)
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else f"\\U{ord(letter):08x}"
+        for letter in quoted
+    )

@@ -1,7 +1,8 @@
 """Reads the locks of uv, and the projects and scripts that they were made for.
 
-A uv.lock is a graph of packages. The reader walks it from the project, along the dependencies whose markers apply, so
-its list equals that of `uv export --no-dev`. https://docs.astral.sh/uv/concepts/projects/layout/#the-lockfile
+A uv.lock is a graph of packages. The reader walks it from the project, along the dependencies whose
+markers apply, so its list equals that of `uv export --no-dev`.
+https://docs.astral.sh/uv/concepts/projects/layout/#the-lockfile
 """
 
 from __future__ import annotations
@@ -59,24 +60,36 @@ def read_lock(
         prune: leave out torch and what only torch needs, because the image brings them.
 
     Raises:
-        JobError: the file cannot be read, does not match its project, or has nothing for this Python.
+        JobError: the file cannot be read, does not match its project, or has nothing for this
+            Python.
     """
     text = read(file)
     assert text is not None, file
     form = form_of(file, text)
     if platform is None:
         hint = 'write it under `environment`, for example `python: "3.12"`'
-        raise unfit(f"`{file}` depends on the version of Python, and that of the machine is not known", hint)
+        raise unfit(
+            f"`{file}` depends on the version of Python, and that of the machine is not known", hint
+        )
     reader = _Reader(read, platform, frozenset(extras), frozenset(groups), prune)
-    readers = {"uv": reader.uv, "project": reader.project, "script": reader.script, "pylock": reader.pylock}
+    readers = {
+        "uv": reader.uv,
+        "project": reader.project,
+        "script": reader.script,
+        "pylock": reader.pylock,
+    }
     try:
         return readers[form](file, text)
     except JobError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no value'}"
+        reason = (
+            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no value'}"
+        )
         hint = "write it again: `uv lock`"
-        raise unread(f"`{file}` or its lock has not the form that uv writes ({reason})", hint) from None
+        raise unread(
+            f"`{file}` or its lock has not the form that uv writes ({reason})", hint
+        ) from None
 
 
 class _Reader(NamedTuple):
@@ -97,7 +110,10 @@ class _Reader(NamedTuple):
             if content is not None:
                 return self._of_lock(lock, content, folder)
             above = posixpath.normpath(posixpath.join(place or ".", ".."))
-            if above.count("..") > DEEPEST or self.read(posixpath.join(above, "pyproject.toml")) is None:
+            if (
+                above.count("..") > DEEPEST
+                or self.read(posixpath.join(above, "pyproject.toml")) is None
+            ):
                 break
             place = above
         if "[tool.poetry]" in text or self.read(posixpath.join(folder, "poetry.lock")) is not None:
@@ -116,15 +132,21 @@ class _Reader(NamedTuple):
         if lock is None:
             if table.get("tool", {}).get("uv", {}).get("sources"):
                 hint = f"run `uv lock --script {file}`"
-                raise stale(f"the block of `{file}` names sources, and has no lock `{file}.lock`", hint)
+                raise stale(
+                    f"the block of `{file}` names sources, and has no lock `{file}.lock`", hint
+                )
             packages = [
-                package_of(str(item), item.name, str(item.specifier)) for item in wanted if self.applies(item.marker)
+                package_of(str(item), item.name, str(item.specifier))
+                for item in wanted
+                if self.applies(item.marker)
             ]
             return Requirements(file, "script", tuple(packages))
         graph = _Graph(self, lock, f"{file}.lock")
         locked = graph.manifest.get("requirements", ())
         self._compare(f"{file}.lock", file, f"uv lock --script {file}", locked, wanted)
-        return graph.list([(item, graph.start_of(item)) for item in locked if self.applies(item.get("marker"))])
+        return graph.list(
+            [(item, graph.start_of(item)) for item in locked if self.applies(item.get("marker"))]
+        )
 
     def pylock(self, file: str, text: str) -> Requirements:
         lock = _toml(f"`{file}`", text)
@@ -143,7 +165,8 @@ class _Reader(NamedTuple):
         return Requirements(file, "pylock", tuple(packages), folders, brought)
 
     def _of_lock(self, lock: str, text: str, folder: str) -> Requirements:
-        """Return the list of the project in `folder`, which is a member of the workspace of the lock."""
+        """Return the list of the project in `folder`, which is a member of the workspace of the
+        lock."""
         graph = _Graph(self, text, lock)
         root = posixpath.dirname(lock) or "."
         relative = posixpath.normpath(posixpath.relpath(folder or ".", root))
@@ -152,7 +175,9 @@ class _Reader(NamedTuple):
         content = self.read(project)
         is_package = bool(members)
         if not members and relative == ".":  # a workspace whose root is no package: all its members
-            members = [item for item in graph.packages if item["name"] in graph.manifest.get("members", ())]
+            members = [
+                item for item in graph.packages if item["name"] in graph.manifest.get("members", ())
+            ]
         if not members:
             raise stale(f"`{lock}` does not hold the project of `{project}`", "run `uv lock`")
         if content is not None and is_package:
@@ -164,17 +189,24 @@ class _Reader(NamedTuple):
                 words = ", ".join(f"`{each}`" for each in offered) or "none"
                 hint = f"it has {words}; run `uv lock` after a change of `pyproject.toml`"
                 raise unread(f"`{lock}` has no {field[:-1]} `{name}`", hint, field)
-        return graph.list([({"name": item["name"], "extra": [*self.extras]}, item) for item in members], self.groups)
+        return graph.list(
+            [({"name": item["name"], "extra": [*self.extras]}, item) for item in members],
+            self.groups,
+        )
 
     def check_python(self, what: str, wanted: str | None) -> None:
         python = self.platform.environment["python_full_version"]
         try:
             fits = wanted is None or SpecifierSet(wanted).contains(python, prereleases=True)
         except InvalidSpecifier:
-            raise unread(f"{what} has no valid `requires-python`: `{wanted}`", "write for example `>=3.10`") from None
+            raise unread(
+                f"{what} has no valid `requires-python`: `{wanted}`", "write for example `>=3.10`"
+            ) from None
         if not fits:
             have = ".".join(python.split(".")[:2])
-            hint = f"widen `requires-python`, and run `uv lock`; or take an image with Python {wanted}"
+            hint = (
+                f"widen `requires-python`, and run `uv lock`; or take an image with Python {wanted}"
+            )
             raise unfit(f"{what} is for Python {wanted}, and the machine has Python {have}", hint)
 
     def _check_project(self, lock: str, file: str, project: Table, root: Table) -> None:
@@ -187,19 +219,29 @@ class _Reader(NamedTuple):
                 texts += table.get("optional-dependencies", {}).get(extra, ())
             wanted = self._wanted(texts, sources, file)
             self._compare(
-                lock, file, "uv lock", metadata.get("requires-dist"), wanted, self.extras, normal(root["name"])
+                lock,
+                file,
+                "uv lock",
+                metadata.get("requires-dist"),
+                wanted,
+                self.extras,
+                normal(root["name"]),
             )
         for group in self.groups & {*project.get("dependency-groups", ())}:
             texts = list(_group(project["dependency-groups"], group))
             wanted = self._wanted(texts, sources, file)
-            self._compare(lock, file, "uv lock", metadata.get("requires-dev", {}).get(group), wanted)
+            self._compare(
+                lock, file, "uv lock", metadata.get("requires-dev", {}).get(group), wanted
+            )
 
     def _wanted(self, texts: Iterable[str], sources: Table, file: str) -> list[Requirement]:
-        """Return dependencies as a project writes them, without the versions of those that have a source of their
-        own, as uv.lock writes them."""
+        """Return dependencies as a project writes them, without the versions of those that have a
+        source of their own, as uv.lock writes them."""
         wanted = []
         elsewhere = {
-            normal(name) for name, source in sources.items() if not all("index" in one for one in _as_list(source))
+            normal(name)
+            for name, source in sources.items()
+            if not all("index" in one for one in _as_list(source))
         }
         for text in texts:
             try:
@@ -225,23 +267,33 @@ class _Reader(NamedTuple):
     ) -> None:
         """Raise JobError if the direct dependencies that apply here differ."""
         before = {
-            (normal(item["name"]), SpecifierSet(item.get("specifier", "")), frozenset(item.get("extras", ())))
+            (
+                normal(item["name"]),
+                SpecifierSet(item.get("specifier", "")),
+                frozenset(item.get("extras", ())),
+            )
             for item in locked or ()
             if self.applies(item.get("marker"), extras)
         }
         now = {
-            (normal(item.name), item.specifier if item.url is None else SpecifierSet(), frozenset(item.extras))
+            (
+                normal(item.name),
+                item.specifier if item.url is None else SpecifierSet(),
+                frozenset(item.extras),
+            )
             for item in wanted
             if self.applies(item.marker) and normal(item.name) != own
         }
-        if any(normal(item.name) == own for item in wanted):  # an extra of the project itself, which uv resolves
+        # an extra of the project itself, which uv resolves
+        if any(normal(item.name) == own for item in wanted):
             now = {*now, *before}
         if before != now:
             names = ", ".join(f"`{name}`" for name in sorted({name for name, *_ in before ^ now}))
             raise stale(f"`{lock}` does not match `{file}`: {names}", f"run `{command}`")
 
     def applies(self, marker: object, extras: Collection[str] = ()) -> bool:
-        """Return whether an environment marker applies. uv writes an extra of a conflict as `extra-7-project-cpu`."""
+        """Return whether an environment marker applies. uv writes an extra of a conflict as
+        `extra-7-project-cpu`."""
         if marker is None or marker == "":
             return True
         environment = self.platform.environment
@@ -249,20 +301,29 @@ class _Reader(NamedTuple):
 
         def decide(match: re.Match[str]) -> str:
             name = match["name"]
-            is_on = any(name.endswith(f"-{extra}") or name == extra for extra in (*self.extras, *self.groups))
+            is_on = any(
+                name.endswith(f"-{extra}") or name == extra
+                for extra in (*self.extras, *self.groups)
+            )
             return f"python_version {'>=' if is_on == (match['operator'] == '==') else '<'} '0'"
 
-        text = re.sub(r"extra (?P<operator>==|!=) '(?P<name>(?:extra|group)-\d+-[^']*)'", decide, text)
+        text = re.sub(
+            r"extra (?P<operator>==|!=) '(?P<name>(?:extra|group)-\d+-[^']*)'", decide, text
+        )
         parsed = Marker(text)
         sets = {"extras": {*self.extras}, "dependency_groups": {*self.groups}}
-        return any(parsed.evaluate({**environment, **sets, "extra": extra}) for extra in ("", *extras))
+        return any(
+            parsed.evaluate({**environment, **sets, "extra": extra}) for extra in ("", *extras)
+        )
 
 
 def _toml(what: str, text: str) -> Table:
     try:
         return load_toml(text)
     except ValueError as error:
-        raise unread(f"{what} is not valid TOML: {error}", "correct it, or write it again with `uv lock`") from None
+        raise unread(
+            f"{what} is not valid TOML: {error}", "correct it, or write it again with `uv lock`"
+        ) from None
 
 
 def _group(groups: Table, name: str, depth: int = DEEPEST) -> Iterator[str]:
@@ -277,12 +338,17 @@ def _group(groups: Table, name: str, depth: int = DEEPEST) -> Iterator[str]:
 def _folder_of(item: Table) -> list[str]:
     """Return the folder of a local package, relative to the lock."""
     source = item.get("source", {})
-    return [posixpath.normpath(source[kind]) for kind in ("editable", "virtual", "directory") if kind in source]
+    return [
+        posixpath.normpath(source[kind])
+        for kind in ("editable", "virtual", "directory")
+        if kind in source
+    ]
 
 
 class _Graph:
-    """The packages of a uv.lock. Nine tenths of a lock are addresses of archives, of which only the hashes of some are
-    needed. So the archives, which uv writes one a line, are cut out before the rest is parsed."""
+    """The packages of a uv.lock. Nine tenths of a lock are addresses of archives, of which only the
+    hashes of some are needed. So the archives, which uv writes one a line, are cut out before the
+    rest is parsed."""
 
     def __init__(self, reader: _Reader, text: str, file: str) -> None:
         self.reader, self.file, self.archives = reader, file, list[str]()
@@ -297,23 +363,37 @@ class _Graph:
 
     def _cut(self, match: re.Match[str]) -> str:
         self.archives.append(match[0])
-        return f"{match['kind'] or 'sdist'} = {len(self.archives) - 1}" + "\n" * match[0].count("\n")  # keeps the lines
+        # keeps the lines
+        return f"{match['kind'] or 'sdist'} = {len(self.archives) - 1}" + "\n" * match[0].count(
+            "\n"
+        )
 
     def _hashes_of(self, item: Table) -> tuple[str, ...]:
         numbers = [item[kind] for kind in ("sdist", "wheels") if isinstance(item.get(kind), int)]
         whole = [file for kind in ("sdist", "wheels") for file in _as_list(item.get(kind))]
-        hashes = {found for number in numbers for found in re.findall(r'hash = "([^"]+)"', self.archives[number])}
+        hashes = {
+            found
+            for number in numbers
+            for found in re.findall(r'hash = "([^"]+)"', self.archives[number])
+        }
         return tuple(sorted(hashes | {file["hash"] for file in whole if "hash" in file}))
 
-    def list(self, roots: Iterable[tuple[Table, Table]], groups: Collection[str] = ()) -> Requirements:
-        """Walk the graph from the roots. Each root is a dependency and the package that it means."""
+    def list(
+        self, roots: Iterable[tuple[Table, Table]], groups: Collection[str] = ()
+    ) -> Requirements:
+        """Walk the graph from the roots. Each root is a dependency and the package that it
+        means."""
         packages, folders, brought = dict[str, Package](), dict[str, str](), dict[str, str]()
         waiting = [(dependency, item, True) for dependency, item in roots]
         seen: set[tuple[str, str, tuple[str, ...]]] = set()
         folder = posixpath.dirname(self.file)
         while waiting:
             dependency, item, is_root = waiting.pop()
-            name, version, extras = item["name"], item.get("version", ""), tuple(sorted(dependency.get("extra", ())))
+            name, version, extras = (
+                item["name"],
+                item.get("version", ""),
+                tuple(sorted(dependency.get("extra", ()))),
+            )
             if (name, version, extras) in seen:
                 continue
             seen.add((name, version, extras))
@@ -328,27 +408,49 @@ class _Graph:
             elif not is_root:
                 folders[name] = ""
             further = [*item.get("dependencies", ())]
-            further += [each for extra in extras for each in item.get("optional-dependencies", {}).get(extra, ())]
+            further += [
+                each
+                for extra in extras
+                for each in item.get("optional-dependencies", {}).get(extra, ())
+            ]
             if is_root:
                 further += [
-                    each for group in sorted(groups) for each in item.get("dev-dependencies", {}).get(group, ())
+                    each
+                    for group in sorted(groups)
+                    for each in item.get("dev-dependencies", {}).get(group, ())
                 ]
-            waiting += [(each, self.start_of(each), False) for each in further if self._is_on(each.get("marker"))]
-        return Requirements(self.file, "uv", tuple(packages[name] for name in sorted(packages)), folders, brought)
+            waiting += [
+                (each, self.start_of(each), False)
+                for each in further
+                if self._is_on(each.get("marker"))
+            ]
+        return Requirements(
+            self.file, "uv", tuple(packages[name] for name in sorted(packages)), folders, brought
+        )
 
     def start_of(self, dependency: Table) -> Table:
-        """Return the package that a dependency means. Raises JobError if the lock has none for this platform."""
+        """Return the package that a dependency means. Raises JobError if the lock has none for this
+        platform."""
         name, version = dependency["name"], dependency.get("version")
-        choices = [item for item in self.by_name.get(name, ()) if version is None or item.get("version") == version]
+        choices = [
+            item
+            for item in self.by_name.get(name, ())
+            if version is None or item.get("version") == version
+        ]
         if len(choices) > 1:
             sources = [
-                item for item in choices if "source" in dependency and item.get("source") == dependency["source"]
+                item
+                for item in choices
+                if "source" in dependency and item.get("source") == dependency["source"]
             ]
             markers = [(item, item.get("resolution-markers")) for item in sources or choices]
             choices = [item for item, own in markers if not own or any(map(self._is_on, own))]
         if not choices:
             message = f"`{self.file}` has no version of `{name}` for {self.reader.platform}"
-            raise unfit(message, "run `uv lock`, after widening `requires-python` or `environments` of `[tool.uv]`")
+            raise unfit(
+                message,
+                "run `uv lock`, after widening `requires-python` or `environments` of `[tool.uv]`",
+            )
         return choices[0]
 
     def _is_on(self, marker: str | None) -> bool:
@@ -363,7 +465,8 @@ _ARCHIVES = re.compile(r"(?m)^(?P<kind>wheels) = \[\n(?: +\{.*\},\n)*\]\n|^sdist
 
 
 def _as_list(files: object) -> list[Table]:
-    """Return the archives of a lock that another program wrote in another layout, or the sources of a package."""
+    """Return the archives of a lock that another program wrote in another layout, or the sources of
+    a package."""
     return files if isinstance(files, list) else [files] if isinstance(files, dict) else []
 
 
@@ -375,16 +478,22 @@ def _uv_package(item: Table, hashes: tuple[str, ...], folder: str) -> Package:
         address, _, commit = source["git"].partition("#")
         url, hashes = f"git+{address.partition('?')[0]}@{commit}", ()
     index = source.get("registry", "")
-    return Package(item["name"], item.get("version", ""), hashes, "" if index == PYPI else index, url)
+    return Package(
+        item["name"], item.get("version", ""), hashes, "" if index == PYPI else index, url
+    )
 
 
 def _pylock_package(name: str, item: Table, folder: str) -> Package:
     archive, vcs = item.get("archive", {}), item.get("vcs")
     files = [*item.get("wheels", ()), *(item[key] for key in ("sdist", "archive") if key in item)]
-    hashes = {f"sha256:{file['hashes']['sha256']}" for file in files if "sha256" in file.get("hashes", {})}
+    hashes = {
+        f"sha256:{file['hashes']['sha256']}" for file in files if "sha256" in file.get("hashes", {})
+    }
     path = posixpath.normpath(posixpath.join(folder, archive.get("path", "")))
     url = f"./{path}" if "path" in archive else archive.get("url", "")
     if vcs:
         url = f"{vcs['type']}+{vcs['url']}@{vcs['commit-id']}"
     index = item.get("index", "").rstrip("/")
-    return Package(name, item.get("version", ""), tuple(sorted(hashes)), "" if index == PYPI else index, url)
+    return Package(
+        name, item.get("version", ""), tuple(sorted(hashes)), "" if index == PYPI else index, url
+    )

@@ -33,17 +33,21 @@ if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
     from typing_extensions import Self, dataclass_transform
 
-    @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field, PrivateAttr))
+    @dataclass_transform(
+        kw_only_default=True, frozen_default=True, field_specifiers=(Field, PrivateAttr)
+    )
     class _Meta(ModelMetaclass):
-        """Tells type checkers that models are frozen, which type checkers cannot derive from `model_config`."""
+        """Tells type checkers that models are frozen, which type checkers cannot derive from
+        `model_config`."""
 
 else:
 
     class _Meta(type(BaseModel)):
-        """Converts pydantic's error to a JobError when the user creates a model: `ct.Resources(instance_cout=2)`.
+        """Converts pydantic's error to a JobError when the user creates a model:
+        `ct.Resources(instance_cout=2)`.
 
-        Only the outermost call uses this metaclass. Pydantic validates nested models itself, so all problems of a job
-        are reported together, each with its full path.
+        Only the outermost call uses this metaclass. Pydantic validates nested models itself, so all
+        problems of a job are reported together, each with its full path.
         """
 
         def __call__(cls, /, *args, **kwargs):
@@ -54,14 +58,21 @@ else:
 
         @property
         def __signature__(cls):
-            """The fields with plain types, for `help` and for editors. Pydantic's has the validators in it."""
+            """The fields with plain types, for `help` and for editors. Pydantic's has the
+            validators in it."""
             from inspect import Parameter, Signature
 
             every = []
             for name, field in cls.model_fields.items():
-                default = Parameter.empty if field.is_required() else field.get_default(call_default_factory=True)
+                default = (
+                    Parameter.empty
+                    if field.is_required()
+                    else field.get_default(call_default_factory=True)
+                )
                 kind = _plain_type(Annotated[field.annotation, field.metadata])
-                every.append(Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default))
+                every.append(
+                    Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+                )
             return Signature(every)
 
         @__signature__.setter
@@ -70,37 +81,47 @@ else:
 
 
 def _plain_type(kind: Any) -> Any:
-    """Return a type without annotations. A number with a unit, and a value per target, may also be text."""
+    """Return a type without annotations. A number with a unit, and a value per target, may also be
+    text."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
         notes = parts[1] if isinstance(parts[1], list) else parts[1:]
         is_read = any(isinstance(item, BeforeValidator) for item in notes)
-        may_be_text = is_read and isinstance(parts[0], type) and issubclass(parts[0], int | TargetValues)
+        may_be_text = (
+            is_read and isinstance(parts[0], type) and issubclass(parts[0], int | TargetValues)
+        )
         return parts[0] | str if may_be_text else _plain_type(parts[0])
     if origin is None or origin is Literal:
         return kind
     plain = tuple(map(_plain_type, parts))
-    return Union[plain] if origin in (Union, UnionType) else origin[plain]  # noqa: UP007 - the parts are values
+    # the parts are values
+    return Union[plain] if origin in (Union, UnionType) else origin[plain]  # noqa: UP007
 
 
 def all_at_once(rules: Rules) -> object:
-    """Return a model validator that applies `rules` to the fields as they were written, valid or not.
+    """Return a model validator that applies `rules` to the fields as they were written, valid or
+    not.
 
     Problems found by the rules are reported together with problems of the fields.
     """
 
-    @classmethod  # type: ignore[misc]  # model_validator takes a classmethod, which mypy allows only in a class
-    def check(cls: type[BaseModel], data: object, handler: ModelWrapValidatorHandler[object]) -> Any:
+    # model_validator takes a classmethod, which mypy allows only in a class
+    @classmethod  # type: ignore[misc]
+    def check(
+        cls: type[BaseModel], data: object, handler: ModelWrapValidatorHandler[object]
+    ) -> Any:
         return validate_with_rules(rules, cls, data, handler)
 
     return model_validator(mode="wrap")(check)
 
 
 class Model(BaseModel, metaclass=_Meta):
-    """Base class of frozen models. Unknown fields are errors, and numbers and strings are never converted into each
-    other."""
+    """Base class of frozen models. Unknown fields are errors, and numbers and strings are never
+    converted into each other."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=False, defer_build=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", coerce_numbers_to_str=False, defer_build=True
+    )
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Only the fields that were set, and are not empty."""
@@ -116,12 +137,13 @@ class Model(BaseModel, metaclass=_Meta):
         return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | changes)
 
 
-# The origin of a job: the folder of its file. The settings of the project in that folder apply even if the job is used
-# from another folder.
+# The origin of a job: the folder of its file. The settings of the project in that folder apply even
+# if the job is used from another folder.
 
 
 class FromFile(Model):
-    """A model that remembers the folder of the file that it was read from. Equality ignores the folder."""
+    """A model that remembers the folder of the file that it was read from. Equality ignores the
+    folder."""
 
     _folder: Path | None = PrivateAttr(default=None)
 
@@ -131,7 +153,8 @@ class FromFile(Model):
         return self._folder
 
     def from_folder(self, folder: Path | None) -> Self:
-        """Return a copy of the job with this `folder`, as if the job was read from a file in the folder."""
+        """Return a copy of the job with this `folder`, as if the job was read from a file in the
+        folder."""
         same = self.model_copy()
         same._folder = folder  # type: ignore[misc]  # only fields are frozen
         return same
@@ -150,8 +173,8 @@ class FromFile(Model):
         return f'<table style="border:0">{caption}{rows}</table>'
 
     def replace(self, **changes: object) -> Self:
-        """Return a validated copy in which `changes` replace the values of the named fields. The copy keeps
-        `folder`."""
+        """Return a validated copy in which `changes` replace the values of the named fields. The
+        copy keeps `folder`."""
         return super().replace(**changes).from_folder(self._folder)
 
     def __eq__(self, other: object) -> bool:
@@ -160,7 +183,9 @@ class FromFile(Model):
         return all(getattr(self, name) == getattr(other, name) for name in type(self).model_fields)
 
 
-def _set_values(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _set_values(
+    value: Any, path: tuple[str | int, ...]
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Yield the path and the text of each value below `path`."""
     if isinstance(value, dict) and value:
         for name, inner in value.items():
@@ -177,14 +202,23 @@ OVERRIDES = "_overrides"
 """Suffix of the job fields that are merged into one target's request."""
 
 
-def per_target(annotation: object, *, suffix: str = "", **field: Any) -> Callable[[type[M]], type[M]]:
-    """Return a decorator that adds one field per installed target to a model. The name of a field is the target's name
-    followed by `suffix`, and its type is `annotation`. `field` are arguments of pydantic's `Field`."""
+def per_target(
+    annotation: object, *, suffix: str = "", **field: Any
+) -> Callable[[type[M]], type[M]]:
+    """Return a decorator that adds one field per installed target to a model. The name of a field
+    is the target's name followed by `suffix`, and its type is `annotation`. `field` are arguments
+    of pydantic's `Field`."""
 
     def widen(model: type[M]) -> type[M]:
-        fields: dict[str, Any] = {f"{name}{suffix}": (annotation, Field(**field)) for name in target_names()}
+        fields: dict[str, Any] = {
+            f"{name}{suffix}": (annotation, Field(**field)) for name in target_names()
+        }
         return create_model(
-            model.__name__, __base__=model, __module__=model.__module__, __doc__=model.__doc__, **fields
+            model.__name__,
+            __base__=model,
+            __module__=model.__module__,
+            __doc__=model.__doc__,
+            **fields,
         )
 
     return widen
@@ -211,7 +245,8 @@ class TargetValues(Model):
         return value
 
 
-# Durations and sizes with units, and counts: `2h`, `1h30m`, `90` seconds; `64g`, `512m`, plain bytes.
+# Durations and sizes with units, and counts: `2h`, `1h30m`, `90` seconds; `64g`, `512m`, plain
+# bytes.
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _BYTES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
@@ -226,7 +261,8 @@ MAX_SIZE = 2**63 - 1
 """In bytes."""
 
 MAX_COUNT = 1024
-"""Upper bound on counts. A larger number is probably a typing mistake, and a plan lists every process."""
+"""Upper bound on counts. A larger number is probably a typing mistake, and a plan lists every
+process."""
 
 _DURATION = re.compile(DURATION_PATTERN)
 _DURATION_PART = re.compile(rf"({_NUMBER}) *([smhdwSMHDW])")
@@ -241,8 +277,8 @@ def parse_duration(value: object) -> int:
     """Return the number of seconds in a duration such as `2h`, `1h30m`, `1.5d`, `"90"` or 90.
 
     Raises:
-        ValueError: the value is not a duration, not a whole number of seconds, less than one second or more than
-            68 years.
+        ValueError: the value is not a duration, not a whole number of seconds, less than one second
+            or more than 68 years.
     """
     if isinstance(value, str):
         if not _DURATION.fullmatch(value):
@@ -252,15 +288,18 @@ def parse_duration(value: object) -> int:
         seconds = sum(Decimal(number) * _SECONDS[unit.lower()] for number, unit in parts)
     else:
         seconds = _number(value, "a duration", _DURATION_HINT)
-    return _whole(value, seconds, MAX_DURATION, ("a duration", "second", "68 years", _DURATION_HINT))
+    return _whole(
+        value, seconds, MAX_DURATION, ("a duration", "second", "68 years", _DURATION_HINT)
+    )
 
 
 def parse_size(value: object) -> int:
-    """Return the number of bytes in a size such as `64g`, `512m`, `1.5t`, `"1024"` or 1024. As in docker, units are
-    powers of 1024.
+    """Return the number of bytes in a size such as `64g`, `512m`, `1.5t`, `"1024"` or 1024. As in
+    docker, units are powers of 1024.
 
     Raises:
-        ValueError: the value is not a size, not a whole number of bytes, less than one byte or more than 8 EiB.
+        ValueError: the value is not a size, not a whole number of bytes, less than one byte or more
+            than 8 EiB.
     """
     if isinstance(value, str):
         match = _SIZE.match(value) if re.fullmatch(SIZE_PATTERN, value) else None
@@ -280,10 +319,14 @@ def _number(value: object, kind: str, hint: str) -> Decimal:
     return Decimal(value)
 
 
-def _whole(value: object, number: Decimal | int, most: int, words: tuple[str, str, str, str]) -> int:
+def _whole(
+    value: object, number: Decimal | int, most: int, words: tuple[str, str, str, str]
+) -> int:
     kind, unit, limit, hint = words
     if number < 1:
-        raise wrong(f"{kind} must be at least 1 {unit}, not {describe_value(value)}", hint, code=_CODE)
+        raise wrong(
+            f"{kind} must be at least 1 {unit}, not {describe_value(value)}", hint, code=_CODE
+        )
     if number > most:
         raise wrong(f"{describe_value(value)} is more than {limit}", hint, code=_CODE)
     if number != int(number):
@@ -292,11 +335,16 @@ def _whole(value: object, number: Decimal | int, most: int, words: tuple[str, st
 
 
 def parse_time(text: str) -> int | None:
-    """Convert a time limit of Slurm to seconds: `DAYS-HOURS:MINUTES:SECONDS`, `HOURS:MINUTES:SECONDS`,
-    `MINUTES:SECONDS` or `MINUTES`. Return None for any other text, such as `infinite`."""
+    """Convert a time limit of Slurm to seconds: `DAYS-HOURS:MINUTES:SECONDS`,
+    `HOURS:MINUTES:SECONDS`, `MINUTES:SECONDS` or `MINUTES`. Return None for any other text, such as
+    `infinite`."""
     days, dash, rest = text.rpartition("-")
     parts = rest.split(":")
-    if not all(part.isdecimal() for part in parts) or len(parts) > 3 or (dash and not days.isdecimal()):
+    if (
+        not all(part.isdecimal() for part in parts)
+        or len(parts) > 3
+        or (dash and not days.isdecimal())
+    ):
         return None
     numbers = [int(part) for part in parts]
     if dash:
@@ -309,8 +357,8 @@ def parse_time(text: str) -> int | None:
 
 
 def format_duration(seconds: float) -> str:
-    """Format seconds as `2h`, `1h30m` or `45s`, with the two largest units. Durations below ten seconds have one
-    decimal: `2.4s`."""
+    """Format seconds as `2h`, `1h30m` or `45s`, with the two largest units. Durations below ten
+    seconds have one decimal: `2.4s`."""
     if seconds < 10 and seconds != int(seconds):
         return f"{seconds:.1f}s"
     return "".join(_parts(round(seconds))[:2])
@@ -341,14 +389,20 @@ def format_size(size: float) -> str:
 
 def _schema(most: int, pattern: str, description: str) -> WithJsonSchema:
     number = {"type": "integer", "minimum": 1, "maximum": most}
-    return WithJsonSchema({"anyOf": [number, {"type": "string", "pattern": pattern}], "description": description})
+    return WithJsonSchema(
+        {"anyOf": [number, {"type": "string", "pattern": pattern}], "description": description}
+    )
 
 
 Duration = Annotated[
     int,
     BeforeValidator(parse_duration),
     Field(strict=True),
-    _schema(MAX_DURATION, DURATION_PATTERN, "Seconds, or a number with a unit: `90s`, `30m`, `2h`, `1d`."),
+    _schema(
+        MAX_DURATION,
+        DURATION_PATTERN,
+        "Seconds, or a number with a unit: `90s`, `30m`, `2h`, `1d`.",
+    ),
 ]
 """A duration in whole seconds, at least 1."""
 
@@ -356,7 +410,11 @@ Size = Annotated[
     int,
     BeforeValidator(parse_size),
     Field(strict=True),
-    _schema(MAX_SIZE, SIZE_PATTERN, "Bytes, or a number with a unit (powers of 1024): `512m`, `64g`, `1t`."),
+    _schema(
+        MAX_SIZE,
+        SIZE_PATTERN,
+        "Bytes, or a number with a unit (powers of 1024): `512m`, `64g`, `1t`.",
+    ),
 ]
 """A size in whole bytes, at least 1."""
 
@@ -364,9 +422,9 @@ Count = Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)]
 """A count of instances of a job, or of processes on an instance."""
 
 
-# Types of arguments that job models convert to the type of the field: `max_runtime="2h"` is stored as 7200. The models
-# declare an `__init__` with these types, because a type checker without pydantic's plugin would accept only the types
-# of the fields.
+# Types of arguments that job models convert to the type of the field: `max_runtime="2h"` is stored
+# as 7200. The models declare an `__init__` with these types, because a type checker without
+# pydantic's plugin would accept only the types of the fields.
 
 DurationInput = int | str
 """Seconds, or text with units: `2h`, `1h30m`."""
@@ -378,7 +436,8 @@ PathInput = str | os.PathLike[str]
 """A path as text or as a `pathlib.Path`, stored as text."""
 
 Texts = list[str] | tuple[str, ...]
-"""Several texts. `Sequence[str]` would also accept a single string and treat it as a sequence of letters."""
+"""Several texts. `Sequence[str]` would also accept a single string and treat it as a sequence of
+letters."""
 
 Json = str | int | float | list[Any] | dict[str, Any] | None
 """The types that JSON can hold, so no tuples."""
@@ -394,15 +453,21 @@ _LONGEST_FLOAT = 8
 
 
 def value_text(value: object) -> str:
-    """Return a value as a YAML or JSON file could have it. Text is quoted only if it would be read as another value."""
+    """Return a value as a YAML or JSON file could have it. Text is quoted only if it would be read
+    as another value."""
     if isinstance(value, str):
         from cloudtrain.documents.yaml_text import read_scalar  # most commands show no value
 
         is_plain = value == value.strip() and value[:1] not in ("[", "{", '"', "'")
-        return value if is_plain and isinstance(read_scalar(value), str) else json.dumps(value, ensure_ascii=False)
+        return (
+            value
+            if is_plain and isinstance(read_scalar(value), str)
+            else json.dumps(value, ensure_ascii=False)
+        )
     if isinstance(value, float):
         text = repr(value) if len(repr(value)) <= _LONGEST_FLOAT else f"{value:.4g}"
-        return f"{text}.0" if text.lstrip("-").isdecimal() else text  # no float looks like a whole number
+        # no float looks like a whole number
+        return f"{text}.0" if text.lstrip("-").isdecimal() else text
     return json.dumps(value)
 
 
@@ -410,8 +475,8 @@ def value_text(value: object) -> str:
 
 
 def merged(request: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `request` with `overrides` applied: mappings are merged key by key, null removes a key, and any other
-    value replaces the old value. Neither argument is changed."""
+    """Return `request` with `overrides` applied: mappings are merged key by key, null removes a
+    key, and any other value replaces the old value. Neither argument is changed."""
     result = dict(request)
     for key, value in overrides.items():
         if value is None:

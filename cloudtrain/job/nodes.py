@@ -1,5 +1,5 @@
-"""The allowed content at each path of a job, derived from the models' fields. Error messages, overrides and the JSON
-schema use this description."""
+"""The allowed content at each path of a job, derived from the models' fields. Error messages,
+overrides and the JSON schema use this description."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ class SchemaNode(NamedTuple):
     """The schema at one path of a job.
 
     Attributes:
-        kind: `model` (fixed fields), `choice` (one of several models, selected by `type`), `map` (any keys), `list`,
+        kind: `model` (fixed fields), `choice` (one of several models, selected by `type`), `map`
+        (any keys), `list`,
             `json` (any JSON value) or `value` (a single value).
-        words: a description of the allowed values, such as `a whole number`.
-        models: the pydantic models: for a `model`, one by its class name; for a `choice`, several by their values of
+        words: a description of the allowed values, such as `a whole number`. models: the pydantic
+        models: for a `model`, one by its class name; for a `choice`, several by their values of
             `type`.
-        inner: the node of the items of a map or list.
-        options: the allowed values, if they can be listed.
-        has_parser: whether the field has its own parser for text, such as `2h` or a short form of a mapping.
+        inner: the node of the items of a map or list. options: the allowed values, if they can be
+        listed. has_parser: whether the field has its own parser for text, such as `2h` or a short
+        form of a mapping.
     """
 
     kind: Kind
@@ -43,15 +44,16 @@ class SchemaNode(NamedTuple):
     type: Any = None
 
     def model(self, tag: object = None) -> type[BaseModel] | None:
-        """Return the pydantic model of this node; for a choice, the one whose `type` is `tag`. None if there is no such
-        model."""
+        """Return the pydantic model of this node; for a choice, the one whose `type` is `tag`. None
+        if there is no such model."""
         if self.kind == "model":
             return next(iter(self.models.values()))
         return self.models.get(tag) if isinstance(tag, str) else None
 
     def child(self, part: str | int, tag: object = None) -> SchemaNode | None:
-        """Return the node for the key or index `part`; None if `part` is not allowed. `tag` is the value of `type` at
-        this node; without it, the fields of all models of a choice are allowed."""
+        """Return the node for the key or index `part`; None if `part` is not allowed. `tag` is the
+        value of `type` at this node; without it, the fields of all models of a choice are
+        allowed."""
         if self.kind in ("map", "list"):
             return self.inner
         if self.kind == "json":
@@ -63,8 +65,8 @@ class SchemaNode(NamedTuple):
         return None
 
     def field_names(self, tag: object = None) -> list[str]:
-        """Return the names of the fields that are allowed at this node. If the node is one of several models,
-        `tag` selects a model. Without `tag`, return the fields of all models."""
+        """Return the names of the fields that are allowed at this node. If the node is one of
+        several models, `tag` selects a model. Without `tag`, return the fields of all models."""
         tagged_model = self.model(tag)
         models = [tagged_model] if tagged_model else list(self.models.values())
         return list(dict.fromkeys(name for model in models for name in model.model_fields))
@@ -114,7 +116,10 @@ def _union(options: list[Any], has_parser: bool) -> SchemaNode:
         return _node(options[0], has_parser)
     if not any(isinstance(option, type) and issubclass(option, BaseModel) for option in options):
         words = [_node(option).words for option in options]
-        words = ["a number" if word == "a whole number" and "a number" in words else word for word in words]
+        words = [
+            "a number" if word == "a whole number" and "a number" in words else word
+            for word in words
+        ]
         *others, last = sorted(dict.fromkeys(words), key=lambda word: " or " in word)
         either = ", ".join((*others, last)) if " or " in last else f"{', '.join(others)} or {last}"
         return SchemaNode("json", either)
@@ -122,11 +127,15 @@ def _union(options: list[Any], has_parser: bool) -> SchemaNode:
     return SchemaNode("choice", "a mapping with a `type`", models, options=tuple(models))
 
 
-def plain_path(location: ValuePath, root: type[BaseModel]) -> tuple[ValuePath, SchemaNode | None, SchemaNode | None]:
-    """Convert the location of a pydantic error to the path that a user sees, without union tags and key markers.
+def plain_path(
+    location: ValuePath, root: type[BaseModel]
+) -> tuple[ValuePath, SchemaNode | None, SchemaNode | None]:
+    """Convert the location of a pydantic error to the path that a user sees, without union tags and
+    key markers.
 
     Returns:
-        The path, the node at the end of the path, and the parent of that node. A node is None if it is not known.
+        The path, the node at the end of the path, and the parent of that node. A node is None if it
+        is not known.
     """
     path: list[str | int] = []
     node: SchemaNode | None = node_of_model(root)
@@ -168,7 +177,9 @@ class _Words(NamedTuple):
 
 
 _WORDS = {
-    JOB_NAME: _Words("letters, digits and hyphens, with a letter or digit at both ends", "-", "[^a-zA-Z0-9]+"),
+    JOB_NAME: _Words(
+        "letters, digits and hyphens, with a letter or digit at both ends", "-", "[^a-zA-Z0-9]+"
+    ),
     PLACE_NAME: _Words("letters, digits and underscores, and no digit first", "_", "[^a-zA-Z_]+"),
 }
 
@@ -180,52 +191,62 @@ def rule_of(pattern: str) -> str | None:
 
 
 def mend_name(name: str, pattern: str, length: int) -> str | None:
-    """Return a valid name like `name`, such as `my-job` for `my job`; None if there is none. A valid name matches
-    `pattern`, and has at most `length` characters."""
+    """Return a valid name like `name`, such as `my-job` for `my job`; None if there is none. A
+    valid name matches `pattern`, and has at most `length` characters."""
     words = _WORDS.get(pattern)
     if words is None:
         return None
-    text = re.sub("[^a-zA-Z0-9_-]+" if words.filler == "-" else "[^a-zA-Z0-9_]+", words.filler, name)
+    text = re.sub(
+        "[^a-zA-Z0-9_-]+" if words.filler == "-" else "[^a-zA-Z0-9_]+", words.filler, name
+    )
     text = text.replace("_", "-") if words.filler == "-" else text
     text = re.sub(f"^{words.first}", "", text)[:length].rstrip("-")
     return text if re.search(pattern, text) else None
 
 
-# Helpers for messages about values in a job: the origin of a value, its original spelling, and a short form.
+# Helpers for messages about values in a job: the origin of a value, its original spelling, and a
+# short form.
 
 FindSpelling = Callable[[ValuePath], "str | None"]
 """Returns the spelling of the value at a path in its file: `2.10` for the value 2.1."""
 
 
 class KeyProblem(Problem):
-    """A problem with the name of a field. The reported position is the position of the key instead of the value."""
+    """A problem with the name of a field. The reported position is the position of the key instead
+    of the value."""
 
 
 def placed(problem: Problem, file: str, positions: Positions) -> Problem:
-    """Return the problem with the file, and the line and column of the value that causes it, if they are known."""
+    """Return the problem with the file, and the line and column of the value that causes it, if
+    they are known."""
     line, column = positions.of(problem.path, key=isinstance(problem, KeyProblem)) or (None, None)
     return replace(problem, file=file, line=line, column=column)
 
 
 @dataclass(frozen=True)
 class MissingProblem(Problem):
-    """A problem for a missing field. It is dropped if another problem reports that the field's name is misspelt."""
+    """A problem for a missing field. It is dropped if another problem reports that the field's name
+    is misspelt."""
 
     alternatives: tuple[str, ...] = ()
     """Other fields, each of which is an alternative to this one."""
 
     def is_echo_of(self, other: Problem) -> bool:
-        """Return whether the other problem reports a misspelt name, with a hint that names this missing field or a
-        field that can be given instead."""
+        """Return whether the other problem reports a misspelt name, with a hint that names this
+        missing field or a field that can be given instead."""
         names = (str(self.path[-1]), *self.alternatives)
         beside = isinstance(other, KeyProblem) and other.path[:-1] == self.path[:-1]
         hint = other.hint or ""
-        return beside and not hint.startswith("use one of") and any(f"`{name}" in hint for name in names)
+        return (
+            beside
+            and not hint.startswith("use one of")
+            and any(f"`{name}" in hint for name in names)
+        )
 
 
 class Source(NamedTuple):
-    """The origin of a model's data: its path under the root model, the root model, and a function that returns the
-    original spelling of a value."""
+    """The origin of a model's data: its path under the root model, the root model, and a function
+    that returns the original spelling of a value."""
 
     under: ValuePath = ()
     root: type[BaseModel] | None = None
@@ -240,8 +261,8 @@ def _digits(number: float) -> str:
 
 
 def describe_value(value: object, spelling: str | None = None) -> str:
-    """Return a short form of a value for a message: `"two"`, `2.10`, a list. `spelling` is the original spelling of a
-    number."""
+    """Return a short form of a value for a message: `"two"`, `2.10`, a list. `spelling` is the
+    original spelling of a number."""
     if isinstance(value, str):
         text = json.dumps(value, ensure_ascii=False)
         return f"`{text[:37]}...`" if len(text) > 40 else f"`{text}`"
@@ -260,13 +281,21 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
 class Changes(NamedTuple):
-    """The changes that overrides made: for each changed path, the override and the spelling of the new value.
-    `problems` are about overrides that could not be applied."""
+    """The changes that overrides made: for each changed path, the override and the spelling of the
+    new value. `problems` are about overrides that could not be applied."""
 
     origins: Mapping[ValuePath, str] = _NOTHING
     texts: Mapping[ValuePath, str] = _NOTHING
     problems: tuple[Problem, ...] = ()
 
     def origin(self, path: ValuePath) -> str | None:
-        """Return the override (`--set a.b=1`) that set the value at a path or one of its parents; None if none did."""
-        return next((self.origins[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.origins), None)
+        """Return the override (`--set a.b=1`) that set the value at a path or one of its parents;
+        None if none did."""
+        return next(
+            (
+                self.origins[path[:end]]
+                for end in range(len(path), 0, -1)
+                if path[:end] in self.origins
+            ),
+            None,
+        )

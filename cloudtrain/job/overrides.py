@@ -1,4 +1,5 @@
-"""Overrides: `--set resources.instance_count=4` replaces a value in the file by a value of the field's type."""
+"""Overrides: `--set resources.instance_count=4` replaces a value in the file by a value of the
+field's type."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from cloudtrain.job.nodes import JSON, Changes, Kind, SchemaNode, ValuePath, nod
 from cloudtrain.job.training import PerTarget, TrainingJob
 
 _PART = re.compile(
-    r"""\s*(?:"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>[^']*)'|\[(?P<index>[0-9]+)\]|(?P<bare>[^.\[\]="']+))"""
+    r"""\s*(?:"(?P<double>(?:[^"\\]|\\.)*)"|"""
+    r"""'(?P<single>[^']*)'|\[(?P<index>[0-9]+)\]|(?P<bare>[^.\[\]="']+))"""
 )
 _SYNTAX = "write `--set resources.instance_count=4`"
 _REMOVE = "null"
@@ -29,19 +31,25 @@ Data = dict[str, Any]
 
 
 class _Refused(Exception):
-    def __init__(self, message: str, hint: str, path: ValuePath = (), *, code: str = "CT022") -> None:
+    def __init__(
+        self, message: str, hint: str, path: ValuePath = (), *, code: str = "CT022"
+    ) -> None:
         super().__init__(message)
         self.problem = Problem(path, message, hint, code=code)
 
 
 def _refuse(problem: Problem, path: ValuePath) -> _Refused:
-    """Return the error for a problem in the new value at `path`, without the position inside that value."""
+    """Return the error for a problem in the new value at `path`, without the position inside that
+    value."""
     return _Refused(problem.message, problem.hint or _SYNTAX, path, code=problem.code)
 
 
-def override(data: Data, overrides: Sequence[str], model: type[BaseModel] = TrainingJob) -> tuple[Data, Changes]:
-    """Apply overrides to the `data` of a `model`, one after the other, and return the data (changed in place) and the
-    changes. `a.b=null` removes a value. A wrong override does not change the data, and is reported as a problem.
+def override(
+    data: Data, overrides: Sequence[str], model: type[BaseModel] = TrainingJob
+) -> tuple[Data, Changes]:
+    """Apply overrides to the `data` of a `model`, one after the other, and return the data (changed
+    in place) and the changes. `a.b=null` removes a value. A wrong override does not change the
+    data, and is reported as a problem.
 
     A new `distribution.type` removes the fields that the new distribution does not have.
     """
@@ -58,56 +66,75 @@ def override(data: Data, overrides: Sequence[str], model: type[BaseModel] = Trai
             continue
         for old in [old for old in texts if old[: len(path)] == path]:
             del texts[old]
-        origins = {old: text for old, text in origins.items() if old[: len(path)] != path} | {path: origin}
+        origins = {old: text for old, text in origins.items() if old[: len(path)] != path} | {
+            path: origin
+        }
         texts |= {(*path, *inner): value for inner, value in positions.texts.items()}
     return data, Changes(origins, texts, tuple(problems))
 
 
 def _for_script(problem: Problem, text: str, model: type[BaseModel]) -> Problem:
-    """Return the problem with a hint about hyperparameters, if the override names no field: `epochs=3`."""
+    """Return the problem with a hint about hyperparameters, if the override names no field:
+    `epochs=3`."""
     if model is not TrainingJob or not (problem.hint or "").startswith("use one of"):
         return problem
     if problem.code != "CT010" or not re.fullmatch(r"[\w-]+=[\w.+-]{1,40}", text):
         return problem
-    return replace(problem, hint=f"for an option of your script, write `--set hyperparameters.{text}`")
+    return replace(
+        problem, hint=f"for an option of your script, write `--set hyperparameters.{text}`"
+    )
 
 
 _FIELD = re.compile(r"`(?P<field>(?P<name>[a-z_]+): [^`]+)`(?: under `(?P<above>[\w.]+)`)?")
-"""A field with its value in a hint, as a job file has it: `gpu: H100`, or with its place: `type: torch` under `x`."""
+"""A field with its value in a hint, as a job file has it: `gpu: H100`, or with its place: `type:
+torch` under `x`."""
 
 
 def hint_without_file(hint: str, path: ValuePath) -> str:
-    """Return the hint for a job without a file: `--set resources.gpu=H100` instead of `gpu: H100`. The fields belong to
-    the innermost part of `path`, the path of the wrong value, that has such a field."""
+    """Return the hint for a job without a file: `--set resources.gpu=H100` instead of `gpu: H100`.
+    The fields belong to the innermost part of `path`, the path of the wrong value, that has such a
+    field."""
 
     def options(match: re.Match[str]) -> str:
-        node, above = node_of_model(TrainingJob), match["above"] and tuple(match["above"].split("."))
+        node, above = (
+            node_of_model(TrainingJob),
+            match["above"] and tuple(match["above"].split(".")),
+        )
         for length, part in enumerate(() if above else (*path, "")):
             above = path[:length] if match["name"] in node.field_names() else above
             node = node.child(part) or JSON
         try:
-            texts = read_document(match["field"], "yaml").positions.texts if above is not None else {}
+            texts = (
+                read_document(match["field"], "yaml").positions.texts if above is not None else {}
+            )
         except Unreadable:
             texts = {}
-        words = [f"--set {quote(f'{dotted((*above, *inner))}={text}')}" for inner, text in texts.items()]
+        words = [
+            f"--set {quote(f'{dotted((*above, *inner))}={text}')}" for inner, text in texts.items()
+        ]
         return f"`{' '.join(words)}`" if words else match[0]
 
     return _FIELD.sub(options, hint)
 
 
 def _split(text: str) -> tuple[list[str], str]:
-    """Split an override such as `a."b.c"[0]=value` into the parts of its path and the text of its value."""
+    """Split an override such as `a."b.c"[0]=value` into the parts of its path and the text of its
+    value."""
     parts: list[str] = []
     offset = 0
     while True:
         match = _PART.match(text, offset)
-        if match is None or (match["index"] is None and match["bare"] is not None and not match["bare"].strip()):
+        if match is None or (
+            match["index"] is None and match["bare"] is not None and not match["bare"].strip()
+        ):
             break
         offset = match.end()
         name = match["double"] if match["double"] is not None else match["single"]
         name = re.sub(r"\\(.)", r"\1", name) if match["double"] is not None else name
         if len(parts) == MAX_DEPTH:
-            raise _Refused(f"`{shortened(text)}` has too many levels", "use fewer levels: a job has about five")
+            raise _Refused(
+                f"`{shortened(text)}` has too many levels", "use fewer levels: a job has about five"
+            )
         parts.append(match["index"] or (name if name is not None else match["bare"].strip()))
         if text[offset : offset + 1] == "=":
             return parts, text[offset + 1 :]
@@ -123,9 +150,12 @@ def _split(text: str) -> tuple[list[str], str]:
     )
 
 
-def _apply(data: Data, parts: list[str], text: str, root: type[BaseModel]) -> tuple[ValuePath, Positions]:
-    """Set the value at the path `parts` to `text` and create missing parents. After an error, `data` is unchanged.
-    Return the path with its keys and indexes, and the positions and spellings of the values in `text`."""
+def _apply(
+    data: Data, parts: list[str], text: str, root: type[BaseModel]
+) -> tuple[ValuePath, Positions]:
+    """Set the value at the path `parts` to `text` and create missing parents. After an error,
+    `data` is unchanged. Return the path with its keys and indexes, and the positions and spellings
+    of the values in `text`."""
     shape: SchemaNode = node_of_model(root)
     holder: Any = data
     path: ValuePath = ()
@@ -157,10 +187,12 @@ def _apply(data: Data, parts: list[str], text: str, root: type[BaseModel]) -> tu
 def _step(
     shape: SchemaNode, holder: object, part: str, path: ValuePath, root: type[BaseModel]
 ) -> tuple[str | int, SchemaNode]:
-    """Convert `part` of an override's path to a key or index of `holder`, whose schema and path are `shape` and `path`.
-    Return the key and the schema of its value."""
+    """Convert `part` of an override's path to a key or index of `holder`, whose schema and path are
+    `shape` and `path`. Return the key and the schema of its value."""
     if shape.kind == "value":
-        raise _Refused(f"`{dotted(path)}` holds one value, so nothing can be set below it", _SYNTAX, path)
+        raise _Refused(
+            f"`{dotted(path)}` holds one value, so nothing can be set below it", _SYNTAX, path
+        )
     if isinstance(holder, list):
         inner = shape.child(0)
         assert inner is not None, "only a list or any JSON holds a list"
@@ -168,7 +200,8 @@ def _step(
     tag = holder.get("type") if isinstance(holder, Mapping) else None
     child = shape.child(part, tag)
     if child is None or (shape.kind in ("model", "choice") and part not in shape.field_names(tag)):
-        from cloudtrain.job.explain import unknown_field  # costs start-up time, and most names are right
+        # costs start-up time, and most names are right
+        from cloudtrain.job.explain import unknown_field
 
         wording = unknown_field((*path, part), shape, root, tag)
         raise _Refused(wording.message, wording.hint, (*path, part), code=wording.code)
@@ -178,7 +211,11 @@ def _step(
 def _index(text: str, length: int, path: ValuePath) -> int:
     where = dotted(path)
     if not (text.isascii() and text.isdecimal()):
-        raise _Refused(f"`{where}` is a list, and `{shortened(text)}` is not an index", f"write `{where}[0]`", path)
+        raise _Refused(
+            f"`{where}` is a list, and `{shortened(text)}` is not an index",
+            f"write `{where}[0]`",
+            path,
+        )
     if len(text) > _MAX_DIGITS or int(text) > length:
         message = f"`{where}` has {length} entries, so there is no `[{shortened(text)}]`"
         raise _Refused(message, f"the next one is `{where}[{length}]`", path)
@@ -186,8 +223,9 @@ def _index(text: str, length: int, path: ValuePath) -> int:
 
 
 def _open(value: object, shape: SchemaNode, path: ValuePath) -> object:
-    """Return the mapping or list at `path` in which an override can set a value: `value` if it has the right type, else
-    a new mapping or list. A text that is written once for all targets becomes a mapping with this text for each target.
+    """Return the mapping or list at `path` in which an override can set a value: `value` if it has
+    the right type, else a new mapping or list. A text that is written once for all targets becomes
+    a mapping with this text for each target.
     """
     if isinstance(value, _CONTAINERS.get(shape.kind, dict)):
         return value
@@ -213,11 +251,15 @@ def _put(holder: Any, key: str | int, value: object) -> None:
 
 
 def _value(shape: SchemaNode, text: str, path: ValuePath) -> Content:
-    """Convert the text of an override to a value of its field's type. A text that does not fit the type stays text,
-    which validation refuses."""
+    """Convert the text of an override to a value of its field's type. A text that does not fit the
+    type stays text, which validation refuses."""
     plain = Positions(texts={(): text})
     starts = text.lstrip()[:1]
-    if shape.kind != "value" and (starts in ("{", "[") or (shape.kind == "json" and starts in ('"', "'"))) and starts:
+    if (
+        shape.kind != "value"
+        and (starts in ("{", "[") or (shape.kind == "json" and starts in ('"', "'")))
+        and starts
+    ):
         try:
             document = read_document(text, "yaml")
         except Unreadable as error:
@@ -226,6 +268,8 @@ def _value(shape: SchemaNode, text: str, path: ValuePath) -> Content:
             raise _refuse(document.problems[0], path)
         return document
     if shape.options and shape.kind == "value":
-        return Content(next((option for option in shape.options if str(option) == text), text), plain)
+        return Content(
+            next((option for option in shape.options if str(option) == text), text), plain
+        )
     reads = shape.kind == "json" or (shape.type in (int, bool, float) and not shape.has_parser)
     return Content(read_scalar(text) if reads and text else text, plain)

@@ -1,7 +1,9 @@
-"""The processing job: a script that prepares or evaluates data on several instances, each with its part of the data.
+"""The processing job: a script that prepares or evaluates data on several instances, each with its
+part of the data.
 
-Its fields are those of a training job, except those for training only: distribution, checkpoints and spot capacity.
-Every instance runs the script once, independently. Inputs with `shard: true` are divided among the instances.
+Its fields are those of a training job, except those for training only: distribution, checkpoints
+and spot capacity. Every instance runs the script once, independently. Inputs with `shard: true` are
+divided among the instances.
 """
 
 from __future__ import annotations
@@ -15,7 +17,15 @@ from cloudtrain.errors import Problem
 from cloudtrain.job.data import FilledPath, Input, Output, PathText, Text, reference_problems
 from cloudtrain.job.model import OVERRIDES, Duration, FromFile, Model, all_at_once, per_target
 from cloudtrain.job.nodes import JOB_NAME, describe_value
-from cloudtrain.job.training import Environment, Name, Resources, TrainingJob, one_thing_to_run, same_names, unsendable
+from cloudtrain.job.training import (
+    Environment,
+    Name,
+    Resources,
+    TrainingJob,
+    one_thing_to_run,
+    same_names,
+    unsendable,
+)
 
 if TYPE_CHECKING:
     from cloudtrain.job.data import DataType, InputMode
@@ -48,7 +58,9 @@ def _input_rules(data: Mapping[str, object]) -> Iterator[Problem]:
 def _place_rules(data: Mapping[str, object]) -> Iterator[Problem]:
     path = data.get("path")
     if isinstance(path, str) and not path.startswith("/opt/ml/processing/"):
-        message = f"{describe_value(path)} is not a folder that a processing container shares with S3"
+        message = (
+            f"{describe_value(path)} is not a folder that a processing container shares with S3"
+        )
         yield Problem(("path",), message, "it begins with `/opt/ml/processing/`", code="CT032")
 
 
@@ -84,13 +96,15 @@ class ProcessingInput(Input):
 
 
 class ProcessingOutput(Output):
-    """Data that the script writes. All instances write to one location, so their file names must differ."""
+    """Data that the script writes. All instances write to one location, so their file names must
+    differ."""
 
     mode: Literal["upload", "mount"] = "upload"
-    """upload: copied when the script ends (EndOfJob). mount: copied while it runs (Continuous). Azure ML mounts the
-    output unless the job says `upload`."""
+    """upload: copied when the script ends (EndOfJob). mount: copied while it runs (Continuous).
+    Azure ML mounts the output unless the job says `upload`."""
     path: str | None = None
-    """SageMaker: the path in the container that the script writes to. Default: `/opt/ml/processing/output/NAME`."""
+    """SageMaker: the path in the container that the script writes to. Default:
+    `/opt/ml/processing/output/NAME`."""
 
     _processing_rules = all_at_once(_place_rules)
 
@@ -110,10 +124,19 @@ class ProcessingOutput(Output):
 
 def _resource_rules(resources: object) -> Iterator[Problem]:
     for name in ("instance_groups", "distribution_groups"):
-        groups = resources.get(name) if isinstance(resources, Mapping) else getattr(resources, name, None)
+        groups = (
+            resources.get(name)
+            if isinstance(resources, Mapping)
+            else getattr(resources, name, None)
+        )
         if groups:
             message = f"a processing job runs on equal instances, so it has no `{name}`"
-            yield Problem(("resources", name), message, "use `instance_type` and `instance_count`", code="CT023")
+            yield Problem(
+                ("resources", name),
+                message,
+                "use `instance_type` and `instance_count`",
+                code="CT023",
+            )
 
 
 def _job_rules(job: Mapping[str, object]) -> Iterator[Problem]:
@@ -135,12 +158,13 @@ class ProcessingJob(FromFile):
     kind: Literal["processing"] = "processing"
     """Distinguishes the file of a processing job from that of a training job."""
     name: str = Field(pattern=JOB_NAME, max_length=40)
-    """Letters, digits and hyphens. At most 40 characters, so that a run name with hash and counter fits every
-    target."""
+    """Letters, digits and hyphens. At most 40 characters, so that a run name with hash and counter
+    fits every target."""
     source_dir: PathText = "."
     """The folder with your code, relative to the job file; or `bundled:NAME`."""
     entry_point: FilledPath | None = Field(default=None, json_schema_extra={"pattern": "^[^-]"})
-    """The script inside `source_dir`. Without `entry_point` and `command`, the image's entry point runs (SageMaker)."""
+    """The script inside `source_dir`. Without `entry_point` and `command`, the image's entry point
+    runs (SageMaker)."""
     command: Text | None = None
     """A shell command line, instead of `entry_point`."""
     hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
@@ -161,9 +185,14 @@ class ProcessingJob(FromFile):
         if not isinstance(data, Mapping):
             return data
         widened = dict(data)
-        for field, plain, own in (("inputs", Input, ProcessingInput), ("outputs", Output, ProcessingOutput)):
+        for field, plain, own in (
+            ("inputs", Input, ProcessingInput),
+            ("outputs", Output, ProcessingOutput),
+        ):
             if isinstance(data.get(field), Mapping):
-                widened[field] = {name: _widen(item, plain, own) for name, item in data[field].items()}
+                widened[field] = {
+                    name: _widen(item, plain, own) for name, item in data[field].items()
+                }
         return widened
 
     if TYPE_CHECKING:
@@ -189,10 +218,16 @@ class ProcessingJob(FromFile):
 
     @property
     def view(self) -> TrainingJob:
-        """The same script, data and machines as a training job without a distribution. It is not validated."""
-        shared = {name: getattr(self, name) for name in self.model_fields_set & TrainingJob.model_fields.keys()}
+        """The same script, data and machines as a training job without a distribution. It is not
+        validated."""
+        shared = {
+            name: getattr(self, name)
+            for name in self.model_fields_set & TrainingJob.model_fields.keys()
+        }
         defaults = {
-            name: getattr(self, name) for name in ("source_dir", "resources", "environment") if name not in shared
+            name: getattr(self, name)
+            for name in ("source_dir", "resources", "environment")
+            if name not in shared
         }
         return TrainingJob.model_construct(_fields_set=set(shared), **defaults, **shared)
 

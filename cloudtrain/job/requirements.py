@@ -1,14 +1,17 @@
-"""Reads the file that `environment.requirements` names: which packages a job installs, and in which versions.
+"""Reads the file that `environment.requirements` names: which packages a job installs, and in which
+versions.
 
 The content decides the form, not the file's name:
 
     pip         lines of pip, with the files that they include
-    uv          a uv.lock, or a pyproject.toml with its uv.lock, which may be that of the workspace's root
+    uv          a uv.lock, or a pyproject.toml with its uv.lock, which may be that of the
+                workspace's root
     script      a Python file with a block of dependencies (PEP 723), with or without `SCRIPT.lock`
     pylock      a pylock.toml (PEP 751)
 
-A lock becomes the list for one Python and platform. Reading is pure: it starts no process, uses no network, and
-resolves nothing. `job.locks` reads all forms but pip's, because it imports `packaging`.
+A lock becomes the list for one Python and platform. Reading is pure: it starts no process, uses no
+network, and resolves nothing. `job.locks` reads all forms but pip's, because it imports
+`packaging`.
 """
 
 from __future__ import annotations
@@ -22,18 +25,21 @@ from typing import NamedTuple
 from cloudtrain.errors import JobError, Problem
 
 Read = Callable[[str], "str | None"]
-"""Returns the text of the file at a path relative to `source_dir`; None if there is none. The path may begin with
-`..`."""
+"""Returns the text of the file at a path relative to `source_dir`; None if there is none. The path
+may begin with `..`."""
 
 FIELD = ("environment", "requirements")
 
-WRITTEN = "# Written by cloudtrain from the job's requirements. Each line is one package for one Python.\n"
+WRITTEN = (
+    "# Written by cloudtrain from the job's requirements. Each line is one package for "
+    "one Python.\n"
+)
 """The first line of a generated list."""
 
 _COMPLETE = "# Complete: installed without looking for dependencies.\n"
 _EXPECTS = "# Expects torch {}\n"
-"""Lines below it, which `cloudtrain.runtime.install` reads: whether the list holds the dependencies of its packages
-too, and the version of PyTorch that it was locked with and that the machine has."""
+"""Lines below it, which `cloudtrain.runtime.install` reads: whether the list holds the dependencies
+of its packages too, and the version of PyTorch that it was locked with and that the machine has."""
 
 PYPI = "https://pypi.org/simple"
 
@@ -47,7 +53,8 @@ class Package(NamedTuple):
     registry: str = ""
     """The address of the index; empty for PyPI, or if the file names none for this package."""
     url: str = ""
-    """Where the package comes from instead of an index: `git+https://HOST/NAME@COMMIT`, an archive, or `./FILE`."""
+    """Where the package comes from instead of an index: `git+https://HOST/NAME@COMMIT`, an archive,
+    or `./FILE`."""
     line: str = ""
     """The line of a pip file."""
 
@@ -56,10 +63,11 @@ class Requirements(NamedTuple):
     """What a job installs, for one Python and platform.
 
     Attributes:
-        file: the file that decides the versions, such as `uv.lock`.
-        folders: the packages that are folders, by name, relative to `source_dir`; empty if the lock installs none.
-        brought: the packages that the image brings and the lock decides too, such as torch. They are not in `packages`.
-        wheels: the wheels of `folders`, by path in the bundle. With them, the folders are in `packages` too.
+        file: the file that decides the versions, such as `uv.lock`. folders: the packages that are
+        folders, by name, relative to `source_dir`; empty if the lock installs none. brought: the
+        packages that the image brings and the lock decides too, such as torch. They are not in
+        `packages`. wheels: the wheels of `folders`, by path in the bundle. With them, the folders
+        are in `packages` too.
     """
 
     file: str
@@ -86,9 +94,12 @@ class Requirements(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The list as a requirements file. Equal packages give equal bytes, in any order and from any file."""
+        """The list as a requirements file. Equal packages give equal bytes, in any order and from
+        any file."""
         indexes = dict.fromkeys(
-            package.registry or PYPI for package in self.packages if not (package.url or package.line)
+            package.registry or PYPI
+            for package in self.packages
+            if not (package.url or package.line)
         )
         others = sorted(index for index in indexes if index != PYPI)
         options = [f"--index-url {others[0]}"] if others and PYPI not in indexes else []
@@ -100,9 +111,15 @@ class Requirements(NamedTuple):
         def line(package: Package) -> str:
             if package.line:
                 return package.line
-            if package.url.startswith("./"):  # a hash in a comment is not checked, and changes the digest
-                return f"{package.url} {'--hash=' if is_hashed else ' # '}{' --hash='.join(package.hashes)}"
-            head = f"{package.name} @ {package.url}" if package.url else f"{package.name}=={package.version}"
+            # a hash in a comment is not checked, and changes the digest
+            if package.url.startswith("./"):
+                mark = "--hash=" if is_hashed else " # "
+                return f"{package.url} {mark}{' --hash='.join(package.hashes)}"
+            head = (
+                f"{package.name} @ {package.url}"
+                if package.url
+                else f"{package.name}=={package.version}"
+            )
             return " ".join((head, *(f"--hash={each}" for each in package.hashes if is_hashed)))
 
         return head + "".join(f"{each}\n" for each in (*options, *sorted(map(line, self.packages))))
@@ -114,8 +131,8 @@ class Requirements(NamedTuple):
 
 
 class Platform(NamedTuple):
-    """The Python that installs the packages: its version, such as `3.12`, and the values of environment markers that
-    differ from Linux on x86-64."""
+    """The Python that installs the packages: its version, such as `3.12`, and the values of
+    environment markers that differ from Linux on x86-64."""
 
     python: str
     markers: Mapping[str, str] = {}
@@ -141,7 +158,9 @@ class Platform(NamedTuple):
     def __str__(self) -> str:
         environment = self.environment
         machine = environment["platform_machine"].replace("_", "-")
-        return f"Python {environment['python_version']} on {environment['platform_system']} {machine}"
+        return (
+            f"Python {environment['python_version']} on {environment['platform_system']} {machine}"
+        )
 
 
 def form_of(file: str, text: str) -> str:
@@ -157,31 +176,49 @@ def form_of(file: str, text: str) -> str:
         hint = "run `pipenv requirements > requirements.txt`, and name that file"
         raise unread(f"`{file}` is a file of Pipenv, which cloudtrain does not read", hint)
     if name in ("setup.py", "setup.cfg"):
-        raise unread(f"`{file}` is not a list of packages", "list them in `requirements.txt`, and name that file")
+        raise unread(
+            f"`{file}` is not a list of packages",
+            "list them in `requirements.txt`, and name that file",
+        )
     if name.endswith(".py"):
         if BLOCK.search(text) is None:
-            hint = "add a block `# /// script` with `dependencies` (PEP 723), or name a requirements file"
+            hint = (
+                "add a block `# /// script` with `dependencies` (PEP 723), or name a "
+                "requirements file"
+            )
             raise unread(f"`{file}` has no block with its dependencies", hint)
         return "script"
     if re.search(r"(?m)^(?:dependencies|channels):\s*$", text):
-        hint = f"on Azure ML write `conda_file: {file}`; elsewhere list the packages in a requirements file"
+        hint = (
+            f"on Azure ML write `conda_file: {file}`; elsewhere list the packages in a "
+            "requirements file"
+        )
         raise unread(f"`{file}` is a conda file", hint)
     if re.search(r"(?m)^lock-version\s*=", text):
         return "pylock"
-    if re.search(r"(?m)^version\s*=\s*\d+\s*$", text) and re.search(r"(?m)^(?:\[\[package\]\]|\[manifest\])", text):
+    if re.search(r"(?m)^version\s*=\s*\d+\s*$", text) and re.search(
+        r"(?m)^(?:\[\[package\]\]|\[manifest\])", text
+    ):
         return "uv"
-    is_toml = name.endswith(".toml") or re.search(r"(?m)^\[(?:project|build-system|tool\.[\w.-]+)\]\s*$", text)
+    is_toml = name.endswith(".toml") or re.search(
+        r"(?m)^\[(?:project|build-system|tool\.[\w.-]+)\]\s*$", text
+    )
     return "project" if is_toml else "pip"
 
 
 POETRY = "run `poetry export -o requirements.txt`, and name that file"
 
-BLOCK = re.compile(r"(?m)^# /// script[ \t]*\r?$\s(?P<content>(?:^#(?:| .*)\r?$\s)+?)^# ///[ \t]*\r?$")
+BLOCK = re.compile(
+    r"(?m)^# /// script[ \t]*\r?$\s(?P<content>(?:^#(?:| .*)\r?$\s)+?)^# ///[ \t]*\r?$"
+)
 """The block of PEP 723, by the expression in its specification, for the type `script`."""
 
 
-def read_pip(file: str, read: Read, extras: Collection[str] = (), groups: Collection[str] = ()) -> Requirements:
-    """Read a requirements file of pip. Raises JobError if pip cannot read it, or if it is to have extras or groups."""
+def read_pip(
+    file: str, read: Read, extras: Collection[str] = (), groups: Collection[str] = ()
+) -> Requirements:
+    """Read a requirements file of pip. Raises JobError if pip cannot read it, or if it is to have
+    extras or groups."""
     for field, names in (("extras", extras), ("groups", groups)):
         if names:
             hint = f"remove `{field}`, or name `pyproject.toml` as the requirements"
@@ -218,7 +255,8 @@ _COMPARISON = re.compile(r"([a-z_]+)\s*(==|!=|>=|<=|>|<)\s*['\"]([^'\"]*)['\"]")
 
 
 class PipLine(NamedTuple):
-    """A line of a requirements file, such as `numpy >=1.26,<3 ; python_version < '3.13'`. `wheel` is a path."""
+    """A line of a requirements file, such as `numpy >=1.26,<3 ; python_version < '3.13'`. `wheel`
+    is a path."""
 
     name: str
     versions: str
@@ -234,8 +272,8 @@ class PipLine(NamedTuple):
         return _is_met(self.versions, version)
 
     def applies(self, machine: Mapping[str, str]) -> bool:
-        """Return whether the environment marker applies; an empty marker does. Markers that combine `and` with `or`, or
-        that this function cannot read, count as not applying."""
+        """Return whether the environment marker applies; an empty marker does. Markers that combine
+        `and` with `or`, or that this function cannot read, count as not applying."""
         parts = re.split(r"\s+(and|or)\s+", self.marker) if self.marker else []
         words = {*parts[1::2]}
         results = []
@@ -260,10 +298,16 @@ def _is_met(versions: str, version: str | None) -> bool:
 def _clause_is_met(operator: str, version: str, installed_version: str) -> bool:
     """Return whether the installed version meets a clause such as `>=1.26`. Only release numbers
     are compared. If a suffix such as `rc1` would decide, the clause counts as met."""
-    have, want = _VERSION.fullmatch(installed_version.partition("+")[0]), _VERSION.fullmatch(version.partition("+")[0])
+    have, want = (
+        _VERSION.fullmatch(installed_version.partition("+")[0]),
+        _VERSION.fullmatch(version.partition("+")[0]),
+    )
     if operator == "===" or have is None or want is None:
         return True
-    here, there = [int(part) for part in have[1].split(".")], [int(part) for part in want[1].split(".")]
+    here, there = (
+        [int(part) for part in have[1].split(".")],
+        [int(part) for part in want[1].split(".")],
+    )
     if want[2]:  # ==1.2.*
         return (here[: len(there)] == there) == (operator == "==")
     if operator == "~=":
@@ -273,20 +317,23 @@ def _clause_is_met(operator: str, version: str, installed_version: str) -> bool:
     if here == there and (have[3] or want[3]):
         return True
     order = (here > there) - (here < there)
-    return order in {"==": (0,), "!=": (-1, 1), ">=": (0, 1), "<=": (-1, 0), ">": (1,), "<": (-1,)}[operator]
+    return (
+        order
+        in {"==": (0,), "!=": (-1, 1), ">=": (0, 1), "<=": (-1, 0), ">": (1,), "<": (-1,)}[operator]
+    )
 
 
 def pip_lines(file: str, read: Read) -> Iterator[PipLine]:
-    """Yield the requirements of `file` and of the files that it includes. `read` returns a file's text, or None if the
-    file cannot be read. Lines that name no package are left out."""
+    """Yield the requirements of `file` and of the files that it includes. `read` returns a file's
+    text, or None if the file cannot be read. Lines that name no package are left out."""
     for _, _, line in _lines_of(file, read):
         if (package := package_in(line)) is not None:
             yield package
 
 
 def _lines_of(file: str, read: Read, deepest: int = DEEPEST) -> Iterator[tuple[str, int, str]]:
-    """Yield the file, the number and the text of each line that is not empty, also of included files, which are nested
-    up to `deepest` levels."""
+    """Yield the file, the number and the text of each line that is not empty, also of included
+    files, which are nested up to `deepest` levels."""
     waiting = ""
     for number, raw in enumerate((read(file) or "").splitlines(), 1):
         if raw.endswith("\\"):
@@ -296,7 +343,10 @@ def _lines_of(file: str, read: Read, deepest: int = DEEPEST) -> Iterator[tuple[s
         if option := re.match(r"(?:-r|--requirement)[\s=]*(\S+)", line):
             included = posixpath.normpath(posixpath.join(posixpath.dirname(file), option[1]))
             if "$" not in line and "://" not in line and read(included) is None:
-                hint = f"correct line {number} of `{file}`, or check that the bundle does not leave the file out"
+                hint = (
+                    f"correct line {number} of `{file}`, or check that the bundle does not "
+                    "leave the file out"
+                )
                 raise unread(f"`{file}` includes `{included}`, and there is no such file", hint)
             yield from _lines_of(included, read, deepest - 1) if deepest else ()
         elif line:
@@ -304,14 +354,16 @@ def _lines_of(file: str, read: Read, deepest: int = DEEPEST) -> Iterator[tuple[s
 
 
 def needs_index(file: str, read: Read) -> bool:
-    """Return whether a requirements file has more than options and wheels in the bundle, and no `--no-index`."""
+    """Return whether a requirements file has more than options and wheels in the bundle, and no
+    `--no-index`."""
     lines = [line for _, _, line in _lines_of(file, read)]
     is_offline = re.compile(r"-(?!e\b|-editable)|(?!\w+:)\S+\.whl(?:[\s;]|$)").match
     return not any("--no-index" in line for line in lines) and not all(map(is_offline, lines))
 
 
 def package_in(line: str) -> PipLine | None:
-    """Return the requirement in a line; None if it is an option, an address or a path that is not a wheel's."""
+    """Return the requirement in a line; None if it is an option, an address or a path that is not a
+    wheel's."""
     text, _, marker = re.sub(r"\s--?\w.*", "", line).partition(";")
     hashes = tuple(re.findall(r"--hash[=\s]+(\S+)", line))
     if wheel := re.fullmatch(r"(?!\w+:)(?:.*/)?([^/-]+)-([^/-]+)-[^/]+\.whl", text.strip()):
@@ -320,7 +372,12 @@ def package_in(line: str) -> PipLine | None:
     versions = match[2].strip().removeprefix("(").removesuffix(")") if match else ""
     if match is None or versions[:1] not in ("", "@", *"=<>!~") or re.match(r"=[^=]", versions):
         return None
-    return PipLine(match[1], "" if versions.startswith("@") else versions.replace(" ", ""), marker.strip(), hashes)
+    return PipLine(
+        match[1],
+        "" if versions.startswith("@") else versions.replace(" ", ""),
+        marker.strip(),
+        hashes,
+    )
 
 
 def _pip_packages(file: str, read: Read) -> Iterator[Package]:
@@ -334,7 +391,8 @@ def _pip_packages(file: str, read: Read) -> Iterator[Package]:
 
 
 def package_of(line: str, name: str, versions: str, hashes: tuple[str, ...] = ()) -> Package:
-    """Return the package of a line. It has a version if its `versions` are one, as in `numpy==1.26.4`."""
+    """Return the package of a line. It has a version if its `versions` are one, as in
+    `numpy==1.26.4`."""
     pin = _PIN.fullmatch(versions)
     return Package(normal(name), pin[1] if pin else None, hashes, line=line)
 

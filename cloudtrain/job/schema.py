@@ -1,11 +1,14 @@
-"""The JSON Schema (2020-12) of job files, with which editors complete fields, show help and mark mistakes.
+"""The JSON Schema (2020-12) of job files, with which editors complete fields, show help and mark
+mistakes.
 
-Run `cloudtrain schema > job.schema.json` and put this comment for the YAML language server at the top of a job file:
+Run `cloudtrain schema > job.schema.json` and put this comment for the YAML language server at the
+top of a job file:
 
     # yaml-language-server: $schema=job.schema.json
 
-The schema accepts every job file that `load_job` accepts. It also accepts some mistakes: a reference
-(`${{inputs.train}}`) to a missing input, `1.0` for an integer, or a duration that is too long.
+The schema accepts every job file that `load_job` accepts. It also accepts some mistakes: a
+reference (`${{inputs.train}}`) to a missing input, `1.0` for an integer, or a duration that is too
+long.
 """
 
 from __future__ import annotations
@@ -24,7 +27,12 @@ from cloudtrain.job.distribution import smp_parameters
 from cloudtrain.job.file import model_of_kind
 from cloudtrain.job.model import OVERRIDES, is_widened
 from cloudtrain.job.nodes import node_of_field
-from cloudtrain.job.processing import ONLY_TRAINING, ProcessingInput, ProcessingJob, ProcessingOutput
+from cloudtrain.job.processing import (
+    ONLY_TRAINING,
+    ProcessingInput,
+    ProcessingJob,
+    ProcessingOutput,
+)
 from cloudtrain.job.training import Environment, TrainingJob
 from cloudtrain.system.plugins import all_targets, target_names
 
@@ -38,7 +46,8 @@ Schema = dict[str, Any]
 
 
 def job_schema(kind: str = "training") -> Schema:
-    """Return the JSON Schema of a job file as JSON data. `kind` is one of `cloudtrain.job.file.KINDS`."""
+    """Return the JSON Schema of a job file as JSON data. `kind` is one of
+    `cloudtrain.job.file.KINDS`."""
     root: type[BaseModel] = model_of_kind(kind)
     schema = root.model_json_schema(mode="validation")
     definitions: Schema = schema.pop("$defs")
@@ -48,8 +57,12 @@ def job_schema(kind: str = "training") -> Schema:
         _take_short_forms(own, model)
         own.update(_RULES.get(model.__name__, {}))
     if kind == "training":
-        schema["properties"]["distribution"] = _choice(schema["properties"]["distribution"], definitions)
-        schema["properties"] = {"kind": {"const": kind, "description": _KIND_HELP}} | schema["properties"]
+        schema["properties"]["distribution"] = _choice(
+            schema["properties"]["distribution"], definitions
+        )
+        schema["properties"] = {"kind": {"const": kind, "description": _KIND_HELP}} | schema[
+            "properties"
+        ]
     else:
         schema["properties"]["kind"]["description"] = _KIND_HELP
         schema["required"] = ["kind", *schema["required"]]
@@ -59,15 +72,24 @@ def job_schema(kind: str = "training") -> Schema:
     for field in (fields["inputs"], fields["outputs"]):
         # Other names are not valid; pydantic's `patternProperties` would allow them.
         for pattern, inner in field.pop("patternProperties", {}).items():
-            field |= {"additionalProperties": inner, "propertyNames": {"pattern": pattern, "maxLength": 64}}
-    title = {"training": "cloudtrain job", "sweep": "cloudtrain sweep"}.get(kind, f"cloudtrain {kind} job")
+            field |= {
+                "additionalProperties": inner,
+                "propertyNames": {"pattern": pattern, "maxLength": 64},
+            }
+    title = {"training": "cloudtrain job", "sweep": "cloudtrain sweep"}.get(
+        kind, f"cloudtrain {kind} job"
+    )
     head = {"$schema": DIALECT, "$id": f"urn:cloudtrain:schema:{_NAMES[kind]}", "title": title}
-    return head | {key: value for key, value in schema.items() if key != "title"} | {"$defs": definitions}
+    return (
+        head
+        | {key: value for key, value in schema.items() if key != "title"}
+        | {"$defs": definitions}
+    )
 
 
 def _open_short_forms(schema: Schema, definitions: Schema) -> None:
-    """Allow the short forms of a sweep: a job without a name, the path of the job's file, and a list instead of
-    `choice`."""
+    """Allow the short forms of a sweep: a job without a name, the path of the job's file, and a
+    list instead of `choice`."""
     job, values = schema["properties"]["job"], schema["properties"]["search"]
     definitions["TrainingJob"]["required"].remove("name")
     distribution = definitions["TrainingJob"]["properties"]["distribution"]
@@ -94,11 +116,16 @@ def _models(root: type[BaseModel]) -> list[type[BaseModel]]:
 
 
 def _describe(schema: Schema, model: type[BaseModel]) -> None:
-    """Add a description to each field: its docstring in the source code and the unit of its type."""
+    """Add a description to each field: its docstring in the source code and the unit of its
+    type."""
     schema["description"] = inspect.cleandoc(model.__doc__ or "").partition("\n\n")[0]
     texts = _field_texts(model) | _target_texts(model)
     for name, own in schema["properties"].items():
-        units = (option["description"] for option in (own, *own.get("anyOf", ())) if "description" in option)
+        units = (
+            option["description"]
+            for option in (own, *own.get("anyOf", ()))
+            if "description" in option
+        )
         text = f"{texts.get(name, '')} {next(units, '')}".strip()
         if text:
             own["description"] = text
@@ -107,15 +134,30 @@ def _describe(schema: Schema, model: type[BaseModel]) -> None:
 def _target_texts(model: type[BaseModel]) -> dict[str, str]:
     texts: dict[str, str] = {}
     for target in all_targets():
-        texts[target.name] = target.facts.environment_help if model is Environment else target.facts.place_help
+        texts[target.name] = (
+            target.facts.environment_help if model is Environment else target.facts.place_help
+        )
         texts[target.name + OVERRIDES] = target.facts.overrides_help
-    models = {Environment, Input, Output, Checkpoint, ProcessingInput, ProcessingOutput, TrainingJob, ProcessingJob}
-    return {field: text for field, text in texts.items() if field in model.model_fields and model in models}
+    models = {
+        Environment,
+        Input,
+        Output,
+        Checkpoint,
+        ProcessingInput,
+        ProcessingOutput,
+        TrainingJob,
+        ProcessingJob,
+    }
+    return {
+        field: text
+        for field, text in texts.items()
+        if field in model.model_fields and model in models
+    }
 
 
 def _take_short_forms(schema: Schema, model: type[BaseModel]) -> None:
-    """Let the schema allow a text in place of a mapping, for fields of `model` that accept both. Example: one instance
-    type for all targets."""
+    """Let the schema allow a text in place of a mapping, for fields of `model` that accept both.
+    Example: one instance type for all targets."""
     for name in model.model_fields:
         shape, own = node_of_field(model, name), schema["properties"][name]
         if shape.kind == "model" and shape.has_parser:
@@ -134,27 +176,44 @@ def _field_texts(model: type[BaseModel]) -> dict[str, str]:
         body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
         assert isinstance(body, ast.ClassDef)
         for field, below in zip(body.body, body.body[1:], strict=False):
-            text = below.value.value if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) else None
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, str):
+            text = (
+                below.value.value
+                if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+                else None
+            )
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(text, str)
+            ):
                 texts[field.target.id] = " ".join(inspect.cleandoc(text).split())
     return texts
 
 
 def _choice(schema: Schema, definitions: Schema) -> Schema:
-    """Return a schema for `distribution` that selects the model by `type`. An editor then offers the types first and
-    the fields of the chosen type next."""
+    """Return a schema for `distribution` that selects the model by `type`. An editor then offers
+    the types first and the fields of the chosen type next."""
     names = [option["$ref"].rpartition("/")[2] for option in schema["oneOf"]]
     tags = {definitions[name]["properties"]["type"]["const"]: name for name in names}
     helps = [definitions[name].get("description", "") for name in names]
-    kind = {"enum": list(tags), "enumDescriptions": helps, "description": "How the processes are launched."}
+    kind = {
+        "enum": list(tags),
+        "enumDescriptions": helps,
+        "description": "How the processes are launched.",
+    }
     return {
         "title": "Distribution",
-        "description": schema.get("description", "How the processes of a job are launched and find each other."),
+        "description": schema.get(
+            "description", "How the processes of a job are launched and find each other."
+        ),
         "type": "object",
         "required": ["type"],
         "properties": {"type": kind},
         "allOf": [
-            {"if": {"properties": {"type": {"const": tag}}, "required": ["type"]}, "then": {"$ref": f"#/$defs/{name}"}}
+            {
+                "if": {"properties": {"type": {"const": tag}}, "required": ["type"]},
+                "then": {"$ref": f"#/$defs/{name}"},
+            }
             for tag, name in tags.items()
         ],
     }
@@ -162,21 +221,33 @@ def _choice(schema: Schema, definitions: Schema) -> Schema:
 
 def _require(*names: str) -> Schema:
     """Return a schema that requires each of the fields `names` with a value other than null."""
-    return {"required": list(names), "properties": {name: {"not": {"type": "null"}} for name in names}}
+    return {
+        "required": list(names),
+        "properties": {name: {"not": {"type": "null"}} for name in names},
+    }
 
 
 def _not_empty(name: str) -> Schema:
     return {
         "required": [name],
-        "properties": {name: {"anyOf": [{"type": "object", "minProperties": 1}, {"type": "array", "minItems": 1}]}},
+        "properties": {
+            name: {
+                "anyOf": [{"type": "object", "minProperties": 1}, {"type": "array", "minItems": 1}]
+            }
+        },
     }
 
 
 def _smp_version(version: int) -> Schema:
-    then: Schema = {"properties": {"parameters": {"propertyNames": {"enum": sorted(smp_parameters(version))}}}}
+    then: Schema = {
+        "properties": {"parameters": {"propertyNames": {"enum": sorted(smp_parameters(version))}}}
+    }
     if version == 2:
         then["properties"]["mpi_options"] = {"const": ""}
-    return {"if": {"required": ["version"], "properties": {"version": {"const": version}}}, "then": then}
+    return {
+        "if": {"required": ["version"], "properties": {"version": {"const": version}}},
+        "then": then,
+    }
 
 
 _ONE_THING_TO_RUN: Schema = {
@@ -202,7 +273,9 @@ _MACHINE: list[Schema] = [
 
 _PLACE = {"anyOf": [_require(name) for name in target_names()]}
 
-_ABSOLUTE: Schema = {"path": {"anyOf": [{"type": "null"}, {"type": "string", "pattern": "^/opt/ml/processing/"}]}}
+_ABSOLUTE: Schema = {
+    "path": {"anyOf": [{"type": "null"}, {"type": "string", "pattern": "^/opt/ml/processing/"}]}
+}
 
 _RULES: dict[str, Schema] = {
     "TrainingJob": _ONE_THING_TO_RUN,
@@ -211,7 +284,14 @@ _RULES: dict[str, Schema] = {
         "allOf": [
             {
                 "properties": {
-                    "resources": {"not": {"anyOf": [_not_empty("instance_groups"), _not_empty("distribution_groups")]}}
+                    "resources": {
+                        "not": {
+                            "anyOf": [
+                                _not_empty("instance_groups"),
+                                _not_empty("distribution_groups"),
+                            ]
+                        }
+                    }
                 }
             }
         ]
@@ -222,8 +302,16 @@ _RULES: dict[str, Schema] = {
         "allOf": [
             {
                 "properties": {
-                    **{name: {"const": default} for name, default in ONLY_TRAINING.items() if default},
-                    **{name: {"enum": [None, []]} for name, default in ONLY_TRAINING.items() if not default},
+                    **{
+                        name: {"const": default}
+                        for name, default in ONLY_TRAINING.items()
+                        if default
+                    },
+                    **{
+                        name: {"enum": [None, []]}
+                        for name, default in ONLY_TRAINING.items()
+                        if not default
+                    },
                     "data_type": {"not": {"const": "augmented_manifest"}},
                     **_ABSOLUTE,
                 }
@@ -240,7 +328,10 @@ _RULES: dict[str, Schema] = {
     "SMP": {"allOf": [_smp_version(1), _smp_version(2)]},
     "TensorFlow": {
         "if": _require("parameter_servers"),
-        "then": {"required": ["strategy"], "properties": {"strategy": {"const": "parameter_server"}}},
+        "then": {
+            "required": ["strategy"],
+            "properties": {"strategy": {"const": "parameter_server"}},
+        },
     },
 }
 """The models' own rules, expressed in JSON Schema."""

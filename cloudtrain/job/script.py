@@ -25,8 +25,9 @@ _LIBRARIES = {
     "accelerate": "torch",
     "transformers": "torch",
 }
-"""Libraries that a script can import, and the distribution that starts its processes. The first match counts. One
-process runs a script whose syntax shows that its processes would not work together."""
+"""Libraries that a script can import, and the distribution that starts its processes. The first
+match counts. One process runs a script whose syntax shows that its processes would not work
+together."""
 
 _SOURCES = "src"
 """The folder of packages in the src layout. Python finds them there if PYTHONPATH names it."""
@@ -38,8 +39,9 @@ _USUAL_NAMES = ("train", "main", "run", "__main__")
 def fields_of_script(script: Path, arguments: Sequence[str], folder: Path) -> dict[str, Any]:
     """Return the fields of the job that runs a script with arguments.
 
-    The code is `folder` if the script is inside it, as in `python src/train.py`, otherwise the script's folder.
-    The arguments become hyperparameters if these reach the script as the same words; otherwise the job's `arguments`.
+    The code is `folder` if the script is inside it, as in `python src/train.py`, otherwise the
+    script's folder. The arguments become hyperparameters if these reach the script as the same
+    words; otherwise the job's `arguments`.
 
     Raises:
         UsageError: the script does not exist, or is not a Python file.
@@ -51,7 +53,9 @@ def fields_of_script(script: Path, arguments: Sequence[str], folder: Path) -> di
     if is_module(entry_point) and file.startswith(f"{_SOURCES}/"):
         fields["environment"] = {"variables": {"PYTHONPATH": _SOURCES}}
     hyperparameters = read_hyperparameters(arguments) or {}
-    if argv_of(hyperparameters) != [*arguments] or any(name.startswith(RESERVED_PREFIXES) for name in hyperparameters):
+    if argv_of(hyperparameters) != [*arguments] or any(
+        name.startswith(RESERVED_PREFIXES) for name in hyperparameters
+    ):
         fields["arguments"] = [*arguments]
     elif hyperparameters:
         fields["hyperparameters"] = hyperparameters
@@ -65,20 +69,27 @@ def _root_of(script: Path, folder: Path) -> tuple[str, str, str]:
     if is_module(str(script)):
         file = script_file(str(script), lambda path: Path(root, path).is_file(), _SOURCES)
         if file is None:
-            hint = f"change to the folder of its package; for an installed module: `command: python {script}` in a job"
-            raise UsageError(f"there is no module `{str(script)[3:]}` in this folder", hint=hint, code="CT903")
+            hint = (
+                "change to the folder of its package; for an installed module: `command: "
+                f"python {script}` in a job"
+            )
+            raise UsageError(
+                f"there is no module `{str(script)[3:]}` in this folder", hint=hint, code="CT903"
+            )
         return root, str(script), file
     inside = os.path.relpath(place, root)
     if inside.startswith(os.pardir):
-        root, inside = os.path.dirname(place), os.path.basename(place)  # noqa: PTH119, PTH120
+        root, inside = os.path.dirname(place), os.path.basename(place)
     file = Path(inside).as_posix()
     return root, file, file
 
 
 def read_hyperparameters(arguments: Sequence[str]) -> dict[str, object] | None:
-    """Return the values of `--name value` and `--name=value`, or None if an argument has another form.
+    """Return the values of `--name value` and `--name=value`, or None if an argument has another
+    form.
 
-    Integers and decimal numbers become numbers if Python would print them identically; all other values stay text.
+    Integers and decimal numbers become numbers if Python would print them identically; all other
+    values stay text.
     """
     values: dict[str, object] = {}
     waiting = list(arguments)
@@ -112,15 +123,18 @@ def _number(text: str) -> int | float | None:
 
 
 def distribution_of(script: Path, folder: Path | None = None) -> str | None:
-    """Return the distribution that the script suggests; None if its processes would not work together. `folder` is as
-    for `syntax_of_script`, which raises the same errors."""
+    """Return the distribution that the script suggests; None if its processes would not work
+    together. `folder` is as for `syntax_of_script`, which raises the same errors."""
     syntax = syntax_of_script(script, folder)
-    distribution = next((distribution for name, distribution in _LIBRARIES.items() if name in syntax.packages), None)
+    distribution = next(
+        (distribution for name, distribution in _LIBRARIES.items() if name in syntax.packages), None
+    )
     return None if distribution == "torch" and syntax.is_alone else distribution
 
 
 def syntax_of_script(script: Path, folder: Path | None = None) -> ScriptSyntax:
-    """Read the script, and the modules of `folder`, by default the working directory, if the script is inside it.
+    """Read the script, and the modules of `folder`, by default the working directory, if the script
+    is inside it.
 
     Raises:
         UsageError: the script cannot be read, or is not a Python file.
@@ -135,14 +149,21 @@ def syntax_of_script(script: Path, folder: Path | None = None) -> ScriptSyntax:
             code="CT903",
         ) from None
     except Unreadable as error:
-        raise UsageError(f"`{script}`: {error.problem.message}", hint=error.problem.hint, code="CT903") from None
+        raise UsageError(
+            f"`{script}`: {error.problem.message}", hint=error.problem.hint, code="CT903"
+        ) from None
     except SyntaxError as error:
         hint = f"look at line {error.lineno}" if error.lineno else "name a Python script"
         text = (error.text or "").strip()
         if text.startswith(("%", "!")):
-            hint = f"delete line {error.lineno}, which only a notebook has; `jupyter nbconvert --to script` exports one"
+            hint = (
+                f"delete line {error.lineno}, which only a notebook has; `jupyter nbconvert "
+                "--to script` exports one"
+            )
         line = f": `{shortened(text)}`" if text else ""
-        raise UsageError(f"`{script}` is not Python: {error.msg}{line}", hint=hint, code="CT903") from None
+        raise UsageError(
+            f"`{script}` is not Python: {error.msg}{line}", hint=hint, code="CT903"
+        ) from None
 
     def read(path: str) -> str | None:
         try:

@@ -1,7 +1,8 @@
-"""The sweep: many runs of one training job with different hyperparameters. A sweep is portable and immutable. This
-module does no I/O.
+"""The sweep: many runs of one training job with different hyperparameters. A sweep is portable and
+immutable. This module does no I/O.
 
-Ranges are written as the values that the script receives. Each target translates them into its service's terms.
+Ranges are written as the values that the script receives. Each target translates them into its
+service's terms.
 """
 
 from __future__ import annotations
@@ -46,13 +47,19 @@ def _range_rules(data: Mapping[str, object]) -> Iterator[Problem]:
     if not kinds and any(name not in (*KINDS, "step", "scale") for name in data):
         return  # an unknown field, which is reported already
     if len(kinds) != 1:
-        message = "a range has only one of `log`, `uniform`, `int` and `choice`" if kinds else "the range has no values"
+        message = (
+            "a range has only one of `log`, `uniform`, `int` and `choice`"
+            if kinds
+            else "the range has no values"
+        )
         yield Problem((), message, _HINT, code="CT060")
         return
     kind, value = kinds[0], data[kinds[0]]
     step = data.get("step")
     if step is not None and kind != "int":
-        yield Problem(("step",), f"`step` applies to `int`, and this is `{kind}`", "remove it", code="CT018")
+        yield Problem(
+            ("step",), f"`step` applies to `int`, and this is `{kind}`", "remove it", code="CT018"
+        )
     if data.get("scale") is not None and kind not in ("uniform", "int"):
         message = f"`scale` applies to `uniform` and `int`, and this is `{kind}`"
         yield Problem(("scale",), message, "remove it", code="CT018")
@@ -66,12 +73,19 @@ def _choice_rules(values: object) -> Iterator[Problem]:
     if not isinstance(values, Sequence) or isinstance(values, str):
         return
     if not values:
-        yield Problem(("choice",), "the list has no values", "add at least one, or remove it", code="CT060")
+        yield Problem(
+            ("choice",), "the list has no values", "add at least one, or remove it", code="CT060"
+        )
     texts = set[str]()
     for index, value in enumerate(values):
         text = json.dumps(value, sort_keys=True, default=str)
         if text in texts:
-            yield Problem(("choice", index), f"`{value}` is listed twice", "remove one of the two", code="CT060")
+            yield Problem(
+                ("choice", index),
+                f"`{value}` is listed twice",
+                "remove one of the two",
+                code="CT060",
+            )
         texts.add(text)
 
 
@@ -80,16 +94,23 @@ def _bound_rules(kind: str, value: object, step: object) -> Iterator[Problem]:
         return
     if len(value) != 2:
         hint = f"write `{{{kind}: [1, 8]}}`, or list the values themselves"
-        yield Problem((kind,), f"a range has two bounds, and this has {len(value)}", hint, code="CT060")
+        yield Problem(
+            (kind,), f"a range has two bounds, and this has {len(value)}", hint, code="CT060"
+        )
         return
     low, high = map(_number, value)
     if low is None or high is None:
         return
     if low >= high:
-        hint = f"write `[{high}, {low}]`" if low > high else f"write the value into the job: `{low}`"
+        hint = (
+            f"write `[{high}, {low}]`" if low > high else f"write the value into the job: `{low}`"
+        )
         yield Problem((kind,), f"the range from {low} to {high} is empty", hint, code="CT060")
     elif isinstance(step, int) and step > high - low:
-        message, hint = f"a step of {step} leads beyond the range from {low} to {high}", "write a smaller step"
+        message, hint = (
+            f"a step of {step} leads beyond the range from {low} to {high}",
+            "write a smaller step",
+        )
         yield Problem(("step",), message, hint, code="CT060")
     elif kind == "log" and low <= 0:
         message = f"a logarithmic range needs positive bounds, not {low}"
@@ -100,8 +121,8 @@ def _bound_rules(kind: str, value: object, step: object) -> Iterator[Problem]:
 
 
 def _number(item: object) -> float | int | None:
-    """Return a bound, also one that is written as a text; None if it is no number that a float can hold. Some integers
-    are too large."""
+    """Return a bound, also one that is written as a text; None if it is no number that a float can
+    hold. Some integers are too large."""
     if isinstance(item, str):
         with suppress(ValueError):
             item = float(item)
@@ -122,7 +143,8 @@ class Range(Model):
     step: _Whole | None = Field(default=None, ge=1)
     """With `int`: the distance between values. Default: 1."""
     scale: Literal["auto"] | None = None
-    """With `uniform` and `int`: SageMaker's tuner chooses the scale itself. Elsewhere the scale stays linear."""
+    """With `uniform` and `int`: SageMaker's tuner chooses the scale itself. Elsewhere the scale
+    stays linear."""
     choice: tuple[JsonValue, ...] | None = None
     """One of these values. You can write the list alone instead."""
 
@@ -194,12 +216,13 @@ class Space:
 
     @property
     def grid_words(self) -> str:
-        """`grid_size` as text for a message. Very large numbers are abbreviated, because Python refuses to print more
-        than 4300 digits."""
+        """`grid_size` as text for a message. Very large numbers are abbreviated, because Python
+        refuses to print more than 4300 digits."""
         return f"{self.grid_size:,}" if self.grid_size < 10**12 else "more than a trillion"
 
     def grid_point(self, index: int) -> dict[str, JsonValue]:
-        """Return the combination at `index` in the grid, counted from 0. The last hyperparameter changes fastest."""
+        """Return the combination at `index` in the grid, counted from 0. The last hyperparameter
+        changes fastest."""
         point: dict[str, JsonValue] = {}
         for name, item in reversed(self.ranges.items()):
             values = item.values
@@ -221,11 +244,13 @@ Whole = Annotated[int, Field(strict=True)]
 
 
 def _choice_or_range(value: object) -> object:
-    """Convert a list such as `[32, 64]` to `{choice: [32, 64]}`. Return a mapping unchanged, and refuse a single
-    value."""
+    """Convert a list such as `[32, 64]` to `{choice: [32, 64]}`. Return a mapping unchanged, and
+    refuse a single value."""
     if isinstance(value, str | int | float):
         message = f"a range is a list or a mapping, not {describe_value(value)}"
-        raise wrong(message, "list the values, `[1, 2]`, or write the one value into the job", code="CT060")
+        raise wrong(
+            message, "list the values, `[1, 2]`, or write the one value into the job", code="CT060"
+        )
     return {"choice": value} if isinstance(value, list | tuple) else value
 
 
@@ -241,11 +266,16 @@ def _objective_rules(data: Mapping[str, object]) -> Iterator[Problem]:
 
 
 class Objective(Model):
-    """The metric that decides which trial is best. The last value that the script reports for the metric counts."""
+    """The metric that decides which trial is best. The last value that the script reports for the
+    metric counts."""
 
-    maximize: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_./:-]*$", max_length=255)
+    maximize: str | None = Field(
+        default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_./:-]*$", max_length=255
+    )
     """The metric to maximize."""
-    minimize: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_./:-]*$", max_length=255)
+    minimize: str | None = Field(
+        default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_./:-]*$", max_length=255
+    )
     """The metric to minimize."""
 
     _rules = all_at_once(_objective_rules)
@@ -266,16 +296,16 @@ class Objective(Model):
 
 
 class Median(Model):
-    """Stop a trial whose best value so far is worse than the median of the other trials' averages over the same number
-    of reports."""
+    """Stop a trial whose best value so far is worse than the median of the other trials' averages
+    over the same number of reports."""
 
     after: Whole = Field(default=0, ge=0)
     """The number of reports of the metric that every trial makes before it can be stopped."""
 
 
 class Bandit(Model):
-    """Stop a trial whose best value so far is worse than the best value of the other trials over the same number of
-    reports, by more than `slack`."""
+    """Stop a trial whose best value so far is worse than the best value of the other trials over
+    the same number of reports, by more than `slack`."""
 
     slack: FiniteFloat = Field(gt=0)
     """The allowed fraction of the best value: with 0.1, a trial may be a tenth worse."""
@@ -285,7 +315,12 @@ class Bandit(Model):
 
 def _stop_rules(data: Mapping[str, object]) -> Iterator[Problem]:
     if len([name for name in ("median", "bandit") if data.get(name) is not None]) != 1:
-        yield Problem((), "`stop_early` needs one rule", "write `stop_early: {median: {after: 5}}`", code="CT060")
+        yield Problem(
+            (),
+            "`stop_early` needs one rule",
+            "write `stop_early: {median: {after: 5}}`",
+            code="CT060",
+        )
 
 
 class StopEarly(Model):
@@ -299,21 +334,32 @@ class StopEarly(Model):
     @property
     def after(self) -> int:
         """The number of reports of the metric that every trial makes before it can be stopped."""
-        return self.median.after if self.median is not None else self.bandit.after if self.bandit is not None else 0
+        return (
+            self.median.after
+            if self.median is not None
+            else self.bandit.after
+            if self.bandit is not None
+            else 0
+        )
 
     if TYPE_CHECKING:
 
-        def __init__(self, *, median: Median | Fields | None = None, bandit: Bandit | Fields | None = None) -> None: ...
+        def __init__(
+            self, *, median: Median | Fields | None = None, bandit: Bandit | Fields | None = None
+        ) -> None: ...
 
 
 def _hyperband_rules(data: Mapping[str, object]) -> Iterator[Problem]:
     least, most = data.get("min", 1), data.get("max")
     if isinstance(least, int) and isinstance(most, int) and least >= most:
-        yield Problem(("max",), f"`max` must be more than `min`, which is {least}", "raise it", code="CT060")
+        yield Problem(
+            ("max",), f"`max` must be more than `min`, which is {least}", "raise it", code="CT060"
+        )
 
 
 class Hyperband(Model):
-    """Hyperband allows the worst trials only `min` reports of the metric, and the best trials up to `max`."""
+    """Hyperband allows the worst trials only `min` reports of the metric, and the best trials up to
+    `max`."""
 
     min: Whole = Field(default=1, ge=1)
     max: Whole = Field(ge=2, le=20_000)
@@ -327,28 +373,47 @@ def _sweep_rules(sweep: Mapping[str, object]) -> Iterator[Problem]:
             yield problem
     strategy, search = sweep.get("strategy", "random"), sweep.get("search")
     if isinstance(search, Mapping) and not search:
-        yield Problem(("search",), "`search` has no ranges", "add for example `lr: {log: [1e-4, 1e-1]}`", code="CT060")
+        yield Problem(
+            ("search",),
+            "`search` has no ranges",
+            "add for example `lr: {log: [1e-4, 1e-1]}`",
+            code="CT060",
+        )
     if strategy == "grid" and isinstance(search, Mapping):
         yield from _not_in_a_grid(search)
     if strategy not in get_args(Strategy):
         return
     if strategy != "grid" and sweep.get("trials") is None:
-        yield Problem(("trials",), f"`{strategy}` never ends by itself", "add for example `trials: 20`", code="CT011")
+        yield Problem(
+            ("trials",),
+            f"`{strategy}` never ends by itself",
+            "add for example `trials: 20`",
+            code="CT011",
+        )
     if strategy != "grid" and sweep.get("objective") is None:
-        hint = "add `objective: {maximize: accuracy}`, or use `strategy: grid`, which runs every combination"
+        hint = (
+            "add `objective: {maximize: accuracy}`, or use `strategy: grid`, which runs "
+            "every combination"
+        )
         yield Problem(("objective",), f"`{strategy}` needs an objective", hint, code="CT011")
     if sweep.get("stop_early") is not None and sweep.get("objective") is None:
         message = "`stop_early` compares objectives, but the sweep has no objective"
-        yield Problem(("stop_early",), message, "add `objective: {maximize: accuracy}`", code="CT018")
+        yield Problem(
+            ("stop_early",), message, "add `objective: {maximize: accuracy}`", code="CT018"
+        )
     if sweep.get("stop_early") is not None and strategy == "hyperband":
         message = "hyperband stops trials itself, so `stop_early` contradicts it"
         yield Problem(("stop_early",), message, "remove one of them", code="CT018")
     if strategy == "hyperband" and sweep.get("hyperband") is None:
         message = "hyperband needs the maximum number of reports of a trial"
-        yield Problem(("hyperband",), message, "add for example `hyperband: {min: 1, max: 27}`", code="CT011")
+        yield Problem(
+            ("hyperband",), message, "add for example `hyperband: {min: 1, max: 27}`", code="CT011"
+        )
     if strategy != "hyperband" and sweep.get("hyperband") is not None:
         message = f"`hyperband` applies only to `strategy: hyperband`, and this is `{strategy}`"
-        yield Problem(("hyperband",), message, "write `strategy: hyperband`, or remove it", code="CT018")
+        yield Problem(
+            ("hyperband",), message, "write `strategy: hyperband`, or remove it", code="CT018"
+        )
     job = sweep.get("job")
     command = job.get("command") if isinstance(job, Mapping) else getattr(job, "command", None)
     if command is not None:
@@ -368,7 +433,8 @@ def _not_in_a_grid(search: Mapping[str, object]) -> Iterator[Problem]:
 
 
 class Sweep(FromFile):
-    """Many runs of one training job that are planned, priced, started, watched, stopped and continued together.
+    """Many runs of one training job that are planned, priced, started, watched, stopped and
+    continued together.
 
     Raises:
         JobError: listing every problem at once, each with a hint.
@@ -377,17 +443,18 @@ class Sweep(FromFile):
     kind: Literal["sweep"] = "sweep"
     """Distinguishes the file of a sweep from that of a job."""
     name: str = Field(pattern=JOB_NAME, max_length=MAX_JOB_NAME)
-    """Letters, digits and hyphens. At most 40 characters, so that a run name with hash and counter fits every
-    target."""
+    """Letters, digits and hyphens. At most 40 characters, so that a run name with hash and counter
+    fits every target."""
     job: TrainingJob
-    """The training job, or the path of its file. The values of the search replace its hyperparameters."""
+    """The training job, or the path of its file. The values of the search replace its
+    hyperparameters."""
     search: dict[str, SearchRange]
     """Maps a hyperparameter to its values: a list, `{log: [1e-4, 1e-1]}`, `{uniform: [0, 1]}`,
     `{int: [1, 8], step: 1}`."""
     objective: Objective | None = None
     strategy: Strategy = "random"
-    """grid tries every combination. random draws values. bayesian learns from the trials that have ended. hyperband
-    stops weak trials earlier and more often."""
+    """grid tries every combination. random draws values. bayesian learns from the trials that have
+    ended. hyperband stops weak trials earlier and more often."""
     trials: Whole | None = Field(default=None, ge=1, le=MAX_TRIALS)
     """The number of runs. Default for a grid: all combinations."""
     parallel: Whole = Field(default=1, ge=1, le=1000)
@@ -397,12 +464,14 @@ class Sweep(FromFile):
     seed: Whole | None = Field(default=None, ge=0, le=2**31 - 1)
     """Seed of the random draws. The same seed gives the same values."""
     driver: Literal["auto", "service", "cloudtrain"] = "auto"
-    """What chooses the values and starts the trials: the target's tuner (`service`), or a cloudtrain process on this
-    machine (`cloudtrain`). auto: the tuner, if the target has one that supports the sweep."""
+    """What chooses the values and starts the trials: the target's tuner (`service`), or a
+    cloudtrain process on this machine (`cloudtrain`). auto: the tuner, if the target has one that
+    supports the sweep."""
     max_cost: FiniteFloat | None = Field(default=None, gt=0)
     """Maximum cost of all trials together, in US dollars at list prices."""
     max_runtime: Duration | None = None
-    """The time after which no further trial is started. A service's tuner also stops running trials."""
+    """The time after which no further trial is started. A service's tuner also stops running
+    trials."""
 
     _rules = all_at_once(_sweep_rules)
 
@@ -429,7 +498,9 @@ class Sweep(FromFile):
 
     def trial_job(self, values: Mapping[str, JsonValue]) -> TrainingJob:
         """Return the training job of the trial with the given hyperparameter values."""
-        return self.job.model_copy(update={"hyperparameters": {**self.job.hyperparameters, **values}})
+        return self.job.model_copy(
+            update={"hyperparameters": {**self.job.hyperparameters, **values}}
+        )
 
     if TYPE_CHECKING:
 

@@ -1,4 +1,5 @@
-"""The training job that the user writes: portable between targets and immutable. This module does no I/O."""
+"""The training job that the user writes: portable between targets and immutable. This module does
+no I/O."""
 
 from __future__ import annotations
 
@@ -9,10 +10,25 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, JsonValue, SerializerFunctionWrapHandler, model_serializer
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 from cloudtrain.errors import Problem, UsageError, dotted
-from cloudtrain.job.data import Checkpoint, FilledPath, Input, Output, PathText, Text, reference_problems
+from cloudtrain.job.data import (
+    Checkpoint,
+    FilledPath,
+    Input,
+    Output,
+    PathText,
+    Text,
+    reference_problems,
+)
 from cloudtrain.job.distribution import Distribution, NoDistribution
 from cloudtrain.job.model import (
     MAX_COUNT,
@@ -26,7 +42,14 @@ from cloudtrain.job.model import (
     all_at_once,
     per_target,
 )
-from cloudtrain.job.nodes import JOB_NAME, MAX_JOB_NAME, MODULE, PLACE_NAME, KeyProblem, MissingProblem
+from cloudtrain.job.nodes import (
+    JOB_NAME,
+    MAX_JOB_NAME,
+    MODULE,
+    PLACE_NAME,
+    KeyProblem,
+    MissingProblem,
+)
 from cloudtrain.system.plugins import target_names
 
 if TYPE_CHECKING:
@@ -40,7 +63,8 @@ if TYPE_CHECKING:
 
 @per_target(str | None, default=None)
 class PerTarget(TargetValues):
-    """A value that differs between targets: `{sagemaker: ml.p4d.24xlarge, azureml: Standard_ND96asr_v4}`."""
+    """A value that differs between targets: `{sagemaker: ml.p4d.24xlarge, azureml:
+    Standard_ND96asr_v4}`."""
 
     if TYPE_CHECKING:
 
@@ -51,7 +75,9 @@ class PerTarget(TargetValues):
 
 Named = Annotated[
     PerTarget,
-    BeforeValidator(lambda value: dict.fromkeys(target_names(), value) if isinstance(value, str) else value),
+    BeforeValidator(
+        lambda value: dict.fromkeys(target_names(), value) if isinstance(value, str) else value
+    ),
 ]
 """One string for every target, or one per target."""
 
@@ -68,8 +94,8 @@ class InstanceGroup(Model):
 
 
 class InstancePreference(Model):
-    """One of several alternative instance types (SageMaker), with the instance count and the training plan for that
-    type."""
+    """One of several alternative instance types (SageMaker), with the instance count and the
+    training plan for that type."""
 
     instance_type: str
     instance_count: Count | None = None
@@ -86,46 +112,73 @@ class InstancePreference(Model):
     if TYPE_CHECKING:
 
         def __init__(
-            self, *, instance_type: str, instance_count: int | None = None, training_plan: str | None = None
+            self,
+            *,
+            instance_type: str,
+            instance_count: int | None = None,
+            training_plan: str | None = None,
         ) -> None: ...
 
 
 Preferred = Annotated[
-    InstancePreference, BeforeValidator(lambda value: {"instance_type": value} if isinstance(value, str) else value)
+    InstancePreference,
+    BeforeValidator(lambda value: {"instance_type": value} if isinstance(value, str) else value),
 ]
 """An instance type as a string, or with its own count and training plan."""
 
 
 def _resource_rules(resources: Mapping[str, object]) -> Iterator[Problem]:
-    names = [name for name in ("instance_type", "gpu", "instance_preferences") if resources.get(name)]
+    names = [
+        name for name in ("instance_type", "gpu", "instance_preferences") if resources.get(name)
+    ]
     for name in names[1:]:
-        yield Problem((name,), f"`{names[0]}` and `{name}` both name the machine", "remove one of them", code="CT018")
+        yield Problem(
+            (name,),
+            f"`{names[0]}` and `{name}` both name the machine",
+            "remove one of them",
+            code="CT018",
+        )
     if not resources.get("instance_groups"):
         if resources.get("distribution_groups"):
             message = "`distribution_groups` needs `instance_groups`"
-            yield Problem(("distribution_groups",), message, "add `instance_groups`, or remove it", code="CT018")
+            yield Problem(
+                ("distribution_groups",),
+                message,
+                "add `instance_groups`, or remove it",
+                code="CT018",
+            )
         return
     for name in ("instance_count", *names):
         if name in resources:
-            message = f"`instance_groups` holds its own types and counts, so `{name}` contradicts it"
+            message = (
+                f"`instance_groups` holds its own types and counts, so `{name}` contradicts it"
+            )
             yield Problem((name,), message, f"remove `{name}` or `instance_groups`", code="CT018")
     total = sum(_counts(resources["instance_groups"]))
     if total > MAX_COUNT:
-        message = f"`instance_groups` have {total:,} instances together, and a job has at most {MAX_COUNT:,}"
+        message = (
+            f"`instance_groups` have {total:,} instances together, and a job has at most "
+            f"{MAX_COUNT:,}"
+        )
         yield Problem(("instance_groups",), message, "lower their `instance_count`", code="CT014")
 
 
 def _counts(groups: object) -> Iterator[int]:
-    """Yield the instance counts in the raw groups. Skip counts that are not integers, which validation reports."""
+    """Yield the instance counts in the raw groups. Skip counts that are not integers, which
+    validation reports."""
     for group in groups if isinstance(groups, list | tuple) else ():
-        count = group.get("instance_count") if isinstance(group, Mapping) else getattr(group, "instance_count", None)
+        count = (
+            group.get("instance_count")
+            if isinstance(group, Mapping)
+            else getattr(group, "instance_count", None)
+        )
         if isinstance(count, int):
             yield count
 
 
 class Resources(Model):
-    """The number and type of instances. Name a type for each target, or describe its GPUs and let cloudtrain choose
-    from the catalogue."""
+    """The number and type of instances. Name a type for each target, or describe its GPUs and let
+    cloudtrain choose from the catalogue."""
 
     instance_count: Count = 1
     """Instances (machines, nodes) of the job."""
@@ -140,9 +193,9 @@ class Resources(Model):
     distribution_groups: tuple[str, ...] = ()
     """SageMaker only: the groups that the distribution spans. Default: all groups."""
     instance_preferences: tuple[Preferred, ...] = ()
-    """SageMaker only: up to five instance types, the best first, instead of `instance_type`. The service uses the first
-    type that is available. A type may have its own count and training plan: `{instance_type: ml.p5.48xlarge,
-    instance_count: 2}`."""
+    """SageMaker only: up to five instance types, the best first, instead of `instance_type`. The
+    service uses the first type that is available. A type may have its own count and training plan:
+    `{instance_type: ml.p5.48xlarge, instance_count: 2}`."""
     volume_size: Size | None = None
     """Disk size of each instance, for instance types without a fixed disk."""
     shm_size: Size | None = None
@@ -171,7 +224,8 @@ class Resources(Model):
 
 
 BUNDLED = "bundled:"
-"""Prefix of a bundled training script: `source_dir: bundled:digits_ddp` names a script that ships with cloudtrain."""
+"""Prefix of a bundled training script: `source_dir: bundled:digits_ddp` names a script that ships
+with cloudtrain."""
 
 Name = Annotated[str, Field(pattern=PLACE_NAME, max_length=64)]
 """The name of an input or output, valid for both SageMaker's channels and Azure ML's keys."""
@@ -183,8 +237,8 @@ _REFERENCE = re.compile(r"[a-z]+:\S.*")
 
 
 def _environment_rules(environment: Mapping[str, object]) -> Iterator[Problem]:
-    """Yield a problem for each secret whose value is not a location. No message repeats the value, which may be the
-    secret itself."""
+    """Yield a problem for each secret whose value is not a location. No message repeats the value,
+    which may be the secret itself."""
     secrets, variables = environment.get("secrets"), environment.get("variables")
     for name, value in secrets.items() if isinstance(secrets, Mapping) else ():
         path = ("secrets", name)
@@ -194,7 +248,11 @@ def _environment_rules(environment: Mapping[str, object]) -> Iterator[Problem]:
         if isinstance(variables, Mapping) and name in variables:
             message = f"`{name}` names both a secret and a variable"
             yield Problem(path, message, f"remove `variables.{name}`", code="CT071")
-        places = {(target,): text for target, text in value.items()} if isinstance(value, Mapping) else {(): value}
+        places = (
+            {(target,): text for target, text in value.items()}
+            if isinstance(value, Mapping)
+            else {(): value}
+        )
         for where, text in places.items():
             if isinstance(text, str) and not _REFERENCE.fullmatch(text):
                 message = f"the secret `{name}` must be the location of its value"
@@ -204,31 +262,34 @@ def _environment_rules(environment: Mapping[str, object]) -> Iterator[Problem]:
 
 @per_target(str | None, default=None)
 class Environment(TargetValues):
-    """The environment of the script: a framework and version for all targets, or an image for each target.
+    """The environment of the script: a framework and version for all targets, or an image for each
+    target.
 
-    The field named after a target holds the name of an environment that is registered on that target.
+    The field named after a target holds the name of an environment that is registered on that
+    target.
     """
 
     framework: Literal["pytorch", "tensorflow", "huggingface"] | None = None
     version: str | None = None
     """Version of the framework, as text: `"2.10"`."""
     base: str | None = None
-    """Hugging Face: the underlying framework, such as `pytorch2.8.0`. Default: the newest that the version has."""
+    """Hugging Face: the underlying framework, such as `pytorch2.8.0`. Default: the newest that the
+    version has."""
     python: str | None = None
     """Version of Python, as text: `"3.12"`."""
     image: Named | None = None
     """A container image, instead of a framework and version."""
     conda_file: PathText | None = None
-    """Azure ML: a conda file to install on top of the image. The path is relative to `source_dir`, and may lead
-    outside."""
+    """Azure ML: a conda file to install on top of the image. The path is relative to `source_dir`,
+    and may lead outside."""
     build: PathText | None = None
-    """Azure ML: a folder with a `Dockerfile` to build the environment from. `../environment` is a folder beside
-    `source_dir`."""
+    """Azure ML: a folder with a `Dockerfile` to build the environment from. `../environment` is a
+    folder beside `source_dir`."""
     dockerfile: PathText | None = None
     """Azure ML: the path of the Dockerfile inside `build`, if its name is not `Dockerfile`."""
     asset_name: AssetWord | None = None
-    """Azure ML: the name to register the environment of an image or a `build` folder under. Default: an environment
-    without a name of its own."""
+    """Azure ML: the name to register the environment of an image or a `build` folder under.
+    Default: an environment without a name of its own."""
     asset_version: AssetWord | None = None
     """Azure ML: the version of `asset_name`. Default: a hash of the environment's definition."""
     description: str | None = None
@@ -236,21 +297,23 @@ class Environment(TargetValues):
     tags: dict[str, str] = Field(default_factory=dict)
     """Azure ML: tags of that environment."""
     requirements: PathText | None = None
-    """The packages that the script needs: a requirements file of pip, a `uv.lock`, a `pyproject.toml` with its lock, a
-    script with a PEP 723 block, or a `pylock.toml`. The path is relative to `source_dir`. Default: the script's block,
-    `uv.lock` or `requirements.txt` in `source_dir` or beside the script, if the job names no image or environment of
-    its own; `none` installs nothing. The clouds install them before the script starts. On this machine they are
+    """The packages that the script needs: a requirements file of pip, a `uv.lock`, a
+    `pyproject.toml` with its lock, a script with a PEP 723 block, or a `pylock.toml`. The path is
+    relative to `source_dir`. Default: the script's block, `uv.lock` or `requirements.txt` in
+    `source_dir` or beside the script, if the job names no image or environment of its own; `none`
+    installs nothing. The clouds install them before the script starts. On this machine they are
     installed into an environment of their own if the interpreter lacks some."""
     groups: tuple[str, ...] = ()
-    """The dependency groups of `pyproject.toml` to install as well. Without them, no group is installed."""
+    """The dependency groups of `pyproject.toml` to install as well. Without them, no group is
+    installed."""
     extras: tuple[str, ...] = ()
     """The extras of `pyproject.toml` to install as well."""
     variables: dict[str, str] = Field(default_factory=dict)
     """Environment variables. Put secrets into `secrets`: variables are sent, stored and shown."""
     secrets: dict[str, Named] = Field(default_factory=dict)
-    """Environment variables whose values the job looks up. Name the place of the value for each target, or one place
-    for all: `secretsmanager:NAME`, `keyvault:VAULT/NAME`, `file:PATH` or `env:NAME`. Only the place is sent and
-    stored."""
+    """Environment variables whose values the job looks up. Name the place of the value for each
+    target, or one place for all: `secretsmanager:NAME`, `keyvault:VAULT/NAME`, `file:PATH` or
+    `env:NAME`. Only the place is sent and stored."""
 
     _rules = all_at_once(_environment_rules)
 
@@ -281,7 +344,8 @@ class Environment(TargetValues):
 
 
 class Spot(Model):
-    """Use spare capacity. It is cheaper but can be reclaimed at any time, so the script should save checkpoints."""
+    """Use spare capacity. It is cheaper but can be reclaimed at any time, so the script should save
+    checkpoints."""
 
     max_wait: Duration | None = None
     """How long to wait for capacity, including the run itself."""
@@ -299,17 +363,32 @@ def _job_rules(job: Mapping[str, object]) -> Iterator[Problem]:
 
 
 def one_thing_to_run(job: Mapping[str, object], *, modules: bool = False) -> Iterator[Problem]:
-    """Yield the problems of a job that names no program to run (script, command or image), or both a script and a
-    command, or a script that Python, bash or torchrun would read as an option."""
-    script, command, environment = job.get("entry_point"), job.get("command"), job.get("environment")
-    image = environment.get("image") if isinstance(environment, Mapping) else getattr(environment, "image", None)
+    """Yield the problems of a job that names no program to run (script, command or image), or both
+    a script and a command, or a script that Python, bash or torchrun would read as an option."""
+    script, command, environment = (
+        job.get("entry_point"),
+        job.get("command"),
+        job.get("environment"),
+    )
+    image = (
+        environment.get("image")
+        if isinstance(environment, Mapping)
+        else getattr(environment, "image", None)
+    )
     if script is None and command is None and image is None:  # an image has a program of its own
-        message, hint = "a job needs something to run: `entry_point` or `command`", "`entry_point: train.py`"
+        message, hint = (
+            "a job needs something to run: `entry_point` or `command`",
+            "`entry_point: train.py`",
+        )
         path = ("entry_point",)
-        yield MissingProblem(path, message, f"add for example {hint}", alternatives=("command",), code="CT011")
+        yield MissingProblem(
+            path, message, f"add for example {hint}", alternatives=("command",), code="CT011"
+        )
     if script is not None and "source_dir" in job and job["source_dir"] is None:
         hint = "write the script's folder: `source_dir: .`"
-        yield Problem(("entry_point",), "a job without code has no script to run", hint, code="CT018")
+        yield Problem(
+            ("entry_point",), "a job without code has no script to run", hint, code="CT018"
+        )
     name = os.fspath(script) if isinstance(script, str | os.PathLike) else ""
     if name.startswith("-") and not (modules and re.fullmatch(MODULE, name)):
         message = f"Python and the launchers would read the script's name `{script}` as an option"
@@ -329,10 +408,11 @@ def one_thing_to_run(job: Mapping[str, object], *, modules: bool = False) -> Ite
 
 
 def same_names(job: Mapping[str, object], *, outputs: Sequence[str] = ()) -> Iterator[Problem]:
-    """Yield a problem for inputs or outputs whose names differ only in case, because an environment variable such as
-    `CLOUDTRAIN_INPUT_TRAIN` would be ambiguous.
+    """Yield a problem for inputs or outputs whose names differ only in case, because an environment
+    variable such as `CLOUDTRAIN_INPUT_TRAIN` would be ambiguous.
 
-    `outputs` holds the names of further outputs that are not in the job's field `outputs`, such as `model`.
+    `outputs` holds the names of further outputs that are not in the job's field `outputs`, such as
+    `model`.
     """
     for field, implicit in (("inputs", ()), ("outputs", outputs)):
         declared = job.get(field)
@@ -341,21 +421,29 @@ def same_names(job: Mapping[str, object], *, outputs: Sequence[str] = ()) -> Ite
             first = names.setdefault(str(name).upper(), name)
             if first != name:
                 variable = f"CLOUDTRAIN_{field[:-1]}_{name}".upper()
-                message = f"`{name}` and `{first}` differ only in case, and `{variable}` would mean both"
-                yield KeyProblem((field, name), message, f"write for example `{name}_2`", code="CT019")
+                message = (
+                    f"`{name}` and `{first}` differ only in case, and `{variable}` would mean both"
+                )
+                yield KeyProblem(
+                    (field, name), message, f"write for example `{name}_2`", code="CT019"
+                )
 
 
 def unsendable(value: object, path: tuple[str | int, ...] = ()) -> Iterator[Problem]:
-    """Yield a problem for each value that no target accepts: NaN and infinity, which JSON cannot express, and malformed
-    text."""
+    """Yield a problem for each value that no target accepts: NaN and infinity, which JSON cannot
+    express, and malformed text."""
     if isinstance(value, str):
         yield from (
-            Problem(path, f"`{path[-1]}` holds {what}", hint, code="CT017") for what, hint in _text_faults(value)
+            Problem(path, f"`{path[-1]}` holds {what}", hint, code="CT017")
+            for what, hint in _text_faults(value)
         )
     elif isinstance(value, float) and not isfinite(value):
         word, name = str(value), dotted(path[-2:] if isinstance(path[-1], int) else path[-1:])
         yield Problem(
-            path, f"`{name}` cannot be `{word}`: no service accepts it", f'write `"{word}"`, as text', code="CT017"
+            path,
+            f"`{name}` cannot be `{word}`: no service accepts it",
+            f'write `"{word}"`, as text',
+            code="CT017",
         )
     elif isinstance(value, Mapping | BaseModel):
         for key, inner in value.items() if isinstance(value, Mapping) else value:
@@ -368,7 +456,8 @@ def unsendable(value: object, path: tuple[str | int, ...] = ()) -> Iterator[Prob
 
 
 def _text_faults(text: str) -> Iterator[tuple[str, str]]:
-    """Yield a message and a hint for each fault of a text: a NUL character, or a character that UTF-8 cannot encode."""
+    """Yield a message and a hint for each fault of a text: a NUL character, or a character that
+    UTF-8 cannot encode."""
     if "\0" in text:
         yield "a NUL character, which ends every argument", "remove it"
     if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
@@ -377,20 +466,24 @@ def _text_faults(text: str) -> Iterator[tuple[str, str]]:
 
 @per_target(dict[str, JsonValue], suffix=OVERRIDES, default_factory=dict)
 class TrainingJob(FromFile):
-    """One distributed training job. The same job runs on every target: this machine, SageMaker, Azure ML or Slurm.
+    """One distributed training job. The same job runs on every target: this machine, SageMaker,
+    Azure ML or Slurm.
 
     Raises:
         JobError: listing every problem at once, each with a hint.
     """
 
     name: str = Field(pattern=JOB_NAME, max_length=MAX_JOB_NAME)
-    """Letters, digits and hyphens. At most 40 characters, so that a run name with hash and counter fits every
-    target."""
+    """Letters, digits and hyphens. At most 40 characters, so that a run name with hash and counter
+    fits every target."""
     source_dir: PathText | None = "."
-    """The folder with the user's code, or a single file, relative to the job file; or `bundled:NAME`. Null: no code."""
-    entry_point: FilledPath | None = Field(default=None, json_schema_extra={"pattern": f"^[^-]|^{MODULE}$"})
-    """The script inside `source_dir`, or `-m package.module`. Without `entry_point` and `command`, the image's entry
-    point runs (SageMaker)."""
+    """The folder with the user's code, or a single file, relative to the job file; or
+    `bundled:NAME`. Null: no code."""
+    entry_point: FilledPath | None = Field(
+        default=None, json_schema_extra={"pattern": f"^[^-]|^{MODULE}$"}
+    )
+    """The script inside `source_dir`, or `-m package.module`. Without `entry_point` and `command`,
+    the image's entry point runs (SageMaker)."""
     command: Text | None = None
     """A shell command line, instead of `entry_point`."""
     hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
@@ -408,37 +501,49 @@ class TrainingJob(FromFile):
     spot: Spot | None = None
     max_runtime: Duration | None = None
     metrics: dict[str, str] = Field(default_factory=dict)
-    """Maps the name of a metric to a regular expression with one group. SageMaker and local runs apply it to the
-    output."""
+    """Maps the name of a metric to a regular expression with one group. SageMaker and local runs
+    apply it to the output."""
     tags: dict[str, str] = Field(default_factory=dict)
     description: str | None = None
 
     _rules = all_at_once(_job_rules)
 
     @classmethod
-    def from_script(cls, script: str | Path, arguments: Sequence[str] = (), **fields: object) -> Self:
-        """Return the job that runs a script: `TrainingJob.from_script("train.py", ["--epochs", "3"])`.
+    def from_script(
+        cls, script: str | Path, arguments: Sequence[str] = (), **fields: object
+    ) -> Self:
+        """Return the job that runs a script: `TrainingJob.from_script("train.py", ["--epochs",
+        "3"])`.
 
         Args:
-            script: a Python file. The code is the working directory if the script is inside it, otherwise the script's
-                folder. The script's imports decide how its processes are started.
-            arguments: the script's arguments. If they are `--name value`, sorted by name, they become hyperparameters.
-            fields: fields of the job, which replace those that the script and its arguments determine.
+            script: a Python file. The code is the working directory if the script is inside it,
+                otherwise the script's folder. The script's imports decide how its processes are
+                started.
+            arguments: the script's arguments. If they are `--name value`, sorted by name, they
+                become hyperparameters.
+            fields: fields of the job, which replace those that the script and its arguments
+                determine.
 
         Raises:
-            UsageError: the script does not exist or is not a Python file, or the arguments are one text.
+            UsageError: the script does not exist or is not a Python file, or the arguments are one
+                text.
             JobError: a field is wrong.
         """
         from cloudtrain.job.script import fields_of_script
 
         if isinstance(arguments, str):
             hint = f"write `{arguments.split()!r}`"
-            raise UsageError("the arguments of a script are a list of texts, not one text", hint=hint)
-        return cls(**fields_of_script(Path(script), [str(word) for word in arguments], Path.cwd()) | fields)
+            raise UsageError(
+                "the arguments of a script are a list of texts, not one text", hint=hint
+            )
+        return cls(
+            **fields_of_script(Path(script), [str(word) for word in arguments], Path.cwd()) | fields
+        )
 
     @property
     def view(self) -> TrainingJob:
-        """The fields that training jobs share with processing jobs, for checks and compilers: the job itself."""
+        """The fields that training jobs share with processing jobs, for checks and compilers: the
+        job itself."""
         return self
 
     if TYPE_CHECKING:

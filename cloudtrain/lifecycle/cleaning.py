@@ -16,16 +16,16 @@ from cloudtrain.plans.states import RunState
 from cloudtrain.system.files import LEFT_OVER, folder_size, remove_folder
 
 ARCHIVE_AGE = 24 * 3600.0
-"""Seconds after which the archive of a submit's code is certainly no longer being sent, and an incomplete environment
-is no longer being built."""
+"""Seconds after which the archive of a submit's code is certainly no longer being sent, and an
+incomplete environment is no longer being built."""
 
 ENVIRONMENT_AGE = 14 * ARCHIVE_AGE
 """Seconds after which an environment that no submit has requested is removed."""
 
 
 def clean(state_dir: Path) -> None:
-    """Remove archives of code that no submit has used for a day and environments that no submit has used for two weeks,
-    and finish interrupted removals.
+    """Remove archives of code that no submit has used for a day and environments that no submit has
+    used for two weeks, and finish interrupted removals.
 
     Raises:
         OSError: a folder cannot be removed.
@@ -47,16 +47,17 @@ def _folders(parent: Path) -> Iterator[Path]:
         yield from [folder for folder in parent.iterdir() if folder.is_dir()]
 
 
-# Environments. A link KEY leads to KEY-RANDOM/env, once that is complete; KEY.log and KEY.lock lie beside it. The time
-# of KEY-RANDOM is when a submit last asked for the environment.
+# Environments. A link KEY leads to KEY-RANDOM/env, once that is complete; KEY.log and KEY.lock lie
+# beside it. The time of KEY-RANDOM is when a submit last asked for the environment.
 
 _ENVIRONMENTS = "environments"
 
 
 def kept_environments(state_dir: Path) -> list[dict[str, Any]]:
-    """Return facts about the complete environments on this machine as JSON data, the last used first: its key, folder,
-    and size in bytes; when a submit last asked for it; its Python; the file that it was built from with the number of
-    packages, both None if no run says it; and the runs that used it, newest first."""
+    """Return facts about the complete environments on this machine as JSON data, the last used
+    first: its key, folder, and size in bytes; when a submit last asked for it; its Python; the file
+    that it was built from with the number of packages, both None if no run says it; and the runs
+    that used it, newest first."""
     links = [link for link in environment_links(state_dir) if link.exists()]
     with read_store(state_dir) as store:
         users = store.naming([_place(link) for link in links])
@@ -66,10 +67,13 @@ def kept_environments(state_dir: Path) -> list[dict[str, Any]]:
         runs, home, file = users.get(_place(link), []), link.resolve().parent, link / "pyvenv.cfg"
         settings = file.read_text("utf-8", "replace") if file.exists() else ""
         record = plans[runs[0]] if runs else None
-        wanted = {} if record is None else record.plan.get("environment", {}).get("requirements", {})
+        wanted = (
+            {} if record is None else record.plan.get("environment", {}).get("requirements", {})
+        )
         version = re.search(r"(?m)^version(?:_info)? = (\d[\d.]*\d)", settings)
         found.append({
-            "key": link.name, "folder": str(home), "size": folder_size(home), "used": home.stat().st_mtime,
+            "key": link.name, "folder": str(home), "size": folder_size(home),
+            "used": home.stat().st_mtime,
             "python": version and version[1], "requirements": wanted.get("file"),
             "packages": len(wanted["packages"]) if "packages" in wanted else None, "runs": runs,
         })  # fmt: skip
@@ -77,15 +81,22 @@ def kept_environments(state_dir: Path) -> list[dict[str, Any]]:
 
 
 def remove_environments(keys: Sequence[str], state_dir: Path) -> None:
-    """Remove environments: all, or none if one does not exist or is used by a run that has not ended (UsageError)."""
+    """Remove environments: all, or none if one does not exist or is used by a run that has not
+    ended (UsageError)."""
     runs = {item["key"]: item["runs"] for item in kept_environments(state_dir)}
     for key in keys:
         if key not in runs:
-            hint = did_you_mean(key, runs) or "`cloudtrain submit job.yaml --build-environment` builds one"
+            hint = (
+                did_you_mean(key, runs)
+                or "`cloudtrain submit job.yaml --build-environment` builds one"
+            )
             raise UsageError(f"there is no environment `{key}`", hint=hint)
         for name in runs[key]:
             if not (state := run(name).state).is_final:
-                hint = f"`cloudtrain wait {name}` waits for its end, and `cloudtrain stop {name}` stops it"
+                hint = (
+                    f"`cloudtrain wait {name}` waits for its end, and `cloudtrain stop "
+                    f"{name}` stops it"
+                )
                 raise UsageError(f"`{name}` is {state} in `{key}`", hint=hint, code="CT954")
     for key in dict.fromkeys(keys):
         _remove_environment(state_dir / _ENVIRONMENTS / key)
@@ -101,10 +112,13 @@ def environment_links(state_dir: Path) -> list[Path]:
 
 
 def _clean_environments(state_dir: Path, *, are_used: bool) -> None:
-    """Remove the remains of interrupted builds, and broken links. Also remove environments that no submit has used for
-    two weeks. If `are_used`, unfinished runs may use these environments, so they are kept."""
+    """Remove the remains of interrupted builds, and broken links. Also remove environments that no
+    submit has used for two weeks. If `are_used`, unfinished runs may use these environments, so
+    they are kept."""
     links = {link.resolve().parent: link for link in environment_links(state_dir)}
-    for folder in [folder for folder in _folders(state_dir / _ENVIRONMENTS) if not folder.is_symlink()]:
+    for folder in [
+        folder for folder in _folders(state_dir / _ENVIRONMENTS) if not folder.is_symlink()
+    ]:
         age, link = time.time() - folder.stat().st_mtime, links.get(folder.resolve())
         if link is not None and age > ENVIRONMENT_AGE and not are_used:
             _remove_environment(link)
@@ -116,7 +130,8 @@ def _clean_environments(state_dir: Path, *, are_used: bool) -> None:
 
 
 def _remove_environment(link: Path) -> None:
-    """Remove an environment's link first, so that no submit finds half of it; then its folder, log and lock."""
+    """Remove an environment's link first, so that no submit finds half of it; then its folder, log
+    and lock."""
     home = link.resolve().parent
     for item in (link, *(link.with_name(f"{link.name}.{ending}") for ending in ("log", "lock"))):
         item.unlink(missing_ok=True)

@@ -1,4 +1,5 @@
-"""Sums of the costs of runs: from the bills of the targets, or from list prices for runs without a bill."""
+"""Sums of the costs of runs: from the bills of the targets, or from list prices for runs without a
+bill."""
 
 from __future__ import annotations
 
@@ -19,10 +20,9 @@ class RunCost(NamedTuple):
     """The cost of one run, in US dollars at list prices.
 
     Attributes:
-        tags: the run's tags; None if unknown.
-        billed: the cost of the billed seconds, as reported by the target.
-        estimated: the cost of the time from the run's start to its end, or to now, if no bill is known.
-        is_free: whether the target is free.
+        tags: the run's tags; None if unknown. billed: the cost of the billed seconds, as reported
+        by the target. estimated: the cost of the time from the run's start to its end, or to now,
+        if no bill is known. is_free: whether the target is free.
     """
 
     job: str
@@ -52,7 +52,9 @@ class Sum(NamedTuple):
         billed = [cost.billed for cost in costs if cost.billed is not None]
         estimated = [cost.estimated for cost in costs if cost.estimated is not None]
         free = sum(cost.is_free for cost in costs)
-        unknown = sum(not cost.is_free and cost.billed is None and cost.estimated is None for cost in costs)
+        unknown = sum(
+            not cost.is_free and cost.billed is None and cost.estimated is None for cost in costs
+        )
         amounts = sum(billed, 0.0), sum(estimated, 0.0)
         return cls(group, len(costs), *amounts, len(billed), len(estimated), free, unknown)
 
@@ -62,9 +64,12 @@ class Sum(NamedTuple):
         return self.billed + self.estimated
 
 
-def cost_of(run: Run, status: RunStatus, money: Money | None, tags: dict[str, str] | None, now: float) -> RunCost:
-    """Return the cost of a run: the billed cost, or without a bill, the run's duration times the price at submission.
-    `money` holds the price and the bill that the store keeps; `now` is in seconds since the epoch."""
+def cost_of(
+    run: Run, status: RunStatus, money: Money | None, tags: dict[str, str] | None, now: float
+) -> RunCost:
+    """Return the cost of a run: the billed cost, or without a bill, the run's duration times the
+    price at submission. `money` holds the price and the bill that the store keeps; `now` is in
+    seconds since the epoch."""
     bill = money or Money()
     cost = RunCost(run.job_name, run.target, run.created, tags)
     target = usable_target(run.target)
@@ -86,8 +91,8 @@ def cost_of(run: Run, status: RunStatus, money: Money | None, tags: dict[str, st
 
 
 def grouping(by: str) -> Callable[[RunCost], str] | None:
-    """Return a function that maps a run to its group by `job`, `month`, `target` or `tag:KEY`; None if `by` is another
-    text."""
+    """Return a function that maps a run to its group by `job`, `month`, `target` or `tag:KEY`; None
+    if `by` is another text."""
     simple: dict[str, Callable[[RunCost], str]] = {
         "job": lambda run: run.job,
         "month": lambda run: datetime.fromtimestamp(run.created).astimezone().strftime("%Y-%m"),
@@ -100,7 +105,8 @@ def grouping(by: str) -> Callable[[RunCost], str] | None:
 
 
 def sums(runs: Iterable[RunCost], group_of: Callable[[RunCost], str]) -> list[Sum]:
-    """Return the sum of each group, the most expensive first. Groups of equal cost are sorted by name."""
+    """Return the sum of each group, the most expensive first. Groups of equal cost are sorted by
+    name."""
     groups: dict[str, list[RunCost]] = {}
     for run in runs:
         groups.setdefault(group_of(run), []).append(run)

@@ -1,4 +1,5 @@
-"""The common code of services that give each run a folder and a detached process on this machine."""
+"""The common code of services that give each run a folder and a detached process on this
+machine."""
 
 from __future__ import annotations
 
@@ -19,21 +20,27 @@ from cloudtrain.errors import NameTaken, TargetError
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import ListedRun, RunRef, RunState
 from cloudtrain.system.files import KEPT
-from cloudtrain.system.private import make_private_folder, make_state_folder, open_private, write_once
+from cloudtrain.system.private import (
+    make_private_folder,
+    make_state_folder,
+    open_private,
+    write_once,
+)
 from cloudtrain.system.processes import ProcessLock, is_held, last_line, start_detached
 from cloudtrain.targets.contract import BundleWriter, Service
 
-# The folder of a run that a detached process drives: `sweeps/NAME` or `chains/NAME` in the state folder.
+# The folder of a run that a detached process drives: `sweeps/NAME` or `chains/NAME` in the state
+# folder.
 #
-# sweep.json     the specification, exactly as planned, and the data beside it
-# chain.json     the order, as it was submitted
-# code.tar.gz    the code, in case the target loses it before a trial or the waiting run is sent
-# sending/       the run store of a waiting run's watcher, through which it submits the run to the target. If the folder
+# sweep.json     the specification, exactly as planned, and the data beside it chain.json     the
+# order, as it was submitted code.tar.gz    the code, in case the target loses it before a trial or
+# the waiting run is sent sending/       the run store of a waiting run's watcher, through which it
+# submits the run to the target. If the folder
 #                     exists, the run may already have been sent
-# driver.lock    locked by the driver as long as it lives
-# continue.lock  locked by `continue` and `rerun` until the driver has taken over
-# driver.log     the driver's own output; empty unless something is wrong
-# status.json    the state of the sweep. The file never grows, so the last state can be written even if the disk is
+# driver.lock    locked by the driver as long as it lives continue.lock  locked by `continue` and
+# `rerun` until the driver has taken over driver.log     the driver's own output; empty unless
+# something is wrong status.json    the state of the sweep. The file never grows, so the last state
+# can be written even if the disk is
 #                     full
 # study.jsonl    the journal: see `study.py`
 # stop           written by `cloudtrain stop`, so that the driver stops every trial and ends
@@ -42,8 +49,8 @@ _SIZE = 4096
 """Fixed size of `status.json` in bytes. The file is rewritten in place, in one block."""
 
 GLANCE = 0.5
-"""Seconds for which a process that needs a lock of this folder tries again. A process that reads the status of a run
-holds each lock for some microseconds."""
+"""Seconds for which a process that needs a lock of this folder tries again. A process that reads
+the status of a run holds each lock for some microseconds."""
 
 FOLLOW_EVERY = 0.2
 """Seconds between two checks of a run that is followed."""
@@ -53,8 +60,8 @@ Step = Callable[[str], None]
 
 
 class DrivenFolder:
-    """The folder of one run that a detached process drives: its paths, and methods to read and write its status. `kind`
-    is `sweep` or `chain`."""
+    """The folder of one run that a detached process drives: its paths, and methods to read and
+    write its status. `kind` is `sweep` or `chain`."""
 
     def __init__(self, state_dir: Path, kind: str, name: str) -> None:
         self.name = name
@@ -72,9 +79,11 @@ class DrivenFolder:
     def is_driven(self) -> bool:
         return is_held(self.lock)
 
-    def write_status(self, state: RunState, reason: str | None, *, start_time: float, **more: Any) -> None:
-        """Replace the status. `reason` explains the state, `start_time` is the run's start in seconds since the epoch,
-        and `more` are additional fields.
+    def write_status(
+        self, state: RunState, reason: str | None, *, start_time: float, **more: Any
+    ) -> None:
+        """Replace the status. `reason` explains the state, `start_time` is the run's start in
+        seconds since the epoch, and `more` are additional fields.
 
         Raises:
             OSError: the status cannot be written.
@@ -91,7 +100,9 @@ class DrivenFolder:
         }
         text = json.dumps(content)
         if len(text) > _SIZE:
-            text = json.dumps({**content, "reason": (reason or "")[:500], "metrics": {}, "progress": {}})
+            text = json.dumps(
+                {**content, "reason": (reason or "")[:500], "metrics": {}, "progress": {}}
+            )
         descriptor = open_private(self.status, os.O_WRONLY | os.O_CREAT)
         try:
             os.pwrite(descriptor, text.encode().ljust(_SIZE), 0)
@@ -110,12 +121,18 @@ class DrivenFolder:
                 time.sleep(0.01)
             else:
                 return status
-        return {"state": "lost", "reason": "its status cannot be read", "started": None, "ended": None, "pid": 0}
+        return {
+            "state": "lost",
+            "reason": "its status cannot be read",
+            "started": None,
+            "ended": None,
+            "pid": 0,
+        }
 
 
 class DrivenService(Service):
-    """A service whose runs are each driven by a detached process. A run's folder holds the state of the run, so any
-    later process can read it."""
+    """A service whose runs are each driven by a detached process. A run's folder holds the state of
+    the run, so any later process can read it."""
 
     in_flight = 0.0
     names_are_unique = True
@@ -128,7 +145,8 @@ class DrivenService(Service):
 
     def __init__(self, environ: Mapping[str, str], state_dir: Path) -> None:
         self.environ = environ
-        self.state_dir = Path(os.path.abspath(state_dir))  # noqa: PTH100 - as trials will write it
+        # As trials will write it.
+        self.state_dir = Path(os.path.abspath(state_dir))
 
     def folder(self, name: str) -> DrivenFolder:
         return DrivenFolder(self.state_dir, self.kind, name)
@@ -151,7 +169,8 @@ class DrivenService(Service):
                 bundle.write(folder.archive)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Write the specification and start a driver. Return once the driver has taken over the run."""
+        """Write the specification and start a driver. Return once the driver has taken over the
+        run."""
         folder = self.folder(plan.run_name)
         with self._writing():
             make_private_folder(folder.path)
@@ -164,7 +183,8 @@ class DrivenService(Service):
         return self.folder(ref.name).read_status() is not None
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Remove the specification of a run. Return False, and remove nothing, if a driver has taken over the run."""
+        """Remove the specification of a run. Return False, and remove nothing, if a driver has
+        taken over the run."""
         folder = self.folder(ref.name)
         if not folder.path.is_dir():
             return True
@@ -196,19 +216,36 @@ class DrivenService(Service):
         try:
             yield
         except OSError as error:
-            hint = f"free disk space, or set CLOUDTRAIN_STATE_DIR to another folder (now `{self.state_dir}`)"
+            hint = (
+                "free disk space, or set CLOUDTRAIN_STATE_DIR to another folder (now "
+                f"`{self.state_dir}`)"
+            )
             message = f"the files of the {self.what} cannot be written: {error}"
             raise TargetError(message, hint=hint, code="CT994") from error
 
     def _start(self, folder: DrivenFolder) -> None:
         """Start a driver, and return once this or another driver has taken over the run."""
         root = str(Path(__file__).parents[2])
-        boot = f"import sys; sys.path.append(sys.argv.pop(1)); from {self.driver} import main; main()"
+        boot = (
+            f"import sys; sys.path.append(sys.argv.pop(1)); from {self.driver} import main; main()"
+        )
 
         def argv(ready: int) -> list[str]:
-            return [sys.executable, "-I", "-c", boot, root, str(self.state_dir), folder.name, str(ready)]
+            return [
+                sys.executable,
+                "-I",
+                "-c",
+                boot,
+                root,
+                str(self.state_dir),
+                folder.name,
+                str(ready),
+            ]
 
-        if not start_detached(argv, folder.log, env=self.environ, empty_log=True) and not folder.is_driven:
+        if (
+            not start_detached(argv, folder.log, env=self.environ, empty_log=True)
+            and not folder.is_driven
+        ):
             message = f"the driver did not start: {last_line(folder.log) or 'it wrote no message'}"
             raise TargetError(message, hint=f"read its log: `{folder.log}`", code="CT951")
 
@@ -217,10 +254,12 @@ class DrivenService(Service):
         return content == self.content(plan).encode()
 
     def _write_once(self, folder: DrivenFolder, plan: Plan, *, again: bool) -> bool:
-        """Write the specification atomically. With `again`, return False if an interrupted attempt has already written
-        the same specification."""
+        """Write the specification atomically. With `again`, return False if an interrupted attempt
+        has already written the same specification."""
         is_written = write_once(folder.specification, self.content(plan).encode(), sync=True)
-        if not is_written and not (again and self.is_written(folder.specification.read_bytes(), plan)):
+        if not is_written and not (
+            again and self.is_written(folder.specification.read_bytes(), plan)
+        ):
             hint = f"give the {self.what} another name"
             raise NameTaken(f"a {self.what} named `{folder.name}` exists already", hint=hint)
         return is_written
@@ -240,11 +279,11 @@ class Archive(NamedTuple):
 
 
 def detach(arguments: list[str] | None) -> tuple[Path, str, Callable[[], None]]:
-    """Detach from the process that started this process. `arguments` are `STATE_DIR NAME DESCRIPTOR`; default: the
-    arguments of the command line.
+    """Detach from the process that started this process. `arguments` are `STATE_DIR NAME
+    DESCRIPTOR`; default: the arguments of the command line.
 
-    Return STATE_DIR, NAME, and a function that reports that the driver has taken over, by writing to the file
-    descriptor DESCRIPTOR.
+    Return STATE_DIR, NAME, and a function that reports that the driver has taken over, by writing
+    to the file descriptor DESCRIPTOR.
     """
     state_dir, name, descriptor = arguments or sys.argv[1:]
     if os.fork():
@@ -258,8 +297,8 @@ def detach(arguments: list[str] | None) -> tuple[Path, str, Callable[[], None]]:
 
 
 def woken_by(number: signal.Signals) -> int:
-    """Return a file descriptor that becomes readable when the signal `number` arrives. The signal has no other
-    effect."""
+    """Return a file descriptor that becomes readable when the signal `number` arrives. The signal
+    has no other effect."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(number, lambda _number, _frame: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -267,8 +306,8 @@ def woken_by(number: signal.Signals) -> int:
 
 
 def sleep_until_woken(wake: int, seconds: float) -> None:
-    """Sleep for `seconds`, or until a signal arrives at `wake`, the file descriptor from `woken_by`. Each signal ends
-    only one sleep."""
+    """Sleep for `seconds`, or until a signal arrives at `wake`, the file descriptor from
+    `woken_by`. Each signal ends only one sleep."""
     select.select([wake], [], [], seconds)
     with suppress(BlockingIOError):
         os.read(wake, 64)

@@ -10,7 +10,14 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from cloudtrain.errors import RunNotFound, SettingsError, StoreError, TargetError, UsageError, did_you_mean
+from cloudtrain.errors import (
+    RunNotFound,
+    SettingsError,
+    StoreError,
+    TargetError,
+    UsageError,
+    did_you_mean,
+)
 from cloudtrain.job.model import format_duration, format_size
 from cloudtrain.lifecycle.once import Recovered, find_service, needs_recovery, report_accepted
 from cloudtrain.lifecycle.once import recover as recover_submissions
@@ -32,18 +39,24 @@ from cloudtrain.targets.where import where as find_where
 def run(name: str) -> Run:
     """Return a run by its name, the unique beginning of a name, a reference, or `last`.
 
-    `last` is the newest run that was submitted from the working directory or for a job file in it; runs of this
-    terminal take precedence. Without such a run, `last` is the newest run of this terminal, else the newest run of all.
-    In these two cases, and for another terminal's run from a folder inside the working directory, the `elsewhere` of
-    the returned run holds the folder that the run was submitted from.
+    `last` is the newest run that was submitted from the working directory or for a job file in it;
+    runs of this terminal take precedence. Without such a run, `last` is the newest run of this
+    terminal, else the newest run of all. In these two cases, and for another terminal's run from a
+    folder inside the working directory, the `elsewhere` of the returned run holds the folder that
+    the run was submitted from.
 
-    A reference such as `sagemaker://eu-west-1/name` also attaches to a run that this machine did not submit.
+    A reference such as `sagemaker://eu-west-1/name` also attaches to a run that this machine did
+    not submit.
 
     Raises:
         RunNotFound: the name matches no run, or more than one.
     """
-    if not name.strip():  # every run's name starts with the empty text, which an unset variable of a script would give
-        raise RunNotFound("the name of the run is empty", hint="`cloudtrain ps` lists the runs; `last` is the newest")
+    # every run's name starts with the empty text, which an unset variable of a script would give
+    if not name.strip():
+        raise RunNotFound(
+            "the name of the run is empty",
+            hint="`cloudtrain ps` lists the runs; `last` is the newest",
+        )
     settings = load_settings()
     recover_if_needed()
     with read_store(settings.state_dir) as store:
@@ -54,9 +67,13 @@ def run(name: str) -> Run:
         ref = RunRef.parse(name)
         return Run.attached(ListedRun(ref, service_of(ref.target, settings).status(ref)), settings)
     if removed:
-        raise RunNotFound(f"the run `{name}` was removed", hint="`cloudtrain ps` lists the remaining runs")
+        raise RunNotFound(
+            f"the run `{name}` was removed", hint="`cloudtrain ps` lists the remaining runs"
+        )
     if not rows:
-        hint = did_you_mean(name, candidates[:8]) or "submit a job first: `cloudtrain submit job.yaml`"
+        hint = (
+            did_you_mean(name, candidates[:8]) or "submit a job first: `cloudtrain submit job.yaml`"
+        )
         raise RunNotFound(f"there is no run `{name}`", hint=hint)
     if len(rows) > 1:
         names = ", ".join(f"`{row.name}`" for row in rows[:5])
@@ -81,28 +98,38 @@ def runs(
     rehearsals: bool = True,
     trials: bool = False,
 ) -> Runs:
-    """Return the newest runs of this user on this machine, newest first. Targets are asked for the state of unfinished
-    runs.
+    """Return the newest runs of this user on this machine, newest first. Targets are asked for the
+    state of unfinished runs.
 
     Args:
         limit: maximum number of runs; None for all.
         states: only runs in one of these states.
         job: only runs of the job with this name.
-        target: list all runs on this target, by any user and machine, instead of the runs of this user and machine.
+        target: list all runs on this target, by any user and machine, instead of the runs of this
+            user and machine.
         profile: a profile of `cloudtrain.toml`, for the target's account settings.
         tags: only runs with these tags.
-        where: only runs whose hyperparameters meet these conditions: `["learning_rate<0.01", "optimizer=adamw"]`.
+        where: only runs whose hyperparameters meet these conditions: `["learning_rate<0.01",
+            "optimizer=adamw"]`.
         rehearsals: include finished runs of `cloudtrain rehearse`.
         trials: include the trials of sweeps.
 
     Raises:
-        UsageError: a text in `where` is not a comparison, or `tags` or `where` is combined with `target`.
+        UsageError: a text in `where` is not a comparison, or `tags` or `where` is combined with
+            `target`.
     """
     conditions = [Condition("tag", key, "=", value) for key, value in (tags or {}).items()]
     conditions += [condition_of(text) for text in ([where] if isinstance(where, str) else where)]
     if conditions and target is not None:
-        hint = "remove the target, because only this machine stores tags and hyperparameters of its runs"
-        raise UsageError("runs on a target cannot be selected by tags or hyperparameters", hint=hint, code="CT902")
+        hint = (
+            "remove the target, because only this machine stores tags and hyperparameters of "
+            "its runs"
+        )
+        raise UsageError(
+            "runs on a target cannot be selected by tags or hyperparameters",
+            hint=hint,
+            code="CT902",
+        )
     limit = None if limit is None else min(limit, sys.maxsize)
     if target is not None:
         place = find_where(target, profile=profile)
@@ -114,14 +141,17 @@ def runs(
             newest = partial(store.newest, job=job, where=conditions, trials=trials)
             rows = _perhaps(newest, states, limit, rehearsals)
         found = (_refresh(kind_of(row)(row, settings)) for row in rows)
-    return Runs(islice((item for item in found if _is_wanted(item, states, job, rehearsals)), limit))
+    return Runs(
+        islice((item for item in found if _is_wanted(item, states, job, rehearsals)), limit)
+    )
 
 
 class Runs(list[Run]):
     """Runs, shown as a table."""
 
     def document(self, *, with_size: bool = False) -> Document:
-        """Return the table, with the newest fact about each run in its last column. Targets are not asked."""
+        """Return the table, with the newest fact about each run in its last column. Targets are not
+        asked."""
         now, news = time.time(), [news_text(item.last_status) for item in self]
         more = [*(["SIZE"] if with_size else []), *(["LAST"] if any(news) else [])]
         rows: list[tuple[Cell, ...]] = []
@@ -130,8 +160,12 @@ class Runs(list[Run]):
             size = [format_size(item.size) if item.size is not None else ""] if with_size else []
             state = state_cell(status.state, status.queue_place)
             last = [text] if any(news) else []
-            rows.append((item.name, state, item.target, age, duration_of(status, now), *size, *last))
-        return Document([Table(("NAME", "STATE", "TARGET", "AGE", "DURATION", *more), rows, is_cut=any(news))])
+            rows.append(
+                (item.name, state, item.target, age, duration_of(status, now), *size, *last)
+            )
+        return Document(
+            [Table(("NAME", "STATE", "TARGET", "AGE", "DURATION", *more), rows, is_cut=any(news))]
+        )
 
     def __repr__(self) -> str:
         return to_text(self.document(), width=None).rstrip("\n") if self else "[]"
@@ -145,19 +179,26 @@ class Runs(list[Run]):
 def runs_at(where: Where) -> Iterator[ListedRun]:
     """Yield the runs on a target, the newest first."""
     name, account = where.target.name, where.account
-    missing = [field for field in where.target.facts.locating_settings if field in getattr(account, "missing", ())]
+    missing = [
+        field
+        for field in where.target.facts.locating_settings
+        if field in getattr(account, "missing", ())
+    ]
     if missing:
         hint = f"set {', '.join(f'`{field}`' for field in missing)} in [{name}] of cloudtrain.toml"
-        raise SettingsError(f"the settings lack the location of the runs on `{name}`", hint=hint, code="CT915")
+        raise SettingsError(
+            f"the settings lack the location of the runs on `{name}`", hint=hint, code="CT915"
+        )
     return where.service.runs(account.place)
 
 
 def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[Recovered]:
-    """Clean up after every submission whose process died: keep its run if the target has it, else forget the
-    submission. Return the outcomes.
+    """Clean up after every submission whose process died: keep its run if the target has it, else
+    forget the submission. Return the outcomes.
 
-    The outcomes include runs that perhaps no command has reported yet. `on_found` is called with the outcomes, to
-    report them to the user. If the process dies before `on_found` returns, the next `recover` reports the runs again.
+    The outcomes include runs that perhaps no command has reported yet. `on_found` is called with
+    the outcomes, to report them to the user. If the process dies before `on_found` returns, the
+    next `recover` reports the runs again.
     """
     settings = load_settings()
     outcomes = list[Recovered]()
@@ -165,7 +206,9 @@ def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[R
     def report(accepted: Sequence[RunRecord]) -> None:
         names = {item.name for item in outcomes}
         late = [item for item in accepted if item.name not in names]
-        outcomes.extend(Recovered(item.name, "finished", f"`{item.target}` has the run") for item in late)
+        outcomes.extend(
+            Recovered(item.name, "finished", f"`{item.target}` has the run") for item in late
+        )
         if on_found is not None:
             on_found(outcomes)
 
@@ -176,10 +219,11 @@ def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[R
 
 
 def recover_if_needed() -> None:
-    """Clean up after interrupted submissions, as `recover` does, before a command reads the run store.
+    """Clean up after interrupted submissions, as `recover` does, before a command reads the run
+    store.
 
-    Without interrupted submissions, the store is not opened for writing. If the store cannot be written, for example on
-    a full disk, the submissions stay as they are.
+    Without interrupted submissions, the store is not opened for writing. If the store cannot be
+    written, for example on a full disk, the submissions stay as they are.
     """
     settings = load_settings()
     with read_store(settings.state_dir) as store:
@@ -192,10 +236,16 @@ def recover_if_needed() -> None:
 def queue_of(target: str, settings: Settings) -> KeepsQueue:
     """Return the queue of a target."""
     if target not in target_names():
-        raise UsageError(f"`{target}` is not a target", hint=did_you_mean(target, target_names()), code="CT913")
+        raise UsageError(
+            f"`{target}` is not a target", hint=did_you_mean(target, target_names()), code="CT913"
+        )
     service = service_of(target, settings)
     if not isinstance(service, KeepsQueue):
-        queued = (each.name for each in all_targets() if isinstance(service_of(each.name, settings), KeepsQueue))
+        queued = (
+            each.name
+            for each in all_targets()
+            if isinstance(service_of(each.name, settings), KeepsQueue)
+        )
         others = " or ".join(f"`cloudtrain queue --target {name}`" for name in queued)
         waiting = f"`cloudtrain ps --target {target}` shows the target's waiting runs"
         hint = f"{waiting}; {others} shows cloudtrain's own queue"
@@ -204,7 +254,8 @@ def queue_of(target: str, settings: Settings) -> KeepsQueue:
 
 
 def kind_of(row: RunRecord) -> type[Run]:
-    """Return the class of the run in a row: `SweepRun` for a sweep, `ChainedRun` for a waiting run, else `Run`."""
+    """Return the class of the run in a row: `SweepRun` for a sweep, `ChainedRun` for a waiting run,
+    else `Run`."""
     if row.key.startswith((SWEEP, TUNER)):
         from cloudtrain.lifecycle.sweep_run import SweepRun
 
@@ -213,37 +264,48 @@ def kind_of(row: RunRecord) -> type[Run]:
 
 
 def _last(store: Store) -> tuple[list[RunRecord], str | None]:
-    """Return a list with the run that `last` means, and the folder that the run was submitted from. The list is empty
-    if no run exists. The folder is None if `last` means a run of the working directory, or one of this terminal from a
-    folder inside it."""
+    """Return a list with the run that `last` means, and the folder that the run was submitted from.
+    The list is empty if no run exists. The folder is None if `last` means a run of the working
+    directory, or one of this terminal from a folder inside it."""
     here = origin_here(Path.cwd())
     newest = store.newest_from(here)
     if newest is not None:
         origin = store.origin_of(newest.name)
         is_ours = here.folder in (origin.folder, origin.project) or here.terminal == origin.terminal
         return [newest], None if is_ours else origin.folder
-    others = [record for record in (store.newest_in(here.terminal), *store.newest(limit=1)) if record is not None]
+    others = [
+        record
+        for record in (store.newest_in(here.terminal), *store.newest(limit=1))
+        if record is not None
+    ]
     return others[:1], store.origin_of(others[0].name).folder if others else None
 
 
 def _matching(store: Store, name: str) -> list[RunRecord]:
-    """Return the rows of the runs that `name` means. A reference may omit the run's profile (`research@` in
-    `research@eu-west-1`)."""
+    """Return the rows of the runs that `name` means. A reference may omit the run's profile
+    (`research@` in `research@eu-west-1`)."""
     if "://" not in name:
         exact = store.get(name)
         return [exact] if exact is not None else store.starting_with(name)
     ref = RunRef.parse(name)
     row = store.get(ref.name)
-    if row is None or row.target != ref.target or ref.place not in (row.place, (row.place or "").rpartition("@")[2]):
+    if (
+        row is None
+        or row.target != ref.target
+        or ref.place not in (row.place, (row.place or "").rpartition("@")[2])
+    ):
         return []
     return [row]
 
 
 def _perhaps(
-    newest: Callable[..., list[RunRecord]], states: Sequence[RunState], limit: int | None, rehearsals: bool
+    newest: Callable[..., list[RunRecord]],
+    states: Sequence[RunState],
+    limit: int | None,
+    rehearsals: bool,
 ) -> list[RunRecord]:
-    """Return the rows of all runs that may meet these conditions, newest first. With `states`, all unfinished runs are
-    included, because their recorded state may be outdated."""
+    """Return the rows of all runs that may meet these conditions, newest first. With `states`, all
+    unfinished runs are included, because their recorded state may be outdated."""
     if not states:
         return newest(limit=limit, rehearsals=rehearsals)
     final_states = [state for state in states if state.is_final]
@@ -259,8 +321,8 @@ def _is_wanted(item: Run, states: Sequence[RunState], job: str | None, rehearsal
 
 
 def _refresh(item: Run) -> Run:
-    """Ask the target for the state of an unfinished run, and return the run. If the target cannot be reached, the run
-    keeps its last known state."""
+    """Ask the target for the state of an unfinished run, and return the run. If the target cannot
+    be reached, the run keeps its last known state."""
     if not item.last_status.state.is_final:
         with suppress(TargetError, RunNotFound):
             item.status()

@@ -1,8 +1,10 @@
-"""Jobs that read the output of earlier runs: `run:prep/output/volumes` becomes the location of the output of `prep`.
+"""Jobs that read the output of earlier runs: `run:prep/output/volumes` becomes the location of the
+output of `prep`.
 
-All locations come from the store, which records them when a run's name is taken. So a dry run needs no network and
-shows the exact URI that a submit sends. The name after `run:` is a run's name, its beginning, `last`, or a job's name.
-A job's name stands for the job's newest run that succeeded, or if none did, for the job's newest unfinished run.
+All locations come from the store, which records them when a run's name is taken. So a dry run needs
+no network and shows the exact URI that a submit sends. The name after `run:` is a run's name, its
+beginning, `last`, or a job's name. A job's name stands for the job's newest run that succeeded, or
+if none did, for the job's newest unfinished run.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.code.data import UnreadableData, read_data
 from cloudtrain.documents.document import Unreadable, ValuePath, read_document, read_text
-from cloudtrain.errors import CloudtrainError, JobError, Problem, RunNotFound, TargetError, did_you_mean
+from cloudtrain.errors import (
+    CloudtrainError,
+    JobError,
+    Problem,
+    RunNotFound,
+    TargetError,
+    did_you_mean,
+)
 from cloudtrain.job.data import Input, RunInput, is_local_path, is_run_input, run_input
 from cloudtrain.job.file import SUFFIXES
 from cloudtrain.job.model import format_size
@@ -57,9 +66,15 @@ class Awaited(NamedTuple):
 def resolve_run_inputs(
     job: AnyJob, target: str, settings: Settings
 ) -> tuple[AnyJob, tuple[str, ...], tuple[Awaited, ...], tuple[str, ...]]:
-    """Return the job with each `run:...` input replaced with a location; notes for the reader of the plan; runs to ask
-    the target about before the job is sent; and the runs that the target will wait for."""
-    inputs, problems, notes, awaited = dict(job.inputs), list[Problem](), list[str](), list[Awaited]()
+    """Return the job with each `run:...` input replaced with a location; notes for the reader of
+    the plan; runs to ask the target about before the job is sent; and the runs that the target will
+    wait for."""
+    inputs, problems, notes, awaited = (
+        dict(job.inputs),
+        list[Problem](),
+        list[str](),
+        list[Awaited](),
+    )
     after = dict[str, None]()
     with read_store(settings.state_dir) as store:
         for name, item in job.inputs.items():
@@ -69,7 +84,9 @@ def resolve_run_inputs(
             source = run_input(reference)
             assert source is not None, "the model has checked it"
             try:
-                row, state = _Search(store, target, settings, job.folder or settings.cwd).row(source.run)
+                row, state = _Search(store, target, settings, job.folder or settings.cwd).row(
+                    source.run
+                )
                 place = _place(store, row, source)
             except CloudtrainError as error:
                 problems.append(Problem(path, error.message, error.hint, code=error.code))
@@ -88,8 +105,8 @@ def resolve_run_inputs(
 
 
 def states_of(awaited: Sequence[Awaited], settings: Settings) -> dict[RunRef, RunState | None]:
-    """Return the current state of each run; None if the run no longer exists, and `PENDING` if its target does not
-    answer."""
+    """Return the current state of each run; None if the run no longer exists, and `PENDING` if its
+    target does not answer."""
     from cloudtrain.lifecycle.waiting import ChainService
 
     service = ChainService(settings.environ, settings.state_dir)
@@ -105,7 +122,8 @@ def states_of(awaited: Sequence[Awaited], settings: Settings) -> dict[RunRef, Ru
 
 
 class _Search(NamedTuple):
-    """Resolves the NAME of a `run:NAME` input to a run on one target. `folder` is the folder of the job's file."""
+    """Resolves the NAME of a `run:NAME` input to a run on one target. `folder` is the folder of the
+    job's file."""
 
     store: Store
     target: str
@@ -116,13 +134,17 @@ class _Search(NamedTuple):
         """Return the run that a name stands for, and the run's last known state."""
         rows, is_job = self._candidates(name)
         if not rows:
-            raise CloudtrainError(f"no run on `{self.target}` is called `{name}`", hint=self._near(name), code="CT021")
+            raise CloudtrainError(
+                f"no run on `{self.target}` is called `{name}`", hint=self._near(name), code="CT021"
+            )
         if is_job:
             return self._best(rows)
         if len(rows) > 1:
             names = ", ".join(f"`{row.name}`" for row in rows[:5])
             message = f"`{name}` begins the names of {len(rows)} runs"
-            raise CloudtrainError(message, hint=f"write one of the full names: {names}", code="CT021")
+            raise CloudtrainError(
+                message, hint=f"write one of the full names: {names}", code="CT021"
+            )
         state = self._state(rows[0])
         if state in _BAD:
             raise _unusable(rows[0], f"is {state}")
@@ -149,12 +171,14 @@ class _Search(NamedTuple):
             if not state.is_final:
                 return row, state
         row, state = states[0]
-        raise _unusable(row, f"is {state}, as are the others of `{row.job_name}`" if rows[1:] else f"is {state}")
+        raise _unusable(
+            row, f"is {state}, as are the others of `{row.job_name}`" if rows[1:] else f"is {state}"
+        )
 
     def _state(self, row: RunRecord) -> RunState:
-        """Return the run's last recorded state. If that is not final, and runs can wait for other runs on the target,
-        ask the target for the state. It is `lost` if the run no longer exists. A stopped sweep that has a best trial
-        counts as succeeded."""
+        """Return the run's last recorded state. If that is not final, and runs can wait for other
+        runs on the target, ask the target for the state. It is `lost` if the run no longer exists.
+        A stopped sweep that has a best trial counts as succeeded."""
         state = RunState(row.state)
         if row.key.startswith((SWEEP, TUNER)):  # a stopped sweep still has a best trial
             has_best = state is RunState.STOPPED and self.store.outputs_of(row.name)
@@ -174,13 +198,17 @@ class _Search(NamedTuple):
         names = dict.fromkeys([row.job_name for row in rows] + [row.name for row in rows])
         file = _file_of_job(name, self.folder)
         if file is None:
-            return did_you_mean(name, list(names)[:8]) or f"submit a job of that name with `--target {self.target}`"
+            return (
+                did_you_mean(name, list(names)[:8])
+                or f"submit a job of that name with `--target {self.target}`"
+            )
         path = os.path.relpath(file, self.settings.cwd)
         return f"run it there first: `cloudtrain submit {quote(path)} --target {self.target}`"
 
 
 def _file_of_job(name: str, folder: Path) -> Path | None:
-    """Return the first file in a folder that describes a job or a sweep of this name; None if there is none."""
+    """Return the first file in a folder that describes a job or a sweep of this name; None if there
+    is none."""
     try:
         files = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
     except OSError:
@@ -207,15 +235,21 @@ def _place(store: Store, row: RunRecord, source: RunInput) -> str:
     places = store.outputs_of(row.name)
     place = places.get(source.what.lower())
     if not places and row.key.startswith((SWEEP, TUNER)):
-        hint = f"name the run of a trial, `run:RUN/model`: `cloudtrain trials {row.name}` lists them"
+        hint = (
+            f"name the run of a trial, `run:RUN/model`: `cloudtrain trials {row.name}` lists them"
+        )
         if not RunState(row.state).is_final:
             hint = f"wait for it: `cloudtrain wait {row.name}`; or {hint}"
-        raise CloudtrainError(f"the best trial of the sweep `{row.name}` is not known", hint=hint, code="CT021")
+        raise CloudtrainError(
+            f"the best trial of the sweep `{row.name}` is not known", hint=hint, code="CT021"
+        )
     if place is None and "outputs" in places:
         raise CloudtrainError(
-            f"{target_of(row.target).title} keeps all outputs of the training job `{row.name}` in one archive, "
+            f"{target_of(row.target).title} keeps all outputs of the training job `{row.name}` "
+            "in one archive, "
             f"`{places['outputs']}`",
-            hint=f"use `run:{source.run}/model`, or produce `{source.what.partition('/')[2]}` with a processing job, "
+            hint=f"use `run:{source.run}/model`, or produce `{source.what.partition('/')[2]}` "
+            "with a processing job, "
             "which does not put its outputs into one archive",
             code="CT021",
         )
@@ -223,7 +257,9 @@ def _place(store: Store, row: RunRecord, source: RunInput) -> str:
         options = [f"run:{source.run}/{name.replace('outputs/', 'output/')}" for name in places]
         reference = f"run:{source.run}/{source.what.replace('outputs/', 'output/')}"
         raise CloudtrainError(
-            f"the run `{row.name}` writes no `{source.what}`", hint=did_you_mean(reference, options), code="CT021"
+            f"the run `{row.name}` writes no `{source.what}`",
+            hint=did_you_mean(reference, options),
+            code="CT021",
         )
     if not source.below:
         return place
@@ -241,7 +277,9 @@ def _notes(name: str, reference: str, row: RunRecord, place: str, state: RunStat
     if not state.is_final and target_of(row.target).facts.waits_for_runs:
         notes.append(f"the run waits for `{row.name}`, which is {state}")
     elif not state.is_final:
-        notes.append(f"`{row.name}` had not ended at the last check: `cloudtrain status {row.name}`")
+        notes.append(
+            f"`{row.name}` had not ended at the last check: `cloudtrain status {row.name}`"
+        )
     if place.endswith(".tar.gz"):
         notes.append(f"input `{name}` is an archive, which the script has to unpack")
     return notes
@@ -249,12 +287,13 @@ def _notes(name: str, reference: str, row: RunRecord, place: str, state: RunStat
 
 # Inputs on this machine: `azureml: ./data` becomes the location that a submit uploads the data to.
 #
-# The location contains the hash of the content, so a plan is complete before anything is sent, and the same data is
-# sent only once.
+# The location contains the hash of the content, so a plan is complete before anything is sent, and
+# the same data is sent only once.
 
 _WORTH_MONEY = 1 << 30
 _MONTHLY = 0.023
-"""Approximate price in US dollars for storing one GiB in the clouds' standard storage for a month."""
+"""Approximate price in US dollars for storing one GiB in the clouds' standard storage for a
+month."""
 
 
 def is_uploaded(item: Input, target: Target) -> bool:
@@ -263,8 +302,14 @@ def is_uploaded(item: Input, target: Target) -> bool:
 
 
 def place_data(job: AnyJob, where: Where) -> tuple[AnyJob, tuple[Upload, ...], tuple[str, ...]]:
-    """Return the job with local data replaced by the locations of the uploads, the uploads, and notes for the plan."""
-    target, inputs, uploads, problems = where.target, dict(job.inputs), dict[str, Upload](), list[Problem]()
+    """Return the job with local data replaced by the locations of the uploads, the uploads, and
+    notes for the plan."""
+    target, inputs, uploads, problems = (
+        where.target,
+        dict(job.inputs),
+        dict[str, Upload](),
+        list[Problem](),
+    )
     for name, item in job.inputs.items():
         if not is_uploaded(item, target):
             continue
@@ -275,16 +320,25 @@ def place_data(job: AnyJob, where: Where) -> tuple[AnyJob, tuple[Upload, ...], t
         except UnreadableData as error:
             problems.append(Problem(path, error.message, error.hint, code=error.code))
             continue
-        is_file = os.path.isfile(source)  # noqa: PTH113
+        is_file = os.path.isfile(source)
         if item.type == ("uri_folder" if is_file else "uri_file"):
-            message = f"`{source}` is a {'file' if is_file else 'folder'}, and the input's type is `{item.type}`"
+            message = (
+                f"`{source}` is a {'file' if is_file else 'folder'}, and the input's type "
+                f"is `{item.type}`"
+            )
             kind = "uri_file" if is_file else "uri_folder"
-            problems.append(Problem(path, message, f"write `type: {kind}` under `inputs.{name}`", code="CT986"))
+            problems.append(
+                Problem(path, message, f"write `type: {kind}` under `inputs.{name}`", code="CT986")
+            )
             continue
-        place_of, file_name = part_of(target, "data"), os.path.basename(source)  # noqa: PTH119
-        folder, read = place_of(where.settings, where.account, data.sha256, file_name, is_file=is_file)
+        place_of, file_name = part_of(target, "data"), os.path.basename(source)
+        folder, read = place_of(
+            where.settings, where.account, data.sha256, file_name, is_file=is_file
+        )
         inputs[name] = item.model_copy(update={target.name: read})
-        uploads[folder] = Upload("data", data.sha256, folder, data.size, len(data.files), source=source)
+        uploads[folder] = Upload(
+            "data", data.sha256, folder, data.size, len(data.files), source=source
+        )
     if problems:
         raise JobError(problems)
     data_uploads = tuple(uploads.values())
@@ -293,11 +347,15 @@ def place_data(job: AnyJob, where: Where) -> tuple[AnyJob, tuple[Upload, ...], t
 
 
 def emulated_here(job: AnyJob, emulated: Target) -> AnyJob:
-    """Return `job` for a local run that emulates another target. Inputs that a submit to the emulated target would
-    upload are not uploaded: the run reads them from their paths on this machine."""
+    """Return `job` for a local run that emulates another target. Inputs that a submit to the
+    emulated target would upload are not uploaded: the run reads them from their paths on this
+    machine."""
     changes: dict[str, Any] = {
         name: item.model_copy(
-            update={emulated.name: None, DEFAULT_TARGET: item.of(DEFAULT_TARGET) or item.of(emulated.name)}
+            update={
+                emulated.name: None,
+                DEFAULT_TARGET: item.of(DEFAULT_TARGET) or item.of(emulated.name),
+            }
         )
         for name, item in job.inputs.items()
         if is_uploaded(item, emulated)
@@ -308,33 +366,46 @@ def emulated_here(job: AnyJob, emulated: Target) -> AnyJob:
 def _local_data_notes(uploads: tuple[Upload, ...]) -> Iterator[str]:
     for upload in uploads:
         month = upload.size / 2**30 * _MONTHLY
-        cost = f", and costs about ${month:,.2f} a month there" if upload.size >= _WORTH_MONEY else ""
+        cost = (
+            f", and costs about ${month:,.2f} a month there" if upload.size >= _WORTH_MONEY else ""
+        )
         size = format_size(upload.size)
-        yield f"`{upload.source}`, {size} of data, is uploaded once, when the job is submitted{cost}"
+        yield (
+            f"`{upload.source}`, {size} of data, is uploaded once, when the job is submitted{cost}"
+        )
 
 
-# How a job's secrets reach a target: cloudtrain sends their locations in one variable, and never sends the values.
+# How a job's secrets reach a target: cloudtrain sends their locations in one variable, and never
+# sends the values.
 
 
 def with_secret_places(
     job: AnyJob, where: Target, emulated: str | None, environ: Mapping[str, str]
 ) -> tuple[AnyJob, tuple[str, ...]]:
-    """Return the job with the variable that contains the locations of the secrets, and notes about secrets that this
-    machine needs but lacks.
+    """Return the job with the variable that contains the locations of the secrets, and notes about
+    secrets that this machine needs but lacks.
 
-    A local run that emulates another target uses a secret's location for `local`, or if there is none, the secret's
-    location for the emulated target.
+    A local run that emulates another target uses a secret's location for `local`, or if there is
+    none, the secret's location for the emulated target.
     """
     places, problems = dict[str, str](), list[Problem]()
     candidates = (where, *([] if emulated is None else [target_of(emulated)]))
     for name, secret in job.environment.secrets.items():
         options = [(target, secret.of(target.name)) for target in candidates]
-        readable = [place for target, place in options if place and place.partition(":")[0] in target.facts.secrets]
+        readable = [
+            place
+            for target, place in options
+            if place and place.partition(":")[0] in target.facts.secrets
+        ]
         if readable:
             places[name] = readable[0]
             continue
         wrong = next((place for _, place in options if place), None)
-        what = f"cannot be read on {where.title} from `{wrong}`" if wrong else f"has no location on {where.title}"
+        what = (
+            f"cannot be read on {where.title} from `{wrong}`"
+            if wrong
+            else f"has no location on {where.title}"
+        )
         hint = f"remove it: jobs on {where.title} get no secrets from cloudtrain"
         if where.facts.secrets:
             example = next(iter(where.facts.secrets.values())).replace("NAME", name)
@@ -344,8 +415,12 @@ def with_secret_places(
     if problems:
         raise JobError(problems)
     variables = {**job.environment.variables, VARIABLE: json.dumps(places, sort_keys=True)}
-    job = job.model_copy(update={"environment": job.environment.model_copy(update={"variables": variables})})
-    return job, tuple(_missing(places, {**environ, **variables})) if where.facts.has_secrets_here else ()
+    job = job.model_copy(
+        update={"environment": job.environment.model_copy(update={"variables": variables})}
+    )
+    return job, tuple(
+        _missing(places, {**environ, **variables})
+    ) if where.facts.has_secrets_here else ()
 
 
 def _missing(places: Mapping[str, str], variables: Mapping[str, str]) -> Iterator[str]:
@@ -360,7 +435,8 @@ def _missing(places: Mapping[str, str], variables: Mapping[str, str]) -> Iterato
 # Secrets that the store must not keep, and functions that hide them in the kept data.
 
 _SIGNATURE = re.compile(
-    r"[?&](?:sig|signature|token|x-amz-(?:signature|credential|security-token))=(?P<query>[^&\s\"']{4,})|"
+    r"[?&](?:sig|signature|token|x-amz-(?:signature|credential|"
+    r"security-token))=(?P<query>[^&\s\"']{4,})|"
     r"://[^/\s:@\"']*:(?P<password>[^@/\s\"']+)@",
     re.IGNORECASE,
 )
@@ -371,8 +447,8 @@ class Secrets(NamedTuple):
     """Secrets that must not be stored.
 
     Attributes:
-        values: secret texts, which are hidden wherever they occur.
-        pairs: pairs of name and value of secrets that do not look random: `("password", "hunter2")`. Such a secret is
+        values: secret texts, which are hidden wherever they occur. pairs: pairs of name and value
+        of secrets that do not look random: `("password", "hunter2")`. Such a secret is
             hidden only where it is a whole value or follows its name.
     """
 
@@ -390,7 +466,11 @@ class Secrets(NamedTuple):
                 if value.strip("\"'") == secret:
                     return HIDDEN
                 between = r"[\"']?(?:\s*[=:]\s*|\s+)[\"']?"
-                value = re.sub(rf"({re.escape(name)}{between}){re.escape(secret)}(?![\w-])", rf"\1{HIDDEN}", value)
+                value = re.sub(
+                    rf"({re.escape(name)}{between}){re.escape(secret)}(?![\w-])",
+                    rf"\1{HIDDEN}",
+                    value,
+                )
                 if name in ("command", "arguments"):
                     value = value.replace(secret, HIDDEN)
             return value

@@ -1,4 +1,5 @@
-"""Exactly-once submission: every step is recorded before it begins, so that recovery is possible after any crash.
+"""Exactly-once submission: every step is recorded before it begins, so that recovery is possible
+after any crash.
 
     planned     the run name is taken; nothing has left this machine
     uploaded    the bundle is in place
@@ -6,24 +7,25 @@
     accepted    the target has the run
     reported    cloudtrain has shown the run's name to the user
 
-The next command settles a submission whose process died. Before `sent`, no request has left this machine, so the
-submission is forgotten. From `sent` on, cloudtrain asks the target for the run. The target had no run of that name when
-the stage was recorded, so a run that exists now comes from this request. This logic uses neither the target's clock nor
-this machine's wall clock.
+The next command settles a submission whose process died. Before `sent`, no request has left this
+machine, so the submission is forgotten. From `sent` on, cloudtrain asks the target for the run. The
+target had no run of that name when the stage was recorded, so a run that exists now comes from this
+request. This logic uses neither the target's clock nor this machine's wall clock.
 
-A request may still be in transit when its sender dies. So for `Service.in_flight` seconds, a target that has no such
-run may still receive the request. During that time the record stays, and the next submit of the same job sends the
-request again under the same name, which the target accepts only once. A submission that the target refused is forgotten
-immediately.
+A request may still be in transit when its sender dies. So for `Service.in_flight` seconds, a target
+that has no such run may still receive the request. During that time the record stays, and the next
+submit of the same job sends the request again under the same name, which the target accepts only
+once. A submission that the target refused is forgotten immediately.
 
-A process may die after it printed the name and before it recorded the stage `reported`. Therefore a run that was
-accepted and possibly not reported is offered again: the next submit of the same job within `OFFERED_FOR` reports that
-run and starts no new one. A later submit starts a new run, and names the older run as well.
+A process may die after it printed the name and before it recorded the stage `reported`. Therefore a
+run that was accepted and possibly not reported is offered again: the next submit of the same job
+within `OFFERED_FOR` reports that run and starts no new one. A later submit starts a new run, and
+names the older run as well.
 
-Until a reboot, the time since acceptance is exact. After a reboot it comes from the wall clock. If that clock was set
-forward, the run looks older than it is, so a new run starts and the older run is only named. Counting only the time
-since the reboot would be worse: a machine that is booted for each submit would report last week's run and start no new
-one.
+Until a reboot, the time since acceptance is exact. After a reboot it comes from the wall clock. If
+that clock was set forward, the run looks older than it is, so a new run starts and the older run is
+only named. Counting only the time since the reboot would be worse: a machine that is booted for
+each submit would report last week's run and start no new one.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ if TYPE_CHECKING:
     from cloudtrain.plans.plan import Plan
 
 OFFERED_FOR = 24 * 3600.0
-"""Seconds for which a run that was possibly not reported is offered to the next submit of the same job."""
+"""Seconds for which a run that was possibly not reported is offered to the next submit of the same
+job."""
 
 ServiceOf = Callable[[str], Service]
 """Maps the name of a service to the service: a target's, or one of `cloudtrain.plans.states`."""
@@ -65,10 +68,10 @@ class Watch(NamedTuple):
     """Functions that show a submission to the user while it proceeds.
 
     Attributes:
-        on_plan: called with the plan before anything is sent.
-        on_changes: called with the changes since the job's last run, or with None if the job has no earlier run.
-        on_bytes: called with the number of bytes uploaded so far, and the size of the bundle.
-        on_run: called with the run. After it returns, the run is recorded as reported.
+        on_plan: called with the plan before anything is sent. on_changes: called with the changes
+        since the job's last run, or with None if the job has no earlier run. on_bytes: called with
+        the number of bytes uploaded so far, and the size of the bundle. on_run: called with the
+        run. After it returns, the run is recorded as reported.
     """
 
     on_plan: Callable[[Plan], None] | None = None
@@ -85,9 +88,9 @@ class Sending:
     """A job to submit. `cloudtrain.lifecycle.submit` makes it.
 
     Attributes:
-        key: hash that is equal for submissions of the same job; see `RunRecord.key`.
-        plan_of: compiles and checks the plan of the run with a given number.
-        record: returns the folder and terminal that the job is submitted from, with the job's labels, and the record of
+        key: hash that is equal for submissions of the same job; see `RunRecord.key`. plan_of:
+        compiles and checks the plan of the run with a given number. record: returns the folder and
+        terminal that the job is submitted from, with the job's labels, and the record of
             the plan for the store.
         finish: called with the run's name when the run is reported, to complete the record.
     """
@@ -106,8 +109,9 @@ class Submitted(NamedTuple):
     """The run that results from a submit.
 
     Attributes:
-        adopted: whether an earlier, interrupted command submitted the run and may not have reported it.
-        unreported: earlier runs of the same job that the user may not have seen, but that are too old to be adopted.
+        adopted: whether an earlier, interrupted command submitted the run and may not have reported
+        it. unreported: earlier runs of the same job that the user may not have seen, but that are
+        too old to be adopted.
     """
 
     record: RunRecord
@@ -118,8 +122,9 @@ class Submitted(NamedTuple):
 def send_once(store: Store, sending: Sending, service_of: ServiceOf) -> Submitted:
     """Submit a job so that exactly one run exists, is in the store, and is reported.
 
-    First settles interrupted submissions of earlier commands. Then does one of three things: returns an earlier run of
-    this job, if perhaps no command has told the user about it; sends an earlier request again; or starts a new run.
+    First settles interrupted submissions of earlier commands. Then does one of three things:
+    returns an earlier run of this job, if perhaps no command has told the user about it; sends an
+    earlier request again; or starts a new run.
     """
     submitted = _send_or_adopt(store, sending, service_of)
     if sending.finish is not None and not submitted.adopted:
@@ -136,7 +141,9 @@ def _send_or_adopt(store: Store, sending: Sending, service_of: ServiceOf) -> Sub
                 continue
             if current.stage == "accepted":
                 if store.seconds_since(current.name, "accepted") < OFFERED_FOR:
-                    return _report(store, sending, Submitted(current, adopted=True, unreported=tuple(too_old)))
+                    return _report(
+                        store, sending, Submitted(current, adopted=True, unreported=tuple(too_old))
+                    )
                 too_old.append(current)
             elif current.stage == "sent":
                 return _send_again(store, sending, current, tuple(too_old))
@@ -144,8 +151,9 @@ def _send_or_adopt(store: Store, sending: Sending, service_of: ServiceOf) -> Sub
 
 
 def find_service(name: str, context: ServiceContext) -> Service:
-    """Return a service by its name in the store: `local` is the service of that target, `sweep:local` cloudtrain's
-    driver of sweeps, `tuner:sagemaker` the tuner of that target, and `after:local` the service for waiting runs."""
+    """Return a service by its name in the store: `local` is the service of that target,
+    `sweep:local` cloudtrain's driver of sweeps, `tuner:sagemaker` the tuner of that target, and
+    `after:local` the service for waiting runs."""
     if name.startswith(AFTER):
         from cloudtrain.lifecycle.waiting import ChainService
 
@@ -161,7 +169,8 @@ def find_service(name: str, context: ServiceContext) -> Service:
 
 
 def recover(store: Store, service_of: ServiceOf) -> list[Recovered]:
-    """Finish or forget every submission whose process died. Submissions of living processes are not touched."""
+    """Finish or forget every submission whose process died. Submissions of living processes are not
+    touched."""
     results = []
     for record in store.unfinished():
         if not needs_recovery(store, record):
@@ -177,18 +186,20 @@ def recover(store: Store, service_of: ServiceOf) -> list[Recovered]:
 
 
 def needs_recovery(store: Store, record: RunRecord) -> bool:
-    """Return whether a submission must be recovered (finished or forgotten). Assumes that its process is dead."""
+    """Return whether a submission must be recovered (finished or forgotten). Assumes that its
+    process is dead."""
     return record.stage != "reported" and (record.stage != "accepted" or not _is_own(store, record))
 
 
 def _is_own(store: Store, record: RunRecord) -> bool:
-    """Return whether the submission was made with this store. A copied store also contains submissions of the original
-    store, which reports them itself."""
+    """Return whether the submission was made with this store. A copied store also contains
+    submissions of the original store, which reports them itself."""
     return record.store in ("", store.salt)
 
 
 def report_accepted(store: Store, report: Callable[[Sequence[RunRecord]], None]) -> None:
-    """Call `report` with all accepted runs that the user may not have seen, and record these runs as reported."""
+    """Call `report` with all accepted runs that the user may not have seen, and record these runs
+    as reported."""
     with ExitStack() as stack:
         free = [stack.enter_context(_take_over(store, record)) for record in store.unfinished()]
         records = [record for record in free if record is not None and record.stage == "accepted"]
@@ -198,22 +209,29 @@ def report_accepted(store: Store, report: Callable[[Sequence[RunRecord]], None])
 
 
 def _same(store: Store, sending: Sending) -> list[RunRecord]:
-    """Return unfinished submissions of the same job from this store: first the accepted ones, then the others. Both
-    groups are ordered newest first. Those with a damaged counter are left out: it would give them another name."""
+    """Return unfinished submissions of the same job from this store: first the accepted ones, then
+    the others. Both groups are ordered newest first. Those with a damaged counter are left out: it
+    would give them another name."""
 
     def is_same(item: RunRecord) -> bool:
         is_key = item.key == sending.key
         if item.stage == "accepted":  # perhaps after a wait for earlier runs
             is_key = item.key.removeprefix(AFTER) == sending.key.removeprefix(AFTER)
-        return is_key and item.counter > 0 and (item.submitter, item.store) == (sending.submitter, store.salt)
+        return (
+            is_key
+            and item.counter > 0
+            and (item.submitter, item.store) == (sending.submitter, store.salt)
+        )
 
-    return sorted(filter(is_same, reversed(store.unfinished())), key=lambda item: item.stage != "accepted")
+    return sorted(
+        filter(is_same, reversed(store.unfinished())), key=lambda item: item.stage != "accepted"
+    )
 
 
 @contextmanager
 def _take_over(store: Store, record: RunRecord) -> Iterator[RunRecord | None]:
-    """Lock a record against all other processes and yield its current version. Yield None if its submitter is alive, or
-    if the record was forgotten."""
+    """Lock a record against all other processes and yield its current version. Yield None if its
+    submitter is alive, or if the record was forgotten."""
     lock = store.lock(record.name)
     if lock is None:
         yield None
@@ -225,7 +243,8 @@ def _take_over(store: Store, record: RunRecord) -> Iterator[RunRecord | None]:
 
 
 def _start(store: Store, sending: Sending, unreported: tuple[RunRecord, ...]) -> Submitted:
-    """Start a new run with the next number whose run name is unused in the store and on the target."""
+    """Start a new run with the next number whose run name is unused in the store and on the
+    target."""
     beyond = 0
     while True:
         counter = max(store.next_counter(sending.key, sending.submitter), beyond + 1)
@@ -243,7 +262,8 @@ def _start(store: Store, sending: Sending, unreported: tuple[RunRecord, ...]) ->
             state=RunState.PENDING.value,
             created=store.now(),
         )
-        outputs = {name.lower(): place for name, place in plan.outputs.items()}  # `run:...` ignores case
+        # `run:...` ignores case
+        outputs = {name.lower(): place for name, place in plan.outputs.items()}
         lock = store.reserve(record, outputs, *sending.record(store, plan))
         if lock is None:
             beyond = counter if store.get(record.name) is not None else beyond
@@ -257,9 +277,11 @@ def _start(store: Store, sending: Sending, unreported: tuple[RunRecord, ...]) ->
             lock.release(remove=True)
 
 
-def _send_again(store: Store, sending: Sending, record: RunRecord, unreported: tuple[RunRecord, ...]) -> Submitted:
-    """Send the request of a dead process again. Call this only if the target does not have the run: the first
-    request may still arrive, or was lost."""
+def _send_again(
+    store: Store, sending: Sending, record: RunRecord, unreported: tuple[RunRecord, ...]
+) -> Submitted:
+    """Send the request of a dead process again. Call this only if the target does not have the run:
+    the first request may still arrive, or was lost."""
     left = _may_arrive_for(store, sending.service, record)
     if left > 0 and not sending.service.names_are_unique:  # the target would run both requests
         raise TargetUnreachable(
@@ -288,8 +310,8 @@ def _send(store: Store, sending: Sending, plan: Plan, record: RunRecord) -> None
 
 
 def _report(store: Store, sending: Sending, submitted: Submitted) -> Submitted:
-    """Record that the target has the run, show the run to the user, and record it as reported. The run is shown even if
-    the store can no longer be written, because the run costs money."""
+    """Record that the target has the run, show the run to the user, and record it as reported. The
+    run is shown even if the store can no longer be written, because the run costs money."""
     on_run = sending.watch.on_run or (lambda _: None)
     try:
         if not submitted.adopted:
@@ -303,9 +325,11 @@ def _report(store: Store, sending: Sending, submitted: Submitted) -> Submitted:
     return submitted
 
 
-def _forget_if_not_there(store: Store, service: Service, record: RunRecord, error: BaseException) -> None:
-    """Forget a record if its run cannot exist: the request was not sent yet, the target refused it, or the target has
-    no such run and no request can be in transit any more."""
+def _forget_if_not_there(
+    store: Store, service: Service, record: RunRecord, error: BaseException
+) -> None:
+    """Forget a record if its run cannot exist: the request was not sent yet, the target refused it,
+    or the target has no such run and no request can be in transit any more."""
     current = store.get(record.name)
     if current is None or current.stage in SENT:
         return
@@ -314,7 +338,11 @@ def _forget_if_not_there(store: Store, service: Service, record: RunRecord, erro
     try:
         certain = (refused and not was_sent_before) or not service.in_flight
         is_of_others = isinstance(error, NameTaken) and not was_sent_before
-        never_arrived = current.stage != "sent" or is_of_others or (certain and _or_taken(service.withdraw, record.ref))
+        never_arrived = (
+            current.stage != "sent"
+            or is_of_others
+            or (certain and _or_taken(service.withdraw, record.ref))
+        )
     except CloudtrainError:
         return  # the next command asks again
     if never_arrived:
@@ -324,26 +352,35 @@ def _forget_if_not_there(store: Store, service: Service, record: RunRecord, erro
 def _settle(store: Store, service_of: ServiceOf, record: RunRecord) -> Recovered:
     if record.stage != "sent":
         store.forget(record.name)
-        return Recovered(record.name, "forgotten", f"it stopped at `{record.stage}`, so nothing was sent")
+        return Recovered(
+            record.name, "forgotten", f"it stopped at `{record.stage}`, so nothing was sent"
+        )
     try:
         service = service_of(service_name(record.key, record.target))
         left = _may_arrive_for(store, service, record)
-        arrived = service.has(record.ref) if left > 0 else not _or_taken(service.withdraw, record.ref)
+        arrived = (
+            service.has(record.ref) if left > 0 else not _or_taken(service.withdraw, record.ref)
+        )
     except CloudtrainError as error:
-        return Recovered(record.name, "unknown", f"`{record.target}` could not be asked: {error.message}")
+        return Recovered(
+            record.name, "unknown", f"`{record.target}` could not be asked: {error.message}"
+        )
     if arrived:
         store.advance(record.name, "accepted")
         return Recovered(record.name, "finished", f"`{record.target}` has the run")
     if left > 0:
-        detail = f"`{record.target}` has no such run yet; its request may arrive within {math.ceil(left)} s"
+        detail = (
+            f"`{record.target}` has no such run yet; its request may arrive within "
+            f"{math.ceil(left)} s"
+        )
         return Recovered(record.name, "unknown", detail)
     store.forget(record.name)
     return Recovered(record.name, "forgotten", f"`{record.target}` has no such run")
 
 
 def _or_taken(ask: Callable[[RunRef], bool], ref: RunRef) -> bool:
-    """Return the answer of `Service.has` or `Service.withdraw`; True if another user's run has the name, because names
-    are unique: no request can create a run of this name from now on."""
+    """Return the answer of `Service.has` or `Service.withdraw`; True if another user's run has the
+    name, because names are unique: no request can create a run of this name from now on."""
     try:
         return ask(ref)
     except NameTaken:
@@ -351,6 +388,6 @@ def _or_taken(ask: Callable[[RunRef], bool], ref: RunRef) -> bool:
 
 
 def _may_arrive_for(store: Store, service: Service, record: RunRecord) -> float:
-    """Return for how many more seconds the request may be in transit. If this machine was rebooted after the request
-    was sent, only the time since the reboot counts as elapsed."""
+    """Return for how many more seconds the request may be in transit. If this machine was rebooted
+    after the request was sent, only the time since the reboot counts as elapsed."""
     return service.in_flight - store.seconds_since(record.name, "sent", at_least=True)

@@ -15,7 +15,14 @@ from cloudtrain.code.tree import Tree
 from cloudtrain.errors import CloudtrainError, shortened
 from cloudtrain.job.file import SWEEP
 from cloudtrain.lifecycle.prepare import Ready
-from cloudtrain.lifecycle.record import RUNTIME, JobSource, code_of, keep_plan, settings_fields, shown_fields
+from cloudtrain.lifecycle.record import (
+    RUNTIME,
+    JobSource,
+    code_of,
+    keep_plan,
+    settings_fields,
+    shown_fields,
+)
 from cloudtrain.lifecycle.records import JobRecord
 from cloudtrain.lifecycle.store import RunRecord, Store
 from cloudtrain.plans.comparison import ABSENT, Change, FileChange, changes_between, file_changes
@@ -47,18 +54,24 @@ class Changes(NamedTuple):
     @property
     def items(self) -> list[str]:
         """Return each difference in a few words: `learning_rate 0.1 -> 0.2`, `train.py +3 -1`."""
-        values = [f"{_name(item)} {shown(item.before)} -> {shown(item.after)}" for item in self.changes]
+        values = [
+            f"{_name(item)} {shown(item.before)} -> {shown(item.after)}" for item in self.changes
+        ]
         return [*values, *(f"{item.path} {item.amount}" for item in self.files)]
 
 
 def changes_since_last(store: Store, ready: Ready, plan: Plan) -> Changes | None:
-    """Return the changes since the newest run of a job with the same name, without asking a target. None if there is no
-    such run, if it is a sweep, or if the store has no record of its submission."""
+    """Return the changes since the newest run of a job with the same name, without asking a target.
+    None if there is no such run, if it is a sweep, or if the store has no record of its
+    submission."""
     last = next(iter(store.newest(limit=1, job=ready.original.name)), None)
     record = None if last is None else store.kept(last.name)
     if last is None or record is None or record.kind == SWEEP:
         return None
-    changes = [*_of_target(last, record, ready), *changes_between(record.job, shown_fields(ready, plan))]
+    changes = [
+        *_of_target(last, record, ready),
+        *changes_between(record.job, shown_fields(ready, plan)),
+    ]
     files = list(_of_code(last, record, ready))
     return Changes(last.name, tuple(changes), tuple(files))
 
@@ -67,7 +80,9 @@ def shown(value: Any) -> str:
     """Return a short form of a value for a message."""
     if value is ABSENT:
         return "(not set)"
-    text = value if isinstance(value, str) and value.strip() == value and value else json.dumps(value)
+    text = (
+        value if isinstance(value, str) and value.strip() == value and value else json.dumps(value)
+    )
     return shortened(text, _LONGEST)
 
 
@@ -102,12 +117,10 @@ class Side:
     """One side of a comparison.
 
     Attributes:
-        title: the user's name for this side.
-        plan: the plan as JSON data.
-        record: the data that the store keeps for a run, or would keep for a job; None for a plan, which has none.
-        tree: the code on disk; None for a run.
-        ref: the run's reference.
-        results: what came out of a run, by its label, such as `state` or the name of a metric.
+        title: the user's name for this side. plan: the plan as JSON data. record: the data that the
+        store keeps for a run, or would keep for a job; None for a plan, which has none. tree: the
+        code on disk; None for a run. ref: the run's reference. results: what came out of a run, by
+        its label, such as `state` or the name of a metric.
     """
 
     title: str
@@ -138,9 +151,15 @@ class Side:
 
     @property
     def files(self) -> dict[str, tuple[object, ...]]:
-        """Maps the path of each file of the code to the properties that must match for two files to be equal.
-        cloudtrain's own files are left out."""
-        files = self.tree.entries if self.tree is not None else () if self.record is None else self.record.files
+        """Maps the path of each file of the code to the properties that must match for two files to
+        be equal. cloudtrain's own files are left out."""
+        files = (
+            self.tree.entries
+            if self.tree is not None
+            else ()
+            if self.record is None
+            else self.record.files
+        )
         own = (file for file in files if not file.path.startswith(RUNTIME))
         return {file.path: (file.sha256, file.executable, file.target) for file in own}
 
@@ -150,12 +169,12 @@ class Difference(Printable):
     """The differences between two jobs, plans or runs.
 
     Attributes:
-        before, after: the user's names for the two sides.
-        target, job, request: the values that differ in the target and its settings, the job, and the request. `job`
+        before, after: the user's names for the two sides. target, job, request: the values that
+        differ in the target and its settings, the job, and the request. `job`
             is None if one side is a plan, because a plan contains no job.
-        code: the files that differ; None if one side is a plan.
-        results: the states, durations, costs and metrics of two runs that differ. They do not count for `equal`.
-        notes: parts that could not be compared, with the reasons.
+        code: the files that differ; None if one side is a plan. results: the states, durations,
+        costs and metrics of two runs that differ. They do not count for `equal`. notes: parts that
+        could not be compared, with the reasons.
     """
 
     before: str
@@ -195,31 +214,46 @@ class Difference(Printable):
     def document(self) -> Document:
         """Return the differences as a document."""
         blocks: list[Block] = []
-        for title, changes in (("Target", self.target), ("Job", self.job or ()), ("Request", self.request)):
+        for title, changes in (
+            ("Target", self.target),
+            ("Job", self.job or ()),
+            ("Request", self.request),
+        ):
             if changes:
                 rows = [(item.name, shown(item.before), shown(item.after)) for item in changes]
                 blocks += [Heading(title), Table(("FIELD", self.before, self.after), rows)]
         if self.code:
-            blocks += [Heading("Code"), Table(("FILE", "CHANGE"), [(item.path, item.amount) for item in self.code])]
+            blocks += [
+                Heading("Code"),
+                Table(("FILE", "CHANGE"), [(item.path, item.amount) for item in self.code]),
+            ]
             blocks += [Lines(item.lines) for item in self.code if item.lines]
         elif not self._same_code:
             names = [name or "none" for name in self.bundles]
             blocks += [Heading("Code"), Table(("", self.before, self.after), [("bundle", *names)])]
         if self.results:
-            rows = [(str(item.path[0]), shown(item.before), shown(item.after)) for item in self.results]
+            rows = [
+                (str(item.path[0]), shown(item.before), shown(item.after)) for item in self.results
+            ]
             blocks += [Heading("Results"), Table(("", self.before, self.after), rows)]
         blocks += [Notice("notice", note) for note in self.notes]
         return Document(blocks)
 
 
 def results_of(status: RunStatus, reports: Sequence[Mapping[str, float]]) -> dict[str, object]:
-    """Return what came out of a run, by its label: the state, the duration, the billed cost, and of each metric the
-    last value and the lowest or highest one."""
+    """Return what came out of a run, by its label: the state, the duration, the billed cost, and of
+    each metric the last value and the lowest or highest one."""
     results: dict[str, object] = {"state": str(status.state), "duration": duration_of(status)}
     results |= {} if status.cost is None else {"cost": f"${status.cost:,.2f}"}
-    for name in dict.fromkeys(name for report in reports for name in report if name not in (*PLACES, *PROGRESS)):
+    for name in dict.fromkeys(
+        name for report in reports for name in report if name not in (*PLACES, *PROGRESS)
+    ):
         values = [report[name] for report in reports if name in report]
-        word, best = ("lowest", min) if name.lower().endswith(("loss", "error", "perplexity")) else ("highest", max)
+        word, best = (
+            ("lowest", min)
+            if name.lower().endswith(("loss", "error", "perplexity"))
+            else ("highest", max)
+        )
         numbers = [value for value in values if isfinite(value)]
         results[f"last {name}"] = number(values[-1]) if isfinite(values[-1]) else str(values[-1])
         results |= {f"{word} {name}": number(best(numbers))} if numbers else {}
@@ -227,7 +261,8 @@ def results_of(status: RunStatus, reports: Sequence[Mapping[str, float]]) -> dic
 
 
 def difference(before: Side, after: Side, settings: Settings) -> Difference:
-    """Compare two sides. If the code differs, code that is not on this machine is fetched from the run's target."""
+    """Compare two sides. If the code differs, code that is not on this machine is fetched from the
+    run's target."""
     targets = before.plan["target"], after.plan["target"]
     changes = [Change(("target",), *targets)] if targets[0] != targets[1] else []
     job, code, notes = None, None, list[str]()
@@ -240,21 +275,30 @@ def difference(before: Side, after: Side, settings: Settings) -> Difference:
         if not changes and not {"settings"} & {*before.record.hidden, *after.record.hidden}:
             changes += changes_between(dict(before.record.settings), dict(after.record.settings))
         if versions[0] != versions[1]:
-            notes.append(f"`{before.title}` was made with cloudtrain {versions[0]}, `{after.title}` with {versions[1]}")
+            notes.append(
+                f"`{before.title}` was made with cloudtrain {versions[0]}, `{after.title}` with "
+                f"{versions[1]}"
+            )
     return Difference(
         before=before.title,
         after=after.title,
         target=tuple(changes),
         job=job,
-        request=tuple(changes_between(before.request, after.request)) if targets[0] == targets[1] else (),
+        request=tuple(changes_between(before.request, after.request))
+        if targets[0] == targets[1]
+        else (),
         code=code,
         bundles=(before.bundle, after.bundle),
         notes=tuple(notes),
-        results=tuple(changes_between(before.results, after.results)) if before.results and after.results else (),
+        results=tuple(changes_between(before.results, after.results))
+        if before.results and after.results
+        else (),
     )
 
 
-def _code_changes(before: Side, after: Side, settings: Settings | None, notes: list[str]) -> Iterator[FileChange]:
+def _code_changes(
+    before: Side, after: Side, settings: Settings | None, notes: list[str]
+) -> Iterator[FileChange]:
     """Yield the files that differ, with their changed lines unless `settings` is None."""
     old, new = before.files, after.files
     paths = {path for path in old.keys() & new.keys() if old[path] != new[path]}

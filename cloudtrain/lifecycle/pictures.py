@@ -1,5 +1,5 @@
-"""Plots of a sweep: its history, slices by hyperparameter, parallel coordinates, and the importance of each
-hyperparameter."""
+"""Plots of a sweep: its history, slices by hyperparameter, parallel coordinates, and the importance
+of each hyperparameter."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def history(trials: Sequence[Trial], objective: Objective | None) -> Figure:
         best = value if objective.better(value, best) else best
         line.append(best)
     numbers = [trial.number for trial in trials]
-    axes.plot(numbers, [trial.value or 0.0 for trial in trials], "o", color="#7a8ba6", label="trial")
+    axes.plot(
+        numbers, [trial.value or 0.0 for trial in trials], "o", color="#7a8ba6", label="trial"
+    )
     axes.step(numbers, line, where="post", color="#c4472f", label="best so far")
     axes.set_xlabel("trial")
     axes.set_ylabel(objective.metric)
@@ -53,7 +55,8 @@ def history(trials: Sequence[Trial], objective: Objective | None) -> Figure:
 
 
 def slices(trials: Sequence[Trial], objective: Objective | None) -> Figure:
-    """Plot the objective's value of each trial against each hyperparameter. Later trials are darker."""
+    """Plot the objective's value of each trial against each hyperparameter. Later trials are
+    darker."""
     objective, trials = _with_values(trials, objective)
     names = list(trials[0].values)
     figure = _figure((3.2 * len(names) + 1.0, 3.4))
@@ -64,7 +67,12 @@ def slices(trials: Sequence[Trial], objective: Objective | None) -> Figure:
         places, labels = _places([trial.values[name] for trial in trials])
         shades = [trial.number for trial in trials]
         axes.scatter(
-            places, [trial.value or 0.0 for trial in trials], c=shades, cmap="Blues", edgecolor="#44546a", vmin=-3
+            places,
+            [trial.value or 0.0 for trial in trials],
+            c=shades,
+            cmap="Blues",
+            edgecolor="#44546a",
+            vmin=-3,
         )
         _scale(axes, places, labels)
         axes.set_xlabel(name)
@@ -76,8 +84,8 @@ def slices(trials: Sequence[Trial], objective: Objective | None) -> Figure:
 
 
 def parallel_coordinates(trials: Sequence[Trial], objective: Objective | None) -> Figure:
-    """Plot one line for each trial through its hyperparameters to the objective's value, which sets the line's
-    colour."""
+    """Plot one line for each trial through its hyperparameters to the objective's value, which sets
+    the line's colour."""
     objective, trials = _with_values(trials, objective)
     names = [*trials[0].values, objective.metric]
     columns = [[trial.values[name] for trial in trials] for name in trials[0].values]
@@ -88,14 +96,29 @@ def parallel_coordinates(trials: Sequence[Trial], objective: Objective | None) -
     from matplotlib import colormaps
 
     colors = colormaps["viridis_r" if objective.goal == "minimize" else "viridis"]
-    order = sorted(range(len(trials)), key=lambda index: shares[-1][index], reverse=objective.goal == "minimize")
+    order = sorted(
+        range(len(trials)),
+        key=lambda index: shares[-1][index],
+        reverse=objective.goal == "minimize",
+    )
     for index in order:
-        axes.plot(range(len(names)), [share[index] for share in shares], color=colors(shares[-1][index]), alpha=0.8)
+        axes.plot(
+            range(len(names)),
+            [share[index] for share in shares],
+            color=colors(shares[-1][index]),
+            alpha=0.8,
+        )
     for place, column in enumerate(columns):
         axes.axvline(place, color="#bbbbbb", linewidth=0.8, zorder=0)
         for share, text in _ends(column):
             axes.annotate(
-                text, (place, share), xytext=(4, 0), textcoords="offset points", fontsize=8, va="center", bbox=_PLATE
+                text,
+                (place, share),
+                xytext=(4, 0),
+                textcoords="offset points",
+                fontsize=8,
+                va="center",
+                bbox=_PLATE,
             )
     axes.set_xticks(range(len(names)), names)
     axes.set_xlim(-0.2, len(names) - 0.6)
@@ -105,8 +128,8 @@ def parallel_coordinates(trials: Sequence[Trial], objective: Objective | None) -
 
 
 def importance(trials: Sequence[Trial], objective: Objective | None) -> Figure:
-    """Plot the importance of each hyperparameter: how much it separates the best trials from the others, as a fraction
-    of one (PED-ANOVA, by Optuna).
+    """Plot the importance of each hyperparameter: how much it separates the best trials from the
+    others, as a fraction of one (PED-ANOVA, by Optuna).
 
     Raises:
         UsageError: fewer than ten trials have a value.
@@ -114,8 +137,13 @@ def importance(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     """
     objective, trials = _with_values(trials, objective)
     if len(trials) < _ENOUGH:
-        words = f"{len(trials)} trial{'s have' if len(trials) > 1 else ' has'} a value, and importance needs {_ENOUGH}"
-        raise UsageError(words, hint="`cloudtrain continue SWEEP --trials 10` adds ten trials", code="CT068")
+        words = (
+            f"{len(trials)} trial{'s have' if len(trials) > 1 else ' has'} a value, and "
+            f"importance needs {_ENOUGH}"
+        )
+        raise UsageError(
+            words, hint="`cloudtrain continue SWEEP --trials 10` adds ten trials", code="CT068"
+        )
     shares = sorted(_importances(trials, objective).items(), key=lambda item: item[1])
     figure = _figure((7.0, 0.5 * len(shares) + 1.2))
     axes = figure.add_subplot()
@@ -140,17 +168,25 @@ def _importances(trials: Sequence[Trial], objective: Objective) -> dict[str, flo
             columns[name] = [int(place) for place in places] if labels else places
             is_wide = labels is None and _is_logarithmic(places)
             spaces[name] = (
-                CategoricalDistribution(range(len(labels))) if labels else FloatDistribution(low, high, log=is_wide)
+                CategoricalDistribution(range(len(labels)))
+                if labels
+                else FloatDistribution(low, high, log=is_wide)
             )
     study = optuna.create_study(direction=objective.goal)
     for index, trial in enumerate(trials):
         params = {name: column[index] for name, column in columns.items()}
-        study.add_trial(optuna.trial.create_trial(params=params, distributions=spaces, value=trial.value))
+        study.add_trial(
+            optuna.trial.create_trial(params=params, distributions=spaces, value=trial.value)
+        )
     with catch_warnings():  # it is experimental in Optuna 4
         simplefilter("ignore")
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-        importances = optuna.importance.get_param_importances(study, evaluator=evaluator) if columns else {}
-    return dict.fromkeys(trials[0].values, 0.0) | {name: float(share) for name, share in importances.items()}
+        importances = (
+            optuna.importance.get_param_importances(study, evaluator=evaluator) if columns else {}
+        )
+    return dict.fromkeys(trials[0].values, 0.0) | {
+        name: float(share) for name, share in importances.items()
+    }
 
 
 def png_of(figure: Figure) -> bytes:
@@ -165,7 +201,9 @@ def _figure(size: tuple[float, float]) -> Figure:
         from matplotlib.figure import Figure
     except ImportError as error:
         hint = "pip install matplotlib"
-        raise MissingExtra("pictures need matplotlib, which is not installed", hint=hint, code="CT063") from error
+        raise MissingExtra(
+            "pictures need matplotlib, which is not installed", hint=hint, code="CT063"
+        ) from error
 
     class Picture(Figure):
         def _repr_png_(self) -> bytes:
@@ -175,8 +213,8 @@ def _figure(size: tuple[float, float]) -> Figure:
 
 
 def _on_any_page(figure: Figure) -> Figure:
-    """Remove the background and the box, and draw axes and labels in a grey that is readable on light and dark
-    pages."""
+    """Remove the background and the box, and draw axes and labels in a grey that is readable on
+    light and dark pages."""
     figure.patch.set_alpha(0)
     for axes in figure.axes:
         axes.patch.set_alpha(0)
@@ -186,16 +224,27 @@ def _on_any_page(figure: Figure) -> Figure:
             spine.set_edgecolor(_INK)
         legend = axes.get_legend()
         plain = [text for text in axes.texts if text.get_bbox_patch() is None]
-        for text in (axes.xaxis.label, axes.yaxis.label, *plain, *(legend.get_texts() if legend else ())):
+        for text in (
+            axes.xaxis.label,
+            axes.yaxis.label,
+            *plain,
+            *(legend.get_texts() if legend else ()),
+        ):
             text.set_color(_INK)
     return figure
 
 
-def _with_values(trials: Sequence[Trial], objective: Objective | None) -> tuple[Objective, Sequence[Trial]]:
+def _with_values(
+    trials: Sequence[Trial], objective: Objective | None
+) -> tuple[Objective, Sequence[Trial]]:
     trials = [trial for trial in trials if trial.value is not None]
     if objective is None or not trials:
         what = "the sweep has no objective" if objective is None else "no trial has a value yet"
-        raise UsageError(f"{what}, so there is nothing to draw", hint="`sweep.rows()` lists the trials", code="CT992")
+        raise UsageError(
+            f"{what}, so there is nothing to draw",
+            hint="`sweep.rows()` lists the trials",
+            code="CT992",
+        )
     return objective, trials
 
 
@@ -204,8 +253,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _places(values: Sequence[Any]) -> tuple[list[float], list[str] | None]:
-    """Return the positions of the values on an axis, and the axis labels; None instead of labels if all values are
-    numbers."""
+    """Return the positions of the values on an axis, and the axis labels; None instead of labels if
+    all values are numbers."""
     if all(_is_number(value) for value in values):
         return [float(value) for value in values], None
     texts = list(map(value_text, values))
@@ -235,11 +284,12 @@ def _shares(column: Sequence[Any]) -> list[float]:
 
 
 def _ends(column: Sequence[Any]) -> list[tuple[float, str]]:
-    """Return the labels of an axis with their positions. If all values are numbers, only the smallest and the largest
-    get a label; otherwise every value does."""
+    """Return the labels of an axis with their positions. If all values are numbers, only the
+    smallest and the largest get a label; otherwise every value does."""
     shares = _shares(column)
     texts = [
-        value if isinstance(value, str) else f"{value:.4g}" if _is_number(value) else str(value) for value in column
+        value if isinstance(value, str) else f"{value:.4g}" if _is_number(value) else str(value)
+        for value in column
     ]
     labels = dict(zip(shares, texts, strict=True))
     if all(_is_number(value) for value in column):

@@ -1,4 +1,5 @@
-"""Planning: reads the job's files and the settings, then compiles the job to a plan and checks the plan."""
+"""Planning: reads the job's files and the settings, then compiles the job to a plan and checks the
+plan."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ if TYPE_CHECKING:
     from cloudtrain.plans.states import RunRef
 
 NOTHING = "none"
-"""The value of `environment.requirements` with which a job installs nothing, whatever is in its folder."""
+"""The value of `environment.requirements` with which a job installs nothing, whatever is in its
+folder."""
 
 PlaceOf = Callable[[tuple[str | int, ...]], str | None]
 """Maps the path of a value in the job to its position in the job's file."""
@@ -60,8 +62,8 @@ _NAMED = 10
 """Maximum number of files from outside of the source folder that a plan names."""
 
 NAMELESS = "job-00000000-0"
-"""Stands for the run name while a job is compiled, because the name depends on the plan's hash. No run has this name,
-because the numbers of runs begin with 1."""
+"""Stands for the run name while a job is compiled, because the name depends on the plan's hash. No
+run has this name, because the numbers of runs begin with 1."""
 
 
 def prepare(
@@ -72,10 +74,11 @@ def prepare(
     place_of: PlaceOf | None = None,
     tree: Tree | None = None,
 ) -> Ready:
-    """Read the data that compile needs: the source folder, the data on this machine, and the outputs of earlier runs.
+    """Read the data that compile needs: the source folder, the data on this machine, and the
+    outputs of earlier runs.
 
-    `place_of` returns the position of a value in the job's file, for messages. If `tree` is given, its files are the
-    code, and the source folder is not read.
+    `place_of` returns the position of a value in the job's file, for messages. If `tree` is given,
+    its files are the code, and the source folder is not read.
     """
     here, name = where.here, where.target.name
     job = original = anchored(work, here.cwd)
@@ -90,7 +93,9 @@ def prepare(
             if reads_runs:
                 job, notes, awaited, after = resolve_run_inputs(job, name, here)
             if job.environment.secrets:
-                job, missing = with_secret_places(job, where.target, where.settings.emulated_target, here.environ)
+                job, missing = with_secret_places(
+                    job, where.target, where.settings.emulated_target, here.environ
+                )
                 notes = (*notes, *missing)
         job = job if _sent_target(where).facts.keeps_literals else without_literals(job)
     except JobError as error:
@@ -109,12 +114,25 @@ def prepare(
         tree.identity,
         where.account,
         build=_build_hash(job, tree),
-        requirements=(installation.digest if installation is not None else None) or _requirements_hash(job, tree),
+        requirements=(installation.digest if installation is not None else None)
+        or _requirements_hash(job, tree),
         package=any(entry.path == "setup.py" for entry in tree.entries),
         after=after,
     )
     notes = (*notes, *more)
-    ready = Ready(job, original, where, context, tree, tuple(ignore), place_of, notes, awaited, uploads, installation)
+    ready = Ready(
+        job,
+        original,
+        where,
+        context,
+        tree,
+        tuple(ignore),
+        place_of,
+        notes,
+        awaited,
+        uploads,
+        installation,
+    )
     try:
         if refusal is not None:
             raise refusal
@@ -126,7 +144,8 @@ def prepare(
 def _with_requirements(
     job: AnyJob, tree: Tree, where: Where, *, is_new: bool
 ) -> tuple[AnyJob, Tree, Installation | Unusable | None, JobError | None]:
-    """Return the job and its bundle with the list of packages that it installs, or the error that stops it."""
+    """Return the job and its bundle with the list of packages that it installs, or the error that
+    stops it."""
     named = job.environment.requirements
     if named == NOTHING:
         return _requiring(job, None), tree, None, None
@@ -137,22 +156,36 @@ def _with_requirements(
 
     try:
         naming = _requiring(job, file)
-        return (*environment.with_requirements(naming, tree, where, is_named=file == named, is_new=is_new), None)
+        return (
+            *environment.with_requirements(
+                naming, tree, where, is_named=file == named, is_new=is_new
+            ),
+            None,
+        )
     except JobError as error:
         refusal = environment.Unusable(file, error.problems[0])
         return (job, tree, None, error) if file == named else (job, tree, refusal, None)
 
 
 def _requiring(job: AnyJob, file: str | None) -> AnyJob:
-    return job.model_copy(update={"environment": job.environment.model_copy(update={"requirements": file})})
+    return job.model_copy(
+        update={"environment": job.environment.model_copy(update={"requirements": file})}
+    )
 
 
 def _requirements_beside(job: AnyJob, tree: Tree, where: Where) -> str | None:
-    """Return the file of the code that says what a job installs which names none: the script itself, if it has a block
-    of dependencies (PEP 723), or else `uv.lock` with its project, or else `requirements.txt`, in the top folder or else
-    beside the script. A job with an environment of its own has its packages there."""
+    """Return the file of the code that says what a job installs which names none: the script
+    itself, if it has a block of dependencies (PEP 723), or else `uv.lock` with its project, or else
+    `requirements.txt`, in the top folder or else beside the script. A job with an environment of
+    its own has its packages there."""
     own = job.environment
-    if own.image or own.conda_file or own.build or own.of(_sent_target(where).name) or job.entry_point is None:
+    if (
+        own.image
+        or own.conda_file
+        or own.build
+        or own.of(_sent_target(where).name)
+        or job.entry_point is None
+    ):
         return None
     script, names = os.path.normpath(job.entry_point), {entry.path for entry in tree.entries}
     if "\n# /// script" in f"\n{tree.read_text(script) or ''}":
@@ -160,13 +193,15 @@ def _requirements_beside(job: AnyJob, tree: Tree, where: Where) -> str | None:
     for folder in ("", script[: script.rfind("/") + 1]):
         if {f"{folder}pyproject.toml", f"{folder}uv.lock"} <= names:
             return f"{folder}uv.lock"
-        if f"{folder}requirements.txt" in names and " " not in folder:  # it could not be named in a list
+        # it could not be named in a list
+        if f"{folder}requirements.txt" in names and " " not in folder:
             return f"{folder}requirements.txt"
     return None
 
 
 def _sent_target(where: Where) -> Target:
-    """Return the target whose request the job becomes. For a local run that emulates a target, this is that target."""
+    """Return the target whose request the job becomes. For a local run that emulates a target, this
+    is that target."""
     emulated = where.settings.emulated_target
     return where.target if emulated is None else target_of(emulated)
 
@@ -174,7 +209,8 @@ def _sent_target(where: Where) -> Target:
 def _place_data(
     job: AnyJob, where: Where, place_of: PlaceOf | None
 ) -> tuple[AnyJob, tuple[Upload, ...], tuple[str, ...]]:
-    """Return the job with data on this machine replaced by locations, the uploads, and notes for the plan."""
+    """Return the job with data on this machine replaced by locations, the uploads, and notes for
+    the plan."""
     target = _sent_target(where)
     if not any(is_local_path(item.of(target.name)) for item in job.inputs.values()):
         return job, (), ()
@@ -190,8 +226,8 @@ def _place_data(
 
 
 def _code_of(job: AnyJob, here: Settings) -> tuple[AnyJob, Tree, tuple[str, ...]]:
-    """Return three things: the job, with file names changed to those in the bundle; the tree of code files on disk; and
-    notes for the plan."""
+    """Return three things: the job, with file names changed to those in the bundle; the tree of
+    code files on disk; and notes for the plan."""
     source = _source_of(job, here)
     job, beside, more = _environment_beside(job, source)
     if source.file is not None:
@@ -202,8 +238,8 @@ def _code_of(job: AnyJob, here: Settings) -> tuple[AnyJob, Tree, tuple[str, ...]
 
 
 def _conda_text(job: AnyJob, tree: Tree) -> str | None:
-    """Return the text of the conda file; None if the job names none, or if the bundle does not contain the file, which
-    compile reports. Raises JobError if the file is unreadable."""
+    """Return the text of the conda file; None if the job names none, or if the bundle does not
+    contain the file, which compile reports. Raises JobError if the file is unreadable."""
     name = job.environment.conda_file
     entry = next((entry for entry in tree.entries if entry.path == name), None)
     if entry is None:
@@ -213,13 +249,16 @@ def _conda_text(job: AnyJob, tree: Tree) -> str | None:
     except Unreadable as error:
         message, hint = f"`{name}`: {error.problem.message}", error.problem.hint
     except OSError as error:
-        message, hint = f"`{name}` cannot be read: {error.strerror}", "name a file that you may read"
+        message, hint = (
+            f"`{name}` cannot be read: {error.strerror}",
+            "name a file that you may read",
+        )
     raise JobError([Problem(("environment", "conda_file"), message, hint, code="CT054")])
 
 
 def _build_hash(job: AnyJob, tree: Tree) -> str | None:
-    """Return the hash of the content of the build folder, inside or outside of the source folder; None if the job names
-    none, or if the folder contains no Dockerfile."""
+    """Return the hash of the content of the build folder, inside or outside of the source folder;
+    None if the job names none, or if the folder contains no Dockerfile."""
     if job.environment.build is None:
         return None
     files = below(tree.entries, job.environment.build)
@@ -236,9 +275,10 @@ _NAMES_FILES = (
 
 
 def _requirements_hash(job: AnyJob, tree: Tree) -> str | None:
-    """Return the hash of the job's requirements file and the files that it includes; None if the job names no
-    requirements file, or if the bundle has no such file that can be read. Requirements with equal hashes install the
-    same packages, so if they install files of the bundle, the hash also depends on the whole bundle."""
+    """Return the hash of the job's requirements file and the files that it includes; None if the
+    job names no requirements file, or if the bundle has no such file that can be read. Requirements
+    with equal hashes install the same packages, so if they install files of the bundle, the hash
+    also depends on the whole bundle."""
     if job.environment.requirements is None:
         return None
     file = os.path.normpath(job.environment.requirements)
@@ -247,27 +287,36 @@ def _requirements_hash(job: AnyJob, tree: Tree) -> str | None:
         name = waiting.pop()
         if name not in texts:
             text = texts[name] = tree.read_text(name)
-            folder = os.path.dirname(name)  # noqa: PTH120 - names of the bundle
-            waiting += [os.path.normpath(os.path.join(folder, other)) for other in re.findall(_INCLUDES, text or "")]  # noqa: PTH118
+            # Names of the bundle.
+            folder = os.path.dirname(name)
+            waiting += [
+                os.path.normpath(os.path.join(folder, other))
+                for other in re.findall(_INCLUDES, text or "")
+            ]
     if texts[file] is None:
         return None
     parts = [f"{name}\0{text}" for name, text in sorted(texts.items())]
-    parts += [tree.identity.sha256] if any(re.search(_NAMES_FILES, text or "") for text in texts.values()) else []
+    parts += (
+        [tree.identity.sha256]
+        if any(re.search(_NAMES_FILES, text or "") for text in texts.values())
+        else []
+    )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """A job with all that its plan depends on. It is compiled once, under a placeholder instead of its run's name.
+    """A job with all that its plan depends on. It is compiled once, under a placeholder instead of
+    its run's name.
 
     Attributes:
-        work: the job, with absolute paths, and with locations instead of `run:...` inputs and of data on this machine.
-        original: the job as the user wrote it, with absolute paths.
-        context: what compile gets besides the job and the settings, for the run `NAMELESS`.
-        notes: notes from the preparation for the reader of the plan.
-        awaited: earlier runs that the job reads from and that had not ended when they were last seen.
-        uploads: data on this machine that the job reads.
-        installation: the packages that the job installs, or why it does not install those of a file beside it.
+        work: the job, with absolute paths, and with locations instead of `run:...` inputs and of
+        data on this machine. original: the job as the user wrote it, with absolute paths. context:
+        what compile gets besides the job and the settings, for the run `NAMELESS`. notes: notes
+        from the preparation for the reader of the plan. awaited: earlier runs that the job reads
+        from and that had not ended when they were last seen. uploads: data on this machine that the
+        job reads. installation: the packages that the job installs, or why it does not install
+        those of a file beside it.
     """
 
     work: AnyJob
@@ -283,7 +332,8 @@ class Ready:
     installation: Installation | Unusable | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Return what the plans of this and of similar jobs depend on besides the job, as JSON data."""
+        """Return what the plans of this and of similar jobs depend on besides the job, as JSON
+        data."""
         context = self.context
         return {
             **self.where.to_json(),
@@ -295,15 +345,19 @@ class Ready:
 
     @property
     def beside(self) -> dict[str, str | None]:
-        """The rest of this data, on which no name of a run depends: the hash of the requirements follows from the
-        bundle, and the working directory, in which the account's files are found, is this machine's."""
+        """The rest of this data, on which no name of a run depends: the hash of the requirements
+        follows from the bundle, and the working directory, in which the account's files are found,
+        is this machine's."""
         return {"requirements": self.context.requirements, "cwd": str(self.where.here.cwd)}
 
     @classmethod
     def from_json(cls, work: AnyJob, data: Mapping[str, Any], here: Settings) -> Ready:
-        """Return the job `work` with the data that `to_json` and `beside` have returned, perhaps of an earlier version.
-        The code is known by its hash alone, so nothing about the job's files can be asked."""
-        where = Where.from_json(data, here._replace(cwd=Path(data["cwd"])) if "cwd" in data else here)
+        """Return the job `work` with the data that `to_json` and `beside` have returned, perhaps of
+        an earlier version. The code is known by its hash alone, so nothing about the job's files
+        can be asked."""
+        where = Where.from_json(
+            data, here._replace(cwd=Path(data["cwd"])) if "cwd" in data else here
+        )
         bundle = Bundle(**data["bundle"])
         context = CompileContext(
             NAMELESS,
@@ -333,13 +387,14 @@ class Ready:
 
     @cached_property
     def key(self) -> str:
-        """Hash of the job's name and of the plan without its run name. Submissions with equal keys are for the same
-        job. The key stays the same when a run that the job waits for has ended."""
+        """Hash of the job's name and of the plan without its run name. Submissions with equal keys
+        are for the same job. The key stays the same when a run that the job waits for has ended."""
         return submission_key(self.draft)
 
     @property
     def labels(self) -> tuple[Label, ...]:
-        """The tags and hyperparameters, without secrets, by which the store finds runs of the job."""
+        """The tags and hyperparameters, without secrets, by which the store finds runs of the
+        job."""
         from cloudtrain.lifecycle.inputs import Secrets, signatures_in
         from cloudtrain.lifecycle.records import labels_of
 
@@ -347,51 +402,61 @@ class Ready:
         values = (*values_to_hide(self.work.view), *signatures_in(labels))
         secrets = Secrets(values, tuple(named_secrets(self.work.view)))
         return tuple(
-            label._replace(key=secrets.hidden(label.key), value=secrets.hidden(label.value)) for label in labels
+            label._replace(key=secrets.hidden(label.key), value=secrets.hidden(label.value))
+            for label in labels
         )
 
     def plan(self, counter: int, salt: str) -> Plan:
-        """Return the plan of run number `counter`, with the findings of the checks on this machine. The run's
-        name depends on `counter` and on `salt`, the store's salt."""
+        """Return the plan of run number `counter`, with the findings of the checks on this machine.
+        The run's name depends on `counter` and on `salt`, the store's salt."""
         name = run_name(self.work.name, self.key, self.where.here.submitter, salt, counter)
-        plan = (self._compile(self.context.after) if self.context.after else self.draft).renamed(name)
+        plan = (self._compile(self.context.after) if self.context.after else self.draft).renamed(
+            name
+        )
         findings = check_plan(self._subject(plan), ignore=self.ignore)
         placed = tuple(self._place(finding) for finding in findings)
         return replace(plan, findings=placed, hidden=values_to_hide(self.work.view))
 
     def hourly_price(self, plan: Plan) -> float | None:
-        """Return the list price in US dollars per hour for all instances; None if the target is free or the price is
-        unknown."""
+        """Return the list price in US dollars per hour for all instances; None if the target is
+        free or the price is unknown."""
         if not self.where.target.facts.is_paid:
             return None
         price = self._subject(plan).reading.machines.price
         return price.hourly if price is not None and price.exact else None
 
     def rate_and_limit(self) -> tuple[float | None, int | None]:
-        """Return the price in US dollars per hour for all instances, and the maximum run time in seconds. Unknown
-        values are None; both are None if the target is free."""
+        """Return the price in US dollars per hour for all instances, and the maximum run time in
+        seconds. Unknown values are None; both are None if the target is free."""
         if not self.where.target.facts.is_paid:
             return None, None
         return self.hourly_price(self.draft), self._subject(self.draft).reading.longest_run
 
     def check_online(self, plan: Plan, *, ask: bool = True, may_wait: bool = False) -> Plan:
-        """Return the plan with findings of the target about the plan and about the runs that the job reads from. With
-        `ask=False`, only the runs are checked. With `may_wait`, unfinished runs and their missing output are not
-        reported. A plan with errors is returned unchanged."""
+        """Return the plan with findings of the target about the plan and about the runs that the
+        job reads from. With `ask=False`, only the runs are checked. With `may_wait`, unfinished
+        runs and their missing output are not reported. A plan with errors is returned unchanged."""
         if plan.errors:
             return plan
         ignored = {rule_named(code).code for code in self.ignore}
         waits = self.waits_for if may_wait else ()
         unwritten = {item.path for item in self.awaited if item.ref in waits}
-        online_findings = list(self.service.check(self.work.view, self.where.settings, plan)) if ask else []
-        findings = [item for item in online_findings if item.path not in unwritten] + list(self._about_runs(waits))
+        online_findings = (
+            list(self.service.check(self.work.view, self.where.settings, plan)) if ask else []
+        )
+        findings = [item for item in online_findings if item.path not in unwritten] + list(
+            self._about_runs(waits)
+        )
         findings = [item for item in findings if item.code not in ignored]
         return plan.with_findings((*plan.findings, *(self._place(finding) for finding in findings)))
 
     @property
     def waits_for(self) -> tuple[RunRef, ...]:
-        """The earlier runs that the job reads from and that have not ended, according to the target."""
-        return tuple(ref for ref, state in self._states.items() if state is not None and not state.is_final)
+        """The earlier runs that the job reads from and that have not ended, according to the
+        target."""
+        return tuple(
+            ref for ref, state in self._states.items() if state is not None and not state.is_final
+        )
 
     @cached_property
     def _states(self) -> Mapping[RunRef, RunState | None]:
@@ -411,30 +476,42 @@ class Ready:
 
     def _compile(self, after: tuple[str, ...]) -> Plan:
         try:
-            plan = self.where.target.compile(self.work, self.where.settings, self.context._replace(after=after))
+            plan = self.where.target.compile(
+                self.work, self.where.settings, self.context._replace(after=after)
+            )
         except JobError as error:
             raise self.with_findings(error) from None
         uploads = (*plan.uploads, *self.uploads)
-        plan = replace(plan, notes=(*plan.notes, *self.notes), settings=self._settings_files, uploads=uploads)
+        plan = replace(
+            plan, notes=(*plan.notes, *self.notes), settings=self._settings_files, uploads=uploads
+        )
         return plan if self.installation is None else self.installation.add_to(plan)
 
     @property
     def _settings_files(self) -> tuple[str, ...]:
-        """The files from which the target's settings, the account's settings and the user's instance types come."""
+        """The files from which the target's settings, the account's settings and the user's
+        instance types come."""
         settings, account = self.where.settings, self.where.account
         corrections = getattr(account, "overlay", None) or ()
         corrected = (item.file for item in corrections if item.target == settings.type)
-        return tuple(dict.fromkeys((*settings.settings_files, *getattr(account, "files", ()), *corrected)))
+        return tuple(
+            dict.fromkeys((*settings.settings_files, *getattr(account, "files", ()), *corrected))
+        )
 
     def with_findings(self, error: JobError) -> JobError:
-        """Return the error with the problems in `error`, which compile raised, and the errors that the rules find, each
-        with its position in the job file."""
+        """Return the error with the problems in `error`, which compile raised, and the errors that
+        the rules find, each with its position in the job file."""
         plan = getattr(error, "plan", None)
-        subject = self._subject(plan or Plan(self.where.settings.type, NAMELESS, self.work.name, {}))
+        subject = self._subject(
+            plan or Plan(self.where.settings.type, NAMELESS, self.work.name, {})
+        )
         findings = check_plan(subject, ignore=self.ignore, portable=plan is None)
         refused = {problem.path for problem in error.problems}
-        refused.discard(())  # many settings of a target have no position, and each is a separate mistake
-        errors = [item for item in findings if item.level is Level.ERROR and item.path not in refused]
+        # many settings of a target have no position, and each is a separate mistake
+        refused.discard(())
+        errors = [
+            item for item in findings if item.level is Level.ERROR and item.path not in refused
+        ]
         problems = [Problem(item.path, item.message, item.hint, code=item.code) for item in errors]
         return _located([*error.problems, *problems], self.place_of)
 
@@ -456,15 +533,22 @@ def _located(problems: Sequence[Problem], place_of: PlaceOf | None) -> JobError:
 
 
 def place_problem(problem: Problem, place_of: PlaceOf | None) -> Problem:
-    """Return the problem with its position in the job's file, and a hint in the syntax of that file."""
-    place = place_of(problem.path) if place_of is not None and problem.path and not problem.file else None
+    """Return the problem with its position in the job's file, and a hint in the syntax of that
+    file."""
+    place = (
+        place_of(problem.path)
+        if place_of is not None and problem.path and not problem.file
+        else None
+    )
     problem = replace(problem, hint=_in_form(problem.hint, place_of))
     if place is None:
         return problem
     match = re.fullmatch(_PLACE, place)
     if match is None:
         return replace(problem, file=place)
-    return replace(problem, file=match["file"], line=int(match["line"]), column=int(match["column"]))
+    return replace(
+        problem, file=match["file"], line=int(match["line"]), column=int(match["column"])
+    )
 
 
 def _in_form(hint: str | None, place_of: PlaceOf | None) -> str | None:
@@ -479,9 +563,14 @@ def _in_form(hint: str | None, place_of: PlaceOf | None) -> str | None:
 
 
 def _included(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
-    """Yield notes for the plan about code from outside of the source folder, and about files inside that hold
-    credentials. The job's conda file and build folder, which are the keys of `beside`, are left out."""
-    secret = [item.path for item in tree.ignored if item.rule.startswith("default ") and secret_name(item.path)]
+    """Yield notes for the plan about code from outside of the source folder, and about files inside
+    that hold credentials. The job's conda file and build folder, which are the keys of `beside`,
+    are left out."""
+    secret = [
+        item.path
+        for item in tree.ignored
+        if item.rule.startswith("default ") and secret_name(item.path)
+    ]
     if secret:
         names = join_names([escape_path(path) for path in secret], _NAMED)
         yield f"files that may hold credentials are not in the bundle: {names}"
@@ -492,8 +581,9 @@ def _included(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
 
 
 def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str]:
-    """Find the paths inside the source folder that are not code: inputs, outputs and checkpoints of the job on this
-    machine, links that lead to them, and the state folder. Map each path to a description for messages.
+    """Find the paths inside the source folder that are not code: inputs, outputs and checkpoints of
+    the job on this machine, links that lead to them, and the state folder. Map each path to a
+    description for messages.
 
     A path is left out if it contains code that the job names, such as its entry point.
     """
@@ -501,7 +591,10 @@ def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str
     files = (job.entry_point, environment.requirements, environment.conda_file, environment.build)
     code = [os.path.normpath(name) for name in (*files, *(job.command or "").split()) if name]
     root = os.path.realpath(source)
-    declared = [(f"{place.name} of the job", place.address) for place in declared_places(job.view, DEFAULT_TARGET)]
+    declared = [
+        (f"{place.name} of the job", place.address)
+        for place in declared_places(job.view, DEFAULT_TARGET)
+    ]
     for name, item in job.inputs.items():
         paths = {place for target in target_names() if is_local_path(place := item.of(target))}
         declared += [(f"input `{name}` of the job", str(path)) for path in paths]
@@ -511,7 +604,11 @@ def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str
         place = os.path.realpath(address)
         # A link into the code, on the way to the data, is code.
         ends = {link: f"{os.path.realpath(link)}/" for link in links_to(address)}
-        links = (link for link, end in ends.items() if end.startswith(f"{place}/") or not end.startswith(f"{root}/"))
+        links = (
+            link
+            for link, end in ends.items()
+            if end.startswith(f"{place}/") or not end.startswith(f"{root}/")
+        )
         for each in (place, *links):
             path = os.path.relpath(each, root)
             is_code = any(f"{name}/".startswith(f"{path}/") for name in code)
@@ -521,8 +618,8 @@ def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str
 
 
 class _Source(NamedTuple):
-    """The location of the code. By default, the code is everything in `folder`. With `alone`, it is only `file` in
-    `folder`; a job without code has `alone` and no `file`."""
+    """The location of the code. By default, the code is everything in `folder`. With `alone`, it is
+    only `file` in `folder`; a job without code has `alone` and no `file`."""
 
     folder: Path
     file: str | None = None
@@ -537,28 +634,34 @@ def _source_of(job: AnyJob, settings: Settings) -> _Source:
 
         return _Source(script_path(job.source_dir.removeprefix(BUNDLED)))
     place = Path(job.source_dir)
-    if os.path.isfile(place):  # noqa: PTH113 - a Path raises where the name is too long
+    # A Path raises where the name is too long.
+    if os.path.isfile(place):
         return _Source(place.parent, place.name, alone=True)
     return _Source(place)
 
 
 def _environment_beside(job: AnyJob, source: _Source) -> tuple[AnyJob, dict[str, str], list[str]]:
-    """Find the conda file and the build folder of a job if they are outside of the code. Return the job with their
-    names in the bundle, a mapping from these names to their locations, and notes for the plan."""
+    """Find the conda file and the build folder of a job if they are outside of the code. Return the
+    job with their names in the bundle, a mapping from these names to their locations, and notes for
+    the plan."""
     changes, beside, notes = dict[str, str](), dict[str, str](), list[str]()
     for field in ("conda_file", "build"):
         path = getattr(job.environment, field)
         if path is None:
             continue
         name = os.path.normpath(path)
-        if not source.alone and not name.startswith("..") and not os.path.isabs(name):  # noqa: PTH117
+        if not source.alone and not name.startswith("..") and not os.path.isabs(name):
             continue
-        place = os.path.realpath(os.path.join(source.folder, name))  # noqa: PTH118
-        name = os.path.basename(place)  # noqa: PTH119
-        if not (os.path.isdir(place) if field == "build" else os.path.isfile(place)):  # noqa: PTH112, PTH113
+        place = os.path.realpath(os.path.join(source.folder, name))
+        name = os.path.basename(place)
+        if not (os.path.isdir(place) if field == "build" else os.path.isfile(place)):
             continue  # compile reports this with all other mistakes
         changes[field], beside[name] = name, place
         notes.append(f"`{path}` is outside of the code; its name in the bundle is `{name}`")
     if not changes:
         return job, {}, []
-    return job.model_copy(update={"environment": job.environment.model_copy(update=changes)}), beside, notes
+    return (
+        job.model_copy(update={"environment": job.environment.model_copy(update=changes)}),
+        beside,
+        notes,
+    )

@@ -1,5 +1,5 @@
-"""The record of a submission in the store: the job, its plan and the commit of its code, with every secret hidden; and
-the code that it lists."""
+"""The record of a submission in the store: the job, its plan and the commit of its code, with every
+secret hidden; and the code that it lists."""
 
 from __future__ import annotations
 
@@ -40,26 +40,30 @@ if TYPE_CHECKING:
 
 
 class JobSource(NamedTuple):
-    """A job as the user wrote it: its file and the overrides. The default is a job that was written in Python."""
+    """A job as the user wrote it: its file and the overrides. The default is a job that was written
+    in Python."""
 
     file: str | None = None
     text: str | None = None
     overrides: Sequence[str] = ()
 
     def overridden_secrets(self) -> Iterator[str]:
-        """Yield the secrets in the overrides and in the job file. The final job may lack them, because an override
-        replaced their values. If there are no overrides, yield nothing."""
+        """Yield the secrets in the overrides and in the job file. The final job may lack them,
+        because an override replaced their values. If there are no overrides, yield nothing."""
         if not self.overrides:
             return
         for override in self.overrides:
             way, _, text = override.partition("=")
             yield from secret_texts([((way.rpartition(".")[2].strip("\"'] "),), text)])
         values = [(path, text) for path, text in texts_of(self._data()) if path]
-        yield from secret_texts([item for item in values if any(isinstance(part, str) for part in item[0])])
+        yield from secret_texts(
+            [item for item in values if any(isinstance(part, str) for part in item[0])]
+        )
 
     def hidden_text(self, secrets: Secrets) -> str | None:
-        """Return the text of the job file without secrets, also in comments. None if there is no file, or if a
-        secret cannot be found in the text, for example because it is written with escapes or over several lines."""
+        """Return the text of the job file without secrets, also in comments. None if there is no
+        file, or if a secret cannot be found in the text, for example because it is written with
+        escapes or over several lines."""
         if self.text is None:
             return None
         secrets = secrets._replace(values=(*secrets.values, *_secrets_in_file(self.text)))
@@ -74,18 +78,27 @@ class JobSource(NamedTuple):
         if self.text is None:
             return None
         with suppress(Unreadable, CloudtrainError):
-            return read_document(self.text, SUFFIXES.get(Path(self.file or "").suffix.lower(), "yaml")).data
+            return read_document(
+                self.text, SUFFIXES.get(Path(self.file or "").suffix.lower(), "yaml")
+            ).data
         return None
 
 
-def keep_plan(ready: Ready, job: AnyJob | Sweep, plan: Plan, commit: Commit, source: JobSource) -> JobRecord:
-    """Return the record of the plan of a job or sweep. For a sweep, `ready` is its first trial. The trial's fields
-    and hourly price are left out, because each trial has its own record."""
+def keep_plan(
+    ready: Ready, job: AnyJob | Sweep, plan: Plan, commit: Commit, source: JobSource
+) -> JobRecord:
+    """Return the record of the plan of a job or sweep. For a sweep, `ready` is its first trial. The
+    trial's fields and hourly price are left out, because each trial has its own record."""
     fields, work, kind = fields_of(job), fields_of(ready.work), kind_of_job(job)
     settings = settings_fields(ready.where.settings)
     content = replace(plan, processes=()).to_dict()
     del content["processes"]
-    raw = {"job": fields, "prepared": {} if kind == SWEEP else work, "settings": settings, "request": plan.request}
+    raw = {
+        "job": fields,
+        "prepared": {} if kind == SWEEP else work,
+        "settings": settings,
+        "request": plan.request,
+    }
     secrets = Secrets(
         tuple(dict.fromkeys((*plan.hidden, *signatures_in(raw), *source.overridden_secrets()))),
         tuple(named_secrets(ready.work.view)),
@@ -115,7 +128,9 @@ def keep_plan(ready: Ready, job: AnyJob | Sweep, plan: Plan, commit: Commit, sou
 def shown_fields(ready: Ready, plan: Plan) -> dict[str, Any]:
     """Return a job's fields as the store keeps them, with secrets hidden."""
     fields = fields_of(ready.original)
-    return Secrets((*plan.hidden, *signatures_in(fields)), tuple(named_secrets(ready.work.view))).hidden(fields)
+    return Secrets(
+        (*plan.hidden, *signatures_in(fields)), tuple(named_secrets(ready.work.view))
+    ).hidden(fields)
 
 
 def settings_fields(target: TargetSettings) -> dict[str, Any]:
@@ -124,7 +139,8 @@ def settings_fields(target: TargetSettings) -> dict[str, Any]:
 
 
 def settings_of(record: JobRecord) -> TargetSettings | None:
-    """Return the target settings that a run was sent with; None if one of their values is hidden."""
+    """Return the target settings that a run was sent with; None if one of their values is
+    hidden."""
     if "settings" in record.hidden:
         return None
     model = target_of(record.settings["type"]).settings
@@ -132,8 +148,9 @@ def settings_of(record: JobRecord) -> TargetSettings | None:
 
 
 def _hidden_ways(raw: Mapping[str, Any], secrets: Secrets) -> Iterator[str]:
-    """Yield where `raw`, the content of a record, contains secrets. For `raw["job"]` and `raw["prepared"]`, yield the
-    path of each secret value, in the syntax of `--set`. For other keys of `raw`, such as `settings`, yield the key."""
+    """Yield where `raw`, the content of a record, contains secrets. For `raw["job"]` and
+    `raw["prepared"]`, yield the path of each secret value, in the syntax of `--set`. For other keys
+    of `raw`, such as `settings`, yield the key."""
     if not any(secrets):
         return
     for part, value in raw.items():
@@ -159,7 +176,8 @@ def _secrets_in_file(text: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class SentJob(Printable):
-    """What was sent for a run: the job, the plan, and the git commit of the code. Secrets are replaced by `***`.
+    """What was sent for a run: the job, the plan, and the git commit of the code. Secrets are
+    replaced by `***`.
 
     Attributes:
         name: the name of the run.
@@ -180,14 +198,24 @@ class SentJob(Printable):
 
     @property
     def plan(self) -> dict[str, Any]:
-        """The plan as JSON data: request, uploads, findings, and other parts except the processes."""
+        """The plan as JSON data: request, uploads, findings, and other parts except the
+        processes."""
         return dict(self.kept.plan)
 
     def to_job_file(self) -> str:
-        """Return a job file in YAML that can be submitted from any folder. Fill in the values of secrets yourself."""
-        lines = [f"The job of the run {self.name}, sent by cloudtrain {self.kept.version}", *self._source()]
-        lines += [f"fill in {way}: it looked like a secret, and is not kept" for way in self._hidden_ways()]
-        return "".join(f"# {on_one_line(' '.join(line.split()))}\n" for line in lines) + yaml_text(self.job)
+        """Return a job file in YAML that can be submitted from any folder. Fill in the values of
+        secrets yourself."""
+        lines = [
+            f"The job of the run {self.name}, sent by cloudtrain {self.kept.version}",
+            *self._source(),
+        ]
+        lines += [
+            f"fill in {way}: it looked like a secret, and is not kept"
+            for way in self._hidden_ways()
+        ]
+        return "".join(f"# {on_one_line(' '.join(line.split()))}\n" for line in lines) + yaml_text(
+            self.job
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the job, the plan and the commit as JSON data."""
@@ -201,7 +229,11 @@ class SentJob(Printable):
             "created": self.created,
             "cloudtrain": record.version,
             "job": self.job,
-            "written": {"file": record.file, "text": record.text, "overrides": list(record.overrides)},
+            "written": {
+                "file": record.file,
+                "text": record.text,
+                "overrides": list(record.overrides),
+            },
             "settings": dict(record.settings),
             "plan": self.plan,
             "git": git if has_git else None,
@@ -216,12 +248,18 @@ class SentJob(Printable):
         blocks.append(Section("Job", [Lines(yaml_text(self.job).splitlines())]))
         request = list(request_blocks(self.kept.plan["request"]))
         blocks.append(Section(f"Request (plan {self.kept.plan['sha256'][:12]})", request))
-        blocks += [Notice("notice", f"`{way}` looked like a secret, and is not kept") for way in self._hidden_ways()]
+        blocks += [
+            Notice("notice", f"`{way}` looked like a secret, and is not kept")
+            for way in self._hidden_ways()
+        ]
         return Document(blocks)
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
         record = self.kept
-        yield "submitted", datetime.fromtimestamp(self.created).astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
+        yield (
+            "submitted",
+            datetime.fromtimestamp(self.created).astimezone().strftime("%Y-%m-%d %H:%M:%S %z"),
+        )
         yield "cloudtrain", record.version
         yield "job file", record.file or "none: the job was written in Python"
         if record.overrides:
@@ -229,11 +267,18 @@ class SentJob(Printable):
         if record.rerun_of:
             yield "repeats" if record.kind != SWEEP else "continues", record.rerun_of
         settings = {key: value for key, value in record.settings.items() if key != "type"}
-        yield "target", self.ref.target + (f", with {json.dumps(settings, ensure_ascii=False)}" if settings else "")
+        yield (
+            "target",
+            self.ref.target
+            + (f", with {json.dumps(settings, ensure_ascii=False)}" if settings else ""),
+        )
         yield "source", "\n".join(self._source()) or "in no git repository"
         size = sum(not file.path.startswith(RUNTIME) for file in record.files)
         runtime = " and cloudtrain's runtime" if size < len(record.files) else ""
-        yield "code", f"{size:,} {'file' if size == 1 else 'files'}{runtime}, bundle {record.bundle}"
+        yield (
+            "code",
+            f"{size:,} {'file' if size == 1 else 'files'}{runtime}, bundle {record.bundle}",
+        )
 
     def _source(self) -> Iterator[str]:
         record = self.kept
@@ -249,21 +294,27 @@ class SentJob(Printable):
             yield "git did not report whether the code differs from this commit"
 
     def _hidden_ways(self) -> list[str]:
-        names = {"settings": "a value of the target's settings", "request": "a value of the request"}
+        names = {
+            "settings": "a value of the target's settings",
+            "request": "a value of the request",
+        }
         ways = [way for way in self.kept.hidden if way not in names]
         return ways or [names[way] for way in self.kept.hidden]
 
 
-# The code of a run, which its record lists: to send it again, to compare it, and to write it into a folder.
+# The code of a run, which its record lists: to send it again, to compare it, and to write it into a
+# folder.
 
 RUNTIME = "cloudtrain/"
 """Prefix of cloudtrain's own files, which are added to every bundle."""
 
 
 @contextmanager
-def code_of(record: JobRecord, ref: RunRef, service: Service, *, only: Iterable[str] | None = None) -> Iterator[Tree]:
-    """Yield one tree with the files of a run's code, each with its original content. If `only` is given, the tree holds
-    only the files at those paths.
+def code_of(
+    record: JobRecord, ref: RunRef, service: Service, *, only: Iterable[str] | None = None
+) -> Iterator[Tree]:
+    """Yield one tree with the files of a run's code, each with its original content. If `only` is
+    given, the tree holds only the files at those paths.
 
     Raises:
         TargetError: a file was deleted or changed (CT972), or the target does not answer.
@@ -272,23 +323,40 @@ def code_of(record: JobRecord, ref: RunRef, service: Service, *, only: Iterable[
     entries = [Entry(*file) for file in record.files if paths is None or file.path in paths]
     with tempfile.TemporaryDirectory(prefix="cloudtrain-") as scratch:
         places = _places(entries, service.code(ref, code_upload(record, ref), Path(scratch)))
-        missing = [entry.path for entry in entries if entry.target is None and entry.path not in places]
+        missing = [
+            entry.path for entry in entries if entry.target is None and entry.path not in places
+        ]
         if missing:
-            raise gone(ref, f"`{missing[0]}`" + (f" and {len(missing) - 1} more files" if missing[1:] else ""))
+            raise gone(
+                ref,
+                f"`{missing[0]}`" + (f" and {len(missing) - 1} more files" if missing[1:] else ""),
+            )
         size = sum(entry.size for entry in entries)
-        yield Tree(Path(scratch), tuple(entries), (), Bundle(content_hash(entries), size, len(entries)), {}, places)
+        yield Tree(
+            Path(scratch),
+            tuple(entries),
+            (),
+            Bundle(content_hash(entries), size, len(entries)),
+            {},
+            places,
+        )
 
 
 def code_upload(record: JobRecord, ref: RunRef) -> Upload:
     """Return the upload that holds the code of a run."""
     uploads = [Upload(**item) for item in record.plan["uploads"] if item["sha256"] == record.bundle]
     if not uploads:
-        raise TargetError(f"`{ref.name}` was submitted without code", hint="its code is in the image", code="CT972")
+        raise TargetError(
+            f"`{ref.name}` was submitted without code",
+            hint="its code is in the image",
+            code="CT972",
+        )
     return next((item for item in uploads if item.kind == "code"), uploads[0])
 
 
 def gone(ref: RunRef, what: str) -> TargetError:
-    """Return the error for code that no longer exists. `what` names the missing file or the cause."""
+    """Return the error for code that no longer exists. `what` names the missing file or the
+    cause."""
     return TargetError(
         f"the code of `{ref.name}` is gone: {what}",
         hint="submit the job from its source folder; `cloudtrain show` names its commit",
@@ -297,7 +365,8 @@ def gone(ref: RunRef, what: str) -> TargetError:
 
 
 class SameCode:
-    """The bundle of one run, used for another run. The code is fetched only if the target no longer has the bundle."""
+    """The bundle of one run, used for another run. The code is fetched only if the target no longer
+    has the bundle."""
 
     def __init__(self, record: JobRecord, ref: RunRef, service: Service) -> None:
         self.sha256 = record.bundle
@@ -314,8 +383,8 @@ class SameCode:
 
 
 def write_code(tree: Tree, destination: Path) -> list[str]:
-    """Write the user's files of a code tree into a folder, which must be empty or not exist. Return the paths of the
-    files. After an error, the folder contains none of the files."""
+    """Write the user's files of a code tree into a folder, which must be empty or not exist. Return
+    the paths of the files. After an error, the folder contains none of the files."""
     from cloudtrain.code.unpack import unpack
 
     own = tuple(entry for entry in tree.entries if not entry.path.startswith(RUNTIME))
@@ -323,18 +392,23 @@ def write_code(tree: Tree, destination: Path) -> list[str]:
         archive = Path(folder, "code.tar.gz")
         part = Tree(tree.root, own, (), Bundle(content_hash(own), 0, len(own)), {}, tree.included)
         part.write(archive)
-        unpack(archive, Path(os.path.abspath(destination)), part.sha256)  # noqa: PTH100 - `..` may lead out of a link
+        # `..` may lead out of a link.
+        unpack(archive, Path(os.path.abspath(destination)), part.sha256)
     return [entry.path for entry in own]
 
 
 def _places(entries: Iterable[Entry], folders: Iterator[Path]) -> dict[str, str]:
-    """Map the path of each file to a location at which the file still has its original content. Searches the folders
-    one after the other until all files are found. Files without such a location are left out."""
+    """Map the path of each file to a location at which the file still has its original content.
+    Searches the folders one after the other until all files are found. Files without such a
+    location are left out."""
     left, places = [entry for entry in entries if entry.target is None], dict[str, str]()
     while left and (folder := next(folders, None)) is not None:
         there = {entry: f"{folder}/{entry.path}" for entry in left}
-        there = {entry: place for entry, place in there.items() if os.path.isfile(place)}  # noqa: PTH113 - a pipe blocks
-        digests = hash_files([*there.values()], [entry.size for entry in there], [None] * len(there))
+        # A pipe blocks.
+        there = {entry: place for entry, place in there.items() if os.path.isfile(place)}
+        digests = hash_files(
+            [*there.values()], [entry.size for entry in there], [None] * len(there)
+        )
         for (entry, place), digest in zip(there.items(), digests, strict=True):
             if isinstance(digest, Digest) and digest.sha256 == entry.sha256:
                 places[entry.path] = place

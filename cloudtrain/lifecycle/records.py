@@ -1,8 +1,10 @@
-"""The identity of a store. It is part of every run's name, so that two stores never give one name to two runs.
+"""The identity of a store. It is part of every run's name, so that two stores never give one name
+to two runs.
 
-A store contains a `salt`, which is created together with the store, and the location where the store was created or
-last written. A store at another location was copied or moved. It counts as a different store and gets a new salt. The
-salt is deterministic, so that a dry run, which writes nothing, can compute the salt that a submit would use.
+A store contains a `salt`, which is created together with the store, and the location where the
+store was created or last written. A store at another location was copied or moved. It counts as a
+different store and gets a new salt. The salt is deterministic, so that a dry run, which writes
+nothing, can compute the salt that a submit would use.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ if TYPE_CHECKING:
 def salt_of_new_store(folder: Path) -> str:
     """Return the salt that a new store in `folder` would get now.
 
-    The salt is a hash of the host name, the id of the current boot, the path, and the device and inode of the nearest
-    existing folder. Two containers made from one image therefore get different salts.
+    The salt is a hash of the host name, the id of the current boot, the path, and the device and
+    inode of the nearest existing folder. Two containers made from one image therefore get different
+    salts.
     """
     nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
     status = nearest.stat()
@@ -44,8 +47,8 @@ def salt_of_moved_store(salt: str, location: str) -> str:
 
 
 def location_in(folder: Path) -> str:
-    """Return the location of the store in `folder`, as a hash of host, path and inode; empty if there is no store. A
-    copy has another location. A reboot does not change the location."""
+    """Return the location of the store in `folder`, as a hash of host, path and inode; empty if
+    there is no store. A copy has another location. A reboot does not change the location."""
     file = folder / STORE_FILE
     try:
         return _hash(os.uname().nodename, os.path.realpath(file), str(file.stat().st_ino))
@@ -61,8 +64,9 @@ HINT = "set CLOUDTRAIN_STATE_DIR to a folder of yours"
 
 
 def has_store(folder: Path) -> bool:
-    """Return whether the folder contains a run store, without SQLite: on a machine without a store, a plan needs no
-    more than this check. Removes other users' access to the folder if they have any."""
+    """Return whether the folder contains a run store, without SQLite: on a machine without a store,
+    a plan needs no more than this check. Removes other users' access to the folder if they have
+    any."""
     file = folder / STORE_FILE
     try:
         if folder.is_dir():
@@ -70,7 +74,9 @@ def has_store(folder: Path) -> bool:
         if file.exists() and not file.is_file():
             raise StoreError(f"the run store `{file}` is not a file", hint=HINT, code="CT961")
         if folder.exists() and not folder.is_dir():
-            raise StoreError(f"the state folder `{folder}` is not a folder", hint=HINT, code="CT961")
+            raise StoreError(
+                f"the state folder `{folder}` is not a folder", hint=HINT, code="CT961"
+            )
         return file.exists()
     except OSError as error:
         raise unusable(folder, error) from error
@@ -78,11 +84,13 @@ def has_store(folder: Path) -> bool:
 
 def unusable(folder: Path, error: Exception) -> StoreError:
     """Return the error for a run store that cannot be opened."""
-    return StoreError(f"the run store in `{folder}` cannot be opened: {error}", hint=HINT, code="CT961")
+    return StoreError(
+        f"the run store in `{folder}` cannot be opened: {error}", hint=HINT, code="CT961"
+    )
 
 
-# The data that the store keeps of each submission, so that its run can be shown, compared and run again. The data
-# contains no secrets. The database table `runs` holds the run's name and status.
+# The data that the store keeps of each submission, so that its run can be shown, compared and run
+# again. The data contains no secrets. The database table `runs` holds the run's name and status.
 
 
 class KeptFile(NamedTuple):
@@ -113,22 +121,18 @@ class JobRecord(NamedTuple):
     """The data of one submission. All secrets are hidden.
 
     Attributes:
-        version: cloudtrain's version.
-        job: the job's fields, with absolute paths.
-        prepared: the job as it was compiled, with `run:...` inputs replaced by locations. None if equal to `job`.
-        kind: the kind of the job, `training` or `processing`.
-        file: the path of the job's file; None for a job that was written in Python.
-        text: the text of that file; None if there is no file, or if a secret in it could not be hidden.
-        overrides: the values of `--set` and similar options, in order.
-        settings: the target's settings, including `type`.
-        plan: the plan's data, without its processes.
-        bundle: the hash of the code.
-        files: the files of the code.
-        commit, branch, dirty, difference: the fields of `system.git.Commit` for the folder of the code.
-        hidden: the paths of the job's fields that hold secrets.
-        hourly: the price in US dollars per hour for all instances; None if unknown.
-        rerun_of: the earlier run that this run repeats.
-        trial: for a sweep, the price in US dollars per hour of a trial's instances, and a trial's maximum run time in
+        version: cloudtrain's version. job: the job's fields, with absolute paths. prepared: the job
+        as it was compiled, with `run:...` inputs replaced by locations. None if equal to `job`.
+        kind: the kind of the job, `training` or `processing`. file: the path of the job's file;
+        None for a job that was written in Python. text: the text of that file; None if there is no
+        file, or if a secret in it could not be hidden. overrides: the values of `--set` and similar
+        options, in order. settings: the target's settings, including `type`. plan: the plan's data,
+        without its processes. bundle: the hash of the code. files: the files of the code. commit,
+        branch, dirty, difference: the fields of `system.git.Commit` for the folder of the code.
+        hidden: the paths of the job's fields that hold secrets. hourly: the price in US dollars per
+        hour for all instances; None if unknown. rerun_of: the earlier run that this run repeats.
+        trial: for a sweep, the price in US dollars per hour of a trial's instances, and a trial's
+        maximum run time in
             seconds.
     """
 
@@ -165,7 +169,8 @@ class Label(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """A comparison with a label: `learning_rate<0.01`. Two numbers are compared as numbers, other values as text."""
+    """A comparison with a label: `learning_rate<0.01`. Two numbers are compared as numbers, other
+    values as text."""
 
     kind: str
     key: str
@@ -174,7 +179,8 @@ class Condition(NamedTuple):
 
     @property
     def sql(self) -> str:
-        """The SQL condition on a row of the table `labels`, with a placeholder for each of `values`."""
+        """The SQL condition on a row of the table `labels`, with a placeholder for each of
+        `values`."""
         left = "value" if self._number is None else "number(value)"
         return f"kind = ? AND key = ? AND {left} {self.operator} ?"
 
@@ -188,7 +194,9 @@ class Condition(NamedTuple):
         return None if self.kind == "tag" else number(self.value)
 
 
-_CONDITION = r"\s*(?P<key>[^\s<>=!]+)\s*(?P<operator><=|>=|!=|==|=|<|>)\s*(?P<value>(?![<>=!]).*?)\s*"
+_CONDITION = (
+    r"\s*(?P<key>[^\s<>=!]+)\s*(?P<operator><=|>=|!=|==|=|<|>)\s*(?P<value>(?![<>=!]).*?)\s*"
+)
 """A comparison. A value that begins with another operator, as in `lr>>0.1`, is a mistake."""
 
 
@@ -211,8 +219,8 @@ def number(text: object) -> float | None:
 
 
 def amount(value: object) -> float | None:
-    """Return a time, a duration or a price from the database, which holds a value of any type in any column; None if
-    the value is not one. Dates end with the year 9999."""
+    """Return a time, a duration or a price from the database, which holds a value of any type in
+    any column; None if the value is not one. Dates end with the year 9999."""
     return value if isinstance(value, int | float) and 0 <= value < 253_402_300_800 else None
 
 
@@ -225,10 +233,9 @@ class Origin(NamedTuple):
     """The origin of a job's submission.
 
     Attributes:
-        folder: the working directory.
-        project: the folder of the job's file; empty for a job that was written in Python.
-        terminal: identifies the login session, such as a terminal or a notebook's kernel; empty without a session.
-        labels: the job's tags and hyperparameters.
+        folder: the working directory. project: the folder of the job's file; empty for a job that
+        was written in Python. terminal: identifies the login session, such as a terminal or a
+        notebook's kernel; empty without a session. labels: the job's tags and hyperparameters.
     """
 
     folder: str = ""
@@ -241,14 +248,17 @@ NOWHERE = Origin()
 """The origin of a run if it is unknown."""
 
 
-def origin_here(folder: Path, *, project: Path | None = None, labels: Iterable[Label] = ()) -> Origin:
+def origin_here(
+    folder: Path, *, project: Path | None = None, labels: Iterable[Label] = ()
+) -> Origin:
     """Return the origin of a job that this process submits from `folder`."""
     project_path = "" if project is None else os.path.realpath(project)
     return Origin(os.path.realpath(folder), project_path, terminal(), tuple(labels))
 
 
 def labels_of(job: AnyJob) -> tuple[Label, ...]:
-    """Return the tags, hyperparameters and arguments as labels, by which `ps --tag` and `ps --where` select runs."""
+    """Return the tags, hyperparameters and arguments as labels, by which `ps --tag` and `ps
+    --where` select runs."""
     hyperparameters = (read_hyperparameters(job.view.arguments) or {}) | job.hyperparameters
     return (
         *(Label("tag", key, value) for key, value in job.tags.items()),
@@ -260,16 +270,23 @@ def labels_of(job: AnyJob) -> tuple[Label, ...]:
 
 
 def terminal() -> str:
-    """Return a name for this process's session that is unique since the machine's last boot; empty without a session.
+    """Return a name for this process's session that is unique since the machine's last boot; empty
+    without a session.
 
-    On Linux the name includes the start time of the session's first process; elsewhere it is only the session's number.
+    On Linux the name includes the start time of the session's first process; elsewhere it is only
+    the session's number.
     """
     try:
         session = os.getsid(0)
     except OSError:
         return ""
     try:
-        start_time = Path(f"/proc/{session}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[19]
+        start_time = (
+            Path(f"/proc/{session}/stat")
+            .read_text("utf-8", "replace")
+            .rpartition(")")[2]
+            .split()[19]
+        )
     except (OSError, IndexError):
         start_time = ""
     return f"{boot_id()}:{session}:{start_time}"

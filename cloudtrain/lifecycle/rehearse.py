@@ -1,11 +1,12 @@
-"""Rehearsal of a preemption on this machine. It tests whether the training survives a spot interruption before you pay
-for one.
+"""Rehearsal of a preemption on this machine. It tests whether the training survives a spot
+interruption before you pay for one.
 
 A rehearsal consists of three runs:
 
-whole         the job runs without interruption; a run that has already succeeded can be used instead
-interrupted   the same job gets SIGTERM at a chosen step, as in a spot interruption, and SIGKILL after the grace period
-resumed       the same job runs again, with only the checkpoint folder of the interrupted run
+whole         the job runs without interruption; a run that has already succeeded can be used
+instead interrupted   the same job gets SIGTERM at a chosen step, as in a spot interruption, and
+SIGKILL after the grace period resumed       the same job runs again, with only the checkpoint
+folder of the interrupted run
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ if TYPE_CHECKING:
     from cloudtrain.job.training import TrainingJob
 
 
-# Make the runs of a rehearsal from one launch specification. All runs have the same processes and code, but their own
-# names.
+# Make the runs of a rehearsal from one launch specification. All runs have the same processes and
+# code, but their own names.
 #
-# A run's folder has the run's name, so replacing the name everywhere in a specification gives the specification of
-# another run. Locations outside the run's folder (a job's `checkpoint.local`, outputs that are kept elsewhere) are
-# moved into the folder, so a rehearsal neither reads earlier checkpoints nor changes results.
+# A run's folder has the run's name, so replacing the name everywhere in a specification gives the
+# specification of another run. Locations outside the run's folder (a job's `checkpoint.local`,
+# outputs that are kept elsewhere) are moved into the folder, so a rehearsal neither reads earlier
+# checkpoints nor changes results.
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,17 @@ class Original:
     ref: RunRef
     """The target and host of the run. Repetitions run there too."""
 
-    def repeat(self, name: str, *, checkpoint_of: str | None = None, hold_at: int | None = None) -> LaunchSpecification:
-        """Return the original's specification for a run called `name`. `checkpoint_of` names the run whose checkpoints
-        the repetition uses; default: its own. `hold_at` is the step at which the repetition waits for SIGTERM."""
+    def repeat(
+        self, name: str, *, checkpoint_of: str | None = None, hold_at: int | None = None
+    ) -> LaunchSpecification:
+        """Return the original's specification for a run called `name`. `checkpoint_of` names the
+        run whose checkpoints the repetition uses; default: its own. `hold_at` is the step at which
+        the repetition waits for SIGTERM."""
         homes = self._homes(name, checkpoint_of or name)
         paths = "|".join(map(re.escape, homes))
-        places_or_name = re.compile(rf"(?<![\w./-])(?:{paths})(?![\w.-])|{re.escape(self.spec.name)}(?!\d)")
+        places_or_name = re.compile(
+            rf"(?<![\w./-])(?:{paths})(?![\w.-])|{re.escape(self.spec.name)}(?!\d)"
+        )
 
         def moved(text: str) -> str:
             return places_or_name.sub(lambda match: homes.get(match[0], name), text)
@@ -68,26 +75,32 @@ class Original:
         if hold_at is None:
             return spec
         variables = {HOLD_AT_STEP: str(hold_at)}
-        return replace(spec, processes=tuple(replace(each, env=each.env | variables) for each in spec.processes))
+        return replace(
+            spec,
+            processes=tuple(replace(each, env=each.env | variables) for each in spec.processes),
+        )
 
     def _homes(self, name: str, checkpoint_of: str) -> dict[str, str]:
-        """Return a map from the original's locations to those of its repetition. Checkpoints move to the folder of the
-        run `checkpoint_of`. Outputs outside the original's folder move to the folder of the run `name`."""
+        """Return a map from the original's locations to those of its repetition. Checkpoints move
+        to the folder of the run `checkpoint_of`. Outputs outside the original's folder move to the
+        folder of the run `name`."""
         run_dir = self.spec.run_dir
         links = {link.path: link.target for link in self.spec.links or ()}
         homes = {}
         for what, folders in self.spec.downloads().items():
             owner = checkpoint_of if what == "checkpoint" else name
             for folder in (links.get(str(path), str(path)) for path in folders):
-                below = folder.removeprefix(f"{run_dir}/") if folder.startswith(f"{run_dir}/") else what
+                below = (
+                    folder.removeprefix(f"{run_dir}/") if folder.startswith(f"{run_dir}/") else what
+                )
                 if what == "checkpoint" or below == what:
                     homes[folder] = f"{run_dir.removesuffix(self.spec.name)}{owner}/{below}"
         return homes
 
 
 def send(original: Original, settings: Settings, make: Callable[[str], LaunchSpecification]) -> Run:
-    """Choose a name for a new run, and submit the specification that `make` returns for this name. `cloudtrain ps`
-    lists the run like any other run."""
+    """Choose a name for a new run, and submit the specification that `make` returns for this name.
+    `cloudtrain ps` lists the run like any other run."""
 
     def plan(name: str) -> Plan:
         spec = make(name)
@@ -102,13 +115,15 @@ def send(original: Original, settings: Settings, make: Callable[[str], LaunchSpe
             outputs=local_outputs(spec),
         )
 
-    sending = repeat(plan, original.job_name, service_of(DEFAULT_TARGET, settings), _NoBundle(), settings)
+    sending = repeat(
+        plan, original.job_name, service_of(DEFAULT_TARGET, settings), _NoBundle(), settings
+    )
     return Run(submit(sending, settings).record, settings)
 
 
 class _NoBundle:
-    """A placeholder for the bundle of a repeated run. Nothing is uploaded, because the original's code archive is
-    reused. `write` is called only if that archive no longer exists."""
+    """A placeholder for the bundle of a repeated run. Nothing is uploaded, because the original's
+    code archive is reused. `write` is called only if that archive no longer exists."""
 
     sha256 = ""
 
@@ -128,7 +143,10 @@ Curve = Mapping[int, Mapping[str, float]]
 TOLERANCE = 1e-5
 
 _AT_THE_FIRST_STEP = (
-    "data order: which samples a step sees must follow from the step, or its position must be saved",
+    (
+        "data order: which samples a step sees must follow from the step, or its position must be "
+        "saved"
+    ),
     "random numbers: seed dropout and augmentation from the step, or save the generators' states",
     "weights: are all of them saved, and loaded before the first step?",
 )
@@ -136,16 +154,22 @@ _AFTER_IT = (
     "optimizer state: save and load `optimizer.state_dict()`",
     "learning-rate schedule: set the rate from the step, or save the scheduler's state",
 )
-"""Likely causes of a difference. The loss of the first step after a resumption depends on the loaded weights and the
-drawn samples. The optimizer and its rate affect only the later steps."""
+"""Likely causes of a difference. The loss of the first step after a resumption depends on the
+loaded weights and the drawn samples. The optimizer and its rate affect only the later steps."""
 
-_NOTHING_SAVED = "checkpoints: none was saved, or none was found in the checkpoint folder of the run"
-_NOT_FOUND = "checkpoints: the script said that it saved, but not where the next run looks (`runtime.checkpoint_dir()`)"
+_NOTHING_SAVED = (
+    "checkpoints: none was saved, or none was found in the checkpoint folder of the run"
+)
+_NOT_FOUND = (
+    "checkpoints: the script said that it saved, but not where the next run looks "
+    "(`runtime.checkpoint_dir()`)"
+)
 
 
 class Verdict(NamedTuple):
-    """The result of a rehearsal. `kind` is `same` if the training survived, otherwise a name for the problem, such as
-    `skipped`. `words` is the result in one line; `look_at` lists possible causes, the most likely first."""
+    """The result of a rehearsal. `kind` is `same` if the training survived, otherwise a name for
+    the problem, such as `skipped`. `words` is the result in one line; `look_at` lists possible
+    causes, the most likely first."""
 
     kind: str
     words: str
@@ -158,7 +182,8 @@ class Verdict(NamedTuple):
 
 
 class CurveDifference(NamedTuple):
-    """A metric of one step with its values in the uninterrupted run (`whole`) and in another run (`found`)."""
+    """A metric of one step with its values in the uninterrupted run (`whole`) and in another run
+    (`found`)."""
 
     step: int
     metric: str
@@ -168,8 +193,8 @@ class CurveDifference(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The curves of the three runs: for each run, the reported metrics by step. `saved_at` is the step at which the
-    script saved, by its own report; None without a report."""
+    """The curves of the three runs: for each run, the reported metrics by step. `saved_at` is the
+    step at which the script saved, by its own report; None without a report."""
 
     whole: Curve
     interrupted: Curve
@@ -180,7 +205,8 @@ class Comparison:
 
     @property
     def joined(self) -> Curve:
-        """The curve of the interrupted run, continued and overridden by the curve of the resumed run."""
+        """The curve of the interrupted run, continued and overridden by the curve of the resumed
+        run."""
         return {**self.interrupted, **self.resumed}
 
     @property
@@ -195,12 +221,14 @@ class Comparison:
 
     @property
     def repeated(self) -> int:
-        """The number of steps that both the interrupted and the resumed run computed, according to their reports."""
+        """The number of steps that both the interrupted and the resumed run computed, according to
+        their reports."""
         return 0 if self.resumed_at is None else max(0, self.stopped_at - self.resumed_at + 1)
 
     @property
     def compared(self) -> int:
-        """The number of compared values: those reported for the same step with and without the interruption."""
+        """The number of compared values: those reported for the same step with and without the
+        interruption."""
         return len(_pairs(self.whole, self.joined, self.metrics))
 
     @property
@@ -210,8 +238,8 @@ class Comparison:
         return max((_distance(pair.whole, pair.found) for pair in pairs), default=0.0)
 
     def first_difference(self, curve: Curve) -> CurveDifference | None:
-        """Return the first value of `curve` that differs from the uninterrupted run by more than the tolerance; None
-        without a difference. The tolerance is relative for values above 1."""
+        """Return the first value of `curve` that differs from the uninterrupted run by more than
+        the tolerance; None without a difference. The tolerance is relative for values above 1."""
         for pair in _pairs(self.whole, curve, self.metrics):
             size = abs(pair.whole) if isfinite(pair.whole) else 1.0
             is_close = _distance(pair.whole, pair.found) <= self.tolerance * max(1.0, size)
@@ -220,40 +248,72 @@ class Comparison:
         return None
 
     def verdict(self) -> Verdict:
-        """Return the verdict. The checks run in a fixed order, and the first failed check decides."""
-        for question in (self._does_not_repeat, self._saved_nothing, self._went_too_far, self._left_out_steps):
+        """Return the verdict. The checks run in a fixed order, and the first failed check
+        decides."""
+        for question in (
+            self._does_not_repeat,
+            self._saved_nothing,
+            self._went_too_far,
+            self._left_out_steps,
+        ):
             if (verdict := question()) is not None:
                 return verdict
         if (difference := self.first_difference(self.joined)) is not None:
             return Verdict("differs", _words(difference), self._suspects(difference.step))
         if not self.largest_difference:
-            return Verdict("same", f"all {self.compared} values are exactly those of the run without interruption")
-        largest = f"differ by at most {self.largest_difference:.2g}, within the tolerance of {self.tolerance:g}"
+            return Verdict(
+                "same",
+                f"all {self.compared} values are exactly those of the run without interruption",
+            )
+        largest = (
+            f"differ by at most {self.largest_difference:.2g}, within the tolerance of "
+            f"{self.tolerance:g}"
+        )
         return Verdict("same", f"the {self.compared} values {largest}")
 
     def _does_not_repeat(self) -> Verdict | None:
         if not self.interrupted:
-            words = "the interrupted run reported nothing, and the same job without an interruption did"
-            return Verdict("unrepeatable", words, ("reports: every run of the job must report its losses",))
+            words = (
+                "the interrupted run reported nothing, and the same job without an interruption did"
+            )
+            return Verdict(
+                "unrepeatable", words, ("reports: every run of the job must report its losses",)
+            )
         difference = self.first_difference(self.interrupted)
         if difference is None:
             return None
         words = f"two runs differ before the interruption already: {_words(difference)}"
-        return Verdict("unrepeatable", words, ("seed: the script must repeat before its interruptions can be judged",))
+        return Verdict(
+            "unrepeatable",
+            words,
+            ("seed: the script must repeat before its interruptions can be judged",),
+        )
 
     def _saved_nothing(self) -> Verdict | None:
         first = min(self.whole)
         if self.resumed_at is None or self.resumed_at > first or self.stopped_at <= first:
             return None
-        words = f"the resumed run began again at step {self.resumed_at}, so an interruption costs all that was done"
-        return Verdict("started_over", words, (_NOTHING_SAVED if self.saved_at is None else _NOT_FOUND,))
+        words = (
+            f"the resumed run began again at step {self.resumed_at}, so an interruption "
+            "costs all that was done"
+        )
+        return Verdict(
+            "started_over", words, (_NOTHING_SAVED if self.saved_at is None else _NOT_FOUND,)
+        )
 
     def _went_too_far(self) -> Verdict | None:
         last, end = max(self.whole), max(self.resumed, default=0)
         if end <= last:
             return None
-        words = f"the resumed run went on to step {end}, and without interruption the training ends at {last}"
-        return Verdict("overrun", words, ("the end: count steps from the start of the training, not of the process",))
+        words = (
+            f"the resumed run went on to step {end}, and without interruption the training "
+            f"ends at {last}"
+        )
+        return Verdict(
+            "overrun",
+            words,
+            ("the end: count steps from the start of the training, not of the process",),
+        )
 
     def _left_out_steps(self) -> Verdict | None:
         due = [step for step in self.whole if step > self.stopped_at]
@@ -261,25 +321,38 @@ class Comparison:
         if not missing:
             return None
         if len(missing) == len(due) and self.resumed:
-            words = f"after the interruption no loss is reported at a step of the whole run ({due[0]}, ...)"
+            words = (
+                "after the interruption no loss is reported at a step of the whole run "
+                f"({due[0]}, ...)"
+            )
             advice = "reports: report when `step % n == 0`, with the step of the training"
             return Verdict("incomparable", words, (advice,))
         words = f"{len(missing)} reported steps are missing, the first is {missing[0]}"
-        return Verdict("skipped", words, ("position: the resumed run must go on with the step after the saved one",))
+        return Verdict(
+            "skipped",
+            words,
+            ("position: the resumed run must go on with the step after the saved one",),
+        )
 
     def _suspects(self, step: int) -> tuple[str, ...]:
-        """Return the possible causes of a difference that begins at `step`. At the first resumed step, these are causes
-        such as the data order; at a later step, causes such as the optimizer state. If the steps around the resumption
-        were not reported, return all of these causes."""
+        """Return the possible causes of a difference that begins at `step`. At the first resumed
+        step, these are causes such as the data order; at a later step, causes such as the optimizer
+        state. If the steps around the resumption were not reported, return all of these causes."""
         first = self.resumed_at
-        if first is None or first not in self.whole or first - 1 not in {*self.whole, self.saved_at}:
+        if (
+            first is None
+            or first not in self.whole
+            or first - 1 not in {*self.whole, self.saved_at}
+        ):
             return (*_AT_THE_FIRST_STEP, *_AFTER_IT)
         return _AT_THE_FIRST_STEP if step == first else _AFTER_IT
 
 
-def curve_of(reports: Iterable[Mapping[str, float]], metrics: Sequence[str]) -> dict[int, dict[str, float]]:
-    """Return a curve, which maps each step to its metrics. Reports without a step or without any of the metrics are
-    skipped. The last report of a step counts."""
+def curve_of(
+    reports: Iterable[Mapping[str, float]], metrics: Sequence[str]
+) -> dict[int, dict[str, float]]:
+    """Return a curve, which maps each step to its metrics. Reports without a step or without any of
+    the metrics are skipped. The last report of a step counts."""
     curve: dict[int, dict[str, float]] = {}
     for report in reports:
         values = {name: report[name] for name in metrics if name in report}
@@ -304,8 +377,8 @@ def _pairs(whole: Curve, other: Curve, metrics: Sequence[str]) -> list[CurveDiff
 
 
 def _distance(one: float, other: float) -> float:
-    """Return the absolute difference of two values: zero if both are equal or both are NaN, infinite if only one is
-    NaN."""
+    """Return the absolute difference of two values: zero if both are equal or both are NaN,
+    infinite if only one is NaN."""
     if one == other or (isnan(one) and isnan(other)):
         return 0.0
     return abs(one - other) if isfinite(one) and isfinite(other) else inf
@@ -321,11 +394,12 @@ def _words(difference: CurveDifference) -> str:
 _LONGEST_NAME = 40
 
 OnStage = Callable[[str, Run, int | None], None]
-"""Receives each run as it starts (`whole`, `interrupted`, `resumed`), and the step at which the run will be stopped."""
+"""Receives each run as it starts (`whole`, `interrupted`, `resumed`), and the step at which the run
+will be stopped."""
 
 Left = Literal["saved", "exited", "killed"]
-"""The effect of SIGTERM: the runtime reported a save (`saved`), the run ended silently (`exited`), or it had to be
-killed."""
+"""The effect of SIGTERM: the runtime reported a save (`saved`), the run ended silently (`exited`),
+or it had to be killed."""
 
 
 @dataclass(frozen=True)
@@ -362,19 +436,28 @@ class Rehearsal:
             "repeated_steps": comparison.repeated,
             "left": self.left,
             "seconds_to_leave": round(self.seconds_to_leave, 3),
-            "runs": {name: getattr(self, name).name for name in ("whole", "interrupted", "resumed")},
+            "runs": {
+                name: getattr(self, name).name for name in ("whole", "interrupted", "resumed")
+            },
         }
 
 
-def run_whole(job: TrainingJob, submit: Callable[[TrainingJob], Run], *, on_stage: OnStage = lambda *_: None) -> Run:
-    """Submit the job as the first run of a rehearsal, and wait for it. The run has the rehearsal's job name, starts
-    without a checkpoint, and keeps its outputs in its own folder."""
+def run_whole(
+    job: TrainingJob, submit: Callable[[TrainingJob], Run], *, on_stage: OnStage = lambda *_: None
+) -> Run:
+    """Submit the job as the first run of a rehearsal, and wait for it. The run has the rehearsal's
+    job name, starts without a checkpoint, and keeps its outputs in its own folder."""
     update: dict[str, Any] = {
         "name": rehearsal_name(job.name),
-        "outputs": {name: item.model_copy(update={DEFAULT_TARGET: None}) for name, item in job.outputs.items()},
+        "outputs": {
+            name: item.model_copy(update={DEFAULT_TARGET: None})
+            for name, item in job.outputs.items()
+        },
     }
     if job.checkpoint is not None:
-        update["checkpoint"] = Checkpoint(**{**job.checkpoint.model_dump(exclude_unset=True), DEFAULT_TARGET: None})
+        update["checkpoint"] = Checkpoint(
+            **{**job.checkpoint.model_dump(exclude_unset=True), DEFAULT_TARGET: None}
+        )
     run = submit(job.model_copy(update=update))
     on_stage("whole", run, None)
     _wait_or_stop(run, run.wait)
@@ -383,7 +466,9 @@ def run_whole(job: TrainingJob, submit: Callable[[TrainingJob], Run], *, on_stag
 
 def rehearsal_name(job_name: str) -> str:
     """Return the job name under which a rehearsal's runs are listed."""
-    return job_name.removesuffix(REHEARSAL)[: _LONGEST_NAME - len(REHEARSAL)].rstrip("-") + REHEARSAL
+    return (
+        job_name.removesuffix(REHEARSAL)[: _LONGEST_NAME - len(REHEARSAL)].rstrip("-") + REHEARSAL
+    )
 
 
 def rehearse(
@@ -394,8 +479,9 @@ def rehearse(
     tolerance: float | None = None,
     on_stage: OnStage = lambda *_: None,
 ) -> Rehearsal:
-    """Repeat the run `whole` in two parts, an interrupted run and a resumed run, and compare their losses with those of
-    `whole`. Without `at_step`, the run is stopped about half way. Without `metrics`, all losses are compared."""
+    """Repeat the run `whole` in two parts, an interrupted run and a resumed run, and compare their
+    losses with those of `whole`. Without `at_step`, the run is stopped about half way. Without
+    `metrics`, all losses are compared."""
     if whole.directory is None:
         raise UsageError(
             f"`{whole.name}` did not run on this machine",
@@ -406,9 +492,12 @@ def rehearse(
     reports = whole.metrics()
     metrics = _choose_metrics(whole, reports, metrics)
     curve = curve_of(reports, metrics)
-    # A Trainer logs the mean since it last logged, so stopping at a step that it only evaluates changes the next mean.
+    # A Trainer logs the mean since it last logged, so stopping at a step that it only evaluates
+    # changes the next mean.
     often = max(metrics, key=lambda name: sum(name in values for values in curve.values()))
-    at_step = _step(whole, sorted(step for step, values in curve.items() if often in values), at_step)
+    at_step = _step(
+        whole, sorted(step for step, values in curve.items() if often in values), at_step
+    )
 
     spec, settings = RunFolder(str(whole.directory)).read_launch(), load_settings()
     original = Original(spec, rehearsal_name(whole.job_name), whole.ref)
@@ -417,20 +506,27 @@ def rehearse(
     seconds = _wait_or_stop(interrupted, lambda: _stop_at(interrupted, at_step))
     before = curve_of(interrupted.metrics(), metrics)
     _must_be_interrupted(interrupted, last_step=max(before, default=0), end=max(curve))
-    marker = RunFolder(str(interrupted.directory)).read_preempted() or {}  # `runtime.exit_preempted` writes it
+    # `runtime.exit_preempted` writes it
+    marker = RunFolder(str(interrupted.directory)).read_preempted() or {}
     saved_at = None if marker.get("step") is None else int(marker["step"])
     was_killed = FORCED in (interrupted.last_status.reason or "")
 
-    resumed = send(original, settings, lambda name: original.repeat(name, checkpoint_of=interrupted.name))
+    resumed = send(
+        original, settings, lambda name: original.repeat(name, checkpoint_of=interrupted.name)
+    )
     on_stage("resumed", resumed, None)
     status = _wait_or_stop(resumed, resumed.wait)
     tolerance = TOLERANCE if tolerance is None else tolerance
-    comparison = Comparison(curve, before, curve_of(resumed.metrics(), metrics), metrics, tolerance, saved_at)
+    comparison = Comparison(
+        curve, before, curve_of(resumed.metrics(), metrics), metrics, tolerance, saved_at
+    )
     if status.state is RunState.SUCCEEDED:
         verdict = comparison.verdict()
     else:
         words = f"the resumed run {status.state}: {status.reason or 'it did not say why'}"
-        verdict = Verdict("cannot_resume", words, (f"its output: `cloudtrain logs {resumed.name}`",))
+        verdict = Verdict(
+            "cannot_resume", words, (f"its output: `cloudtrain logs {resumed.name}`",)
+        )
     return Rehearsal(
         whole=whole,
         interrupted=interrupted,
@@ -444,8 +540,8 @@ def rehearse(
 
 
 def _wait_or_stop(run: Run, wait: Callable[[], Any]) -> Any:
-    """Call `wait`, which waits for a run of the rehearsal, and return its result. If the user presses Ctrl-C, the run
-    is stopped, too."""
+    """Call `wait`, which waits for a run of the rehearsal, and return its result. If the user
+    presses Ctrl-C, the run is stopped, too."""
     try:
         return wait()
     except KeyboardInterrupt:
@@ -456,11 +552,19 @@ def _wait_or_stop(run: Run, wait: Callable[[], Any]) -> Any:
 def _must_succeed(whole: Run) -> None:
     status = whole.status()
     if not status.state.is_final:
-        hint = f"wait for it: `cloudtrain wait {whole.name}`; or rehearse its job file, which starts a run of its own"
-        raise UsageError(f"`{whole.name}` has not ended: it is {status.state}", hint=hint, code="CT905")
+        hint = (
+            f"wait for it: `cloudtrain wait {whole.name}`; or rehearse its job file, which "
+            "starts a run of its own"
+        )
+        raise UsageError(
+            f"`{whole.name}` has not ended: it is {status.state}", hint=hint, code="CT905"
+        )
     if status.state is not RunState.SUCCEEDED:
         raise TargetError(
-            f"`{whole.name}` did not succeed, so a rehearsal cannot compare with it: it {status.state}"
+            (
+                f"`{whole.name}` did not succeed, so a rehearsal cannot compare with it: it "
+                f"{status.state}"
+            )
             + (f": {status.reason}" if status.reason else ""),
             hint=f"`cloudtrain logs {whole.name}` prints its output",
             code="CT905",
@@ -471,34 +575,48 @@ def _must_be_interrupted(run: Run, *, last_step: int, end: int) -> None:
     status = run.last_status
     if status.state in (RunState.FAILED, RunState.LOST):
         raise TargetError(
-            f"`{run.name}` {status.state} before it could be interrupted: {status.reason or 'it did not say why'}",
+            (
+                f"`{run.name}` {status.state} before it could be interrupted: "
+                f"{status.reason or 'it did not say why'}"
+            ),
             hint=f"`cloudtrain logs {run.name}` prints its output",
             code="CT905",
         )
     if last_step >= end:
         raise TargetError(
             f"`{run.name}` ended before SIGTERM reached it",
-            hint="choose an earlier step with `--at-step N`; if the script calls `runtime.report`, it waits "
+            hint="choose an earlier step with `--at-step N`; if the script calls "
+            "`runtime.report`, it waits "
             "for the signal at that step",
             code="CT905",
         )
 
 
-def _choose_metrics(whole: Run, reports: Sequence[Mapping[str, float]], choice: Sequence[str]) -> tuple[str, ...]:
+def _choose_metrics(
+    whole: Run, reports: Sequence[Mapping[str, float]], choice: Sequence[str]
+) -> tuple[str, ...]:
     """Return the metrics to compare: those in `choice`, or all losses if `choice` is empty."""
     options = dict.fromkeys(name for report in reports for name in report if name != "step")
     if not options:
         hint = (
-            "call `runtime.report(step=step, loss=loss)`, print `[metrics] step=10 loss=0.25`, or say how to read what "
-            "the script prints: `metrics: {loss: 'loss: ([0-9.]+)'}` in the job; for a Trainer of Hugging Face or "
+            "call `runtime.report(step=step, loss=loss)`, print `[metrics] step=10 loss=0.25`, "
+            "or say how to read what "
+            "the script prints: `metrics: {loss: 'loss: ([0-9.]+)'}` in the job; for a Trainer "
+            "of Hugging Face or "
             "Lightning: `integrations.train(trainer)` or `integrations.fit(trainer, ...)`"
         )
         raise UsageError(
-            f"`{whole.name}` reported no metrics, but a rehearsal compares losses", hint=hint, code="CT905"
+            f"`{whole.name}` reported no metrics, but a rehearsal compares losses",
+            hint=hint,
+            code="CT905",
         )
     for name in choice:
         if name not in options:
-            raise UsageError(f"`{whole.name}` reported no `{name}`", hint=did_you_mean(name, options), code="CT905")
+            raise UsageError(
+                f"`{whole.name}` reported no `{name}`",
+                hint=did_you_mean(name, options),
+                code="CT905",
+            )
     metrics = tuple(choice) or loss_names(reports)
     if not metrics:
         names = ", ".join(f"`{name}`" for name in options)
@@ -508,13 +626,15 @@ def _choose_metrics(whole: Run, reports: Sequence[Mapping[str, float]], choice: 
 
 
 def _step(whole: Run, steps: Sequence[int], min_step: int | None) -> int:
-    """Return the reported step at which to interrupt the run: the first one that is at least `min_step`, or one about
-    half way if `min_step` is None."""
+    """Return the reported step at which to interrupt the run: the first one that is at least
+    `min_step`, or one about half way if `min_step` is None."""
     if len(steps) < 2:
         what = f"at step {steps[0]} alone" if steps else "without a step"
         hint = (
-            "call `runtime.report(step=step, loss=loss)` several times during the training; with `metrics` in the job, "
-            "print the step in the same line (`step 10 loss: 0.25`), or add a pattern for it: `step: 'at ([0-9]+)'`"
+            "call `runtime.report(step=step, loss=loss)` several times during the training; "
+            "with `metrics` in the job, "
+            "print the step in the same line (`step 10 loss: 0.25`), or add a pattern for it: "
+            "`step: 'at ([0-9]+)'`"
         )
         raise UsageError(f"`{whole.name}` reports its loss {what}", hint=hint, code="CT905")
     if min_step is None:
@@ -522,13 +642,16 @@ def _step(whole: Run, steps: Sequence[int], min_step: int | None) -> int:
     if min_step >= steps[-1]:
         hint = f"choose a step before {steps[-1]}"
         raise UsageError(
-            f"`{whole.name}` ends at step {steps[-1]}, so it cannot be stopped at {min_step}", hint=hint, code="CT905"
+            f"`{whole.name}` ends at step {steps[-1]}, so it cannot be stopped at {min_step}",
+            hint=hint,
+            code="CT905",
         )
     return next(step for step in steps if step >= min_step)
 
 
 def _stop_at(run: Run, step: int) -> float:
-    """Send SIGTERM when `step` is reported. Return the seconds from the signal to the end of the run."""
+    """Send SIGTERM when `step` is reported. Return the seconds from the signal to the end of the
+    run."""
     metrics = Metrics()
     for line in run.logs(follow=True):
         values = metrics.of(line)

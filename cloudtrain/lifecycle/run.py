@@ -12,7 +12,14 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, cast
 
-from cloudtrain.errors import JobError, RunNotFound, StoreError, TargetError, TargetUnreachable, UsageError
+from cloudtrain.errors import (
+    JobError,
+    RunNotFound,
+    StoreError,
+    TargetError,
+    TargetUnreachable,
+    UsageError,
+)
 from cloudtrain.lifecycle.once import Watch, find_service
 from cloudtrain.lifecycle.schema import open_store, read_store
 from cloudtrain.lifecycle.store import RunRecord
@@ -44,14 +51,14 @@ class Run:
     """A handle for one run. Methods ask the target; attributes hold data of the run store.
 
     Attributes:
-        name: the run's name, unique on its target.
-        ref: the run's reference, `local://host/name`.
-        job_name: the name of the job.
-        created: when the run was submitted, in seconds since the epoch.
-        adopted: True if the submit started no new run, but returned this run of an interrupted command, which may not
+        name: the run's name, unique on its target. ref: the run's reference, `local://host/name`.
+        job_name: the name of the job. created: when the run was submitted, in seconds since the
+        epoch. adopted: True if the submit started no new run, but returned this run of an
+        interrupted command, which may not
             have reported it.
         unreported: names of earlier runs of the same job that cloudtrain may never have shown you.
-        elsewhere: the folder that the run was submitted from, if `last` found only a run of another folder; empty if
+        elsewhere: the folder that the run was submitted from, if `last` found only a run of another
+        folder; empty if
             the folder is unknown. None for a run of the working directory, or one found by name.
     """
 
@@ -85,17 +92,22 @@ class Run:
 
     @classmethod
     def attached(cls, listed_run: ListedRun, settings: Settings) -> Run:
-        """Return a run that the target lists but this machine's store lacks, such as another user's run."""
+        """Return a run that the target lists but this machine's store lacks, such as another user's
+        run."""
         ref, status = listed_run
         row = RunRecord(
             name=ref.name,
             target=ref.target,
             place=ref.place,
-            job_name=re.sub(r"-[0-9a-f]{8}-[0-9]+$", "", ref.name),  # names that cloudtrain did not make stay unchanged
+            # names that cloudtrain did not make stay unchanged
+            job_name=re.sub(r"-[0-9a-f]{8}-[0-9]+$", "", ref.name),
             stage="reported",
             state=status.state.value,
             reason=status.reason,
-            created=next((moment for moment in (status.created, status.started) if moment is not None), time.time()),
+            created=next(
+                (moment for moment in (status.created, status.started) if moment is not None),
+                time.time(),
+            ),
             started=status.started,
             ended=status.ended,
         )
@@ -129,8 +141,8 @@ class Run:
 
     @property
     def written(self) -> dict[str, str]:
-        """The outputs of the run: maps `model`, `checkpoint` and `outputs/NAME` to a path or URI. Empty for a run that
-        was submitted from another machine."""
+        """The outputs of the run: maps `model`, `checkpoint` and `outputs/NAME` to a path or URI.
+        Empty for a run that was submitted from another machine."""
         with read_store(self._settings.state_dir) as store:
             return store.outputs_of(self.name)
 
@@ -142,22 +154,27 @@ class Run:
 
     @property
     def working_files(self) -> dict[str, Path]:
-        """Maps names to paths of the new and changed files in the script's working folder, except the model and the
-        outputs. `download("work/")` copies them. Empty for runs on other targets."""
+        """Maps names to paths of the new and changed files in the script's working folder, except
+        the model and the outputs. `download("work/")` copies them. Empty for runs on other
+        targets."""
         files_of = part_of(usable_target(self.target), "files")
         return {} if files_of is None else files_of(self.name, self._settings.state_dir)
 
     def status(self) -> RunStatus:
         """Ask the target for the status of the run, and record it if the store can be written."""
         status = self._service.status(self.ref)
-        if any(getattr(status, name) != getattr(self._last, name) for name in ("state", "reason", "started", "ended")):
+        if any(
+            getattr(status, name) != getattr(self._last, name)
+            for name in ("state", "reason", "started", "ended")
+        ):
             self.remember(status)
         self._last = status
         return status
 
     @property
     def can_stop(self) -> bool:
-        """Whether any process of the run may still be running. The target is asked unless the run has ended."""
+        """Whether any process of the run may still be running. The target is asked unless the run
+        has ended."""
         return not self.state.is_final
 
     def remember(self, status: RunStatus) -> None:
@@ -174,15 +191,18 @@ class Run:
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield the existing log lines of one rank, of one instance or of all. With `follow`, also yield new lines
-        until the run ends."""
-        return self._service.logs(self.ref, follow=follow, rank=rank, instance=instance, on_status=on_status)
+        """Yield the existing log lines of one rank, of one instance or of all. With `follow`, also
+        yield new lines until the run ends."""
+        return self._service.logs(
+            self.ref, follow=follow, rank=rank, instance=instance, on_status=on_status
+        )
 
     def metrics(self) -> list[dict[str, float]]:
-        """Return all values that the script has reported, in order: `[{"step": 10.0, "loss": 0.25}, ...]`.
+        """Return all values that the script has reported, in order: `[{"step": 10.0, "loss": 0.25},
+        ...]`.
 
-        The values come from metric lines, and for local runs also from lines that a pattern in the job's `metrics`
-        matches.
+        The values come from metric lines, and for local runs also from lines that a pattern in the
+        job's `metrics` matches.
         """
         return Metrics().every(self.logs())
 
@@ -190,8 +210,8 @@ class Run:
         """Wait until the run ends, and return its final status.
 
         Raises:
-            TargetError: the run did not end within `timeout` seconds, or the target did not answer for some minutes.
-                The run continues.
+            TargetError: the run did not end within `timeout` seconds, or the target did not answer
+                for some minutes. The run continues.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         pause, answered = _FIRST_POLL, time.monotonic()
@@ -210,18 +230,23 @@ class Run:
                     hint=f"wait longer, or stop it with `cloudtrain stop {quote(self.name)}`",
                     code="CT938",
                 )
-            time.sleep(pause if deadline is None else min(pause, max(0.0, deadline - time.monotonic())))
+            time.sleep(
+                pause if deadline is None else min(pause, max(0.0, deadline - time.monotonic()))
+            )
             pause = min(pause * 1.5, _SLOWEST_POLL)
 
     def stop(self) -> None:
-        """Ask the run to save and exit. Returns immediately. A run that has ended stays unchanged."""
+        """Ask the run to save and exit. Returns immediately. A run that has ended stays
+        unchanged."""
         self._service.stop(self.ref)
 
     def show(self) -> SentJob:
-        """Return the job and the plan that were sent for the run, and the git commit of its code, without secrets.
+        """Return the job and the plan that were sent for the run, and the git commit of its code,
+        without secrets.
 
         Raises:
-            RunNotFound: the store has no record of the submission, as for a run that another machine submitted.
+            RunNotFound: the store has no record of the submission, as for a run that another
+                machine submitted.
         """
         from cloudtrain.lifecycle.record import SentJob
 
@@ -229,7 +254,10 @@ class Run:
             record = store.kept(self.name) if self._is_stored else None
         if record is None:
             message = f"this machine has no record of what was sent for `{self.name}`"
-            hint = "it was submitted from another machine or by an older cloudtrain, or the record is damaged"
+            hint = (
+                "it was submitted from another machine or by an older cloudtrain, or the "
+                "record is damaged"
+            )
             raise RunNotFound(message, hint=hint, code="CT971")
         return SentJob(self.name, self.ref, self.created, record)
 
@@ -244,10 +272,11 @@ class Run:
         on_bytes: ByteProgress | None = None,
         on_run: Callable[[Run], None] | None = None,
     ) -> Run:
-        """Submit the run again: the same code on the same target, with the same request except for the run's name.
+        """Submit the run again: the same code on the same target, with the same request except for
+        the run's name.
 
-        The source folder is not needed. With `overrides` (`["hyperparameters.seed=2"]`) the job is compiled and checked
-        again for the same code and the same settings of the target.
+        The source folder is not needed. With `overrides` (`["hyperparameters.seed=2"]`) the job is
+        compiled and checked again for the same code and the same settings of the target.
 
         Args:
             overrides: fields of the job that change, as `--set` takes them.
@@ -257,26 +286,35 @@ class Run:
             on_plan, on_bytes, on_run: the same as for `submit`.
 
         Raises:
-            RunNotFound: the store has no record of the submission, as for a run that another machine submitted.
+            RunNotFound: the store has no record of the submission, as for a run that another
+                machine submitted.
             UsageError: the run had secrets, which are not kept, and `overrides` do not supply them.
             TargetError: the target refused the request, or the code no longer exists.
         """
         from cloudtrain.lifecycle.submit import again, changed, submit
 
         here, record = self._settings, self.show().kept
-        report = None if on_run is None else lambda submitted: on_run(Run.of_submitted(submitted, here))
+        report = (
+            None if on_run is None else lambda submitted: on_run(Run.of_submitted(submitted, here))
+        )
         watch = Watch(on_plan, None, on_bytes, report)
         if not overrides:
-            return Run.of_submitted(submit(again(self._row, record, here, name=name, watch=watch), here), here)
+            return Run.of_submitted(
+                submit(again(self._row, record, here, name=name, watch=watch), here), here
+            )
         changes = [*overrides, *([f"name={name}"] if name is not None else [])]
-        with changed(self._row, record, changes, here, ignore=ignore, online=online, watch=watch) as sending:
+        with changed(
+            self._row, record, changes, here, ignore=ignore, online=online, watch=watch
+        ) as sending:
             return Run.of_submitted(submit(sending, here), here)
 
     def save_code(self, destination: str | Path) -> list[str]:
-        """Write the run's code into a folder, which must be empty or not exist, and return the relative paths.
+        """Write the run's code into a folder, which must be empty or not exist, and return the
+        relative paths.
 
         Raises:
-            RunNotFound: the store has no record of the submission, as for a run that another machine submitted.
+            RunNotFound: the store has no record of the submission, as for a run that another
+                machine submitted.
             UsageError: the folder is not empty.
             TargetError: the code no longer exists.
         """
@@ -297,28 +335,40 @@ class Run:
         """
         if not self._is_stored:
             hint = "remove it with the tools of its target"
-            raise UsageError(f"`{self.name}` was not submitted from this machine", hint=hint, code="CT939")
+            raise UsageError(
+                f"`{self.name}` was not submitted from this machine", hint=hint, code="CT939"
+            )
         if not self.state.is_final:
             hint = f"`cloudtrain stop {quote(self.name)} --wait` ends it"
-            raise UsageError(f"`{self.name}` is {self._last.state}, so it cannot be removed", hint=hint, code="CT939")
+            raise UsageError(
+                f"`{self.name}` is {self._last.state}, so it cannot be removed",
+                hint=hint,
+                code="CT939",
+            )
         with open_store(self._settings.state_dir) as store:
             store.remove(self.name)
         if self.directory is not None:
             try:
                 remove_folder(self.directory)
             except OSError as error:
-                message = f"the folder `{self.directory}` cannot be removed: {error.strerror or error}"
-                raise TargetError(message, hint="`cloudtrain prune` tries again", code="CT936") from error
+                message = (
+                    f"the folder `{self.directory}` cannot be removed: {error.strerror or error}"
+                )
+                raise TargetError(
+                    message, hint="`cloudtrain prune` tries again", code="CT936"
+                ) from error
 
     @property
     def size(self) -> int | None:
-        """Return the size in bytes of the run's folder on this machine; None for runs on other targets."""
+        """Return the size in bytes of the run's folder on this machine; None for runs on other
+        targets."""
         return None if self.directory is None else folder_size(self.directory)
 
     def download(self, path: str = "", destination: str | Path = ".") -> list[Path]:
-        """Copy files that the run wrote, and return the paths of the copies. An empty `path` copies all files.
-        Otherwise `path` is `model/`, `outputs/`, `outputs/NAME`, `checkpoint/`, `logs/`, or a path below one of these.
-        For a run on this machine it can also be `work/`, the `working_files`.
+        """Copy files that the run wrote, and return the paths of the copies. An empty `path` copies
+        all files. Otherwise `path` is `model/`, `outputs/`, `outputs/NAME`, `checkpoint/`, `logs/`,
+        or a path below one of these. For a run on this machine it can also be `work/`, the
+        `working_files`.
 
         Raises:
             UsageError: the run has no such path; the hint names the existing paths.
@@ -327,7 +377,11 @@ class Run:
         try:
             return self._service.download(self.ref, path, Path(destination))
         except OSError as error:
-            what = f": `{error.filename}`" if error.filename and str(error.filename) != str(destination) else ""
+            what = (
+                f": `{error.filename}`"
+                if error.filename and str(error.filename) != str(destination)
+                else ""
+            )
             raise TargetError(
                 f"the copy into `{destination}` failed: {error.strerror or error}{what}",
                 hint="name another folder with `--to`",
@@ -345,7 +399,9 @@ class ChainedRun(Run):
     @property
     def waits(self) -> bool:  # type: ignore[override]  # may change over time
         """Whether the run is waiting, or was waiting when its watcher died."""
-        return self._last.state in (RunState.QUEUED, RunState.LOST) and self._last.reason is not None
+        return (
+            self._last.state in (RunState.QUEUED, RunState.LOST) and self._last.reason is not None
+        )
 
     def resume(self) -> None:
         """Start the run's watcher again."""
@@ -366,17 +422,20 @@ class ChainedRun(Run):
         return cast("ChainService", find_service(self._key, self._settings))
 
 
-# Copies of what a run wrote, in the folder of a project: data that the next bundle of code must not contain.
+# Copies of what a run wrote, in the folder of a project: data that the next bundle of code must not
+# contain.
 
 _MARK = (
-    "# `cloudtrain download` made this folder: its files are not code, so no bundle contains them.\n"
+    "# `cloudtrain download` made this folder: its files are not code, so no bundle contains "
+    "them.\n"
     "# Without this file, a bundle of a folder above contains them.\n"
     "*\n"
 )
 
 
 def source_of(run: Run) -> Path | None:
-    """Return the source folder that the run was submitted from; None if it is unknown or no longer exists."""
+    """Return the source folder that the run was submitted from; None if it is unknown or no longer
+    exists."""
     try:
         job = run.show().job
     except RunNotFound:
@@ -386,7 +445,8 @@ def source_of(run: Run) -> Path | None:
 
 
 def is_new(folder: Path) -> bool:
-    """Return whether a folder does not exist or is empty, so that all of its later content is copies."""
+    """Return whether a folder does not exist or is empty, so that all of its later content is
+    copies."""
     try:
         return not any(folder.iterdir())
     except OSError:
@@ -408,8 +468,8 @@ def leave_out(folder: Path, sources: Iterable[Path | None]) -> None:
 
 
 def bundled(files: Sequence[Path], folder: Path, source: Path) -> list[str]:
-    """Return the lines for the ignore file of `source` that leave the copies in `folder` out of its bundles; empty if
-    the bundles do not contain them."""
+    """Return the lines for the ignore file of `source` that leave the copies in `folder` out of its
+    bundles; empty if the bundles do not contain them."""
     from cloudtrain.code.ignore import ignore_line
     from cloudtrain.code.walk import Moved, read_until_settled, walk
 
@@ -423,7 +483,7 @@ def bundled(files: Sequence[Path], folder: Path, source: Path) -> list[str]:
     start = os.path.relpath(os.path.realpath(folder), root)
     lines = []
     for copy in sorted(copies):
-        top = os.path.normpath(os.path.join(start, os.path.relpath(copy, start).split("/", 1)[0]))  # noqa: PTH118
+        top = os.path.normpath(os.path.join(start, os.path.relpath(copy, start).split("/", 1)[0]))
         mixed = any(other.startswith(f"{top}/") for other in others)
         lines.append(ignore_line(copy if mixed else top))
     return list(dict.fromkeys(lines))

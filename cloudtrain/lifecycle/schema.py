@@ -1,4 +1,5 @@
-"""The schema of the database, which the steps in `migrations.sql` build, and the functions that open it."""
+"""The schema of the database, which the steps in `migrations.sql` build, and the functions that
+open it."""
 
 from __future__ import annotations
 
@@ -11,16 +12,25 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from cloudtrain.errors import StoreError
-from cloudtrain.lifecycle.records import has_store, location_in, salt_of_moved_store, salt_of_new_store, unusable
+from cloudtrain.lifecycle.records import (
+    has_store,
+    location_in,
+    salt_of_moved_store,
+    salt_of_new_store,
+    unusable,
+)
 from cloudtrain.lifecycle.store import Store, translate_errors
 from cloudtrain.system.files import KEPT, STORE_FILE
 from cloudtrain.system.private import close_file, make_state_folder
 
 MIGRATIONS = tuple(
     tuple(filter(str.strip, step.split(";\n")))
-    for step in re.split("(?m)^-- Step .*$", Path(__file__).with_name("migrations.sql").read_text("utf-8"))[1:]
+    for step in re.split(
+        "(?m)^-- Step .*$", Path(__file__).with_name("migrations.sql").read_text("utf-8")
+    )[1:]
 )
-"""The SQL statements of each migration, in order. The database's `user_version` is the number of applied migrations."""
+"""The SQL statements of each migration, in order. The database's `user_version` is the number of
+applied migrations."""
 
 
 def version_of(db: sqlite3.Connection) -> int:
@@ -29,7 +39,8 @@ def version_of(db: sqlite3.Connection) -> int:
 
 
 def migrate(db: sqlite3.Connection) -> None:
-    """Apply the missing migrations, each in its own transaction. Safe with several processes at once."""
+    """Apply the missing migrations, each in its own transaction. Safe with several processes at
+    once."""
     while version_of(db) < len(MIGRATIONS):
         db.execute("BEGIN IMMEDIATE")
         try:
@@ -50,12 +61,14 @@ def open_store(folder: Path) -> Iterator[Store]:
     """Open the store in `folder` for reading and writing. Creates or migrates it if needed.
 
     Raises:
-        StoreError: the folder cannot be written, the store is damaged, or it was created by a newer cloudtrain.
+        StoreError: the folder cannot be written, the store is damaged, or it was created by a newer
+            cloudtrain.
     """
     try:
         salt = salt_of_new_store(folder)  # before the folder is created, as in a dry run
         make_state_folder(folder, ours=KEPT)
-        close_file(folder / STORE_FILE)  # SQLite gives the files beside the database the mode of the database
+        # SQLite gives the files beside the database the mode of the database
+        close_file(folder / STORE_FILE)
         db = sqlite3.connect(folder / STORE_FILE, timeout=30, isolation_level=None)
     except (OSError, sqlite3.Error) as error:
         raise unusable(folder, error) from error
@@ -68,7 +81,8 @@ def open_store(folder: Path) -> Iterator[Store]:
 
 @contextmanager
 def read_store(folder: Path) -> Iterator[Store]:
-    """Open the store for reading without creating or writing anything. If no store exists, yield one without runs.
+    """Open the store for reading without creating or writing anything. If no store exists, yield
+    one without runs.
 
     Raises:
         StoreError: the store exists but cannot be read.
@@ -84,16 +98,18 @@ def read_store(folder: Path) -> Iterator[Store]:
 def _open_to_read(folder: Path) -> sqlite3.Connection:
     """Open the database for reading; without one, an empty one in memory.
 
-    If there is no write-ahead log, no process is writing to the database, and it is opened with `immutable`, so that
-    SQLite creates no log. If there is a log, SQLite needs an index file beside it. If SQLite cannot create the index,
-    for example on a read-only disk, the log is ignored.
+    If there is no write-ahead log, no process is writing to the database, and it is opened with
+    `immutable`, so that SQLite creates no log. If there is a log, SQLite needs an index file beside
+    it. If SQLite cannot create the index, for example on a read-only disk, the log is ignored.
     """
     file = folder / STORE_FILE
     if not has_store(folder):
         return sqlite3.connect(":memory:", isolation_level=None)
 
     def connect(mode: str) -> sqlite3.Connection:
-        return sqlite3.connect(f"{file.absolute().as_uri()}?{mode}", uri=True, timeout=30, isolation_level=None)
+        return sqlite3.connect(
+            f"{file.absolute().as_uri()}?{mode}", uri=True, timeout=30, isolation_level=None
+        )
 
     if not file.with_name(STORE_FILE + "-wal").exists():
         return connect("immutable=1")
@@ -107,7 +123,8 @@ def _open_to_read(folder: Path) -> sqlite3.Connection:
 
 
 def _up_to_date(db: sqlite3.Connection) -> sqlite3.Connection:
-    """Return the database, or a migrated copy in memory if an earlier version made the database, or if it is empty."""
+    """Return the database, or a migrated copy in memory if an earlier version made the database, or
+    if it is empty."""
     if version_of(db) == len(MIGRATIONS):
         return db
     copy = sqlite3.connect(":memory:", isolation_level=None)
@@ -117,8 +134,8 @@ def _up_to_date(db: sqlite3.Connection) -> sqlite3.Connection:
 
 
 def _identify(db: sqlite3.Connection, folder: Path, salt_if_new: str) -> str:
-    """Return the salt of this store, and record it with the store's current location. `salt_if_new` becomes the salt of
-    a store that has none yet."""
+    """Return the salt of this store, and record it with the store's current location. `salt_if_new`
+    becomes the salt of a store that has none yet."""
     location = location_in(folder)
     if db.execute("SELECT 1 FROM identity WHERE location = ?", (location,)).fetchone() is None:
         db.execute("BEGIN IMMEDIATE")
@@ -130,14 +147,18 @@ def _identify(db: sqlite3.Connection, folder: Path, salt_if_new: str) -> str:
 
 
 def _salt_at(db: sqlite3.Connection, location: str, salt_if_new: str) -> str:
-    """Return the salt of the store at `location`: the recorded one, or another if the store was copied or moved."""
-    salt, recorded = db.execute("SELECT salt, location FROM identity").fetchone() or (salt_if_new, location)
+    """Return the salt of the store at `location`: the recorded one, or another if the store was
+    copied or moved."""
+    salt, recorded = db.execute("SELECT salt, location FROM identity").fetchone() or (
+        salt_if_new,
+        location,
+    )
     return str(salt) if recorded == location else salt_of_moved_store(salt, location)
 
 
 def _write_ahead(db: sqlite3.Connection, folder: Path) -> None:
-    """Switch the database to write-ahead logging. A lock on `folder` lets only one process do this at a time, because
-    SQLite does not wait for other processes during the switch."""
+    """Switch the database to write-ahead logging. A lock on `folder` lets only one process do this
+    at a time, because SQLite does not wait for other processes during the switch."""
     if db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
         return
     descriptor = os.open(folder, os.O_RDONLY)

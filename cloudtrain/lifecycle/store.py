@@ -1,4 +1,5 @@
-"""The run store in SQLite (WAL mode). Several processes can use it at once, and reading writes nothing to disk."""
+"""The run store in SQLite (WAL mode). Several processes can use it at once, and reading writes
+nothing to disk."""
 
 from __future__ import annotations
 
@@ -29,9 +30,10 @@ from cloudtrain.plans.states import AFTER, REHEARSAL, TRIAL, RunRef, RunState, R
 from cloudtrain.system.processes import Moment, ProcessLock, read_clock
 
 STAGES = ("planned", "uploaded", "sent", "accepted", "reported")
-"""The stages of a submission. planned: the name is taken. uploaded: the bundle is in place. sent: the target had no run
-of that name, and the request is about to leave. accepted: the target has the run. reported: the user was told its name,
-so that a later submit of the same job means a new run."""
+"""The stages of a submission. planned: the name is taken. uploaded: the bundle is in place. sent:
+the target had no run of that name, and the request is about to leave. accepted: the target has the
+run. reported: the user was told its name, so that a later submit of the same job means a new
+run."""
 
 NEWEST = "last"
 """The name that stands for the newest run."""
@@ -49,8 +51,8 @@ class RunRecord:
     place: str | None
     job_name: str
     key: str = ""
-    """Hash that is equal for submissions of the same job: of the target, location, job name, and plan without its run
-    name."""
+    """Hash that is equal for submissions of the same job: of the target, location, job name, and
+    plan without its run name."""
     submitter: str = ""
     store: str = ""
     """The salt of the store that submitted the run; empty for runs of earlier versions."""
@@ -77,18 +79,30 @@ class RunRecord:
         values: Any = None
         with suppress(ValueError):
             values = json.loads(self.metrics or "{}")
-        is_whole = isinstance(values, dict) and all(type(each) in (int, float) for each in values.values())
+        is_whole = isinstance(values, dict) and all(
+            type(each) in (int, float) for each in values.values()
+        )
         metrics = values if is_whole else {}
-        return RunStatus(RunState(self.state), self.reason, self.started, self.ended, metrics=metrics)
+        return RunStatus(
+            RunState(self.state), self.reason, self.started, self.ended, metrics=metrics
+        )
 
     @classmethod
     def of_row(cls, row: Sequence[object], now: float) -> RunRecord:
-        """Return the run of a row. Of a damaged row, what can be read is kept: the target is asked for an unreadable
-        state, and a run with unreadable dates counts as new, so that nothing removes it."""
+        """Return the run of a row. Of a damaged row, what can be read is kept: the target is asked
+        for an unreadable state, and a run with unreadable dates counts as new, so that nothing
+        removes it."""
         values: dict[str, Any] = dict(zip(_FIELDS, row, strict=True))
         times = {name: amount(values[name]) for name in ("created", "started", "ended")}
-        numbers = {name: values[name] if isinstance(values[name], int) else 0 for name in ("counter", "seq")}
-        texts = {name: text(value) for name, value in values.items() if value is not None and name not in times}
+        numbers = {
+            name: values[name] if isinstance(values[name], int) else 0
+            for name in ("counter", "seq")
+        }
+        texts = {
+            name: text(value)
+            for name, value in values.items()
+            if value is not None and name not in times
+        }
         values |= texts | times | numbers
         values["created"] = next((moment for moment in times.values() if moment is not None), now)
         values["stage"] = values["stage"] if values["stage"] in STAGES else "reported"
@@ -112,15 +126,33 @@ _OF_A_RUN = ("written", "origins", "labels", "sent", "money")
 """Tables with rows that belong to a run."""
 
 _IN_COLUMNS = ("version", "file", "bundle", "commit", "branch", "dirty", "difference")
-_IN_CONTENT = ("job", "prepared", "kind", "text", "overrides", "settings", "plan", "hidden", "rerun_of", "trial")
-"""The fields of `JobRecord` with a column of their own in the table `sent`, and those in its column `content`."""
+_IN_CONTENT = (
+    "job",
+    "prepared",
+    "kind",
+    "text",
+    "overrides",
+    "settings",
+    "plan",
+    "hidden",
+    "rerun_of",
+    "trial",
+)
+"""The fields of `JobRecord` with a column of their own in the table `sent`, and those in its column
+`content`."""
 
 
 class Store:
-    """The runs of this user on this machine. `open_store` opens it for writing, `read_store` for reading."""
+    """The runs of this user on this machine. `open_store` opens it for writing, `read_store` for
+    reading."""
 
     def __init__(
-        self, db: sqlite3.Connection, folder: Path, salt: str, *, clock: Callable[[], Moment] = read_clock
+        self,
+        db: sqlite3.Connection,
+        folder: Path,
+        salt: str,
+        *,
+        clock: Callable[[], Moment] = read_clock,
     ) -> None:
         self.salt = salt
         """Part of the run names that this store assigns."""
@@ -132,11 +164,12 @@ class Store:
         self._location = location_in(folder)
 
     def next_counter(self, key: str, submitter: str) -> int:
-        """Return the counter for the next run with this key and submitter: one more than the highest of the earlier
-        runs, including removed runs."""
+        """Return the counter for the next run with this key and submitter: one more than the
+        highest of the earlier runs, including removed runs."""
         row = self._db.execute(
             "SELECT MAX(counter) FROM (SELECT counter, key, submitter FROM runs UNION ALL"
-            f" SELECT counter, key, submitter FROM removed) WHERE key = ? AND submitter = ? AND {_COUNTED}",
+            " SELECT counter, key, submitter FROM removed) WHERE key = ? AND submitter = ? AND "
+            f"{_COUNTED}",
             (key, submitter),
         ).fetchone()
         return (row[0] or 0) + 1
@@ -148,16 +181,19 @@ class Store:
         origin: Origin = NOWHERE,
         job_record: JobRecord | None = None,
     ) -> ProcessLock | None:
-        """Reserve the name of the run `record`: record stage `planned`, and return a lock that lasts until this process
-        ends. Return None if the name is taken, or if its key already has a run of this submitter with this or a higher
-        counter.
+        """Reserve the name of the run `record`: record stage `planned`, and return a lock that
+        lasts until this process ends. Return None if the name is taken, or if its key already has a
+        run of this submitter with this or a higher counter.
 
-        `outputs` maps the run's outputs to their locations, `origin` is the origin of the submission, and `job_record`
-        is the data that is sent.
+        `outputs` maps the run's outputs to their locations, `origin` is the origin of the
+        submission, and `job_record` is the data that is sent.
         """
         with self._writing():
             conflict = self._db.execute(
-                f"SELECT 1 FROM runs WHERE name = ? OR (key = ? AND submitter = ? AND counter >= ? AND {_COUNTED})",
+                (
+                    "SELECT 1 FROM runs WHERE name = ? OR (key = ? AND submitter = ? AND counter "
+                    f">= ? AND {_COUNTED})"
+                ),
                 (record.name, record.key, record.submitter, record.counter),
             ).fetchone()
             lock = None if conflict else self.lock(record.name)
@@ -167,13 +203,21 @@ class Store:
             marks = ", ".join("?" * len(values))
             self._db.execute(f"INSERT INTO runs ({_COLUMNS}) VALUES ({marks})", values)
             places = [(record.name, what, place) for what, place in (outputs or {}).items()]
-            self._db.executemany("INSERT OR REPLACE INTO written (name, what, place) VALUES (?, ?, ?)", places)
+            self._db.executemany(
+                "INSERT OR REPLACE INTO written (name, what, place) VALUES (?, ?, ?)", places
+            )
             self._db.execute(
-                "INSERT OR REPLACE INTO origins (name, folder, project, terminal) VALUES (?, ?, ?, ?)",
+                (
+                    "INSERT OR REPLACE INTO origins (name, folder, project, terminal) VALUES "
+                    "(?, ?, "
+                    "?, ?)"
+                ),
                 (record.name, *origin[:3]),
             )
             labels = [(record.name, *label) for label in origin.labels]
-            self._db.executemany("INSERT OR REPLACE INTO labels (name, kind, key, value) VALUES (?, ?, ?, ?)", labels)
+            self._db.executemany(
+                "INSERT OR REPLACE INTO labels (name, kind, key, value) VALUES (?, ?, ?, ?)", labels
+            )
             if job_record is not None:
                 self._keep(record.name, job_record)
             self._note(record.name, record.stage)
@@ -183,8 +227,8 @@ class Store:
         """Record that a submission reached a stage. The record is on disk when this method returns.
 
         Raises:
-            StoreError: the store was removed or replaced after it was opened, so other processes could not see the
-                submission.
+            StoreError: the store was removed or replaced after it was opened, so other processes
+                could not see the submission.
         """
         assert stage in STAGES
         self._check_still_there()
@@ -200,13 +244,14 @@ class Store:
             self._note(name, "forgotten")
 
     def remove(self, name: str) -> None:
-        """Remove a run whose submission is at stage `reported`; do nothing at an earlier stage. The run's name is never
-        used again."""
+        """Remove a run whose submission is at stage `reported`; do nothing at an earlier stage. The
+        run's name is never used again."""
         earlier = ", ".join(f"'{stage}'" for stage in STAGES[:-1])
         with self._writing():
             self._db.execute(
                 "INSERT OR REPLACE INTO removed (name, key, submitter, counter)"
-                f" SELECT name, key, submitter, counter FROM runs WHERE name = ? AND stage NOT IN ({earlier})",
+                " SELECT name, key, submitter, counter FROM runs WHERE name = ? AND stage NOT "
+                f"IN ({earlier})",
                 (name,),
             )
             if self._db.execute("SELECT changes()").fetchone()[0]:
@@ -214,26 +259,32 @@ class Store:
 
     def was_removed(self, name: str) -> bool:
         """Return whether a run with exactly that name was removed."""
-        return self._db.execute("SELECT 1 FROM removed WHERE name = ?", (name,)).fetchone() is not None
+        return (
+            self._db.execute("SELECT 1 FROM removed WHERE name = ?", (name,)).fetchone() is not None
+        )
 
     def record(self, name: str, status: RunStatus) -> None:
         """Record a run's status, as the target returned it."""
         metrics = json.dumps(status.metrics) if status.metrics else None
         with self._writing():
             self._db.execute(
-                "UPDATE runs SET state = ?, reason = ?, started = ?, ended = ?, metrics = coalesce(?, metrics)"
+                "UPDATE runs SET state = ?, reason = ?, started = ?, ended = ?, metrics = "
+                "coalesce(?, metrics)"
                 " WHERE name = ?",
                 (status.state.value, status.reason, status.started, status.ended, metrics, name),
             )
             if status.billable_seconds is not None:
                 self._db.execute(
-                    "INSERT INTO money (name, billable_seconds, cost) VALUES (?, ?, ?) ON CONFLICT (name)"
-                    " DO UPDATE SET billable_seconds = excluded.billable_seconds, cost = excluded.cost",
+                    "INSERT INTO money (name, billable_seconds, cost) VALUES (?, ?, ?) ON "
+                    "CONFLICT (name)"
+                    " DO UPDATE SET billable_seconds = excluded.billable_seconds, cost = "
+                    "excluded.cost",
                     (name, status.billable_seconds, status.cost),
                 )
 
     def mark_sent(self, name: str) -> None:
-        """Record that a run was sent after its wait for earlier runs. It becomes an ordinary run of its target."""
+        """Record that a run was sent after its wait for earlier runs. It becomes an ordinary run of
+        its target."""
         with self._writing():
             self._db.execute(
                 "UPDATE runs SET key = substr(key, ?), state = ?, reason = NULL, ended = NULL"
@@ -249,15 +300,21 @@ class Store:
             self._db.executemany("INSERT INTO written (name, what, place) VALUES (?, ?, ?)", places)
 
     def keep_difference(self, name: str, difference: tuple[bool, str | None]) -> None:
-        """Record whether the code of a run differed from its commit, and the hash of the difference."""
+        """Record whether the code of a run differed from its commit, and the hash of the
+        difference."""
         with self._writing():
-            self._db.execute("UPDATE sent SET dirty = ?, difference = ? WHERE name = ?", (*difference, name))
+            self._db.execute(
+                "UPDATE sent SET dirty = ?, difference = ? WHERE name = ?", (*difference, name)
+            )
 
     def kept(self, name: str) -> JobRecord | None:
-        """Return the data that was sent for a run; None if the store has no record of it, or a damaged one."""
+        """Return the data that was sent for a run; None if the store has no record of it, or a
+        damaged one."""
         row = self._db.execute(
-            "SELECT version, file, bundle, commit_id, branch, dirty, difference, content, files, hourly FROM sent"
-            " LEFT JOIN bundles ON bundles.sha256 = sent.bundle LEFT JOIN money ON money.name = sent.name"
+            "SELECT version, file, bundle, commit_id, branch, dirty, difference, content, "
+            "files, hourly FROM sent"
+            " LEFT JOIN bundles ON bundles.sha256 = sent.bundle LEFT JOIN money ON money.name = "
+            "sent.name"
             " WHERE sent.name = ?",
             (name,),
         ).fetchone()
@@ -271,17 +328,31 @@ class Store:
             entries = () if files is None else tuple(KeptFile(*item) for item in _unpack(files))
             record = JobRecord(**data, files=entries, hourly=amount(hourly))
             plan = record.plan
-            parts = (record.job, record.settings, plan, plan["request"], plan["summary"], *plan["uploads"])
+            parts = (
+                record.job,
+                record.settings,
+                plan,
+                plan["request"],
+                plan["summary"],
+                *plan["uploads"],
+            )
             names = (plan["sha256"], plan["run_name"], plan["target"])
             texts = (record.kind, record.settings["type"], record.rerun_of or "", *names)
-            whole = [isinstance(part, dict) for part in parts] + [isinstance(item, str) for item in texts]
+            whole = [isinstance(part, dict) for part in parts] + [
+                isinstance(item, str) for item in texts
+            ]
             return record if all(whole) and bytes not in map(type, columns) else None
         return None
 
     def naming(self, words: Iterable[str]) -> dict[str, list[str]]:
-        """Map each word to the names of the runs whose record contains it, newest first. A word is ASCII."""
+        """Map each word to the names of the runs whose record contains it, newest first. A word is
+        ASCII."""
         found = {word: list[str]() for word in words}
-        rows = self._db.execute("SELECT name, content FROM sent NATURAL JOIN runs ORDER BY seq DESC") if found else ()
+        rows = (
+            self._db.execute("SELECT name, content FROM sent NATURAL JOIN runs ORDER BY seq DESC")
+            if found
+            else ()
+        )
         for name, content in rows:
             with suppress(zlib.error, TypeError):
                 record = zlib.decompress(content)
@@ -297,13 +368,17 @@ class Store:
     def tags(self) -> dict[str, dict[str, str]]:
         """Return the tags of each run that has tags, by the run's name."""
         tags: dict[str, dict[str, str]] = {}
-        for name, key, value in self._db.execute("SELECT name, key, value FROM labels WHERE kind = 'tag'"):
+        for name, key, value in self._db.execute(
+            "SELECT name, key, value FROM labels WHERE kind = 'tag'"
+        ):
             tags.setdefault(text(name), {})[text(key)] = text(value)
         return tags
 
     def label_keys(self, kind: str) -> list[str]:
         """Return the keys of all labels of runs of one kind, `tag` or `hyperparameter`."""
-        rows = self._db.execute("SELECT DISTINCT CAST(key AS TEXT) FROM labels WHERE kind = ? ORDER BY 1", (kind,))
+        rows = self._db.execute(
+            "SELECT DISTINCT CAST(key AS TEXT) FROM labels WHERE kind = ? ORDER BY 1", (kind,)
+        )
         return [key for (key,) in rows]
 
     def get(self, name: str) -> RunRecord | None:
@@ -311,19 +386,26 @@ class Store:
         return next(iter(self._select("WHERE name = ?", (name,))), None)
 
     def starting_with(self, prefix: str, *, limit: int = 50) -> list[RunRecord]:
-        """Return the runs whose name starts with `prefix`, newest first. Trials of sweeps are returned only if no other
-        run matches."""
+        """Return the runs whose name starts with `prefix`, newest first. Trials of sweeps are
+        returned only if no other run matches."""
         values = (prefix, prefix + "\U0010ffff", limit)
-        rows = self._select(f"WHERE name >= ? AND name < ? AND {_NO_TRIAL} ORDER BY seq DESC LIMIT ?", values)
-        return rows or self._select("WHERE name >= ? AND name < ? ORDER BY seq DESC LIMIT ?", values)
+        rows = self._select(
+            f"WHERE name >= ? AND name < ? AND {_NO_TRIAL} ORDER BY seq DESC LIMIT ?", values
+        )
+        return rows or self._select(
+            "WHERE name >= ? AND name < ? ORDER BY seq DESC LIMIT ?", values
+        )
 
     def with_key(self, key: str) -> list[RunRecord]:
         """Return the runs with exactly that key, newest first."""
         return self._select("WHERE key = ? ORDER BY seq DESC", (key,))
 
     def of_sweep(self, beginning: str) -> list[RunRecord]:
-        """Return the runs whose key starts with `beginning`, such as the trials of a sweep, oldest first."""
-        return self._select("WHERE key >= ? AND key < ? ORDER BY seq", (beginning, beginning + "\U0010ffff"))
+        """Return the runs whose key starts with `beginning`, such as the trials of a sweep, oldest
+        first."""
+        return self._select(
+            "WHERE key >= ? AND key < ? ORDER BY seq", (beginning, beginning + "\U0010ffff")
+        )
 
     def newest(
         self,
@@ -335,9 +417,9 @@ class Store:
         rehearsals: bool = True,
         trials: bool = False,
     ) -> list[RunRecord]:
-        """Return runs, newest first: all, or only those that match `states`, the job name `job` and the conditions
-        `where`. With `rehearsals=False`, finished rehearsals are left out. With `trials=True`, the trials of sweeps are
-        included."""
+        """Return runs, newest first: all, or only those that match `states`, the job name `job` and
+        the conditions `where`. With `rehearsals=False`, finished rehearsals are left out. With
+        `trials=True`, the trials of sweeps are included."""
         conditions, values = ["1" if trials else _NO_TRIAL], list[object]()
         if states:
             conditions.append(f"state IN ({', '.join('?' * len(states))})")
@@ -348,27 +430,34 @@ class Store:
         if not rehearsals:
             conditions.append(f"NOT ({_OLD_REHEARSAL})")
         for condition in where:
-            conditions.append(f"EXISTS (SELECT 1 FROM labels WHERE labels.name = runs.name AND {condition.sql})")
+            conditions.append(
+                f"EXISTS (SELECT 1 FROM labels WHERE labels.name = runs.name AND {condition.sql})"
+            )
             values += condition.values
         values.append(-1 if limit is None else limit)
         return self._select(f"WHERE {' AND '.join(conditions)} ORDER BY seq DESC LIMIT ?", values)
 
     def newest_from(self, origin: Origin) -> RunRecord | None:
-        """Return the newest run that was submitted from the folder of `origin` or a folder inside it, or for a job file
-        in these folders. Return None if no such run exists.
+        """Return the newest run that was submitted from the folder of `origin` or a folder inside
+        it, or for a job file in these folders. Return None if no such run exists.
 
-        A run from the same terminal as `origin` takes precedence over newer runs from other terminals, and of these a
-        run from the folder itself over newer runs from the folders inside it. A finished rehearsal is returned only if
-        no other run matches.
+        A run from the same terminal as `origin` takes precedence over newer runs from other
+        terminals, and of these a run from the folder itself over newer runs from the folders inside
+        it. A finished rehearsal is returned only if no other run matches.
         """
         here = origin.folder
         below = (f"{here.rstrip('/')}/", f"{here.rstrip('/')}0")  # `0` is the character after `/`
         rows = self._select(
             f"""
             NATURAL JOIN origins
-            WHERE folder = ? OR (folder >= ? AND folder < ?) OR project = ? OR (project >= ? AND project < ?)
+            WHERE folder = ? OR (folder >= ? AND folder < ?)
+                OR project = ? OR (project >= ? AND project < ?)
             ORDER BY {_OLD_REHEARSAL},
-                CASE WHEN terminal = ? AND terminal != '' THEN 0 WHEN folder = ? OR project = ? THEN 1 ELSE 2 END,
+                CASE
+                    WHEN terminal = ? AND terminal != '' THEN 0
+                    WHEN folder = ? OR project = ? THEN 1
+                    ELSE 2
+                END,
                 seq DESC LIMIT 1
             """,
             (here, *below, here, *below, origin.terminal, here, here),
@@ -376,40 +465,59 @@ class Store:
         return rows[0] if rows else None
 
     def newest_in(self, terminal: str) -> RunRecord | None:
-        """Return the newest run that was submitted in a terminal, from any folder; None if no such run exists."""
-        tail = "NATURAL JOIN origins WHERE terminal = ? AND terminal != '' ORDER BY seq DESC LIMIT 1"
+        """Return the newest run that was submitted in a terminal, from any folder; None if no such
+        run exists."""
+        tail = (
+            "NATURAL JOIN origins WHERE terminal = ? AND terminal != '' ORDER BY seq DESC LIMIT 1"
+        )
         return next(iter(self._select(tail, (terminal,))), None)
 
     def origin_of(self, name: str) -> Origin:
         """Return the origin of a run. If the origin is unknown, all its fields are empty."""
-        row = self._db.execute("SELECT folder, project, terminal FROM origins WHERE name = ?", (name,)).fetchone()
-        labels = self._db.execute("SELECT kind, key, value FROM labels WHERE name = ? ORDER BY kind, key", (name,))
+        row = self._db.execute(
+            "SELECT folder, project, terminal FROM origins WHERE name = ?", (name,)
+        ).fetchone()
+        labels = self._db.execute(
+            "SELECT kind, key, value FROM labels WHERE name = ? ORDER BY kind, key", (name,)
+        )
         folder, project, terminal = map(text, row or NOWHERE[:3])
-        return Origin(folder, project, terminal, tuple(Label(*map(text, label)) for label in labels))
+        return Origin(
+            folder, project, terminal, tuple(Label(*map(text, label)) for label in labels)
+        )
 
     def unfinished(self) -> list[RunRecord]:
-        """Return the runs whose submission has not reached stage `reported`: it is in progress, or was interrupted."""
+        """Return the runs whose submission has not reached stage `reported`: it is in progress, or
+        was interrupted."""
         return self._select("WHERE stage != 'reported' ORDER BY seq", ())
 
     def outputs_of(self, name: str) -> dict[str, str]:
-        """Return the location, a path or URI, of each output of a run. The keys are `model`, `checkpoint` and
-        `outputs/NAME`."""
-        rows = self._db.execute("SELECT what, place FROM written WHERE name = ? ORDER BY what", (name,))
+        """Return the location, a path or URI, of each output of a run. The keys are `model`,
+        `checkpoint` and `outputs/NAME`."""
+        rows = self._db.execute(
+            "SELECT what, place FROM written WHERE name = ? ORDER BY what", (name,)
+        )
         return {text(what): text(place) for what, place in rows}
 
     def journal(self, name: str) -> list[tuple[str, Moment]]:
         """Return each stage that a submission reached, with the time."""
-        rows = self._db.execute("SELECT stage, at, boot, uptime FROM journal WHERE name = ? ORDER BY id", (name,))
+        rows = self._db.execute(
+            "SELECT stage, at, boot, uptime FROM journal WHERE name = ? ORDER BY id", (name,)
+        )
 
         def number(value: object) -> float:
             return value if isinstance(value, int | float) else 0.0
 
-        return [(stage, Moment(number(at), text(boot), number(uptime))) for stage, at, boot, uptime in rows]
+        return [
+            (stage, Moment(number(at), text(boot), number(uptime)))
+            for stage, at, boot, uptime in rows
+        ]
 
     def seconds_since(self, name: str, stage: str, *, at_least: bool = False) -> float:
-        """Return the seconds since a submission last reached a stage; infinity if it never reached the stage.
+        """Return the seconds since a submission last reached a stage; infinity if it never reached
+        the stage.
 
-        With `at_least`, count only the seconds that have certainly passed, even if the clock was changed.
+        With `at_least`, count only the seconds that have certainly passed, even if the clock was
+        changed.
         """
         moments = [moment for reached, moment in self.journal(name) if reached == stage]
         if not moments:
@@ -418,8 +526,8 @@ class Store:
         return now.least_elapsed_since(moments[-1]) if at_least else now.elapsed_since(moments[-1])
 
     def lock(self, name: str) -> ProcessLock | None:
-        """Take the lock of a submission. Return None if another process holds the lock. A held lock shows that the
-        submitting process is alive."""
+        """Take the lock of a submission. Return None if another process holds the lock. A held lock
+        shows that the submitting process is alive."""
         return ProcessLock.take(self._folder / "submitting" / f"{name}.lock")
 
     def now(self) -> float:
@@ -428,7 +536,10 @@ class Store:
     def _check_still_there(self) -> None:
         if location_in(self._folder) != self._location:
             raise StoreError(
-                f"the run store in `{self._folder}` was removed or replaced while a job was being submitted",
+                (
+                    f"the run store in `{self._folder}` was removed or replaced while a job was "
+                    "being submitted"
+                ),
                 hint="`cloudtrain ps` shows all known runs; submit the job again",
                 code="CT961",
             )
@@ -437,24 +548,39 @@ class Store:
         columns = [getattr(record, field) for field in _IN_COLUMNS]
         content = {field: getattr(record, field) for field in _IN_CONTENT}
         self._db.execute(
-            "INSERT OR REPLACE INTO sent (name, version, file, bundle, commit_id, branch, dirty, difference, content)"
+            "INSERT OR REPLACE INTO sent (name, version, file, bundle, commit_id, branch, "
+            "dirty, difference, content)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (name, *columns, _pack(content)),
         )
-        if record.files and not self._db.execute("SELECT 1 FROM bundles WHERE sha256 = ?", (record.bundle,)).fetchone():
+        if (
+            record.files
+            and not self._db.execute(
+                "SELECT 1 FROM bundles WHERE sha256 = ?", (record.bundle,)
+            ).fetchone()
+        ):
             files = _pack([list(file) for file in record.files])
-            self._db.execute("INSERT INTO bundles (sha256, files) VALUES (?, ?)", (record.bundle, files))
-        self._db.execute("INSERT OR REPLACE INTO money (name, hourly) VALUES (?, ?)", (name, record.hourly))
+            self._db.execute(
+                "INSERT INTO bundles (sha256, files) VALUES (?, ?)", (record.bundle, files)
+            )
+        self._db.execute(
+            "INSERT OR REPLACE INTO money (name, hourly) VALUES (?, ?)", (name, record.hourly)
+        )
 
     def _delete(self, name: str, *tables: str) -> None:
         """Delete a run's rows, and the lists of code files that no run uses any more."""
         for table in tables:
             self._db.execute(f"DELETE FROM {table} WHERE name = ?", (name,))
-        self._db.execute("DELETE FROM bundles WHERE NOT EXISTS (SELECT 1 FROM sent WHERE sent.bundle = bundles.sha256)")
+        self._db.execute(
+            "DELETE FROM bundles WHERE NOT EXISTS (SELECT 1 FROM sent WHERE sent.bundle = "
+            "bundles.sha256)"
+        )
 
     def _note(self, name: str, stage: str) -> None:
         values = (name, stage, *self._clock())
-        self._db.execute("INSERT INTO journal (name, stage, at, boot, uptime) VALUES (?, ?, ?, ?, ?)", values)
+        self._db.execute(
+            "INSERT INTO journal (name, stage, at, boot, uptime) VALUES (?, ?, ?, ?, ?)", values
+        )
 
     def _select(self, tail: str, values: Sequence[object]) -> list[RunRecord]:
         rows = self._db.execute(f"SELECT {_COLUMNS} FROM runs {tail}", tuple(values))

@@ -1,4 +1,5 @@
-"""The journal of a sweep: one line for each event. Each line is on disk before the next event happens.
+"""The journal of a sweep: one line for each event. Each line is on disk before the next event
+happens.
 
     asked      a trial was chosen, with these values
     submitted  the trial was submitted, under this run name
@@ -7,8 +8,8 @@
     again      `rerun` repeats these failed trials with the same values
     said       a message for the reader of the log
 
-After a crash of the driver, the journal still gives the state of all trials. The last line may be incomplete; it is
-removed before the next line is written.
+After a crash of the driver, the journal still gives the state of all trials. The last line may be
+incomplete; it is removed before the next line is written.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ _KEPT_REPORTS = 2000
 
 @dataclass
 class Study:
-    """The state of a sweep's trials: `trials` maps each number to its trial; `extended` is the number of
-    trials that `continue` has added."""
+    """The state of a sweep's trials: `trials` maps each number to its trial; `extended` is the
+    number of trials that `continue` has added."""
 
     trials: dict[int, Trial]
     extended: int = 0
@@ -66,7 +67,9 @@ class Study:
         elif event["event"] == "again":
             for number in event["trials"]:
                 old = self.trials[number]
-                self.trials[number] = Trial(number, old.values, earlier=(*old.earlier, *filter(None, [old.run])))
+                self.trials[number] = Trial(
+                    number, old.values, earlier=(*old.earlier, *filter(None, [old.run]))
+                )
         elif event["event"] == "extended":
             self.extended += event["trials"]
 
@@ -96,8 +99,8 @@ class Journal:
         os.ftruncate(self._descriptor, self._end)
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append one event to the journal. The event is on disk when this method returns. If it cannot be written, for
-        example because the disk is full, the journal stays unchanged."""
+        """Append one event to the journal. The event is on disk when this method returns. If it
+        cannot be written, for example because the disk is full, the journal stays unchanged."""
         entry = {"at": round(time.time(), 3), "event": event, **fields}
         line = (json.dumps(entry) + "\n").encode()
         try:
@@ -127,7 +130,9 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
             events.append(json.loads(line))
         except ValueError as error:
             message = f"line {number} of the sweep's journal is damaged: {error}"
-            raise TargetError(message, hint=f"restore or remove the line in `{file}`", code="CT994") from error
+            raise TargetError(
+                message, hint=f"restore or remove the line in `{file}`", code="CT994"
+            ) from error
     return events
 
 
@@ -140,7 +145,12 @@ def read_study(folder: Path) -> Study:
 
 
 def told(
-    number: int, state: RunState, *, reports: tuple[float, ...] = (), stopped_early: bool = False, **fields: Any
+    number: int,
+    state: RunState,
+    *,
+    reports: tuple[float, ...] = (),
+    stopped_early: bool = False,
+    **fields: Any,
 ) -> dict[str, Any]:
     """Return the fields of the event `told`, which records that a trial has ended."""
     return {
@@ -164,7 +174,9 @@ def lines_of(events: list[dict[str, Any]], objective: Objective | None) -> list[
     return lines
 
 
-def _text(event: dict[str, Any], study: Study, before: Trial | None, objective: Objective | None) -> str | None:
+def _text(
+    event: dict[str, Any], study: Study, before: Trial | None, objective: Objective | None
+) -> str | None:
     kind, number = event["event"], event.get("trial", 0)
     if kind == "said":
         return str(event["text"])
@@ -173,7 +185,9 @@ def _text(event: dict[str, Any], study: Study, before: Trial | None, objective: 
     if kind == "again":
         return f"these trials run again: {', '.join(map(str, event['trials']))}"
     if kind == "submitted":
-        values = " ".join(f"{name}={value_text(value)}" for name, value in study.trials[number].values.items())
+        values = " ".join(
+            f"{name}={value_text(value)}" for name, value in study.trials[number].values.items()
+        )
         return f"trial {number} started: {values}"
     if kind != "told":
         return None
@@ -188,11 +202,11 @@ def _text(event: dict[str, Any], study: Study, before: Trial | None, objective: 
     return words
 
 
-# Proposes the values of the next trial. They depend only on the sweep, the trial's number and the earlier trials, so a
-# driver that is killed and started again proposes the same values.
+# Proposes the values of the next trial. They depend only on the sweep, the trial's number and the
+# earlier trials, so a driver that is killed and started again proposes the same values.
 #
-# Grid and random search need no library. Bayesian search draws its first trials at random, and asks Optuna for the
-# others.
+# Grid and random search need no library. Bayesian search draws its first trials at random, and asks
+# Optuna for the others.
 
 DRAWN_FIRST = 10
 """Number of trials at the start of a bayesian search that are drawn at random."""
@@ -206,18 +220,29 @@ def propose(sweep: Sweep, number: int, trials: Iterable[Trial] = ()) -> dict[str
     if sweep.strategy == "grid":
         return sweep.space.grid_point(number - 1)
     history = list(trials)
-    learns = sweep.strategy == "bayesian" and number > DRAWN_FIRST and sum(trial.counts for trial in history) >= _LEAST
-    return _learnt(sweep, number, history) if learns else sweep.space.draw(Random(f"{sweep.seed or 0}:{number}"))
+    learns = (
+        sweep.strategy == "bayesian"
+        and number > DRAWN_FIRST
+        and sum(trial.counts for trial in history) >= _LEAST
+    )
+    return (
+        _learnt(sweep, number, history)
+        if learns
+        else sweep.space.draw(Random(f"{sweep.seed or 0}:{number}"))
+    )
 
 
 def needs_optuna(sweep: Sweep, trials: int = 0) -> bool:
-    """Return whether Optuna proposes any trial of the sweep. `trials` is the total number of trials if `continue` has
-    added some; default: the number in the sweep."""
+    """Return whether Optuna proposes any trial of the sweep. `trials` is the total number of trials
+    if `continue` has added some; default: the number in the sweep."""
     return sweep.strategy == "bayesian" and max(trials, sweep.trial_count) > DRAWN_FIRST
 
 
-def require_optuna(what: str = "`strategy: bayesian` needs", instead: str = ", or use `strategy: random`") -> None:
-    """Raise `MissingExtra` if Optuna is missing. `what` begins the error's message, and `instead` ends its hint."""
+def require_optuna(
+    what: str = "`strategy: bayesian` needs", instead: str = ", or use `strategy: random`"
+) -> None:
+    """Raise `MissingExtra` if Optuna is missing. `what` begins the error's message, and `instead`
+    ends its hint."""
     from importlib.util import find_spec
 
     if find_spec("optuna") is None:
@@ -226,8 +251,8 @@ def require_optuna(what: str = "`strategy: bayesian` needs", instead: str = ", o
 
 
 def _learnt(sweep: Sweep, number: int, trials: Sequence[Trial]) -> dict[str, Any]:
-    """Return the values that Optuna's TPE sampler proposes for trial `number` after these trials. The Optuna study is
-    rebuilt from the trials each time, so it needs no storage."""
+    """Return the values that Optuna's TPE sampler proposes for trial `number` after these trials.
+    The Optuna study is rebuilt from the trials each time, so it needs no storage."""
     require_optuna()
     import optuna
 
@@ -235,7 +260,9 @@ def _learnt(sweep: Sweep, number: int, trials: Sequence[Trial]) -> dict[str, Any
     ranges = sweep.space.ranges
     spaces = {name: _distribution(item) for name, item in ranges.items()}
     digest = hashlib.sha256(f"{sweep.seed or 0}:{number}".encode()).digest()
-    sampler = optuna.samplers.TPESampler(seed=int.from_bytes(digest[:4], "big") >> 1, n_startup_trials=_LEAST)
+    sampler = optuna.samplers.TPESampler(
+        seed=int.from_bytes(digest[:4], "big") >> 1, n_startup_trials=_LEAST
+    )
     assert sweep.objective is not None, "the rules have asked for it"
     study = optuna.create_study(direction=sweep.objective.goal, sampler=sampler)
     for trial in trials:
@@ -247,14 +274,18 @@ def _learnt(sweep: Sweep, number: int, trials: Sequence[Trial]) -> dict[str, Any
     return {name: value if choice is None else choice[value] for name, choice, value in values}
 
 
-def _frozen(trial: Trial, ranges: Mapping[str, Range], spaces: Mapping[str, BaseDistribution]) -> FrozenTrial | None:
-    """Convert a trial to Optuna's form; None if it ended without a usable value. Running trials are included, so that
-    Optuna does not propose values close to theirs."""
+def _frozen(
+    trial: Trial, ranges: Mapping[str, Range], spaces: Mapping[str, BaseDistribution]
+) -> FrozenTrial | None:
+    """Convert a trial to Optuna's form; None if it ended without a usable value. Running trials are
+    included, so that Optuna does not propose values close to theirs."""
     from optuna.trial import TrialState, create_trial
 
     params = {name: _param(ranges[name], value) for name, value in trial.values.items()}
     if trial.counts or (trial.stopped_early and trial.value is not None):
-        return create_trial(params=params, distributions=dict(spaces), value=trial.value, state=TrialState.COMPLETE)
+        return create_trial(
+            params=params, distributions=dict(spaces), value=trial.value, state=TrialState.COMPLETE
+        )
     if not trial.state.is_final:
         return create_trial(params=params, distributions=dict(spaces), state=TrialState.RUNNING)
     return None
@@ -276,22 +307,28 @@ def _distribution(item: Range) -> BaseDistribution:
 def _param(item: Range, value: Any) -> Any:
     if item.choice is None:
         return value
-    return next(index for index, option in enumerate(item.choice) if option == value and type(option) is type(value))
+    return next(
+        index
+        for index, option in enumerate(item.choice)
+        if option == value and type(option) is type(value)
+    )
 
 
-# Decides whether a trial should be stopped early because other trials were clearly better after the same number
-# of reports. Pure functions.
+# Decides whether a trial should be stopped early because other trials were clearly better after the
+# same number of reports. Pure functions.
 #
-# `median` and `bandit` are the rules of these names in Azure ML and Google's Vizier. `hyperband` is asynchronous
-# successive halving (ASHA), with brackets that begin to halve after different numbers of reports.
+# `median` and `bandit` are the rules of these names in Azure ML and Google's Vizier. `hyperband` is
+# asynchronous successive halving (ASHA), with brackets that begin to halve after different numbers
+# of reports.
 
 _KEPT = 3
-"""At each step, hyperband keeps one of three trials, and lets it make three times as many reports."""
+"""At each step, hyperband keeps one of three trials, and lets it make three times as many
+reports."""
 
 
 def reason_to_stop(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
-    """Return why the trial should stop now; None if it should continue. A trial that has reported only NaN and
-    infinite values so far continues."""
+    """Return why the trial should stop now; None if it should continue. A trial that has reported
+    only NaN and infinite values so far continues."""
     objective, step = sweep.objective, len(trial.reports)
     if objective is None or step == 0:
         return None
@@ -299,7 +336,8 @@ def reason_to_stop(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str |
         return _halved(sweep, trial, others)
     if sweep.stop_early is None:
         return None
-    step = min(step, max((len(other.reports) for other in others), default=0))  # compare only what others have reported
+    # compare only what others have reported
+    step = min(step, max((len(other.reports) for other in others), default=0))
     if step == 0 or step <= sweep.stop_early.after:
         return None
     trial = replace(trial, reports=trial.reports[:step])
@@ -318,19 +356,28 @@ def _below_median(objective: Objective, trial: Trial, others: Sequence[Trial]) -
     own, middle = _best(objective, trial.reports), median(averages)
     if not (isfinite(own) and objective.better(middle, own)):
         return None
-    return f"its best {objective.metric}, {own:.4g}, was worse than the median of the others, {middle:.4g}"
+    return (
+        f"its best {objective.metric}, {own:.4g}, was worse than the median of the others, "
+        f"{middle:.4g}"
+    )
 
 
-def _beyond_slack(objective: Objective, slack: float, trial: Trial, others: Sequence[Trial]) -> str | None:
+def _beyond_slack(
+    objective: Objective, slack: float, trial: Trial, others: Sequence[Trial]
+) -> str | None:
     step = len(trial.reports)
-    bests = [_best(objective, other.reports[:step]) for other in others if len(other.reports) >= step]
+    bests = [
+        _best(objective, other.reports[:step]) for other in others if len(other.reports) >= step
+    ]
     if not bests:
         return None
     own, best = _best(objective, trial.reports), _best(objective, bests)
     allowed = best - abs(best) * slack if objective.goal == "maximize" else best + abs(best) * slack
     if not (isfinite(own) and objective.better(allowed, own)):
         return None
-    return f"its best {objective.metric}, {own:.4g}, was outside the slack around the best, {best:.4g}"
+    return (
+        f"its best {objective.metric}, {own:.4g}, was outside the slack around the best, {best:.4g}"
+    )
 
 
 def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
@@ -343,16 +390,23 @@ def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
     reached = [rung for rung in rungs[trial.number % len(rungs) :] if rung <= step]
     for rung in reached:
         own = _best(objective, trial.reports[:rung])
-        rivals = [_best(objective, other.reports[:rung]) for other in others if len(other.reports) >= rung]
+        rivals = [
+            _best(objective, other.reports[:rung]) for other in others if len(other.reports) >= rung
+        ]
         better = sum(objective.better(rival, own) for rival in rivals)
-        if isfinite(own) and len(rivals) + 1 >= _KEPT and better >= max(1, (len(rivals) + 1) // _KEPT):
+        if (
+            isfinite(own)
+            and len(rivals) + 1 >= _KEPT
+            and better >= max(1, (len(rivals) + 1) // _KEPT)
+        ):
             return f"not among the best third after {rung} report{'s' if rung > 1 else ''}"
     return None
 
 
 def _rungs(least: int, most: int) -> list[int]:
-    """Return the numbers of reports after which trials of the first bracket are compared, such as 1, 3, 9 and 27 for
-    `least` 1 and `most` 50. The second bracket leaves out the first number, the third bracket the first two, and so on.
+    """Return the numbers of reports after which trials of the first bracket are compared, such as
+    1, 3, 9 and 27 for `least` 1 and `most` 50. The second bracket leaves out the first number, the
+    third bracket the first two, and so on.
     """
     rungs = [least]
     while rungs[-1] * _KEPT < most:

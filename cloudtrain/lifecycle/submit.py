@@ -1,5 +1,5 @@
-"""The kinds of submissions, each as a `Sending`: a new job, an earlier run again, a sweep that goes on, the trial of a
-sweep, a rehearsal, and a run that has waited. `send_once` sends them all."""
+"""The kinds of submissions, each as a `Sending`: a new job, an earlier run again, a sweep that goes
+on, the trial of a sweep, a rehearsal, and a run that has waited. `send_once` sends them all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from cloudtrain.code.files import Entry
 from cloudtrain.code.tree import SourceChanged
-from cloudtrain.errors import CloudtrainError, JobError, PreflightError, TargetError, UsageError, dotted
+from cloudtrain.errors import (
+    CloudtrainError,
+    JobError,
+    PreflightError,
+    TargetError,
+    UsageError,
+    dotted,
+)
 from cloudtrain.job.file import fields_of, model_of_kind
 from cloudtrain.job.overrides import override
 from cloudtrain.job.training import BUNDLED
@@ -55,21 +62,32 @@ def submit(sending: Sending, here: Settings) -> Submitted:
 
 
 def new(
-    ready: Ready | ReadySweep, *, file: JobFile | None = None, online: bool = True, watch: Watch = SILENT
+    ready: Ready | ReadySweep,
+    *,
+    file: JobFile | None = None,
+    online: bool = True,
+    watch: Watch = SILENT,
 ) -> Sending:
-    """Return the submission of a job or of a sweep. If the job reads from runs that have not ended, a process on this
-    machine will send it."""
+    """Return the submission of a job or of a sweep. If the job reads from runs that have not ended,
+    a process on this machine will send it."""
     here, original, is_sweep = ready.where.here, ready.original, ready.first is not ready
-    job, tree, source = cast("AnyJob", getattr(original, "job", original)), ready.first.tree, JobSource()
+    job, tree, source = (
+        cast("AnyJob", getattr(original, "job", original)),
+        ready.first.tree,
+        JobSource(),
+    )
     if file is not None:
         source = JobSource(str(Path(file.file).absolute()), file.text, file.overrides)
     commit = None if (job.source_dir or "").startswith(BUNDLED) else commit_of(tree.root)
-    differences = Differences(tree.root) if commit and commit.commit else None  # git works while the job is compiled
+    # git works while the job is compiled
+    differences = Differences(tree.root) if commit and commit.commit else None
     service, key = ready.service, ready.key
     if ready.waits_for:
         from cloudtrain.lifecycle.waiting import ChainService
 
-        service = ChainService(here.environ, here.state_dir, after=ready.waits_for, key=key, submitter=here.submitter)
+        service = ChainService(
+            here.environ, here.state_dir, after=ready.waits_for, key=key, submitter=here.submitter
+        )
         key = AFTER + key
 
     def plan_of(store: Store, counter: int) -> Plan:
@@ -95,22 +113,31 @@ def new(
 
 
 def again(
-    row: RunRecord, old_record: JobRecord, here: Settings, *, name: str | None = None, watch: Watch = SILENT
+    row: RunRecord,
+    old_record: JobRecord,
+    here: Settings,
+    *,
+    name: str | None = None,
+    watch: Watch = SILENT,
 ) -> Sending:
-    """Return the submission of a run's request under a new run name. The new run belongs to the job `name`; None: to
-    the same job.
+    """Return the submission of a run's request under a new run name. The new run belongs to the job
+    `name`; None: to the same job.
 
     Raises:
         UsageError: the run had secrets, which are not kept (CT973).
     """
     if old_record.hidden:
-        raise _not_kept(row, [way for way in old_record.hidden if way not in ("settings", "request")])
+        raise _not_kept(
+            row, [way for way in old_record.hidden if way not in ("settings", "request")]
+        )
     job_name, key, old_plan = row.job_name, row.key, plan_of_record(row, old_record)
-    if key.startswith(TRIAL) or (name is not None and name != job_name):  # a trial becomes an ordinary run
+    # a trial becomes an ordinary run
+    if key.startswith(TRIAL) or (name is not None and name != job_name):
         job_name = _job(old_record.kind, {**old_record.job, "name": name or job_name}).name
         key = submission_key(replace(old_plan.renamed(NAMELESS), job_name=job_name))
         old_record = old_record._replace(
-            job={**old_record.job, "name": job_name}, overrides=(*old_record.overrides, f"name={job_name}")
+            job={**old_record.job, "name": job_name},
+            overrides=(*old_record.overrides, f"name={job_name}"),
         )
     service = service_of(row.target, here)
 
@@ -126,9 +153,13 @@ def again(
     def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord]:
         content = {"run_name": plan.run_name, "job_name": plan.job_name, "request": plan.request}
         fields = {**old_record.plan} | content | {"sha256": plan.sha256, "findings": []}
-        return _origin(store, row), old_record._replace(plan=fields, version=__version__, rerun_of=row.name)
+        return _origin(store, row), old_record._replace(
+            plan=fields, version=__version__, rerun_of=row.name
+        )
 
-    return Sending(service, key, here.submitter, SameCode(old_record, row.ref, service), plan_of, record, watch)
+    return Sending(
+        service, key, here.submitter, SameCode(old_record, row.ref, service), plan_of, record, watch
+    )
 
 
 @contextmanager
@@ -142,60 +173,99 @@ def changed(
     online: bool = True,
     watch: Watch = SILENT,
 ) -> Iterator[Sending]:
-    """Yield the submission of a run's job with overrides, with the same code and the same settings of the target."""
+    """Yield the submission of a run's job with overrides, with the same code and the same settings
+    of the target."""
     job = _overridden(old_record.kind, old_record.prepared or old_record.job, overrides)
     record_job = _overridden(old_record.kind, old_record.job, overrides)
     hidden = [dotted(path) for path, text in texts_of(fields_of(job)) if is_hidden(text)]
-    missing = [way for way in hidden if way in old_record.hidden]  # any other asterisks are the user's own text
+    # any other asterisks are the user's own text
+    missing = [way for way in hidden if way in old_record.hidden]
     own = settings_of(old_record)
     if missing or own is None:
         raise _not_kept(row, missing)
     service = service_of(row.target, here)
     with code_of(old_record, row.ref, service) as tree:
         ready = prepare(job, Where.of(own, here), ignore=ignore, tree=tree)
-        commit = Commit(old_record.commit, old_record.branch, old_record.dirty, old_record.difference)
+        commit = Commit(
+            old_record.commit, old_record.branch, old_record.dirty, old_record.difference
+        )
 
         def plan_of(store: Store, counter: int) -> Plan:
             return _approve(ready.check_online(ready.plan(counter, store.salt), ask=online), watch)
 
         def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord]:
-            source = JobSource(old_record.file, old_record.text, (*old_record.overrides, *overrides))
-            new_record = keep_plan(ready, record_job, plan, commit, source)._replace(rerun_of=row.name)
+            source = JobSource(
+                old_record.file, old_record.text, (*old_record.overrides, *overrides)
+            )
+            new_record = keep_plan(ready, record_job, plan, commit, source)._replace(
+                rerun_of=row.name
+            )
             return _origin(store, row)._replace(labels=ready.labels), new_record
 
         yield Sending(
-            service, ready.key, here.submitter, SameCode(old_record, row.ref, service), plan_of, record, watch
+            service,
+            ready.key,
+            here.submitter,
+            SameCode(old_record, row.ref, service),
+            plan_of,
+            record,
+            watch,
         )
 
 
 def continued(
-    row: RunRecord, old_record: JobRecord, tuner: Tuner, trials: int, here: Settings, *, watch: Watch = SILENT
+    row: RunRecord,
+    old_record: JobRecord,
+    tuner: Tuner,
+    trials: int,
+    here: Settings,
+    *,
+    watch: Watch = SILENT,
 ) -> Sending:
-    """Return the submission of a sweep that continues the tuner's sweep `row` with `trials` additional trials."""
+    """Return the submission of a sweep that continues the tuner's sweep `row` with `trials`
+    additional trials."""
     if old_record.hidden:
-        message = f"the store keeps no secrets, and `{row.name}` had one in `{old_record.hidden[0]}`"
+        message = (
+            f"the store keeps no secrets, and `{row.name}` had one in `{old_record.hidden[0]}`"
+        )
         raise UsageError(message, hint="submit the sweep again", code="CT973")
     trial_count, old_plan = len(tuner.trials(row.ref)), plan_of_record(row, old_record)
 
     def plan_as(name: str) -> Plan:
         plan = old_plan.renamed(name)
-        return replace(plan, request=tuner.continued(plan.request, row.name, trials, trial_count), summary=())
+        return replace(
+            plan, request=tuner.continued(plan.request, row.name, trials, trial_count), summary=()
+        )
 
     def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord]:
-        fields = {**old_record.plan, "run_name": plan.run_name, "request": plan.request, "sha256": plan.sha256}
+        fields = {
+            **old_record.plan,
+            "run_name": plan.run_name,
+            "request": plan.request,
+            "sha256": plan.sha256,
+        }
         job = {**old_record.job, "trials": trials}
-        return _origin(store, row), old_record._replace(job=job, plan=fields, version=__version__, rerun_of=row.name)
+        return _origin(store, row), old_record._replace(
+            job=job, plan=fields, version=__version__, rerun_of=row.name
+        )
 
     key = TUNER + submission_key(plan_as(NAMELESS_SWEEP))
     code = SameCode(old_record, row.ref, tuner)
-    return Sending(tuner, key, here.submitter, code, _named_by(plan_as, row.job_name, key, here), record, watch)
+    return Sending(
+        tuner, key, here.submitter, code, _named_by(plan_as, row.job_name, key, here), record, watch
+    )
 
 
 def trial(
-    specification: Specification, trial: Trial, key: str, code: BundleWriter, *, watch: Watch = SILENT
+    specification: Specification,
+    trial: Trial,
+    key: str,
+    code: BundleWriter,
+    *,
+    watch: Watch = SILENT,
 ) -> Sending:
-    """Return the submission of one trial of a sweep. The store's record of the trial contains the trial's job, and the
-    job file and commit of the sweep's own record."""
+    """Return the submission of one trial of a sweep. The store's record of the trial contains the
+    trial's job, and the job file and commit of the sweep's own record."""
     ready = specification.trial(trial.number, trial.values)
     labels = labels_of(ready.work)
     origin = Origin(labels=hide(labels, values_to_hide(ready.work.view)))
@@ -221,15 +291,23 @@ def trial(
 
 
 def repeat(
-    plan_as: Callable[[str], Plan], job_name: str, service: Service, code: BundleWriter, here: Settings
+    plan_as: Callable[[str], Plan],
+    job_name: str,
+    service: Service,
+    code: BundleWriter,
+    here: Settings,
 ) -> Sending:
-    """Return the submission of a run that repeats another with changes. `plan_as` returns the plan for a run name."""
+    """Return the submission of a run that repeats another with changes. `plan_as` returns the plan
+    for a run name."""
     key = submission_key(plan_as(NAMELESS))
     return Sending(service, key, here.submitter, code, _named_by(plan_as, job_name, key, here))
 
 
-def after_wait(order: Order, service: Service, code: BundleWriter, *, watch: Watch = SILENT) -> Sending:
-    """Return the submission of a run that has waited for others. It keeps the name that it waited under."""
+def after_wait(
+    order: Order, service: Service, code: BundleWriter, *, watch: Watch = SILENT
+) -> Sending:
+    """Return the submission of a run that has waited for others. It keeps the name that it waited
+    under."""
     plan = order.plan
 
     def plan_of(_: Store, counter: int) -> Plan:
@@ -241,8 +319,12 @@ def after_wait(order: Order, service: Service, code: BundleWriter, *, watch: Wat
     return Sending(service, order.key, order.submitter, code, plan_of, watch=watch)
 
 
-def _named_by(plan_as: Callable[[str], Plan], job_name: str, key: str, here: Settings) -> Callable[[Store, int], Plan]:
-    return lambda store, counter: plan_as(run_name(job_name, key, here.submitter, store.salt, counter))
+def _named_by(
+    plan_as: Callable[[str], Plan], job_name: str, key: str, here: Settings
+) -> Callable[[Store, int], Plan]:
+    return lambda store, counter: plan_as(
+        run_name(job_name, key, here.submitter, store.salt, counter)
+    )
 
 
 def _approve(plan: Plan, watch: Watch) -> Plan:
@@ -260,7 +342,8 @@ def stop_on_errors(plan: Plan) -> None:
             f"{count} check{'s' if count > 1 else ''} found an error, so nothing was sent",
             findings=plan.findings,
             errors=[
-                f"{error.message} [{error.code}]" + (f"\n  hint: {error.hint}" if error.hint else "")
+                f"{error.message} [{error.code}]"
+                + (f"\n  hint: {error.hint}" if error.hint else "")
                 for error in plan.errors
             ],
             hint=f"`cloudtrain explain {code}` explains it, and `--ignore {code}` ignores it",
@@ -268,7 +351,8 @@ def stop_on_errors(plan: Plan) -> None:
 
 
 def _origin(store: Store, row: RunRecord) -> Origin:
-    """Return the origin of a run that repeats `row`: this folder and terminal, and the project and labels of `row`."""
+    """Return the origin of a run that repeats `row`: this folder and terminal, and the project and
+    labels of `row`."""
     old = store.origin_of(row.name)
     return origin_here(Path.cwd())._replace(project=old.project, labels=old.labels)
 
@@ -287,9 +371,16 @@ def plan_of_record(row: RunRecord, record: JobRecord) -> Plan:
 
 
 def _not_kept(row: RunRecord, ways: Sequence[str]) -> UsageError:
-    what = ", ".join(f"`{way}`" for way in dict.fromkeys(ways)) or "an address in the settings or the request"
+    what = (
+        ", ".join(f"`{way}`" for way in dict.fromkeys(ways))
+        or "an address in the settings or the request"
+    )
     options = " ".join(f"--set {way}=VALUE" for way in dict.fromkeys(ways))
-    hint = f"give it again: `cloudtrain rerun {row.name} {options}`" if options else "submit the job again"
+    hint = (
+        f"give it again: `cloudtrain rerun {row.name} {options}`"
+        if options
+        else "submit the job again"
+    )
     message = f"the store does not keep secrets, and `{row.name}` had a secret in {what}"
     return UsageError(message, hint=hint, code="CT973")
 

@@ -1,8 +1,9 @@
-"""The driver of a sweep: a detached process that starts trials, reads their metrics, and stops the weak trials.
+"""The driver of a sweep: a detached process that starts trials, reads their metrics, and stops the
+weak trials.
 
-Every step is written to the journal before it is taken. A trial is submitted like any other job, under a name derived
-from its number. So a driver that is killed and started again can continue: it watches the trials that are in the run
-store, and submits the trials that are only in the journal.
+Every step is written to the journal before it is taken. A trial is submitted like any other job,
+under a name derived from its number. So a driver that is killed and started again can continue: it
+watches the trials that are in the run store, and submits the trials that are only in the journal.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ from dataclasses import replace
 from typing import Any
 
 from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetUnreachable
-from cloudtrain.lifecycle.driven import GLANCE, Archive, DrivenFolder, Step, detach, sleep_until_woken, woken_by
+from cloudtrain.lifecycle.driven import (
+    GLANCE,
+    Archive,
+    DrivenFolder,
+    Step,
+    detach,
+    sleep_until_woken,
+    woken_by,
+)
 from cloudtrain.lifecycle.once import Watch, find_service, send_once
 from cloudtrain.lifecycle.schema import open_store
 from cloudtrain.lifecycle.study import Journal, propose, reason_to_stop, told
@@ -32,26 +41,29 @@ from cloudtrain.targets.settings import load_settings
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = {True: 10.0, False: 1.0}
-"""Longest pause in seconds between two checks of the trials, for a paid target (True) and for a free one. The pause
-grows by half each time while nothing happens."""
+"""Longest pause in seconds between two checks of the trials, for a paid target (True) and for a
+free one. The pause grows by half each time while nothing happens."""
 
 _SHOWN = 12
-"""Maximum number of running trials whose progress is written into the status, whose size is fixed."""
+"""Maximum number of running trials whose progress is written into the status, whose size is
+fixed."""
 
 _HOPELESS = 3
 """If this many trials have failed and none has ended otherwise, no more trials are started."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Take over the sweep NAME, report the takeover to the file descriptor DESCRIPTOR, and drive the sweep to its end.
-    `arguments` are `STATE_DIR NAME DESCRIPTOR`; default: the arguments of the command line."""
+    """Take over the sweep NAME, report the takeover to the file descriptor DESCRIPTOR, and drive
+    the sweep to its end. `arguments` are `STATE_DIR NAME DESCRIPTOR`; default: the arguments of the
+    command line."""
     state_dir, name, ready = detach(arguments)
     drive(DrivenFolder(state_dir, SweepService.kind, name), ready)
 
 
 def drive(folder: DrivenFolder, ready: Callable[[], None], moment: Step = lambda _: None) -> None:
-    """Drive a sweep to its end. Do nothing if another process already drives it. `ready` is called when this
-    process has taken over the sweep. `moment` is called with the name of each step, for tests."""
+    """Drive a sweep to its end. Do nothing if another process already drives it. `ready` is called
+    when this process has taken over the sweep. `moment` is called with the name of each step, for
+    tests."""
     wake = woken_by(signal.SIGTERM)  # before the status tells anyone whom to signal
     lock = ProcessLock.take(folder.lock, patience=GLANCE)
     if lock is None or not folder.specification.exists():
@@ -61,7 +73,11 @@ def drive(folder: DrivenFolder, ready: Callable[[], None], moment: Step = lambda
     since = before.get("since") or start_time
     try:
         folder.write_status(
-            RunState.RUNNING, None, start_time=start_time, since=since, metrics=before.get("metrics") or {}
+            RunState.RUNNING,
+            None,
+            start_time=start_time,
+            since=since,
+            metrics=before.get("metrics") or {},
         )
     except OSError as error:
         sys.stderr.write(f"the sweep's folder cannot be written: {error}\n")
@@ -74,10 +90,15 @@ def drive(folder: DrivenFolder, ready: Callable[[], None], moment: Step = lambda
         Driver(folder, specification, start_time, since, moment).drive(wake)
     except (OSError, CloudtrainError) as error:
         if isinstance(error, OSError):
-            reason = f"the sweep's folder cannot be written: {error.strerror}; run `cloudtrain continue {folder.name}`"
+            reason = (
+                f"the sweep's folder cannot be written: {error.strerror}; run `cloudtrain "
+                f"continue {folder.name}`"
+            )
         else:
             then = f"; {error.hint}" if error.hint else ""
-            reason = f"{error.message}{then}; `cloudtrain continue {folder.name}` continues the sweep"
+            reason = (
+                f"{error.message}{then}; `cloudtrain continue {folder.name}` continues the sweep"
+            )
         metrics = (folder.read_status() or {}).get("metrics") or {}
         folder.write_status(RunState.FAILED, reason, start_time=start_time, metrics=metrics)
     finally:
@@ -88,7 +109,12 @@ class Driver:
     """Starts, watches and stops the trials of one sweep."""
 
     def __init__(
-        self, folder: DrivenFolder, specification: Specification, start_time: float, since: float, moment: Step
+        self,
+        folder: DrivenFolder,
+        specification: Specification,
+        start_time: float,
+        since: float,
+        moment: Step,
     ) -> None:
         self._folder = folder
         self._specification = specification
@@ -111,21 +137,25 @@ class Driver:
         self._refused_until = 0.0
 
     def drive(self, wake: int) -> None:
-        """Start and watch trials until every trial has ended. A byte from the file descriptor `wake` ends a pause
-        between two checks of the trials."""
+        """Start and watch trials until every trial has ended. A byte from the file descriptor
+        `wake` ends a pause between two checks of the trials."""
         pause = _FIRST_PAUSE
         while True:
             happened = self._step()
             study = self._journal.study
             if not study.open and not self._next_number():
                 break
-            pause = _FIRST_PAUSE if happened else min(pause * 1.5, _LONGEST_PAUSE[self._where.target.facts.is_paid])
+            pause = (
+                _FIRST_PAUSE
+                if happened
+                else min(pause * 1.5, _LONGEST_PAUSE[self._where.target.facts.is_paid])
+            )
             sleep_until_woken(wake, pause)
         self._end()
 
     def _step(self) -> bool:
-        """Check every running trial once, and start a new trial if fewer than `parallel` are running. Return whether
-        anything changed."""
+        """Check every running trial once, and start a new trial if fewer than `parallel` are
+        running. Return whether anything changed."""
         study, happened, progress = self._journal.study, False, dict(self._progress)
         for trial in [trial for trial in study.open if trial.run]:
             happened |= self._watch(trial)
@@ -133,7 +163,11 @@ class Driver:
             if sum(bool(other.run) for other in study.open) < self._sweep.parallel:
                 happened |= self._submit(trial)
         number = self._next_number()
-        if number and len(study.open) < self._sweep.parallel and time.monotonic() >= self._refused_until:
+        if (
+            number
+            and len(study.open) < self._sweep.parallel
+            and time.monotonic() >= self._refused_until
+        ):
             values = propose(self._sweep, number, self._known())
             self._moment("before asked")
             self._journal.write("asked", trial=number, values=values)
@@ -145,7 +179,8 @@ class Driver:
         return happened
 
     def _next_number(self) -> int:
-        """Return the number of the trial to start next; 0 if no trial is left, or no more trials should start."""
+        """Return the number of the trial to start next; 0 if no trial is left, or no more trials
+        should start."""
         study = self._journal.study
         number = len(study.trials) + 1
         if number > self._sweep.trial_count + study.extended or self._folder.stop.exists():
@@ -156,17 +191,21 @@ class Driver:
         return 0 if self._hopeless() is not None else number
 
     def _hopeless(self) -> str | None:
-        """Return the reason why no more trials are started: all trials so far have failed, without an objective for the
-        same reason. Return None if the sweep continues."""
+        """Return the reason why no more trials are started: all trials so far have failed, without
+        an objective for the same reason. Return None if the sweep continues."""
         trials = self._journal.study.ended
         first = [trial for trial in trials if trial.state is RunState.FAILED]
         if len(first) < _HOPELESS or len(first) < len(trials):
             return None
         reasons = {re.sub(r"\d+", "", trial.reason or "") for trial in first}
-        if self._sweep.objective is None and len(reasons) > 1:  # the jobs of `--each` are independent of each other
+        # the jobs of `--each` are independent of each other
+        if self._sweep.objective is None and len(reasons) > 1:
             return None
         again = f"`cloudtrain rerun {self._folder.name}` repeats them"
-        return f"the first {len(first)} trials failed, so no more were started: {first[0].reason}; {again}"
+        return (
+            f"the first {len(first)} trials failed, so no more were started: "
+            f"{first[0].reason}; {again}"
+        )
 
     def _known(self) -> list[Trial]:
         return list(self._journal.study.trials.values())
@@ -174,7 +213,8 @@ class Driver:
     def _submit(self, trial: Trial) -> bool:
         """Submit a trial exactly once. Return False if the submission must be tried again later.
 
-        If the store already holds the trial's completed submission, only record the run in the journal.
+        If the store already holds the trial's completed submission, only record the run in the
+        journal.
         """
         if time.monotonic() < self._refused_until:
             return False
@@ -187,19 +227,25 @@ class Driver:
                     name = reported_rows[0].name
                 elif self._folder.stop.exists() and not rows:
                     reason = "the sweep was stopped before it started"
-                    self._journal.write("told", **told(number, RunState.STOPPED, reason=reason, ended=time.time()))
+                    self._journal.write(
+                        "told", **told(number, RunState.STOPPED, reason=reason, ended=time.time())
+                    )
                     return True
                 else:
                     code = Archive(self._folder.archive, self._specification.first.tree.sha256)
                     watch = Watch(on_run=lambda _: self._moment("accepted"))
                     sending = sending_of_trial(self._specification, trial, key, code, watch=watch)
-                    name = send_once(store, sending, lambda name: find_service(name, self._where.here)).record.name
+                    name = send_once(
+                        store, sending, lambda name: find_service(name, self._where.here)
+                    ).record.name
         except (TargetUnreachable, StoreError) as error:  # neither is the trial's fault
             self._refused_until = time.monotonic() + _LONGEST_PAUSE[True]
             self._say(f"trial {number} waits: {error.message}")
             return False
         except CloudtrainError as error:
-            self._journal.write("told", **told(number, RunState.FAILED, reason=error.message, ended=time.time()))
+            self._journal.write(
+                "told", **told(number, RunState.FAILED, reason=error.message, ended=time.time())
+            )
             return True
         self._moment("submitted")
         self._journal.write("submitted", trial=number, run=name)
@@ -207,8 +253,8 @@ class Driver:
         return True
 
     def _watch(self, trial: Trial) -> bool:
-        """Check a running trial, and record its result if it has ended. Return whether the trial has ended or was asked
-        to stop."""
+        """Check a running trial, and record its result if it has ended. Return whether the trial
+        has ended or was asked to stop."""
         ref = RunRef(self._where.target.name, self._where.account.place, trial.run)
         try:
             status = self._service.status(ref)
@@ -243,7 +289,9 @@ class Driver:
         early = self._sweep.stop_early is not None or self._sweep.hyperband is not None
         if reason is None and early and status.state is RunState.RUNNING:
             self._reports[trial.number] = self._values(ref)
-            others = [self._with_reports(other) for other in self._known() if other.number != trial.number]
+            others = [
+                self._with_reports(other) for other in self._known() if other.number != trial.number
+            ]
             reason = reason_to_stop(self._sweep, self._with_reports(trial), others)
         if reason is None:
             return False
@@ -252,7 +300,8 @@ class Driver:
         return True
 
     def _with_reports(self, trial: Trial) -> Trial:
-        reports = self._reports.get(trial.number, ())  # the journal has more for a trial that has ended since
+        # the journal has more for a trial that has ended since
+        reports = self._reports.get(trial.number, ())
         return replace(trial, reports=max(reports, trial.reports, key=len))
 
     def _values(self, ref: RunRef) -> tuple[float, ...]:
@@ -265,15 +314,17 @@ class Driver:
         return tuple(values[metric] for values in reports if metric in values)
 
     def _searched(self, line: LogLine) -> LogLine:
-        """Return the log line with the values that the job's `metrics` patterns find in its text. Many targets do not
-        search log lines for metrics."""
+        """Return the log line with the values that the job's `metrics` patterns find in its text.
+        Many targets do not search log lines for metrics."""
         if self._patterns is None or line.values is not None or line.is_metrics:
             return line
         return replace(line, values=self._patterns.read(line.text))
 
-    def _outcome(self, trial: Trial, status: RunStatus, reports: tuple[float, ...]) -> dict[str, Any]:
-        """Return the journal's fields for a trial that has ended. If the run succeeded, but its last value of the
-        objective is missing or not finite, the trial has failed."""
+    def _outcome(
+        self, trial: Trial, status: RunStatus, reports: tuple[float, ...]
+    ) -> dict[str, Any]:
+        """Return the journal's fields for a trial that has ended. If the run succeeded, but its
+        last value of the objective is missing or not finite, the trial has failed."""
         objective, state, reason = self._sweep.objective, status.state, status.reason
         value = reports[-1] if reports else None
         numbers = tuple(report for report in reports if math.isfinite(report))
@@ -281,23 +332,41 @@ class Driver:
         stopped_early = early is not None and not self._folder.stop.exists()
         if early is not None and state is not RunState.SUCCEEDED:
             state, reason = RunState.STOPPED, early
-        if state is RunState.STOPPED and self._sweep.hyperband and (early or "").startswith("ended by hyperband"):
+        if (
+            state is RunState.STOPPED
+            and self._sweep.hyperband
+            and (early or "").startswith("ended by hyperband")
+        ):
             state, stopped_early = RunState.SUCCEEDED, False
         if objective is not None and state is RunState.SUCCEEDED:
             if value is None:
                 others = f"; it reported {self._names}" if self._names else ""
-                state, reason = RunState.FAILED, f"the script never reported `{objective.metric}`{others}"
+                state, reason = (
+                    RunState.FAILED,
+                    f"the script never reported `{objective.metric}`{others}",
+                )
             elif not math.isfinite(value):
-                state, reason = RunState.FAILED, f"the last `{objective.metric}` that the script reported is {value}"
+                state, reason = (
+                    RunState.FAILED,
+                    f"the last `{objective.metric}` that the script reported is {value}",
+                )
         times = {"started": status.started, "ended": status.ended or time.time()}
         value = value if value is not None and math.isfinite(value) else None
         return told(
-            trial.number, state, value=value, reason=reason, reports=numbers, stopped_early=stopped_early, **times
+            trial.number,
+            state,
+            value=value,
+            reason=reason,
+            reports=numbers,
+            stopped_early=stopped_early,
+            **times,
         )
 
     def _remember(self, name: str, status: RunStatus) -> None:
-        """Record the state of a run in the store, so that lists of runs need not query its target."""
-        with suppress(CloudtrainError), open_store(self._state_dir) as store:  # readers of the state ask the target
+        """Record the state of a run in the store, so that lists of runs need not query its
+        target."""
+        # readers of the state ask the target
+        with suppress(CloudtrainError), open_store(self._state_dir) as store:
             store.record(name, status)
 
     def _say(self, text: str) -> None:
@@ -330,11 +399,21 @@ class Driver:
             state, reason = RunState.FAILED, hopeless
         elif self._sweep.objective is not None and best_of(trials, self._sweep.objective) is None:
             why = f": {failed[0].reason}" if failed else ""
-            state, reason = RunState.FAILED, f"no trial has a value of `{self._sweep.objective.metric}`{why}"
+            state, reason = (
+                RunState.FAILED,
+                f"no trial has a value of `{self._sweep.objective.metric}`{why}",
+            )
         elif failed:
             state = RunState.FAILED if self._sweep.objective is None else RunState.SUCCEEDED
-            reason = f"{len(failed)} of {len(trials)} trials failed; trial {failed[0].number}: {failed[0].reason}"
-        if state is not RunState.STOPPED and hopeless is None and (late := self._late()) is not None:
+            reason = (
+                f"{len(failed)} of {len(trials)} trials failed; trial {failed[0].number}: "
+                f"{failed[0].reason}"
+            )
+        if (
+            state is not RunState.STOPPED
+            and hopeless is None
+            and (late := self._late()) is not None
+        ):
             reason = late if reason is None else f"{reason}; {late}"
         self._moment("before end")
         self._keep_best(trials)
@@ -342,7 +421,8 @@ class Driver:
         self._remember(self._folder.name, RunStatus(state, reason, self._start_time, time.time()))
 
     def _late(self) -> str | None:
-        """Return a sentence about the trials that were not started because of `max_runtime`; None if there are none."""
+        """Return a sentence about the trials that were not started because of `max_runtime`; None
+        if there are none."""
         study = self._journal.study
         rest = self._sweep.trial_count + study.extended - len(study.trials)
         if not rest:
@@ -352,10 +432,13 @@ class Driver:
         return f"{rest} trial{were} not started, because `max_runtime` had passed; {again}"
 
     def _keep_best(self, trials: list[Trial]) -> None:
-        """Record the best trial's outputs as the outputs of the sweep, so that `run:SWEEP/model` reads them."""
+        """Record the best trial's outputs as the outputs of the sweep, so that `run:SWEEP/model`
+        reads them."""
         best = best_of(trials, self._sweep.objective)
         try:
             with open_store(self._state_dir) as store:
-                store.keep_outputs(self._folder.name, {} if best is None else store.outputs_of(best.run))
+                store.keep_outputs(
+                    self._folder.name, {} if best is None else store.outputs_of(best.run)
+                )
         except CloudtrainError as error:
             self._say(f"the best trial's outputs could not be noted: {error.message}")

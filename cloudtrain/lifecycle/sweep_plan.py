@@ -1,7 +1,8 @@
 """Compiles a sweep to a plan, as `lifecycle.prepare` does for a job.
 
-The plan of a sweep is the request to the target's own tuner, or the specification for cloudtrain's driver. Its findings
-are those of the first trial, because every trial runs the same code on the same machines.
+The plan of a sweep is the request to the target's own tuner, or the specification for cloudtrain's
+driver. Its findings are those of the first trial, because every trial runs the same code on the
+same machines.
 """
 
 from __future__ import annotations
@@ -43,12 +44,19 @@ def prepare_sweep(
 ) -> ReadySweep:
     """Prepare a sweep for compiling, together with the job of its first trial."""
     if sweep.strategy == "grid" and sweep.trial_count > MAX_TRIALS:
-        message = f"the grid has {sweep.space.grid_words} combinations, but a sweep has at most {MAX_TRIALS:,} trials"
-        problem = Problem(("search",), message, "list fewer values, or add `trials: 100`", code="CT060")
+        message = (
+            f"the grid has {sweep.space.grid_words} combinations, but a sweep has at most "
+            f"{MAX_TRIALS:,} trials"
+        )
+        problem = Problem(
+            ("search",), message, "list fewer values, or add `trials: 100`", code="CT060"
+        )
         raise _refused([problem], place_of)
     original_job = anchored(sweep.job.from_folder(sweep.folder), where.here.cwd)
     job = sweep.trial_job(propose(sweep, 1)).from_folder(sweep.folder)
-    in_job: PlaceOf | None = None if place_of is None else (lambda path: place_of(_path_in_sweep(sweep, path)))
+    in_job: PlaceOf | None = (
+        None if place_of is None else (lambda path: place_of(_path_in_sweep(sweep, path)))
+    )
     queued = _queued(where)
     first = prepare(job, queued, ignore=ignore, place_of=in_job)
     if queued is not where and _is_too_large(first):
@@ -56,16 +64,18 @@ def prepare_sweep(
     if first.context.after:
         before = first.context.after[0]
         message = f"a sweep cannot wait for other runs, and `{before}` has not ended"
-        problem = Problem(("job", "inputs"), message, f"wait for it: `cloudtrain wait {before}`", code="CT021")
+        problem = Problem(
+            ("job", "inputs"), message, f"wait for it: `cloudtrain wait {before}`", code="CT021"
+        )
         raise _refused([problem], place_of)
     original = sweep.model_copy(update={"job": original_job})
     return ReadySweep(sweep.model_copy(update={"job": first.work}), original, first, place_of)
 
 
 def _queued(where: Where) -> Where:
-    """Return settings that let trials wait for GPUs in cloudtrain's queue, if the target has this queue and the
-    settings do not set `queue`; otherwise return `where`. Without the queue, parallel trials would share the first
-    GPU."""
+    """Return settings that let trials wait for GPUs in cloudtrain's queue, if the target has this
+    queue and the settings do not set `queue`; otherwise return `where`. Without the queue, parallel
+    trials would share the first GPU."""
     settings = where.settings
     if "queue" not in type(settings).model_fields or "queue" in settings.model_fields_set:
         return where
@@ -90,7 +100,12 @@ def _path_in_sweep(sweep: Sweep, path: tuple[str | int, ...]) -> tuple[str | int
 
 def _refused(problems: Sequence[Problem], place_of: PlaceOf | None) -> JobError:
     """Return an error with the problems, located in the sweep's file."""
-    return JobError([replace(item, file=place_of(item.path)) if place_of is not None else item for item in problems])
+    return JobError(
+        [
+            replace(item, file=place_of(item.path)) if place_of is not None else item
+            for item in problems
+        ]
+    )
 
 
 @dataclass(frozen=True)
@@ -98,8 +113,8 @@ class ReadySweep:
     """A sweep with all that its plan depends on.
 
     Attributes:
-        sweep: the sweep. In its job, paths are absolute, and references to earlier runs are replaced by storage paths.
-        original: the sweep as the user wrote it, with absolute paths.
+        sweep: the sweep. In its job, paths are absolute, and references to earlier runs are
+        replaced by storage paths. original: the sweep as the user wrote it, with absolute paths.
         first: the job of the first trial.
     """
 
@@ -118,8 +133,8 @@ class ReadySweep:
 
     @cached_property
     def _tuner(self) -> tuple[Plan | None, str]:
-        """The plan for the target's own tuner, or None if cloudtrain's driver runs the sweep; and the reason for this
-        choice."""
+        """The plan for the target's own tuner, or None if cloudtrain's driver runs the sweep; and
+        the reason for this choice."""
         sweep, target = self.sweep, self.where.target
         if sweep.driver == "cloudtrain":
             return None, "the sweep has `driver: cloudtrain`"
@@ -137,7 +152,12 @@ class ReadySweep:
                 raise _refused(error.problems, self.place_of) from None
             return None, error.problems[0].message
         is_chosen = sweep.driver == "service"
-        return plan, "the sweep has `driver: service`" if is_chosen else "it supports everything that the sweep uses"
+        return (
+            plan,
+            "the sweep has `driver: service`"
+            if is_chosen
+            else "it supports everything that the sweep uses",
+        )
 
     @property
     def is_driven(self) -> bool:
@@ -146,7 +166,8 @@ class ReadySweep:
 
     @cached_property
     def draft(self) -> Plan:
-        """The plan without its run name: the request to the target's tuner, or the specification for the driver."""
+        """The plan without its run name: the request to the target's tuner, or the specification
+        for the driver."""
         plan = self._tuner[0]
         if plan is not None:
             return plan
@@ -191,19 +212,23 @@ class ReadySweep:
 
     @property
     def labels(self) -> tuple[Label, ...]:
-        """The labels by which users search for the sweep: those of its job, without the hyperparameters that trials
-        change."""
+        """The labels by which users search for the sweep: those of its job, without the
+        hyperparameters that trials change."""
         return tuple(label for label in self.first.labels if label.key not in self.sweep.search)
 
     def plan(self, counter: int, salt: str) -> Plan:
-        """Return the plan of the sweep's run number `counter`, with the findings of checks that need only this
-        machine."""
+        """Return the plan of the sweep's run number `counter`, with the findings of checks that
+        need only this machine."""
         first = self.first.plan(1, salt)
         name = run_name(self.sweep.name, self.key, self.where.here.submitter, salt, counter)
         plan = self.draft.renamed(name)
         cost = self._cost()
         self._keep_budget(cost)
-        who = "cloudtrain, on this machine" if self.is_driven else f"{self.where.target.title}'s own tuner"
+        who = (
+            "cloudtrain, on this machine"
+            if self.is_driven
+            else f"{self.where.target.title}'s own tuner"
+        )
         if self.is_driven and needs_optuna(self.sweep):
             require_optuna()
         return replace(
@@ -216,20 +241,32 @@ class ReadySweep:
             hidden=values_to_hide(self.first.work.view),
         )
 
-    def check_online(self, plan: Plan, *, ask: bool = True, may_wait: bool = False) -> Plan:  # noqa: ARG002
-        """Return the plan with the target's findings about the first trial. With `ask=False`, or if the plan has
-        errors, return it unchanged. `may_wait` has no effect, because a sweep never waits for other runs."""
+    def check_online(
+        self,
+        plan: Plan,
+        *,
+        ask: bool = True,
+        may_wait: bool = False,  # noqa: ARG002
+    ) -> Plan:
+        """Return the plan with the target's findings about the first trial. With `ask=False`, or if
+        the plan has errors, return it unchanged. `may_wait` has no effect, because a sweep never
+        waits for other runs."""
         if plan.errors or not ask:
             return plan
         first = self.first.check_online(self.first.draft.renamed(plan.run_name), ask=ask)
         return plan.with_findings((*plan.findings, *first.findings))
 
     def _cost(self) -> float | None:
-        """Return the most US dollars that all trials can cost; None if a price or the time limit is not known."""
+        """Return the most US dollars that all trials can cost; None if a price or the time limit is
+        not known."""
         if not self.where.target.facts.is_paid:
             return 0.0
         hourly, seconds = self.first.rate_and_limit()
-        return None if hourly is None or seconds is None else over(hourly, seconds) * self.sweep.trial_count
+        return (
+            None
+            if hourly is None or seconds is None
+            else over(hourly, seconds) * self.sweep.trial_count
+        )
 
     def _keep_budget(self, cost: float | None) -> None:
         budget, count = self.sweep.max_cost, self.sweep.trial_count
@@ -237,25 +274,52 @@ class ReadySweep:
             return
         if cost is None:
             message = "the cost of a trial is not known, so `max_cost` cannot be enforced"
-            hint = "add `max_runtime` to the job, and the price of its instance type to `instances.toml`"
+            hint = (
+                "add `max_runtime` to the job, and the price of its instance type to "
+                "`instances.toml`"
+            )
         else:
             each = cost / count
             message = f"{count} trials can cost ${cost:,.2f}, and `max_cost` is ${budget:,.2f}"
             fewer = int(budget / each) if each else 0
             hint = f"write `trials: {fewer}`, shorten the job's `max_runtime`, or raise `max_cost`"
-            hint = hint if fewer else "shorten the job's `max_runtime`, use smaller instances, or raise `max_cost`"
+            hint = (
+                hint
+                if fewer
+                else "shorten the job's `max_runtime`, use smaller instances, or raise `max_cost`"
+            )
         raise _refused([Problem(("max_cost",), message, hint, code="CT062")], self.place_of)
 
     def _placed(self, finding: Finding) -> Finding:
-        return finding if not finding.path else finding._replace(path=_path_in_sweep(self.sweep, finding.path))
+        return (
+            finding
+            if not finding.path
+            else finding._replace(path=_path_in_sweep(self.sweep, finding.path))
+        )
 
 
 def _summary(sweep: Sweep, plan: Plan, driver: str, cost: float | None) -> list[tuple[str, str]]:
-    goal = f"{sweep.objective.goal} `{sweep.objective.metric}`" if sweep.objective is not None else "none: every trial"
-    limit = f", none started after {format_duration(sweep.max_runtime)}" if sweep.max_runtime is not None else ""
+    goal = (
+        f"{sweep.objective.goal} `{sweep.objective.metric}`"
+        if sweep.objective is not None
+        else "none: every trial"
+    )
+    limit = (
+        f", none started after {format_duration(sweep.max_runtime)}"
+        if sweep.max_runtime is not None
+        else ""
+    )
     count = f"{sweep.trial_count:,}, {min(sweep.parallel, sweep.trial_count)} at a time{limit}"
-    rows = [("target", plan.target), ("driver", driver), ("strategy", sweep.strategy), ("objective", goal)]
-    rows += [("trials", count), ("search", "\n".join(f"{name}: {item}" for name, item in sweep.space.ranges.items()))]
+    rows = [
+        ("target", plan.target),
+        ("driver", driver),
+        ("strategy", sweep.strategy),
+        ("objective", goal),
+    ]
+    rows += [
+        ("trials", count),
+        ("search", "\n".join(f"{name}: {item}" for name, item in sweep.space.ranges.items())),
+    ]
     if cost != 0.0:
         budget = f", and `max_cost` is ${sweep.max_cost:,.2f}" if sweep.max_cost is not None else ""
         text = "not known" if cost is None else f"up to ${cost:,.2f} for all trials at list prices"

@@ -24,7 +24,16 @@ from cloudtrain.machines.table import over
 from cloudtrain.plans.document import Block, Document, Heading, Table
 from cloudtrain.plans.html import to_html
 from cloudtrain.plans.plan import Plan
-from cloudtrain.plans.states import SWEEP, ListedRun, RunRef, RunState, RunStatus, Trial, best_of, service_name
+from cloudtrain.plans.states import (
+    SWEEP,
+    ListedRun,
+    RunRef,
+    RunState,
+    RunStatus,
+    Trial,
+    best_of,
+    service_name,
+)
 from cloudtrain.plans.status import run_document, state_cell
 from cloudtrain.targets.contract import Tuner
 from cloudtrain.targets.registry import target_of
@@ -43,24 +52,26 @@ class SweepRun(Run):
 
     @property
     def is_driven(self) -> bool:
-        """Whether cloudtrain's driver on this machine runs the sweep, instead of the target's own tuner."""
+        """Whether cloudtrain's driver on this machine runs the sweep, instead of the target's own
+        tuner."""
         return self._key.startswith(SWEEP)
 
     @property
     def objective(self) -> Objective | None:
-        """The sweep's objective; None for a sweep without one, and for a tuner's sweep that was submitted from another
-        machine."""
+        """The sweep's objective; None for a sweep without one, and for a tuner's sweep that was
+        submitted from another machine."""
         return self._service.objective(self.ref)
 
     @property
     def can_stop(self) -> bool:
-        """Whether the sweep or any of its trials may still be running. Trials may run on after the driver of their
-        sweep has died."""
+        """Whether the sweep or any of its trials may still be running. Trials may run on after the
+        driver of their sweep has died."""
         return super().can_stop or (self.is_driven and self.state is RunState.LOST)
 
     @property
     def continues(self) -> str | None:
-        """For a sweep of a service's tuner, the name of the earlier run that it continues, if any; otherwise None."""
+        """For a sweep of a service's tuner, the name of the earlier run that it continues, if any;
+        otherwise None."""
         record = self._kept()
         return None if record is None else record.rerun_of
 
@@ -77,9 +88,12 @@ class SweepRun(Run):
         """The trial with the best value; None if no trial has a value yet."""
         return best_of(self.trials(), self.objective)
 
-    def cost(self, status: RunStatus | None = None, trials: Sequence[Trial] | None = None) -> SweepCost | None:
-        """Return the sweep's cost so far and its maximum further cost, at list prices; None if the target is free or a
-        price is not known. If `status` or `trials` are not given, they are read from the target."""
+    def cost(
+        self, status: RunStatus | None = None, trials: Sequence[Trial] | None = None
+    ) -> SweepCost | None:
+        """Return the sweep's cost so far and its maximum further cost, at list prices; None if the
+        target is free or a price is not known. If `status` or `trials` are not given, they are read
+        from the target."""
         return self._cost(status or self.status(), self.trials() if trials is None else trials)
 
     def trial(self, number: int) -> Run:
@@ -97,16 +111,23 @@ class SweepRun(Run):
         if row is not None:
             return Run(row, self._settings)
         status = RunStatus(trial.state, trial.reason, trial.started, trial.ended)
-        return Run.attached(ListedRun(RunRef(self.target, self.ref.place, trial.run), status), self._settings)
+        return Run.attached(
+            ListedRun(RunRef(self.target, self.ref.place, trial.run), status), self._settings
+        )
 
-    def resume(self, trials: int = 0, *, on_run: Callable[[SweepRun], None] | None = None) -> SweepRun:
-        """Continue a sweep that has ended, or whose driver has died, with `trials` additional trials.
+    def resume(
+        self, trials: int = 0, *, on_run: Callable[[SweepRun], None] | None = None
+    ) -> SweepRun:
+        """Continue a sweep that has ended, or whose driver has died, with `trials` additional
+        trials.
 
-        cloudtrain's driver continues under the same name. A tuner that can learn from an earlier sweep starts a new
-        sweep, and the returned run has the trials of both. `on_run` is called with the run as soon as it is submitted.
+        cloudtrain's driver continues under the same name. A tuner that can learn from an earlier
+        sweep starts a new sweep, and the returned run has the trials of both. `on_run` is called
+        with the run as soon as it is submitted.
 
         Raises:
-            UsageError: the sweep is still running, cannot have more trials, or could cost more than `max_cost`.
+            UsageError: the sweep is still running, cannot have more trials, or could cost more than
+                `max_cost`.
             TargetError: the target refused or could not be reached.
         """
         self._keep_budget(trials, "add fewer trials, or submit another sweep")
@@ -126,7 +147,11 @@ class SweepRun(Run):
         from cloudtrain.lifecycle.submit import continued, submit
 
         here = self._settings
-        report = None if on_run is None else lambda submitted: on_run(SweepRun.of_submitted(submitted, here))
+        report = (
+            None
+            if on_run is None
+            else lambda submitted: on_run(SweepRun.of_submitted(submitted, here))
+        )
         watch = Watch(on_run=report)
         sending = continued(self._row, self.show().kept, self._service, trials, here, watch=watch)
         return SweepRun.of_submitted(submit(sending, here), here)
@@ -139,7 +164,10 @@ class SweepRun(Run):
         cost = self._cost(self.status(), self.trials(), more)
         if cost is not None and cost.left is not None and cost.spent + cost.left > budget:
             most = cost.spent + cost.left
-            message = f"with {more} more trials the sweep can cost ${most:,.2f}, and `max_cost` is ${budget:,.2f}"
+            message = (
+                f"with {more} more trials the sweep can cost ${most:,.2f}, and `max_cost` "
+                f"is ${budget:,.2f}"
+            )
             raise UsageError(message, hint=hint, code="CT062")
 
     def rerun(
@@ -156,17 +184,24 @@ class SweepRun(Run):
         """Repeat the trials that failed or were cut off, with the same values.
 
         Raises:
-            UsageError: no trial has failed, the sweep is still running, a service's tuner runs it, it could cost more
-                than `max_cost`, or `overrides` or `name` is given.
+            UsageError: no trial has failed, the sweep is still running, a service's tuner runs it,
+                it could cost more than `max_cost`, or `overrides` or `name` is given.
         """
         if overrides or name is not None:
             hint = "submit the sweep's file with `--set`, or rerun one trial by the name of its run"
-            raise UsageError("`rerun` repeats the trials of a sweep unchanged", hint=hint, code="CT067")
+            raise UsageError(
+                "`rerun` repeats the trials of a sweep unchanged", hint=hint, code="CT067"
+            )
         if not isinstance(self._service, SweepService):
-            hint = f"rerun one trial by the name of its run: `cloudtrain trials {self.name}` lists the names"
+            hint = (
+                f"rerun one trial by the name of its run: `cloudtrain trials {self.name}` "
+                "lists the names"
+            )
             raise UsageError("a service's tuner cannot repeat trials", hint=hint, code="CT067")
         again = sum(trial.has_failed and bool(trial.run) for trial in self.trials())
-        self._keep_budget(again, "rerun single trials by the names of their runs, or submit another sweep")
+        self._keep_budget(
+            again, "rerun single trials by the names of their runs, or submit another sweep"
+        )
         self._service.resume(self.ref, again=True)
         self.status()
         if on_run is not None:
@@ -174,15 +209,18 @@ class SweepRun(Run):
         return self
 
     def history(self) -> Figure:
-        """Plot the objective's value of each trial by trial number, and the best value so far. Needs matplotlib."""
+        """Plot the objective's value of each trial by trial number, and the best value so far.
+        Needs matplotlib."""
         return history(self.trials(), self.objective)
 
     def importance(self) -> Figure:
-        """Plot how much each hyperparameter matters for good values. Needs matplotlib and Optuna."""
+        """Plot how much each hyperparameter matters for good values. Needs matplotlib and
+        Optuna."""
         return importance(self.trials(), self.objective)
 
     def slices(self) -> Figure:
-        """Plot the objective's value of each trial against each hyperparameter. Needs matplotlib."""
+        """Plot the objective's value of each trial against each hyperparameter. Needs
+        matplotlib."""
         return slices(self.trials(), self.objective)
 
     def parallel_coordinates(self) -> Figure:
@@ -192,16 +230,25 @@ class SweepRun(Run):
     def _repr_html_(self) -> str:
         status, trials = self.status(), self.trials()
         cost = self.cost(status, trials)
-        page = to_html(sweep_document(self.name, str(self.ref), status, trials, self.objective, {}, cost))
-        with suppress(MissingExtra, UsageError):  # without matplotlib or a value, the page has no curve
+        page = to_html(
+            sweep_document(self.name, str(self.ref), status, trials, self.objective, {}, cost)
+        )
+        # without matplotlib or a value, the page has no curve
+        with suppress(MissingExtra, UsageError):
             picture = b64encode(png_of(history(trials, self.objective))).decode()
-            page += f'<img alt="the objective of each trial" src="data:image/png;base64,{picture}">\n'
+            page += (
+                f'<img alt="the objective of each trial" src="data:image/png;base64,{picture}">\n'
+            )
         return page
 
     @property
     def directory(self) -> Path | None:
         """The sweep's folder on this machine; None for a tuner's sweep."""
-        return self._service.folder(self.name).path if isinstance(self._service, SweepService) else None
+        return (
+            self._service.folder(self.name).path
+            if isinstance(self._service, SweepService)
+            else None
+        )
 
     @property
     def working_files(self) -> dict[str, Path]:
@@ -209,15 +256,19 @@ class SweepRun(Run):
         return {}
 
     def remove(self) -> None:
-        """Remove a sweep that has ended, and its trials, from the run store. Also remove their folders on this machine.
-        Raises the same errors as `Run.remove`."""
+        """Remove a sweep that has ended, and its trials, from the run store. Also remove their
+        folders on this machine. Raises the same errors as `Run.remove`."""
         if not self.state.is_final:
             super().remove()  # which refuses
         with read_store(self._settings.state_dir) as store:
             trials = [Run(row, self._settings) for row in store.of_sweep(trials_key(self.name))]
         if any(not trial.state.is_final for trial in trials):  # its driver is dead, and they run on
             hint = f"`cloudtrain stop {self.name} --wait` ends them"
-            raise UsageError(f"trials of `{self.name}` are running, so it cannot be removed", hint=hint, code="CT939")
+            raise UsageError(
+                f"trials of `{self.name}` are running, so it cannot be removed",
+                hint=hint,
+                code="CT939",
+            )
         for trial in trials:
             trial.remove()
         super().remove()
@@ -227,7 +278,11 @@ class SweepRun(Run):
         best = self.best
         if best is None:
             hint = f"name the run of a trial: `cloudtrain trials {self.name}` lists the runs"
-            why = "has no objective, so no trial is the best" if self.objective is None else "has no best trial yet"
+            why = (
+                "has no objective, so no trial is the best"
+                if self.objective is None
+                else "has no best trial yet"
+            )
             raise UsageError(f"`{self.name}` {why}", hint=hint, code="CT992")
         return self.trial(best.number).download(path, destination)
 
@@ -240,8 +295,8 @@ class SweepRun(Run):
             return store.kept(self.name)
 
     def _cost(self, status: RunStatus, trials: Sequence[Trial], more: int = 0) -> SweepCost | None:
-        """Return the cost of the sweep, including `more` additional trials; None if the target is free or a price is
-        not known."""
+        """Return the cost of the sweep, including `more` additional trials; None if the target is
+        free or a price is not known."""
         if not target_of(self.target).facts.is_paid:
             return None
         record = self._kept()
@@ -254,15 +309,22 @@ class SweepRun(Run):
             has_ended = status.state.is_final and all(is_over for _, is_over in parts)
             return SweepCost(sum(spent), 0.0 if has_ended else None)
         each = over(hourly, longest)
-        total, run_count = int(status.metrics.get("trials", len(trials))), sum(bool(trial.run) for trial in trials)
-        rest = max(0, total - run_count) if not status.state.is_final or (more and self.is_driven) else 0
+        total, run_count = (
+            int(status.metrics.get("trials", len(trials))),
+            sum(bool(trial.run) for trial in trials),
+        )
+        rest = (
+            max(0, total - run_count)
+            if not status.state.is_final or (more and self.is_driven)
+            else 0
+        )
         left = (rest + more) * each
         left += sum(max(0.0, each - (cost or 0.0)) for cost, is_over in parts if not is_over)
         return SweepCost(sum(spent), left)
 
     def _parts(self) -> Iterator[_Part]:
-        """Yield the cost of every run that cloudtrain's driver started, including runs that `rerun` has replaced. The
-        target is asked for the billed cost of running trials."""
+        """Yield the cost of every run that cloudtrain's driver started, including runs that `rerun`
+        has replaced. The target is asked for the billed cost of running trials."""
         from cloudtrain.lifecycle.costs import cost_of
 
         with read_store(self._settings.state_dir) as store:
@@ -293,8 +355,8 @@ _Part = tuple[float | None, bool]
 
 
 def _tuned(trials: Sequence[Trial], hourly: float | None) -> Iterator[_Part]:
-    """Yield the cost of each trial of a service's tuner, estimated from its running time, because tuners do
-    not report costs."""
+    """Yield the cost of each trial of a service's tuner, estimated from its running time, because
+    tuners do not report costs."""
     for trial in trials:
         end_time = trial.ended if trial.ended is not None else time.time()
         duration = 0.0 if trial.started is None else max(0.0, end_time - trial.started)
@@ -311,8 +373,8 @@ class SweepCost(NamedTuple):
     """The cost of a sweep in US dollars, at list prices.
 
     Attributes:
-        spent: the cost of all trials so far, including running trials.
-        left: the maximum further cost of running and future trials; None if a trial has no time limit.
+        spent: the cost of all trials so far, including running trials. left: the maximum further
+        cost of running and future trials; None if a trial has no time limit.
     """
 
     spent: float
@@ -328,8 +390,9 @@ def sweep_document(
     more: Mapping[str, str],
     cost: SweepCost | None = None,
 ) -> Document:
-    """Return a page about a sweep: its progress, its cost, and its best trials. Without an objective, the page shows
-    the newest trials instead of the best. `more` adds label-value pairs."""
+    """Return a page about a sweep: its progress, its cost, and its best trials. Without an
+    objective, the page shows the newest trials instead of the best. `more` adds label-value
+    pairs."""
     ended_count = sum(trial.state.is_final for trial in trials)
     total = int(status.metrics.get("trials", len(trials)))
     going_on = len(trials) - ended_count
@@ -343,8 +406,12 @@ def sweep_document(
     left = _time_left(trials, total, status)
     rows |= {"left": left} if left else {}
     rows |= {"cost": _cost_text(cost, status)} if cost is not None else {}
-    blocks: list[Block] = list(run_document(name, ref, replace(status, metrics={}), {**more, **rows}).blocks)
-    shown_trials = ranked(trials, objective)[:_SHOWN] if objective is not None else list(trials)[-_SHOWN:]
+    blocks: list[Block] = list(
+        run_document(name, ref, replace(status, metrics={}), {**more, **rows}).blocks
+    )
+    shown_trials = (
+        ranked(trials, objective)[:_SHOWN] if objective is not None else list(trials)[-_SHOWN:]
+    )
     if shown_trials:
         title = "Best trials" if objective is not None else "Newest trials"
         blocks += [Heading(title), trials_table(shown_trials, objective, best=best)]
@@ -352,8 +419,8 @@ def sweep_document(
 
 
 def ranked(trials: Sequence[Trial], objective: Objective | None) -> list[Trial]:
-    """Return the trials that have a value of the objective, the best first. Without an objective, return all trials in
-    the given order."""
+    """Return the trials that have a value of the objective, the best first. Without an objective,
+    return all trials in the given order."""
     if objective is None:
         return list(trials)
     with_value = [trial for trial in trials if trial.value is not None]
@@ -361,13 +428,22 @@ def ranked(trials: Sequence[Trial], objective: Objective | None) -> list[Trial]:
     return sorted(with_value, key=lambda trial: (not trial.counts, sign * (trial.value or 0.0)))
 
 
-def trials_table(trials: Sequence[Trial], objective: Objective | None, *, best: Trial | None = None) -> Table:
+def trials_table(
+    trials: Sequence[Trial], objective: Objective | None, *, best: Trial | None = None
+) -> Table:
     """Return a table with one row per trial. A star marks the best trial."""
     best = best or best_of(trials, objective)
     names = list(dict.fromkeys(name for trial in trials for name in trial.values))
     value = [objective.metric.upper()] if objective is not None else []
     reasons = any(trial.reason for trial in trials)
-    headers = ("TRIAL", "STATE", *value, *(name.upper() for name in names), "TOOK", *(["REASON"] if reasons else []))
+    headers = (
+        "TRIAL",
+        "STATE",
+        *value,
+        *(name.upper() for name in names),
+        "TOOK",
+        *(["REASON"] if reasons else []),
+    )
     rows = [
         (
             f"{trial.number}{'*' if best is not None and trial.number == best.number else ''}",
@@ -383,13 +459,17 @@ def trials_table(trials: Sequence[Trial], objective: Objective | None, *, best: 
 
 
 def _time_left(trials: Sequence[Trial], total: int, status: RunStatus) -> str:
-    """Return the estimated time of the remaining trials, such as `about 5m`; empty if it cannot be estimated. The
-    estimate assumes that trials continue to end at the sweep's average rate. If the sweep continues an earlier one, the
-    rate ignores the trials of the earlier sweep."""
+    """Return the estimated time of the remaining trials, such as `about 5m`; empty if it cannot be
+    estimated. The estimate assumes that trials continue to end at the sweep's average rate. If the
+    sweep continues an earlier one, the rate ignores the trials of the earlier sweep."""
     left, start_time = total - sum(trial.state.is_final for trial in trials), status.started
     if left <= 0 or status.state.is_final or start_time is None:
         return ""
-    ends = [trial.ended for trial in trials if trial.state.is_final and (trial.ended or 0.0) > start_time]
+    ends = [
+        trial.ended
+        for trial in trials
+        if trial.state.is_final and (trial.ended or 0.0) > start_time
+    ]
     pace = (max(end or 0.0 for end in ends) - start_time) / len(ends) if ends else None
     return "" if pace is None else f"about {format_duration(max(1, int(pace * left)))}"
 
@@ -399,7 +479,9 @@ def _cost_text(cost: SweepCost, status: RunStatus) -> str:
     words = [f"${cost.spent:,.2f}" + ("" if status.state.is_final and not cost.left else " so far")]
     words += ["no limit for the rest"] if cost.left is None else []
     words += [f"up to ${cost.left:,.2f} more"] if cost.left else []
-    return ", ".join([*words, "at list prices"] if len(words) > 1 else [f"{words[0]} at list prices"])
+    return ", ".join(
+        [*words, "at list prices"] if len(words) > 1 else [f"{words[0]} at list prices"]
+    )
 
 
 def _took(trial: Trial) -> str:

@@ -1,4 +1,5 @@
-"""The sweeps that this machine drives, as a `Service`. Each sweep has a folder and a detached driver."""
+"""The sweeps that this machine drives, as a `Service`. Each sweep has a folder and a detached
+driver."""
 
 from __future__ import annotations
 
@@ -13,7 +14,15 @@ from cloudtrain.errors import RunNotFound, TargetError, UsageError
 from cloudtrain.job.data import Checkpoint, Output
 from cloudtrain.job.sweep import MAX_TRIALS, Objective, Sweep
 from cloudtrain.lifecycle.driven import FOLLOW_EVERY, GLANCE, DrivenFolder, DrivenService
-from cloudtrain.lifecycle.study import Journal, lines_of, needs_optuna, propose, read_events, read_study, require_optuna
+from cloudtrain.lifecycle.study import (
+    Journal,
+    lines_of,
+    needs_optuna,
+    propose,
+    read_events,
+    read_study,
+    require_optuna,
+)
 from cloudtrain.plans.plan import Plan, Upload, canonical_json
 from cloudtrain.plans.states import TRIAL, LogLine, RunRef, RunState, RunStatus, Trial, best_of
 from cloudtrain.system.processes import ProcessLock, is_held, last_line
@@ -26,8 +35,8 @@ from cloudtrain.targets.settings import Settings
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.prepare import Ready
 
-# The key of a run in the store is a hash of its submission. Prefixes of keys distinguish sweeps and their trials from
-# other runs, so the store needs no column for the kind of run.
+# The key of a run in the store is a hash of its submission. Prefixes of keys distinguish sweeps and
+# their trials from other runs, so the store needs no column for the kind of run.
 
 
 def trials_key(sweep: str) -> str:
@@ -41,19 +50,20 @@ def trial_key(sweep: str, number: int) -> str:
 
 
 def trial_name(sweep: str, number: int, counter: int = 1) -> str:
-    """Return a trial's name, such as `digits-lr-1f3a9c2b-1-t007`. If the target already has another run of that name,
-    `counter` is more than 1 and is appended."""
+    """Return a trial's name, such as `digits-lr-1f3a9c2b-1-t007`. If the target already has another
+    run of that name, `counter` is more than 1 and is appended."""
     return f"{sweep}-t{number:03d}" + (f"-{counter}" if counter > 1 else "")
 
 
 @dataclass(frozen=True)
 class Specification:
-    """A sweep under its run name, with everything that the plans of its trials need: the input of cloudtrain's driver,
-    written once into the sweep's folder and never changed. So each trial runs as the sweep's plan shows, even if the
-    user's files change meanwhile.
+    """A sweep under its run name, with everything that the plans of its trials need: the input of
+    cloudtrain's driver, written once into the sweep's folder and never changed. So each trial runs
+    as the sweep's plan shows, even if the user's files change meanwhile.
 
     Attributes:
-        first: the job of the first trial. The other trials differ from it in their hyperparameters and locations.
+        first: the job of the first trial. The other trials differ from it in their hyperparameters
+        and locations.
     """
 
     name: str
@@ -62,17 +72,23 @@ class Specification:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], here: Settings) -> Specification:
-        """Return the specification from the JSON data that `to_json` has returned, with or without `first.beside`."""
+        """Return the specification from the JSON data that `to_json` has returned, with or without
+        `first.beside`."""
         from cloudtrain.lifecycle.prepare import Ready
 
         sweep = Sweep(**data["sweep"])
         return cls(data["name"], sweep, Ready.from_json(sweep.job, data, here))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the specification as JSON data, without `first.beside`: the request of the sweep's plan."""
+        """Return the specification as JSON data, without `first.beside`: the request of the sweep's
+        plan."""
         sweep = self.sweep.model_dump(mode="json", exclude_unset=True, exclude={"job"})
         job = self.sweep.job.model_dump(mode="json", exclude_unset=True)
-        return {"name": self.name, "sweep": {**sweep, "kind": "sweep", "job": job}, **self.first.to_json()}
+        return {
+            "name": self.name,
+            "sweep": {**sweep, "kind": "sweep", "job": job},
+            **self.first.to_json(),
+        }
 
     def trial(self, number: int, values: Mapping[str, Any], counter: int = 1) -> Ready:
         """Return one trial, with its own storage paths for checkpoints and outputs."""
@@ -88,32 +104,44 @@ class Specification:
     def trial_plan(self, number: int, values: Mapping[str, Any], counter: int = 1) -> Plan:
         """Return what the target makes of one trial: no notes, no data to upload, no findings."""
         ready, name = self.trial(number, values, counter), trial_name(self.name, number, counter)
-        return ready.where.target.compile(ready.work, ready.where.settings, ready.context._replace(run_name=name))
+        return ready.where.target.compile(
+            ready.work, ready.where.settings, ready.context._replace(run_name=name)
+        )
 
     def _own(self, place: Checkpoint | Output, name: str) -> Checkpoint | Output:
-        """Return a copy of the checkpoint or output `place`, stored in the subfolder `name` of the storage path that
-        the job gives. If the job gives no storage path, return `place` unchanged: the path then depends on the run."""
+        """Return a copy of the checkpoint or output `place`, stored in the subfolder `name` of the
+        storage path that the job gives. If the job gives no storage path, return `place` unchanged:
+        the path then depends on the run."""
         target = self.first.where.target.name
         path = place.of(target)
-        return place if path is None else place.model_copy(update={target: f"{path.rstrip('/')}/{name}"})
+        return (
+            place
+            if path is None
+            else place.model_copy(update={target: f"{path.rstrip('/')}/{name}"})
+        )
 
 
 _LEAVING = 30.0
-"""Seconds to wait for the driver of a sweep that has ended. After the final status, the driver records the state in the
-run store, and then it releases its lock."""
+"""Seconds to wait for the driver of a sweep that has ended. After the final status, the driver
+records the state in the run store, and then it releases its lock."""
 
 _MORE = "submit another sweep with more values"
 
 
 class SweepService(DrivenService, Tuner):
-    """The service for the sweeps that this machine drives. Trials are runs on their target, which has their files."""
+    """The service for the sweeps that this machine drives. Trials are runs on their target, which
+    has their files."""
 
     kind = "sweep"
     driver = "cloudtrain.lifecycle.sweep_driver"
     what = "sweep"
 
     def __init__(
-        self, environ: Mapping[str, str], state_dir: Path, *, specification: Specification | None = None
+        self,
+        environ: Mapping[str, str],
+        state_dir: Path,
+        *,
+        specification: Specification | None = None,
     ) -> None:
         super().__init__(environ, state_dir)
         self._specification = specification
@@ -124,12 +152,16 @@ class SweepService(DrivenService, Tuner):
         return canonical_json({**plan.request, **self._specification.first.beside})
 
     def is_written(self, content: bytes, plan: Plan) -> bool:
-        """Return whether the file holds the request. An interrupted command may have written other data beside it."""
+        """Return whether the file holds the request. An interrupted command may have written other
+        data beside it."""
         data = json.loads(content)
         return canonical_json({name: data.get(name) for name in plan.request}) == plan.request_json
 
-    def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Store the code in the sweep's folder, and upload the code to the target for the trials."""
+    def upload(
+        self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None
+    ) -> bool:
+        """Store the code in the sweep's folder, and upload the code to the target for the
+        trials."""
         self.keep_code(plan, bundle)
         assert self._specification is not None, "only a service that submits uploads"
         specification = replace(self._specification, name=plan.run_name)
@@ -139,21 +171,34 @@ class SweepService(DrivenService, Tuner):
         return service_of(plan.target, self).upload(first, bundle, on_bytes=on_bytes)
 
     def status(self, ref: RunRef) -> RunStatus:
-        """Return the status of the sweep. If its driver has died, the sweep is `lost` until `cloudtrain continue`, but
-        its trials keep running."""
+        """Return the status of the sweep. If its driver has died, the sweep is `lost` until
+        `cloudtrain continue`, but its trials keep running."""
         folder, status, is_lost = self.folder(ref.name), self._read_status(ref), False
-        while not (is_lost or RunState(status["state"]).is_final or is_held(folder.turn) or folder.is_driven):
-            before, status = status, self._read_status(ref)  # it may have ended, or been continued, meanwhile
+        while not (
+            is_lost
+            or RunState(status["state"]).is_final
+            or is_held(folder.turn)
+            or folder.is_driven
+        ):
+            # it may have ended, or been continued, meanwhile
+            before, status = status, self._read_status(ref)
             is_lost = status == before
         state, reason = RunState(status["state"]), status["reason"]
         if is_lost:
             state = RunState.LOST
-            reason = f"its driver has died, but trials keep running; restart it with `cloudtrain continue {ref.name}`"
+            reason = (
+                "its driver has died, but trials keep running; restart it with "
+                f"`cloudtrain continue {ref.name}`"
+            )
             message = last_line(folder.log)
             reason += f" (its last message: {message})" if message else ""
         metrics = {name: float(value) for name, value in (status.get("metrics") or {}).items()}
         trials = {int(number): values for number, values in (status.get("progress") or {}).items()}
-        times = {"started": status["started"], "ended": status["ended"], "created": status["started"]}
+        times = {
+            "started": status["started"],
+            "ended": status["ended"],
+            "created": status["started"],
+        }
         return RunStatus(state, reason, **times, metrics=metrics, trials=trials)
 
     def logs(
@@ -165,7 +210,8 @@ class SweepService(DrivenService, Tuner):
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield a line for each trial that has started or ended. With `follow`, continue until the sweep has ended."""
+        """Yield a line for each trial that has started or ended. With `follow`, continue until the
+        sweep has ended."""
         refuse_rank(ref, rank, instance)
         folder, count = self._known(ref), 0
         objective = self.sweep(ref).objective
@@ -186,8 +232,8 @@ class SweepService(DrivenService, Tuner):
             self.ask_to_stop(folder)
 
     def resume(self, ref: RunRef, more: int = 0, *, again: bool = False) -> None:
-        """Start the driver of a sweep again, with `more` additional trials, or with `again` to repeat the trials that
-        failed."""
+        """Start the driver of a sweep again, with `more` additional trials, or with `again` to
+        repeat the trials that failed."""
         folder = self._known(ref)
         # Held until the driver is there, because two commands at once would both add their trials.
         with self._writing():
@@ -205,22 +251,44 @@ class SweepService(DrivenService, Tuner):
             study = read_study(folder.path)
             total = sweep.trial_count + study.extended
             left = sweep.space.grid_size - total if sweep.strategy == "grid" else 10
-            adds = f"`cloudtrain continue {ref.name} --trials {min(10, left)}` adds trials" if left > 0 else _MORE
+            adds = (
+                f"`cloudtrain continue {ref.name} --trials {min(10, left)}` adds trials"
+                if left > 0
+                else _MORE
+            )
             if sweep.strategy == "grid" and more > left:
                 hint = f"write `--trials {left}`" if left > 0 else _MORE
-                raise UsageError(f"the grid has only {sweep.space.grid_words} combinations", hint=hint, code="CT993")
+                raise UsageError(
+                    f"the grid has only {sweep.space.grid_words} combinations",
+                    hint=hint,
+                    code="CT993",
+                )
             if more and total + more > MAX_TRIALS:
-                message = f"a sweep has at most {MAX_TRIALS:,} trials, and `{ref.name}` has {total:,}"
-                raise UsageError(message, hint="add fewer trials, or submit another sweep", code="CT993")
+                message = (
+                    f"a sweep has at most {MAX_TRIALS:,} trials, and `{ref.name}` has {total:,}"
+                )
+                raise UsageError(
+                    message, hint="add fewer trials, or submit another sweep", code="CT993"
+                )
             before = folder.read_status() or {}
             failed = [trial.number for trial in study.trials.values() if trial.has_failed]
             is_over = RunState(before["state"]).is_final and not study.open
             if again and not failed:
-                more_words = adds if len(study.trials) >= total else f"`cloudtrain continue {ref.name}` starts the rest"
-                raise UsageError(f"no trial of `{ref.name}` has failed", hint=more_words, code="CT067")
+                more_words = (
+                    adds
+                    if len(study.trials) >= total
+                    else f"`cloudtrain continue {ref.name}` starts the rest"
+                )
+                raise UsageError(
+                    f"no trial of `{ref.name}` has failed", hint=more_words, code="CT067"
+                )
             if not more and not again and is_over and len(study.trials) >= total:
-                hint = adds + (f"; `cloudtrain rerun {ref.name}` repeats the failed trials" if failed else "")
-                raise UsageError(f"all {total} trials of `{ref.name}` have ended", hint=hint, code="CT993")
+                hint = adds + (
+                    f"; `cloudtrain rerun {ref.name}` repeats the failed trials" if failed else ""
+                )
+                raise UsageError(
+                    f"all {total} trials of `{ref.name}` have ended", hint=hint, code="CT993"
+                )
             if needs_optuna(sweep, total + more):
                 require_optuna(instead="")
             folder.stop.unlink(missing_ok=True)
@@ -231,7 +299,9 @@ class SweepService(DrivenService, Tuner):
             metrics = {**(before.get("metrics") or {}), "trials": total + more}
             start_time = before.get("started") or time.time()
             since = time.time() if RunState(before["state"]).is_final else before.get("since")
-            folder.write_status(RunState.PENDING, None, start_time=start_time, since=since, metrics=metrics, pid=0)
+            folder.write_status(
+                RunState.PENDING, None, start_time=start_time, since=since, metrics=metrics, pid=0
+            )
         finally:
             lock.release()
 
@@ -242,18 +312,21 @@ class SweepService(DrivenService, Tuner):
         return self.sweep(ref).objective
 
     def sweep(self, ref: RunRef) -> Sweep:
-        """Return the sweep as it was submitted. The checks for job files are skipped, because a planned job may contain
-        values that are not allowed in a job file, such as the storage path of an earlier run's output."""
+        """Return the sweep as it was submitted. The checks for job files are skipped, because a
+        planned job may contain values that are not allowed in a job file, such as the storage path
+        of an earlier run's output."""
         folder = self._known(ref)
         try:
             return Sweep(**json.loads(folder.specification.read_bytes())["sweep"])
         except (OSError, ValueError, KeyError) as error:
             hint = f"the remaining files of the sweep are in `{folder.path}`"
-            raise TargetError(f"the sweep's specification cannot be read: {error}", hint=hint, code="CT994") from error
+            raise TargetError(
+                f"the sweep's specification cannot be read: {error}", hint=hint, code="CT994"
+            ) from error
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """Unpack the code of the trials below `scratch` and yield the folder. Yield nothing if the stored code is
-        missing, damaged, or does not have the hash in `upload`."""
+        """Unpack the code of the trials below `scratch` and yield the folder. Yield nothing if the
+        stored code is missing, damaged, or does not have the hash in `upload`."""
         return unpacked(self._known(ref).archive, upload.sha256, scratch)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
@@ -262,7 +335,9 @@ class SweepService(DrivenService, Tuner):
         if best is None:
             hint = f"name the run of a trial: `cloudtrain trials {ref.name}` lists the runs"
             raise UsageError(f"`{ref.name}` has no best trial yet", hint=hint, code="CT992")
-        return service_of(ref.target, self).download(RunRef(ref.target, ref.place, best.run), path, destination)
+        return service_of(ref.target, self).download(
+            RunRef(ref.target, ref.place, best.run), path, destination
+        )
 
     def _known(self, ref: RunRef) -> DrivenFolder:
         self._read_status(ref)
@@ -271,14 +346,21 @@ class SweepService(DrivenService, Tuner):
     def _read_status(self, ref: RunRef) -> dict[str, Any]:
         status = self.folder(ref.name).read_status()
         if status is None:
-            raise RunNotFound(f"there is no sweep `{ref.name}` on this machine", hint="`cloudtrain ps` lists the runs")
+            raise RunNotFound(
+                f"there is no sweep `{ref.name}` on this machine",
+                hint="`cloudtrain ps` lists the runs",
+            )
         return status
 
 
 def _taken(path: Path, name: str, *, patience: float = 0.0) -> ProcessLock:
-    """Take the lock file `path` of the sweep `name`. If another process holds it for longer than `patience` seconds,
-    the sweep is still running."""
+    """Take the lock file `path` of the sweep `name`. If another process holds it for longer than
+    `patience` seconds, the sweep is still running."""
     lock = ProcessLock.take(path, patience=patience)
     if lock is None:
-        raise UsageError(f"`{name}` is still running", hint=f"wait for it: `cloudtrain wait {name}`", code="CT993")
+        raise UsageError(
+            f"`{name}` is still running",
+            hint=f"wait for it: `cloudtrain wait {name}`",
+            code="CT993",
+        )
     return lock

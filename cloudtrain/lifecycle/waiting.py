@@ -1,7 +1,9 @@
-"""Chains: a job that reads from an unfinished run waits on this machine, and is sent when that run has succeeded.
+"""Chains: a job that reads from an unfinished run waits on this machine, and is sent when that run
+has succeeded.
 
-`ChainService` stores the request in a folder and starts the watcher, a detached process. The watcher checks the awaited
-runs, and sends the request once they have succeeded. From then on, the run is an ordinary run of its target.
+`ChainService` stores the request in a folder and starts the watcher, a detached process. The
+watcher checks the awaited runs, and sends the request once they have succeeded. From then on, the
+run is an ordinary run of its target.
 """
 
 from __future__ import annotations
@@ -39,24 +41,34 @@ class Order:
         return f"waits for {' and '.join(ref.name for ref in self.after)}"
 
     def to_json(self) -> str:
-        """Return the order as JSON. Uploads of local data are left out, because they are already done."""
-        plan = {name: getattr(self.plan, name) for name in ("target", "run_name", "job_name", "request", "place")}
+        """Return the order as JSON. Uploads of local data are left out, because they are already
+        done."""
+        plan = {
+            name: getattr(self.plan, name)
+            for name in ("target", "run_name", "job_name", "request", "place")
+        }
         uploads = [item._asdict() for item in self.plan.uploads if item.kind != "data"]
         rest = {name: getattr(self, name) for name in ("bundle", "key", "submitter")}
-        return json.dumps({"plan": {**plan, "uploads": uploads}, "after": list(map(str, self.after)), **rest})
+        return json.dumps(
+            {"plan": {**plan, "uploads": uploads}, "after": list(map(str, self.after)), **rest}
+        )
 
     @classmethod
     def read(cls, folder: DrivenFolder) -> Order:
         """Return the order that `to_json` wrote to the folder."""
         data = json.loads(folder.specification.read_bytes())
         uploads = tuple(Upload(**item) for item in data["plan"].pop("uploads"))
-        plan, after = Plan(**data.pop("plan"), uploads=uploads), tuple(map(RunRef.parse, data.pop("after")))
+        plan, after = (
+            Plan(**data.pop("plan"), uploads=uploads),
+            tuple(map(RunRef.parse, data.pop("after"))),
+        )
         return cls(plan=plan, after=after, **data)
 
 
 class ChainService(DrivenService):
-    """The service for waiting runs, each with a folder and a watcher. Once a run is sent, its target takes over. For a
-    submission, `after` lists the runs to wait for, and `key` is the job's submission key."""
+    """The service for waiting runs, each with a folder and a watcher. Once a run is sent, its
+    target takes over. For a submission, `after` lists the runs to wait for, and `key` is the job's
+    submission key."""
 
     kind = "chain"
     driver = "cloudtrain.lifecycle.watcher"
@@ -80,15 +92,17 @@ class ChainService(DrivenService):
     def content(self, plan: Plan) -> str:
         return Order(plan, self._bundle, self._key, self._submitter, self._after).to_json()
 
-    def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
+    def upload(
+        self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None
+    ) -> bool:
         """Upload code and data to the target, and keep a copy of the code in the run's folder."""
         self._bundle = bundle.sha256
         self.keep_code(plan, bundle)
         return self._target(plan.ref).upload(plan, bundle, on_bytes=on_bytes)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Write the order and start the watcher. With `again`, do nothing if an interrupted command has already started
-        a watcher or sent the run."""
+        """Write the order and start the watcher. With `again`, do nothing if an interrupted command
+        has already started a watcher or sent the run."""
         if again and not self.withdraw(plan.ref):
             return plan.ref
         return super().submit(plan)
@@ -100,8 +114,8 @@ class ChainService(DrivenService):
         return super().withdraw(ref) and not self._target(ref).has(ref)
 
     def status(self, ref: RunRef) -> RunStatus:
-        """Return the status of the run. If the watcher of a waiting run has died, the run is `lost` until
-        `cloudtrain continue`."""
+        """Return the status of the run. If the watcher of a waiting run has died, the run is `lost`
+        until `cloudtrain continue`."""
         waiting = self.waiting(ref)
         if waiting is None:
             return self._target(ref).status(ref)
@@ -111,16 +125,21 @@ class ChainService(DrivenService):
         return waiting
 
     def waiting(self, ref: RunRef) -> RunStatus | None:
-        """Return the status of a waiting run; None if the run was sent, or never waited on this machine."""
+        """Return the status of a waiting run; None if the run was sent, or never waited on this
+        machine."""
         folder = self.folder(ref.name)
-        is_watched = folder.is_driven  # before the status, which is final or says `sent` when the watcher has ended
+        # before the status, which is final or says `sent` when the watcher has ended
+        is_watched = folder.is_driven
         status = folder.read_status()
         if status is None or status.get("sent"):
             return None
         state, reason = RunState(status["state"]), status["reason"]
         if not state.is_final and not is_watched:
             state = RunState.LOST
-            reason = f"the process that {reason} has died; `cloudtrain continue {ref.name}` starts it again"
+            reason = (
+                f"the process that {reason} has died; `cloudtrain continue {ref.name}` "
+                "starts it again"
+            )
         return RunStatus(state, reason, ended=status["ended"], created=status["started"])
 
     def logs(
@@ -132,15 +151,17 @@ class ChainService(DrivenService):
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield the log lines of a run that was sent. A waiting run has none; with `follow`, wait until the run is
-        sent, then yield its lines."""
+        """Yield the log lines of a run that was sent. A waiting run has none; with `follow`, wait
+        until the run is sent, then yield its lines."""
         while (status := self.waiting(ref)) is not None:
             if on_status is not None:
                 on_status(status)
             if status.state.is_final or not follow:
                 return
             time.sleep(FOLLOW_EVERY)
-        yield from self._target(ref).logs(ref, follow=follow, rank=rank, instance=instance, on_status=on_status)
+        yield from self._target(ref).logs(
+            ref, follow=follow, rank=rank, instance=instance, on_status=on_status
+        )
 
     def stop(self, ref: RunRef) -> None:
         """Stop the run. If it is still waiting, end the wait, so that nothing is sent."""
@@ -161,11 +182,14 @@ class ChainService(DrivenService):
         if waiting is None or waiting.state is not RunState.LOST:
             state = self.status(ref).state
             hint = f"`cloudtrain status {ref.name}` gives the reason"
-            raise UsageError(f"`{ref.name}` is {state}, so there is nothing to continue", hint=hint, code="CT995")
+            raise UsageError(
+                f"`{ref.name}` is {state}, so there is nothing to continue", hint=hint, code="CT995"
+            )
         self._start(self.folder(ref.name))
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """Yield folders with the code of the run. The code of a waiting run is the copy on this machine."""
+        """Yield folders with the code of the run. The code of a waiting run is the copy on this
+        machine."""
         if self.waiting(ref) is None:
             return self._target(ref).code(ref, upload, scratch)
         return unpacked(self.folder(ref.name).archive, upload.sha256, scratch)
@@ -174,7 +198,9 @@ class ChainService(DrivenService):
         waiting = self.waiting(ref)
         if waiting is not None:
             hint = f"`cloudtrain status {ref.name}` gives the reason"
-            raise UsageError(f"`{ref.name}` has not been sent yet, so it has no files", hint=hint, code="CT996")
+            raise UsageError(
+                f"`{ref.name}` has not been sent yet, so it has no files", hint=hint, code="CT996"
+            )
         return self._target(ref).download(ref, path, destination)
 
     def _target(self, ref: RunRef) -> Service:

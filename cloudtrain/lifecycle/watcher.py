@@ -1,8 +1,8 @@
-"""The watcher of a waiting run: a detached process that checks other runs until they have succeeded, and then sends the
-request.
+"""The watcher of a waiting run: a detached process that checks other runs until they have
+succeeded, and then sends the request.
 
-The request is sent by `submit_once`, through the watcher's own run store. If the watcher is killed and started again,
-this store shows whether the target may already have the run.
+The request is sent by `submit_once`, through the watcher's own run store. If the watcher is killed
+and started again, this store shows whether the target may already have the run.
 """
 
 from __future__ import annotations
@@ -14,8 +14,22 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetError, TargetUnreachable
-from cloudtrain.lifecycle.driven import GLANCE, Archive, DrivenFolder, Step, detach, sleep_until_woken, woken_by
+from cloudtrain.errors import (
+    CloudtrainError,
+    RunNotFound,
+    StoreError,
+    TargetError,
+    TargetUnreachable,
+)
+from cloudtrain.lifecycle.driven import (
+    GLANCE,
+    Archive,
+    DrivenFolder,
+    Step,
+    detach,
+    sleep_until_woken,
+    woken_by,
+)
 from cloudtrain.lifecycle.once import Watch, recover, send_once
 from cloudtrain.lifecycle.schema import open_store
 from cloudtrain.lifecycle.submit import after_wait
@@ -26,7 +40,8 @@ from cloudtrain.system.processes import ProcessLock
 from cloudtrain.targets.registry import service_of
 
 _SLOWEST = 4.0
-"""The longest pause between two checks, as a multiple of the first pause. Each pause is 1.5 times the one before."""
+"""The longest pause between two checks, as a multiple of the first pause. Each pause is 1.5 times
+the one before."""
 
 
 class _Ended(Exception):
@@ -34,8 +49,8 @@ class _Ended(Exception):
 
 
 def watch_interval() -> float:
-    """Return the seconds between the first and the second check of the awaited runs. The environment variable
-    `CLOUDTRAIN_WATCH_INTERVAL` sets the value; default: 30."""
+    """Return the seconds between the first and the second check of the awaited runs. The
+    environment variable `CLOUDTRAIN_WATCH_INTERVAL` sets the value; default: 30."""
     try:
         return max(0.01, float(os.environ.get("CLOUDTRAIN_WATCH_INTERVAL", "")))
     except ValueError:
@@ -43,16 +58,16 @@ def watch_interval() -> float:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Watch the run NAME until it is sent. `arguments` are `STATE_DIR NAME DESCRIPTOR`: when the watch has begun, this
-    process reports it on the file descriptor DESCRIPTOR."""
+    """Watch the run NAME until it is sent. `arguments` are `STATE_DIR NAME DESCRIPTOR`: when the
+    watch has begun, this process reports it on the file descriptor DESCRIPTOR."""
     state_dir, name, ready = detach(arguments)
     watch(DrivenFolder(state_dir, ChainService.kind, name), ready)
 
 
 def watch(folder: DrivenFolder, ready: Callable[[], None], moment: Step = lambda _: None) -> None:
-    """Wait for the runs that the run in `folder` waits for, then send its request. Do nothing if another process
-    already watches it. `ready` is called when the watch has begun, and `moment` at each step with the name of the
-    step."""
+    """Wait for the runs that the run in `folder` waits for, then send its request. Do nothing if
+    another process already watches it. `ready` is called when the watch has begun, and `moment` at
+    each step with the name of the step."""
     lock = ProcessLock.take(folder.lock, patience=GLANCE)
     if lock is None or not folder.specification.exists():
         return
@@ -64,7 +79,9 @@ def watch(folder: DrivenFolder, ready: Callable[[], None], moment: Step = lambda
     except _Ended as end:
         watcher.end(*end.args)
     except CloudtrainError as error:
-        watcher.end(RunState.FAILED, f"{error.message}; {error.hint}" if error.hint else error.message)
+        watcher.end(
+            RunState.FAILED, f"{error.message}; {error.hint}" if error.hint else error.message
+        )
     except (OSError, ValueError) as error:
         sys.stderr.write(f"the folder of the waiting run cannot be used: {error}\n")
     finally:
@@ -86,7 +103,8 @@ class Watcher:
         self._pause = watch_interval()
 
     def watch(self) -> None:
-        """Wait for the other runs, send the request, and record in the run store that the run was sent."""
+        """Wait for the other runs, send the request, and record in the run store that the run was
+        sent."""
         while not self._folder.sending.exists() and self._waits():
             self._sleep()
         self._moment("awaited")
@@ -104,7 +122,8 @@ class Watcher:
         remove_folder(self._folder.path)
 
     def write(self, state: RunState, reason: str | None, **more: bool) -> None:
-        """Replace the run's status. If its folder was removed, exit, because nobody needs the run any more."""
+        """Replace the run's status. If its folder was removed, exit, because nobody needs the run
+        any more."""
         if not self._folder.specification.exists():
             sys.exit()
         self._folder.write_status(state, reason, start_time=self._start_time, **more)
@@ -116,8 +135,8 @@ class Watcher:
             store.record(self._folder.name, RunStatus(state, reason, ended=time.time()))
 
     def _waits(self) -> bool:
-        """Return whether any of the awaited runs is unfinished. An awaited run that itself waits counts as unfinished,
-        even if its watcher has died."""
+        """Return whether any of the awaited runs is unfinished. An awaited run that itself waits
+        counts as unfinished, even if its watcher has died."""
         self._end_if_stopped()
         for ref in self.order.after:
             try:
@@ -125,21 +144,30 @@ class Watcher:
             except RunNotFound:
                 raise self._failed(ref.name, "is gone") from None
             except TargetError as error:
-                self.write(RunState.QUEUED, f"{self.order.reason}, whose status cannot be read: {error.message}")
+                self.write(
+                    RunState.QUEUED,
+                    f"{self.order.reason}, whose status cannot be read: {error.message}",
+                )
                 return True
-            if not state.is_final or (state is RunState.LOST and self._service.waiting(ref) is not None):
+            if not state.is_final or (
+                state is RunState.LOST and self._service.waiting(ref) is not None
+            ):
                 self.write(RunState.QUEUED, self.order.reason)
                 return True
             if state is not RunState.SUCCEEDED:
-                raise self._failed(ref.name, "failed" if state is RunState.FAILED else f"was {state}")
+                raise self._failed(
+                    ref.name, "failed" if state is RunState.FAILED else f"was {state}"
+                )
         return False
 
     def _is_sent(self) -> bool:
-        """Send the request if it was not sent before. Return False if the target could not be reached, so that the
-        caller tries again."""
+        """Send the request if it was not sent before. Return False if the target could not be
+        reached, so that the caller tries again."""
         order = self.order
         watch = Watch(on_run=lambda _: self._moment("accepted"))
-        sending = after_wait(order, self._target, Archive(self._folder.archive, order.bundle), watch=watch)
+        sending = after_wait(
+            order, self._target, Archive(self._folder.archive, order.bundle), watch=watch
+        )
         try:
             with open_store(self._folder.sending) as store:
                 recover(store, lambda name: service_of(name, self._service))
@@ -159,7 +187,9 @@ class Watcher:
             raise _Ended(RunState.STOPPED, "stopped while it was waiting, so nothing was sent")
 
     def _failed(self, name: str, why: str) -> _Ended:
-        reason = f"the run `{name}` {why}, so nothing was sent; run it again, then submit this job again"
+        reason = (
+            f"the run `{name}` {why}, so nothing was sent; run it again, then submit this job again"
+        )
         return _Ended(RunState.FAILED, reason)
 
     def _sleep(self) -> None:

@@ -1,4 +1,5 @@
-"""Instance types: one chosen by the GPUs of a job, those that a query selects, and the machines of a whole job."""
+"""Instance types: one chosen by the GPUs of a job, those that a query selects, and the machines of
+a whole job."""
 
 from __future__ import annotations
 
@@ -32,27 +33,41 @@ def choose(
 ) -> InstanceType:
     """Return the instance type for a job. `types` replaces the target's table.
 
-    A type fits if it has the GPU `gpu`, `gpus_per_instance` GPUs (None: any number), and with `interconnect="rdma"`
-    also RDMA. With `interconnect="ethernet"`, all types fit, because every type has Ethernet.
+    A type fits if it has the GPU `gpu`, `gpus_per_instance` GPUs (None: any number), and with
+    `interconnect="rdma"` also RDMA. With `interconnect="ethernet"`, all types fit, because every
+    type has Ethernet.
 
-    Of the types that fit, the best is chosen by these criteria, in this order: not retired, whole GPUs before slices of
-    a GPU, fewer GPUs, lower price, less GPU memory, fewer vCPUs, less memory, lower price without the training service,
-    newer generation, name. If one of the types (except retired ones) has no known price, the price comes only after
-    the memory.
+    Of the types that fit, the best is chosen by these criteria, in this order: not retired, whole
+    GPUs before slices of a GPU, fewer GPUs, lower price, less GPU memory, fewer vCPUs, less memory,
+    lower price without the training service, newer generation, name. If one of the types (except
+    retired ones) has no known price, the price comes only after the memory.
 
     Raises:
-        JobError: no type has that GPU, that number of GPUs, or RDMA. The hint names the GPUs, numbers or types that
-            are available.
+        JobError: no type has that GPU, that number of GPUs, or RDMA. The hint names the GPUs,
+            numbers or types that are available.
     """
-    same_gpu = types_with_gpu(target, gpu) if types is None else [item for item in types if has_gpu(item, gpu)]
+    same_gpu = (
+        types_with_gpu(target, gpu)
+        if types is None
+        else [item for item in types if has_gpu(item, gpu)]
+    )
     if not same_gpu:
         table = instance_types(target) if types is None else types
-        message = f"there is no table of instance types for `{target}`, so none can be chosen by its GPU"
-        raise _wrong("gpu", *(unknown_gpu(gpu, table) if table else (message, "name a type with `instance_type`")))
+        message = (
+            f"there is no table of instance types for `{target}`, so none can be chosen by its GPU"
+        )
+        raise _wrong(
+            "gpu",
+            *(unknown_gpu(gpu, table) if table else (message, "name a type with `instance_type`")),
+        )
     same_count = [instance for instance in same_gpu if gpus_per_instance in (None, instance.gpus)]
     if not same_count:
         raise _wrong("gpus_per_instance", *_wrong_count(gpu, gpus_per_instance, same_gpu))
-    fitting = [instance for instance in same_count if interconnect != "rdma" or instance.interconnect == "rdma"]
+    fitting = [
+        instance
+        for instance in same_count
+        if interconnect != "rdma" or instance.interconnect == "rdma"
+    ]
     if not fitting:
         raise _wrong("interconnect", *_without_rdma(gpu, gpus_per_instance, same_gpu))
     offers = [instance for instance in fitting if not instance.retired] or fitting
@@ -62,11 +77,14 @@ def choose(
 
 def _rank(instance: InstanceType, has_prices: bool) -> tuple[object, ...]:
     # The generation is 5 for the families `p5en` and `NCads H100 v5`.
-    generation = re.search(r"v(\d+)$", instance.family) or re.match(r"[a-zA-Z]+(\d+)", instance.family)
+    generation = re.search(r"v(\d+)$", instance.family) or re.match(
+        r"[a-zA-Z]+(\d+)", instance.family
+    )
     price = inf if instance.price is None else instance.price
     machine_price = inf if instance.machine_price is None else instance.machine_price
     return (
-        bool(instance.retired), bool(instance.gpu_slice), instance.gpus, price if has_prices else 0.0,
+        bool(instance.retired), bool(instance.gpu_slice), instance.gpus,
+        price if has_prices else 0.0,
         instance.gpu_memory_gib, instance.vcpus, instance.memory_gib,
         price, machine_price, -int(generation[1] if generation else 0), instance.name,
     )  # fmt: skip
@@ -75,7 +93,10 @@ def _rank(instance: InstanceType, has_prices: bool) -> tuple[object, ...]:
 def _wrong_count(gpu: str, count: int | None, same_gpu: Sequence[InstanceType]) -> tuple[str, str]:
     message = f"no instance type has {count} x `{gpu}`"
     counts = sorted({instance.gpus for instance in same_gpu})
-    smallest = [min((t for t in same_gpu if t.gpus == number), key=lambda t: _rank(t, False)) for number in counts]
+    smallest = [
+        min((t for t in same_gpu if t.gpus == number), key=lambda t: _rank(t, False))
+        for number in counts
+    ]
     there_are = ", ".join(f"{instance.gpus} (`{instance.name}`)" for instance in smallest)
     return message, f"use {there_are}"
 
@@ -85,16 +106,22 @@ def _without_rdma(gpu: str, count: int | None, same_gpu: Sequence[InstanceType])
     message = f"no instance type with {what} has RDMA"
     there_are = [instance for instance in same_gpu if instance.interconnect == "rdma"]
     if not there_are:
-        return message, "remove `interconnect: rdma`; the instances then communicate over TCP, which is slower"
+        return (
+            message,
+            "remove `interconnect: rdma`; the instances then communicate over TCP, which is slower",
+        )
     there_are.sort(key=lambda instance: _rank(instance, False))
-    return message, "these types have it: " + ", ".join(f"`{t.name}` ({t.hardware})" for t in there_are)
+    return message, "these types have it: " + ", ".join(
+        f"`{t.name}` ({t.hardware})" for t in there_are
+    )
 
 
 def _wrong(field: str, message: str, hint: str | None) -> JobError:
     return JobError([Problem(("resources", field), message, hint, code="CT033")])
 
 
-# Queries on instance types: which types match, in which order, and which conditions prevent a match.
+# Queries on instance types: which types match, in which order, and which conditions prevent a
+# match.
 
 Test = Callable[[InstanceType], bool]
 
@@ -102,7 +129,9 @@ INTERCONNECTS: dict[str, Test] = {
     "rdma": lambda instance: instance.interconnect == "rdma",
     "ethernet": lambda instance: instance.interconnect == "ethernet",
     "efa": lambda instance: instance.interconnect == "rdma" and instance.fabric == "efa",
-    "infiniband": lambda instance: instance.interconnect == "rdma" and instance.fabric == "infiniband",
+    "infiniband": lambda instance: (
+        instance.interconnect == "rdma" and instance.fabric == "infiniband"
+    ),
 }
 """`ethernet` means only Ethernet; `infiniband` means InfiniBand that NCCL can use."""
 
@@ -115,8 +144,8 @@ ORDERS: dict[str, Callable[[InstanceType], object]] = {
     "memory": lambda instance: -instance.memory_gib,
     "network": lambda instance: -(instance.network_gbps or 0),
 }
-"""Sort keys. Prices are sorted from the cheapest, with unknown prices last; all else from the largest. Ties and names
-are sorted by family and size."""
+"""Sort keys. Prices are sorted from the cheapest, with unknown prices last; all else from the
+largest. Ties and names are sorted by family and size."""
 
 
 class Query(NamedTuple):
@@ -144,12 +173,15 @@ class Query(NamedTuple):
         if memory is not None:
             tests["min_gpu_memory"] = lambda instance: named_memory(instance) >= memory
         if price is not None:
-            tests["max_price"] = lambda instance: instance.price is not None and instance.price <= price
+            tests["max_price"] = lambda instance: (
+                instance.price is not None and instance.price <= price
+            )
         return tests
 
 
 def select(types: Iterable[InstanceType], query: Query, order: str = "price") -> list[InstanceType]:
-    """Return the types that match, sorted by `order`, a key of `ORDERS`. Retired types come last."""
+    """Return the types that match, sorted by `order`, a key of `ORDERS`. Retired types come
+    last."""
     tests = query.tests().values()
     fitting = (instance for instance in types if all(test(instance) for test in tests))
 
@@ -161,8 +193,8 @@ def select(types: Iterable[InstanceType], query: Query, order: str = "price") ->
 
 
 def without_each(types: Sequence[InstanceType], query: Query) -> dict[str, int]:
-    """Return, for each condition of the query, how many types would match without this condition. The keys are the
-    names of the conditions' fields."""
+    """Return, for each condition of the query, how many types would match without this condition.
+    The keys are the names of the conditions' fields."""
     tests = query.tests()
     others = {field: [test for name, test in tests.items() if name != field] for field in tests}
     return {
@@ -174,10 +206,13 @@ def without_each(types: Sequence[InstanceType], query: Query) -> dict[str, int]:
 def count_unpriced(types: Iterable[InstanceType], query: Query) -> int:
     """Return how many types have no known price and match everything except `max_price`."""
     tests = [test for field, test in query.tests().items() if field != "max_price"]
-    return sum(instance.price is None and all(test(instance) for test in tests) for instance in types)
+    return sum(
+        instance.price is None and all(test(instance) for test in tests) for instance in types
+    )
 
 
-# The machines of a job: groups of equal machines, the catalogue's facts about each, and the total cost.
+# The machines of a job: groups of equal machines, the catalogue's facts about each, and the total
+# cost.
 
 Device = Literal["gpu", "neuron", "cpu"]
 
@@ -203,8 +238,8 @@ class MachineGroup:
 
     @property
     def accelerators(self) -> int:
-        """The number of GPUs of each machine, or of Neuron cores if it has no GPUs. 0 if it has neither
-        or its type is unknown."""
+        """The number of GPUs of each machine, or of Neuron cores if it has no GPUs. 0 if it has
+        neither or its type is unknown."""
         return self.gpus or (self.known.neuron_cores if self.known else 0)
 
     @property
@@ -220,15 +255,16 @@ class Machines:
     """All machines of a job."""
 
     groups: tuple[MachineGroup, ...]
-    """The single type, or each group, or each preference. Of preferences, any one can be used instead of the others."""
+    """The single type, or each group, or each preference. Of preferences, any one can be used
+    instead of the others."""
     kind: Literal["type", "groups", "preferences"] = "type"
     spans: tuple[str, ...] = ()
     """Names of the groups that the distribution spans; empty if it spans all."""
 
     @property
     def spanned(self) -> tuple[MachineGroup, ...]:
-        """The groups that the distribution spans. If the groups are preferences, only one of them will be used, but all
-        of them are returned."""
+        """The groups that the distribution spans. If the groups are preferences, only one of them
+        will be used, but all of them are returned."""
         return tuple(group for group in self.groups if not self.spans or group.name in self.spans)
 
     @property
@@ -247,8 +283,9 @@ class Machines:
 
     @property
     def price(self) -> Price | None:
-        """The price of all machines; if the groups are preferences, the price of the most expensive group. The price
-        without the training service replaces an unknown price. None if that price is unknown too."""
+        """The price of all machines; if the groups are preferences, the price of the most expensive
+        group. The price without the training service replaces an unknown price. None if that price
+        is unknown too."""
         counts = [(group.known, group.count) for group in self.groups]
         return price_of(counts, any_of=self.kind == "preferences")
 

@@ -1,8 +1,10 @@
-"""A user's own prices and instance types: `instances.toml`, which corrects and extends the catalogue.
+"""A user's own prices and instance types: `instances.toml`, which corrects and extends the
+catalogue.
 
-The file can be beside each `cloudtrain.toml`: in the user's configuration folder, and in the project (the nearest file
-upwards from the working directory). The project's file takes precedence. A file has one table per target and
-type, which corrects a type of the catalogue or adds a new type. A new type needs at least `vcpus` and `memory_gib`:
+The file can be beside each `cloudtrain.toml`: in the user's configuration folder, and in the
+project (the nearest file upwards from the working directory). The project's file takes precedence.
+A file has one table per target and type, which corrects a type of the catalogue or adds a new type.
+A new type needs at least `vcpus` and `memory_gib`:
 
     [sagemaker."ml.p5.48xlarge"]
     price = 55.04                         # US dollars an hour, what you pay
@@ -18,8 +20,8 @@ type, which corrects a type of the catalogue or adds a new type. A new type need
     [azureml.Standard_NC96ads_A100_v4]
     price = 13.2
 
-The columns are the fields of `InstanceType`. Names of Azure's types may be in any case. A file that another user may
-have written is an error (`cloudtrain/system/files.py`).
+The columns are the fields of `InstanceType`. Names of Azure's types may be in any case. A file that
+another user may have written is an error (`cloudtrain/system/files.py`).
 
 The results of the last `cloudtrain instances --refresh` have the lowest precedence.
 """
@@ -50,12 +52,13 @@ from cloudtrain.machines.table import (
 from cloudtrain.runtime.atomic import write_file
 from cloudtrain.system.private import make_private_folder
 
-# The results of `cloudtrain instances --refresh`: the file `instances.TARGET.refreshed.json` in the user's
-# configuration folder.
+# The results of `cloudtrain instances --refresh`: the file `instances.TARGET.refreshed.json` in the
+# user's configuration folder.
 #
-# The next refresh replaces the whole file, and no refresh ever changes the user's `instances.toml`. Both files correct
-# the catalogue in the same way, and `instances.toml` takes precedence. The format is JSON, which is read faster than
-# TOML: the file has hundreds of types and is read for every plan.
+# The next refresh replaces the whole file, and no refresh ever changes the user's `instances.toml`.
+# Both files correct the catalogue in the same way, and `instances.toml` takes precedence. The
+# format is JSON, which is read faster than TOML: the file has hundreds of types and is read for
+# every plan.
 
 
 class Refreshed(NamedTuple):
@@ -77,10 +80,12 @@ def refreshed_file(user_folder: Path, target: str) -> Path:
 
 
 def read_refreshed(user_folder: Path, target: str) -> Mapping[str, object]:
-    """Return the table of the last refresh, by name of instance type; empty if there was no refresh.
+    """Return the table of the last refresh, by name of instance type; empty if there was no
+    refresh.
 
     Raises:
-        SettingsError: another user may have written the file, or it cannot be read, or its format is wrong.
+        SettingsError: another user may have written the file, or it cannot be read, or its format
+            is wrong.
     """
     file = refreshed_file(user_folder, target)
     if not file.exists():
@@ -91,15 +96,22 @@ def read_refreshed(user_folder: Path, target: str) -> Mapping[str, object]:
     except (ValueError, KeyError, TypeError, IndexError):
         table = None
     if not isinstance(table, dict):
-        hint = f"write it again with `cloudtrain instances --refresh --target {target}`, or delete it"
+        hint = (
+            f"write it again with `cloudtrain instances --refresh --target {target}`, or delete it"
+        )
         raise SettingsError(
-            f"`{file}` is not a price table from `cloudtrain instances --refresh`", hint=hint, code="CT919"
+            f"`{file}` is not a price table from `cloudtrain instances --refresh`",
+            hint=hint,
+            code="CT919",
         )
     return table
 
 
-def write_refreshed(user_folder: Path, target: str, table: Mapping[str, object], *, about: str) -> Path:
-    """Replace the target's refreshed file. `about` is a note for readers of the file: what was queried, and when.
+def write_refreshed(
+    user_folder: Path, target: str, table: Mapping[str, object], *, about: str
+) -> Path:
+    """Replace the target's refreshed file. `about` is a note for readers of the file: what was
+    queried, and when.
 
     Raises:
         SettingsError: the file cannot be written.
@@ -109,10 +121,13 @@ def write_refreshed(user_folder: Path, target: str, table: Mapping[str, object],
     try:
         make_private_folder(user_folder)
         write_file(file, text.encode())
-        file.chmod(0o600)  # independent of the umask: a file that others may write would not be read again
+        # independent of the umask: a file that others may write would not be read again
+        file.chmod(0o600)
     except OSError as error:
         hint = "make the folder writable for you"
-        raise SettingsError(f"`{file}` cannot be written: {error.strerror}", hint=hint, code="CT919") from None
+        raise SettingsError(
+            f"`{file}` cannot be written: {error.strerror}", hint=hint, code="CT919"
+        ) from None
     return file
 
 
@@ -120,7 +135,8 @@ FILE_NAME = "instances.toml"
 
 
 class Correction(NamedTuple):
-    """The values that one file sets for one instance type, converted to the types of their columns."""
+    """The values that one file sets for one instance type, converted to the types of their
+    columns."""
 
     target: str
     name: str
@@ -143,25 +159,36 @@ Overlay = tuple[Correction, ...]
 
 
 def load_overlays(user_folder: Path, cwd: Path, target: str | None = None) -> Overlay:
-    """Return the corrections in the user's file, then those in the project's file, which take precedence. Missing files
-    are skipped.
+    """Return the corrections in the user's file, then those in the project's file, which take
+    precedence. Missing files are skipped.
 
-    With `target`, the results of that target's last refresh are included, with the lowest precedence.
+    With `target`, the results of that target's last refresh are included, with the lowest
+    precedence.
 
     Raises:
         SettingsError: a file is not TOML, or holds a wrong target, column or value.
     """
-    project = next((folder / FILE_NAME for folder in (cwd, *cwd.parents) if os.path.lexists(folder / FILE_NAME)), None)
+    project = next(
+        (
+            folder / FILE_NAME
+            for folder in (cwd, *cwd.parents)
+            if os.path.lexists(folder / FILE_NAME)
+        ),
+        None,
+    )
     own = user_folder / FILE_NAME
     files = filter(os.path.lexists, dict.fromkeys((own, project or own)))
-    corrections = tuple(row._replace(is_of_project=file != own) for file in files for row in load_overlay(file))
+    corrections = tuple(
+        row._replace(is_of_project=file != own) for file in files for row in load_overlay(file)
+    )
     if target is None or not (table := read_refreshed(user_folder, target)):
         return corrections
     return read_overlay({target: table}, str(refreshed_file(user_folder, target))) + corrections
 
 
 def user_overlay(cwd: Path | None = None, target: str | None = None) -> Overlay:
-    """Return the corrections of this user and of the project that contains `cwd`; default: the working directory."""
+    """Return the corrections of this user and of the project that contains `cwd`; default: the
+    working directory."""
     from platformdirs import user_config_path
 
     return load_overlays(user_config_path("cloudtrain", appauthor=False), cwd or Path.cwd(), target)
@@ -171,7 +198,8 @@ def load_overlay(file: Path) -> Overlay:
     """Return the corrections of one file.
 
     Raises:
-        SettingsError: the file cannot be read, is not TOML, or holds a wrong target, column or value.
+        SettingsError: the file cannot be read, is not TOML, or holds a wrong target, column or
+            value.
     """
     document = read_trusted_toml(file, code=_CODE)
     return read_overlay(document.data, str(file), document.positions)
@@ -180,12 +208,16 @@ def load_overlay(file: Path) -> Overlay:
 _CODE = "CT918"
 
 
-_EXAMPLE = 'write one table for each type: `[sagemaker."ml.p5.48xlarge"]`, and below it `price = 55.04`'
+_EXAMPLE = (
+    'write one table for each type: `[sagemaker."ml.p5.48xlarge"]`, and below it `price = 55.04`'
+)
 
 
-def read_overlay(data: Mapping[str, object], file: str, positions: Positions | None = None) -> Overlay:
-    """Return the corrections in the tables of a file. `file` is the path of the file, for errors and as the source
-    of prices.
+def read_overlay(
+    data: Mapping[str, object], file: str, positions: Positions | None = None
+) -> Overlay:
+    """Return the corrections in the tables of a file. `file` is the path of the file, for errors
+    and as the source of prices.
 
     Raises:
         SettingsError: the tables have wrong targets, columns or values. All are reported.
@@ -193,7 +225,10 @@ def read_overlay(data: Mapping[str, object], file: str, positions: Positions | N
     positions, problems, corrections = positions or Positions(), list[Problem](), list[Correction]()
     for target, types in data.items():
         if table_of(target) is None:
-            message, hint = f"`{target}` is not a target with instance types", did_you_mean(target, tables())
+            message, hint = (
+                f"`{target}` is not a target with instance types",
+                did_you_mean(target, tables()),
+            )
             problems.append(KeyProblem((target,), message, hint, code=_CODE))
         elif not isinstance(types, Mapping):
             problems.append(Problem((target,), f"`{target}` must be a table", _EXAMPLE, code=_CODE))
@@ -204,7 +239,9 @@ def read_overlay(data: Mapping[str, object], file: str, positions: Positions | N
                 problems += faults
                 if not faults:
                     values = {
-                        column: float(value) if "float" in COLUMNS[column] else _plain(column, value)
+                        column: float(value)
+                        if "float" in COLUMNS[column]
+                        else _plain(column, value)
                         for column, value in cells.items()
                     }
                     place = positions.of(path, key=True)
@@ -217,12 +254,14 @@ def read_overlay(data: Mapping[str, object], file: str, positions: Positions | N
 def apply_overlay(
     types: Iterable[InstanceType], overlay: Overlay, target: str | None = None
 ) -> tuple[InstanceType, ...]:
-    """Return the types with the overlay's corrections, then the types that the overlay adds, in the overlay's order.
+    """Return the types with the overlay's corrections, then the types that the overlay adds, in the
+    overlay's order.
 
     `target` is needed only if `types` is empty. Otherwise the types name their target.
 
     Raises:
-        SettingsError: an added type lacks a required column, or a row with GPUs lacks the name of the GPU.
+        SettingsError: an added type lacks a required column, or a row with GPUs lacks the name of
+            the GPU.
     """
     types = tuple(types)
     target = target or next((instance.target for instance in types), None)
@@ -232,12 +271,15 @@ def apply_overlay(
         if correction.target == target:
             key = key_of(correction.name)
             row = rows.get(key)
-            rows[key] = _make_type(correction, rows.values()) if row is None else _correct(row, correction)
+            rows[key] = (
+                _make_type(correction, rows.values()) if row is None else _correct(row, correction)
+            )
     return tuple(rows.values())
 
 
 def type_named(target: str, name: str, overlay: Sequence[Correction] | None) -> InstanceType | None:
-    """Return the type `name` with the corrections of `overlay`; None if neither the catalogue nor `overlay` has it.
+    """Return the type `name` with the corrections of `overlay`; None if neither the catalogue nor
+    `overlay` has it.
 
     Raises:
         SettingsError: this type lacks a required column, or has GPUs but no name of the GPU.
@@ -252,7 +294,12 @@ def type_named(target: str, name: str, overlay: Sequence[Correction] | None) -> 
 
 
 def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value >= 0
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and isfinite(value)
+        and value >= 0
+    )
 
 
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -279,12 +326,16 @@ def _cell_problems(path: tuple[str, str], cells: object) -> Iterator[Problem]:
     for column, value in cells.items():
         if column not in columns:
             hint = did_you_mean(column, columns)
-            yield KeyProblem((*path, column), f"there is no column `{shortened(column)}`", hint, code=_CODE)
+            yield KeyProblem(
+                (*path, column), f"there is no column `{shortened(column)}`", hint, code=_CODE
+            )
             continue
         fits, words = _CHECKS[COLUMNS[column]]
         if not fits(_plain(column, value)):
             message = f"`{column}` must be {words}, not {describe_value(value)}"
-            yield Problem((*path, column), message, f"write {words}, or remove the line", code=_CODE)
+            yield Problem(
+                (*path, column), message, f"write {words}, or remove the line", code=_CODE
+            )
 
 
 def _plain(column: str, value: object) -> object:
@@ -294,7 +345,9 @@ def _plain(column: str, value: object) -> object:
 
 def _correct(instance: InstanceType, correction: Correction) -> InstanceType:
     cells = _complete_cells(correction)
-    facts = [column for column, _ in correction.cells if "price" not in column and column != "source"]
+    facts = [
+        column for column, _ in correction.cells if "price" not in column and column != "source"
+    ]
     if facts:
         cells = {"source": f"{instance.source}; {', '.join(facts)}: {correction.file}", **cells}
     return _whole(replace(instance, **cells), correction)
@@ -303,18 +356,24 @@ def _correct(instance: InstanceType, correction: Correction) -> InstanceType:
 def _make_type(correction: Correction, types: Iterable[InstanceType]) -> InstanceType:
     family = correction.name.removeprefix("ml.").removeprefix("Standard_").partition(".")[0]
     cells = {"family": family, "source": correction.file, **_complete_cells(correction)}
-    missing = " and ".join(f"`{column}`" for column in REQUIRED if column != "name" and column not in cells)
+    missing = " and ".join(
+        f"`{column}`" for column in REQUIRED if column != "name" and column not in cells
+    )
     if missing:
         near = did_you_mean(correction.name, [instance.name for instance in types]) or ""
-        hint = f"{near} If it is a new type, add {missing}" if near.startswith("did you mean") else f"add {missing}"
+        hint = (
+            f"{near} If it is a new type, add {missing}"
+            if near.startswith("did you mean")
+            else f"add {missing}"
+        )
         message = f"`{correction.name}` is not in the catalogue, and a new type needs {missing}"
         raise correction.error(message, hint)
     return _whole(InstanceType(correction.target, correction.name, **cells), correction)
 
 
 def _complete_cells(correction: Correction) -> dict[str, Any]:
-    """Return the cells of a correction, completed with cells that follow from them: the source of a price, the memory
-    in a GPU's name, the network that RDMA uses."""
+    """Return the cells of a correction, completed with cells that follow from them: the source of a
+    price, the memory in a GPU's name, the network that RDMA uses."""
     cells = dict(correction.cells)
     follows: dict[str, object] = {}
     for price in ("price", "machine_price"):
@@ -340,11 +399,15 @@ def _whole(instance: InstanceType, correction: Correction) -> InstanceType:
     """Refuse an instance whose columns do not fit together after the correction."""
     columns = dict(correction.cells)
     has_name, has_memory = bool(instance.gpu), bool(instance.gpu_memory_gib)
-    has_memory |= has_name and columns.get("gpu_memory_gib") == 0  # 0: a refresh found GPUs of unknown memory
+    # 0: a refresh found GPUs of unknown memory
+    has_memory |= has_name and columns.get("gpu_memory_gib") == 0
     if _GPU_COLUMNS & columns.keys() and not bool(instance.gpus) == has_name == has_memory:
         message = "a type has `gpus`, `gpu` and `gpu_memory_gib` together, or none of them"
         raise correction.error(message, 'write for example `gpus = 8`, `gpu = "H100-80GB"`')
     if instance.interconnect == "rdma" and not instance.fabric:
-        message, hint = '`interconnect = "rdma"` needs a `fabric`', f'add `fabric = "{_fabric(correction.target)}"`'
+        message, hint = (
+            '`interconnect = "rdma"` needs a `fabric`',
+            f'add `fabric = "{_fabric(correction.target)}"`',
+        )
         raise correction.error(message, hint)
     return instance

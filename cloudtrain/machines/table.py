@@ -1,6 +1,7 @@
 """The instance types for training jobs, one row each, with the source of each row.
 
-The rows are in CSV files, in the folders of the targets that have instance types. Each file is read on first use.
+The rows are in CSV files, in the folders of the targets that have instance types. Each file is read
+on first use.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ Fabric = Literal["efa", "infiniband", ""]
 
 @dataclass(frozen=True)
 class InstanceType:
-    """One instance type of one target. Prices are on-demand prices in US dollars per hour. None means unknown, never
-    free."""
+    """One instance type of one target. Prices are on-demand prices in US dollars per hour. None
+    means unknown, never free."""
 
     target: str
     name: str
@@ -36,12 +37,12 @@ class InstanceType:
     gpu: str = ""
     """Model and memory as a job writes them, `A100-40GB`; empty without a GPU."""
     gpu_memory_gib: float = 0.0
-    """Memory of each GPU as the driver shows it: an `A10G-24GB` has 22.4 GiB. For Azure, the values of its
-    documentation. Also 0 if a refresh found GPUs of unknown memory."""
+    """Memory of each GPU as the driver shows it: an `A10G-24GB` has 22.4 GiB. For Azure, the values
+    of its documentation. Also 0 if a refresh found GPUs of unknown memory."""
     gpu_slice: str = ""
-    """The fraction of a GPU that the type has, such as `1/6`, if it is a slice (Azure's NVads A10 v5). A process
-    sees one device with the slice's memory, so `gpus` is 1 and the memory is the slice's: `A10-4GB`. Empty for whole
-    GPUs."""
+    """The fraction of a GPU that the type has, such as `1/6`, if it is a slice (Azure's NVads A10
+    v5). A process sees one device with the slice's memory, so `gpus` is 1 and the memory is the
+    slice's: `A10-4GB`. Empty for whole GPUs."""
     neuron: str = ""
     """`Trainium` or `Trainium2`; empty on machines other than AWS Neuron."""
     neuron_devices: int = 0
@@ -52,45 +53,46 @@ class InstanceType:
     architecture: str = "x86_64"
     """Architecture of the CPU and therefore of the image: `x86_64` or `arm64`."""
     interconnect: Interconnect = "ethernet"
-    """`rdma`: the instances of a job can communicate without the kernel: EFA on SageMaker, InfiniBand with SR-IOV on
-    Azure ML."""
+    """`rdma`: the instances of a job can communicate without the kernel: EFA on SageMaker,
+    InfiniBand with SR-IOV on Azure ML."""
     fabric: Fabric = ""
-    """The network of the machine besides Ethernet. InfiniBand without SR-IOV, which NCCL cannot use, is `infiniband`
-    here but `ethernet` in `interconnect`."""
+    """The network of the machine besides Ethernet. InfiniBand without SR-IOV, which NCCL cannot
+    use, is `infiniband` here but `ethernet` in `interconnect`."""
     interfaces: int = 0
     """Number of RDMA network interfaces: EFA devices, InfiniBand ports."""
     network: str = ""
     """The network in the provider's words: `4x 100 Gigabit`, `Up to 25 Gigabit`, `High`."""
     network_gbps: float | None = None
-    """The network speed as a number, all cards together; for `Up to` the peak. None if the provider gives no number.
-    For InfiniBand that NCCL can use, only the InfiniBand's speed."""
+    """The network speed as a number, all cards together; for `Up to` the peak. None if the provider
+    gives no number. For InfiniBand that NCCL can use, only the InfiniBand's speed."""
     nvme_gb: int = 0
-    """Local NVMe disk in decimal GB. A SageMaker job on such a type gets this disk, whatever volume size it
-    requests."""
+    """Local NVMe disk in decimal GB. A SageMaker job on such a type gets this disk, whatever volume
+    size it requests."""
     efa_in_toolkit: bool = False
-    """Whether the container's toolkit (sagemaker-training 5.1.4) sets FI_PROVIDER=efa on this type, from its own
-    list."""
+    """Whether the container's toolkit (sagemaker-training 5.1.4) sets FI_PROVIDER=efa on this type,
+    from its own list."""
     rdma_in_toolkit: bool = False
-    """Whether the toolkit sets FI_EFA_USE_DEVICE_RDMA=1 on this type. For p5 only since its version 5.1.2."""
+    """Whether the toolkit sets FI_EFA_USE_DEVICE_RDMA=1 on this type. For p5 only since its version
+    5.1.2."""
     smddp: bool = False
     """Whether AWS's documentation names this type for the SMDDP library."""
     smddp_in_sdk: bool = False
-    """Whether SageMaker SDK v2 lists this type for SMDDP (fw_utils.SM_DATAPARALLEL_SUPPORTED_INSTANCE_TYPES, never
-    checked)."""
+    """Whether SageMaker SDK v2 lists this type for SMDDP
+    (fw_utils.SM_DATAPARALLEL_SUPPORTED_INSTANCE_TYPES, never checked)."""
     retired: str = ""
     """ISO date from which the provider no longer offers the type, if known."""
     retires: str = ""
     """ISO date on which the provider will retire a type that is still offered, if announced."""
     quota_vcpus: int | None = None
-    """vCPUs of the type's family that the account may use at once. Only a refresh finds this; None without a
-    refresh."""
+    """vCPUs of the type's family that the account may use at once. Only a refresh finds this; None
+    without a refresh."""
     price: float | None = None
     price_date: str = ""
     """ISO date (or year and month) of the price in its source; empty if the source has no date."""
     price_source: str = ""
     machine_price: float | None = None
-    """Price of the same machine without the training service (EC2). It is less than `price`, so it is a lower bound if
-    `price` is unknown."""
+    """Price of the same machine without the training service (EC2). It is less than `price`, so it
+    is a lower bound if `price` is unknown."""
     machine_price_date: str = ""
     machine_price_source: str = ""
     source: str = ""
@@ -103,15 +105,16 @@ class InstanceType:
 
     @property
     def hardware(self) -> str:
-        """The devices that an instance computes on: `8 x H100-80GB`, `16 Neuron cores`, or `4 vCPUs`."""
+        """The devices that an instance computes on: `8 x H100-80GB`, `16 Neuron cores`, or `4
+        vCPUs`."""
         if self.gpus:
             return f"{self.gpus} x {self.gpu}"
         return f"{self.neuron_cores} Neuron cores" if self.neuron_cores else f"{self.vcpus} vCPUs"
 
     @property
     def devices(self) -> int:
-        """The number of GPUs, or of Neuron cores if the instance has no GPU, or else 1. By default, a distribution
-        starts this number of processes on each instance."""
+        """The number of GPUs, or of Neuron cores if the instance has no GPU, or else 1. By default,
+        a distribution starts this number of processes on each instance."""
         return self.gpus or self.neuron_cores or 1
 
 
@@ -129,12 +132,14 @@ PARSERS: dict[str, Callable[[str], Any]] = {
 }
 """Maps a field's annotation to the parser of its cell."""
 
-COLUMNS: dict[str, str] = {field.name: str(field.type) for field in fields(InstanceType) if field.name != "target"}
+COLUMNS: dict[str, str] = {
+    field.name: str(field.type) for field in fields(InstanceType) if field.name != "target"
+}
 """Every column that a row may have, and its annotation."""
 
 REQUIRED = tuple(field.name for field in fields(InstanceType) if field.default is MISSING)[1:]
-"""Columns that every row has. The other columns have defaults, and a table leaves out those with only default
-values."""
+"""Columns that every row has. The other columns have defaults, and a table leaves out those with
+only default values."""
 
 
 class InstanceTable(NamedTuple):
@@ -151,7 +156,8 @@ class InstanceTable(NamedTuple):
     describe: Callable[[InstanceType], list[tuple[str, str]]] = lambda _: []
     """Returns pairs of label and text for facts about a type that depend on the service."""
     explain_unknown: Callable[[str], str | None] = lambda _: None
-    """Returns what the name of a type reveals if the table lacks the type, without a period at the end."""
+    """Returns what the name of a type reveals if the table lacks the type, without a period at the
+    end."""
 
 
 def table_of(target: str) -> InstanceTable | None:
@@ -166,35 +172,42 @@ def tables() -> dict[str, InstanceTable]:
 
 
 def name_keys(target: str) -> Callable[[str], str]:
-    """Return the function whose result is equal for all spellings of a type's name. Azure, for example, treats
-    `Standard_NC6s_v3` and `STANDARD_NC6S_V3` as the same size."""
+    """Return the function whose result is equal for all spellings of a type's name. Azure, for
+    example, treats `Standard_NC6s_v3` and `STANDARD_NC6S_V3` as the same size."""
     table = table_of(target)
     return str.casefold if table is not None and table.any_case else str
 
 
 @cache
 def instance_types(target: str) -> tuple[InstanceType, ...]:
-    """Return all rows of a target's table, sorted by family and size; an empty tuple for a target without a table."""
+    """Return all rows of a target's table, sorted by family and size; an empty tuple for a target
+    without a table."""
     return tuple(_parse_row(target, cells) for cells in _table(target).values())
 
 
 def types_with_gpu(target: str, gpu_name: str) -> list[InstanceType]:
-    """Return the rows with the GPU that `gpu_name` means (`has_gpu`). Rows of other models are not parsed."""
-    candidates = [_parse_row(target, cells) for cells in _table(target).values() if same_model(gpu_name, cells["gpu"])]
+    """Return the rows with the GPU that `gpu_name` means (`has_gpu`). Rows of other models are not
+    parsed."""
+    candidates = [
+        _parse_row(target, cells)
+        for cells in _table(target).values()
+        if same_model(gpu_name, cells["gpu"])
+    ]
     return [instance for instance in candidates if has_gpu(instance, gpu_name)]
 
 
 @cache
 def instance_named(target: str, name: str) -> InstanceType | None:
-    """Return the row of the instance type `name`; None if the table lacks it. On Azure ML, `name` may be in any case,
-    and the row has the usual spelling."""
+    """Return the row of the instance type `name`; None if the table lacks it. On Azure ML, `name`
+    may be in any case, and the row has the usual spelling."""
     cells = _table(target).get(name_keys(target)(name))
     return None if cells is None else _parse_row(target, cells)
 
 
 @cache
 def _table(target: str) -> Mapping[str, Mapping[str, str]]:
-    """Return a target's table as text: each row by the key of its name, and the cells of the row by column."""
+    """Return a target's table as text: each row by the key of its name, and the cells of the row by
+    column."""
     table = table_of(target)
     if table is None:
         return {}
@@ -204,21 +217,29 @@ def _table(target: str) -> Mapping[str, Mapping[str, str]]:
 
 
 def _parse_row(target: str, cells: Mapping[str, str]) -> InstanceType:
-    return InstanceType(target, **{name: PARSERS[COLUMNS[name]](cell) for name, cell in cells.items()})
+    return InstanceType(
+        target, **{name: PARSERS[COLUMNS[name]](cell) for name, cell in cells.items()}
+    )
 
 
-# GPU names in the forms that people and drivers use: `H100`, `a100 40gb`, `A100-40GB`, `NVIDIA A100-SXM4-40GB`.
+# GPU names in the forms that people and drivers use: `H100`, `a100 40gb`, `A100-40GB`, `NVIDIA
+# A100-SXM4-40GB`.
 
-_NOISE = re.compile(r"nvidia|tesla|geforce|amd|instinct|gpu|tensor|core|server|edition|blackwell|sxm\d*|pcie|hbm\d*e?")
+_NOISE = re.compile(
+    r"nvidia|tesla|geforce|amd|instinct|gpu|tensor|core|server|edition|blackwell|sxm\d*|pcie|"
+    r"hbm\d*e?"
+)
 """Words that add nothing to the model and its memory."""
 
 _VARIANT = "nvl"
-"""A variant of a card: `H100` also means an `H100-NVL-94GB`, but `H100-NVL` means only that card."""
+"""A variant of a card: `H100` also means an `H100-NVL-94GB`, but `H100-NVL` means only that
+card."""
 
 _UNIT = re.compile(r"(?<=\d)\s*(?:gi?b?)\b")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)g")
 _BARE_MEMORY = re.compile(r"\d{2,3}")
-"""A last word such as the 40 of `A100-40`. Four digits belong to the model, as in `RTX PRO 6000`."""
+"""A last word such as the 40 of `A100-40`. Four digits belong to the model, as in `RTX PRO
+6000`."""
 
 _GB_PER_GIB = 2**30 / 10**9
 
@@ -226,8 +247,8 @@ _TOLERANCE = 0.02
 
 
 class Gpu(NamedTuple):
-    """A parsed GPU name. The model is in lower case, without spaces and makers' names. The memory is in gigabytes, None
-    if the name does not contain it."""
+    """A parsed GPU name. The model is in lower case, without spaces and makers' names. The memory
+    is in gigabytes, None if the name does not contain it."""
 
     model: str
     memory: float | None
@@ -235,8 +256,8 @@ class Gpu(NamedTuple):
 
 @cache
 def read_gpu(text: str) -> Gpu:
-    """Parse a GPU name: `A100-40GB` gives `Gpu("a100", 40.0)`. Any text gives a result; an unknown model matches no
-    instance type."""
+    """Parse a GPU name: `A100-40GB` gives `Gpu("a100", 40.0)`. Any text gives a result; an unknown
+    model matches no instance type."""
     words = [
         word
         for word in re.split(r"[^a-z0-9.]+", _UNIT.sub("g", text.casefold()))
@@ -255,18 +276,18 @@ def read_gpu(text: str) -> Gpu:
 
 
 def same_model(gpu_name: str, own: str) -> bool:
-    """Return whether the user's GPU name `gpu_name` and the catalogue's GPU name `own` mean the same model: `H100`
-    matches `H100-80GB` and `H100-NVL-94GB`."""
+    """Return whether the user's GPU name `gpu_name` and the catalogue's GPU name `own` mean the
+    same model: `H100` matches `H100-80GB` and `H100-NVL-94GB`."""
     name, model = read_gpu(gpu_name).model, read_gpu(own).model
     return bool(own) and model in (name, name + _VARIANT)
 
 
 def has_gpu(instance: InstanceType, gpu_name: str) -> bool:
-    """Return whether the instance type has the GPU that `gpu_name` means. Without a memory size, every size fits:
-    `A100` matches `A100-40GB` and `A100-80GB`.
+    """Return whether the instance type has the GPU that `gpu_name` means. Without a memory size,
+    every size fits: `A100` matches `A100-40GB` and `A100-80GB`.
 
-    A memory size fits if it differs by at most 2% from the size in the catalogue's GPU name, or from the size that the
-    driver shows. The driver's size is compared in GiB and in GB.
+    A memory size fits if it differs by at most 2% from the size in the catalogue's GPU name, or
+    from the size that the driver shows. The driver's size is compared in GiB and in GB.
     """
     gpu, own = read_gpu(gpu_name), read_gpu(instance.gpu)
     if not same_model(gpu_name, instance.gpu):
@@ -276,8 +297,9 @@ def has_gpu(instance: InstanceType, gpu_name: str) -> bool:
 
 
 def named_memory(instance: InstanceType) -> float:
-    """Return the memory of each GPU, for comparison with `--min-gpu-memory`: the size in the GPU's name, such as 24 for
-    an `A10G-24GB`, or the size that the driver shows, whichever is larger. Return 0 if the type has no GPU."""
+    """Return the memory of each GPU, for comparison with `--min-gpu-memory`: the size in the GPU's
+    name, such as 24 for an `A10G-24GB`, or the size that the driver shows, whichever is larger.
+    Return 0 if the type has no GPU."""
     return max(read_gpu(instance.gpu).memory or 0.0, instance.gpu_memory_gib)
 
 
@@ -287,17 +309,23 @@ def gpu_names(types: Iterable[InstanceType]) -> list[str]:
 
 
 def unknown_gpu(gpu_name: str, types: Iterable[InstanceType]) -> tuple[str, str | None]:
-    """Return a message and a hint for a GPU that no type has. The hint names the same GPU with other memory sizes, the
-    Neuron instance types, or the most similar name."""
+    """Return a message and a hint for a GPU that no type has. The hint names the same GPU with
+    other memory sizes, the Neuron instance types, or the most similar name."""
     types = tuple(types)
     gpu = read_gpu(gpu_name)
-    neuron = [instance.name for instance in types if instance.neuron and gpu.model == instance.neuron.casefold()]
+    neuron = [
+        instance.name
+        for instance in types
+        if instance.neuron and gpu.model == instance.neuron.casefold()
+    ]
     if neuron:
         names = " or ".join(f"`{name}`" for name in neuron)
         return f"`{gpu_name}` is not a GPU", f"name the instance type: {names}"
     siblings = [name for name in gpu_names(types) if same_model(gpu_name, name)]
     if siblings:
-        return f"no instance type has the GPU `{gpu_name}`", "use " + " or ".join(f"`{name}`" for name in siblings)
+        return f"no instance type has the GPU `{gpu_name}`", "use " + " or ".join(
+            f"`{name}`" for name in siblings
+        )
     models = {name.rpartition("-")[0] for name in gpu_names(types)}
     near = did_you_mean(gpu_name, {*models, *gpu_names(types)})
     if near is None or near.startswith("did you mean"):
@@ -305,7 +333,8 @@ def unknown_gpu(gpu_name: str, types: Iterable[InstanceType]) -> tuple[str, str 
     return f"no instance type has the GPU `{gpu_name}`", did_you_mean(gpu_name, models)
 
 
-# The current nodes of a cluster, as the cluster reports them. The catalogue's tables do not contain them.
+# The current nodes of a cluster, as the cluster reports them. The catalogue's tables do not contain
+# them.
 
 
 @dataclass
@@ -357,7 +386,8 @@ class Price(NamedTuple):
 
     hourly: float
     exact: bool = True
-    """False if the price of a bare machine replaces an unknown price. The true price is then higher."""
+    """False if the price of a bare machine replaces an unknown price. The true price is then
+    higher."""
 
     def over(self, seconds: float) -> float:
         """Return the cost of `seconds` seconds in US dollars."""
@@ -371,15 +401,21 @@ def hourly(instances: Iterable[Counted]) -> float | None:
 
 
 def price_of(instances: Iterable[Counted], *, any_of: bool = False) -> Price | None:
-    """Return the total price per hour of `instances`. With `any_of`, only one element of `instances` will be used, and
-    the price of the most expensive one is returned.
+    """Return the total price per hour of `instances`. With `any_of`, only one element of
+    `instances` will be used, and the price of the most expensive one is returned.
 
-    If the price of a type is unknown, use its price without the training service. Return None if that price is unknown
-    too.
+    If the price of a type is unknown, use its price without the training service. Return None if
+    that price is unknown too.
     """
     rates, exact = list[float](), True
     for instance, count in instances:
-        price = None if instance is None else instance.machine_price if instance.price is None else instance.price
+        price = (
+            None
+            if instance is None
+            else instance.machine_price
+            if instance.price is None
+            else instance.price
+        )
         if instance is None or price is None:
             return None
         rates.append(price * count)

@@ -31,9 +31,13 @@ class Change:
         return dotted(self.path)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the change as JSON data, without `before` or `after` if that document lacks the value."""
+        """Return the change as JSON data, without `before` or `after` if that document lacks the
+        value."""
         values = {"before": self.before, "after": self.after}
-        return {"field": self.name, **{key: value for key, value in values.items() if value is not ABSENT}}
+        return {
+            "field": self.name,
+            **{key: value for key, value in values.items() if value is not ABSENT},
+        }
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,8 @@ class FileChange:
     """One file that differs between two versions of the code.
 
     Attributes:
-        added, removed: the numbers of added and removed lines; None for a binary file, or if the content is
+        added, removed: the numbers of added and removed lines; None for a binary file, or if the
+        content is
             unavailable.
         lines: the unified diff, without line ends.
     """
@@ -54,8 +59,8 @@ class FileChange:
 
     @property
     def amount(self) -> str:
-        """The numbers of added and removed lines, such as `+3 -1`; or the value of `change`, such as `added`, if the
-        numbers are unknown or only one version has the file."""
+        """The numbers of added and removed lines, such as `+3 -1`; or the value of `change`, such
+        as `added`, if the numbers are unknown or only one version has the file."""
         if self.change == "changed" and self.added is not None:
             return f"+{self.added} -{self.removed}"
         return self.change
@@ -67,11 +72,14 @@ class FileChange:
 
 
 def changes_between(before: object, after: object, path: ValuePath = ()) -> Iterator[Change]:
-    """Yield the values that differ, in the order of `before`. `path` is the path of `before` and `after` in the whole
-    document. Lists are aligned before they are compared, so one inserted entry is one change."""
+    """Yield the values that differ, in the order of `before`. `path` is the path of `before` and
+    `after` in the whole document. Lists are aligned before they are compared, so one inserted entry
+    is one change."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in dict.fromkeys((*before, *after)):
-            yield from changes_between(before.get(key, ABSENT), after.get(key, ABSENT), (*path, key))
+            yield from changes_between(
+                before.get(key, ABSENT), after.get(key, ABSENT), (*path, key)
+            )
     elif isinstance(before, list) and isinstance(after, list):
         yield from _between_lists(before, after, path)
     elif before is ABSENT and isinstance(after, Mapping) and after:
@@ -80,17 +88,26 @@ def changes_between(before: object, after: object, path: ValuePath = ()) -> Iter
     elif after is ABSENT and isinstance(before, Mapping) and before:
         for key, value in before.items():
             yield from changes_between(value, ABSENT, (*path, key))
-    elif type(before) is not type(after) or before != after:  # `True` differs from `1`, and `1` from `1.0`
+    # `True` differs from `1`, and `1` from `1.0`
+    elif type(before) is not type(after) or before != after:
         yield Change(path, before, after)
 
 
-def _between_lists(before: Sequence[object], after: Sequence[object], path: ValuePath) -> Iterator[Change]:
-    old_texts, new_texts = ([json.dumps(item, sort_keys=True) for item in items] for items in (before, after))
-    for _, start, end, other, last in SequenceMatcher(None, old_texts, new_texts, autojunk=False).get_opcodes():
+def _between_lists(
+    before: Sequence[object], after: Sequence[object], path: ValuePath
+) -> Iterator[Change]:
+    old_texts, new_texts = (
+        [json.dumps(item, sort_keys=True) for item in items] for items in (before, after)
+    )
+    for _, start, end, other, last in SequenceMatcher(
+        None, old_texts, new_texts, autojunk=False
+    ).get_opcodes():
         for number in range(max(end - start, last - other)):
             old = before[start + number] if start + number < end else ABSENT
             new = after[other + number] if other + number < last else ABSENT
-            yield from changes_between(old, new, (*path, (start if old is not ABSENT else other) + number))
+            yield from changes_between(
+                old, new, (*path, (start if old is not ABSENT else other) + number)
+            )
 
 
 Content = Callable[[str], bytes | None]
@@ -98,11 +115,17 @@ Content = Callable[[str], bytes | None]
 
 
 def file_changes(
-    before: Mapping[str, object], after: Mapping[str, object], old: Content, new: Content, *, names: tuple[str, str]
+    before: Mapping[str, object],
+    after: Mapping[str, object],
+    old: Content,
+    new: Content,
+    *,
+    names: tuple[str, str],
 ) -> Iterator[FileChange]:
-    """Yield the files that differ between two versions, sorted by path. `before` and `after` map the path of each file
-    to a value, such as a hash, which differs where the file does. `old` and `new` return the content of the file at a
-    path; `names` are those of the two versions in the diff."""
+    """Yield the files that differ between two versions, sorted by path. `before` and `after` map
+    the path of each file to a value, such as a hash, which differs where the file does. `old` and
+    `new` return the content of the file at a path; `names` are those of the two versions in the
+    diff."""
     for path in sorted({*before, *after}):
         if path not in after:
             yield FileChange(path, "removed")
@@ -112,17 +135,22 @@ def file_changes(
             yield _compare_file(path, old(path), new(path), names)
 
 
-def _compare_file(path: str, old: bytes | None, new: bytes | None, names: tuple[str, str]) -> FileChange:
+def _compare_file(
+    path: str, old: bytes | None, new: bytes | None, names: tuple[str, str]
+) -> FileChange:
     old_lines, new_lines = _lines(old), _lines(new)
     if old_lines is None or new_lines is None:
         return FileChange(path, "changed")
-    diff = tuple(unified_diff(old_lines, new_lines, f"{names[0]}/{path}", f"{names[1]}/{path}", lineterm=""))
+    diff = tuple(
+        unified_diff(old_lines, new_lines, f"{names[0]}/{path}", f"{names[1]}/{path}", lineterm="")
+    )
     counts = [sum(line.startswith(sign) for line in diff[2:]) for sign in "+-"]
     return FileChange(path, "changed", counts[0], counts[1], diff)
 
 
 _LARGEST = 1 << 20
-"""Size in bytes up to which files are compared line by line. The diff of a larger file would be too long to read."""
+"""Size in bytes up to which files are compared line by line. The diff of a larger file would be too
+long to read."""
 
 
 def _lines(content: bytes | None) -> list[str] | None:
@@ -142,12 +170,16 @@ ABSENT_TEXT = "(absent)"
 """Stands for a field that only one of the two values has."""
 
 
-def paths_that_differ(theirs: object, ours: object, path: ValuePath = ()) -> Iterator[tuple[ValuePath, object, object]]:
-    """Yield each path at which two JSON values differ, with both values. Mappings are compared key by key, all other
-    values as a whole. The yielded paths begin with `path`."""
+def paths_that_differ(
+    theirs: object, ours: object, path: ValuePath = ()
+) -> Iterator[tuple[ValuePath, object, object]]:
+    """Yield each path at which two JSON values differ, with both values. Mappings are compared key
+    by key, all other values as a whole. The yielded paths begin with `path`."""
     if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
         for key in [*theirs, *(key for key in ours if key not in theirs)]:
-            yield from paths_that_differ(theirs.get(key, ABSENT_TEXT), ours.get(key, ABSENT_TEXT), (*path, key))
+            yield from paths_that_differ(
+                theirs.get(key, ABSENT_TEXT), ours.get(key, ABSENT_TEXT), (*path, key)
+            )
     elif not _same(theirs, ours):
         yield path, theirs, ours
 

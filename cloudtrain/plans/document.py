@@ -44,8 +44,8 @@ class Pairs(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Rows under headers. The first column identifies the row and is never shortened. Only the last column is
-    wrapped, or with `is_cut` shortened to one line, and left out where it has no room."""
+    """Rows under headers. The first column identifies the row and is never shortened. Only the last
+    column is wrapped, or with `is_cut` shortened to one line, and left out where it has no room."""
 
     headers: Sequence[str]
     rows: Sequence[Sequence[Cell]]
@@ -59,7 +59,8 @@ class Lines(NamedTuple):
 
 
 class CommandLine(NamedTuple):
-    """A command line to copy into a shell. A long command line is split into lines that end in a backslash."""
+    """A command line to copy into a shell. A long command line is split into lines that end in a
+    backslash."""
 
     argv: Sequence[str]
     variables: Sequence[tuple[str, str]] = ()
@@ -87,7 +88,8 @@ Block = Heading | Text | Pairs | Table | Lines | CommandLine | Notice | Section
 
 
 class Document(NamedTuple):
-    """Blocks in reading order. rich can print them, for example with `rich.print(plan)` or in a panel."""
+    """Blocks in reading order. rich can print them, for example with `rich.print(plan)` or in a
+    panel."""
 
     blocks: Sequence[Block]
 
@@ -95,30 +97,36 @@ class Document(NamedTuple):
         from rich.text import Text
 
         for line in layout(self, options.max_width):
-            yield Text.assemble(*((text, _RICH.get(style, "")) for text, style in _trim(line)), overflow="fold")
+            yield Text.assemble(
+                *((text, _RICH.get(style, "")) for text, style in _trim(line)), overflow="fold"
+            )
 
 
 # Escaping of external text, so that it is safe to print on a terminal.
 #
-# Log lines, names, reasons, file names, variables and a service's messages may contain characters that control a
-# terminal or are invisible: control characters, marks that reverse the text direction, characters without width. Such
-# characters can forge output, for example a line that was never written, or a command that differs from the one you
-# read. They are escaped as in Python and JSON: `\x1b`, `\u202e`. Everything that cloudtrain prints passes through this
-# module.
+# Log lines, names, reasons, file names, variables and a service's messages may contain characters
+# that control a terminal or are invisible: control characters, marks that reverse the text
+# direction, characters without width. Such characters can forge output, for example a line that was
+# never written, or a command that differs from the one you read. They are escaped as in Python and
+# JSON: `\x1b`, `\u202e`. Everything that cloudtrain prints passes through this module.
 
 _CHARACTERS = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters
-    "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\uffa0"  # characters without a glyph
-    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff0-\ufffb"  # width, line ends, direction, annotations
+    # characters without a glyph
+    "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\uffa0"
+    # width, line ends, direction, annotations
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff0-\ufffb"
     "\ud800-\udfff"  # undecodable bytes
-    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"  # more format characters; tags (hidden text)
+    # more format characters; tags (hidden text)
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 
 
 @cache
 def _unseen(layout: str = "") -> re.Pattern[str]:
-    """Return the pattern of a character that controls a terminal or is invisible, except tab and line feed, which are
-    `layout`. Compiling it takes longer than most commands print, and few texts need it."""
+    """Return the pattern of a character that controls a terminal or is invisible, except tab and
+    line feed, which are `layout`. Compiling it takes longer than most commands print, and few texts
+    need it."""
     return re.compile(f"[{_CHARACTERS}{layout}]")
 
 
@@ -127,7 +135,8 @@ def _is_plain(text: str) -> bool:
 
 
 _REDRAWS = r"\x1b\[(?:[012]?K|\d*A|\?25[hl])"
-"""Escapes that progress bars write besides carriage returns: erase the line, move up, hide and show the cursor."""
+"""Escapes that progress bars write besides carriage returns: erase the line, move up, hide and show
+the cursor."""
 
 _COLOUR = (
     r"(\x1b\[(?:(?:0?[0-479]|2[1-9]|[34][0-79]|9[0-7]|10[0-7]|[34]8[;:]5[;:]\d{1,3}"
@@ -144,7 +153,8 @@ def visible(text: str) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """Escape every invisible character in a text, including line breaks and tabs, so that it fits into one line."""
+    """Escape every invisible character in a text, including line breaks and tabs, so that it fits
+    into one line."""
     if text.isascii() and text.isprintable():
         return text
     return _unseen("\t\n").sub(_escape_match, text)
@@ -156,29 +166,35 @@ def visible_json(text: str) -> str:
 
 
 def visible_yaml(text: str) -> str:
-    """Escape invisible characters in a YAML document. Every string with such characters must already be in double
-    quotes."""
+    """Escape invisible characters in a YAML document. Every string with such characters must
+    already be in double quotes."""
     return text if _is_plain(text) else _unseen().sub(_in_shell, text)
 
 
 def visible_output(text: str, *, color: bool) -> str:
-    """Escape a line of a program's output for display. Tabs are kept, and with `color`, colours as well. If a progress
-    bar was redrawn on the line, only its last state is kept."""
+    """Escape a line of a program's output for display. Tabs are kept, and with `color`, colours as
+    well. If a progress bar was redrawn on the line, only its last state is kept."""
     if text.isascii() and text.isprintable():
         return text
     text = re.sub(_REDRAWS, "", text.rstrip("\r").rpartition("\r")[2])
     parts = re.split(_COLOUR, text)  # text and colours alternate
-    pieces = [part if index % 2 else _unseen().sub(_escape_match, part) for index, part in enumerate(parts)]
+    pieces = [
+        part if index % 2 else _unseen().sub(_escape_match, part)
+        for index, part in enumerate(parts)
+    ]
     if not color or len(parts) == 1:
         return "".join(pieces[::2])
     return "".join(pieces) + _RESET
 
 
 def shell_word(text: str) -> str:
-    """Quote a word for a shell. Invisible characters are escaped between `$'` and `'` (bash, zsh)."""
+    """Quote a word for a shell. Invisible characters are escaped between `$'` and `'` (bash,
+    zsh)."""
     if on_one_line(text) == text:
         return shlex.quote(text)
-    return "$'" + _unseen("\t\n").sub(_in_shell, text.replace("\\", "\\\\").replace("'", "\\'")) + "'"
+    return (
+        "$'" + _unseen("\t\n").sub(_in_shell, text.replace("\\", "\\\\").replace("'", "\\'")) + "'"
+    )
 
 
 def _escape_match(match: re.Match[str]) -> str:
@@ -204,20 +220,22 @@ _LITERAL = re.compile(r"(`[^`]*`)")
 
 
 def width_of(text: str) -> int:
-    """Return the number of terminal columns of `text`: two for wide East Asian characters, none for combining marks."""
+    """Return the number of terminal columns of `text`: two for wide East Asian characters, none for
+    combining marks."""
     if text.isascii():
         return len(text)
     import unicodedata
 
     return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        for char in text
     )
 
 
 def wrap(text: str, width: int | None, *, indent: int = 0) -> list[str]:
-    """Wrap `text` into lines of at most `width` columns; None: no limit. `indent` columns of each line are already
-    used. Words and literals are never broken; one that is too long overflows on its own line. Newlines in `text` are
-    kept."""
+    """Wrap `text` into lines of at most `width` columns; None: no limit. `indent` columns of each
+    line are already used. Words and literals are never broken; one that is too long overflows on
+    its own line. Newlines in `text` are kept."""
     lines: list[str] = []
     for paragraph in visible(text).split("\n"):
         if width is None:
@@ -236,12 +254,17 @@ def wrap(text: str, width: int | None, *, indent: int = 0) -> list[str]:
 
 def literals(text: str) -> list[Span]:
     """Return `text` as spans. Backticked literals have the style of code."""
-    return [Span(part, "code" if part[0] == "`" and len(part) > 1 else "") for part in _LITERAL.split(text) if part]
+    return [
+        Span(part, "code" if part[0] == "`" and len(part) > 1 else "")
+        for part in _LITERAL.split(text)
+        if part
+    ]
 
 
 def fill(words: Sequence[str], width: int | None, *, indent: int) -> list[str]:
-    """Join the words of a shell command into lines that fit into `width` columns after an indent of `indent` columns,
-    which the caller adds. Each line except the last ends in a backslash. An option stays on a line with its value."""
+    """Join the words of a shell command into lines that fit into `width` columns after an indent of
+    `indent` columns, which the caller adds. Each line except the last ends in a backslash. An
+    option stays on a line with its value."""
     lines: list[str] = []
     for word in _with_values(words):
         room = None if width is None else width - indent - 2
@@ -255,7 +278,12 @@ def fill(words: Sequence[str], width: int | None, *, indent: int) -> list[str]:
 def _with_values(words: Sequence[str]) -> list[str]:
     units: list[str] = []
     for word in words:
-        if units and units[-1].startswith("-") and " " not in units[-1] and not word.startswith("-"):
+        if (
+            units
+            and units[-1].startswith("-")
+            and " " not in units[-1]
+            and not word.startswith("-")
+        ):
             units[-1] += f" {word}"
         else:
             units.append(word)
@@ -280,7 +308,8 @@ LEVEL_STYLE: dict[str, Style] = {
 
 
 def layout(document: Document, width: int | None) -> list[Line]:
-    """Return the lines of a document. Paragraphs and cells are wrapped to `width`; None: no wrapping."""
+    """Return the lines of a document. Paragraphs and cells are wrapped to `width`; None: no
+    wrapping."""
     lines: list[Line] = []
     previous: Block | None = None
     for block in _flat(document.blocks):
@@ -307,22 +336,37 @@ def _pairs(block: Pairs, width: int | None) -> Iterator[Line]:
     for label, span in rows:
         for number, line in enumerate(wrap(span.text, width, indent=indent)):
             name = label if number == 0 else ""
-            yield [Span(" " * INDENT), Span(_pad(name, label_width + GAP), "dim"), Span(line, span.style)]
+            yield [
+                Span(" " * INDENT),
+                Span(_pad(name, label_width + GAP), "dim"),
+                Span(line, span.style),
+            ]
 
 
 def _table(block: Table, width: int | None) -> Iterator[Line]:
     rows = [
-        [Span(on_one_line(span.text.replace("\n", " ")), span.style) for span in map(_span, row)] for row in block.rows
+        [Span(on_one_line(span.text.replace("\n", " ")), span.style) for span in map(_span, row)]
+        for row in block.rows
     ]
     headers = [on_one_line(header) for header in block.headers]
     widths = [
-        max([width_of(header), *(width_of(row[column].text) for row in rows)]) for column, header in enumerate(headers)
+        max([width_of(header), *(width_of(row[column].text) for row in rows)])
+        for column, header in enumerate(headers)
     ]
-    if block.is_cut and width is not None and sum(widths[:-1]) + min(widths[-1], 12) + GAP * len(widths[1:]) > width:
+    if (
+        block.is_cut
+        and width is not None
+        and sum(widths[:-1]) + min(widths[-1], 12) + GAP * len(widths[1:]) > width
+    ):
         headers, widths, rows = headers[:-1], widths[:-1], [row[:-1] for row in rows]
     if width is not None:
-        # The first column leaves 24 characters to the last one, or the width of its header if that is larger.
-        last = min(widths[-1], max(width_of(headers[-1]), 12 if block.is_cut else 24)) if len(widths) > 1 else 0
+        # The first column leaves 24 characters to the last one, or the width of its header if that
+        # is larger.
+        last = (
+            min(widths[-1], max(width_of(headers[-1]), 12 if block.is_cut else 24))
+            if len(widths) > 1
+            else 0
+        )
         others = sum(widths[1:-1]) + last + GAP * (len(widths) - 1)
         widths[0] = min(widths[0], max(width - others, width_of(headers[0])))
     yield _row([Span(header, "dim") for header in headers], widths)
@@ -330,9 +374,11 @@ def _table(block: Table, width: int | None) -> Iterator[Line]:
         yield from _fit_row(row, widths, width, is_cut=block.is_cut)
 
 
-def _fit_row(row: Sequence[Span], widths: Sequence[int], width: int | None, *, is_cut: bool) -> Iterator[Line]:
-    """Yield the lines of one row. A first cell that is too long gets its own line; a last cell that is too long is
-    wrapped or cut."""
+def _fit_row(
+    row: Sequence[Span], widths: Sequence[int], width: int | None, *, is_cut: bool
+) -> Iterator[Line]:
+    """Yield the lines of one row. A first cell that is too long gets its own line; a last cell that
+    is too long is wrapped or cut."""
     key, *others = row
     if others and width_of(key.text) > widths[0]:
         yield [key]
@@ -350,11 +396,15 @@ def _fit_row(row: Sequence[Span], widths: Sequence[int], width: int | None, *, i
 
 
 def _row(cells: Sequence[Span], widths: Sequence[int]) -> Line:
-    padded = [Span(_pad(cell.text, size + GAP), cell.style) for cell, size in zip(cells[:-1], widths, strict=False)]
+    padded = [
+        Span(_pad(cell.text, size + GAP), cell.style)
+        for cell, size in zip(cells[:-1], widths, strict=False)
+    ]
     return [*padded, cells[-1]]
 
 
-_PROMPTS = (Span("$ ", "dim"), Span("    ", "dim"))  # before the first line of a command, and before the others
+# before the first line of a command, and before the others
+_PROMPTS = (Span("$ ", "dim"), Span("    ", "dim"))
 
 
 def _command(block: CommandLine, width: int | None) -> Iterator[Line]:
@@ -362,7 +412,11 @@ def _command(block: CommandLine, width: int | None) -> Iterator[Line]:
     for number, line in enumerate(fill(words, width, indent=INDENT + 4)):
         yield [Span(" " * INDENT), _PROMPTS[min(number, 1)], Span(line)]
     for name, value in block.variables:
-        yield [Span(" " * (INDENT + 2)), Span(f"{on_one_line(name)}=", "dim"), Span(on_one_line(value))]
+        yield [
+            Span(" " * (INDENT + 2)),
+            Span(f"{on_one_line(name)}=", "dim"),
+            Span(on_one_line(value)),
+        ]
 
 
 def _notice(block: Notice, width: int | None) -> Iterator[Line]:
@@ -411,25 +465,31 @@ _SGR: dict[Style, str] = {
 """ECMA-48 parameters. The sixteen basic colours are readable in every theme."""
 
 _RICH: dict[Style, str] = {
-    "strong": "bold", "dim": "dim", "good": "green", "bad": "bold red", "warn": "yellow", "info": "cyan",
+    "strong": "bold", "dim": "dim", "good": "green", "bad": "bold red", "warn": "yellow",
+    "info": "cyan",
     "code": "cyan",
 }  # fmt: skip
 
 
-def to_text(document: Document, *, width: int | None = 80, color: bool = False, fold: bool = False) -> str:
-    """Return the document as text that ends with a newline. `color` adds terminal colours. `fold` breaks a path or
-    list that is wider than the terminal after a `/` or `,`; elsewhere, whoever searches the text finds it whole."""
+def to_text(
+    document: Document, *, width: int | None = 80, color: bool = False, fold: bool = False
+) -> str:
+    """Return the document as text that ends with a newline. `color` adds terminal colours. `fold`
+    breaks a path or list that is wider than the terminal after a `/` or `,`; elsewhere, whoever
+    searches the text finds it whole."""
     lines = layout(document, width)
     if fold and width is not None:
         lines = [part for line in lines for part in _folded(line, width)]
     if color:
-        return "".join("".join(paint(text, style) for text, style in _trim(line)) + "\n" for line in lines)
+        return "".join(
+            "".join(paint(text, style) for text, style in _trim(line)) + "\n" for line in lines
+        )
     return "".join("".join(span.text for span in line).rstrip() + "\n" for line in lines)
 
 
 def _folded(line: Line, width: int) -> Iterator[Line]:
-    """Yield a line in parts that fit, if the path or list at its end is too long. Each part stands below the first one.
-    What a reader types stays whole."""
+    """Yield a line in parts that fit, if the path or list at its end is too long. Each part stands
+    below the first one. What a reader types stays whole."""
     *before, last = line or [Span("")]
     lead = last.text[: len(last.text) - len(last.text.lstrip())]
     indent = sum(width_of(span.text) for span in before) + len(lead)
@@ -437,7 +497,9 @@ def _folded(line: Line, width: int) -> Iterator[Line]:
     is_typed = "`" in last.text or (before and before[-1] in _PROMPTS)
     room = max(width - indent, 20)  # a name can be longer than a line
     piece_of = rf"[^/,]{{0,{room - 1}}}[/,]+|[^/,]{{1,{room}}}"
-    for piece in [last.text[len(lead) :]] if is_typed else re.findall(piece_of, last.text[len(lead) :]):
+    for piece in (
+        [last.text[len(lead) :]] if is_typed else re.findall(piece_of, last.text[len(lead) :])
+    ):
         if parts[-1].strip() and indent + width_of((parts[-1] + piece).strip()) > width:
             parts.append("")
         parts[-1] += piece

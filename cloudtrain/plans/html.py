@@ -1,4 +1,5 @@
-"""A document as HTML for notebooks: one `div` with its own style for light and dark themes. All text is escaped."""
+"""A document as HTML for notebooks: one `div` with its own style for light and dark themes. All
+text is escaped."""
 
 from __future__ import annotations
 
@@ -26,12 +27,13 @@ from cloudtrain.plans.document import (
 )
 
 _STYLE = f"<style>\n{Path(__file__).with_name('notebook.css').read_text('utf-8')}</style>"
-"""JupyterLab styles the content of cells: tables are right-aligned and striped, with equal columns. The repeated class
-overrides these rules, and those of a site made with Material for MkDocs. Colours are those of the JupyterLab or VS Code
-theme, if there is one."""
+"""JupyterLab styles the content of cells: tables are right-aligned and striped, with equal columns.
+The repeated class overrides these rules, and those of a site made with Material for MkDocs. Colours
+are those of the JupyterLab or VS Code theme, if there is one."""
 
 _LEFT = ' align="left" style="text-align:left"'
-"""Of each cell: JupyterLab removes `_STYLE` from a notebook that you have not run, and GitHub all styles."""
+"""Of each cell: JupyterLab removes `_STYLE` from a notebook that you have not run, and GitHub all
+styles."""
 
 
 def to_html(document: Document) -> str:
@@ -42,14 +44,18 @@ def to_html(document: Document) -> str:
 
 def _pairs(block: Pairs) -> str:
     rows = "".join(
-        f"<tr><th{_LEFT}>{_escape(label)}</th><td{_LEFT}>{_cell(value)}</td></tr>" for label, value in block.rows
+        f"<tr><th{_LEFT}>{_escape(label)}</th><td{_LEFT}>{_cell(value)}</td></tr>"
+        for label, value in block.rows
     )
     return f"<table>{rows}</table>"
 
 
 def _table(block: Table) -> str:
     head = "".join(f"<th{_LEFT}>{_escape(header)}</th>" for header in block.headers)
-    rows = "".join("<tr>" + "".join(f"<td{_LEFT}>{_cell(cell)}</td>" for cell in row) + "</tr>" for row in block.rows)
+    rows = "".join(
+        "<tr>" + "".join(f"<td{_LEFT}>{_cell(cell)}</td>" for cell in row) + "</tr>"
+        for row in block.rows
+    )
     return f"<table><tr>{head}</tr>{rows}</table>"
 
 
@@ -66,7 +72,9 @@ def _section(block: Section) -> str:
 def _notice(block: Notice) -> str:
     code = f" [{_escape(block.code)}]" if block.code else ""
     style = LEVEL_STYLE.get(block.level, "")
-    parts = [f'<span class="ct-{style}">{_escape(block.level)}:</span> {_inline(block.message)}{code}']
+    parts = [
+        f'<span class="ct-{style}">{_escape(block.level)}:</span> {_inline(block.message)}{code}'
+    ]
     if block.place:
         parts.append(f'<div class="ct-place">{_escape(block.place)}</div>')
     if block.details:
@@ -82,7 +90,11 @@ def _pre(lines: Sequence[str]) -> str:
 
 def _cell(cell: Cell) -> str:
     text = _inline(cell if isinstance(cell, str) else cell.text).replace("\n", "<br/>")
-    return text if isinstance(cell, str) or not cell.style else f'<span class="ct-{cell.style}">{text}</span>'
+    return (
+        text
+        if isinstance(cell, str) or not cell.style
+        else f'<span class="ct-{cell.style}">{text}</span>'
+    )
 
 
 def _inline(text: str) -> str:

@@ -1,4 +1,5 @@
-"""The compiled job: the exact request, the uploads and the findings. This module holds pure data and does no I/O."""
+"""The compiled job: the exact request, the uploads and the findings. This module holds pure data
+and does no I/O."""
 
 from __future__ import annotations
 
@@ -27,7 +28,14 @@ from cloudtrain.plans.document import (
     Text,
     to_text,
 )
-from cloudtrain.plans.processes import TOLD_APART, Alike, Process, Processes, common_variables, processes_data
+from cloudtrain.plans.processes import (
+    TOLD_APART,
+    Alike,
+    Process,
+    Processes,
+    common_variables,
+    processes_data,
+)
 from cloudtrain.plans.states import RunRef
 from cloudtrain.system.plugins import all_targets, find_usable, part_of
 
@@ -44,8 +52,8 @@ HIDDEN = "***"
 
 
 def hide(value: Shown, secrets: Iterable[str]) -> Shown:
-    """Return `value` (a text, mapping or sequence) with every secret replaced by `***`. Secrets are also
-    replaced inside of longer texts, and where they are written with JSON escapes."""
+    """Return `value` (a text, mapping or sequence) with every secret replaced by `***`. Secrets are
+    also replaced inside of longer texts, and where they are written with JSON escapes."""
     forms = sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
 
     def change(text: str) -> str:
@@ -57,8 +65,8 @@ def hide(value: Shown, secrets: Iterable[str]) -> Shown:
 
 
 def _forms(secret: str) -> Iterable[str]:
-    """Yield the forms in which a secret can be written: unchanged and with JSON escapes; of several lines, also those
-    of each line, because output is printed line by line."""
+    """Yield the forms in which a secret can be written: unchanged and with JSON escapes; of several
+    lines, also those of each line, because output is printed line by line."""
     lines = [line for line in secret.splitlines() if len(line) > _SHORT] or [secret]
     for form in (secret, *lines):
         yield form
@@ -69,7 +77,8 @@ def _forms(secret: str) -> Iterable[str]:
 
 
 _SHORT = 8
-"""Number of letters. Hiding a line of at most this length would also hide text that is not secret."""
+"""Number of letters. Hiding a line of at most this length would also hide text that is not
+secret."""
 
 
 class Level(str, Enum):
@@ -84,8 +93,8 @@ class Level(str, Enum):
 
 
 class Finding(NamedTuple):
-    """One result of the preflight checks. `path` is the path of the value in the job; `place` is the value's position
-    in the job file."""
+    """One result of the preflight checks. `path` is the path of the value in the job; `place` is
+    the value's position in the job file."""
 
     code: str
     level: Level
@@ -98,12 +107,14 @@ class Finding(NamedTuple):
     def notice(self) -> Notice:
         """Return the finding as a `Notice` of a document."""
         where = "  ".join(part for part in (self.place, dotted(self.path)) if part)
-        return Notice(self.level.value, self.message, self.code, where or None, self.details, self.hint)
+        return Notice(
+            self.level.value, self.message, self.code, where or None, self.details, self.hint
+        )
 
 
 class Upload(NamedTuple):
-    """A file that must be at `destination` before the request is sent. The destination contains the hash of the
-    content, so equal files have equal destinations."""
+    """A file that must be at `destination` before the request is sent. The destination contains the
+    hash of the content, so equal files have equal destinations."""
 
     kind: str
     sha256: str
@@ -114,14 +125,16 @@ class Upload(NamedTuple):
     content: str | None = None
     """The text to send, if the plan knows it: the definition of an environment."""
     folder: str | None = None
-    """A folder of the bundle that is sent along. `${{folder}}` in `content` becomes the folder's address in storage."""
+    """A folder of the bundle that is sent along. `${{folder}}` in `content` becomes the folder's
+    address in storage."""
     source: str | None = None
-    """The folder or file on this machine to send, for data that is not part of the bundle. The plan's hash leaves it
-    out, because the data is the same wherever it is stored."""
+    """The folder or file on this machine to send, for data that is not part of the bundle. The
+    plan's hash leaves it out, because the data is the same wherever it is stored."""
 
 
 class PlannedTrial(NamedTuple):
-    """One of the first trials of a sweep with `total` trials: its number, the name of its run, its values as text."""
+    """One of the first trials of a sweep with `total` trials: its number, the name of its run, its
+    values as text."""
 
     number: int
     run: str
@@ -134,7 +147,8 @@ class PlannedTrial(NamedTuple):
 
 
 class Bundle(NamedTuple):
-    """The hash, size and file count of the user's code. Compiling a job needs nothing else about the code."""
+    """The hash, size and file count of the user's code. Compiling a job needs nothing else about
+    the code."""
 
     sha256: str
     size: int
@@ -143,7 +157,8 @@ class Bundle(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """The resources of this machine: logical CPUs, and the ids of the usable GPUs (as in CUDA_VISIBLE_DEVICES)."""
+    """The resources of this machine: logical CPUs, and the ids of the usable GPUs (as in
+    CUDA_VISIBLE_DEVICES)."""
 
     cpus: int
     gpu_ids: tuple[str, ...] = ()
@@ -161,24 +176,28 @@ class Machine(NamedTuple):
 
 
 class CompileContext(NamedTuple):
-    """The data that compiling a job needs besides the job. Compiling looks nothing up itself, so the same job, target
-    and context always give the same request."""
+    """The data that compiling a job needs besides the job. Compiling looks nothing up itself, so
+    the same job, target and context always give the same request."""
 
     run_name: str
     bundle: Bundle
     account: Any
     """The target's account settings: `LocalAccount`, `SageMakerAccount` or `AzureMLAccount`."""
     conda: str | None = None
-    """The text of the job's `environment.conda_file`; None if the job names none, or the bundle does not contain it."""
+    """The text of the job's `environment.conda_file`; None if the job names none, or the bundle
+    does not contain it."""
     build: str | None = None
-    """Hash of the job's `environment.build` folder; None if the job names none, or the folder has no Dockerfile."""
+    """Hash of the job's `environment.build` folder; None if the job names none, or the folder has
+    no Dockerfile."""
     requirements: str | None = None
-    """Hash of the job's `environment.requirements` and the files it includes; None if the bundle has no such file."""
+    """Hash of the job's `environment.requirements` and the files it includes; None if the bundle
+    has no such file."""
     package: bool = False
-    """Whether the bundle has a `setup.py` at the top. SageMaker's toolkit installs such a bundle as a Python
-    package."""
+    """Whether the bundle has a `setup.py` at the top. SageMaker's toolkit installs such a bundle as
+    a Python package."""
     after: tuple[str, ...] = ()
-    """Runs on this machine that must succeed before this run starts, because it reads their output."""
+    """Runs on this machine that must succeed before this run starts, because it reads their
+    output."""
 
 
 class Printable(ABC):
@@ -189,8 +208,9 @@ class Printable(ABC):
         """Return the value as a document."""
 
     def to_text(self, *, width: int | None = 80, color: bool = False) -> str:
-        """Return the value as text. Command lines are wrapped to `width` columns; data and paths are never cut. The
-        middle lines of a very long request are replaced by the number of omitted lines."""
+        """Return the value as text. Command lines are wrapped to `width` columns; data and paths
+        are never cut. The middle lines of a very long request are replaced by the number of omitted
+        lines."""
         return to_text(self.document(), width=width, color=color)
 
     def __str__(self) -> str:
@@ -210,18 +230,16 @@ class Plan(Printable):
     """The data that a submit sends: exactly the body in `request`, and the files in `uploads`.
 
     Attributes:
-        target: the name of the target.
-        run_name: the name that the run will have.
-        request: the body, JSON data only.
-        uploads: the files that must be uploaded before the request is sent.
-        processes: every process that will run.
-        findings: the results of the checks.
-        summary: pairs of label and text that introduce the plan to a reader.
-        trials: the first trials of a sweep that cloudtrain drives.
-        place: the region, workspace or host of the run, which is the middle part of the run's reference.
-        outputs: maps `model`, `checkpoint` and `outputs/NAME` to the locations on the target that the run will write
+        target: the name of the target. run_name: the name that the run will have. request: the
+        body, JSON data only. uploads: the files that must be uploaded before the request is sent.
+        processes: every process that will run. findings: the results of the checks. summary: pairs
+        of label and text that introduce the plan to a reader. trials: the first trials of a sweep
+        that cloudtrain drives. place: the region, workspace or host of the run, which is the middle
+        part of the run's reference. outputs: maps `model`, `checkpoint` and `outputs/NAME` to the
+        locations on the target that the run will write
             to.
-        settings: the files on this machine, other than the job's, that influenced the plan: `cloudtrain.toml`,
+        settings: the files on this machine, other than the job's, that influenced the plan:
+        `cloudtrain.toml`,
             `instances.toml`, and files of the target's tools.
     """
 
@@ -241,7 +259,8 @@ class Plan(Printable):
     environment: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """The packages that the job installs, as JSON data; empty if it installs none."""
     hidden: tuple[str, ...] = field(default=(), repr=False, compare=False)
-    """Secrets in the request. Every rendering hides them; the request that is sent contains them."""
+    """Secrets in the request. Every rendering hides them; the request that is sent contains
+    them."""
 
     @property
     def ref(self) -> RunRef:
@@ -250,7 +269,8 @@ class Plan(Printable):
 
     @property
     def request_json(self) -> str:
-        """The request as canonical JSON (sorted keys, no white space, UTF-8), from which `sha256` is computed."""
+        """The request as canonical JSON (sorted keys, no white space, UTF-8), from which `sha256`
+        is computed."""
         return canonical_json(self.request)
 
     @property
@@ -259,7 +279,9 @@ class Plan(Printable):
         content = {
             "target": self.target,
             "request": self.request,
-            "uploads": [_without_none(upload._replace(source=None)._asdict()) for upload in self.uploads],
+            "uploads": [
+                _without_none(upload._replace(source=None)._asdict()) for upload in self.uploads
+            ],
         }
         return hashlib.sha256(canonical_json(content).encode()).hexdigest()
 
@@ -273,19 +295,25 @@ class Plan(Printable):
         return replace(self, findings=findings)
 
     def renamed(self, name: str) -> Plan:
-        """Return the plan for the run `name`: the plan that compile returns under this name. A longer name is
-        unchanged: `job-3f9a1c22-1` is not replaced in `job-3f9a1c22-12`."""
+        """Return the plan for the run `name`: the plan that compile returns under this name. A
+        longer name is unchanged: `job-3f9a1c22-1` is not replaced in `job-3f9a1c22-12`."""
         old = re.compile(rf"{re.escape(self.run_name)}(?![0-9])")
 
         def change(text: str) -> str:
             return old.sub(name, text) if self.run_name in text else text
 
         def rename_process(process: Process) -> Process:
-            return replace(process, argv=map_texts(process.argv, change), env=map_texts(process.env, change))
+            return replace(
+                process, argv=map_texts(process.argv, change), env=map_texts(process.env, change)
+            )
 
         values = {field: map_texts(getattr(self, field), change) for field in _NAMED}
         own = self.processes
-        processes = own.mapped(rename_process) if isinstance(own, Processes) else tuple(map(rename_process, own))
+        processes = (
+            own.mapped(rename_process)
+            if isinstance(own, Processes)
+            else tuple(map(rename_process, own))
+        )
         return replace(self, **values, processes=processes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -300,7 +328,9 @@ class Plan(Printable):
             "request": self.request,
             "uploads": [_without_none(upload._asdict()) for upload in self.uploads],
             "processes": processes_data(self.processes),
-            "findings": [finding._asdict() | {"level": finding.level.value} for finding in self.findings],
+            "findings": [
+                finding._asdict() | {"level": finding.level.value} for finding in self.findings
+            ],
             "notes": [*(trial.note for trial in self.trials), *self.notes],
             "settings": list(self.settings),
             **({"environment": {"requirements": self.environment}} if self.environment else {}),
@@ -312,27 +342,39 @@ class Plan(Printable):
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
     def forms(self) -> dict[str, Callable[[], str]]:
-        """Map each of the target's `plan_formats` to a function that returns the request in that format. Other tools
-        for the target read these formats."""
+        """Map each of the target's `plan_formats` to a function that returns the request in that
+        format. Other tools for the target read these formats."""
         forms_of = part_of(find_usable(self.target), "forms")
         forms: dict[str, Callable[[], str]] = {} if forms_of is None else forms_of(self)
         return forms
 
     def document(self, *, whole: bool = True, once: bool = False) -> Document:
-        """Return the summary and the findings, errors first. If `whole`, the uploads, the processes and the request
-        follow. With `once`, the request refers to the processes that are shown above it. Secrets are hidden."""
+        """Return the summary and the findings, errors first. If `whole`, the uploads, the processes
+        and the request follow. With `once`, the request refers to the processes that are shown
+        above it. Secrets are hidden."""
         request = self._request_once() if once else self.request
         settings = [("settings", "\n".join(self.settings))] if self.settings else []
-        blocks: list[Block] = [Heading(f"{self.run_name} on {self.target}"), Pairs([*self.summary, *settings])]
+        blocks: list[Block] = [
+            Heading(f"{self.run_name} on {self.target}"),
+            Pairs([*self.summary, *settings]),
+        ]
         others = [finding for finding in self.findings if finding.level is not Level.ERROR]
         blocks += [finding.notice() for finding in (*self.errors, *others)]
         blocks += [Notice("notice", note) for note in self.notes]
         if self.trials:
             blocks.append(Heading(f"The first {len(self.trials)} of {self.trials[0].total} trials"))
-            blocks.append(Table(("TRIAL", "RUN", "VALUES"), [(str(each.number), *each[1:3]) for each in self.trials]))
+            blocks.append(
+                Table(
+                    ("TRIAL", "RUN", "VALUES"),
+                    [(str(each.number), *each[1:3]) for each in self.trials],
+                )
+            )
         if whole:
             if self.uploads:
-                rows = [(upload.kind, f"{_amount(upload)}\n{upload.destination}") for upload in self.uploads]
+                rows = [
+                    (upload.kind, f"{_amount(upload)}\n{upload.destination}")
+                    for upload in self.uploads
+                ]
                 blocks += [Heading("Uploads"), Pairs(rows)]
             if self.processes:
                 blocks.append(Section("Processes", [*_process_blocks(self.processes)]))
@@ -344,7 +386,10 @@ class Plan(Printable):
         own = self.request.get("processes")
         if not isinstance(own, list) or not self.processes:
             return self.request
-        return {**self.request, "processes": f"{len(own)} as above; `--format request` has the text"}
+        return {
+            **self.request,
+            "processes": f"{len(own)} as above; `--format request` has the text",
+        }
 
     def __str__(self) -> str:
         """Return the summary and the findings. `to_text()` returns the whole plan."""
@@ -357,12 +402,13 @@ class Plan(Printable):
     def __rich__(self) -> Document:
         return self.document()
 
-    # Convert the plan into an object or code of the service's own SDK. Every plan has these methods, so that editors
-    # and type checkers find them on the result of `ct.plan`. The target's part `export` does the work.
+    # Convert the plan into an object or code of the service's own SDK. Every plan has these
+    # methods, so that editors and type checkers find them on the result of `ct.plan`. The target's
+    # part `export` does the work.
 
     def to_estimator(self, session: object = None) -> Any:
-        """Return an estimator whose `fit(**plan.fit_arguments())` sends the request. `session` is a session of the SDK;
-        None creates one."""
+        """Return an estimator whose `fit(**plan.fit_arguments())` sends the request. `session` is a
+        session of the SDK; None creates one."""
         return self._export("to_estimator")(session)
 
     def fit_arguments(self) -> dict[str, Any]:
@@ -370,8 +416,8 @@ class Plan(Printable):
         return dict(self._export("fit_arguments")())
 
     def to_model_trainer(self, session: object = None) -> Any:
-        """Return a model trainer whose `train(**plan.train_arguments())` sends the request. `session` is a session of
-        the SDK; None creates one."""
+        """Return a model trainer whose `train(**plan.train_arguments())` sends the request.
+        `session` is a session of the SDK; None creates one."""
         return self._export("to_model_trainer")(session)
 
     def train_arguments(self) -> dict[str, Any]:
@@ -395,11 +441,14 @@ class Plan(Printable):
         return None if exports is None else exports.of(self)
 
     def _export(self, method: str) -> Any:
-        """Return a method of the target's exports, or refuse with the names of the targets that have it (CT904)."""
+        """Return a method of the target's exports, or refuse with the names of the targets that
+        have it (CT904)."""
         export = getattr(self._exports(), method, None)
         if export is not None:
             return export
-        names = [target.name for target in all_targets() if hasattr(part_of(target, "export"), method)]
+        names = [
+            target.name for target in all_targets() if hasattr(part_of(target, "export"), method)
+        ]
         calls = " or ".join(f'`ct.plan(job, "{name}").{method}()`' for name in names)
         message = f"a plan for `{self.target}` has no `{method}`"
         raise UsageError(message, hint=f"write {calls}" if calls else None, code="CT904")
@@ -410,7 +459,8 @@ _NAMED = ("run_name", "request", "uploads", "summary", "notes", "trials", "outpu
 
 
 def map_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a copy of JSON data, or of tuples of such data, in which every text is the result of `change`."""
+    """Return a copy of JSON data, or of tuples of such data, in which every text is the result of
+    `change`."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -433,7 +483,9 @@ def canonical_json(value: Any) -> str:
     Raises:
         ValueError: the value holds NaN or infinity, which JSON cannot express.
     """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
 
 
 def _amount(upload: Upload) -> str:
@@ -443,11 +495,17 @@ def _amount(upload: Upload) -> str:
 
 
 def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | CommandLine | Pairs]:
-    """Yield blocks that show the processes. Ranks that differ only in their number are shown as one. If many instances
-    start the same program, only the first two of these processes and the last one are shown."""
+    """Yield blocks that show the processes. Ranks that differ only in their number are shown as
+    one. If many instances start the same program, only the first two of these processes and the
+    last one are shown."""
     groups = Processes.of(processes).groups
-    envs = [process.env for group in groups for process in (group.examples if group.role != "rank" else ())]
-    shared = common_variables(envs) if len(envs) > 1 else {}  # a single process is shown with its own variables
+    envs = [
+        process.env
+        for group in groups
+        for process in (group.examples if group.role != "rank" else ())
+    ]
+    # a single process is shown with its own variables
+    shared = common_variables(envs) if len(envs) > 1 else {}
     for group in groups:
         for item in _shown(group):
             if isinstance(item, str):
@@ -455,14 +513,17 @@ def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | C
                 continue
             env = group.env if group.role == "rank" else item.env
             yield Heading(_title(group, item))
-            yield CommandLine(item.argv, [(key, value) for key, value in env.items() if key not in shared])
+            yield CommandLine(
+                item.argv, [(key, value) for key, value in env.items() if key not in shared]
+            )
     if shared:
         yield Heading("Variables of every process")
         yield Pairs(list(shared.items()))
 
 
 def _shown(group: Alike) -> Iterator[Process | str]:
-    """Yield the processes of a group that are shown, and a line of text in place of the omitted ones."""
+    """Yield the processes of a group that are shown, and a line of text in place of the omitted
+    ones."""
     if group.role == "rank":
         yield group.first
     elif group.count <= _WORTH_SHOWING:
@@ -483,18 +544,23 @@ def _title(group: Alike, process: Process) -> str:
     if process.rank is None:
         return f"{group.role} on instance {process.instance}"
     if group.role == "rank" and group.count > 1:
-        return f"ranks {process.rank} to {group.last.rank} {_places([instance for instance, _ in group.spread])}"
+        return (
+            f"ranks {process.rank} to {group.last.rank} "
+            f"{_places([instance for instance, _ in group.spread])}"
+        )
     return f"{group.role} {process.rank} on instance {process.instance}"
 
 
 def _places(numbers: Sequence[int]) -> str:
     instances = dict.fromkeys((min(numbers), max(numbers)))  # SageMaker sorts algo-10 before algo-2
-    return ("on instance " if len(instances) == 1 else "on instances ") + " to ".join(map(str, instances))
+    return ("on instance " if len(instances) == 1 else "on instances ") + " to ".join(
+        map(str, instances)
+    )
 
 
 def request_blocks(request: dict[str, Any]) -> Iterator[Lines | Text]:
-    """Yield a request as JSON. A value that is a script is shown as several lines. The middle lines of a very long
-    request are replaced by the number of omitted lines."""
+    """Yield a request as JSON. A value that is a script is shown as several lines. The middle lines
+    of a very long request are replaced by the number of omitted lines."""
     text = json.dumps(request, indent=2, ensure_ascii=False)
     lines = [part for line in text.splitlines() for part in _readable(line)]
     start = _within(lines, _READ)
@@ -503,7 +569,10 @@ def request_blocks(request: dict[str, Any]) -> Iterator[Lines | Text]:
         yield Lines(lines)
         return
     yield Lines(lines[:start])
-    yield Text(f"{end - start:,} more lines of the request: `cloudtrain plan --format request` has them all")
+    yield Text(
+        f"{end - start:,} more lines of the request: `cloudtrain plan --format request` has "
+        "them all"
+    )
     yield Lines(lines[end:])
 
 
@@ -513,12 +582,16 @@ def _readable(line: str) -> list[str]:
     if script is None:
         return [line]
     indent, key, text = script.groups()
-    return [f"{indent}{key}|", *(f"{indent}  {part}".rstrip() for part in json.loads(text).splitlines())]
+    return [
+        f"{indent}{key}|",
+        *(f"{indent}  {part}".rstrip() for part in json.loads(text).splitlines()),
+    ]
 
 
 _READ = 200_000
-"""Characters of a request (about 80 pages) that are shown from its start; a tenth of this is shown from its end. A
-thousand instances on this machine mean a thousand lists of arguments and variables."""
+"""Characters of a request (about 80 pages) that are shown from its start; a tenth of this is shown
+from its end. A thousand instances on this machine mean a thousand lists of arguments and
+variables."""
 
 
 def _within(lines: Sequence[str], most: int) -> int:

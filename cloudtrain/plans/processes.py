@@ -1,7 +1,8 @@
-"""The processes of a job in a plan. They are created on demand, because a large job has a million processes.
+"""The processes of a job in a plan. They are created on demand, because a large job has a million
+processes.
 
-Similar processes form an `Alike`, which creates its n-th process on request. So the cost of a plan depends on the
-number of processes that you look at, and not on the number that the job starts.
+Similar processes form an `Alike`, which creates its n-th process on request. So the cost of a plan
+depends on the number of processes that you look at, and not on the number that the job starts.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import overload
 class Process:
     """One process that the job will start: its instance, rank, arguments and environment.
 
-    `rank` is None for launchers (torchrun, mpirun) and other processes without a rank. `env` holds the variables of
-    this process in addition to the variables of its instance.
+    `rank` is None for launchers (torchrun, mpirun) and other processes without a rank. `env` holds
+    the variables of this process in addition to the variables of its instance.
     """
 
     instance: int
@@ -37,10 +38,10 @@ class Alike:
     """Processes of one role that differ only in their numbers and instances.
 
     Attributes:
-        role: the role of the processes.
-        spread: pairs of an instance and the number of this group's processes on it, in order.
-        make: a function that returns the process with the given number, counted from 0 in this group.
-        uniform: whether a value that the first, second and last process share is the same in all processes. If False,
+        role: the role of the processes. spread: pairs of an instance and the number of this group's
+        processes on it, in order. make: a function that returns the process with the given number,
+        counted from 0 in this group. uniform: whether a value that the first, second and last
+        process share is the same in all processes. If False,
             every process is examined to find the common values.
     """
 
@@ -52,7 +53,10 @@ class Alike:
     @classmethod
     def listed(cls, processes: Sequence[Process]) -> Alike:
         """Return the group that consists of the given processes."""
-        spread = ((instance, len(list(same))) for instance, same in groupby(process.instance for process in processes))
+        spread = (
+            (instance, len(list(same)))
+            for instance, same in groupby(process.instance for process in processes)
+        )
         return cls(processes[0].role, tuple(spread), processes.__getitem__, uniform=False)
 
     @cached_property
@@ -73,8 +77,8 @@ class Alike:
 
     @cached_property
     def examples(self) -> tuple[Process, ...]:
-        """Processes that together show every difference within the group: the first, second and last; or all
-        processes if the group is not `uniform`."""
+        """Processes that together show every difference within the group: the first, second and
+        last; or all processes if the group is not `uniform`."""
         if not self.uniform:
             return tuple(self)
         between = (self.make(1),) if self.count > 2 else ()
@@ -94,17 +98,19 @@ class Processes(Sequence[Process]):
 
     @classmethod
     def of(cls, processes: Iterable[Process]) -> Processes:
-        """Group the given processes. Consecutive processes with the same role form one group. Ranks must also have the
-        same `argv`."""
+        """Group the given processes. Consecutive processes with the same role form one group. Ranks
+        must also have the same `argv`."""
         if isinstance(processes, Processes):
             return processes
         neighbours = groupby(
-            processes, key=lambda each: (each.role, each.rank is None, each.role == "rank" and each.argv)
+            processes,
+            key=lambda each: (each.role, each.rank is None, each.role == "rank" and each.argv),
         )
         return cls(Alike.listed(tuple(group)) for _, group in neighbours)
 
     def mapped(self, change: Callable[[Process], Process]) -> Processes:
-        """Return the processes, each as the result of `change`, which is called when a process is looked at."""
+        """Return the processes, each as the result of `change`, which is called when a process is
+        looked at."""
 
         def changed(group: Alike) -> Alike:
             return replace(group, make=lambda number: change(group.make(number)))
@@ -118,12 +124,14 @@ class Processes(Sequence[Process]):
 
     @property
     def started(self) -> Counter[int]:
-        """The number of processes on each instance, including launchers and other processes without a rank."""
+        """The number of processes on each instance, including launchers and other processes without
+        a rank."""
         return self._count(self.groups)
 
     @property
     def examples(self) -> Iterator[Process]:
-        """Yield example processes such that every other process differs from an example only in its numbers."""
+        """Yield example processes such that every other process differs from an example only in its
+        numbers."""
         return (process for group in self.groups for process in group.examples)
 
     @staticmethod
@@ -162,7 +170,8 @@ class Processes(Sequence[Process]):
             return False
         return all(mine == theirs for mine, theirs in zip(self, other, strict=True))
 
-    __hash__ = None  # type: ignore[assignment]  # as of a list, because what makes them can hold anything
+    # as of a list, because what makes them can hold anything
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"<{len(self):,} processes>"
@@ -170,28 +179,31 @@ class Processes(Sequence[Process]):
 
 def common_variables(envs: Iterable[Mapping[str, str]]) -> dict[str, str]:
     first, *others = envs
-    return {key: value for key, value in first.items() if all(env.get(key) == value for env in others)}
+    return {
+        key: value for key, value in first.items() if all(env.get(key) == value for env in others)
+    }
 
 
 LISTED = 64
 """Largest number of processes of one kind that each get a whole entry."""
 
 TOLD_APART = 10_000
-"""Largest number of processes of one kind whose differences are all listed. Of more, the first two and the last are
-listed."""
+"""Largest number of processes of one kind whose differences are all listed. Of more, the first two
+and the last are listed."""
 
 _LONG = 200
 """Length in characters from which a common beginning of several texts is written only once."""
 
 
 def processes_data(processes: Iterable[Process]) -> list[dict[str, object]]:
-    """Return all processes as JSON data: one entry per process, or one entry per group with more than `LISTED`
-    processes.
+    """Return all processes as JSON data: one entry per process, or one entry per group with more
+    than `LISTED` processes.
 
-    The entry of a group has the `count` of processes, their common `role`, `argv` and `env`, and a list `each` of their
-    differences. `env_begins` maps a variable to the long common beginning of its values. If `count` is at most
-    `TOLD_APART`, `each` has one item per process. Otherwise it has only the items of the first two processes and the
-    last one, from which a reader can derive the others.
+    The entry of a group has the `count` of processes, their common `role`, `argv` and `env`, and a
+    list `each` of their differences. `env_begins` maps a variable to the long common beginning of
+    its values. If `count` is at most `TOLD_APART`, `each` has one item per process. Otherwise it
+    has only the items of the first two processes and the last one, from which a reader can derive
+    the others.
     """
     return [entry for group in Processes.of(processes).groups for entry in _entries(group)]
 
@@ -214,9 +226,12 @@ def _entries(group: Alike) -> Iterator[dict[str, object]]:
     }
 
 
-def _own(process: Process, shared: Mapping[str, str], begins: Mapping[str, str], same_argv: bool) -> dict[str, object]:
-    """Return the values in which a process differs from its group: without the group's common variables `shared`, and
-    without `begins`, the common beginnings of the other variables' values."""
+def _own(
+    process: Process, shared: Mapping[str, str], begins: Mapping[str, str], same_argv: bool
+) -> dict[str, object]:
+    """Return the values in which a process differs from its group: without the group's common
+    variables `shared`, and without `begins`, the common beginnings of the other variables'
+    values."""
     env = {name: value for name, value in process.env.items() if name not in shared}
     return {
         "instance": process.instance,
@@ -228,10 +243,11 @@ def _own(process: Process, shared: Mapping[str, str], begins: Mapping[str, str],
 
 
 def _beginnings(group: Alike) -> dict[str, str]:
-    """Map each variable whose values differ to the common beginning of its values, if that is long. An example is
-    TF_CONFIG, which lists all hosts before the task."""
+    """Map each variable whose values differ to the common beginning of its values, if that is long.
+    An example is TF_CONFIG, which lists all hosts before the task."""
     names = sorted(group.first.env.keys() - group.env.keys())
     values = {name: [process.env.get(name, "") for process in group.examples] for name in names}
-    begins = {name: commonprefix(texts) for name, texts in values.items()}  # noqa: RUF071 - of texts, not of paths
+    # of texts, not of paths
+    begins = {name: commonprefix(texts) for name, texts in values.items()}  # noqa: RUF071
     # Do not split a number: the other texts may continue with another digit.
     return {name: re.sub(r"\w+$", "", text) for name, text in begins.items() if len(text) > _LONG}

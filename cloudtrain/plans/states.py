@@ -52,7 +52,8 @@ _REFERENCE = re.compile(r"(?P<target>[a-z][a-z0-9_]*)://(?P<place>[^/]+)/(?P<nam
 
 
 class RunRef(NamedTuple):
-    """The reference of a run, `target://place/name`, such as `sagemaker://eu-west-1/cifar10-3f9a1c22-1`.
+    """The reference of a run, `target://place/name`, such as
+    `sagemaker://eu-west-1/cifar10-3f9a1c22-1`.
 
     `place` is the region, the workspace, or for local runs the host.
     """
@@ -74,7 +75,9 @@ class RunRef(NamedTuple):
         match = _REFERENCE.fullmatch(text)
         if match is None:
             raise UsageError(
-                f"`{text}` is not a run reference", hint="a reference looks like `local://host/name`", code="CT933"
+                f"`{text}` is not a run reference",
+                hint="a reference looks like `local://host/name`",
+                code="CT933",
             )
         return cls(**match.groupdict())
 
@@ -84,7 +87,11 @@ class _Brief:
 
     def __repr__(self) -> str:
         shown = [item for item in fields(cast("Any", self)) if item.repr]
-        values = [(item.name, getattr(self, item.name)) for item in shown if getattr(self, item.name) != item.default]
+        values = [
+            (item.name, getattr(self, item.name))
+            for item in shown
+            if getattr(self, item.name) != item.default
+        ]
         words = (f"{name}={_brief(name, value)}" for name, value in values if value not in ({}, ()))
         return f"{type(self).__name__}({', '.join(words)})"
 
@@ -100,7 +107,8 @@ def _brief(name: str, value: Any) -> str:
 
 
 class Transition(NamedTuple):
-    """One phase of a run, with its start and end. `phase` is the provider's name, such as `Downloading`."""
+    """One phase of a run, with its start and end. `phase` is the provider's name, such as
+    `Downloading`."""
 
     phase: str
     started: float
@@ -112,16 +120,18 @@ class Transition(NamedTuple):
 class RunStatus(_Brief):
     """The status of a run, as the target reports it. Times are seconds since the epoch (UTC).
 
-    `created` is the time when the provider accepted the job; `started` is the time when the job began to run.
-    `billable_seconds` is the time billed for each instance so far. `cost` is the list price in US dollars for all
-    instances. `saved` is the fraction of the cost that spot capacity saved. Unknown values are None.
+    `created` is the time when the provider accepted the job; `started` is the time when the job
+    began to run. `billable_seconds` is the time billed for each instance so far. `cost` is the list
+    price in US dollars for all instances. `saved` is the fraction of the cost that spot capacity
+    saved. Unknown values are None.
 
-    `reason` is one line that says why a run failed, stopped or was lost: the provider's reason, and for a failed
-    rank its number, its exit code and the last line of its traceback. `details` holds the last lines of output that
-    explain the reason. `page` is the URL of the run's web page at the provider. `queue_place` is the position, from 1,
-    of a run that waits in a queue of cloudtrain. `steps` holds the newest step of each rank of a local run whose script
-    calls `runtime.report(step=...)` on every rank. `trials` holds the newest step and objective of each running trial
-    of a sweep that cloudtrain drives.
+    `reason` is one line that says why a run failed, stopped or was lost: the provider's reason, and
+    for a failed rank its number, its exit code and the last line of its traceback. `details` holds
+    the last lines of output that explain the reason. `page` is the URL of the run's web page at the
+    provider. `queue_place` is the position, from 1, of a run that waits in a queue of cloudtrain.
+    `steps` holds the newest step of each rank of a local run whose script calls
+    `runtime.report(step=...)` on every rank. `trials` holds the newest step and objective of each
+    running trial of a sweep that cloudtrain drives.
     """
 
     state: RunState
@@ -145,11 +155,12 @@ class RunStatus(_Brief):
 
 
 class QueuedRun(NamedTuple):
-    """A run in a queue of cloudtrain: a waiting run, or a run that occupies slots that other runs wait for.
+    """A run in a queue of cloudtrain: a waiting run, or a run that occupies slots that other runs
+    wait for.
 
-    `place` is the position from 1, or None for a run that does not wait. `needs` describes the slots that the run waits
-    for, `has` the slots that it occupies. `since` is the time when the run began to wait or got its slots, in seconds
-    since the epoch.
+    `place` is the position from 1, or None for a run that does not wait. `needs` describes the
+    slots that the run waits for, `has` the slots that it occupies. `since` is the time when the run
+    began to wait or got its slots, in seconds since the epoch.
     """
 
     ref: RunRef
@@ -161,7 +172,8 @@ class QueuedRun(NamedTuple):
 
 
 class ListedRun(NamedTuple):
-    """A run in a list of runs. The status may lack details that only a query for the single run returns."""
+    """A run in a list of runs. The status may lack details that only a query for the single run
+    returns."""
 
     ref: RunRef
     status: RunStatus
@@ -171,8 +183,8 @@ class ListedRun(NamedTuple):
 class LogLine:
     """One line of output of one process. `rank` is None for lines of the launcher itself.
 
-    `values` holds the values that the job's `metrics` patterns found in the line. It is None if the patterns found
-    nothing, or if the target does not apply them.
+    `values` holds the values that the job's `metrics` patterns found in the line. It is None if the
+    patterns found nothing, or if the target does not apply them.
     """
 
     time: float
@@ -189,32 +201,37 @@ class LogLine:
 
     @property
     def metrics(self) -> dict[str, float] | None:
-        """The values of a `[metrics]` line. For any other line, this is `values`, which may be None."""
+        """The values of a `[metrics]` line. For any other line, this is `values`, which may be
+        None."""
         values = parse_metrics(self.text) if PREFIX in self.text else None
         return self.values if values is None else values
 
 
 class Metrics:
-    """Collects the metrics of a run, line by line. If several ranks print lines that a pattern matches, only the lowest
-    rank counts."""
+    """Collects the metrics of a run, line by line. If several ranks print lines that a pattern
+    matches, only the lowest rank counts."""
 
     def __init__(self) -> None:
         self._rank_of: dict[str, tuple[bool, int]] = {}
 
     def of(self, line: LogLine) -> dict[str, float] | None:
-        """Return the values of a line. A value that a pattern found is left out if a lower rank has also printed the
-        metric. None if no value is left."""
+        """Return the values of a line. A value that a pattern found is left out if a lower rank has
+        also printed the metric. None if no value is left."""
         if line.values is None or line.is_metrics:
             return line.metrics
         rank = (line.rank is None, line.instance if line.rank is None else line.rank)
         for name in line.values.keys() - PLACES:
             self._rank_of[name] = min(rank, self._rank_of.get(name, rank))
-        values = {name: value for name, value in line.values.items() if name in PLACES or self._rank_of[name] == rank}
+        values = {
+            name: value
+            for name, value in line.values.items()
+            if name in PLACES or self._rank_of[name] == rank
+        }
         return values if values.keys() - PLACES or not line.values.keys() - PLACES else None
 
     def every(self, lines: Iterable[LogLine]) -> list[dict[str, float]]:
-        """Return the values of all lines. If several ranks print a metric, only the values of the lowest rank are kept,
-        even if that rank starts to print later."""
+        """Return the values of all lines. If several ranks print a metric, only the values of the
+        lowest rank are kept, even if that rank starts to print later."""
         measured = [line for line in lines if self.of(line)]
         return [values for line in measured if (values := self.of(line))]
 
@@ -257,7 +274,8 @@ class Trial(_Brief):
 
     @property
     def has_failed(self) -> bool:
-        """Whether the trial ended without completing its work, so that running it again makes sense."""
+        """Whether the trial ended without completing its work, so that running it again makes
+        sense."""
         is_cut_off = self.state is RunState.STOPPED and not self.stopped_early
         return is_cut_off or self.state in (RunState.FAILED, RunState.LOST)
 
@@ -277,17 +295,21 @@ class Trial(_Brief):
 
 
 def best_of(trials: Iterable[Trial], objective: Objective | None) -> Trial | None:
-    """Return the trial with the best value; of equal trials, the first. None if no trial has succeeded with a value, or
-    if there is no objective."""
+    """Return the trial with the best value; of equal trials, the first. None if no trial has
+    succeeded with a value, or if there is no objective."""
+    if objective is None:
+        return None
     best: Trial | None = None
-    for trial in trials if objective is not None else ():
-        if trial.counts and (best is None or objective.better(trial.value or 0.0, best.value or 0.0)):  # type: ignore[union-attr]  # the loop is empty without
+    for trial in trials:
+        if not trial.counts:
+            continue
+        if best is None or objective.better(trial.value or 0.0, best.value or 0.0):
             best = trial
     return best
 
 
-# Kinds of runs, distinguished by prefixes of their keys. An ordinary key is a hash, which never starts with such a
-# prefix.
+# Kinds of runs, distinguished by prefixes of their keys. An ordinary key is a hash, which never
+# starts with such a prefix.
 
 SWEEP = "sweep:"
 """A sweep that cloudtrain drives on this machine. Its trials can run on any target."""
@@ -300,10 +322,11 @@ TRIAL = "trial:"
 
 
 AFTER = "after:"
-"""A run that waits on this machine for the runs that it reads from, and that its target does not have yet."""
+"""A run that waits on this machine for the runs that it reads from, and that its target does not
+have yet."""
 
 
 def service_name(key: str, target: str) -> str:
-    """Return the name of the service for a run with the given key: the target's name, with a prefix such as `sweep:`
-    for some kinds."""
+    """Return the name of the service for a run with the given key: the target's name, with a prefix
+    such as `sweep:` for some kinds."""
     return next((kind + target for kind in (SWEEP, TUNER, AFTER) if key.startswith(kind)), target)

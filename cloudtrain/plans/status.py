@@ -7,7 +7,17 @@ import time
 from collections.abc import Mapping
 
 from cloudtrain.job.model import format_duration
-from cloudtrain.plans.document import Block, Cell, Document, Heading, Lines, Pairs, Span, Style, Table
+from cloudtrain.plans.document import (
+    Block,
+    Cell,
+    Document,
+    Heading,
+    Lines,
+    Pairs,
+    Span,
+    Style,
+    Table,
+)
 from cloudtrain.plans.states import RunState, RunStatus, Transition
 
 STATE_STYLE: dict[RunState, Style] = {
@@ -28,8 +38,11 @@ def state_cell(state: RunState, queue_place: int | None = None) -> Span:
     return Span(str(state) if queue_place is None else f"{state} {queue_place}", STATE_STYLE[state])
 
 
-def run_document(name: str, ref: str, status: RunStatus, more: Mapping[str, str] | None = None) -> Document:
-    """Return a page with all known facts about a run. `more` adds label-value pairs after the reference."""
+def run_document(
+    name: str, ref: str, status: RunStatus, more: Mapping[str, str] | None = None
+) -> Document:
+    """Return a page with all known facts about a run. `more` adds label-value pairs after the
+    reference."""
     rows: list[tuple[str, Cell]] = [("state", state_cell(status.state))]
     rows += [("reason", status.reason)] if status.reason else []
     rows += [("queue", f"place {status.queue_place}")] if status.queue_place is not None else []
@@ -51,8 +64,8 @@ def run_document(name: str, ref: str, status: RunStatus, more: Mapping[str, str]
 
 
 def duration_of(status: RunStatus, now: float | None = None) -> str:
-    """Return how long the run took or has been running, such as `1h 2m`; empty before it starts, and if the target does
-    not tell when it ended."""
+    """Return how long the run took or has been running, such as `1h 2m`; empty before it starts,
+    and if the target does not tell when it ended."""
     if status.started is None or (status.ended is None and status.state.is_final):
         return ""
     end_time = status.ended if status.ended is not None else (time.time() if now is None else now)
@@ -60,7 +73,8 @@ def duration_of(status: RunStatus, now: float | None = None) -> str:
 
 
 def cost_text(status: RunStatus) -> str:
-    """Return a text such as `1h 2m billed on each instance, $12.34 by list price, 64% saved by spot capacity`."""
+    """Return a text such as `1h 2m billed on each instance, $12.34 by list price, 64% saved by spot
+    capacity`."""
     parts = [f"{format_duration(status.billable_seconds or 0.0)} billed on each instance"]
     parts += [f"${status.cost:,.2f} by list price"] if status.cost is not None else []
     parts += [f"{status.saved:.0%} saved by spot capacity"] if status.saved is not None else []
@@ -78,8 +92,8 @@ PROGRESS = ("total", "seconds_left")
 
 
 def progress_text(status: RunStatus) -> str:
-    """Return a text such as `45%, step 207 of 460, 3m left`; empty if the script reports no total. For an ended run,
-    the time left is omitted."""
+    """Return a text such as `45%, step 207 of 460, 3m left`; empty if the script reports no total.
+    For an ended run, the time left is omitted."""
     step, total = status.metrics.get("step"), status.metrics.get("total")
     if step is None or not total:
         return ""
@@ -94,14 +108,23 @@ _EXIT = re.compile(r"^[^:]*\bexit code \d+: ")
 
 
 def news_text(status: RunStatus) -> str:
-    """Return the newest fact about a run, the important part first: why it failed, was stopped or waits, the best trial
-    of a sweep, or the metrics and the step. Empty if nothing is known."""
+    """Return the newest fact about a run, the important part first: why it failed, was stopped or
+    waits, the best trial of a sweep, or the metrics and the step. Empty if nothing is known."""
     metrics = status.metrics
-    if status.reason and status.state is not RunState.SUCCEEDED and status.state is not RunState.RUNNING:
+    if (
+        status.reason
+        and status.state is not RunState.SUCCEEDED
+        and status.state is not RunState.RUNNING
+    ):
         return _EXIT.sub("", status.reason)
     if {"trials", "ended"} <= metrics.keys():
-        return best_words(metrics) or f"{number(metrics['ended'])} of {number(metrics['trials'])} ended"
-    values = metrics_text({name: value for name, value in metrics.items() if name not in ("epoch", "step")})
+        return (
+            best_words(metrics)
+            or f"{number(metrics['ended'])} of {number(metrics['trials'])} ended"
+        )
+    values = metrics_text(
+        {name: value for name, value in metrics.items() if name not in ("epoch", "step")}
+    )
     share = "" if status.state.is_final else progress_text(status).partition(",")[0]
     place = "" if share or "step" not in metrics else f"step {number(metrics['step'])}"
     return ", ".join(filter(None, (share, values, place)))
@@ -109,8 +132,14 @@ def news_text(status: RunStatus) -> str:
 
 def best_words(metrics: Mapping[str, float]) -> str:
     """Return the best trial of a sweep, such as `loss 0.25, trial 7`; empty if there is none."""
-    values = [f"{name} {number(value)}" for name, value in metrics.items() if name not in OF_A_SWEEP]
-    return ", ".join([*values, f"trial {number(metrics['best_trial'])}"]) if "best_trial" in metrics else ""
+    values = [
+        f"{name} {number(value)}" for name, value in metrics.items() if name not in OF_A_SWEEP
+    ]
+    return (
+        ", ".join([*values, f"trial {number(metrics['best_trial'])}"])
+        if "best_trial" in metrics
+        else ""
+    )
 
 
 OF_A_SWEEP = ("trials", "ended", "running", "best_trial")
@@ -118,9 +147,14 @@ OF_A_SWEEP = ("trials", "ended", "running", "best_trial")
 
 
 def metrics_text(metrics: Mapping[str, float]) -> str:
-    """Return a text such as `loss 0.25, accuracy 0.98 (step 100)`. The step or epoch of the measurement comes last."""
+    """Return a text such as `loss 0.25, accuracy 0.98 (step 100)`. The step or epoch of the
+    measurement comes last."""
     places = [f"{name} {number(metrics[name])}" for name in ("epoch", "step") if name in metrics]
-    values = [f"{name} {number(value)}" for name, value in metrics.items() if name not in ("epoch", "step", *PROGRESS)]
+    values = [
+        f"{name} {number(value)}"
+        for name, value in metrics.items()
+        if name not in ("epoch", "step", *PROGRESS)
+    ]
     text = ", ".join(values)
     return f"{text} ({', '.join(places)})" if values and places else text or ", ".join(places)
 

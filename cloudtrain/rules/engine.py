@@ -1,7 +1,8 @@
-"""Preflight rules, which find mistakes in a job before it costs money. Each rule is a function with a code.
+"""Preflight rules, which find mistakes in a job before it costs money. Each rule is a function with
+a code.
 
-A target's rules are in the target's folder. They are imported with the first job for that target, so a local dry run
-does not wait for the rules of a cloud.
+A target's rules are in the target's folder. They are imported with the first job for that target,
+so a local dry run does not wait for the rules of a cloud.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ KeysOf = Callable[[ValuePath], list[Keys]]
 
 
 def is_written(overrides: object, *keys: str | int) -> bool:
-    """Return whether the overrides set the value at nested `keys`. Null also sets it, by removing the job's value."""
+    """Return whether the overrides set the value at nested `keys`. Null also sets it, by removing
+    the job's value."""
     for key in keys:
         if not isinstance(overrides, Mapping) or key not in overrides:
             return False
@@ -65,13 +67,15 @@ def is_written(overrides: object, *keys: str | int) -> bool:
 
 
 def keys_at(*places: Keys) -> KeysOf:
-    """Return a function that maps every path inside a field of the job to the positions `places` in the overrides."""
+    """Return a function that maps every path inside a field of the job to the positions `places` in
+    the overrides."""
     return lambda _: list(places)
 
 
 def keys_named(*keys: str) -> KeysOf:
-    """Return a function that maps a path inside a field of the job to one position in the overrides: `keys`, then the
-    first part of that path. `keys_named("Environment")` maps `("A",)` to `("Environment", "A")`."""
+    """Return a function that maps a path inside a field of the job to one position in the
+    overrides: `keys`, then the first part of that path. `keys_named("Environment")` maps `("A",)`
+    to `("Environment", "A")`."""
     return lambda rest: [(*keys, *map(str, rest[:1]))]
 
 
@@ -93,27 +97,30 @@ class CheckedTarget(Protocol):
 class Reading:
     """The finished request of one plan, with the user's overrides, in the words of the job.
 
-    Each service has its own request format, so each target with overrides has its own subclass. This class reads
-    everything from the job. Overrides can put anything into a request: values of a wrong type count as missing, because
-    other rules report them. If the job cannot be compiled, there is no request, and the job's own values are returned.
+    Each service has its own request format, so each target with overrides has its own subclass.
+    This class reads everything from the job. Overrides can put anything into a request: values of a
+    wrong type count as missing, because other rules report them. If the job cannot be compiled,
+    there is no request, and the job's own values are returned.
     """
 
     distribution_key: ClassVar[str] = "distribution"
     """The key of the overrides that determines how the processes start."""
     paths: ClassVar[Mapping[ValuePath, KeysOf]] = {}
-    """Maps the beginning of a path in the job to the positions in the overrides that write the same part of the
-    request."""
+    """Maps the beginning of a path in the job to the positions in the overrides that write the same
+    part of the request."""
 
     target: str
     job: TrainingJob
-    """The job as the user wrote it; of a processing job, the part that it shares with a training job."""
+    """The job as the user wrote it; of a processing job, the part that it shares with a training
+    job."""
     account: Any
     plan: Plan
     processing: ProcessingJob | None = None
 
     @property
     def service(self) -> str:
-        """The name of the service whose overrides apply: the target itself, or for a local run the emulated service."""
+        """The name of the service whose overrides apply: the target itself, or for a local run the
+        emulated service."""
         return self.target
 
     @property
@@ -130,7 +137,8 @@ class Reading:
         return bool(self.request) and is_written(self.overrides, *keys)
 
     def override_of(self, *keys: str) -> ValuePath | None:
-        """Return the path of the override that sets or removes the value at `keys`; None without such an override."""
+        """Return the path of the override that sets or removes the value at `keys`; None without
+        such an override."""
         return (self.service + OVERRIDES, *keys) if is_written(self.overrides, *keys) else None
 
     @property
@@ -163,7 +171,8 @@ class Reading:
 
     @property
     def longest_run(self) -> int | None:
-        """The maximum duration of a run in seconds, as limited by the job or service; None without a limit."""
+        """The maximum duration of a run in seconds, as limited by the job or service; None without
+        a limit."""
         return self.max_runtime
 
     @property
@@ -180,12 +189,20 @@ class Reading:
 
     @cached_property
     def machines(self) -> Machines:
-        """The machines in the request. Their hardware comes from the target's table of instance types, with the
-        corrections in the account's `overlay`."""
+        """The machines in the request. Their hardware comes from the target's table of instance
+        types, with the corrections in the account's `overlay`."""
         resources = self.resources
-        name = (resources.instance_type.of(self.target) if resources.instance_type is not None else None) or ""
+        name = (
+            resources.instance_type.of(self.target) if resources.instance_type is not None else None
+        ) or ""
         row = type_named(self.target, name, getattr(self.account, "overlay", None))
-        return Machines((MachineGroup(name, resources.instance_count, row, path=("resources", "instance_type")),))
+        return Machines(
+            (
+                MachineGroup(
+                    name, resources.instance_count, row, path=("resources", "instance_type")
+                ),
+            )
+        )
 
     @property
     def framework(self) -> str | None:
@@ -194,7 +211,8 @@ class Reading:
 
     @cached_property
     def images(self) -> Sequence[tuple[str, ValuePath]]:
-        """Every image that the user names, with its path. Images from the catalogue are left out."""
+        """Every image that the user names, with its path. Images from the catalogue are left
+        out."""
         image = self.job.environment.image
         name = image.of(self.target) if image is not None else None
         return [] if name is None else [(name, IMAGE)]
@@ -205,8 +223,8 @@ class Reading:
         return list(declared_places(self.job, self.target))
 
     def locate(self, path: ValuePath) -> ValuePath:
-        """Return the path at which a value of the request is set: its path in the overrides if they set it, otherwise
-        `path`, its path in the job."""
+        """Return the path at which a value of the request is set: its path in the overrides if they
+        set it, otherwise `path`, its path in the job."""
         if not path or not self.overrides:
             return path
         for start, keys_of in self.paths.items():
@@ -219,7 +237,8 @@ class Reading:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """The object that rules check: the reading of a plan, the target with its settings, and the user's files."""
+    """The object that rules check: the reading of a plan, the target with its settings, and the
+    user's files."""
 
     reading: Reading
     target: CheckedTarget
@@ -233,10 +252,15 @@ class Subject:
 
     @cached_property
     def script(self) -> str | None:
-        """The path of the script in the source folder; None without a script, or if the folder lacks the module."""
+        """The path of the script in the source folder; None without a script, or if the folder
+        lacks the module."""
         entry_point, paths = self.job.entry_point, {entry.path for entry in self.tree.entries}
         python_path = self.job.environment.variables.get("PYTHONPATH", "")
-        return None if entry_point is None else script_file(entry_point, paths.__contains__, python_path)
+        return (
+            None
+            if entry_point is None
+            else script_file(entry_point, paths.__contains__, python_path)
+        )
 
     @cached_property
     def syntax(self) -> ScriptSyntax:
@@ -244,7 +268,9 @@ class Subject:
         if not (self.script or "").endswith(".py"):
             return ScriptSyntax()
         paths = {entry.path for entry in self.tree.entries if entry.path.endswith(".py")}
-        return read_syntax(self.script or "", lambda path: self.tree.read_text(path) if path in paths else None)
+        return read_syntax(
+            self.script or "", lambda path: self.tree.read_text(path) if path in paths else None
+        )
 
     @property
     def account(self) -> Any:
@@ -256,7 +282,8 @@ class Subject:
 
     @property
     def processing(self) -> ProcessingJob | None:
-        """The original job if it is a processing job; `job` is the part that it shares with a training job."""
+        """The original job if it is a processing job; `job` is the part that it shares with a
+        training job."""
         return self.reading.processing
 
 
@@ -277,8 +304,9 @@ _Check = TypeVar("_Check", bound=Check)
 
 
 class Rule(NamedTuple):
-    """A registered check. The docstring of the check is the rule's documentation: the first line states the problem,
-    and the rest explains why it matters and what to do. `cloudtrain explain` and the rules page show this text."""
+    """A registered check. The docstring of the check is the rule's documentation: the first line
+    states the problem, and the rest explains why it matters and what to do. `cloudtrain explain`
+    and the rules page show this text."""
 
     code: str
     level: Level
@@ -289,13 +317,13 @@ class Rule(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """The first line of the documentation, which states the problem."""
-        return self._documentation.partition("\n")[0]
+        """The first paragraph of the documentation, which states the problem, as one line."""
+        return self._documentation.partition("\n\n")[0].replace("\n", " ")
 
     @property
     def explanation(self) -> str:
         """The rest of the documentation, which explains why the problem matters and what to do."""
-        return self._documentation.partition("\n")[2].strip()
+        return self._documentation.partition("\n\n")[2].strip()
 
     @property
     def _documentation(self) -> str:
@@ -314,7 +342,11 @@ class Rule(NamedTuple):
             path, hint = subject.reading.locate(fault.path), fault.hint
             if path != fault.path and not re.match(_IN_PLACE, hint or ""):
                 removal = f"remove `{'.'.join(map(str, path[1:]))}` from `{path[0]}`"
-                hint = removal if hint is None or hint.startswith("remove ") else f"{removal}, and {hint}"
+                hint = (
+                    removal
+                    if hint is None or hint.startswith("remove ")
+                    else f"{removal}, and {hint}"
+                )
             yield Finding(self.code, self.level, fault.message, hint, path, details=fault.details)
 
 
@@ -343,14 +375,15 @@ def rule(code: str, level: Level) -> Callable[[Check], Check]:
 
 
 def declare(code: str, level: Level, text: str) -> None:
-    """Register a rule without a check function: other code finds its violations. `text` is the rule's documentation,
-    which a check would have as its docstring."""
+    """Register a rule without a check function: other code finds its violations. `text` is the
+    rule's documentation, which a check would have as its docstring."""
     assert code not in registered, f"two rules are called {code}"
     registered[code] = Rule(code, level, None, text)
 
 
 def declare_all(file: Path) -> None:
-    """Register the rules of a TOML table, each with its level and its documentation, as `declare` does."""
+    """Register the rules of a TOML table, each with its level and its documentation, as `declare`
+    does."""
     for code, row in load_toml(file.read_text("utf-8")).items():
         declare(code, Level(row["level"]), row["text"])
 
@@ -366,20 +399,26 @@ _ORDER = ("error", "warning", "notice")
 
 
 def load_rules(target: CheckedTarget, *, online: bool = False) -> None:
-    """Import the portable rules and the target's rules; with `online`, also those of its service. Importing a module
-    registers its rules.
+    """Import the portable rules and the target's rules; with `online`, also those of its service.
+    Importing a module registers its rules.
 
     Raises:
-        TargetUnavailable: a module of another package cannot be imported, or its rules have wrong codes.
+        TargetUnavailable: a module of another package cannot be imported, or its rules have wrong
+            codes.
     """
     for module in _PORTABLE:
         import_module(module)
     old_codes = set(registered)
     abilities = ("rules", "training_rules", *(("online",) if online else ()))
     try:
-        for module in (module for ability in abilities for module in target.parts.get(ability, "").split()):
+        for module in (
+            module for ability in abilities for module in target.parts.get(ability, "").split()
+        ):
             import_module(module)
-        wrong = next((code for code in registered.keys() - old_codes if not code.startswith(target.prefix)), None)
+        wrong = next(
+            (code for code in registered.keys() - old_codes if not code.startswith(target.prefix)),
+            None,
+        )
         if wrong is not None:
             raise ValueError(f"the code `{wrong}` does not begin with `{target.prefix}`")
     except Exception as error:
@@ -388,7 +427,10 @@ def load_rules(target: CheckedTarget, *, online: bool = False) -> None:
             raise
         for code in registered.keys() - old_codes:
             del registered[code]
-        message = f"the rules of the target `{target.name}` cannot be loaded: {type(error).__name__}: {error}"
+        message = (
+            f"the rules of the target `{target.name}` cannot be loaded: "
+            f"{type(error).__name__}: {error}"
+        )
         hint = f"upgrade its package `{package}`, or uninstall it: `pip uninstall {package}`"
         raise TargetUnavailable(message, hint=hint) from error
 
@@ -415,34 +457,50 @@ def rule_named(code: str) -> Rule:
 
     if code.upper() in error_codes():
         hint = f"`cloudtrain explain {code.upper()}` explains how to correct it"
-        raise UsageError(f"`{code.upper()}` is an error code, and errors cannot be ignored", hint=hint)
+        raise UsageError(
+            f"`{code.upper()}` is an error code, and errors cannot be ignored", hint=hint
+        )
     near = did_you_mean(code.upper(), registered) if len(code) > 3 else None
-    hint = near if near and near.startswith("did you mean") else "`cloudtrain explain` lists all codes"
+    hint = (
+        near if near and near.startswith("did you mean") else "`cloudtrain explain` lists all codes"
+    )
     raise UsageError(f"the rule `{shortened(code)}` does not exist", hint=hint)
 
 
-def check_plan(subject: Subject, *, ignore: Sequence[str] = (), portable: bool = False) -> tuple[Finding, ...]:
-    """Return all findings for a plan, errors first. `ignore` are codes of rules to skip, in upper or lower case.
-    `portable` applies only the portable rules, for a job that could not be compiled to a request.
+def check_plan(
+    subject: Subject, *, ignore: Sequence[str] = (), portable: bool = False
+) -> tuple[Finding, ...]:
+    """Return all findings for a plan, errors first. `ignore` are codes of rules to skip, in upper
+    or lower case. `portable` applies only the portable rules, for a job that could not be compiled
+    to a request.
 
     Raises:
         UsageError: `ignore` names a rule that does not exist, or one about the budget.
     """
     ignored = {rule_named(code) for code in ignore}
     for budget_rule in (rule for rule in ignored if rule.check in money_checks):
-        hint = "shorten `max_runtime`, use smaller instances, or raise `max_cost` in `cloudtrain.toml`"
-        raise UsageError(f"`{budget_rule.code}` keeps your budget, so it cannot be ignored", hint=hint)
+        hint = (
+            "shorten `max_runtime`, use smaller instances, or raise `max_cost` in `cloudtrain.toml`"
+        )
+        raise UsageError(
+            f"`{budget_rule.code}` keeps your budget, so it cannot be ignored", hint=hint
+        )
     load_rules(subject.target)
     prefixes = (PORTABLE,) if portable else (PORTABLE, subject.target.prefix)
     rules = [registered[code] for code in sorted(registered) if code.startswith(prefixes)]
     if subject.processing is not None:
         only_training = subject.target.parts.get("training_rules", "").split()
         rules = [rule for rule in rules if rule.module not in only_training]
-    findings = [finding for rule in rules if rule not in ignored for finding in rule.findings(subject)]
-    return tuple(sorted(findings, key=lambda finding: (_ORDER.index(finding.level.value), finding.code)))
+    findings = [
+        finding for rule in rules if rule not in ignored for finding in rule.findings(subject)
+    ]
+    return tuple(
+        sorted(findings, key=lambda finding: (_ORDER.index(finding.level.value), finding.code))
+    )
 
 
-# Functions that read values from a finished request. Overrides can put anything into a request, so values of a wrong
+# Functions that read values from a finished request. Overrides can put anything into a request, so
+# values of a wrong
 # type count as missing; other rules report them.
 
 
@@ -468,7 +526,9 @@ def text_at(value: object, *keys: str) -> str:
 def rows_at(value: object, *keys: str) -> list[Mapping[str, Any]]:
     """Return the mappings in the list at `keys`; an empty list if the value is missing."""
     item = value_at(value, *keys)
-    return [row for row in item if isinstance(row, Mapping)] if isinstance(item, list | tuple) else []
+    return (
+        [row for row in item if isinstance(row, Mapping)] if isinstance(item, list | tuple) else []
+    )
 
 
 def positive_count(value: object) -> int | None:
@@ -481,7 +541,11 @@ def positive_count(value: object) -> int | None:
 
 def plural(number: int, one: str) -> str:
     """Return a number with its noun in the right form: `1 GPU`, `8 GPUs`, `2 processes`."""
-    return f"{number:,} {one}" if number == 1 else f"{number:,} {one}{'es' if one.endswith('s') else 's'}"
+    return (
+        f"{number:,} {one}"
+        if number == 1
+        else f"{number:,} {one}{'es' if one.endswith('s') else 's'}"
+    )
 
 
 def join_names(names: Sequence[str], most: int = 6) -> str:
@@ -494,28 +558,38 @@ def join_names(names: Sequence[str], most: int = 6) -> str:
 
 
 def changed_variables(job: TrainingJob, overrides: object) -> dict[str, str]:
-    """Return the job's environment variables with `overrides`, the overrides of the variables. A null in `overrides`
-    removes a variable."""
-    variables = merged(job.environment.variables, overrides if isinstance(overrides, Mapping) else {})
+    """Return the job's environment variables with `overrides`, the overrides of the variables. A
+    null in `overrides` removes a variable."""
+    variables = merged(
+        job.environment.variables, overrides if isinstance(overrides, Mapping) else {}
+    )
     return {
-        name: value if isinstance(value, str) else str(value) for name, value in variables.items() if value is not None
+        name: value if isinstance(value, str) else str(value)
+        for name, value in variables.items()
+        if value is not None
     }
 
 
 def checkpoint_at(target: str, place: object) -> Checkpoint | None:
-    """Return a checkpoint whose location on `target` is `place`, a value from a request. None if `place` is not
-    text."""
-    return Checkpoint.model_construct().model_copy(update={target: place}) if isinstance(place, str) else None
+    """Return a checkpoint whose location on `target` is `place`, a value from a request. None if
+    `place` is not text."""
+    return (
+        Checkpoint.model_construct().model_copy(update={target: place})
+        if isinstance(place, str)
+        else None
+    )
 
 
 # Helpers that read the distribution from a finished request, shared by the readings of all targets.
 
 
 def tensorflow_with(serves: bool, servers: int | None, workers: int | None) -> TensorFlow:
-    """Return a TensorFlow distribution with the given number of workers, and if `serves`, with the strategy
-    `parameter_server` and the given number of servers. The numbers are not validated."""
+    """Return a TensorFlow distribution with the given number of workers, and if `serves`, with the
+    strategy `parameter_server` and the given number of servers. The numbers are not validated."""
     if serves:
-        return TensorFlow.model_construct(strategy="parameter_server", parameter_servers=servers, workers=workers)
+        return TensorFlow.model_construct(
+            strategy="parameter_server", parameter_servers=servers, workers=workers
+        )
     return TensorFlow.model_construct(workers=workers)
 
 
@@ -530,15 +604,21 @@ _KIN: dict[str, tuple[type, ...]] = {
 """Maps a launcher's type to the distributions in a job that can lead to it."""
 
 
-def as_written(source: Distribution, actual: Distribution, *, options: object = None) -> Distribution:
-    """Return the distribution that the finished request starts, close to the job's own wording. `actual` is the
-    distribution read from the request, `source` the one in the job. If both start the same launcher, return `source`
-    with the request's number of processes, otherwise `actual`. If `options` is given, it replaces the options for
-    mpirun."""
+def as_written(
+    source: Distribution, actual: Distribution, *, options: object = None
+) -> Distribution:
+    """Return the distribution that the finished request starts, close to the job's own wording.
+    `actual` is the distribution read from the request, `source` the one in the job. If both start
+    the same launcher, return `source` with the request's number of processes, otherwise `actual`.
+    If `options` is given, it replaces the options for mpirun."""
     if not isinstance(source, _KIN[actual.type]) or not _same_launch(source, actual):
         result: Distribution = actual
     elif isinstance(source, TensorFlow):
-        result = source if source == actual or (isinstance(actual, TensorFlow) and actual.workers is None) else actual
+        result = (
+            source
+            if source == actual or (isinstance(actual, TensorFlow) and actual.workers is None)
+            else actual
+        )
     else:
         count = getattr(actual, "processes_per_instance", None)
         result = source.model_copy(update={"processes_per_instance": count}) if count else source

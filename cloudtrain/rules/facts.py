@@ -1,4 +1,5 @@
-"""What rules look up: replacements for instance types, the locations of a job's data, and torch's names by version."""
+"""What rules look up: replacements for instance types, the locations of a job's data, and torch's
+names by version."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 # Replacements for an instance type that is retired or has no suitable network.
 
 _AFTER = {"K80": "T4", "M60": "A10", "P40": "A100", "P100": "A100", "V100": "A100"}
-"""Maps the GPU of a retired series to the GPU of the series that Azure recommends instead (NCasT4 v3, NVadsA10 v5, NC
-A100 v4)."""
+"""Maps the GPU of a retired series to the GPU of the series that Azure recommends instead (NCasT4
+v3, NVadsA10 v5, NC A100 v4)."""
 
 _FABRICS = {"efa": "EFA", "infiniband": "InfiniBand", "": "RDMA"}
 
@@ -40,16 +41,18 @@ def last_day(entry: InstanceType | None) -> str | None:
 
 
 def better_network(entry: InstanceType, count: int, code: str) -> str:
-    """Return the hint for a job with `count` instances of `entry`, a type without a fast network. The hint recommends
-    one instance with as many GPUs as all of them, preferably with at least the same GPU memory. If no such instance is
-    offered, it recommends a type with a fast network. It also says how to accept Ethernet: with `--ignore` and the
-    rule's `code`."""
+    """Return the hint for a job with `count` instances of `entry`, a type without a fast network.
+    The hint recommends one instance with as many GPUs as all of them, preferably with at least the
+    same GPU memory. If no such instance is offered, it recommends a type with a fast network. It
+    also says how to accept Ethernet: with `--ignore` and the rule's `code`."""
 
     def has_all(row: InstanceType) -> bool:
         return entry.gpus > 0 and _model(row) == _model(entry) and row.gpus >= entry.gpus * count
 
     accept = f"or accept Ethernet with `--ignore {code}`"
-    whole = _best(entry, lambda row: has_all(row) and _holds_as_much(row, entry)) or _best(entry, has_all)
+    whole = _best(entry, lambda row: has_all(row) and _holds_as_much(row, entry)) or _best(
+        entry, has_all
+    )
     if whole is not None:
         return f"use one `{whole.name}` ({_describe(whole)}), which needs no network, {accept}"
     return f"{with_rdma(entry) or f'use a type with {fabric(entry)}'}, {accept}"
@@ -57,12 +60,16 @@ def better_network(entry: InstanceType, count: int, code: str) -> str:
 
 def has_rdma_somewhere(entry: InstanceType) -> bool:
     """Return whether the target offers a type with the GPU model of `entry` and a fast network."""
-    return _best(entry, lambda row: row.interconnect == "rdma" and _model(row) == _model(entry)) is not None
+    return (
+        _best(entry, lambda row: row.interconnect == "rdma" and _model(row) == _model(entry))
+        is not None
+    )
 
 
 def with_rdma(entry: InstanceType) -> str | None:
-    """Return the hint to use a type with a fast network; None if none is suitable. In order of preference: a type with
-    the GPU model of `entry` and at least its GPU memory; one with its GPU model; one with at least its GPU memory."""
+    """Return the hint to use a type with a fast network; None if none is suitable. In order of
+    preference: a type with the GPU model of `entry` and at least its GPU memory; one with its GPU
+    model; one with at least its GPU memory."""
 
     def same(row: InstanceType) -> bool:
         return row.interconnect == "rdma" and _model(row) == _model(entry)
@@ -70,13 +77,18 @@ def with_rdma(entry: InstanceType) -> str | None:
     def no_less(row: InstanceType) -> bool:
         return row.interconnect == "rdma" and row.gpus > 0 and _holds_as_much(row, entry)
 
-    better = _best(entry, lambda row: same(row) and no_less(row)) or _best(entry, same) or _best(entry, no_less)
+    better = (
+        _best(entry, lambda row: same(row) and no_less(row))
+        or _best(entry, same)
+        or _best(entry, no_less)
+    )
     return f"use `{better.name}` ({_describe(better)})" if better else None
 
 
 def successor(entry: InstanceType) -> str | None:
-    """Return the hint to replace `entry` by an offered type; None if none is suitable. The replacement has the same GPU
-    model or its successor, at least as many GPUs (without GPUs: vCPUs), and a fast network if `entry` has one."""
+    """Return the hint to replace `entry` by an offered type; None if none is suitable. The
+    replacement has the same GPU model or its successor, at least as many GPUs (without GPUs:
+    vCPUs), and a fast network if `entry` has one."""
     gpu, neuron = _model(entry)
     model = _AFTER.get(gpu, gpu), neuron
     best = _best(
@@ -92,19 +104,23 @@ def successor(entry: InstanceType) -> str | None:
 
 
 def _best(entry: InstanceType, fits: Callable[[InstanceType], bool]) -> InstanceType | None:
-    """Return the cheapest offered type of the target of `entry` for which `fits` is true; None if there is none. Types
-    without a price come last. Slices of GPUs and Arm machines are never returned."""
+    """Return the cheapest offered type of the target of `entry` for which `fits` is true; None if
+    there is none. Types without a price come last. Slices of GPUs and Arm machines are never
+    returned."""
     rows = [
         row
         for row in instance_types(entry.target)
         if not last_day(row) and not row.gpu_slice and row.architecture == "x86_64" and fits(row)
     ]
-    return min(rows, key=lambda row: (row.price or inf, row.gpus, row.vcpus, row.name), default=None)
+    return min(
+        rows, key=lambda row: (row.price or inf, row.gpus, row.vcpus, row.name), default=None
+    )
 
 
 def _model(row: InstanceType) -> tuple[str, str]:
-    """Return a type's GPU model without its memory size (`H100` for `H100-80GB` and `H100-NVL-94GB`), and the model of
-    its AWS Neuron devices, such as `Trainium`. Either is empty if the type has no such device."""
+    """Return a type's GPU model without its memory size (`H100` for `H100-80GB` and
+    `H100-NVL-94GB`), and the model of its AWS Neuron devices, such as `Trainium`. Either is empty
+    if the type has no such device."""
     return row.gpu.partition("-")[0], row.neuron
 
 
@@ -118,18 +134,22 @@ def _describe(row: InstanceType) -> str:
     return f"{row.hardware}{speed}" + (f", ${row.price:,.2f} an hour" if row.price else "")
 
 
-# Equivalent instance types on other targets, for jobs that name an instance type of the wrong target.
+# Equivalent instance types on other targets, for jobs that name an instance type of the wrong
+# target.
 
 
 def counterpart(name: str, target: str) -> str | None:
-    """Return a hint for a job on `target` whose instance type `name` belongs to another cloud. If `target` has a type
-    with the same GPUs, the hint names it. None if no other cloud has a type called `name`."""
+    """Return a hint for a job on `target` whose instance type `name` belongs to another cloud. If
+    `target` has a type with the same GPUs, the hint names it. None if no other cloud has a type
+    called `name`."""
     for other, table in tables().items():
         entry = instance_named(other, name) or instance_named(other, table.prefix + name)
         title = find_target(other).title
         if other == target or entry is None:
             continue
-        lists = f"`cloudtrain instances --target {target}` lists those of {find_target(target).title}"
+        lists = (
+            f"`cloudtrain instances --target {target}` lists those of {find_target(target).title}"
+        )
         same = _same_gpus(entry, target)
         if same is None:
             return f"`{name}` is {title}'s name; {lists}"
@@ -154,12 +174,11 @@ class DataPlace(NamedTuple):
     """One location of the job's data.
 
     Attributes:
-        name: the name in messages, such as "output `model`".
-        word: the folder name that hints suggest for this location.
-        address: the address as the request writes it.
-        parts: the parts of the address. Location B is inside location A if B's parts begin with all parts of A.
-        path: the path of the location in the job; empty for a default location.
-        is_written: whether the job writes to the location; False if the job reads from it.
+        name: the name in messages, such as "output `model`". word: the folder name that hints
+        suggest for this location. address: the address as the request writes it. parts: the parts
+        of the address. Location B is inside location A if B's parts begin with all parts of A.
+        path: the path of the location in the job; empty for a default location. is_written: whether
+        the job writes to the location; False if the job reads from it.
     """
 
     name: str
@@ -184,14 +203,18 @@ class DataPlace(NamedTuple):
         return self.address.partition("?")[0].rstrip("/")
 
 
-def data_place(kind: str, name: str, address: str, parts: tuple[str, ...], path: ValuePath) -> DataPlace:
-    """Return a `DataPlace`. `kind` is `input`, `output` or `checkpoint`; `parts` are the parts of `address`."""
+def data_place(
+    kind: str, name: str, address: str, parts: tuple[str, ...], path: ValuePath
+) -> DataPlace:
+    """Return a `DataPlace`. `kind` is `input`, `output` or `checkpoint`; `parts` are the parts of
+    `address`."""
     label = "the checkpoint" if kind == "checkpoint" else f"{kind} `{name}`"
     return DataPlace(label, name, address, parts, path, is_written=kind != "input")
 
 
 def declared_places(job: TrainingJob, target: str, *, outputs: bool = True) -> Iterator[DataPlace]:
-    """Yield the locations that the job's fields set for `target`. With `outputs=False`, skip the outputs."""
+    """Yield the locations that the job's fields set for `target`. With `outputs=False`, skip the
+    outputs."""
     split = split_path if target == DEFAULT_TARGET else split_uri
     for name, item in job.inputs.items():
         if (place := item.of(target)) is not None:
@@ -204,7 +227,8 @@ def declared_places(job: TrainingJob, target: str, *, outputs: bool = True) -> I
 
 
 def split_uri(uri: str) -> tuple[str, ...]:
-    """Split an address into its scheme and the names between slashes; text without `://` becomes a single part."""
+    """Split an address into its scheme and the names between slashes; text without `://` becomes a
+    single part."""
     scheme, _, rest = uri.partition("://")
     return (scheme, *(part for part in rest.split("/") if part))
 
@@ -229,18 +253,20 @@ FIRST_VERSION: dict[tuple[str, str], Version] = {
     ("torch.distributed.fsdp", "fully_shard"): (2, 6),
     ("torch.distributed.fsdp", "MixedPrecisionPolicy"): (2, 6),
 }
-"""Maps module and name ("" for the module itself) to the first version with it (release notes of PyTorch 2.2 to
-2.6)."""
+"""Maps module and name ("" for the module itself) to the first version with it (release notes of
+PyTorch 2.2 to 2.6)."""
 
 SCHEDULES: dict[str, Version] = {"zero-bubble": (2, 5), "zero-bubble-v": (2, 6)}
-"""Maps values of the hyperparameter `schedule` to versions, for scripts that import torch.distributed.pipelining."""
+"""Maps values of the hyperparameter `schedule` to versions, for scripts that import
+torch.distributed.pipelining."""
 
 NEWEST = max(FIRST_VERSION.values())
 """The first version of PyTorch that has all these names."""
 
 
 def too_new(source: str, version: Version) -> Iterator[tuple[str, Version]]:
-    """Yield each name that a Python file imports but PyTorch `version` lacks, and the first version that has it."""
+    """Yield each name that a Python file imports but PyTorch `version` lacks, and the first version
+    that has it."""
     if "torch.distributed" not in source:
         return
     try:

@@ -21,7 +21,10 @@ from cloudtrain.runtime.torchrun_words import PLATFORM_ARGUMENTS
 # Portable rules about the job itself: the program, its parameters, the job's shape and its limits.
 
 LAUNCHER_VARIABLES = frozenset(
-    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK NODE_RANK MASTER_ADDR MASTER_PORT TF_CONFIG".split()
+    (
+        "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK NODE_RANK MASTER_ADDR MASTER_PORT "
+        "TF_CONFIG"
+    ).split()
 )
 """Variables that tell a process its rank and how to find the others."""
 
@@ -33,25 +36,36 @@ _PARAMETER_NAME = re.compile(r"[^\s=-][^\s=]*")
 def parameter_name(subject: Subject) -> Iterator[Fault]:
     """A hyperparameter's name is not valid as a command-line option.
 
-    Hyperparameters reach the script as `--name value`. A name that is empty, starts with a dash, or contains white
-    space or `=` arrives as a different option. Write the name without dashes: `learning_rate`, not `--learning_rate`.
+    Hyperparameters reach the script as `--name value`. A name that is empty, starts with a dash, or
+    contains white space or `=` arrives as a different option. Write the name without dashes:
+    `learning_rate`, not `--learning_rate`.
     """
     for name in subject.reading.parameters:
         if not _PARAMETER_NAME.fullmatch(name):
             better = re.sub(r"[\s=]+", "_", name.lstrip("-")) or "name"
-            yield Fault(f"`{name}` cannot be the name of an option", f"write `{better}`", ("hyperparameters", name))
+            yield Fault(
+                f"`{name}` cannot be the name of an option",
+                f"write `{better}`",
+                ("hyperparameters", name),
+            )
 
 
 @rule("CT202", Level.WARNING)
 def nested_parameter(subject: Subject) -> Iterator[Fault]:
     """A hyperparameter is nested too deeply for a command line.
 
-    A mapping reaches the script as `--name a=1,b=2`, which supports only one level. A mapping inside a mapping or a
-    list arrives as Python text, which few scripts can parse. Put nested configuration into a file in `source_dir` and
-    pass its name.
+    A mapping reaches the script as `--name a=1,b=2`, which supports only one level. A mapping
+    inside a mapping or a list arrives as Python text, which few scripts can parse. Put nested
+    configuration into a file in `source_dir` and pass its name.
     """
     for name, value in subject.reading.parameters.items():
-        inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+        inner = (
+            value.values()
+            if isinstance(value, Mapping)
+            else value
+            if isinstance(value, list)
+            else ()
+        )
         if any(isinstance(item, Mapping | list) for item in inner):
             message = f"`{name}` is nested and would reach the script as Python text"
             hint = f"write it to a file in the source folder, and give `{name}` the file's name"
@@ -62,8 +76,8 @@ def nested_parameter(subject: Subject) -> Iterator[Fault]:
 def variable_name(subject: Subject) -> Iterator[Fault]:
     """An environment variable has a name that the targets refuse.
 
-    A name consists of letters, digits and underscores, and does not start with a digit. This is SageMaker's pattern,
-    and shells can export only such names.
+    A name consists of letters, digits and underscores, and does not start with a digit. This is
+    SageMaker's pattern, and shells can export only such names.
     """
     for name, _, path in variables(subject):
         if not _VARIABLE_NAME.fullmatch(name):
@@ -75,30 +89,37 @@ def variable_name(subject: Subject) -> Iterator[Fault]:
 def launcher_variable(subject: Subject) -> Iterator[Fault]:
     """The job sets an environment variable that the launcher sets.
 
-    RANK, WORLD_SIZE, MASTER_ADDR and similar variables tell each process its role. With a fixed value, all processes
-    take the same role, and the job hangs or trains nonsense. Variables that start with CLOUDTRAIN_, SM_ or AZUREML_CR_
-    are reserved for cloudtrain and the services. The rule checks every place where a variable can be set:
-    `environment.variables`, the overrides, and `-x NAME=VALUE` among the options of mpirun.
+    RANK, WORLD_SIZE, MASTER_ADDR and similar variables tell each process its role. With a fixed
+    value, all processes take the same role, and the job hangs or trains nonsense. Variables that
+    start with CLOUDTRAIN_, SM_ or AZUREML_CR_ are reserved for cloudtrain and the services. The
+    rule checks every place where a variable can be set: `environment.variables`, the overrides, and
+    `-x NAME=VALUE` among the options of mpirun.
     """
     for variable in variables(subject):
         name = variable.name
         if name in LAUNCHER_VARIABLES or name.startswith(("CLOUDTRAIN_", "SM_", "AZUREML_CR_")):
-            yield Fault(f"`{name}` is set by the launcher, for each process", variable.removed, variable.path)
+            yield Fault(
+                f"`{name}` is set by the launcher, for each process",
+                variable.removed,
+                variable.path,
+            )
 
 
 @rule("CT206", Level.WARNING)
 def metric_pattern(subject: Subject) -> Iterator[Fault]:
     """A metric's regular expression may fail to record the metric.
 
-    SageMaker accepts any pattern of at most 500 characters, and uses it to find the number in the output. All of AWS's
-    examples have exactly one group, around the number: `loss=([0-9.]+)`. AWS does not document what a pattern with no
-    group or several groups records. Hugging Face's published pattern has two groups, with the number in the first.
-    `(?:...)` does not count as a group. The job trains in any case; only the metric may be missing.
+    SageMaker accepts any pattern of at most 500 characters, and uses it to find the number in the
+    output. All of AWS's examples have exactly one group, around the number: `loss=([0-9.]+)`. AWS
+    does not document what a pattern with no group or several groups records. Hugging Face's
+    published pattern has two groups, with the number in the first. `(?:...)` does not count as a
+    group. The job trains in any case; only the metric may be missing.
     """
     for name, pattern in subject.reading.metrics.items():
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # `[[` may have another meaning in future versions of Python
+                # `[[` may have another meaning in future versions of Python
+                warnings.simplefilter("ignore")
                 groups = re.compile(pattern).groups
         except re.error as error:
             message = f"the pattern of metric `{name}` is not a regular expression: {error}"
@@ -106,7 +127,10 @@ def metric_pattern(subject: Subject) -> Iterator[Fault]:
             continue
         if groups != 1:
             yield Fault(
-                f"the pattern of metric `{name}` has {groups} groups; the service documents one, around the number",
+                (
+                    f"the pattern of metric `{name}` has {groups} groups; the service documents "
+                    "one, around the number"
+                ),
                 _example_of(name),
                 ("metrics", name),
             )
@@ -120,15 +144,20 @@ def _example_of(metric: str) -> str:
 def torch_too_old(subject: Subject) -> Iterator[Fault]:
     """The script imports a name that its version of PyTorch does not have.
 
-    `environment.version` is the PyTorch version of the image. FSDP2 (`fully_shard`) was added in 2.6, pipelining in
-    2.4, and its zero-bubble schedules in 2.5 and 2.6. With an older version, the script fails with an ImportError after
-    the machines have started. Jobs for `smp`, version 1, are not checked: their images end at 2.0, so what a script has
-    of these names is for its runs without `smp`.
+    `environment.version` is the PyTorch version of the image. FSDP2 (`fully_shard`) was added in
+    2.6, pipelining in 2.4, and its zero-bubble schedules in 2.5 and 2.6. With an older version, the
+    script fails with an ImportError after the machines have started. Jobs for `smp`, version 1, are
+    not checked: their images end at 2.0, so what a script has of these names is for its runs
+    without `smp`.
     """
     environment, distribution = subject.job.environment, subject.job.distribution
     if distribution.type == "smp" and distribution.version == 1:
         return
-    match = re.match(r"(\d+)\.(\d+)", environment.version or "") if environment.framework == "pytorch" else None
+    match = (
+        re.match(r"(\d+)\.(\d+)", environment.version or "")
+        if environment.framework == "pytorch"
+        else None
+    )
     version = (int(match[1]), int(match[2])) if match else None
     if version is None or version >= NEWEST or not subject.target.facts.is_paid:
         return
@@ -140,37 +169,55 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
         source = subject.tree.read_text(entry.path) or ""
         pipelined = pipelined or uses_pipelining(source)
         for name, first in too_new(source, version):
-            message = f"`{entry.path}` imports `{name}`, which needs PyTorch {first[0]}.{first[1]} or newer, not {here}"
+            message = (
+                f"`{entry.path}` imports `{name}`, which needs PyTorch "
+                f"{first[0]}.{first[1]} or newer, not {here}"
+            )
             hint = f'set `environment.version` to "{first[0]}.{first[1]}" or newer'
             yield Fault(message, hint, ("environment", "version"))
     schedule = str(subject.job.hyperparameters.get("schedule", ""))
     since = SCHEDULES.get(schedule, (0, 0))
     if pipelined and since > version:
-        message = f"the schedule `{schedule}` needs PyTorch {since[0]}.{since[1]} or newer, not {here}"
-        hint = f'set `environment.version` to "{since[0]}.{since[1]}" or newer, or use the schedule `1f1b`'
+        message = (
+            f"the schedule `{schedule}` needs PyTorch {since[0]}.{since[1]} or newer, not {here}"
+        )
+        hint = (
+            f'set `environment.version` to "{since[0]}.{since[1]}" or newer, or use the '
+            "schedule `1f1b`"
+        )
         yield Fault(message, hint, ("hyperparameters", "schedule"))
 
 
 @rule("CT209", Level.ERROR)
 def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
-    """The script does not accept an option of the job, or requires an argument that the job does not have.
+    """The script does not accept an option of the job, or requires an argument that the job does
+    not have.
 
-    Hyperparameters reach the script as `--name value`, and `arguments` as they are. The script reads them with
-    `argparse.ArgumentParser` or `runtime.arguments`, which exit with an error at an unknown option, and without a
-    required one. The rule checks only scripts that name all options in their own text and call `parse_args()`, or
-    `runtime.arguments` with a dataclass of the same file.
+    Hyperparameters reach the script as `--name value`, and `arguments` as they are. The script
+    reads them with `argparse.ArgumentParser` or `runtime.arguments`, which exit with an error at an
+    unknown option, and without a required one. The rule checks only scripts that name all options
+    in their own text and call `parse_args()`, or `runtime.arguments` with a dataclass of the same
+    file.
     """
     script, own = subject.script, subject.job.hyperparameters
     words = [*takewhile("--".__ne__, subject.job.arguments)]
     typed = [word.partition("=")[0] for word in words if re.match("-[^0-9.]", word)]
     names = dict.fromkeys(word[2:] for word in typed if word.startswith("--")) | own
     text = subject.tree.read_text(script) if script and script.endswith(".py") else None
-    options = options_of_script(text or "") if re.search(r"argparse|runtime\.arguments", text or "") else None
+    options = (
+        options_of_script(text or "")
+        if re.search(r"argparse|runtime\.arguments", text or "")
+        else None
+    )
     if options is None:
         return
-    candidates = sorted(name for name in options.names - {"help"} if not name.startswith("no-") and len(name) > 1)
+    candidates = sorted(
+        name for name in options.names - {"help"} if not name.startswith("no-") and len(name) > 1
+    )
     for name, value in names.items():
-        is_sent = _PARAMETER_NAME.fullmatch(name) and not (subject.job.bare_flags and value is False)
+        is_sent = _PARAMETER_NAME.fullmatch(name) and not (
+            subject.job.bare_flags and value is False
+        )
         if is_sent and not options.accept(name):
             hint = did_you_mean(name, candidates) or "remove it"
             place = ("hyperparameters", name) if name in own else ("arguments",)
@@ -178,38 +225,59 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
     missing = options.positional[max(0, len(subject.job.arguments) - len(typed)) :]
     if missing:
         message = (
-            f"`{script}` requires {', '.join(f'`{name}`' for name in missing)}, and the job's arguments end before"
+            f"`{script}` requires {', '.join(f'`{name}`' for name in missing)}, and the "
+            "job's arguments end before"
         )
-        yield Fault(message, "write the arguments after the script, or into `arguments` of the job", ("arguments",))
+        yield Fault(
+            message,
+            "write the arguments after the script, or into `arguments` of the job",
+            ("arguments",),
+        )
     short = [word[1:end] for word in typed for end in (2, None) if word[1] != "-"]
     for option in options.required_beside((*names, *short, *PLATFORM_ARGUMENTS)):
         hint = f"add it to the job: `--set hyperparameters.{option}=VALUE`"
-        yield Fault(f"`{script}` requires the option `--{option}`, and the job has no value for it", hint)
+        yield Fault(
+            f"`{script}` requires the option `--{option}`, and the job has no value for it", hint
+        )
 
 
 @rule("CT210", Level.ERROR)
 def field_without_effect(subject: Subject) -> Iterator[Fault]:
     """The overrides contradict a field of the job.
 
-    Overrides are merged last, so the request has their value, and the field has no effect. A job that `cloudtrain
-    adopt` wrote may have overrides with values of the original: if you change such a value in a field, remove it from
-    the overrides.
+    Overrides are merged last, so the request has their value, and the field has no effect. A job
+    that `cloudtrain adopt` wrote may have overrides with values of the original: if you change such
+    a value in a field, remove it from the overrides.
     """
     reading, section = subject.reading, subject.reading.service + OVERRIDES
     if not reading.overrides or not reading.request:
         return
     values = _values(reading)
-    for path, value in _values(Reading(reading.target, subject.job, reading.account, subject.plan)).items():
+    for path, value in _values(
+        Reading(reading.target, subject.job, reading.account, subject.plan)
+    ).items():
         actual, place = values.get(path), reading.locate(path)
-        if path[0] in ("inputs", "checkpoint"):  # without overrides, too, a request may have a longer address
+        # without overrides, too, a request may have a longer address
+        if path[0] in ("inputs", "checkpoint"):
             text = json.dumps(actual)
-            key = next((key for key, one in reading.overrides.items() if actual and text in json.dumps(one)), None)
+            key = next(
+                (
+                    key
+                    for key, one in reading.overrides.items()
+                    if actual and text in json.dumps(one)
+                ),
+                None,
+            )
             place = path if key is None else (section, key) if place == path else place
-        is_same = actual == value or (value in ("true", "false") and str(actual).lower() == value)  # as another tool's
-        is_same = is_same or (path == ("spot", "max_wait") and ("spot",) not in values)  # told by `spot`
+        # as another tool's
+        is_same = actual == value or (value in ("true", "false") and str(actual).lower() == value)
+        # told by `spot`
+        is_same = is_same or (path == ("spot", "max_wait") and ("spot",) not in values)
         if place != path and not is_same:
             message = f"`{dotted(path)}` has no effect, because `{section}` sets another value"
-            yield Fault(message, f"remove `{'.'.join(map(str, place[1:]))}` from `{section}`", place)
+            yield Fault(
+                message, f"remove `{'.'.join(map(str, place[1:]))}` from `{section}`", place
+            )
 
 
 def _values(reading: Reading) -> dict[tuple[str | int, ...], object]:
@@ -228,7 +296,9 @@ def _values(reading: Reading) -> dict[tuple[str | int, ...], object]:
     values |= {("environment", "variables", name): text for name, text in reading.variables.items()}
     values |= {("hyperparameters", name): value for name, value in reading.parameters.items()}
     values |= {("metrics", name): pattern for name, pattern in reading.metrics.items()}
-    return values | {place.path: place.address for place in reading.places if place.path[:1] == ("inputs",)}
+    return values | {
+        place.path: place.address for place in reading.places if place.path[:1] == ("inputs",)
+    }
 
 
 TOY = ("size", "toy")
@@ -239,14 +309,16 @@ TOY = ("size", "toy")
 def toy_on_paid_machine(subject: Subject) -> Iterator[Fault]:
     """A demonstration job would run on paid machines.
 
-    The job files of the bundled scripts have the tag `size: toy`. They train for seconds, on data that comes with
-    Python packages, so you would pay for idle GPUs. Use `job_gpu.yaml` in the same folder, which is made for GPUs.
-    Remove the tag once the job is your own.
+    The job files of the bundled scripts have the tag `size: toy`. They train for seconds, on data
+    that comes with Python packages, so you would pay for idle GPUs. Use `job_gpu.yaml` in the same
+    folder, which is made for GPUs. Remove the tag once the job is your own.
     """
     key, value = TOY
     if subject.target.facts.is_paid and subject.job.tags.get(key) == value:
         message = "this job is a demonstration of a few seconds, but the machine costs money"
-        hint = "use `job_gpu.yaml` in the same folder, or remove the tag `size: toy` to run this job"
+        hint = (
+            "use `job_gpu.yaml` in the same folder, or remove the tag `size: toy` to run this job"
+        )
         yield Fault(message, hint, ("tags", key))
 
 
@@ -254,11 +326,14 @@ def toy_on_paid_machine(subject: Subject) -> Iterator[Fault]:
 def spot_without_checkpoint(subject: Subject) -> Iterator[Fault]:
     """A spot job has no checkpoint.
 
-    Spot instances can be reclaimed at any time. Without a checkpoint, an interrupted job starts again from the
-    beginning, and you pay for the same hours twice.
+    Spot instances can be reclaimed at any time. Without a checkpoint, an interrupted job starts
+    again from the beginning, and you pay for the same hours twice.
     """
     if subject.reading.spot is not None and subject.reading.checkpoint is None:
-        message = "the job runs on spot capacity and has no checkpoint, so an interruption loses everything"
+        message = (
+            "the job runs on spot capacity and has no checkpoint, so an interruption "
+            "loses everything"
+        )
         hint = "add `checkpoint: {sagemaker: s3://..., azureml: azureml://...}`"
         yield Fault(message, hint, ("spot",))
 
@@ -267,14 +342,16 @@ def spot_without_checkpoint(subject: Subject) -> Iterator[Fault]:
 def wait_shorter_than_run(subject: Subject) -> Iterator[Fault]:
     """The wait for spot capacity is shorter than the run itself.
 
-    `spot.max_wait` is the limit for waiting and running together, so it must be at least `max_runtime`. SageMaker
-    refuses a job with a shorter wait.
+    `spot.max_wait` is the limit for waiting and running together, so it must be at least
+    `max_runtime`. SageMaker refuses a job with a shorter wait.
     """
     wait = subject.reading.spot.max_wait if subject.reading.spot else None
     limit = subject.reading.max_runtime
     if wait and limit and wait < limit:
         run = exact_duration(limit)
-        yield Fault(short_wait(wait, run), f"set `spot.max_wait` to at least `{run}`", ("spot", "max_wait"))
+        yield Fault(
+            short_wait(wait, run), f"set `spot.max_wait` to at least `{run}`", ("spot", "max_wait")
+        )
 
 
 def short_wait(wait: int, run: str) -> str:
@@ -283,8 +360,8 @@ def short_wait(wait: int, run: str) -> str:
 
 
 def instance_count(subject: Subject) -> int:
-    """Return the number of instances that the local target simulates, or else the number that the job requests; 1 for a
-    job with instance groups, because each group has its own purpose."""
+    """Return the number of instances that the local target simulates, or else the number that the
+    job requests; 1 for a job with instance groups, because each group has its own purpose."""
     simulated: int | None = getattr(subject.settings, "instance_count", None)
     resources = subject.reading.resources
     return simulated or (1 if resources.instance_groups else resources.instance_count)
@@ -294,13 +371,15 @@ def instance_count(subject: Subject) -> int:
 def instances_without_distribution(subject: Subject) -> Iterator[Fault]:
     """The job has several instances but no distribution.
 
-    With `distribution: {type: none}` every instance runs the whole script independently: four instances cost four times
-    as much and train the same model four times. This suits data preparation, for which you can use a processing job
-    (`kind: processing`), but is a mistake for training. Jobs without a script are not checked, because the program of
-    an image, such as a built-in algorithm, connects its instances itself.
+    With `distribution: {type: none}` every instance runs the whole script independently: four
+    instances cost four times as much and train the same model four times. This suits data
+    preparation, for which you can use a processing job (`kind: processing`), but is a mistake for
+    training. Jobs without a script are not checked, because the program of an image, such as a
+    built-in algorithm, connects its instances itself.
     """
     count, distribution = instance_count(subject), subject.reading.distribution
-    alone = subject.job.entry_point is None and subject.job.command is None  # the image's own program, as an algorithm
+    # the image's own program, as an algorithm
+    alone = subject.job.entry_point is None and subject.job.command is None
     if subject.processing is None and distribution.type == "none" and count > 1 and not alone:
         message = f"each of the {count} instances would run the whole script alone"
         if subject.job.distribution.type != "none":
@@ -308,7 +387,10 @@ def instances_without_distribution(subject: Subject) -> Iterator[Fault]:
             yield Fault(message, f"remove `{key}` from `{section}`", (section, key))
             return
         kind = "tensorflow" if subject.job.environment.framework == "tensorflow" else "torch"
-        hint = f"add `distribution: {{type: {kind}}}`, or ignore this for independent work with `--ignore CT501`"
+        hint = (
+            f"add `distribution: {{type: {kind}}}`, or ignore this for independent work with "
+            "`--ignore CT501`"
+        )
         yield Fault(message, hint, ("distribution",))
 
 
@@ -316,17 +398,28 @@ def instances_without_distribution(subject: Subject) -> Iterator[Fault]:
 def idle_gpus(subject: Subject) -> Iterator[Fault]:
     """Most GPUs of an instance would be idle.
 
-    One process uses one GPU, unless the script itself uses more, as with TensorFlow's MirroredStrategy. With
-    `distribution: {type: none}`, or fewer processes than GPUs, you pay for idle GPUs.
+    One process uses one GPU, unless the script itself uses more, as with TensorFlow's
+    MirroredStrategy. With `distribution: {type: none}`, or fewer processes than GPUs, you pay for
+    idle GPUs.
     """
-    distribution, gpus = subject.reading.distribution, subject.reading.resources.gpus_per_instance or 0
+    distribution, gpus = (
+        subject.reading.distribution,
+        subject.reading.resources.gpus_per_instance or 0,
+    )
     if distribution.type == "none" and subject.job.environment.framework == "tensorflow":
         return
-    processes = 1 if distribution.type == "none" else getattr(distribution, "processes_per_instance", None)
+    processes = (
+        1 if distribution.type == "none" else getattr(distribution, "processes_per_instance", None)
+    )
     if gpus > 1 and processes is not None and processes < gpus:
         path = ("distribution", "processes_per_instance") if processes > 1 else ("distribution",)
-        message = f"{processes} process{'es' if processes > 1 else ''} on an instance with {gpus} GPUs"
-        hint = f"use `distribution: {{type: torch, processes_per_instance: {gpus}}}`, or an instance with fewer GPUs"
+        message = (
+            f"{processes} process{'es' if processes > 1 else ''} on an instance with {gpus} GPUs"
+        )
+        hint = (
+            f"use `distribution: {{type: torch, processes_per_instance: {gpus}}}`, or an "
+            "instance with fewer GPUs"
+        )
         yield Fault(message, hint, path)
 
 
@@ -334,7 +427,8 @@ def idle_gpus(subject: Subject) -> Iterator[Fault]:
 def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
     """An instance has more processes than GPUs.
 
-    If two ranks share a GPU, NCCL fails at start ("Duplicate GPU detected"), when you already pay for the machines.
+    If two ranks share a GPU, NCCL fails at start ("Duplicate GPU detected"), when you already pay
+    for the machines.
     """
     gpus = subject.reading.resources.gpus_per_instance
     processes = getattr(subject.reading.distribution, "processes_per_instance", None)
@@ -348,8 +442,8 @@ def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
 def parameter_servers_need_workers(subject: Subject) -> Iterator[Fault]:
     """The job has parameter servers but not enough workers.
 
-    With `strategy: parameter_server` the chief counts as a worker but only coordinates, so training needs at least one
-    more worker.
+    With `strategy: parameter_server` the chief counts as a worker but only coordinates, so training
+    needs at least one more worker.
     """
     distribution = subject.reading.distribution
     if (
@@ -362,27 +456,38 @@ def parameter_servers_need_workers(subject: Subject) -> Iterator[Fault]:
         yield Fault(message, hint, ("distribution", "workers"))
 
 
-# Rules about earlier runs whose output a job reads. Before a submit, cloudtrain asks the target for their states.
+# Rules about earlier runs whose output a job reads. Before a submit, cloudtrain asks the target for
+# their states.
 
 declare(
     "CT531",
     Level.ERROR,
     """An input comes from a run that has not succeeded.
 
-    `run:NAME/output/OUTPUT` is the output of an earlier run. If that run failed, the output is missing or incomplete.
-    A dry run uses the run's last known state; a submit asks the target. A job waits for an unfinished run, but a sweep
-    and `rerun --set` do not.
+    `run:NAME/output/OUTPUT` is the output of an earlier run. If that run failed, the output is
+    missing or incomplete. A dry run uses the run's last known state; a submit asks the target. A
+    job waits for an unfinished run, but a sweep and `rerun --set` do not.
     """,
 )
 
 
 def not_succeeded(path: tuple[str | int, ...], name: str, state: str | None) -> Finding:
-    """Return the finding for an input from the run `name`, which did not succeed. `state` is None if the run does not
-    exist on the target."""
+    """Return the finding for an input from the run `name`, which did not succeed. `state` is None
+    if the run does not exist on the target."""
     message = f"the run `{name}` is {state}" if state else f"the run `{name}` no longer exists"
-    hint = f"wait for it: `cloudtrain wait {name}`" if state in ("pending", "queued", "preparing", "running") else None
+    hint = (
+        f"wait for it: `cloudtrain wait {name}`"
+        if state in ("pending", "queued", "preparing", "running")
+        else None
+    )
     level = registered["CT531"].level
-    return Finding("CT531", level, f"{message}, so its output is incomplete", hint or "run it again first", path)
+    return Finding(
+        "CT531",
+        level,
+        f"{message}, so its output is incomplete",
+        hint or "run it again first",
+        path,
+    )
 
 
 # Portable rules about processing jobs: the instances should share the work.
@@ -392,16 +497,21 @@ def not_succeeded(path: tuple[str | int, ...], name: str, state: str | None) -> 
 def instances_do_the_same(subject: Subject) -> Iterator[Fault]:
     """A processing job has several instances and no sharded input.
 
-    Every instance runs the whole script. Unless an input has `shard: true`, all of them read the same data, do the same
-    work, and write files of the same names to the same location, where only the last one remains. Ignore this rule if
-    the script divides the work itself by `CLOUDTRAIN_INSTANCE`.
+    Every instance runs the whole script. Unless an input has `shard: true`, all of them read the
+    same data, do the same work, and write files of the same names to the same location, where only
+    the last one remains. Ignore this rule if the script divides the work itself by
+    `CLOUDTRAIN_INSTANCE`.
     """
     job = subject.processing
     count = instance_count(subject)
     if job is None or count == 1 or any(item.shard for item in job.inputs.values()):
         return
     name = next(iter(job.inputs), None)
-    hint = f"add `shard: true` under `inputs.{name}`" if name else "use one instance, or shard an input"
+    hint = (
+        f"add `shard: true` under `inputs.{name}`"
+        if name
+        else "use one instance, or shard an input"
+    )
     yield Fault(
         f"all {count} instances would do the same work",
         f"{hint}; `--ignore CT521` if the script divides the work itself",
@@ -420,6 +530,8 @@ def shard_of_one(subject: Subject) -> Iterator[Fault]:
         return
     for name, item in job.inputs.items():
         if item.shard:
-            message = f"input `{name}` is sharded over a single instance, which gets all of the data"
+            message = (
+                f"input `{name}` is sharded over a single instance, which gets all of the data"
+            )
             hint = "set `resources.instance_count` to 2 or more"
             yield Fault(message, hint, ("inputs", name, "shard"))

@@ -1,9 +1,9 @@
 """Rules that several targets share. Each target registers them under its own code:
 `rule("FO301", Level.ERROR)(more_ranks_than_gpus)`.
 
-The rules check the machines and the time limit that the target's `Reading` finds in the request. If the
-documentation of a rule must state facts about one service, that target defines its own rule with its own docstring,
-which calls the shared rule.
+The rules check the machines and the time limit that the target's `Reading` finds in the request. If
+the documentation of a rule must state facts about one service, that target defines its own rule
+with its own docstring, which calls the shared rule.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from cloudtrain.plans.processes import Processes
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, about_money, is_written, plural
 from cloudtrain.rules.facts import better_network, fabric, last_day, successor, with_rdma
 
-# Rules about the maximum run time of a job and its maximum cost (hourly price times maximum run time).
+# Rules about the maximum run time of a job and its maximum cost (hourly price times maximum run
+# time).
 
 _DEAR = 500.0
 """Maximum cost in US dollars of a job without a time limit before a rule reports it."""
@@ -36,17 +37,24 @@ _SHORTEST = 60
 
 
 def run_too_long(subject: Subject, most: int, what: str = "a job") -> Iterator[Fault]:
-    """The job may run longer than the service allows: `most` seconds for a job of the kind `what`."""
+    """The job may run longer than the service allows: `most` seconds for a job of the kind
+    `what`."""
     run = subject.reading.max_runtime or 0
     if run > most:
-        message = f"`max_runtime` is {format_duration(run)}, and {subject.target.title} ends {what} after "
-        hint = f"set `max_runtime` to at most `{format_duration(most)}`, and resume from a `checkpoint`"
+        message = (
+            f"`max_runtime` is {format_duration(run)}, and {subject.target.title} ends "
+            f"{what} after "
+        )
+        hint = (
+            f"set `max_runtime` to at most `{format_duration(most)}`, and resume from a "
+            "`checkpoint`"
+        )
         yield Fault(message + format_duration(most), hint, ("max_runtime",))
 
 
 def no_limit(subject: Subject, ends_it: str) -> Iterator[Fault]:
-    """An expensive job has no time limit of its own. `ends_it` names the limit that then applies, such as SageMaker's
-    default."""
+    """An expensive job has no time limit of its own. `ends_it` names the limit that then applies,
+    such as SageMaker's default."""
     machines, run = subject.reading.machines, subject.reading.longest_run
     if run is None or subject.reading.max_runtime is not None:
         return
@@ -74,11 +82,16 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
     where = f" in `{file}`" if file else ""
     affordable = int(budget / price.hourly * 3600)
     hint = f"set `max_runtime` to at most `{format_duration(affordable)}`, or raise `max_cost`"
-    hint = hint if affordable >= _SHORTEST else "use fewer or smaller instances, or raise `max_cost`"
+    hint = (
+        hint if affordable >= _SHORTEST else "use fewer or smaller instances, or raise `max_cost`"
+    )
     if machines != subject.reading.machines:
         where += "; a price that the project's `instances.toml` lowers does not count"
         hint += ", or write the price into the `instances.toml` beside your own `cloudtrain.toml`"
-    message = f"the job can cost {cost_text(price, run)} in {format_duration(run)}, and `max_cost` is ${budget:,.2f}"
+    message = (
+        f"the job can cost {cost_text(price, run)} in {format_duration(run)}, and "
+        f"`max_cost` is ${budget:,.2f}"
+    )
     yield Fault(message + where, hint, _limit(subject))
 
 
@@ -86,7 +99,8 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
 def budget_without_price(subject: Subject) -> Iterator[Fault]:
     """The price is unknown, so cloudtrain cannot enforce the budget.
 
-    The catalogue has no price for the instance type. Write the price that you pay into `instances.toml`.
+    The catalogue has no price for the instance type. Write the price that you pay into
+    `instances.toml`.
     """
     budget, run = getattr(subject.settings, "max_cost", None), subject.reading.longest_run
     machines = _for_budget(subject)
@@ -96,17 +110,23 @@ def budget_without_price(subject: Subject) -> Iterator[Fault]:
     for name, group in {group.instance_type: group for group in machines.groups}.items():
         if not name:
             hint = "name the type with `instance_type` under `resources`, on a cluster too"
-            yield Fault("the instance type of the job is not known, so `max_cost` cannot be checked", hint)
+            yield Fault(
+                "the instance type of the job is not known, so `max_cost` cannot be checked", hint
+            )
         elif group.known is None or group.known.price is None:
             size = "" if group.known else "`vcpus = 4`, `memory_gib = 16` and "
             row = f'`[{subject.target.name}."{name}"]`'
             hint = f"write {row} and below it {size}`price = 12.34` into `instances.toml`"
-            yield Fault(f"the price of `{name}` is not known, so `max_cost` cannot be checked", hint, group.path)
+            yield Fault(
+                f"the price of `{name}` is not known, so `max_cost` cannot be checked",
+                hint,
+                group.path,
+            )
 
 
 def _for_budget(subject: Subject) -> Machines:
-    """Return the machines of the job with the prices that a budget counts. The project's `instances.toml` cannot lower
-    them: whoever submits may edit it."""
+    """Return the machines of the job with the prices that a budget counts. The project's
+    `instances.toml` cannot lower them: whoever submits may edit it."""
     own = [row for row in getattr(subject.account, "overlay", None) or () if not row.is_of_project]
     machines = subject.reading.machines
 
@@ -125,7 +145,8 @@ def _rate(instance: InstanceType) -> float:
 
 
 def _limit(subject: Subject) -> ValuePath:
-    """Return the path of `max_runtime` if the job or its overrides set a time limit, otherwise an empty path."""
+    """Return the path of `max_runtime` if the job or its overrides set a time limit, otherwise an
+    empty path."""
     return ("max_runtime",) if subject.job.max_runtime or subject.reading.max_runtime else ()
 
 
@@ -144,8 +165,9 @@ def _dollars(price: Price, seconds: int) -> str:
 def type_is_not_as_described(subject: Subject) -> Iterator[Fault]:
     """The instance type contradicts the job's description of the machine.
 
-    `gpus_per_instance` and `interconnect` describe a machine. If they contradict the named instance type, either the
-    description or the type is wrong. The job would run with fewer processes, or over a slower network, than intended.
+    `gpus_per_instance` and `interconnect` describe a machine. If they contradict the named instance
+    type, either the description or the type is wrong. The job would run with fewer processes, or
+    over a slower network, than intended.
     """
     resources = subject.job.resources
     gpus = None if resources.instance_groups else resources.gpus_per_instance
@@ -153,13 +175,20 @@ def type_is_not_as_described(subject: Subject) -> Iterator[Fault]:
         if entry is None:
             continue
         if gpus is not None and gpus != entry.gpus:
-            message = f"`{entry.name}` has {plural(entry.gpus, 'GPU') if entry.gpus else 'no GPUs'}, not {gpus}"
+            message = (
+                f"`{entry.name}` has "
+                f"{plural(entry.gpus, 'GPU') if entry.gpus else 'no GPUs'}, not {gpus}"
+            )
             hint = f"set `gpus_per_instance` to {entry.gpus}, or name another type"
             yield Fault(message, hint, ("resources", "gpus_per_instance"))
         if resources.interconnect == "rdma" and entry.interconnect != "rdma":
             what = f"{fabric(entry)} without SR-IOV" if entry.fabric else f"no {fabric(entry)}"
             hint = with_rdma(entry) or "remove `interconnect`, or name another type"
-            yield Fault(f"`{entry.name}` has {what}, and the job asks for RDMA", hint, ("resources", "interconnect"))
+            yield Fault(
+                f"`{entry.name}` has {what}, and the job asks for RDMA",
+                hint,
+                ("resources", "interconnect"),
+            )
 
 
 def retired_type(subject: Subject, *, after: str = "", until: str = "9999") -> Iterator[Fault]:
@@ -170,16 +199,23 @@ def retired_type(subject: Subject, *, after: str = "", until: str = "9999") -> I
     for group in subject.reading.machines.groups:
         last = last_day(group.known) or ""
         if group.known and after < last <= until:
-            words = "is retired: it has not been offered since" if last <= str(date.today()) else "will be retired on"
+            words = (
+                "is retired: it has not been offered since"
+                if last <= str(date.today())
+                else "will be retired on"
+            )
             lists = f"`cloudtrain instances --target {subject.target.name}` lists the others"
-            yield Fault(f"`{group.known.name}` {words} {last}", successor(group.known) or lists, group.path)
+            yield Fault(
+                f"`{group.known.name}` {words} {last}", successor(group.known) or lists, group.path
+            )
 
 
 # Rules about the network between instances that work together.
 
 
 def over_ethernet(subject: Subject, code: str) -> Iterator[Fault]:
-    """Several instances with GPUs work together without the target's fast network. `code` is the code of the rule."""
+    """Several instances with GPUs work together without the target's fast network. `code` is the
+    code of the rule."""
     machines = subject.reading.machines
     for group in machines.spanned if needs_network(subject) else ():
         entry = group.known
@@ -190,8 +226,9 @@ def over_ethernet(subject: Subject, code: str) -> Iterator[Fault]:
 
 
 def instead(subject: Subject, entry: InstanceType, code: str) -> str:
-    """Return the hint to use a better network or a single instance in place of instances of the type `entry`. If the
-    overrides set the instance count, a hint to use a single instance also says to remove that override."""
+    """Return the hint to use a better network or a single instance in place of instances of the
+    type `entry`. If the overrides set the instance count, a hint to use a single instance also says
+    to remove that override."""
     count, field = subject.reading.machines.spanned_count, ("resources", "instance_count")
     hint, path = better_network(entry, count, code), subject.reading.locate(field)
     if hint.startswith("use one ") and path != field:
@@ -207,8 +244,9 @@ def needs_network(subject: Subject) -> bool:
 
 
 def works_together(subject: Subject) -> bool:
-    """Return whether the speed of the network matters to the job's processes. It does not matter for processing jobs,
-    for jobs without a distribution, and for parameter servers, which always use TCP."""
+    """Return whether the speed of the network matters to the job's processes. It does not matter
+    for processing jobs, for jobs without a distribution, and for parameter servers, which always
+    use TCP."""
     distribution = subject.reading.distribution
     if isinstance(distribution, TensorFlow) and distribution.strategy == "parameter_server":
         return False
@@ -226,9 +264,16 @@ def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
     One process uses one GPU, unless the script itself uses more. You would pay for the idle GPUs.
     """
     kind = subject.reading.distribution.type
-    takes_all = kind == "tensorflow" or (kind == "none" and subject.reading.framework == "tensorflow")
+    takes_all = kind == "tensorflow" or (
+        kind == "none" and subject.reading.framework == "tensorflow"
+    )
     starts_more = getattr(subject.reading.distribution, "launch", None) == "launcher"
-    if takes_all or starts_more or subject.processing is not None or subject.job.resources.gpus_per_instance:
+    if (
+        takes_all
+        or starts_more
+        or subject.processing is not None
+        or subject.job.resources.gpus_per_instance
+    ):
         return  # CT502 compares the two numbers in the job
     for group, count in _ranks_by_group(subject):
         if count < group.accelerators:
@@ -238,7 +283,8 @@ def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
 def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
     """An instance has more processes than GPUs.
 
-    If two ranks share a GPU, NCCL fails at start ("Duplicate GPU detected"), when you already pay for the machines.
+    If two ranks share a GPU, NCCL fails at start ("Duplicate GPU detected"), when you already pay
+    for the machines.
     """
     if subject.reading.distribution.type != "mpi":
         yield from _too_many(subject)
@@ -247,8 +293,8 @@ def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
 def more_ranks_than_gpus(subject: Subject) -> Iterator[Fault]:
     """An instance has more MPI processes than GPUs.
 
-    With more ranks than GPUs, some ranks would share a GPU, which NCCL refuses. Ranks that use only the CPU are not
-    limited.
+    With more ranks than GPUs, some ranks would share a GPU, which NCCL refuses. Ranks that use only
+    the CPU are not limited.
     """
     if subject.reading.distribution.type == "mpi":
         yield from _too_many(subject)
@@ -283,13 +329,16 @@ def _too_many(subject: Subject) -> Iterator[Fault]:
         most = group.accelerators
         if most and processes > most:
             yield Fault(
-                _has(group, processes), f"set `distribution.processes_per_instance` to {most}, or leave it out", _COUNT
+                _has(group, processes),
+                f"set `distribution.processes_per_instance` to {most}, or leave it out",
+                _COUNT,
             )
 
 
 def _ranks_by_group(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
-    """Yield each instance group that takes part in the distribution, with the number of ranks on the group's first
-    machine. If the groups are alternatives, in order of preference, yield only the first."""
+    """Yield each instance group that takes part in the distribution, with the number of ranks on
+    the group's first machine. If the groups are alternatives, in order of preference, yield only
+    the first."""
     processes = Processes.of(subject.plan.processes)
     ranks, alone = processes.ranks, processes.started
     machines, first = subject.reading.machines, 0
@@ -303,10 +352,14 @@ def _ranks_by_group(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
 
 
 def _more(subject: Subject, accelerators: int) -> tuple[str, ValuePath]:
-    """Return the hint to start more processes, up to `accelerators` per instance, and the path of the value to change.
-    The path is in the overrides if they set the number of processes, otherwise in the job."""
+    """Return the hint to start more processes, up to `accelerators` per instance, and the path of
+    the value to change. The path is in the overrides if they set the number of processes, otherwise
+    in the job."""
     if subject.reading.distribution.type == "none" and subject.job.distribution.type == "none":
-        hint = "use `distribution: {type: torch}` for one process on each, or an instance type with fewer of them"
+        hint = (
+            "use `distribution: {type: torch}` for one process on each, or an instance type "
+            "with fewer of them"
+        )
         alone = "use an instance type with fewer of them, or join several processes in the script"
         return alone if subject.syntax.is_alone else hint, ("distribution",)
     key = subject.reading.distribution_key

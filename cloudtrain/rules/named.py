@@ -1,4 +1,5 @@
-"""What a user names: images, with the framework and device that their names indicate, and environment variables."""
+"""What a user names: images, with the framework and device that their names indicate, and
+environment variables."""
 
 from __future__ import annotations
 
@@ -28,20 +29,22 @@ _DEVICES: dict[Device, re.Pattern[str]] = {
 
 
 def framework_of(name: str) -> Framework | None:
-    """Return the framework, PyTorch or TensorFlow, that an image name mentions; None if it mentions neither or both."""
+    """Return the framework, PyTorch or TensorFlow, that an image name mentions; None if it mentions
+    neither or both."""
     frameworks = [framework for framework, words in _FRAMEWORKS.items() if _says(name, words)]
     return frameworks[0] if len(frameworks) == 1 else None
 
 
 def device_of(name: str) -> Device | None:
-    """Return the device (GPU, CPU or Neuron) that an image name mentions; None if it mentions none, or several."""
+    """Return the device (GPU, CPU or Neuron) that an image name mentions; None if it mentions none,
+    or several."""
     devices = [device for device, words in _DEVICES.items() if _says(name, words)]
     return devices[0] if len(devices) == 1 else None
 
 
 def wanted_frameworks(subject: Subject) -> tuple[Framework, ...]:
-    """Return the frameworks that the job needs, PyTorch or TensorFlow: the one of its distribution, and the one in
-    `environment.framework`."""
+    """Return the frameworks that the job needs, PyTorch or TensorFlow: the one of its distribution,
+    and the one in `environment.framework`."""
     distribution, framework = subject.reading.distribution.type, subject.job.environment.framework
     frameworks: list[Framework] = []
     if distribution in ("torch", "deepspeed"):
@@ -54,22 +57,29 @@ def wanted_frameworks(subject: Subject) -> tuple[Framework, ...]:
 
 
 def missing_framework(subject: Subject, made_for: str | None) -> Framework | None:
-    """Return a framework that the job needs and that is missing in an image made for the framework `made_for`. None if
-    no framework is missing, if `made_for` is None, or if the job installs requirements, which may contain it."""
+    """Return a framework that the job needs and that is missing in an image made for the framework
+    `made_for`. None if no framework is missing, if `made_for` is None, or if the job installs
+    requirements, which may contain it."""
     if made_for is None or subject.job.environment.requirements:
         return None
-    return next((framework for framework in wanted_frameworks(subject) if framework != made_for), None)
+    return next(
+        (framework for framework in wanted_frameworks(subject) if framework != made_for), None
+    )
 
 
 def _says(name: str, words: re.Pattern[str]) -> bool:
-    """Return whether an image's repository or tag contains a word that matches `words`. The registry is ignored,
-    because users choose its name."""
+    """Return whether an image's repository or tag contains a word that matches `words`. The
+    registry is ignored, because users choose its name."""
     first, slash, rest = name.partition("/")
     has_registry = slash and ("." in first or ":" in first or first == "localhost")
-    return any(words.fullmatch(word) for word in re.split(r"[^a-z0-9]+", (rest if has_registry else name).casefold()))
+    return any(
+        words.fullmatch(word)
+        for word in re.split(r"[^a-z0-9]+", (rest if has_registry else name).casefold())
+    )
 
 
-# The environment variables that a user sets for a job: in fields, in overrides, or in options of mpirun.
+# The environment variables that a user sets for a job: in fields, in overrides, or in options of
+# mpirun.
 
 
 class Variable(NamedTuple):
@@ -88,8 +98,8 @@ class Variable(NamedTuple):
 
 
 def variables(subject: Subject) -> Iterator[Variable]:
-    """Yield all variables that the user sets. For a variable in the overrides, `path` is the path of the corresponding
-    field of the job."""
+    """Yield all variables that the user sets. For a variable in the overrides, `path` is the path
+    of the corresponding field of the job."""
     for name, value in subject.reading.variables.items():
         if name == SECRETS and subject.job.environment.secrets:
             continue  # cloudtrain's own variables

@@ -1,4 +1,5 @@
-"""Portable rules about values: secrets in them, and the files, images and locations of data that they name."""
+"""Portable rules about values: secrets in them, and the files, images and locations of data that
+they name."""
 
 from __future__ import annotations
 
@@ -36,14 +37,17 @@ _AS_FILE = "job.env"
 """The values are searched like a settings file: `NAME="value"`, line by line."""
 
 _SECRET_NAME = re.compile(
-    r"(?:^|[a-z0-9_.-])(?P<word>passw(?:or)?d|passphrase|pwd|secret|secret[_-]?(?:access[_-]?)?key|token|api[_-]?key|"
+    r"(?:^|[a-z0-9_.-])(?P<word>passw(?:or)?d|passphrase|pwd|secret|"
+    r"secret[_-]?(?:access[_-]?)?key|token|api[_-]?key|"
     r"access[_-]?key|private[_-]?key|credentials?)$",
     re.IGNORECASE,
 )
-"""Names of values that are secrets. The last word decides, so `MAX_TOKENS` and `HF_TOKEN_FILE` are not matched."""
+"""Names of values that are secrets. The last word decides, so `MAX_TOKENS` and `HF_TOKEN_FILE` are
+not matched."""
 
 _SPECIAL_TOKEN = (
-    r"(?i)(?:^|[_.-])(?:pad|eos|bos|unk|cls|sep|mask|image|special|stop|start|end|sos|blank|null|extra|next|prompt|system)"
+    r"(?i)(?:^|[_.-])(?:pad|eos|bos|unk|cls|sep|mask|image|special|stop|start|end|sos|blank|"
+    r"null|extra|next|prompt|system)"
     r"[_.-]?token$"
 )
 """Tokens of a tokenizer."""
@@ -52,16 +56,19 @@ _NO_SECRET = (
     r"(?i)(?:arn:|[a-z][a-z0-9+]*://|[./~])|(?:[-+0-9.e]*|none|null|true|false|auto|yes|no)$|"
     r".*(?:\$\{|\{\{|x{3,}|\*{3,}|<[^>]*>|\[[^\]]*\]|example|placeholder|changeme|your[-_])"
 )
-"""Values that are not secrets: the location of a secret, a number, a switch, or a placeholder of an example."""
+"""Values that are not secrets: the location of a secret, a number, a switch, or a placeholder of an
+example."""
 
 _OPTION = (
-    r"(?i)--?[\w-]*(?P<name>passw(?:or)?d|passphrase|secret|token|key)[ =]+[\"']?(?P<value>[^\s\"'$<{-][^\s\"']{5,})"
+    r"(?i)--?[\w-]*(?P<name>passw(?:or)?d|passphrase|secret|token|"
+    r"key)[ =]+[\"']?(?P<value>[^\s\"'$<{-][^\s\"']{5,})"
 )
 """`--db-password VALUE` in a command."""
 
 
 class SecretValue(NamedTuple):
-    """A secret in a value of the job. `value` is stored only to hide the secret; no message may contain it."""
+    """A secret in a value of the job. `value` is stored only to hide the secret; no message may
+    contain it."""
 
     path: ValuePath
     rule: str
@@ -73,10 +80,11 @@ class SecretValue(NamedTuple):
 def secret_in_value(subject: Subject) -> Iterator[Fault]:
     """A value of the job holds a secret.
 
-    Variables, hyperparameters, tags, the command, the description and overrides are part of the request. The services
-    store them and show them to everyone who may read the job. Instead, write the location of the secret into
-    `environment.secrets`: AWS Secrets Manager, Azure Key Vault, a file, or a variable of your shell. In text,
-    HTML and JSON, the plan shows `***` in place of the value.
+    Variables, hyperparameters, tags, the command, the description and overrides are part of the
+    request. The services store them and show them to everyone who may read the job. Instead, write
+    the location of the secret into `environment.secrets`: AWS Secrets Manager, Azure Key Vault, a
+    file, or a variable of your shell. In text, HTML and JSON, the plan shows `***` in place of the
+    value.
     """
     return _secret_faults(subject, "holds a secret", certain=True)
 
@@ -85,9 +93,10 @@ def secret_in_value(subject: Subject) -> Iterator[Fault]:
 def possible_secret(subject: Subject) -> Iterator[Fault]:
     """A value of the job may be a secret.
 
-    The value has a name typical of secrets, such as `HF_TOKEN`, or looks random and follows a word such as `key`.
-    Values of a job are part of its request. The services store them and show them to everyone who may read the job.
-    Instead, write the location of the secret into `environment.secrets`.
+    The value has a name typical of secrets, such as `HF_TOKEN`, or looks random and follows a word
+    such as `key`. Values of a job are part of its request. The services store them and show them to
+    everyone who may read the job. Instead, write the location of the secret into
+    `environment.secrets`.
     """
     return _secret_faults(subject, "looks like a secret", certain=False)
 
@@ -95,13 +104,22 @@ def possible_secret(subject: Subject) -> Iterator[Fault]:
 def _secret_faults(subject: Subject, words: str, *, certain: bool) -> Iterator[Fault]:
     for secret in secret_values(subject.job):
         if secret.certain is certain:
-            name, reason = secret.path[-1], "and the request shows it to everyone who may read the job"
-            yield Fault(f"`{name}` {words} ({secret.rule}), {reason}", _hint(subject, secret.path), secret.path)
+            name, reason = (
+                secret.path[-1],
+                "and the request shows it to everyone who may read the job",
+            )
+            yield Fault(
+                f"`{name}` {words} ({secret.rule}), {reason}",
+                _hint(subject, secret.path),
+                secret.path,
+            )
 
 
 def _hint(subject: Subject, path: ValuePath) -> str:
     if not subject.target.facts.secrets:
-        return "remove it, and let the script read it itself; `cloudtrain explain CT305` explains why"
+        return (
+            "remove it, and let the script read it itself; `cloudtrain explain CT305` explains why"
+        )
     name = str(path[-1]) if path[:2] == ("environment", "variables") else "NAME"
     example = next(iter(subject.target.facts.secrets.values())).replace("NAME", name)
     place = f'`environment.secrets: {{{name}: {{{subject.target.name}: "{example}"}}}}`'
@@ -109,8 +127,8 @@ def _hint(subject: Subject, path: ValuePath) -> str:
 
 
 def secret_values(job: TrainingJob) -> list[SecretValue]:
-    """Return the secrets in a job's values, at most one per value. Those that are certainly secrets precede possible
-    ones."""
+    """Return the secrets in a job's values, at most one per value. Those that are certainly secrets
+    precede possible ones."""
     secrets: dict[ValuePath, SecretValue] = {}
     for item in sorted(_all_secrets(job), key=lambda item: not item.certain):
         secrets.setdefault(item.path, item)
@@ -118,25 +136,30 @@ def secret_values(job: TrainingJob) -> list[SecretValue]:
 
 
 def values_to_hide(job: TrainingJob) -> tuple[str, ...]:
-    """Return the secrets to hide in every rendering of the job's plan: values that are certainly secrets, and values
-    that look random.
+    """Return the secrets to hide in every rendering of the job's plan: values that are certainly
+    secrets, and values that look random.
 
-    A value that does not look random is not hidden, even if its name is typical of secrets: `password: hunter2`.
+    A value that does not look random is not hidden, even if its name is typical of secrets:
+    `password: hunter2`.
     """
     values = (item.value for item in _all_secrets(job) if item.certain or _is_random(item.value))
     return tuple(dict.fromkeys(values))
 
 
 def named_secrets(job: TrainingJob) -> list[tuple[str, str]]:
-    """Return name and value of each value that has a name typical of secrets but does not look random:
-    `("password", "hunter2")`."""
-    secrets = [item for item in _by_name(list(_values(job))) if not (item.certain or _is_random(item.value))]
+    """Return name and value of each value that has a name typical of secrets but does not look
+    random: `("password", "hunter2")`."""
+    secrets = [
+        item
+        for item in _by_name(list(_values(job)))
+        if not (item.certain or _is_random(item.value))
+    ]
     return [(_last_name(item.path), item.value) for item in secrets]
 
 
 def secret_texts(values: Sequence[tuple[ValuePath, str]]) -> list[str]:
-    """Return the secrets to hide in `values`, which are pairs of path and text, by the same conditions as
-    `values_to_hide`."""
+    """Return the secrets to hide in `values`, which are pairs of path and text, by the same
+    conditions as `values_to_hide`."""
     secrets = (*_by_rules(values), *_by_name(values))
     return [item.value for item in secrets if item.certain or _is_random(item.value)]
 
@@ -147,7 +170,8 @@ def _all_secrets(job: TrainingJob) -> list[SecretValue]:
 
 
 def _values(job: TrainingJob) -> Iterator[tuple[ValuePath, str]]:
-    """Yield path and text of every value that becomes part of the request, except the locations of data."""
+    """Yield path and text of every value that becomes part of the request, except the locations of
+    data."""
     for field in ("command", "description"):
         if getattr(job, field) is not None:
             yield (field,), getattr(job, field)
@@ -197,7 +221,8 @@ def _whole_word(value: str, secret: str) -> str:
 
 
 def _by_name(values: Sequence[tuple[ValuePath, str]]) -> Iterator[SecretValue]:
-    """Yield values whose name is typical of secrets, including options of a command: `--password hunter2`."""
+    """Yield values whose name is typical of secrets, including options of a command: `--password
+    hunter2`."""
     for path, value in values:
         if path in (("command",), ("arguments",)):
             yield from _options(path, value)
@@ -221,41 +246,49 @@ def _options(path: ValuePath, command: str) -> Iterator[SecretValue]:
 
 
 def _is_random(value: str) -> bool:
-    """Return whether a value with a name typical of secrets looks random, unlike a word or a switch such as `true`."""
+    """Return whether a value with a name typical of secrets looks random, unlike a word or a switch
+    such as `true`."""
     from cloudtrain.code.secrets import bits_per_letter, looks_random
 
     text = value.encode("utf-8", "replace")
     return len(text) >= 8 and looks_random(text) and bits_per_letter(text) > 2.75
 
 
-# Portable rules about the user's files: the bundle must contain all required files, but no secrets or large data.
+# Portable rules about the user's files: the bundle must contain all required files, but no secrets
+# or large data.
 
 
 @rule("CT101", Level.ERROR)
 def entry_point_in_bundle(subject: Subject) -> Iterator[Fault]:
     """The entry point is not in the source folder.
 
-    `entry_point` is a path inside `source_dir`, or `-m package.module`. Without the file, or if an ignore rule excludes
-    it from the bundle, the container would fail with "No such file". A module in a folder such as `src` is found if the
-    variable PYTHONPATH names the folder.
+    `entry_point` is a path inside `source_dir`, or `-m package.module`. Without the file, or if an
+    ignore rule excludes it from the bundle, the container would fail with "No such file". A module
+    in a folder such as `src` is found if the variable PYTHONPATH names the folder.
     """
     entry_point, script = subject.job.entry_point, subject.script
     if script is not None:
         yield from _missing(subject, script, ("entry_point",), suffixes=(".py", ".sh"))
     elif entry_point is not None:
-        files = [entry.path for entry in subject.tree.entries if entry.path not in subject.tree.own_files]
+        files = [
+            entry.path for entry in subject.tree.entries if entry.path not in subject.tree.own_files
+        ]
         modules = [f"-m {file[:-3].replace('/', '.')}" for file in files if file.endswith(".py")]
         hint = did_you_mean(entry_point, modules[:50])
-        hint = hint or f"for an installed module, write `command: python {entry_point}` in its place"
-        yield Fault(f"there is no module `{entry_point[3:]}` in the source folder", hint, ("entry_point",))
+        hint = (
+            hint or f"for an installed module, write `command: python {entry_point}` in its place"
+        )
+        yield Fault(
+            f"there is no module `{entry_point[3:]}` in the source folder", hint, ("entry_point",)
+        )
 
 
 @rule("CT102", Level.ERROR)
 def environment_files_in_bundle(subject: Subject) -> Iterator[Fault]:
     """A requirements or conda file is not in the source folder.
 
-    `environment.requirements` is a path inside `source_dir`. `environment.conda_file` is a path relative to
-    `source_dir`.
+    `environment.requirements` is a path inside `source_dir`. `environment.conda_file` is a path
+    relative to `source_dir`.
     """
     environment = subject.job.environment
     for field, suffixes in (("requirements", (".txt",)), ("conda_file", (".yml", ".yaml"))):
@@ -268,11 +301,12 @@ def environment_files_in_bundle(subject: Subject) -> Iterator[Fault]:
 def secret_in_bundle(subject: Subject) -> Iterable[Fault]:
     """A file in the bundle holds a secret.
 
-    A private key, a token or an account key in a file would be uploaded, stored with the job, and readable by everyone
-    who may read the job. cloudtrain checks files of every type for the patterns of such values: the rules of gitleaks,
-    and its own for keys, cloud accounts and machine learning services. The message names the rule and the line, never
-    the value. Exclude the file with `.cloudtrainignore`, and read secrets at run time from a secret store. To allow a
-    value that is not secret, such as one in a test, write `gitleaks:allow` into its line.
+    A private key, a token or an account key in a file would be uploaded, stored with the job, and
+    readable by everyone who may read the job. cloudtrain checks files of every type for the
+    patterns of such values: the rules of gitleaks, and its own for keys, cloud accounts and machine
+    learning services. The message names the rule and the line, never the value. Exclude the file
+    with `.cloudtrainignore`, and read secrets at run time from a secret store. To allow a value
+    that is not secret, such as one in a test, write `gitleaks:allow` into its line.
     """
     return bundled_secrets(subject.tree, certain=True)
 
@@ -281,7 +315,8 @@ def secret_in_bundle(subject: Subject) -> Iterable[Fault]:
 def bundle_too_large(subject: Subject) -> Iterable[Fault]:
     """The bundle is larger than the services accept.
 
-    Azure ML documents a limit of 300 MB for a job's code. Put data and checkpoints into inputs and outputs.
+    Azure ML documents a limit of 300 MB for a job's code. Put data and checkpoints into inputs and
+    outputs.
     """
     if subject.tree.identity.size > LIMIT:
         yield _size_fault(subject.tree, f"; the limit is {format_size(LIMIT)}")
@@ -291,8 +326,9 @@ def bundle_too_large(subject: Subject) -> Iterable[Fault]:
 def bundle_large(subject: Subject) -> Iterable[Fault]:
     """The bundle is unusually large for code.
 
-    After every change, the bundle is uploaded again, and every instance downloads it. The usual cause is a data set, a
-    model or a virtual environment in the source folder. Exclude it with `.cloudtrainignore`.
+    After every change, the bundle is uploaded again, and every instance downloads it. The usual
+    cause is a data set, a model or a virtual environment in the source folder. Exclude it with
+    `.cloudtrainignore`.
     """
     if NOTABLE <= subject.tree.identity.size <= LIMIT:
         yield _size_fault(subject.tree, ", all sent again after every change")
@@ -302,11 +338,11 @@ def bundle_large(subject: Subject) -> Iterable[Fault]:
 def possible_secret_in_bundle(subject: Subject) -> Iterable[Fault]:
     """A file in the bundle, or in data that is uploaded, may hold a secret.
 
-    Either the file has a typical name of a credentials file and an ignore file includes it, or the file assigns a
-    random-looking value to a name such as password, token or key. Files with typical names of credentials files
-    (`.env`, `*.pem`, `.aws`) are excluded unless a `!` rule names them. Exclude other files with `.cloudtrainignore`,
-    or write `gitleaks:allow` into a line that holds no secret. In data that is uploaded from this machine, only the
-    file names are checked.
+    Either the file has a typical name of a credentials file and an ignore file includes it, or the
+    file assigns a random-looking value to a name such as password, token or key. Files with typical
+    names of credentials files (`.env`, `*.pem`, `.aws`) are excluded unless a `!` rule names them.
+    Exclude other files with `.cloudtrainignore`, or write `gitleaks:allow` into a line that holds
+    no secret. In data that is uploaded from this machine, only the file names are checked.
     """
     yield from bundled_secrets(subject.tree, certain=False)
     for upload in subject.plan.uploads:
@@ -318,16 +354,27 @@ def possible_secret_in_bundle(subject: Subject) -> Iterable[Fault]:
 def name_that_cannot_be_sent(subject: Subject) -> Iterable[Fault]:
     """A file has a name that the target does not support.
 
-    On this machine and on SageMaker a bundle is an archive, which supports every file name. Only the length of the path
-    is limited, because the archive is unpacked into another folder. On Azure ML each file is a blob. The name of a blob
-    is Unicode text of at most 1,024 characters without control characters, and no part of it ends with a dot.
+    On this machine and on SageMaker a bundle is an archive, which supports every file name. Only
+    the length of the path is limited, because the archive is unpacked into another folder. On Azure
+    ML each file is a blob. The name of a blob is Unicode text of at most 1,024 characters without
+    control characters, and no part of it ends with a dot.
     """
     refuse = part_of(subject.target, "path") or refuse_archive_path
-    faults = {entry.path: what for entry in subject.tree.entries if (what := refuse(entry.path)) is not None}
+    faults = {
+        entry.path: what
+        for entry in subject.tree.entries
+        if (what := refuse(entry.path)) is not None
+    }
     if faults:
         (first, what), target = next(iter(faults.items())), subject.plan.target
-        message = f"`{target}` does not support `{_cut(escape_path(first))}`, {what}{_more_files(len(faults) - 1)}"
-        hint = f"rename it, or add the line `{_cut(ignore_line(first))}` to `{IGNORE_FILE}` in `source_dir`"
+        message = (
+            f"`{target}` does not support `{_cut(escape_path(first))}`, "
+            f"{what}{_more_files(len(faults) - 1)}"
+        )
+        hint = (
+            f"rename it, or add the line `{_cut(ignore_line(first))}` to `{IGNORE_FILE}` in "
+            "`source_dir`"
+        )
         details = [f"{_cut(escape_path(path))}: {what}" for path, what in faults.items()]
         yield Fault(message, hint, ("source_dir",), tuple(details[:_MOST_PLACES]))
 
@@ -338,12 +385,14 @@ _MOST_PLACES = 40
 _BY_NAME = ", by its name"
 
 _LONGEST_PATH = 3800
-"""In bytes. Linux allows 4,096, and the path of the folder into which a bundle is unpacked needs some of them."""
+"""In bytes. Linux allows 4,096, and the path of the folder into which a bundle is unpacked needs
+some of them."""
 
 
 def bundled_secrets(tree: Tree, *, certain: bool) -> Iterator[Fault]:
-    """Yield a fault for the secrets in a bundle: the certain ones, or the possible ones, judged by content and by file
-    name. Its details list every position. The secrets themselves are never shown."""
+    """Yield a fault for the secrets in a bundle: the certain ones, or the possible ones, judged by
+    content and by file name. Its details list every position. The secrets themselves are never
+    shown."""
     credentials = {} if certain else credentials_in([entry.path for entry in tree.entries])
     places = list[tuple[str, str, str]]()  # `a.py`, `a.py:3`, `github-pat`
     for entry in (entry for entry in tree.entries if entry.secrets or entry.path in credentials):
@@ -359,11 +408,19 @@ def bundled_secrets(tree: Tree, *, certain: bool) -> Iterator[Fault]:
     if len(places) > _MOST_PLACES:
         details.append(f"and {len(places) - _MOST_PLACES} more")
     is_by_name = any(what.endswith(_BY_NAME) for _, _, what in places)
-    accept = "accept it with `--ignore CT304`" if is_by_name else "write `gitleaks:allow` into a comment in that line"
+    accept = (
+        "accept it with `--ignore CT304`"
+        if is_by_name
+        else "write `gitleaks:allow` into a comment in that line"
+    )
     contains = "contains" if certain else "may contain"
     yield Fault(
-        f"the bundle {contains} a secret ({what}): `{place}`{_more_files(len({path for path, _, _ in places}) - 1)}",
-        f"add the line `{ignore_line(path)}` to `{IGNORE_FILE}` in `source_dir`, and let the script read "
+        (
+            f"the bundle {contains} a secret ({what}): "
+            f"`{place}`{_more_files(len({path for path, _, _ in places}) - 1)}"
+        ),
+        f"add the line `{ignore_line(path)}` to `{IGNORE_FILE}` in `source_dir`, and let the "
+        "script read "
         f"secrets from the service's secret store; if it is not a secret, {accept}",
         ("source_dir",),
         tuple(details),
@@ -378,7 +435,10 @@ def _size_fault(tree: Tree, why: str) -> Fault:
     """Return the fault of a large bundle. Sizes are before compression."""
     sizes = {entry.path: entry.size for entry in tree.entries}
     own = {path: size for path, size in sizes.items() if path not in tree.own_files} or sizes
-    message = f"the bundle holds {format_size(tree.identity.size)} in {tree.identity.file_count} files{why}"
+    message = (
+        f"the bundle holds {format_size(tree.identity.size)} in "
+        f"{tree.identity.file_count} files{why}"
+    )
     return Fault(message, size_hint(own), ("source_dir",), tuple(largest_files(own, 10)))
 
 
@@ -402,25 +462,42 @@ def _credentials(source: str) -> Iterator[Fault]:
         more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
         hint = "remove it from the folder, or accept it with `--ignore CT304`"
         yield Fault(
-            f"the data in `{source}` contains a credentials file ({lines[0]}){more}", hint, ("inputs",), (*lines,)
+            f"the data in `{source}` contains a credentials file ({lines[0]}){more}",
+            hint,
+            ("inputs",),
+            (*lines,),
         )
 
 
-def _missing(subject: Subject, file: str, path: tuple[str, ...], *, suffixes: tuple[str, ...]) -> Iterator[Fault]:
+def _missing(
+    subject: Subject, file: str, path: tuple[str, ...], *, suffixes: tuple[str, ...]
+) -> Iterator[Fault]:
     files = [entry.path for entry in subject.tree.entries]
     name = normpath(file)
     if name in files:
         return
     ignored = next(
-        (item for item in subject.tree.ignored if name == item.path or name.startswith(item.path + "/")), None
+        (
+            item
+            for item in subject.tree.ignored
+            if name == item.path or name.startswith(item.path + "/")
+        ),
+        None,
     )
     if ignored is not None:
         yield Fault(
-            f"`{file}` is excluded from the bundle by `{ignored.rule}`", f"add `!{name}` to `.cloudtrainignore`", path
+            f"`{file}` is excluded from the bundle by `{ignored.rule}`",
+            f"add `!{name}` to `.cloudtrainignore`",
+            path,
         )
         return
-    candidates = [entry for entry in files if entry.endswith(suffixes) and not entry.startswith("cloudtrain/")]
-    hint = did_you_mean(name, candidates[:50]) or "check `source_dir`: it has no file with a similar name"
+    candidates = [
+        entry for entry in files if entry.endswith(suffixes) and not entry.startswith("cloudtrain/")
+    ]
+    hint = (
+        did_you_mean(name, candidates[:50])
+        or "check `source_dir`: it has no file with a similar name"
+    )
     yield Fault(f"there is no file `{file}` in the source folder", hint, path)
 
 
@@ -433,7 +510,8 @@ _REFERENCE = (
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?"
     r"(?:@[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,})?"
 )
-"""registry/repository:tag@digest, according to the OCI distribution specification and its reference implementation."""
+"""registry/repository:tag@digest, according to the OCI distribution specification and its reference
+implementation."""
 
 _LONGEST_NAME = 255
 
@@ -444,9 +522,10 @@ _SCHEME = re.compile(r"^[a-z+]+://")
 def image_reference(subject: Subject) -> Iterator[Fault]:
     """The image is not a valid image address.
 
-    An address is `REGISTRY/REPOSITORY:TAG`, or `...@sha256:DIGEST`: a host with an optional port; names in lower-case
-    letters, digits, dots, hyphens and underscores between slashes; and a tag of at most 128 letters, digits and `_.-`
-    (OCI distribution specification). With any other text, the instances start but cannot pull the image.
+    An address is `REGISTRY/REPOSITORY:TAG`, or `...@sha256:DIGEST`: a host with an optional port;
+    names in lower-case letters, digits, dots, hyphens and underscores between slashes; and a tag of
+    at most 128 letters, digits and `_.-` (OCI distribution specification). With any other text, the
+    instances start but cannot pull the image.
     """
     for reference, path in subject.reading.images:
         if not is_reference(reference):
@@ -462,8 +541,8 @@ def is_reference(text: str) -> bool:
 
 
 def _mend(text: str) -> str | None:
-    """Return the text without scheme and spaces, and with the name in lower case; None if the result is still not an
-    image address."""
+    """Return the text without scheme and spaces, and with the name in lower case; None if the
+    result is still not an image address."""
     bare = _SCHEME.sub("", text.strip())
     name, at, digest = bare.partition("@")
     folder, slash, last = name.rpartition("/")
@@ -472,17 +551,18 @@ def _mend(text: str) -> str | None:
     return better if is_reference(better) else None
 
 
-# Portable rules about data locations: a job's output must not replace its input or another of its outputs.
+# Portable rules about data locations: a job's output must not replace its input or another of its
+# outputs.
 
 
 @rule("CT505", Level.ERROR)
 def places_overwrite(subject: Subject) -> Iterator[Fault]:
     """Two outputs, an output and the checkpoint, or an output and an input have the same location.
 
-    Files with the same name would overwrite each other. Everything in the checkpoint's location is copied into a new
-    container before it starts, so a resumed run would treat another output's files as checkpoints. An output at the
-    location of an input would overwrite the job's own input data. An output inside another output causes the same
-    problems.
+    Files with the same name would overwrite each other. Everything in the checkpoint's location is
+    copied into a new container before it starts, so a resumed run would treat another output's
+    files as checkpoints. An output at the location of an input would overwrite the job's own input
+    data. An output inside another output causes the same problems.
     """
     for first, second in combinations(_valid_places(subject), 2):
         both = first.is_written and second.is_written
@@ -490,36 +570,57 @@ def places_overwrite(subject: Subject) -> Iterator[Fault]:
             continue
         if first.parts == second.parts:
             later = second if second.is_written else first
-            yield Fault(_same(first, second), _apart(first, second), later.path or first.path or second.path)
+            yield Fault(
+                _same(first, second), _apart(first, second), later.path or first.path or second.path
+            )
         elif both and (first.holds(second) or second.holds(first)):
             outer, inner = (first, second) if first.holds(second) else (second, first)
-            message = f"{inner.name} is written to `{inner.address}`, inside of {outer.name}: `{outer.address}`"
+            message = (
+                f"{inner.name} is written to `{inner.address}`, inside of {outer.name}: "
+                f"`{outer.address}`"
+            )
             yield Fault(message, _own_folder(outer, inner), outer.path or inner.path)
 
 
 @rule("CT506", Level.WARNING)
 def places_nested(subject: Subject) -> Iterator[Fault]:
-    """The job writes into the location of an input, or reads from the location of an output or checkpoint.
+    """The job writes into the location of an input, or reads from the location of an output or
+    checkpoint.
 
-    An input includes everything inside its location, so the next run of the same job would also read this run's output.
-    Input data inside an output or checkpoint location is copied each time the output or checkpoint is copied.
+    An input includes everything inside its location, so the next run of the same job would also
+    read this run's output. Input data inside an output or checkpoint location is copied each time
+    the output or checkpoint is copied.
     """
     for first, second in combinations(_valid_places(subject), 2):
         if first.is_written == second.is_written or first.parts == second.parts:
             continue
         source, output = (second, first) if first.is_written else (first, second)
         if source.holds(output):
-            message = f"{output.name} is written to `{output.address}`, inside of {source.name}: `{source.address}`"
-            hint = f"write `{_beside(source, output)}`" if output.path else f"read a folder: `{source.folder}/PATH`"
+            message = (
+                f"{output.name} is written to `{output.address}`, inside of "
+                f"{source.name}: `{source.address}`"
+            )
+            hint = (
+                f"write `{_beside(source, output)}`"
+                if output.path
+                else f"read a folder: `{source.folder}/PATH`"
+            )
             yield Fault(message, hint, output.path or source.path)
         elif output.holds(source):
-            message = f"{source.name} is read from `{source.address}`, inside of {output.name}: `{output.address}`"
+            message = (
+                f"{source.name} is read from `{source.address}`, inside of {output.name}: "
+                f"`{output.address}`"
+            )
             yield Fault(message, _own_folder(output, source), output.path or source.path)
 
 
 def _valid_places(subject: Subject) -> list[DataPlace]:
     """Return the locations with valid addresses. Other rules report invalid addresses."""
-    return [place for place in subject.reading.places if len(place.parts) > 1] if subject.plan.request else []
+    return (
+        [place for place in subject.reading.places if len(place.parts) > 1]
+        if subject.plan.request
+        else []
+    )
 
 
 def _same(first: DataPlace, second: DataPlace) -> str:
@@ -531,8 +632,8 @@ def _same(first: DataPlace, second: DataPlace) -> str:
 
 
 def _apart(first: DataPlace, second: DataPlace) -> str:
-    """Return the hint to separate two locations: two folders for two outputs, or a folder for the output next to the
-    input."""
+    """Return the hint to separate two locations: two folders for two outputs, or a folder for the
+    output next to the input."""
     if first.is_written and second.is_written:
         return f"write `{first.folder}/{first.word}` and `{first.folder}/{second.word}`"
     source, output = (second, first) if first.is_written else (first, second)
@@ -540,12 +641,13 @@ def _apart(first: DataPlace, second: DataPlace) -> str:
 
 
 def _beside(source: DataPlace, output: DataPlace) -> str:
-    """Return the location to suggest for `output`: next to the input `source`, or if that is a whole bucket, a
-    folder inside it."""
+    """Return the location to suggest for `output`: next to the input `source`, or if that is a
+    whole bucket, a folder inside it."""
     return f"{source.folder}/{output.word}" if source.is_root else f"{source.folder}-{output.word}"
 
 
 def _own_folder(outer: DataPlace, inner: DataPlace) -> str:
-    """Return the hint to move the outer location to a folder that does not contain the inner location."""
+    """Return the hint to move the outer location to a folder that does not contain the inner
+    location."""
     word = outer.word if inner.parts[len(outer.parts)] != outer.word else f"{outer.word}-only"
     return f"give {outer.name} a folder of its own: `{outer.folder}/{word}`"

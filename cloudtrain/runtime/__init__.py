@@ -1,9 +1,9 @@
 """Functions for training scripts: `from cloudtrain import runtime`.
 
-They return the rank, the device, the folders for data and checkpoints, and whether the job is being stopped. They work
-the same under torchrun, on SageMaker and on Azure ML. Every bundle contains this package, so it imports only the
-standard library; torch, numpy and tensorflow are imported inside the functions that work with them. Each function is
-loaded on first use.
+They return the rank, the device, the folders for data and checkpoints, and whether the job is being
+stopped. They work the same under torchrun, on SageMaker and on Azure ML. Every bundle contains this
+package, so it imports only the standard library; torch, numpy and tensorflow are imported inside
+the functions that work with them. Each function is loaded on first use.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from .tf_config import apply_tf_config as apply_tf_config
     from .tf_config import read_tf_config as read_tf_config
 
-# No name here may equal the name of a file in this folder: importing the file would replace the name.
+# No name here may equal the name of a file in this folder: importing the file would replace the
+# name.
 _NAMES = {
     "accelerator": "has_bf16 has_float8 use_determinism use_tf32",
     "atomic": "prepared",

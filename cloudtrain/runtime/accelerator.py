@@ -7,8 +7,9 @@ from typing import Any
 
 
 def has_bf16() -> bool:
-    """Return whether the current GPU supports bf16 natively. A T4 or a V100 emulates bf16, which is slower than fp32,
-    but by default `torch.cuda.is_bf16_supported()` returns True for such GPUs, too."""
+    """Return whether the current GPU supports bf16 natively. A T4 or a V100 emulates bf16, which is
+    slower than fp32, but by default `torch.cuda.is_bf16_supported()` returns True for such GPUs,
+    too."""
     torch = _torch_with_gpu()
     if torch is None:
         return False
@@ -16,7 +17,8 @@ def has_bf16() -> bool:
 
 
 def has_float8() -> bool:
-    """Return whether the current GPU multiplies matrices in float8 (Hopper, Ada, Blackwell, MI300)."""
+    """Return whether the current GPU multiplies matrices in float8 (Hopper, Ada, Blackwell,
+    MI300)."""
     torch = _torch_with_gpu()
     if torch is None:
         return False
@@ -32,9 +34,9 @@ def _torch_with_gpu() -> Any:
 
 
 def use_tf32(is_used: bool) -> None:
-    """Switch TF32 on or off for fp32 matrix products and convolutions on GPUs (Ampere and newer). TF32 rounds the
-    factors to 10 bits. These operations are then several times as fast, and their results have three exact digits
-    instead of seven."""
+    """Switch TF32 on or off for fp32 matrix products and convolutions on GPUs (Ampere and newer).
+    TF32 rounds the factors to 10 bits. These operations are then several times as fast, and their
+    results have three exact digits instead of seven."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = is_used
@@ -42,12 +44,13 @@ def use_tf32(is_used: bool) -> None:
 
 
 def use_determinism(is_used: bool, *, warn_only: bool = False) -> None:
-    """Let equal runs give equal numbers, at some cost in speed, or allow the fastest kernels. New tensors are not
-    filled, which torch would do: it takes 38 ms for 80 MB. With `warn_only`, an operation that has no such way warns
-    and runs."""
+    """Let equal runs give equal numbers, at some cost in speed, or allow the fastest kernels. New
+    tensors are not filled, which torch would do: it takes 38 ms for 80 MB. With `warn_only`, an
+    operation that has no such way warns and runs."""
     import torch
 
     if is_used:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic matrix products on GPUs need
+        # what deterministic matrix products on GPUs need
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(is_used, warn_only=warn_only)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

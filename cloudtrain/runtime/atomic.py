@@ -1,9 +1,10 @@
-"""Folders that are either complete or absent. Their files are written to a temporary folder and synced, and the folder
-is renamed. Lengths and checksums verify the files.
+"""Folders that are either complete or absent. Their files are written to a temporary folder and
+synced, and the folder is renamed. Lengths and checksums verify the files.
 
-The checksum is CRC-32, which detects incomplete files, zeroed files and flipped bits in a quarter of SHA-256's time.
-SHA-256 would not prevent forgery either, because whoever changes a file can also change its checksum. Manifests of
-earlier versions contain SHA-256 checksums, which are still checked.
+The checksum is CRC-32, which detects incomplete files, zeroed files and flipped bits in a quarter
+of SHA-256's time. SHA-256 would not prevent forgery either, because whoever changes a file can also
+change its checksum. Manifests of earlier versions contain SHA-256 checksums, which are still
+checked.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ ASIDE = ".writing-"
 
 
 BLOCK = 16 << 20
-"""Bytes of one block. A large file has a checksum for each block, so that a reader checks only the part that it
-needs."""
+"""Bytes of one block. A large file has a checksum for each block, so that a reader checks only the
+part that it needs."""
 
 
 class BlockChecksums:
@@ -53,8 +54,8 @@ class BlockChecksums:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """Return the file's entry for the manifest: its length, and the checksum of each block. Use it after all bytes
-        have been added."""
+        """Return the file's entry for the manifest: its length, and the checksum of each block. Use
+        it after all bytes have been added."""
         rest = [f"{self._crc:08x}"] if self.size % BLOCK else []
         return {"size": self.size, "block": BLOCK, "crc32": [*self._checksums, *rest]}
 
@@ -91,7 +92,8 @@ class CheckedFile:
 
 @contextlib.contextmanager
 def original_error(file: Any) -> Iterator[None]:
-    """Raise the OSError that `file` met, such as a full disk. torch raises another error, which does not name it."""
+    """Raise the OSError that `file` met, such as a full disk. torch raises another error, which
+    does not name it."""
     try:
         yield
     finally:
@@ -109,7 +111,8 @@ def save_error(folder: Path, error: OSError, *, on_every_rank: bool = False) -> 
 
 
 def write_checked(path: Path, write: Callable[[BinaryIO], None]) -> dict[str, Any]:
-    """Create the file `path`, fill it by calling `write`, and sync it to disk. Return its entry for the manifest."""
+    """Create the file `path`, fill it by calling `write`, and sync it to disk. Return its entry for
+    the manifest."""
     with path.open("wb") as file:
         checked = CheckedFile(file)
         with original_error(checked):
@@ -137,12 +140,16 @@ def publish(aside: Path, final: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def file_names(folder: Path) -> list[str]:
-    """Return the relative paths of all files under `folder`, sorted, so that all ranks have the same order."""
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    """Return the relative paths of all files under `folder`, sorted, so that all ranks have the
+    same order."""
+    return sorted(
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+    )
 
 
 def entries(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Sync the files `names` under `folder` to disk. Return a map from name to length and checksums."""
+    """Sync the files `names` under `folder` to disk. Return a map from name to length and
+    checksums."""
     files = {}
     for name in names:
         path = folder / name
@@ -157,20 +164,23 @@ def entries(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Return the manifest in `folder`; None if it is missing or damaged, or if a file that it lists is missing or has
-    another length."""
+    """Return the manifest in `folder`; None if it is missing or damaged, or if a file that it lists
+    is missing or has another length."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         files = manifest["files"]
-        whole = all((folder / name).stat().st_size == entry["size"] for name, entry in files.items())
+        whole = all(
+            (folder / name).stat().st_size == entry["size"] for name, entry in files.items()
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return cast(dict[str, Any], manifest) if whole else None
 
 
 def is_whole(folder: Path, reader: int = 0, readers: int = 1) -> bool:
-    """Return whether every file has the length and the checksums that the manifest states. With several `readers`, all
-    lengths are checked, but checksums only for the files in the share of reader number `reader`."""
+    """Return whether every file has the length and the checksums that the manifest states. With
+    several `readers`, all lengths are checked, but checksums only for the files in the share of
+    reader number `reader`."""
     manifest = read_manifest(folder)
     if manifest is None:
         return False
@@ -188,8 +198,8 @@ def _has_checksums(path: Path, entry: Mapping[str, Any]) -> bool:
 
 
 class Blocks(NamedTuple):
-    """How a file is divided into blocks, and the checksums of these blocks, from the file's entry in a manifest. A file
-    with a single checksum is one block."""
+    """How a file is divided into blocks, and the checksums of these blocks, from the file's entry
+    in a manifest. A file with a single checksum is one block."""
 
     length: int
     """Bytes of each block; the last may be shorter."""
@@ -216,7 +226,8 @@ def blocks_of(entry: Mapping[str, Any]) -> Blocks:
 
 
 def checksum(kind: str, pieces: Iterable[Any]) -> str:
-    """Return one checksum of all `pieces` together, in hexadecimal digits. `kind` is `crc32` or `sha256`."""
+    """Return one checksum of all `pieces` together, in hexadecimal digits. `kind` is `crc32` or
+    `sha256`."""
     if kind == "sha256":
         hashed = hashlib.sha256()
         for piece in pieces:
@@ -229,8 +240,8 @@ def checksum(kind: str, pieces: Iterable[Any]) -> str:
 
 
 def share_of(files: Mapping[str, Any], reader: int, readers: int) -> dict[str, Any]:
-    """Return one reader's share of the files. The largest files are assigned first, each to the reader with the fewest
-    bytes so far."""
+    """Return one reader's share of the files. The largest files are assigned first, each to the
+    reader with the fewest bytes so far."""
     loads = [0] * readers
     shares: list[dict[str, Any]] = [{} for _ in range(readers)]
     for name in sorted(files, key=lambda name: (-files[name]["size"], name)):
@@ -247,7 +258,8 @@ def _pieces_of(file: BinaryIO, length: int) -> Iterator[bytes]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in a folder durable by syncing it. Mounted object stores refuse the sync; the refusal is ignored."""
+    """Make renames in a folder durable by syncing it. Mounted object stores refuse the sync; the
+    refusal is ignored."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -267,22 +279,25 @@ def whole_step(step: SupportsIndex) -> int:
         number = -1
     if number < 0:
         raise SetupError(
-            f"the step `{step!r}` is not a whole number of at least 0", hint="pass the number of steps so far: 0, 1, 2"
+            f"the step `{step!r}` is not a whole number of at least 0",
+            hint="pass the number of steps so far: 0, 1, 2",
         )
     return number
 
 
-# Prepare data once on every instance. The first process to arrive prepares the data while the others wait.
+# Prepare data once on every instance. The first process to arrive prepares the data while the
+# others wait.
 #
 #     folder = runtime.prepared(Path("/tmp/tokens"), lambda aside: tokenise(text, aside))
 #
-# The other processes wait for a file lock. If the first process is killed, the operating system releases the lock, and
-# the next process prepares the data. The folder gets its final name when its content is complete.
+# The other processes wait for a file lock. If the first process is killed, the operating system
+# releases the lock, and the next process prepares the data. The folder gets its final name when its
+# content is complete.
 
 
 def prepared(folder: str | Path, make: Callable[[Path], object]) -> Path:
-    """Return `folder`. If it does not exist, `make(aside)` fills the temporary folder `aside`, which is then renamed to
-    `folder`. No process group is needed."""
+    """Return `folder`. If it does not exist, `make(aside)` fills the temporary folder `aside`,
+    which is then renamed to `folder`. No process group is needed."""
     import fcntl
     import shutil
 

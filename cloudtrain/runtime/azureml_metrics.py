@@ -1,7 +1,8 @@
-"""Send the metrics of a trial to the Azure ML workspace, the only place from which a sweep's tuner reads them.
+"""Send the metrics of a trial to the Azure ML workspace, the only place from which a sweep's tuner
+reads them.
 
-The service gives every job an MLflow endpoint and a token. Each report is one POST from a separate thread, so that
-training does not wait. A failure is reported once. Scripts need no extra package.
+The service gives every job an MLflow endpoint and a token. Each report is one POST from a separate
+thread, so that training does not wait. A failure is reported once. Scripts need no extra package.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _PATIENCE = 30.0
 
 
 def log_batch_address(tracking_uri: str) -> str:
-    """Return the address that receives metrics: the REST interface behind an `azureml://` tracking URI."""
+    """Return the address that receives metrics: the REST interface behind an `azureml://` tracking
+    URI."""
     address = tracking_uri.replace("azureml://", "https://", 1).partition("?")[0].rstrip("/")
     return address.replace("/mlflow/v1.0/", "/mlflow/v2.0/", 1) + "/api/2.0/mlflow/runs/log-batch"
 

@@ -1,11 +1,13 @@
-"""Starts the script of a processing job on each instance of an Azure ML job, with this instance's share of the data.
+"""Starts the script of a processing job on each instance of an Azure ML job, with this instance's
+share of the data.
 
     python -m cloudtrain.runtime.azureml_processing [--shard NAME=PATH]... -- PROGRAM [ARGUMENTS]
 
-Azure ML gives every instance all data, so each instance makes a folder of links to its share of the files. In the
-arguments and variables of the script, this folder replaces the input's folder. The script is a single process, as on
-other targets. `CLOUDTRAIN_INSTANCE` and `CLOUDTRAIN_INSTANCE_COUNT` hold the instance's number and the number of
-instances. The variables with Azure ML's ranks, which number the instances, are removed.
+Azure ML gives every instance all data, so each instance makes a folder of links to its share of the
+files. In the arguments and variables of the script, this folder replaces the input's folder. The
+script is a single process, as on other targets. `CLOUDTRAIN_INSTANCE` and
+`CLOUDTRAIN_INSTANCE_COUNT` hold the instance's number and the number of instances. The variables
+with Azure ML's ranks, which number the instances, are removed.
 """
 
 from __future__ import annotations
@@ -28,19 +30,22 @@ RANKS = frozenset("RANK LOCAL_RANK NODE_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT"
 """Variables of Azure ML's PyTorch distribution. Each process of a processing job is rank 0 of 1."""
 
 
-def prepare(arguments: Sequence[str], variables: Mapping[str, str], directory: str) -> tuple[list[str], dict[str, str]]:
-    """For each sharded input, fill a folder below `directory` with links to this instance's share of the files. Return
-    the script's argv and environment."""
+def prepare(
+    arguments: Sequence[str], variables: Mapping[str, str], directory: str
+) -> tuple[list[str], dict[str, str]]:
+    """For each sharded input, fill a folder below `directory` with links to this instance's share
+    of the files. Return the script's argv and environment."""
     shards, argv = _parse(arguments)
     here = detect_environment(variables)
     environment = {name: value for name, value in variables.items() if name not in RANKS}
     environment |= {
         "CLOUDTRAIN_INSTANCE": str(here.rank),
         "CLOUDTRAIN_INSTANCE_COUNT": str(here.world_size),
-        "PYTHONPATH": os.pathsep.join(filter(None, (os.getcwd(), variables.get("PYTHONPATH")))),  # noqa: PTH109
+        "PYTHONPATH": os.pathsep.join(filter(None, (os.getcwd(), variables.get("PYTHONPATH")))),
     }
     for name, path in shards.items():
-        share = os.path.join(directory, name)  # noqa: PTH118 - becomes a part of texts
+        # Becomes a part of texts.
+        share = os.path.join(directory, name)
         try:
             files = link_share(share, path, here.rank, here.world_size)
         except OSError as error:
@@ -64,7 +69,9 @@ def main(arguments: Sequence[str]) -> NoReturn:
         argv, environment = prepare(arguments, os.environ, tempfile.mkdtemp(prefix="cloudtrain-"))
         program = shutil.which(argv[0])
         if program is None:
-            raise SetupError(f"`{argv[0]}` is not on the PATH", hint="use an environment that has it")
+            raise SetupError(
+                f"`{argv[0]}` is not on the PATH", hint="use an environment that has it"
+            )
     except SetupError as error:
         error.tell()
         raise SystemExit(1) from None
@@ -75,7 +82,10 @@ def main(arguments: Sequence[str]) -> NoReturn:
 def _parse(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Return a map from the names of the sharded inputs to their paths, and the script's argv."""
     if "--" not in arguments[:-1]:
-        raise SetupError("no program was given", hint=f"python -m {MODULE} --shard NAME=PATH -- PROGRAM ARGUMENTS")
+        raise SetupError(
+            "no program was given",
+            hint=f"python -m {MODULE} --shard NAME=PATH -- PROGRAM ARGUMENTS",
+        )
     end = list(arguments).index("--")
     options, shards = list(arguments[:end]), {}
     while options:

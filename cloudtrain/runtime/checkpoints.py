@@ -1,15 +1,17 @@
-"""Checkpoints that stay intact if the process is killed at any moment. The next run finds them, whatever its number of
-processes.
+"""Checkpoints that stay intact if the process is killed at any moment. The next run finds them,
+whatever its number of processes.
 
     checkpoint/
-        000003-step-40/     the third save into this folder; `state.pt` opens with plain `torch.load`
+        000003-step-40/     the third save into this folder; `state.pt` opens with plain
+                            `torch.load`
             state.pt
             checkpoint.json     step, and length and checksum of every file
 
-A save writes into a temporary folder, syncs it and renames it, so a final name means a finished save. Length and
-checksum reveal damage by a disk, a crash or an incomplete upload. The first number in a folder's name counts saves. The
-newest save is the one with the highest number, even if a new run in an old folder has saved a smaller step. Torn
-(incomplete or damaged) checkpoints are skipped with a notice, never loaded.
+A save writes into a temporary folder, syncs it and renames it, so a final name means a finished
+save. Length and checksum reveal damage by a disk, a crash or an incomplete upload. The first number
+in a folder's name counts saves. The newest save is the one with the highest number, even if a new
+run in an old folder has saved a smaller step. Torn (incomplete or damaged) checkpoints are skipped
+with a notice, never loaded.
 """
 
 from __future__ import annotations
@@ -25,7 +27,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, SupportsIndex
 
-from .atomic import ASIDE, entries, file_names, is_whole, publish, read_manifest, save_error, whole_step, write_checked
+from .atomic import (
+    ASIDE,
+    entries,
+    file_names,
+    is_whole,
+    publish,
+    read_manifest,
+    save_error,
+    whole_step,
+    write_checked,
+)
 from .directories import checkpoint_dir
 from .environment import detect_environment, notice
 from .errors import SetupError
@@ -56,24 +68,30 @@ class Loaded(NamedTuple):
 class Checkpoints:
     """The newest `keep` checkpoints of a run, in one folder.
 
-    `directory` defaults to `checkpoint_dir()`; `keep` defaults to `CLOUDTRAIN_CHECKPOINT_KEEP`, else 3.
+    `directory` defaults to `checkpoint_dir()`; `keep` defaults to `CLOUDTRAIN_CHECKPOINT_KEEP`,
+    else 3.
     """
 
     def __init__(self, directory: str | Path | None = None, keep: int | None = None) -> None:
         self.directory = Path(directory) if directory is not None else checkpoint_dir()
         self.keep = keep if keep is not None else _keep_from_environment()
         if self.keep < 1:
-            raise SetupError(f"`keep` is {self.keep}, so no checkpoint would be kept", hint="set `keep` to at least 1")
+            raise SetupError(
+                f"`keep` is {self.keep}, so no checkpoint would be kept",
+                hint="set `keep` to at least 1",
+            )
 
     def save(self, state: Any, step: SupportsIndex) -> Path | None:
-        """Write `state` on rank 0, and return the checkpoint's path there. The other ranks return None at once.
+        """Write `state` on rank 0, and return the checkpoint's path there. The other ranks return
+        None at once.
 
-        If torch is imported, the state may hold everything that `torch.load(weights_only=True)` can read: tensors,
-        numbers, texts and containers of them, such as state dicts. Otherwise it may hold numpy arrays instead of
-        tensors.
+        If torch is imported, the state may hold everything that `torch.load(weights_only=True)` can
+        read: tensors, numbers, texts and containers of them, such as state dicts. Otherwise it may
+        hold numpy arrays instead of tensors.
 
         Raises:
-            SetupError: the state holds an object that `load` would refuse, or the checkpoint cannot be written, for
+            SetupError: the state holds an object that `load` would refuse, or the checkpoint cannot
+                be written, for
             example because the disk is full; older checkpoints are kept.
         """
         if not detect_environment().is_main:
@@ -89,15 +107,16 @@ class Checkpoints:
             return self._publish(aside, step, files)
 
     def save_sharded(self, write: Callable[[Path], object], step: SupportsIndex) -> Path | None:
-        """Save a checkpoint to which every rank writes its part. `write(folder)` is called on all ranks with one shared
-        folder.
+        """Save a checkpoint to which every rank writes its part. `write(folder)` is called on all
+        ranks with one shared folder.
 
-        Use it for states that no single process holds, for example with `torch.distributed.checkpoint`. Every rank must
-        call it. Rank 0 returns the checkpoint's path, the other ranks return None.
+        Use it for states that no single process holds, for example with
+        `torch.distributed.checkpoint`. Every rank must call it. Rank 0 returns the checkpoint's
+        path, the other ranks return None.
 
-        `write` may return a mapping from name to length and checksums for the files that it has written, as
-        `sharded.write_shards` does. The ranks divide all other files among themselves and read each one once to compute
-        its checksums.
+        `write` may return a mapping from name to length and checksums for the files that it has
+        written, as `sharded.write_shards` does. The ranks divide all other files among themselves
+        and read each one once to compute its checksums.
         """
         with self._writing():
             return self._save_sharded(write, whole_step(step))
@@ -112,15 +131,17 @@ class Checkpoints:
         rest = [name for name in file_names(aside) if name not in checked]
         mine = rest[environment.rank :: environment.world_size]
         files = {
-            name: entry for part in from_every({**checksums, **entries(aside, mine)}) for name, entry in part.items()
+            name: entry
+            for part in from_every({**checksums, **entries(aside, mine)})
+            for name, entry in part.items()
         }
         path = self._publish(aside, step, files) if environment.is_main else None
         wait_for_all()
         return path
 
     def latest(self) -> Saved | None:
-        """Return the newest whole checkpoint that this process sees, or None if there is none. Torn checkpoints are
-        skipped with a notice."""
+        """Return the newest whole checkpoint that this process sees, or None if there is none. Torn
+        checkpoints are skipped with a notice."""
         for checkpoint in self._all():
             if is_whole(checkpoint.path):
                 return checkpoint
@@ -128,31 +149,38 @@ class Checkpoints:
         return None
 
     def agree(self) -> Saved | None:
-        """Return the newest checkpoint that is whole on every rank, or None if there is none. Every rank must call it.
+        """Return the newest checkpoint that is whole on every rank, or None if there is none. Every
+        rank must call it.
 
-        The ranks of an instance divide the checkpoint's files among themselves, so each instance reads every byte once.
+        The ranks of an instance divide the checkpoint's files among themselves, so each instance
+        reads every byte once.
         """
         names = from_main([checkpoint.path.name for checkpoint in self._all()])
         place = detect_environment()
         for name in names:
             checkpoint = _parse(self.directory / name)
-            whole = checkpoint is not None and is_whole(checkpoint.path, place.local_rank, place.local_world_size)
+            whole = checkpoint is not None and is_whole(
+                checkpoint.path, place.local_rank, place.local_world_size
+            )
             if not any_rank(not whole):
                 return checkpoint
             if not whole:
-                notice(f"skipped the checkpoint `{self.directory / name}`: torn or missing", every_rank=True)
+                notice(
+                    f"skipped the checkpoint `{self.directory / name}`: torn or missing",
+                    every_rank=True,
+                )
         return None
 
     def load_sharded(self, read: Callable[[Path], object]) -> Saved | None:
-        """Let every rank read its part of the newest whole checkpoint. Return this checkpoint, or None if no checkpoint
-        exists or all are incomplete.
+        """Let every rank read its part of the newest whole checkpoint. Return this checkpoint, or
+        None if no checkpoint exists or all are incomplete.
 
-        `read(folder)` is called on all ranks and must check the data it reads, as `sharded.read_shards` does. Every
-        rank must call `load_sharded`.
+        `read(folder)` is called on all ranks and must check the data it reads, as
+        `sharded.read_shards` does. Every rank must call `load_sharded`.
 
         Raises:
-            SetupError: no checkpoint is whole, and the damage of one was found only while it was read, so parts of it
-                may have been loaded.
+            SetupError: no checkpoint is whole, and the damage of one was found only while it was
+                read, so parts of it may have been loaded.
         """
         from .sharded import TornError
 
@@ -169,17 +197,21 @@ class Checkpoints:
             notice(f"skipped the checkpoint `{self.directory / name}`: torn or missing")
         if torn:
             raise SetupError(
-                f"every checkpoint in `{self.directory}` is damaged, and parts of one were already loaded",
+                (
+                    f"every checkpoint in `{self.directory}` is damaged, and parts of one were "
+                    "already loaded"
+                ),
                 hint="remove the checkpoints to start from the beginning",
             )
         return None
 
     def load(self, map_location: Any = "cpu") -> Loaded | None:
-        """Load the newest checkpoint that is whole on every rank, and return it, or None if there is none. Every rank
-        must call it.
+        """Load the newest checkpoint that is whole on every rank, and return it, or None if there
+        is none. Every rank must call it.
 
         Raises:
-            SetupError: the checkpoint is whole but cannot be loaded safely, or needs torch, which is not installed.
+            SetupError: the checkpoint is whole but cannot be loaded safely, or needs torch, which
+                is not installed.
         """
         checkpoint = self.agree()
         if checkpoint is None:
@@ -188,9 +220,14 @@ class Checkpoints:
         return Loaded(_read_state(checkpoint.path, map_location), checkpoint.step)
 
     def _all(self) -> list[Saved]:
-        """Return all checkpoints in the folder, whole or torn, newest first. Only their folders' names are read."""
-        checkpoints = [_parse(path) for path in self.directory.iterdir()] if self.directory.is_dir() else []
-        return sorted((checkpoint for checkpoint in checkpoints if checkpoint is not None), reverse=True)
+        """Return all checkpoints in the folder, whole or torn, newest first. Only their folders'
+        names are read."""
+        checkpoints = (
+            [_parse(path) for path in self.directory.iterdir()] if self.directory.is_dir() else []
+        )
+        return sorted(
+            (checkpoint for checkpoint in checkpoints if checkpoint is not None), reverse=True
+        )
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -232,8 +269,8 @@ def _keep_from_environment() -> int:
 
 
 def _read_state(folder: Path, map_location: Any, *, only_check: bool = False) -> Any:
-    """Return the saved state. With `only_check`, tensor data is memory-mapped, if torch supports it, to check only that
-    the state can be loaded."""
+    """Return the saved state. With `only_check`, tensor data is memory-mapped, if torch supports
+    it, to check only that the state can be loaded."""
     if (folder / _PICKLE).exists():
         with (folder / _PICKLE).open("rb") as file:
             return _Unpickler(file).load()
@@ -241,26 +278,38 @@ def _read_state(folder: Path, map_location: Any, *, only_check: bool = False) ->
         import torch
     except ModuleNotFoundError:
         raise SetupError(
-            f"the checkpoint `{folder}` was written with torch, which is not installed", hint="pip install torch"
+            f"the checkpoint `{folder}` was written with torch, which is not installed",
+            hint="pip install torch",
         ) from None
     from inspect import signature
 
-    unread = {"mmap": True} if only_check and "mmap" in signature(torch.load).parameters else {}  # from torch 2.1 on
+    # from torch 2.1 on
+    unread = {"mmap": True} if only_check and "mmap" in signature(torch.load).parameters else {}
     try:
-        return torch.load(str(folder / _TORCH), map_location=map_location, weights_only=True, **unread)
+        return torch.load(
+            str(folder / _TORCH), map_location=map_location, weights_only=True, **unread
+        )
     except pickle.UnpicklingError as error:
         match = _REFUSED.search(str(error))
         what = f"a `{match[1]}`, which is" if match else "what is"
         raise SetupError(
             f"the checkpoint holds {what} neither a tensor nor plain data",
-            hint="save `model.state_dict()`, `optimizer.state_dict()` and plain numbers (`float(x)`), not the objects",
+            hint=(
+                "save `model.state_dict()`, `optimizer.state_dict()` and plain numbers "
+                "(`float(x)`), not the objects"
+            ),
         ) from None
 
 
 # Files of plain data and numpy arrays, for scripts without torch. Reading a file never runs code.
 
 _ALLOWED = frozenset(
-    {("collections", "OrderedDict"), ("numpy", "dtype"), ("numpy", "ndarray"), ("_codecs", "encode")}
+    {
+        ("collections", "OrderedDict"),
+        ("numpy", "dtype"),
+        ("numpy", "ndarray"),
+        ("_codecs", "encode"),
+    }
     | {
         (f"numpy.{core}.{module}", name)
         for core in ("core", "_core")
@@ -277,7 +326,10 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
             raise SetupError(
-                f"the checkpoint holds a `{module}.{name}`, which is neither plain data nor a numpy array",
+                (
+                    f"the checkpoint holds a `{module}.{name}`, which is neither plain data nor a "
+                    "numpy array"
+                ),
                 hint="save only numbers, strings, arrays, and lists or dicts of them",
             )
         return super().find_class(module, name)

@@ -1,15 +1,17 @@
-"""Starts DeepSpeed's own launcher on each instance of an Azure ML job. Azure ML starts this module once on each
-instance.
+"""Starts DeepSpeed's own launcher on each instance of an Azure ML job. Azure ML starts this module
+once on each instance.
 
     python -m cloudtrain.runtime.deepspeed_launcher [OPTIONS OF deepspeed] SCRIPT [ARGUMENTS]
 
     one instance        deepspeed --num_gpus N OPTIONS SCRIPT ARGUMENTS
-    several instances   deepspeed --hostfile FILE --no_ssh --node_rank I --master_addr A --master_port P OPTIONS ...
+    several instances   deepspeed --hostfile FILE --no_ssh --node_rank I --master_addr A
+                        --master_port P OPTIONS ...
 
-The hosts come from AZ_BATCH_HOST_LIST. Each has `--num_gpus` slots; default: the number of GPUs of this instance. With
-`--no_ssh` (DeepSpeed pull request 5728, July 2024) each instance starts only its own ranks, so no instance has to log
-in to another. The user's options come last, so they override cloudtrain's. Autotuning reaches other instances only
-through ssh, so it works only on one instance.
+The hosts come from AZ_BATCH_HOST_LIST. Each has `--num_gpus` slots; default: the number of GPUs of
+this instance. With `--no_ssh` (DeepSpeed pull request 5728, July 2024) each instance starts only
+its own ranks, so no instance has to log in to another. The user's options come last, so they
+override cloudtrain's. Autotuning reaches other instances only through ssh, so it works only on one
+instance.
 """
 
 from __future__ import annotations
@@ -27,20 +29,23 @@ from cloudtrain.runtime.errors import SetupError, tell
 from cloudtrain.runtime.sagemaker_launcher.machine import this_machine
 
 FLAGS = frozenset(
-    "--module --no_python --no_local_rank --no_ssh --no_ssh_check --force_multi --save_pid --elastic_training "
+    "--module --no_python --no_local_rank --no_ssh --no_ssh_check --force_multi --save_pid "
+    "--elastic_training "
     "--bind_cores_to_rank -h --help".split()
 )
-"""Options of `deepspeed` without a value (from its `launcher/runner.py`). All other options have one value, so the
-first word after the options is the script."""
+"""Options of `deepspeed` without a value (from its `launcher/runner.py`). All other options have
+one value, so the first word after the options is the script."""
 
 COUNTS = ("--num_gpus", "--num_accelerators")
 
 CHOICES = (*COUNTS, "-i", "--include", "-e", "--exclude")
-"""Options that choose GPUs. DeepSpeed does not accept `--num_gpus` together with another of them."""
+"""Options that choose GPUs. DeepSpeed does not accept `--num_gpus` together with another of
+them."""
 
 
 def options_of(arguments: Sequence[str]) -> dict[str, str]:
-    """Map each option of `deepspeed` before the script to its value; the value is empty for options that take none."""
+    """Map each option of `deepspeed` before the script to its value; the value is empty for options
+    that take none."""
     options, rest = {}, iter(arguments)
     for argument in rest:
         if not argument.startswith("-"):
@@ -50,22 +55,36 @@ def options_of(arguments: Sequence[str]) -> dict[str, str]:
     return options
 
 
-def deepspeed_argv(arguments: Sequence[str], variables: Mapping[str, str], *, gpus: int) -> list[str]:
-    """Write the hostfile and return the command that this instance runs. `gpus` is this instance's number of GPUs."""
+def deepspeed_argv(
+    arguments: Sequence[str], variables: Mapping[str, str], *, gpus: int
+) -> list[str]:
+    """Write the hostfile and return the command that this instance runs. `gpus` is this instance's
+    number of GPUs."""
     options = options_of(arguments)
     environment = detect_environment(variables)
     count = environment.node_count
     if count > 1 and "--autotuning" in options:
         raise SetupError(
-            f"DeepSpeed's autotuning needs ssh between instances, which this job of {count} instances lacks",
-            hint="tune on one instance (`instance_count: 1`), then train on several with the result",
+            (
+                f"DeepSpeed's autotuning needs ssh between instances, which this job of {count} "
+                "instances lacks"
+            ),
+            hint=(
+                "tune on one instance (`instance_count: 1`), then train on several with the result"
+            ),
         )
     if count == 1:
-        choice = [] if any(name in options for name in CHOICES) else ["--num_gpus", _slots(options, variables, gpus)]
+        choice = (
+            []
+            if any(name in options for name in CHOICES)
+            else ["--num_gpus", _slots(options, variables, gpus)]
+        )
         return ["deepspeed", *choice, *arguments]
     if environment.master_addr is None:
         hint = "on Azure ML the distribution is `PyTorch` with one process per instance"
-        raise SetupError("the address of the first instance is unknown: `MASTER_ADDR` is not set", hint=hint)
+        raise SetupError(
+            "the address of the first instance is unknown: `MASTER_ADDR` is not set", hint=hint
+        )
     hosts, slots = _hosts(variables, count), _slots(options, variables, gpus)
     hostfile = Path(tempfile.mkdtemp(prefix="cloudtrain-"), "hostfile")
     hostfile.write_text("".join(f"{host} slots={slots}\n" for host in hosts))
@@ -100,19 +119,22 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def _slots(options: Mapping[str, str], variables: Mapping[str, str], gpus: int) -> str:
-    """Return the number of slots per instance: the number in `options`, else `gpus` (NVIDIA GPUs), else
-    AZ_BATCHAI_GPU_COUNT, which counts other GPUs as well."""
+    """Return the number of slots per instance: the number in `options`, else `gpus` (NVIDIA GPUs),
+    else AZ_BATCHAI_GPU_COUNT, which counts other GPUs as well."""
     option = next((options[name] for name in COUNTS if name in options), "")
     text = option or str(gpus or variables.get("AZ_BATCHAI_GPU_COUNT", ""))
     if text.isdecimal() and int(text):
         return text
     hint = "give the job `processes_per_instance`, or an instance type with GPUs"
-    raise SetupError("no GPU was found on this instance, so DeepSpeed can start no ranks", hint=hint)
+    raise SetupError(
+        "no GPU was found on this instance, so DeepSpeed can start no ranks", hint=hint
+    )
 
 
 def _hosts(variables: Mapping[str, str], count: int) -> list[str]:
-    """Return `count` different names for the instances: the names in AZ_BATCH_HOST_LIST, or invented names if the list
-    has another number of names. Without ssh, DeepSpeed only counts the names."""
+    """Return `count` different names for the instances: the names in AZ_BATCH_HOST_LIST, or
+    invented names if the list has another number of names. Without ssh, DeepSpeed only counts the
+    names."""
     hosts = [host for host in variables.get("AZ_BATCH_HOST_LIST", "").split(",") if host]
     return hosts if len(set(hosts)) == count else [f"instance-{number}" for number in range(count)]
 

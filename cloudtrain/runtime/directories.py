@@ -1,8 +1,8 @@
 """Folders for data and results, by name, on every target.
 
-A folder is taken from cloudtrain's own variables, else from SageMaker's, else from Azure ML's. The last choice is a
-folder under the working directory, so the same code also works in a notebook. Folders for results are created; folders
-of data must exist.
+A folder is taken from cloudtrain's own variables, else from SageMaker's, else from Azure ML's. The
+last choice is a folder under the working directory, so the same code also works in a notebook.
+Folders for results are created; folders of data must exist.
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ _AZURE = (
 OUTPUTS = ("CLOUDTRAIN_OUTPUT_{upper}", "SM_OUTPUT_DATA_DIR", *_AZURE)
 MODEL = ("CLOUDTRAIN_MODEL_DIR", "CLOUDTRAIN_OUTPUT_MODEL", "SM_MODEL_DIR", *_AZURE)
 CHECKPOINT = ("CLOUDTRAIN_CHECKPOINT_DIR", *_AZURE)
-"""Variables that hold a folder; the first one that is set wins. `{name}` is the name as written, `{upper}` in
-capitals."""
+"""Variables that hold a folder; the first one that is set wins. `{name}` is the name as written,
+`{upper}` in capitals."""
 
 SHARED = frozenset({"SM_OUTPUT_DATA_DIR"})
 """Folders that all outputs share. Each output gets a folder of its name inside."""
 
 SAGEMAKER_CHECKPOINTS = "checkpoints"
-"""The checkpoint folder beside SM_MODEL_DIR: `/opt/ml/checkpoints`. It exists on SageMaker when the job has a
-checkpoint configuration; the service keeps it in step with S3."""
+"""The checkpoint folder beside SM_MODEL_DIR: `/opt/ml/checkpoints`. It exists on SageMaker when the
+job has a checkpoint configuration; the service keeps it in step with S3."""
 
 
 def input_dir(name: str, *, default: str | Path | None = None) -> Path:
-    """Return the folder (or file) of the input `name`; else `default`; else `data/NAME` under the working directory.
+    """Return the folder (or file) of the input `name`; else `default`; else `data/NAME` under the
+    working directory.
 
     Raises:
         SetupError: the folder does not exist.
@@ -58,14 +59,21 @@ def input_dir(name: str, *, default: str | Path | None = None) -> Path:
     if not path.exists():
         raise SetupError(
             f"the input `{name}` was not found: `{path}` does not exist",
-            hint=f"put the data into `{usual}`, or set `CLOUDTRAIN_INPUT_{name.upper()}` to its folder",
+            hint=(
+                f"put the data into `{usual}`, or set `CLOUDTRAIN_INPUT_{name.upper()}` to its "
+                "folder"
+            ),
         )
     return path
 
 
 def output_dir(name: str) -> Path:
     """Create and return the folder of the output `name`; `model` means `model_dir()`."""
-    return model_dir() if name == "model" else _create(_first(OUTPUTS, name, os.environ) or _default_folder(name))
+    return (
+        model_dir()
+        if name == "model"
+        else _create(_first(OUTPUTS, name, os.environ) or _default_folder(name))
+    )
 
 
 def model_dir() -> Path:
@@ -74,16 +82,20 @@ def model_dir() -> Path:
 
 
 def checkpoint_dir() -> Path:
-    """Create and return the folder for checkpoints. It outlives the run, and a resumed run finds its files there."""
+    """Create and return the folder for checkpoints. It outlives the run, and a resumed run finds
+    its files there."""
     folder = _first(CHECKPOINT, "checkpoint", os.environ)
-    on_sagemaker = Path(os.environ.get("SM_MODEL_DIR") or "/opt/ml/model").parent / SAGEMAKER_CHECKPOINTS
+    on_sagemaker = (
+        Path(os.environ.get("SM_MODEL_DIR") or "/opt/ml/model").parent / SAGEMAKER_CHECKPOINTS
+    )
     if folder is None and detect_environment().platform == "sagemaker" and on_sagemaker.is_dir():
         return on_sagemaker
     return _create(folder or _default_folder("checkpoint"))
 
 
 def run_dir() -> Path | None:
-    """Return the run's folder if cloudtrain runs the job on this machine; None on the clouds or without cloudtrain."""
+    """Return the run's folder if cloudtrain runs the job on this machine; None on the clouds or
+    without cloudtrain."""
     text = os.environ.get("CLOUDTRAIN_RUN_DIR")
     return Path(text) if text else None
 
@@ -97,17 +109,20 @@ def _first(templates: tuple[str, ...], name: str, variables: Variables) -> Path 
 
 
 def _channel(name: str, variables: Variables) -> Path | None:
-    """Return the folder of the SageMaker channel whose name has `-` or `.` where the input's `name` has `_`; None
-    without such a channel."""
+    """Return the folder of the SageMaker channel whose name has `-` or `.` where the input's `name`
+    has `_`; None without such a channel."""
     variable = f"SM_CHANNEL_{name.upper()}"
     values = (
-        value for key, value in variables.items() if re.sub(r"\W", "_", key) in (variable, f"SM_CHANNEL{name.upper()}")
+        value
+        for key, value in variables.items()
+        if re.sub(r"\W", "_", key) in (variable, f"SM_CHANNEL{name.upper()}")
     )
     return next((Path(value) for value in values if value), None)
 
 
 def _default_folder(name: str) -> Path:
-    """Return the default folder for results. On Azure ML it is below `outputs/`, which Azure ML uploads."""
+    """Return the default folder for results. On Azure ML it is below `outputs/`, which Azure ML
+    uploads."""
     return Path("outputs", name) if detect_environment().platform == "azureml" else Path(name)
 
 

@@ -1,9 +1,10 @@
 """Rank, world size and master of this process, from the variables of the launcher that started it.
 
-Launchers differ only in the names of their variables, so each launcher is a row of a table. The first row whose
-variables are set wins. The order is torchrun (also on SageMaker), Azure ML's PyTorch distribution, Open MPI (Azure ML's
-and SageMaker's MPI), SLURM, then `TF_CONFIG`. Without any of them the job is a single process. `MASTER_ADDR` and
-`MASTER_PORT` do not identify a launcher, because SageMaker's PyTorch toolkit sets them for a single process as well.
+Launchers differ only in the names of their variables, so each launcher is a row of a table. The
+first row whose variables are set wins. The order is torchrun (also on SageMaker), Azure ML's
+PyTorch distribution, Open MPI (Azure ML's and SageMaker's MPI), SLURM, then `TF_CONFIG`. Without
+any of them the job is a single process. `MASTER_ADDR` and `MASTER_PORT` do not identify a launcher,
+because SageMaker's PyTorch toolkit sets them for a single process as well.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from .tf_config import read_tf_config
 
 # The instances of a SageMaker job, from its `SM_*` variables.
 #
-# `SM_HOSTS` lists the instances by name, `algo-10` before `algo-2`; ranks follow this order. With instance groups, the
-# job's processes run in the groups of `SM_DISTRIBUTION_INSTANCE_GROUPS`. The first host of the first of these groups
-# is the master, even if other hosts precede it in `SM_HOSTS`. If the container sets `SM_MASTER_ADDR` and
-# `SM_MASTER_PORT`, as with SageMaker's SDK v3, these are used instead.
+# `SM_HOSTS` lists the instances by name, `algo-10` before `algo-2`; ranks follow this order. With
+# instance groups, the job's processes run in the groups of `SM_DISTRIBUTION_INSTANCE_GROUPS`. The
+# first host of the first of these groups is the master, even if other hosts precede it in
+# `SM_HOSTS`. If the container sets `SM_MASTER_ADDR` and `SM_MASTER_PORT`, as with SageMaker's SDK
+# v3, these are used instead.
 
 Variables = Mapping[str, str]
 
@@ -44,13 +46,15 @@ def first_host(variables: Variables) -> str | None:
 
 
 def _sagemaker_port(variables: Variables) -> int:
-    """Return the port of rank 0: `SM_MASTER_PORT`, or if it is not set, the toolkit's port, 7777."""
+    """Return the port of rank 0: `SM_MASTER_PORT`, or if it is not set, the toolkit's port,
+    7777."""
     text = variables.get("SM_MASTER_PORT", "")
     return int(text) if text.isdecimal() else TOOLKIT_PORT
 
 
 def sagemaker_place(variables: Variables) -> tuple[int, int]:
-    """Return this instance's number (from 0) and the number of instances; (0, 1) outside SageMaker."""
+    """Return this instance's number (from 0) and the number of instances; (0, 1) outside
+    SageMaker."""
     hosts, own = _json(variables, "SM_HOSTS", []), variables.get("SM_CURRENT_HOST")
     return (hosts.index(own), len(hosts)) if own in hosts else (0, 1)
 
@@ -64,21 +68,22 @@ def _json(variables: Variables, name: str, default: Any) -> Any:
     return value if isinstance(value, type(default)) else default
 
 
-# Parse SLURM's variables, in which tasks per node look like `2(x3),1` and node names like `gpu[01-03,7],login`.
+# Parse SLURM's variables, in which tasks per node look like `2(x3),1` and node names like
+# `gpu[01-03,7],login`.
 
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 _FIRST_NODE = re.compile(r"([^\[,]+)(?:\[(\w+)[^\]]*\]([^,]*))?")
 
 
 def is_started_by_srun(variables: Mapping[str, str]) -> bool:
-    """Return whether `srun` started this process. A batch script has the variables of a task, too, but only `srun` sets
-    the variable of a step."""
+    """Return whether `srun` started this process. A batch script has the variables of a task, too,
+    but only `srun` sets the variable of a step."""
     return "SLURM_STEP_ID" in variables or "SLURM_JOB_ID" not in variables
 
 
 def tasks_on_this_node(variables: Mapping[str, str]) -> int | None:
-    """Return the number of this step's tasks on this node, from a list such as `2(x3),1` and the node's number; None
-    without a valid list."""
+    """Return the number of this step's tasks on this node, from a list such as `2(x3),1` and the
+    node's number; None without a valid list."""
     text = variables.get("SLURM_STEP_TASKS_PER_NODE") or variables.get("SLURM_TASKS_PER_NODE") or ""
     counts: list[int] = []
     for part in text.split(","):
@@ -91,26 +96,28 @@ def tasks_on_this_node(variables: Mapping[str, str]) -> int | None:
 
 
 def first_node(variables: Mapping[str, str]) -> str | None:
-    """Return the host of rank 0, which is the first in the node list: `gpu01` for `gpu[01-03,7]`. Return None without a
-    list."""
+    """Return the host of rank 0, which is the first in the node list: `gpu01` for `gpu[01-03,7]`.
+    Return None without a list."""
     text = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST") or ""
     match = _FIRST_NODE.match(text)
     return "".join(part for part in match.groups() if part) if match else None
 
 
 def _slurm_port(variables: Mapping[str, str]) -> int:
-    """Return a port that is the same for all tasks of a job, and most likely different for other jobs on the node."""
+    """Return a port that is the same for all tasks of a job, and most likely different for other
+    jobs on the node."""
     job, step = variables.get("SLURM_JOB_ID", "0"), variables.get("SLURM_STEP_ID", "0")
     digits = [int(text) if text.isdecimal() else 0 for text in (job, step)]
     return 20000 + (digits[0] * 7 + digits[1]) % 10000
 
 
-# Find the address of rank 0. Only torchrun and Azure ML's PyTorch distribution provide it; under other launchers it is
-# derived.
+# Find the address of rank 0. Only torchrun and Azure ML's PyTorch distribution provide it; under
+# other launchers it is derived.
 #
-# Azure ML under MPI sets neither `MASTER_ADDR` nor `RANK`; it names the master in `AZ_BATCH_MASTER_NODE` (several
-# nodes; for example `10.0.0.4:6000`, where the port is Azure Batch's) or in `AZ_BATCHAI_MPI_MASTER_NODE` (one node;
-# `localhost`). Azure ML's documentation uses the port 6105. SageMaker lists its hosts; its toolkit's port is 7777.
+# Azure ML under MPI sets neither `MASTER_ADDR` nor `RANK`; it names the master in
+# `AZ_BATCH_MASTER_NODE` (several nodes; for example `10.0.0.4:6000`, where the port is Azure
+# Batch's) or in `AZ_BATCHAI_MPI_MASTER_NODE` (one node; `localhost`). Azure ML's documentation uses
+# the port 6105. SageMaker lists its hosts; its toolkit's port is 7777.
 
 
 def _host_part(name: str) -> Callable[[Variables], str | None]:
@@ -124,13 +131,13 @@ MASTERS: tuple[tuple[Callable[[Variables], str | None], Callable[[Variables], in
     (first_host, _sagemaker_port),
     (first_node, _slurm_port),
 )
-"""The launchers that know the address, and the port to use where `MASTER_PORT` is not set. The first one that knows
-wins."""
+"""The launchers that know the address, and the port to use where `MASTER_PORT` is not set. The
+first one that knows wins."""
 
 
 def find_master(variables: Variables, *, one_node: bool) -> tuple[str | None, int]:
-    """Return address and port of rank 0. If no launcher's variable has the address, it is `127.0.0.1` on one node, and
-    None on several."""
+    """Return address and port of rank 0. If no launcher's variable has the address, it is
+    `127.0.0.1` on one node, and None on several."""
     for address_of, port_of in MASTERS:
         address = address_of(variables)
         if address is not None:
@@ -144,8 +151,9 @@ def _port(variables: Variables, default: int) -> int:
 
 
 def _port_of_mpirun(variables: Variables) -> int:
-    """Return the default port of rank 0. It is the same for all processes of one `mpirun`, and most likely another one
-    for another `mpirun`, so that two jobs can share a machine. Without mpirun, it is 29500."""
+    """Return the default port of rank 0. It is the same for all processes of one `mpirun`, and most
+    likely another one for another `mpirun`, so that two jobs can share a machine. Without mpirun,
+    it is 29500."""
     name = variables.get("PMIX_NAMESPACE") or variables.get("OMPI_MCA_ess_base_jobid")
     return 20000 + zlib.crc32(name.encode()) % 10000 if name else 29500
 
@@ -160,12 +168,13 @@ class Environment:
     Attributes:
         launcher: the name of the launcher that started the process; `single` without a launcher.
         platform: `sagemaker`, `azureml` or `local`. Under emulation it is the emulated platform.
-        rank: 0 to `world_size - 1`. TensorFlow's parameter servers and evaluators have higher ranks than the workers.
-        world_size: number of training processes on all instances.
-        local_rank: rank among the processes of this instance; chooses the GPU.
-        local_world_size: number of training processes on this instance.
-        node_rank: number of this instance, from 0. It distinguishes the shards of a processing job, and the copies of a
-            job that SageMaker runs on several instances without a distribution: each of them is rank 0 of 1.
+        rank: 0 to `world_size - 1`. TensorFlow's parameter servers and evaluators have higher ranks
+        than the workers. world_size: number of training processes on all instances. local_rank:
+        rank among the processes of this instance; chooses the GPU. local_world_size: number of
+        training processes on this instance. node_rank: number of this instance, from 0. It
+        distinguishes the shards of a processing job, and the copies of a
+            job that SageMaker runs on several instances without a distribution: each of them is
+            rank 0 of 1.
         node_count: number of instances.
         master_addr: address of rank 0; None if it is unknown.
         master_port: port on which rank 0 listens.
@@ -192,11 +201,12 @@ class Environment:
 
 @dataclass(frozen=True)
 class Launcher:
-    """One row of the table of launchers. For each number, such as `world_size`, it names the variables that may hold
-    the number; the first one that is set wins. Numbers without a variable are derived.
+    """One row of the table of launchers. For each number, such as `world_size`, it names the
+    variables that may hold the number; the first one that is set wins. Numbers without a variable
+    are derived.
 
-    `tasks_on_node` computes the local world size where no variable holds it as a plain number. `is_task` distinguishes
-    a process of the launcher from one that merely inherited its variables.
+    `tasks_on_node` computes the local world size where no variable holds it as a plain number.
+    `is_task` distinguishes a process of the launcher from one that merely inherited its variables.
     """
 
     name: str
@@ -211,7 +221,11 @@ class Launcher:
 
     def has_started(self, variables: Variables) -> bool:
         """Return whether this launcher started the process that has these environment variables."""
-        return self.rank in variables and any(name in variables for name in self.world_size) and self.is_task(variables)
+        return (
+            self.rank in variables
+            and any(name in variables for name in self.world_size)
+            and self.is_task(variables)
+        )
 
 
 LAUNCHERS = (
@@ -223,12 +237,15 @@ LAUNCHERS = (
         local_world_size=("LOCAL_WORLD_SIZE",),
         node_rank=("GROUP_RANK",),
         node_count=("GROUP_WORLD_SIZE",),
-        # accelerate sets LOCAL_WORLD_SIZE to 1 on CPUs, also where Azure ML has started several processes
+        # accelerate sets LOCAL_WORLD_SIZE to 1 on CPUs, also where Azure ML has started several
+        # processes
         is_task=lambda variables: (
-            "LOCAL_WORLD_SIZE" in variables and ("GROUP_RANK" in variables or "AZUREML_NODE_COUNT" not in variables)
+            "LOCAL_WORLD_SIZE" in variables
+            and ("GROUP_RANK" in variables or "AZUREML_NODE_COUNT" not in variables)
         ),
     ),
-    Launcher(  # Azure ML's PyTorch flavour starts the processes itself; so does anyone who sets RANK by hand
+    # Azure ML's PyTorch flavour starts the processes itself; so does anyone who sets RANK by hand
+    Launcher(
         "pytorch",
         rank="RANK",
         world_size=("WORLD_SIZE",),
@@ -236,7 +253,8 @@ LAUNCHERS = (
         node_rank=("NODE_RANK",),
         node_count=("AZUREML_NODE_COUNT",),
     ),
-    Launcher(  # OMPI_COMM_WORLD_NODE_RANK is the rank within the node, so the node's own rank is derived
+    # OMPI_COMM_WORLD_NODE_RANK is the rank within the node, so the node's own rank is derived
+    Launcher(
         "openmpi",
         rank="OMPI_COMM_WORLD_RANK",
         world_size=("OMPI_COMM_WORLD_SIZE",),
@@ -269,7 +287,9 @@ def detect_environment(variables: Variables | None = None) -> Environment:
         SetupError: a variable is not a whole number, or the numbers contradict each other.
     """
     variables = os.environ if variables is None else variables
-    platform = next((name for name, marks in PLATFORMS if any(mark in variables for mark in marks)), "local")
+    platform = next(
+        (name for name, marks in PLATFORMS if any(mark in variables for mark in marks)), "local"
+    )
     for launcher in LAUNCHERS:
         if launcher.has_started(variables):
             return _of_launcher(launcher, variables, platform)
@@ -277,14 +297,20 @@ def detect_environment(variables: Variables | None = None) -> Environment:
 
 
 def _of_launcher(launcher: Launcher, variables: Variables, platform: str) -> Environment:
-    rank, world_size = _number(variables, (launcher.rank,), 0), _number(variables, launcher.world_size, 1)
+    rank, world_size = (
+        _number(variables, (launcher.rank,), 0),
+        _number(variables, launcher.world_size, 1),
+    )
     local_rank = _number(variables, launcher.local_rank, 0)
     local_world_size = _local_world_size(launcher, variables, rank, world_size, local_rank)
     if not (0 <= rank < world_size and 0 <= local_rank < local_world_size <= world_size):
         raise SetupError(
             f"the variables of {launcher.name} contradict each other: rank {rank} of {world_size}, "
             f"local rank {local_rank} of {local_world_size}",
-            hint=f"unset `{launcher.rank}` to run a single process, or start the script with `torchrun`",
+            hint=(
+                f"unset `{launcher.rank}` to run a single process, or start the script with "
+                "`torchrun`"
+            ),
         )
     node_count = _number(variables, launcher.node_count, -(-world_size // local_world_size))
     address, port = find_master(variables, one_node=node_count == 1)
@@ -302,9 +328,11 @@ def _of_launcher(launcher: Launcher, variables: Variables, platform: str) -> Env
     )
 
 
-def _local_world_size(launcher: Launcher, variables: Variables, rank: int, world_size: int, local_rank: int) -> int:
-    """Return the local world size: the value of the launcher's variable, or if it is not set, a value derived from the
-    other numbers."""
+def _local_world_size(
+    launcher: Launcher, variables: Variables, rank: int, world_size: int, local_rank: int
+) -> int:
+    """Return the local world size: the value of the launcher's variable, or if it is not set, a
+    value derived from the other numbers."""
     size = _number(variables, launcher.local_world_size, 0) or launcher.tasks_on_node(variables)
     if size:
         return size
@@ -318,8 +346,9 @@ def _local_world_size(launcher: Launcher, variables: Variables, rank: int, world
 
 
 def _of_instance(variables: Variables, platform: str) -> Environment:
-    """Return the environment of a process that no launcher started: rank 0 of 1. A processing job, or a SageMaker job
-    without a distribution, may run such a process on several instances; only `node_rank` differs between them."""
+    """Return the environment of a process that no launcher started: rank 0 of 1. A processing job,
+    or a SageMaker job without a distribution, may run such a process on several instances; only
+    `node_rank` differs between them."""
     number, count = sagemaker_place(variables)
     number = _number(variables, ("CLOUDTRAIN_INSTANCE",), number)
     count = _number(variables, ("CLOUDTRAIN_INSTANCE_COUNT",), count)
@@ -327,15 +356,20 @@ def _of_instance(variables: Variables, platform: str) -> Environment:
 
 
 def _of_tensorflow(variables: Variables, platform: str) -> Environment | None:
-    """Return the environment of a TensorFlow task; None if `TF_CONFIG` names no cluster. The chief has the first rank,
-    then come the workers, then the other roles, which the world size does not count."""
+    """Return the environment of a TensorFlow task; None if `TF_CONFIG` names no cluster. The chief
+    has the first rank, then come the workers, then the other roles, which the world size does not
+    count."""
     config = read_tf_config(variables)
     cluster = (config or {}).get("cluster") or {}
     if not cluster:
         return None
     task = config["task"] if config else {}
     role, index = str(task.get("type", "worker")), int(task.get("index", 0))
-    order = [(kind, i) for kind in ("chief", "worker", "ps", "evaluator") for i in range(len(cluster.get(kind, ())))]
+    order = [
+        (kind, i)
+        for kind in ("chief", "worker", "ps", "evaluator")
+        for i in range(len(cluster.get(kind, ())))
+    ]
     if (role, index) not in order:
         if role != "evaluator":  # TensorFlow keeps the evaluator out of the cluster
             raise SetupError(f"`TF_CONFIG` has no `{role}` {index} in its cluster")
@@ -370,12 +404,14 @@ def _number(variables: Variables, names: tuple[str, ...], default: int) -> int:
             try:
                 return int(variables[name])
             except ValueError:
-                raise SetupError(f"`{name}` is `{variables[name]}`, which is not a whole number") from None
+                raise SetupError(
+                    f"`{name}` is `{variables[name]}`, which is not a whole number"
+                ) from None
     return default
 
 
-# Messages from the runtime to the user. They go to stderr, one line each, so stdout holds only the script's own output
-# and metrics.
+# Messages from the runtime to the user. They go to stderr, one line each, so stdout holds only the
+# script's own output and metrics.
 
 
 def notice(text: str, *, every_rank: bool = False) -> None:

@@ -1,4 +1,5 @@
-"""The only error class of the runtime, and its messages. `cloudtrain.errors` is not in the bundle."""
+"""The only error class of the runtime, and its messages. `cloudtrain.errors` is not in the
+bundle."""
 
 from __future__ import annotations
 
@@ -6,21 +7,27 @@ import sys
 from collections.abc import Sequence
 
 PEER_LOST = (
-    r"closed by peer|reset by peer|Connection refused|Broken pipe|remote process exited|ncclRemoteError|"
-    r"communicator was aborted|Socket Timeout|recvValue failed|connectFullMesh failed|failed to recv|"
+    r"closed by peer|reset by peer|Connection refused|Broken pipe|remote process exited|"
+    r"ncclRemoteError|"
+    r"communicator was aborted|Socket Timeout|recvValue failed|connectFullMesh failed|"
+    r"failed to recv|"
     r"DistNetworkError|DistStoreError|Some NCCL operations have failed or timed out"
 )
-"""Parts of error messages that report the loss of another rank. Such errors are consequences of the first failure."""
+"""Parts of error messages that report the loss of another rank. Such errors are consequences of the
+first failure."""
 
 _TAG = r"(?:\[\d+,\d+\]<std(?:err|out)>:)?"
 """What mpirun writes before each line."""
 
 
 class SetupError(Exception):
-    """The process cannot train with its environment, arguments or data. `hint` tells the user what to type or set.
-    `on_every_rank` is False for an error that one process may meet alone, which that process then reports itself."""
+    """The process cannot train with its environment, arguments or data. `hint` tells the user what
+    to type or set. `on_every_rank` is False for an error that one process may meet alone, which
+    that process then reports itself."""
 
-    def __init__(self, message: str, *, hint: str | None = None, on_every_rank: bool = True) -> None:
+    def __init__(
+        self, message: str, *, hint: str | None = None, on_every_rank: bool = True
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
@@ -31,7 +38,9 @@ class SetupError(Exception):
 
     def tell(self) -> None:
         """Write message and hint to stderr."""
-        sys.stderr.write(f"error: {self.message}\n" + (f"\nhint: {self.hint}\n" if self.hint else ""))
+        sys.stderr.write(
+            f"error: {self.message}\n" + (f"\nhint: {self.hint}\n" if self.hint else "")
+        )
 
 
 def tell(text: str) -> None:
@@ -41,8 +50,8 @@ def tell(text: str) -> None:
 
 
 def find_told(lines: Sequence[str]) -> tuple[int, str] | None:
-    """Find the last SetupError with a hint that a process told in the lines of its output. Return the index of its
-    first line and its message; None if there is none."""
+    """Find the last SetupError with a hint that a process told in the lines of its output. Return
+    the index of its first line and its message; None if there is none."""
     import re
 
     has_hint = False

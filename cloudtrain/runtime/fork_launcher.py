@@ -1,22 +1,27 @@
-"""Starts the ranks of a job on this machine's CPU as forks of one process, which has imported torch once.
+r"""Starts the ranks of a job on this machine's CPU as forks of one process, which has imported
+torch once.
 
-    python -u -m cloudtrain.runtime.fork_launcher --processes-per-instance 2 [OPTIONS] train.py [ARGUMENTS]
+    python -u -m cloudtrain.runtime.fork_launcher --processes-per-instance 2 [OPTIONS] \
+        train.py [ARGUMENTS]
 
-torchrun starts an interpreter for every rank. Each interpreter imports torch (about a second) and, with the first
-optimizer, torch's compiler (another second). Here both imports happen once, before the fork. Three measures make a
-forked rank equivalent to a newly started process:
+torchrun starts an interpreter for every rank. Each interpreter imports torch (about a second) and,
+with the first optimizer, torch's compiler (another second). Here both imports happen once, before
+the fork. Three measures make a forked rank equivalent to a newly started process:
 
-* At the fork, the process has no thread pool and no GPU context, which a fork would break. Importing torch creates
-  neither; torch's first operation would, so none runs before the fork. A job with GPUs is not started this way.
-* The script runs as `__main__` in a module that is never destroyed, and the rank ends through `os._exit`, after
-  waiting for threads and running exit handlers as an interpreter does. If the interpreter ended as usual, it would
-  destroy the reducer of DistributedDataParallel, whose destructor waits for gloo's threads. With torch 2.13, it waited
-  for ever in 10 of 27 runs of 4 ranks.
+* At the fork, the process has no thread pool and no GPU context, which a fork would break.
+  Importing torch creates neither; torch's first operation would, so none runs before the fork. A
+  job with GPUs is not started this way.
+* The script runs as `__main__` in a module that is never destroyed, and the rank ends through
+  `os._exit`, after waiting for threads and running exit handlers as an interpreter does. If the
+  interpreter ended as usual, it would destroy the reducer of DistributedDataParallel, whose
+  destructor waits for gloo's threads. With torch 2.13, it waited for ever in 10 of 27 runs of 4
+  ranks.
 * numpy's global random numbers are seeded again, because they would be equal in all ranks.
 
-A rank has the variables that torchrun sets. As with torchrun, its output goes to files below `--log-dir`:
-`instance_<i>/fork/attempt_<n>/<local rank>/stdout.log` and `stderr.log`. In the same folder, `rank.json` identifies the
-rank, because the process table shows only the launcher's environment.
+A rank has the variables that torchrun sets. As with torchrun, its output goes to files below
+`--log-dir`: `instance_<i>/fork/attempt_<n>/<local rank>/stdout.log` and `stderr.log`. In the same
+folder, `rank.json` identifies the rank, because the process table shows only the launcher's
+environment.
 """
 
 from __future__ import annotations
@@ -43,19 +48,26 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 PRELOADED = ("torch", "torch.distributed", "torch._dynamo")
-"""Modules that are imported before the fork. The last one is the compiler, which the first optimizer of every rank
-would import."""
+"""Modules that are imported before the fork. The last one is the compiler, which the first
+optimizer of every rank would import."""
 
 RANK_FILE = "rank.json"
 
 
 def rank_environment(
-    rank: int, *, instances: int, processes_per_instance: int, master_port: str, max_restarts: int = 0, attempt: int = 0
+    rank: int,
+    *,
+    instances: int,
+    processes_per_instance: int,
+    master_port: str,
+    max_restarts: int = 0,
+    attempt: int = 0,
 ) -> dict[str, str]:
-    """Return the variables that torchrun (torch 2.13) sets for a rank. Ranks are numbered instance by instance.
+    """Return the variables that torchrun (torch 2.13) sets for a rank. Ranks are numbered instance
+    by instance.
 
-    Unlike torchrun's agent, this launcher keeps no store: rank 0 opens a new one on loopback in every attempt, so that
-    no restarted rank can read the address of a dead rank.
+    Unlike torchrun's agent, this launcher keeps no store: rank 0 opens a new one on loopback in
+    every attempt, so that no restarted rank can read the address of a dead rank.
     """
     instance, local_rank = divmod(rank, processes_per_instance)
     world_size = str(instances * processes_per_instance)
@@ -89,8 +101,8 @@ class ForkLauncher:
         self._is_stopping = False
 
     def run(self) -> int:
-        """Start the ranks. When a rank fails, restart all ranks, at most `max_restarts` times. Return the exit code, 0
-        or 1."""
+        """Start the ranks. When a rank fails, restart all ranks, at most `max_restarts` times.
+        Return the exit code, 0 or 1."""
         signal.signal(signal.SIGTERM, self._pass_on)
         signal.signal(signal.SIGALRM, lambda *_: self._send(signal.SIGKILL))
         for attempt in range(self._options.max_restarts + 1):
@@ -98,19 +110,24 @@ class ForkLauncher:
             if not failed or self._is_stopping:
                 break
             if attempt < self._options.max_restarts:
-                tell(f"{_words(*failed[0])}; starting all ranks again ({attempt + 1} of {self._options.max_restarts})")
-        for rank, exit_code in reversed(failed):  # the one that began it comes last, as torchrun's summary has it
+                tell(
+                    f"{_words(*failed[0])}; starting all ranks again ({attempt + 1} of "
+                    f"{self._options.max_restarts})"
+                )
+        # the one that began it comes last, as torchrun's summary has it
+        for rank, exit_code in reversed(failed):
             tell(_words(rank, exit_code))
         return 1 if failed else 0
 
     def _attempt(self, attempt: int) -> Iterator[tuple[int, int]]:
-        """Run the ranks once. Yield rank and exit code of each rank that fails, in order of time. After the first
-        failure the other ranks are stopped."""
+        """Run the ranks once. Yield rank and exit code of each rank that fails, in order of time.
+        After the first failure the other ranks are stopped."""
         for rank in range(self._options.instances * self._options.processes_per_instance):
             self._start(rank, attempt)
         is_ending = False
         while self._alive:
-            pid, status = os.waitpid(-1, 0)  # a signal's handler runs meanwhile, and waiting continues
+            # a signal's handler runs meanwhile, and waiting continues
+            pid, status = os.waitpid(-1, 0)
             rank = self._alive.pop(pid)
             if exit_code := os.waitstatus_to_exitcode(status):
                 yield rank, exit_code
@@ -130,13 +147,16 @@ class ForkLauncher:
             attempt=attempt,
         )
         folder = self._folder(environment, attempt)
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until it is known whose it would be
+        # until it is known whose it would be
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         pid = _fork()
         if not pid:
             _become(environment, folder, options.program)
         self._alive[pid] = rank
         if folder is not None:
-            write_file(folder / RANK_FILE, json.dumps({"pid": pid, "environment": environment}).encode())
+            write_file(
+                folder / RANK_FILE, json.dumps({"pid": pid, "environment": environment}).encode()
+            )
         if self._is_stopping:
             os.kill(pid, signal.SIGTERM)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
@@ -164,14 +184,17 @@ class ForkLauncher:
 
 
 def _fork() -> int:
-    """Fork this process, and return what `os.fork` returns. Python 3.12 warns about forks with several threads. The
-    warning is ignored, because the only other threads of this process are OpenBLAS's, which handle forks."""
+    """Fork this process, and return what `os.fork` returns. Python 3.12 warns about forks with
+    several threads. The warning is ignored, because the only other threads of this process are
+    OpenBLAS's, which handle forks."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
 
-def _become(environment: Mapping[str, str], folder: Path | None, program: Sequence[str]) -> NoReturn:
+def _become(
+    environment: Mapping[str, str], folder: Path | None, program: Sequence[str]
+) -> NoReturn:
     exit_code = 1
     try:
         for number in (signal.SIGTERM, signal.SIGALRM):
@@ -180,24 +203,31 @@ def _become(environment: Mapping[str, str], folder: Path | None, program: Sequen
         os.environ.update(environment)
         if folder is not None:
             for descriptor, name in ((1, "stdout.log"), (2, "stderr.log")):
-                os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600), descriptor)
+                os.dup2(
+                    os.open(
+                        folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600
+                    ),
+                    descriptor,
+                )
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()
-        master_store = hold_master_store() if "torch" in sys.modules else None  # noqa: F841 - it serves until the rank ends
+        # it serves until the rank ends
+        master_store = hold_master_store() if "torch" in sys.modules else None  # noqa: F841
         exit_code = _run_script(program)
     finally:
         os._exit(exit_code)
 
 
 def _run_script(program: Sequence[str]) -> int:
-    """Run the script as `python script arguments` would, and return its exit code. Its module and objects are never
-    destroyed, because a destructor could wait for gloo's threads for ever."""
-    path = os.path.abspath(program[0])  # noqa: PTH100 - as Python writes `__file__`
+    """Run the script as `python script arguments` would, and return its exit code. Its module and
+    objects are never destroyed, because a destructor could wait for gloo's threads for ever."""
+    # As Python writes `__file__`.
+    path = os.path.abspath(program[0])
     main = types.ModuleType("__main__")
     main.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None)
     sys.modules["__main__"] = main
     sys.argv[:] = program
-    sys.path[0] = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
+    sys.path[0] = os.path.dirname(os.path.realpath(path))
     exit_code = _exit_code_of(main, path)
     _finish()
     return exit_code
@@ -205,7 +235,8 @@ def _run_script(program: Sequence[str]) -> int:
 
 def _exit_code_of(main: types.ModuleType, path: str) -> int:
     try:
-        code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)  # not our `from __future__`
+        # not our `from __future__`
+        code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
         exec(code, main.__dict__)
     except SystemExit as leaving:
         if leaving.code is None or isinstance(leaving.code, int):
@@ -222,7 +253,8 @@ def _exit_code_of(main: types.ModuleType, path: str) -> int:
 
 
 def _finish() -> None:
-    """Wait for threads, run exit handlers and flush output, as an interpreter does before it exits."""
+    """Wait for threads, run exit handlers and flush output, as an interpreter does before it
+    exits."""
     import atexit
     import threading
 

@@ -13,15 +13,19 @@ _END = ("", "-1", "NoDevFiles", "none", "void")
 
 
 def cpu_count() -> int:
-    """Return the number of logical CPUs that this process may use, also under taskset or in a container."""
+    """Return the number of logical CPUs that this process may use, also under taskset or in a
+    container."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def gpu_ids(environ: Mapping[str, str], *, devices: str | os.PathLike[str] = "/dev") -> tuple[str, ...]:
-    """Return the ids of the visible GPUs: from CUDA_VISIBLE_DEVICES (indices, UUIDs or MIG names) if it is set,
-    otherwise the numbers of the GPU device files in `devices`. Without such files, return no ids."""
+def gpu_ids(
+    environ: Mapping[str, str], *, devices: str | os.PathLike[str] = "/dev"
+) -> tuple[str, ...]:
+    """Return the ids of the visible GPUs: from CUDA_VISIBLE_DEVICES (indices, UUIDs or MIG names)
+    if it is set, otherwise the numbers of the GPU device files in `devices`. Without such files,
+    return no ids."""
     present = present_gpus(devices)
     visible = environ.get(VISIBLE)
     if visible is None:
@@ -30,8 +34,8 @@ def gpu_ids(environ: Mapping[str, str], *, devices: str | os.PathLike[str] = "/d
 
 
 def chosen_gpus(gpus: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the GPU ids in the setting `gpus` that CUDA_VISIBLE_DEVICES makes visible; if this variable is not set,
-    return all ids in the setting. The GPUs themselves may not exist."""
+    """Return the GPU ids in the setting `gpus` that CUDA_VISIBLE_DEVICES makes visible; if this
+    variable is not set, return all ids in the setting. The GPUs themselves may not exist."""
     ids, visible = visible_ids(gpus), environ.get(VISIBLE)
     if visible is None:
         return ids
@@ -39,8 +43,8 @@ def chosen_gpus(gpus: str, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def visible_ids(text: str) -> tuple[str, ...]:
-    """Parse a value of CUDA_VISIBLE_DEVICES. As in CUDA, an empty value means no GPUs, and the ids after `-1` are
-    ignored."""
+    """Parse a value of CUDA_VISIBLE_DEVICES. As in CUDA, an empty value means no GPUs, and the ids
+    after `-1` are ignored."""
     ids = [part.strip() for part in text.split(",")]
     end = next((index for index, part in enumerate(ids) if part in _END), len(ids))
     return tuple(ids[:end])
@@ -48,6 +52,7 @@ def visible_ids(text: str) -> tuple[str, ...]:
 
 def present_gpus(devices: str | os.PathLike[str]) -> int:
     try:
-        return sum(1 for name in os.listdir(devices) if _DEVICE.fullmatch(name))  # noqa: PTH208 - no pathlib here
+        # No pathlib here.
+        return sum(1 for name in os.listdir(devices) if _DEVICE.fullmatch(name))
     except OSError:
         return 0

@@ -1,9 +1,9 @@
-"""Pause the script at a chosen step, so that a rehearsal's SIGTERM arrives at this step and not hundreds of quick steps
-later.
+"""Pause the script at a chosen step, so that a rehearsal's SIGTERM arrives at this step and not
+hundreds of quick steps later.
 
-`cloudtrain rehearse` sets CLOUDTRAIN_HOLD_AT_STEP. Rank 0 reports that step and waits in `report` for the signal; the
-other ranks wait for rank 0 in their next collective. The script's own handler handles the signal as usual. A script
-that ignores SIGTERM waits until it is killed.
+`cloudtrain rehearse` sets CLOUDTRAIN_HOLD_AT_STEP. Rank 0 reports that step and waits in `report`
+for the signal; the other ranks wait for rank 0 in their next collective. The script's own handler
+handles the signal as usual. A script that ignores SIGTERM waits until it is killed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ _PATIENCE = 600.0
 
 @contextmanager
 def hold_at(step: float) -> Iterator[None]:
-    """Run the body, which prints the metric line of `step`. Then wait for SIGTERM if `step` is at least the step in
-    CLOUDTRAIN_HOLD_AT_STEP. A process waits only once.
+    """Run the body, which prints the metric line of `step`. Then wait for SIGTERM if `step` is at
+    least the step in CLOUDTRAIN_HOLD_AT_STEP. A process waits only once.
 
-    A SIGTERM that arrives while the body runs counts, because the rehearsal sends it as soon as it reads the line.
+    A SIGTERM that arrives while the body runs counts, because the rehearsal sends it as soon as it
+    reads the line.
     """
     text = os.environ.get(VARIABLE, "")
     if not text.isdecimal() or step < int(text):

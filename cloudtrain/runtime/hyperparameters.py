@@ -1,8 +1,10 @@
-"""Read a script's hyperparameters. Their names, types and defaults come from one block at the top of the script.
+"""Read a script's hyperparameters. Their names, types and defaults come from one block at the top
+of the script.
 
-Every target passes hyperparameters as `--key value` (`-k value` for one letter). SageMaker writes booleans as `True`
-and `False`, a list as a Python literal, a dict as `a=1,b=2` and None as an empty string. It also writes all values as
-JSON into `SM_HPS`. The command line overrides `SM_HPS`, which overrides the defaults.
+Every target passes hyperparameters as `--key value` (`-k value` for one letter). SageMaker writes
+booleans as `True` and `False`, a list as a Python literal, a dict as `a=1,b=2` and None as an empty
+string. It also writes all values as JSON into `SM_HPS`. The command line overrides `SM_HPS`, which
+overrides the defaults.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from .uncaught import tell_setup_errors
 T = TypeVar("T")
 
 Least = Mapping[str, float]
-"""Maps a hyperparameter to its smallest allowed value. In a list, the bound applies to each element. None always
-passes."""
+"""Maps a hyperparameter to its smallest allowed value. In a list, the bound applies to each
+element. None always passes."""
 
 NO_BOUNDS: Least = {}
 
@@ -39,16 +41,24 @@ def arguments(
     defaults: Mapping[str, Any], argv: Sequence[str] | None = None, *, at_least: Least = ...
 ) -> SimpleNamespace: ...
 @overload
-def arguments(defaults: type[T], argv: Sequence[str] | None = None, *, at_least: Least = NO_BOUNDS) -> T: ...
+def arguments(
+    defaults: type[T], argv: Sequence[str] | None = None, *, at_least: Least = NO_BOUNDS
+) -> T: ...
 @overload
-def arguments(defaults: T, argv: Sequence[str] | None = None, *, at_least: Least = NO_BOUNDS) -> T: ...
-def arguments(defaults: Any, argv: Sequence[str] | None = None, *, at_least: Least = NO_BOUNDS) -> Any:
-    """Return an object with the hyperparameters as attributes: `defaults`, overridden by `SM_HPS` and the command line.
+def arguments(
+    defaults: T, argv: Sequence[str] | None = None, *, at_least: Least = NO_BOUNDS
+) -> T: ...
+def arguments(
+    defaults: Any, argv: Sequence[str] | None = None, *, at_least: Least = NO_BOUNDS
+) -> Any:
+    """Return an object with the hyperparameters as attributes: `defaults`, overridden by `SM_HPS`
+    and the command line.
 
-    `defaults` is a dataclass (the class or an instance; its annotations are the types) or a mapping (its values are the
-    types). An argument that `defaults` does not have, a wrong value, or one below its bound in `at_least` ends the
-    process with exit code 2 and names every mistake. Only what platforms add (PLATFORM_ARGUMENTS) is ignored, with a
-    notice. `--help` or `-h` at the end lists the hyperparameters.
+    `defaults` is a dataclass (the class or an instance; its annotations are the types) or a mapping
+    (its values are the types). An argument that `defaults` does not have, a wrong value, or one
+    below its bound in `at_least` ends the process with exit code 2 and names every mistake. Only
+    what platforms add (PLATFORM_ARGUMENTS) is ignored, with a notice. `--help` or `-h` at the end
+    lists the hyperparameters.
 
     After this call, an uncaught SetupError ends the script with its message instead of a traceback.
     """
@@ -71,7 +81,8 @@ def arguments(defaults: Any, argv: Sequence[str] | None = None, *, at_least: Lea
 def read_arguments(
     defaults: Any, argv: Sequence[str], sm_hps: str = "", at_least: Least = NO_BOUNDS
 ) -> tuple[Any, list[str]]:
-    """Return the hyperparameters, and the arguments of platforms that the script does not declare."""
+    """Return the hyperparameters, and the arguments of platforms that the script does not
+    declare."""
     declared = _declarations(defaults)
     names = {_fold(name): name for name in declared}
     arguments: dict[str, Any] = {}
@@ -105,7 +116,9 @@ def read_arguments(
         if isinstance(number, (int, float)) and not number >= least
     ]
     if problems:
-        raise SetupError("; ".join(problems), hint="`--help` lists the arguments, their types and defaults")
+        raise SetupError(
+            "; ".join(problems), hint="`--help` lists the arguments, their types and defaults"
+        )
     return _fill(defaults, values), ignored
 
 
@@ -133,8 +146,8 @@ def _fill(defaults: Any, values: dict[str, Any]) -> Any:
 
 
 def _split(argv: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Return each key with the tokens that follow it. In `--key=value` the value is the only token. Tokens that follow
-    no key are returned as keys without values."""
+    """Return each key with the tokens that follow it. In `--key=value` the value is the only token.
+    Tokens that follow no key are returned as keys without values."""
     pairs: list[tuple[str, list[str]]] = []
     open_key = False
     for token in argv:
@@ -153,7 +166,12 @@ def _is_key(token: str) -> bool:
     """Return whether a token is a key. `--key` and `-k` are keys, `-1` and `-.5` are not."""
     if token.startswith("--"):
         return len(token) > 2
-    return len(token) >= 2 and token[0] == "-" and token[1].isalpha() and (len(token) == 2 or token[2] == "=")
+    return (
+        len(token) >= 2
+        and token[0] == "-"
+        and token[1].isalpha()
+        and (len(token) == 2 or token[2] == "=")
+    )
 
 
 def _text_of(texts: list[str], kind: Any) -> str:
@@ -168,7 +186,8 @@ def _text_of(texts: list[str], kind: Any) -> str:
 
 
 def _empty(kind: Any) -> str:
-    """Return the empty text as the value of a key without a value, because a shell may have dropped an empty value."""
+    """Return the empty text as the value of a key without a value, because a shell may have dropped
+    an empty value."""
     try:
         convert("", kind)
     except ValueError:
@@ -182,7 +201,9 @@ def _from_sagemaker(text: str) -> dict[str, Any]:
     try:
         values = json.loads(text)
     except ValueError as error:
-        raise SetupError(f"`SM_HPS` is not JSON: {error}", hint="unset `SM_HPS` outside SageMaker") from None
+        raise SetupError(
+            f"`SM_HPS` is not JSON: {error}", hint="unset `SM_HPS` outside SageMaker"
+        ) from None
     return values if isinstance(values, dict) else {}
 
 
@@ -198,8 +219,8 @@ def _nearest(key: str, declared: Mapping[str, Any]) -> str:
 
 
 def _asks_for_help(defaults: Any, argv: Sequence[str]) -> bool:
-    """Return whether the last argument is `-h` or `--help`. `-h 3` is the hyperparameter `h`, and so is `-h` if the
-    script declares `h`."""
+    """Return whether the last argument is `-h` or `--help`. `-h 3` is the hyperparameter `h`, and
+    so is `-h` if the script declares `h`."""
     last = argv[-1] if argv else ""
     return last in ("-h", "--help") and last.lstrip("-") not in _declarations(defaults)
 
@@ -224,15 +245,16 @@ CONTAINERS = (*SEQUENCES, dict)
 """Types whose text may contain spaces, at which a shell may have split it."""
 
 _TEXTS = (str, Path, Literal)
-_UNIONS: tuple[object, ...] = (Union, getattr(types, "UnionType", Union))  # written `int | None` from Python 3.10 on
+# written `int | None` from Python 3.10 on
+_UNIONS: tuple[object, ...] = (Union, getattr(types, "UnionType", Union))
 
 
 def convert(value: Any, kind: Any) -> Any:
-    """Convert `value`, a text or JSON data, to the type `kind`, such as `int`, `list[int]`, `dict`, `Literal[...]` or
-    `X | None`.
+    """Convert `value`, a text or JSON data, to the type `kind`, such as `int`, `list[int]`, `dict`,
+    `Literal[...]` or `X | None`.
 
-    Containers may be written as Python literals (`[1, 2]`, as SageMaker passes a list), as JSON, or as `1,2` and
-    `a=1,b=2`. In a list of strings, the elements of `3.10,3.11` stay strings.
+    Containers may be written as Python literals (`[1, 2]`, as SageMaker passes a list), as JSON, or
+    as `1,2` and `a=1,b=2`. In a list of strings, the elements of `3.10,3.11` stay strings.
 
     Raises:
         ValueError: the value does not fit the type; the message names the expected form.
@@ -252,28 +274,32 @@ def convert(value: Any, kind: Any) -> Any:
 
 
 def is_one_of(kind: Any, kinds: Collection[Any]) -> bool:
-    """Return whether the type `kind` is in `kinds`. A union counts if any of its members is in `kinds`. The types of
-    elements are ignored, so `list[int]` counts as `list`."""
+    """Return whether the type `kind` is in `kinds`. A union counts if any of its members is in
+    `kinds`. The types of elements are ignored, so `list[int]` counts as `list`."""
     if get_origin(kind) in _UNIONS:
         return any(is_one_of(option, kinds) for option in get_args(kind))
     return (get_origin(kind) or kind) in kinds
 
 
 def kind_of(value: Any) -> Any:
-    """Return the type of a default value. `[1, 2]` gives `list[int]`, because all elements have the same type; None
-    gives `Any`."""
+    """Return the type of a default value. `[1, 2]` gives `list[int]`, because all elements have the
+    same type; None gives `Any`."""
     if value is None:
         return Any
     if isinstance(value, (list, tuple)) and value:
         first = type(value[0])
         alike = all(type(item) is first for item in value) and first in _SCALARS
         if alike:
-            return list[first] if isinstance(value, list) else tuple[first, ...]  # type: ignore[valid-type]
+            if isinstance(value, list):
+                return list[first]  # type: ignore[valid-type]
+            return tuple[first, ...]  # type: ignore[valid-type]
     return type(value)
 
 
 def _convert_union(value: Any, options: tuple[Any, ...]) -> Any:
-    if type(None) in options and (value is None or (isinstance(value, str) and value.lower() in _NONE)):
+    if type(None) in options and (
+        value is None or (isinstance(value, str) and value.lower() in _NONE)
+    ):
         return None
     problem = None
     for option in options:
@@ -352,7 +378,8 @@ def _tuple(value: Any, elements: tuple[Any, ...]) -> tuple[Any, ...]:
         items = _items(value, elements)
         if len(items) != len(elements):
             raise ValueError(f"`{value}` has {len(items)} values instead of {len(elements)}")
-        return tuple(convert(item, kind) for item, kind in zip(items, elements))  # noqa: B905 Python 3.9
+        # Python 3.9
+        return tuple(convert(item, kind) for item, kind in zip(items, elements))  # noqa: B905
     return tuple(_list(value, elements))
 
 
@@ -393,4 +420,8 @@ _SCALARS: dict[Any, Callable[[Any], Any]] = {
     str: _str,
     Path: lambda value: Path(_str(value)),
 }
-_CONTAINERS: dict[Any, Callable[[Any, tuple[Any, ...]], Any]] = {list: _list, tuple: _tuple, dict: _dict}
+_CONTAINERS: dict[Any, Callable[[Any, tuple[Any, ...]], Any]] = {
+    list: _list,
+    tuple: _tuple,
+    dict: _dict,
+}

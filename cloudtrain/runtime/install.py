@@ -3,23 +3,26 @@
     python -m cloudtrain.runtime.install FILE
     python -m cloudtrain.runtime.install FILE --into FOLDER [--base PYTHON]
 
-The first form installs FILE into the interpreter that runs it, as in a container. The processes of one machine take
-turns, and only the first installs.
+The first form installs FILE into the interpreter that runs it, as in a container. The processes of
+one machine take turns, and only the first installs.
 
-The second form builds an environment on top of PYTHON (default: the interpreter that runs it), once: if FOLDER exists,
-nothing is done. It can import the packages of PYTHON, but those of FILE take precedence. Editable packages lead to the
-folder of the code, which must stay.
+The second form builds an environment on top of PYTHON (default: the interpreter that runs it),
+once: if FOLDER exists, nothing is done. It can import the packages of PYTHON, but those of FILE
+take precedence. Editable packages lead to the folder of the code, which must stay.
 
-    FOLDER               a link to the environment, created once the build is complete; FOLDER/bin/python runs it
+    FOLDER               a link to the environment, created once the build is complete;
+                         FOLDER/bin/python runs it
     FOLDER-RANDOM/env/   the environment itself; an interrupted build leaves a folder without a link
     FOLDER.lock          held while the environment is built; other processes wait for it
     FOLDER.log           output of the last build
 
-Both print to stderr and exit with 0, or with 1 after a last message `error: ...` and perhaps `hint: ...`.
+Both print to stderr and exit with 0, or with 1 after a last message `error: ...` and perhaps `hint:
+...`.
 
-uv installs if it is on the PATH or beside the interpreter, unless only pip's settings name the index; otherwise pip
-does. A complete list of cloudtrain is installed as it is, with hashes if it has any. Any other file gets constraints,
-so that PyTorch stays. Afterwards PyTorch is imported once, so that a job with a wrong one ends after seconds.
+uv installs if it is on the PATH or beside the interpreter, unless only pip's settings name the
+index; otherwise pip does. A complete list of cloudtrain is installed as it is, with hashes if it
+has any. Any other file gets constraints, so that PyTorch stays. Afterwards PyTorch is imported
+once, so that a job with a wrong one ends after seconds.
 """
 
 from __future__ import annotations
@@ -53,7 +56,8 @@ if TYPE_CHECKING:
     Texts = Mapping[str, str]
 
 _WRITTEN, _COMPLETE = "# Written by cloudtrain ", "# Complete: "
-"""The beginnings of the first and the second line of a list that holds the dependencies of its packages too."""
+"""The beginnings of the first and the second line of a list that holds the dependencies of its
+packages too."""
 
 _EXPECTED = re.compile(r"(?m)^(?:# Expects torch (\S+)|torch==([^\s;]+))")
 """The version of PyTorch that a list expects on the machine, or that it brings."""
@@ -68,27 +72,49 @@ for name in {_FAMILY!r}:
         versions[name] = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         pass
-folders = [path for path in sys.path if path.rstrip("/").endswith(("site-packages", "dist-packages"))]
+ends = ("site-packages", "dist-packages")
+folders = [path for path in sys.path if path.rstrip("/").endswith(ends)]
 print(json.dumps([versions, folders, os.access(sysconfig.get_paths()["purelib"], os.W_OK)]))
 """
-"""Prints the versions of PyTorch's packages, the folders of all packages, and whether packages can be added."""
+"""Prints the versions of PyTorch's packages, the folders of all packages, and whether packages can
+be added."""
 
 _NOT_PASSED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "__PYVENV_LAUNCHER__")
 """Variables of the shell that would lead an installer to another environment."""
 
-_IN_CONTAINER = dict.fromkeys(("PIP_NO_INPUT", "PIP_BREAK_SYSTEM_PACKAGES", "UV_BREAK_SYSTEM_PACKAGES"), "1")
+_IN_CONTAINER = dict.fromkeys(
+    ("PIP_NO_INPUT", "PIP_BREAK_SYSTEM_PACKAGES", "UV_BREAK_SYSTEM_PACKAGES"), "1"
+)
 _IN_CONTAINER["PIP_ROOT_USER_ACTION"] = "ignore"
-"""The container is deleted after the job, so the installer may overwrite packages of the operating system."""
+"""The container is deleted after the job, so the installer may overwrite packages of the operating
+system."""
 
-_INDEX_OF_UV = ("UV_INDEX", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX", "UV_FIND_LINKS", "UV_OFFLINE", "UV_CONFIG_FILE")
+_INDEX_OF_UV = (
+    "UV_INDEX",
+    "UV_DEFAULT_INDEX",
+    "UV_EXTRA_INDEX",
+    "UV_FIND_LINKS",
+    "UV_OFFLINE",
+    "UV_CONFIG_FILE",
+)
 _INDEX_OF_PIP = re.compile(r"(?m)(?:index-url|find-links|no-index|proxy|cert|trusted-host)=")
-"""Settings without which a package does not come from where it should. uv does not read those of pip."""
+"""Settings without which a package does not come from where it should. uv does not read those of
+pip."""
 
-_NEWS = ("Collecting ", "Downloading ", "Building ", "Installing collected", "Resolved ", "Prepared ", "Installed ")
+_NEWS = (
+    "Collecting ",
+    "Downloading ",
+    "Building ",
+    "Installing collected",
+    "Resolved ",
+    "Prepared ",
+    "Installed ",
+)
 """Beginnings of the lines in which pip and uv report progress."""
 
 _PAUSE = 5.0
-"""Least number of seconds between two lines of progress. An installer prints hundreds in a minute; the log has all."""
+"""Least number of seconds between two lines of progress. An installer prints hundreds in a minute;
+the log has all."""
 
 _ASIDES, _ERRORS = ("[notice]", "WARNING:", "warning:", "hint:"), ("ERROR: ", "error: ", "× ")
 """The beginnings of output lines that do not explain a failure, and of those that do."""
@@ -99,27 +125,38 @@ _CAUSES = ("cause: ", "╰─▶ ")
 _INCLUDES = r"(?m)^\s*(?:-r|--requirement|-c|--constraint)[\s=]*(\S+)"
 
 
-def install(file: str, folder: Path, environ: Texts, *, python: str = sys.executable, say: Tell = tell) -> None:
-    """Install the requirements file into the interpreter. `folder` is that of the code, in which the installer runs.
-    Raises SetupError, and then the job must not go on."""
+def install(
+    file: str, folder: Path, environ: Texts, *, python: str = sys.executable, say: Tell = tell
+) -> None:
+    """Install the requirements file into the interpreter. `folder` is that of the code, in which
+    the installer runs. Raises SetupError, and then the job must not go on."""
     if not (folder / file).is_file():
         raise SetupError(f"the code has no file `{file}`")
     environ = {**_IN_CONTAINER, **environ}
     key = hashlib.sha256(python.encode()).hexdigest()[:16]
-    with _turn(Path(tempfile.gettempdir(), f"cloudtrain-install-{os.getuid()}-{key}"), say) as descriptor:
+    with _turn(
+        Path(tempfile.gettempdir(), f"cloudtrain-install-{os.getuid()}-{key}"), say
+    ) as descriptor:
         before, places, can_write = _ask(python, environ)
         if os.pread(descriptor, 4096, 0).decode() == _stamp(folder / file, places):
             return
         secrets = _credentials(environ)
         logins = re.findall(r"//([^/:@\s]+):([^/@\s]+)@([^/:\s]+)", " ".join(secrets.values()))
         hidden = forms_of({**secrets, **{host: unquote(word) for _, word, host in logins}})
-        uv = _find_uv(python, {**environ, **secrets}) if can_write else None  # pip has a place for users as well
+        # pip has a place for users as well
+        uv = _find_uv(python, {**environ, **secrets}) if can_write else None
         say(f"installing `{file}` with {'uv' if uv else 'pip'}")
         with tempfile.TemporaryDirectory() as scratch:
-            # Both look there for the password of an index that the list names, whatever other index is in a variable.
-            lines = (f"machine {host} login {unquote(user)} password {unquote(word)}\n" for user, word, host in logins)
+            # Both look there for the password of an index that the list names, whatever other index
+            # is in a variable.
+            lines = (
+                f"machine {host} login {unquote(user)} password {unquote(word)}\n"
+                for user, word, host in logins
+            )
             Path(scratch, "netrc").write_text("".join(lines), encoding="utf-8")
-            environ.update({**secrets, **({"NETRC": str(Path(scratch, "netrc"))} if logins else {})})
+            environ.update(
+                {**secrets, **({"NETRC": str(Path(scratch, "netrc"))} if logins else {})}
+            )
             try:
                 show = lambda line: sys.stderr.write(masked(line, hidden))  # noqa: E731
                 _install(file, folder, environ, python, uv, before, show, on_top=False)
@@ -129,17 +166,22 @@ def install(file: str, folder: Path, environ: Texts, *, python: str = sys.execut
         os.pwrite(descriptor, _stamp(folder / file, places).encode(), 0)
 
 
-def build(link: Path, file: str, base: str, environ: Texts, unpack: Unpack | None = None, say: Tell = tell) -> None:
-    """Build the environment `link` from the requirements file on top of the interpreter `base`, unless it exists.
-    `unpack` writes the code into a folder of the environment; default: the code is in the current folder. Raises
-    SetupError if it cannot be built."""
+def build(
+    link: Path, file: str, base: str, environ: Texts, unpack: Unpack | None = None, say: Tell = tell
+) -> None:
+    """Build the environment `link` from the requirements file on top of the interpreter `base`,
+    unless it exists. `unpack` writes the code into a folder of the environment; default: the code
+    is in the current folder. Raises SetupError if it cannot be built."""
     if _is_whole(link):
         return
     link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _turn(Path(f"{link}.lock"), say):
         if _is_whole(link):
             return
-        began, home = time.monotonic(), Path(tempfile.mkdtemp(prefix=f"{link.name}-", dir=str(link.parent)))
+        began, home = (
+            time.monotonic(),
+            Path(tempfile.mkdtemp(prefix=f"{link.name}-", dir=str(link.parent))),
+        )
         try:
             own = {name: value for name, value in environ.items() if name not in _NOT_PASSED}
             _build(home, link, file, base, own, unpack, say)
@@ -160,10 +202,15 @@ def _is_whole(link: Path) -> bool:
     return True
 
 
-def _build(home: Path, link: Path, file: str, base: str, environ: Texts, unpack: Unpack | None, say: Tell) -> None:
+def _build(
+    home: Path, link: Path, file: str, base: str, environ: Texts, unpack: Unpack | None, say: Tell
+) -> None:
     uv, told = _find_uv(base, environ), time.monotonic()
     tool = "uv" if uv else "pip"
-    say(f"building an environment from `{file}` with {tool}, once for all runs with these requirements")
+    say(
+        f"building an environment from `{file}` with {tool}, once for all runs with these "
+        "requirements"
+    )
     source, place = home / "source", home / "env"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     with os.fdopen(os.open(f"{link}.log", flags, 0o600), "w", encoding="utf-8") as log:
@@ -179,13 +226,19 @@ def _build(home: Path, link: Path, file: str, base: str, environ: Texts, unpack:
             unpack(source)
         folder = source if unpack else Path.cwd()
         before, places, _ = _ask(base, environ)
-        create = [uv, "venv", "--python", base, str(place)] if uv else [base, "-m", "venv", str(place)]
+        create = (
+            [uv, "venv", "--python", base, str(place)] if uv else [base, "-m", "venv", str(place)]
+        )
         reason = _run(create, folder, environ, show)
         if reason is not None:
             message = f"the environment of `{file}` cannot be made: {reason}"
-            raise SetupError(message, hint=None if uv else f"install uv: `{base} -m pip install uv`")
+            raise SetupError(
+                message, hint=None if uv else f"install uv: `{base} -m pip install uv`"
+            )
         copies = list(_layer(places, place, for_uv=bool(uv)))
-        _install(file, folder, environ, str(place / "bin" / "python"), uv, before, show, on_top=True)
+        _install(
+            file, folder, environ, str(place / "bin" / "python"), uv, before, show, on_top=True
+        )
         for copy in copies:
             shutil.rmtree(copy, ignore_errors=True)
     if unpack and not _leads_to(source, place):
@@ -193,25 +246,38 @@ def _build(home: Path, link: Path, file: str, base: str, environ: Texts, unpack:
 
 
 def _leads_to(source: Path, place: Path) -> bool:
-    """Return whether a package in the environment `place` points into the unpacked code in `source`, as it does after
-    `pip install -e .`."""
-    files = [*place.glob("lib/python*/site-packages/*.pth"), *place.glob("lib/python*/site-packages/__editable__*")]
-    return any(str(source) in file.read_text("utf-8", "replace") for file in files if file.is_file())
+    """Return whether a package in the environment `place` points into the unpacked code in
+    `source`, as it does after `pip install -e .`."""
+    files = [
+        *place.glob("lib/python*/site-packages/*.pth"),
+        *place.glob("lib/python*/site-packages/__editable__*"),
+    ]
+    return any(
+        str(source) in file.read_text("utf-8", "replace") for file in files if file.is_file()
+    )
 
 
 def _layer(places: Sequence[str], environment: Path, *, for_uv: bool) -> Iterator[Path]:
-    """Make the packages in `places` importable in the environment. uv looks only into the environment. So it gets a
-    copy of what says that a package is installed; yield these folders, which are to be removed after the
-    installation."""
+    """Make the packages in `places` importable in the environment. uv looks only into the
+    environment. So it gets a copy of what says that a package is installed; yield these folders,
+    which are to be removed after the installation."""
     (packages,) = environment.glob("lib/python*/site-packages")
     lines = [f"import site; site.addsitedir({path!r})\n" for path in places]
     (packages / "cloudtrain_base.pth").write_text("".join(lines), encoding="utf-8")
-    found = [file for path in places for file in Path(path).glob("*.dist-info/METADATA")] if for_uv else []
-    for file in {file.parent.name.partition("-")[0].lower(): file for file in reversed(found)}.values():
+    found = (
+        [file for path in places for file in Path(path).glob("*.dist-info/METADATA")]
+        if for_uv
+        else []
+    )
+    for file in {
+        file.parent.name.partition("-")[0].lower(): file for file in reversed(found)
+    }.values():
         copy = packages / file.parent.name
         copy.mkdir()
         shutil.copyfile(str(file), str(copy / "METADATA"))
-        (copy / "RECORD").write_text(f"{copy.name}/METADATA,,\n{copy.name}/RECORD,,\n", encoding="utf-8")
+        (copy / "RECORD").write_text(
+            f"{copy.name}/METADATA,,\n{copy.name}/RECORD,,\n", encoding="utf-8"
+        )
         yield copy
 
 
@@ -219,69 +285,97 @@ def _layer(places: Sequence[str], environment: Path, *, for_uv: bool) -> Iterato
 
 
 def _install(
-    file: str, folder: Path, environ: Texts, python: str, uv: str | None, before: Texts, show: Tell, *, on_top: bool
+    file: str,
+    folder: Path,
+    environ: Texts,
+    python: str,
+    uv: str | None,
+    before: Texts,
+    show: Tell,
+    *,
+    on_top: bool,
 ) -> None:
     text = (folder / file).read_text("utf-8", "replace")
     argv = [uv or python, *(() if uv else ("-m",)), "pip", "install"]
     argv += ["--python", python] if uv else ["--disable-pip-version-check"]
     argv += ["--compile-bytecode"] if uv and on_top else []
     is_complete = text.startswith(_WRITTEN) and f"\n{_COMPLETE}" in text
-    # An environment on top leaves the interpreter below as it is, so a file that names torch may have another one.
-    is_free = on_top and not is_complete and re.search(r"(?mi)^\s*torch(?![\w.-])", text) is not None
+    # An environment on top leaves the interpreter below as it is, so a file that names torch may
+    # have another one.
+    is_free = (
+        on_top and not is_complete and re.search(r"(?mi)^\s*torch(?![\w.-])", text) is not None
+    )
     with tempfile.TemporaryDirectory() as temporary:
         if is_complete:
             argv += ["--no-deps", *(["--require-hashes"] if " --hash=" in text else [])]
         elif before and not is_free:
             constraints = Path(temporary, "constraints.txt")
-            constraints.write_text("".join(f"{name}=={version}\n" for name, version in before.items()), "utf-8")
+            constraints.write_text(
+                "".join(f"{name}=={version}\n" for name, version in before.items()), "utf-8"
+            )
             argv += ["-c", str(constraints)]
         reason = _run([*argv, "-r", file], folder, environ, show)
     if reason is not None:
         stays = "-c" in argv and "torch" in reason and "torch" in before
-        hint = f"torch {before['torch']} of this machine stays: ask for that version" if stays else None
+        hint = (
+            f"torch {before['torch']} of this machine stays: ask for that version"
+            if stays
+            else None
+        )
         raise SetupError(f"`{file}` cannot be installed: {reason}", hint=hint)
     expected = _EXPECTED.search(text) if is_complete else None
     after = _ask(python, environ)[0].get("torch")
     if not is_free:
         _compare(before.get("torch"), after, expected and (expected[1] or expected[2]))
     if after is not None:
-        own = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", **environ}  # another process may hold the accelerators
+        # another process may hold the accelerators
+        own = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", **environ}
         cause = _answer([python, "-c", "import torch; torch.__version__"], own)[1]
         if cause is not None:
             raise SetupError(f"torch cannot be imported after the installation: {cause}")
 
 
 def _compare(before: str | None, after: str | None, expected: str | None) -> None:
-    """Raise SetupError if the installation has replaced PyTorch, or if it is not the version that the list expects.
-    Local parts such as `+cu130` do not count."""
+    """Raise SetupError if the installation has replaced PyTorch, or if it is not the version that
+    the list expects. Local parts such as `+cu130` do not count."""
     if expected is not None and (after or "").partition("+")[0] == expected.partition("+")[0]:
         return
     if before is not None and after != before:
         hint = "pin the packages that need another torch to versions for this one"
         raise SetupError(f"the installation replaced torch {before} by {after}", hint=hint)
     if expected is not None:
-        message = f"the requirements are for torch {expected}, and this machine has {after or 'none'}"
-        raise SetupError(message, hint="take an image with that version, or lock the version of the image")
+        message = (
+            f"the requirements are for torch {expected}, and this machine has {after or 'none'}"
+        )
+        raise SetupError(
+            message, hint="take an image with that version, or lock the version of the image"
+        )
 
 
 def _ask(python: str, environ: Texts) -> Any:
     """Return what `_ASK` prints for the interpreter."""
     output, cause = _answer([python, "-c", _ASK], environ)
     if cause is not None:
-        raise SetupError(f"`{python}` failed: {cause}", hint="name another interpreter: `--python PATH`")
+        raise SetupError(
+            f"`{python}` failed: {cause}", hint="name another interpreter: `--python PATH`"
+        )
     return json.loads(output)
 
 
 def _credentials(environ: Texts) -> dict[str, str]:
-    """Look up the job's secrets that are settings of an installer, such as the address of an index with a password. The
-    others are not read yet, because that may need a package of the list."""
-    own = {name: place for name, place in references(environ).items() if name.startswith(("PIP_", "UV_"))}
+    """Look up the job's secrets that are settings of an installer, such as the address of an index
+    with a password. The others are not read yet, because that may need a package of the list."""
+    own = {
+        name: place
+        for name, place in references(environ).items()
+        if name.startswith(("PIP_", "UV_"))
+    }
     return resolved({**environ, VARIABLE: json.dumps(own)})
 
 
 def find_uv(path: str | None = None) -> str | None:
-    """Return the program uv: the first in the folders of `path` (default: PATH), or else that of the installed package
-    `uv`. None if there is none."""
+    """Return the program uv: the first in the folders of `path` (default: PATH), or else that of
+    the installed package `uv`. None if there is none."""
     try:
         return shutil.which("uv", path=path) or str(import_module("uv").find_uv_bin())
     except (ImportError, AttributeError, OSError):
@@ -289,17 +383,24 @@ def find_uv(path: str | None = None) -> str | None:
 
 
 def _find_uv(python: str, environ: Texts) -> str | None:
-    """Return the path of uv; None if there is none, or if only pip's settings say where packages come from."""
+    """Return the path of uv; None if there is none, or if only pip's settings say where packages
+    come from."""
     uv = find_uv(os.pathsep.join((environ.get("PATH", ""), str(Path(python).parent))))
     if uv is None or any(name.startswith(_INDEX_OF_UV) for name in environ):
         return uv
-    return None if _INDEX_OF_PIP.search(_answer([python, "-m", "pip", "config", "list"], environ)[0]) else uv
+    return (
+        None
+        if _INDEX_OF_PIP.search(_answer([python, "-m", "pip", "config", "list"], environ)[0])
+        else uv
+    )
 
 
 def _answer(argv: Sequence[str], environ: Texts) -> tuple[str, str | None]:
     """Return what a command prints, and the last line about its failure; None if it succeeds."""
     try:
-        done = subprocess.run(argv, cwd="/", env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True)
+        done = subprocess.run(
+            argv, cwd="/", env=dict(environ), stdin=subprocess.DEVNULL, capture_output=True
+        )
     except OSError as error:
         return "", error.strerror or str(error)
     lines = done.stderr.decode("utf-8", "replace").split("\n")
@@ -335,8 +436,9 @@ def _run(argv: Sequence[str], folder: Path, environ: Texts, show: Tell) -> str |
 
 @contextlib.contextmanager
 def _turn(path: Path, say: Tell) -> Iterator[int]:
-    """Hold an exclusive lock on a file, whose descriptor is the result. The kernel releases it when this process dies.
-    Without locks in the file system the body runs too, because an environment is published in one step."""
+    """Hold an exclusive lock on a file, whose descriptor is the result. The kernel releases it when
+    this process dies. Without locks in the file system the body runs too, because an environment is
+    published in one step."""
     while True:
         descriptor = os.open(str(path), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
@@ -347,7 +449,8 @@ def _turn(path: Path, say: Tell) -> Iterator[int]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             except OSError:
                 say("the file system has no locks, so several processes may install at once")
-            if path.exists() and os.path.samestat(path.stat(), os.fstat(descriptor)):  # it was not removed meanwhile
+            # it was not removed meanwhile
+            if path.exists() and os.path.samestat(path.stat(), os.fstat(descriptor)):
                 yield descriptor
                 return
         finally:
@@ -355,8 +458,9 @@ def _turn(path: Path, say: Tell) -> Iterator[int]:
 
 
 def _stamp(file: Path, places: Sequence[str]) -> str:
-    """Return what an installation leaves in the lock's file: a hash of the requirements file and of those that it
-    includes, and the times at which a package was last added to the interpreter or removed from it."""
+    """Return what an installation leaves in the lock's file: a hash of the requirements file and of
+    those that it includes, and the times at which a package was last added to the interpreter or
+    removed from it."""
     waiting, texts = [file], {}
     while waiting:
         place = waiting.pop()
@@ -364,15 +468,21 @@ def _stamp(file: Path, places: Sequence[str]) -> str:
             texts[place] = place.read_text("utf-8", "replace")
             waiting += [place.parent / name for name in re.findall(_INCLUDES, texts[place])]
     digest = hashlib.sha256("\0".join(texts.values()).encode()).hexdigest()
-    return json.dumps([digest, [folder.stat().st_mtime_ns for folder in map(Path, places) if folder.is_dir()]])
+    return json.dumps(
+        [digest, [folder.stat().st_mtime_ns for folder in map(Path, places) if folder.is_dir()]]
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m cloudtrain.runtime.install", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m cloudtrain.runtime.install", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("file", help="the requirements file, relative to the current folder")
     parser.add_argument("--into", metavar="FOLDER", help="build an environment there instead")
-    parser.add_argument("--base", metavar="PYTHON", default=sys.executable, help="the interpreter below it")
+    parser.add_argument(
+        "--base", metavar="PYTHON", default=sys.executable, help="the interpreter below it"
+    )
     options = parser.parse_args(arguments)
     try:
         if options.into is None:

@@ -1,9 +1,9 @@
 """torch's TCPStore on the loopback interface only, for jobs whose ranks all run on one machine.
 
-A TCPStore has no password and listens on every interface of the machine, so anybody who reaches its port can read and
-write the ranks' messages. This module passes the TCPStore a socket that listens only on loopback. With
-`multi_tenant=True`, the server of this TCPStore also serves every later TCPStore of the same process and port,
-including the one that `init_process_group` creates.
+A TCPStore has no password and listens on every interface of the machine, so anybody who reaches its
+port can read and write the ranks' messages. This module passes the TCPStore a socket that listens
+only on loopback. With `multi_tenant=True`, the server of this TCPStore also serves every later
+TCPStore of the same process and port, including the one that `init_process_group` creates.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _LIBUV_TAKES_SOCKETS = (2, 8)
 
 
 def open_store(port: int = 0) -> Any:
-    """Start the server of a TCPStore that only this machine can reach, and return the store. With port 0 a free port is
-    chosen.
+    """Start the server of a TCPStore that only this machine can reach, and return the store. With
+    port 0 a free port is chosen.
 
     Raises:
         OSError: the port is taken.
@@ -28,11 +28,14 @@ def open_store(port: int = 0) -> Any:
     import socket
 
     import torch
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, but not exported in its type hints
+
+    # public, but not exported in its type hints
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     version = tuple(map(int, torch.__version__.split(".")[:2]))
     listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # an earlier attempt's connections may linger
+    # an earlier attempt's connections may linger
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((ADDRESS, port))
     except OSError:
@@ -49,15 +52,22 @@ def open_store(port: int = 0) -> Any:
 
 
 def hold_master_store(variables: Mapping[str, str] = os.environ) -> Any:
-    """If all ranks are on this machine, open rank 0's store on loopback instead of on every interface.
+    """If all ranks are on this machine, open rank 0's store on loopback instead of on every
+    interface.
 
-    The store's server runs as long as the returned object, or a later store on the same port, exists. Return None where
-    this store is not needed: on other ranks; if the master is another machine; under torchrun, whose agent has the
-    store. Return None also if the port is taken, which torch reports later.
+    The store's server runs as long as the returned object, or a later store on the same port,
+    exists. Return None where this store is not needed: on other ranks; if the master is another
+    machine; under torchrun, whose agent has the store. Return None also if the port is taken, which
+    torch reports later.
     """
     port = variables.get("MASTER_PORT", "")
     agents = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if variables.get("RANK") != "0" or variables.get("MASTER_ADDR") != ADDRESS or not port.isdecimal() or agents:
+    if (
+        variables.get("RANK") != "0"
+        or variables.get("MASTER_ADDR") != ADDRESS
+        or not port.isdecimal()
+        or agents
+    ):
         return None
     try:
         return open_store(int(port))

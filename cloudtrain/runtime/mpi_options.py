@@ -2,8 +2,10 @@
 
 Version 4 accepts two forms that version 5 does not (seen with 4.1.4, 4.1.8 and 5.0.11):
 
-    -bind-to none           a long option with one dash: 5 takes `none` for the program, or refuses the option
-    -x A=1 -x A=2           an option twice: in 4 the last one counts, in 5 the first one, or it is an error
+    -bind-to none           a long option with one dash: 5 takes `none` for the program, or refuses
+                            the option
+    -x A=1 -x A=2           an option twice: in 4 the last one counts, in 5 the first one, or it is
+                            an error
 """
 
 from __future__ import annotations
@@ -20,18 +22,26 @@ _PROCESSES = ("-n", "--n", "-c", "--np")
 
 _VALUES = {
     **dict.fromkeys((*_ONCE, "-x", "-H", "-N"), 1),
-    **dict.fromkeys("--am --host --hostfile --machinefile --npernode --npersocket --output-filename".split(), 1),
+    **dict.fromkeys(
+        "--am --host --hostfile --machinefile --npernode --npersocket --output-filename".split(), 1
+    ),
     **dict.fromkeys("--path --prefix --tune --wdir".split(), 1),
     **dict.fromkeys("-mca --mca -gmca --gmca".split(), 2),
 }
 """How many words follow an option, where that is known. No word follows the other options."""
 
 _FLAGS = (
-    "--bycore --bynode --byslot --display-allocation --display-map --display-topo --merge-stderr-to-stdout --nolocal "
-    "--nooversubscribe --oversubscribe --pernode --quiet --report-bindings --tag-output --timestamp-output --verbose"
+    "--bycore --bynode --byslot --display-allocation --display-map --display-topo "
+    "--merge-stderr-to-stdout --nolocal "
+    "--nooversubscribe --oversubscribe --pernode --quiet --report-bindings --tag-output "
+    "--timestamp-output --verbose"
 ).split()
 
-_LONG = {name[1:]: name for name in (*_VALUES, *_FLAGS) if name.startswith("--") and name[1:] not in _VALUES}
+_LONG = {
+    name[1:]: name
+    for name in (*_VALUES, *_FLAGS)
+    if name.startswith("--") and name[1:] not in _VALUES
+}
 """Long options by their spelling with one dash, except `-mca`, which both versions accept."""
 
 
@@ -46,7 +56,8 @@ def mpirun_options(processes: int, options: str) -> list[str]:
 
 
 def portable(words: Sequence[str]) -> list[str]:
-    """Convert mpirun's options to a form that Open MPI 4 and 5 both accept. Unknown options are kept."""
+    """Convert mpirun's options to a form that Open MPI 4 and 5 both accept. Unknown options are
+    kept."""
     last: dict[str, tuple[str, ...]] = {}
     for number, option in enumerate(_options(words)):
         key = _key(option) or str(number)
@@ -63,8 +74,8 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _key(option: tuple[str, ...]) -> str | None:
-    """Return the option's key, such as `-x A` for `-x A=1`. Of several options with the same key, only the last one
-    counts. The key is None if an option counts every time it is given."""
+    """Return the option's key, such as `-x A` for `-x A=1`. Of several options with the same key,
+    only the last one counts. The key is None if an option counts every time it is given."""
     if option[0] == "-x" and len(option) > 1:
         return f"-x {option[1].partition('=')[0]}"
     return option[0] if option[0] in _ONCE else None

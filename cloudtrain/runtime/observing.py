@@ -1,5 +1,6 @@
-"""Diagnostics for failures and slow steps on GPUs: NCCL's flight recorder, a snapshot of GPU memory when it runs out,
-and a trace of some steps. All files go into one folder of the run, which the target keeps."""
+"""Diagnostics for failures and slow steps on GPUs: NCCL's flight recorder, a snapshot of GPU memory
+when it runs out, and a trace of some steps. All files go into one folder of the run, which the
+target keeps."""
 
 from __future__ import annotations
 
@@ -20,15 +21,16 @@ RECORDER_NAMES = (
     ((2, 8), "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"),
     ((0, 0), "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
 )
-"""For each torch version from which it applies: the variables for the size of NCCL's flight recorder and for its file,
-to which torch appends the rank. https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html"""
+"""For each torch version from which it applies: the variables for the size of NCCL's flight
+recorder and for its file, to which torch appends the rank.
+https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html"""
 
 ENTRIES = "2000"
 
 
 def diagnostics_dir() -> Path:
-    """Return the folder for diagnostics: `diagnostics` in the run's folder on this machine; on a cloud, a folder that
-    the target keeps."""
+    """Return the folder for diagnostics: `diagnostics` in the run's folder on this machine; on a
+    cloud, a folder that the target keeps."""
     run = run_dir()
     folder = output_dir(FOLDER) if run is None else run / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -36,8 +38,8 @@ def diagnostics_dir() -> Path:
 
 
 def record_flights() -> None:
-    """Switch on NCCL's flight recorder, unless its environment variables are already set. Call it before creating the
-    process group."""
+    """Switch on NCCL's flight recorder, unless its environment variables are already set. Call it
+    before creating the process group."""
     import torch
 
     version = tuple(map(int, torch.__version__.split(".")[:2]))
@@ -77,8 +79,8 @@ _PLAN = re.compile(r"(\d+)(?:-(\d+))?(?:@(\d+(?:,\d+)*|all))?")
 
 
 class StepProfile:
-    """Records a trace of some steps on some ranks. `10-12@0,4` means steps 10 to 12 on ranks 0 and 4; without `@`, only
-    rank 0 records.
+    """Records a trace of some steps on some ranks. `10-12@0,4` means steps 10 to 12 on ranks 0 and
+    4; without `@`, only rank 0 records.
 
     profile = runtime.StepProfile(config.profile)
     for step in ...:
@@ -86,8 +88,8 @@ class StepProfile:
         ...
     profile.end()
 
-    Without an argument, `CLOUDTRAIN_PROFILE` chooses the steps. If that is not set either, nothing is recorded. Each
-    recorded rank writes one file, a Chrome trace.
+    Without an argument, `CLOUDTRAIN_PROFILE` chooses the steps. If that is not set either, nothing
+    is recorded. Each recorded rank writes one file, a Chrome trace.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -95,7 +97,8 @@ class StepProfile:
         match = _PLAN.fullmatch(text) if text else None
         if text and match is None:
             raise SetupError(
-                f"`{text}` is not a profile", hint="write steps and ranks, as in `10-12@0,4` or `10-12@all`"
+                f"`{text}` is not a profile",
+                hint="write steps and ranks, as in `10-12@0,4` or `10-12@all`",
             )
         self.first = int(match[1]) if match else -1
         self.last = int(match[2] or match[1]) if match else -1
@@ -107,14 +110,18 @@ class StepProfile:
             raise SetupError(f"`{text}` ends before it begins", hint="write the smaller step first")
 
     def begin(self, step: int) -> None:
-        """Mark the beginning of `step`. Call it before every step, including steps that are not recorded."""
+        """Mark the beginning of `step`. Call it before every step, including steps that are not
+        recorded."""
         if not self.is_on:
             return
         if self._profiler is None and self.first <= step <= self.last:
             import torch
             from torch.profiler import ProfilerActivity, profile
 
-            kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+            kinds = [
+                ProfilerActivity.CPU,
+                *([ProfilerActivity.CUDA] if torch.cuda.is_available() else []),
+            ]
             self._profiler = profile(activities=kinds, record_shapes=False, with_stack=False)
             self._profiler.start()
         elif self._profiler is not None and step > self.last:
@@ -126,6 +133,9 @@ class StepProfile:
             return
         profiler, self._profiler, self.is_on = self._profiler, None, False
         profiler.stop()
-        path = diagnostics_dir() / f"trace_steps_{self.first}-{self.last}_rank_{detect_environment().rank}.json"
+        path = (
+            diagnostics_dir()
+            / f"trace_steps_{self.first}-{self.last}_rank_{detect_environment().rank}.json"
+        )
         profiler.export_chrome_trace(str(path))
         notice(f"a trace of steps {self.first} to {self.last} is in `{path}`", every_rank=True)

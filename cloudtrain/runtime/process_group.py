@@ -1,5 +1,5 @@
-"""Set up torch.distributed in the same way on every target: detect the environment, choose the backend, and find the
-store through which the ranks meet."""
+"""Set up torch.distributed in the same way on every target: detect the environment, choose the
+backend, and find the store through which the ranks meet."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     import torch
 
-# Choose the backend of the collectives: smddp, nccl, gloo or mpi. `auto` chooses the fastest one that works in this
-# process.
+# Choose the backend of the collectives: smddp, nccl, gloo or mpi. `auto` chooses the fastest one
+# that works in this process.
 
 AUTO = "auto"
 
@@ -34,13 +34,17 @@ NCCL = "cpu:gloo,cuda:nccl"
 """nccl for GPU tensors, and gloo for the small CPU tensors beside them."""
 
 SMDDP_MODULE = "smdistributed.dataparallel.torch.torch_smddp"
-"""The module that registers the backend `smddp` when it is imported. Only SageMaker's images have it."""
+"""The module that registers the backend `smddp` when it is imported. Only SageMaker's images have
+it."""
 
 
-def choose_backend(backend: str, *, gpus: int, folded: bool, alone: bool, sends: bool = False) -> str:
-    """Return the backend string for torch.distributed. `backend` is `auto` or the required backend; `gpus` are those
-    that this process sees; `folded`: two processes share a GPU; `alone`: the job has one process; `sends`: the script
-    sends tensors from process to process, which smddp does not support."""
+def choose_backend(
+    backend: str, *, gpus: int, folded: bool, alone: bool, sends: bool = False
+) -> str:
+    """Return the backend string for torch.distributed. `backend` is `auto` or the required backend;
+    `gpus` are those that this process sees; `folded`: two processes share a GPU; `alone`: the job
+    has one process; `sends`: the script sends tensors from process to process, which smddp does not
+    support."""
     if backend != AUTO:
         problem = _problem(backend, gpus=gpus, folded=folded)
         if problem:
@@ -55,8 +59,8 @@ def choose_backend(backend: str, *, gpus: int, folded: bool, alone: bool, sends:
 
 
 def _problem(backend: str, *, gpus: int, folded: bool) -> str | None:
-    """Return the reason why `backend` cannot run in this process, which sees `gpus` GPUs; None if it can. `folded`
-    means that two processes share a GPU."""
+    """Return the reason why `backend` cannot run in this process, which sees `gpus` GPUs; None if
+    it can. `folded` means that two processes share a GPU."""
     import torch.distributed as dist
 
     if "nccl" in backend or backend == "smddp":
@@ -74,15 +78,23 @@ def _problem(backend: str, *, gpus: int, folded: bool) -> str | None:
     backends = {"gloo", "nccl", "mpi", "smddp", "ucc", "fake"}
     parts = {part.rpartition(":")[2] for part in backend.split(",")}
     unknown = sorted(parts - backends)
-    return f"`{unknown[0]}` is not a backend; there are `auto`, `smddp`, `nccl`, `gloo` and `mpi`" if unknown else None
+    return (
+        f"`{unknown[0]}` is not a backend; there are `auto`, `smddp`, `nccl`, `gloo` and `mpi`"
+        if unknown
+        else None
+    )
 
 
 def _smddp_problem() -> str | None:
     try:
         import_module(SMDDP_MODULE)
     except ModuleNotFoundError:
-        return "`smdistributed.dataparallel` is not installed; only SageMaker's images for PyTorch up to 2.5 have it"
-    except (ImportError, OSError, RuntimeError) as error:  # installed, but not for this instance type or driver
+        return (
+            "`smdistributed.dataparallel` is not installed; only SageMaker's images for "
+            "PyTorch up to 2.5 have it"
+        )
+    # installed, but not for this instance type or driver
+    except (ImportError, OSError, RuntimeError) as error:
         notice(f"smddp is installed but does not load: {error}")
         return f"its library does not load: {error}"
     return None
@@ -118,30 +130,40 @@ class ProcessGroup:
 
 
 def init_process_group(
-    backend: str = AUTO, *, timeout: float | None = None, patience: float | None = None, sends: bool = False
+    backend: str = AUTO,
+    *,
+    timeout: float | None = None,
+    patience: float | None = None,
+    sends: bool = False,
 ) -> ProcessGroup:
-    """Join the process group of this job. A single process gets a group of one, so a script needs no special case.
+    """Join the process group of this job. A single process gets a group of one, so a script needs
+    no special case.
 
-    `auto` chooses smddp if its library is installed, nccl if every process has a GPU of its own (with gloo for CPU
-    tensors), else gloo. The process's GPU, if any, becomes torch's current device.
+    `auto` chooses smddp if its library is installed, nccl if every process has a GPU of its own
+    (with gloo for CPU tensors), else gloo. The process's GPU, if any, becomes torch's current
+    device.
 
     Args:
         backend: `auto`, or the required backend.
-        timeout: seconds after which an incomplete collective fails; default: `CLOUDTRAIN_TIMEOUT`, else 1800.
-        patience: seconds to wait for all processes; default: `CLOUDTRAIN_PATIENCE`, else 300. The error names the
-            missing processes, while a collective would only time out.
-        sends: whether the script sends tensors from process to process, as pipelines do. smddp does not support that,
-            so `auto` takes nccl.
+        timeout: seconds after which an incomplete collective fails; default: `CLOUDTRAIN_TIMEOUT`,
+            else 1800.
+        patience: seconds to wait for all processes; default: `CLOUDTRAIN_PATIENCE`, else 300. The
+            error names the missing processes, while a collective would only time out.
+        sends: whether the script sends tensors from process to process, as pipelines do. smddp does
+            not support that, so `auto` takes nccl.
 
     Raises:
-        SetupError: the requested backend cannot run here, the address of rank 0 is unknown, or not all processes
+        SetupError: the requested backend cannot run here, the address of rank 0 is unknown, or not
+            all processes
         arrived.
     """
     import torch
 
     environment = detect_environment()
     tell_setup_errors()
-    limit = timedelta(seconds=timeout if timeout is not None else seconds_from("CLOUDTRAIN_TIMEOUT", 1800))
+    limit = timedelta(
+        seconds=timeout if timeout is not None else seconds_from("CLOUDTRAIN_TIMEOUT", 1800)
+    )
     allowed = patience if patience is not None else seconds_from("CLOUDTRAIN_PATIENCE", 300)
     store = _fresh_store(environment, limit, allowed)
     meet(store, environment, allowed)
@@ -149,7 +171,9 @@ def init_process_group(
     folded = gpus > 0 and _gpu_is_shared(environment, store, environment.local_rank % gpus)
     if gpus:
         record_flights()
-    backend = choose_backend(backend, gpus=gpus, folded=folded, alone=environment.world_size == 1, sends=sends)
+    backend = choose_backend(
+        backend, gpus=gpus, folded=folded, alone=environment.world_size == 1, sends=sends
+    )
     device = torch.device("cuda", environment.local_rank % gpus) if gpus else torch.device("cpu")
     if gpus:
         torch.cuda.set_device(device)
@@ -157,15 +181,20 @@ def init_process_group(
     if folded:
         notice("several processes share one GPU, so they cannot be faster than one process")
     _torch_distributed().init_process_group(
-        backend, store=store, rank=environment.rank, world_size=environment.world_size, timeout=limit
+        backend,
+        store=store,
+        rank=environment.rank,
+        world_size=environment.world_size,
+        timeout=limit,
     )
-    tell_setup_errors()  # torch has just put a hook around the one that was there, which marks every line with a rank
+    # torch has just put a hook around the one that was there, which marks every line with a rank
+    tell_setup_errors()
     return ProcessGroup(environment, backend, device)
 
 
 def destroy_process_group() -> None:
-    """Wait for all processes, then destroy the process group. Without a group, do nothing. A process that failed must
-    not call it."""
+    """Wait for all processes, then destroy the process group. Without a group, do nothing. A
+    process that failed must not call it."""
     dist = _active_group()
     if dist is not None:
         _barrier_to_the_end()
@@ -173,8 +202,8 @@ def destroy_process_group() -> None:
 
 
 def any_rank(flag: bool) -> bool:
-    """Return True on every rank if `flag` is true on any rank. Every rank must call it. Without a process group, return
-    `flag`."""
+    """Return True on every rank if `flag` is true on any rank. Every rank must call it. Without a
+    process group, return `flag`."""
     dist = _active_group()
     if dist is None or dist.get_world_size() == 1:
         return flag
@@ -215,11 +244,12 @@ def wait_for_all() -> None:
 def _barrier_to_the_end(rounds: int = 3, patience: float = 1.0) -> None:
     """Run barriers until gloo's threads have released their tensors.
 
-    A gloo thread releases its reference to a tensor some time after the collective has returned, and needs Python's
-    interpreter lock to do so. If the interpreter exits before that, the process aborts with SIGABRT after the training
-    was done: "terminate called without an active exception" (torch 2.13; `bench/leaving.py` counts how often; a single
-    process has gloo's threads, too). The tensor's reference count shows whether a thread still refers to it. There are
-    several `rounds`, because threads of earlier collectives may be late, too, and at last all threads must sleep.
+    A gloo thread releases its reference to a tensor some time after the collective has returned,
+    and needs Python's interpreter lock to do so. If the interpreter exits before that, the process
+    aborts with SIGABRT after the training was done: "terminate called without an active exception"
+    (torch 2.13; `bench/leaving.py` counts how often; a single process has gloo's threads, too). The
+    tensor's reference count shows whether a thread still refers to it. There are several `rounds`,
+    because threads of earlier collectives may be late, too, and at last all threads must sleep.
     """
     import torch
 
@@ -238,7 +268,8 @@ def _barrier_to_the_end(rounds: int = 3, patience: float = 1.0) -> None:
 
 
 def _gloo_runs() -> bool:
-    """Return whether one of gloo's threads in this process runs, or waits for a processor. Only Linux shows it."""
+    """Return whether one of gloo's threads in this process runs, or waits for a processor. Only
+    Linux shows it."""
     for path in Path("/proc/self/task").glob("*/stat"):
         with suppress(OSError):  # the thread has just ended
             if f"({_GLOO_THREAD}) R " in path.read_text(errors="replace"):
@@ -254,9 +285,9 @@ _beside: dict[int, Any] = {}
 
 
 def control_group() -> Any:
-    """Return the group for small CPU tensors: None for the process group itself, or an additional gloo group if the
-    process group handles only GPU tensors. CPU tensors are used because a collective on the GPU would wait for all work
-    in its queue."""
+    """Return the group for small CPU tensors: None for the process group itself, or an additional
+    gloo group if the process group handles only GPU tensors. CPU tensors are used because a
+    collective on the GPU would wait for all work in its queue."""
     dist = _torch_distributed()
     if str(dist.get_backend()) not in ("nccl", "cuda:nccl", "smddp"):
         return None
@@ -268,15 +299,16 @@ def control_group() -> Any:
 
 @dataclass(frozen=True)
 class InstanceProcesses:
-    """A group of this instance's processes for exchanging bytes in host memory. The methods identify a process by its
-    index in `ranks`."""
+    """A group of this instance's processes for exchanging bytes in host memory. The methods
+    identify a process by its index in `ranks`."""
 
     ranks: tuple[int, ...]
     local_rank: int
     group: Any
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all processes, in the order of `ranks`. Every process of the instance must call it."""
+        """Return the values of all processes, in the order of `ranks`. Every process of the
+        instance must call it."""
         if len(self.ranks) == 1:
             return [value]
         values: list[Any] = [None] * len(self.ranks)
@@ -287,7 +319,10 @@ class InstanceProcesses:
         """Send `data` to each process in `users`. These processes must call `receive`."""
         if users:
             tensor = _as_tensor(data)
-            sending = [_torch_distributed().isend(tensor, self.ranks[user], group=self.group) for user in users]
+            sending = [
+                _torch_distributed().isend(tensor, self.ranks[user], group=self.group)
+                for user in users
+            ]
             for work in sending:
                 work.wait()
 
@@ -303,8 +338,8 @@ def _as_tensor(data: bytearray) -> Any:
 
 
 _instance: dict[int, InstanceProcesses] = {}
-"""Caches the instance group by the id of the process group. A second group would meet in the store under the keys of
-the first."""
+"""Caches the instance group by the id of the process group. A second group would meet in the store
+under the keys of the first."""
 
 
 def instance_group() -> InstanceProcesses:
@@ -324,16 +359,16 @@ def instance_group() -> InstanceProcesses:
 
 
 def _torch_distributed() -> Any:
-    """Return the module torch.distributed, typed as Any because its type hints lack public names such as
-    `rendezvous`."""
+    """Return the module torch.distributed, typed as Any because its type hints lack public names
+    such as `rendezvous`."""
     import torch.distributed
 
     return torch.distributed
 
 
 def _active_group() -> Any:
-    """Return the module torch.distributed if a process group exists, else None. torch is not imported for this, because
-    a script that has not imported torch has no process group."""
+    """Return the module torch.distributed if a process group exists, else None. torch is not
+    imported for this, because a script that has not imported torch has no process group."""
     if "torch" not in sys.modules:
         return None
     dist = _torch_distributed()
@@ -343,18 +378,23 @@ def _active_group() -> Any:
 def _fresh_store(environment: Environment, timeout: timedelta, patience: float) -> Any:
     """Return the store through which ranks meet, without keys of an earlier attempt.
 
-    torchrun restarts ranks into the store of the first attempt (pytorch issue 135712), where gloo would read the
-    addresses of dead processes. On one node, the keys get the restart count as prefix. On several nodes, this count
-    differs between agents; there `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` makes torchrun use a new store.
+    torchrun restarts ranks into the store of the first attempt (pytorch issue 135712), where gloo
+    would read the addresses of dead processes. On one node, the keys get the restart count as
+    prefix. On several nodes, this count differs between agents; there
+    `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` makes torchrun use a new store.
     """
     dist = _torch_distributed()
     if environment.world_size == 1:
         return dist.HashStore()
     if environment.master_addr is None:
         raise SetupError(
-            f"the address of rank 0 is unknown, and the job has {environment.world_size} processes on "
+            f"the address of rank 0 is unknown, and the job has {environment.world_size} "
+            "processes on "
             f"{environment.node_count} instances",
-            hint="set `MASTER_ADDR` to the first host and `MASTER_PORT` to a free port there, on every process",
+            hint=(
+                "set `MASTER_ADDR` to the first host and `MASTER_PORT` to a free port there, "
+                "on every process"
+            ),
         )
     os.environ.setdefault("MASTER_ADDR", environment.master_addr)
     os.environ.setdefault("MASTER_PORT", str(environment.master_port))
@@ -369,8 +409,8 @@ def _fresh_store(environment: Environment, timeout: timedelta, patience: float) 
 
 
 def _gpu_is_shared(environment: Environment, store: Any, index: int) -> bool:
-    """Return True on every rank if any two ranks of the job use the same GPU, which NCCL refuses. `index` is the number
-    of this rank's GPU. The ranks exchange the result through `store`."""
+    """Return True on every rank if any two ranks of the job use the same GPU, which NCCL refuses.
+    `index` is the number of this rank's GPU. The ranks exchange the result through `store`."""
     import torch
 
     if environment.world_size == 1:
@@ -387,8 +427,8 @@ def _gpu_is_shared(environment: Environment, store: Any, index: int) -> bool:
 
 # Wait for all processes of a job before the first collective, and name those that are missing.
 #
-# If a process never starts, a collective times out after minutes without naming that process. Here every process first
-# registers in the store, so the others can name the missing processes.
+# If a process never starts, a collective times out after minutes without naming that process. Here
+# every process first registers in the store, so the others can name the missing processes.
 
 _MOST_NAMED = 16
 
@@ -406,31 +446,50 @@ def seconds_from(variable: str, default: float) -> float:
 
 
 def find_store(environment: Environment, patience: float) -> Any:
-    """Return the store at `MASTER_ADDR` and `MASTER_PORT`. The store's server is torchrun's agent, or without torchrun,
-    rank 0."""
+    """Return the store at `MASTER_ADDR` and `MASTER_PORT`. The store's server is torchrun's agent,
+    or without torchrun, rank 0."""
     import torch.distributed as dist
 
     limit = timedelta(seconds=patience)
     try:
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-            rendezvous: Any = dist.rendezvous  # type: ignore[attr-defined]  # public, and not in the hints
-            store, _, _ = next(rendezvous("env://", environment.rank, environment.world_size, timeout=limit))
+            # public, and not in the hints
+            rendezvous: Any = dist.rendezvous  # type: ignore[attr-defined]
+            store, _, _ = next(
+                rendezvous("env://", environment.rank, environment.world_size, timeout=limit)
+            )
             return store
         make: Any = dist.TCPStore  # type: ignore[attr-defined]
         place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         is_main = environment.rank == 0
-        return make(*place, environment.world_size, is_main, limit, wait_for_workers=False, multi_tenant=True)
-    except (RuntimeError, ValueError) as error:  # torch's DistStoreError and its kin are RuntimeErrors
+        return make(
+            *place,
+            environment.world_size,
+            is_main,
+            limit,
+            wait_for_workers=False,
+            multi_tenant=True,
+        )
+    # torch's DistStoreError and its kin are RuntimeErrors
+    except (RuntimeError, ValueError) as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         words = str(error).strip().splitlines()
         raise SetupError(
-            f"rank {environment.rank} cannot reach rank 0 at `{address}` within {patience:g} s: {''.join(words[:1])}",
-            hint="read the log of rank 0; check its address, and that its port is open between the instances",
+            (
+                f"rank {environment.rank} cannot reach rank 0 at `{address}` within "
+                f"{patience:g} s: "
+                f"{''.join(words[:1])}"
+            ),
+            hint=(
+                "read the log of rank 0; check its address, and that its port is open between "
+                "the instances"
+            ),
         ) from None
 
 
 def meet(store: Any, environment: Environment, patience: float) -> None:
-    """Wait until all processes of the job have registered in the store, for at most `patience` seconds."""
+    """Wait until all processes of the job have registered in the store, for at most `patience`
+    seconds."""
     if environment.world_size == 1:
         return
     store.set(_key(environment.rank), socket.gethostname())
@@ -448,9 +507,14 @@ def _raise_missing(store: Any, environment: Environment, patience: float) -> Non
         return
     came = [rank for rank in range(environment.world_size) if rank not in missing]
     hosts = sorted({store.get(_key(rank)).decode() for rank in came[:64]})
-    word = f"ranks {_list_ranks(missing)} did not arrive" if len(missing) > 1 else f"rank {missing[0]} did not arrive"
+    word = (
+        f"ranks {_list_ranks(missing)} did not arrive"
+        if len(missing) > 1
+        else f"rank {missing[0]} did not arrive"
+    )
     raise SetupError(
-        f"{word} within {patience:g} s; {len(came)} of {environment.world_size} processes have arrived, on "
+        f"{word} within {patience:g} s; {len(came)} of {environment.world_size} processes have "
+        "arrived, on "
         f"{', '.join(hosts[:8])}",
         hint="read the logs of the missing ranks, which may have failed while starting; "
         "to wait longer, set `CLOUDTRAIN_PATIENCE` to a number of seconds",

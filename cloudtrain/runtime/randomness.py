@@ -1,12 +1,12 @@
-"""Save and restore the states of all random number generators in a checkpoint. Without these states, a resumed run
-draws other random numbers, for example for dropout.
+"""Save and restore the states of all random number generators in a checkpoint. Without these
+states, a resumed run draws other random numbers, for example for dropout.
 
     checkpoints.save({"model": ..., "random": runtime.random_states()}, step)
     ...
     runtime.restore_random_states(state.get("random"))
 
-The states of all processes form one JSON text. Loading this text runs no code, and a sharded checkpoint can store it as
-one value.
+The states of all processes form one JSON text. Loading this text runs no code, and a sharded
+checkpoint can store it as one value.
 """
 
 from __future__ import annotations
@@ -23,28 +23,36 @@ from .process_group import from_every
 
 
 def random_states(gather: Callable[[Any], list[Any]] = from_every) -> str:
-    """Return the random states of every rank: Python's, numpy's if numpy is imported, and torch's for the CPU and for
-    the rank's GPU. Every rank must call it; all get the same text. `gather` returns the values of all ranks, in rank
-    order; default: `from_every`, which uses the process group."""
+    """Return the random states of every rank: Python's, numpy's if numpy is imported, and torch's
+    for the CPU and for the rank's GPU. Every rank must call it; all get the same text. `gather`
+    returns the values of all ranks, in rank order; default: `from_every`, which uses the process
+    group."""
     return json.dumps(gather(_mine()))
 
 
 def restore_random_states(text: str | None) -> None:
-    """Restore the random states of this rank from `text`, which `random_states` returned. If more processes resume than
-    had saved, the additional processes keep their own random states and print a notice.
+    """Restore the random states of this rank from `text`, which `random_states` returned. If more
+    processes resume than had saved, the additional processes keep their own random states and print
+    a notice.
 
     Raises:
-        SetupError: `text` is None, as for a checkpoint that an earlier version of the script saved without random
-            states.
+        SetupError: `text` is None, as for a checkpoint that an earlier version of the script saved
+            without random states.
     """
     if text is None:
         raise SetupError(
             "the checkpoint was saved by an earlier version of this script, without random states",
-            hint="remove the checkpoints to start from the beginning, or resume with the earlier version",
+            hint=(
+                "remove the checkpoints to start from the beginning, or resume with the "
+                "earlier version"
+            ),
         )
     rank, states = detect_environment().rank, json.loads(text)
     if rank >= len(states):
-        notice(f"the checkpoint has random states of {len(states)} processes: this one keeps its own", every_rank=True)
+        notice(
+            f"the checkpoint has random states of {len(states)} processes: this one keeps its own",
+            every_rank=True,
+        )
         return
     state = states[rank]
     version, words, gauss = state["python"]
@@ -58,7 +66,9 @@ def restore_random_states(text: str | None) -> None:
 
         torch.set_rng_state(torch.tensor(list(bytes.fromhex(state["torch"])), dtype=torch.uint8))
         if "cuda" in state and torch.cuda.is_available():
-            torch.cuda.set_rng_state(torch.tensor(list(bytes.fromhex(state["cuda"])), dtype=torch.uint8))
+            torch.cuda.set_rng_state(
+                torch.tensor(list(bytes.fromhex(state["cuda"])), dtype=torch.uint8)
+            )
 
 
 def _mine() -> dict[str, Any]:
@@ -66,7 +76,13 @@ def _mine() -> dict[str, Any]:
     state: dict[str, Any] = {"python": [version, list(words), gauss]}
     if "numpy.random" in sys.modules:
         name, keys, position, has_gauss, cached = sys.modules["numpy.random"].get_state()
-        state["numpy"] = [str(name), [int(key) for key in keys], int(position), int(has_gauss), float(cached)]
+        state["numpy"] = [
+            str(name),
+            [int(key) for key in keys],
+            int(position),
+            int(has_gauss),
+            float(cached),
+        ]
     if "torch" in sys.modules:
         import torch
 

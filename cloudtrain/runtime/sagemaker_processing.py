@@ -1,13 +1,14 @@
-"""Starts the script of a processing job inside a SageMaker container, on every instance. The module's arguments have
-one of two forms:
+"""Starts the script of a processing job inside a SageMaker container, on every instance. The
+module's arguments have one of two forms:
 
     [--requirements FILE] SCRIPT ARGUMENTS...
     [--requirements FILE] --command LINE
 
-SageMaker mounts the bundle as the input `code`. The script finds its data through `cloudtrain.runtime`.
-`CLOUDTRAIN_INSTANCE` and `CLOUDTRAIN_INSTANCE_COUNT` hold the instance's number and the number of instances. The reason
-of a failure goes to `/opt/ml/output/message`: the first 1,024 bytes of that file become the job's ExitMessage, and a
-file that is not UTF-8 fails the job.
+SageMaker mounts the bundle as the input `code`. The script finds its data through
+`cloudtrain.runtime`. `CLOUDTRAIN_INSTANCE` and `CLOUDTRAIN_INSTANCE_COUNT` hold the instance's
+number and the number of instances. The reason of a failure goes to `/opt/ml/output/message`: the
+first 1,024 bytes of that file become the job's ExitMessage, and a file that is not UTF-8 fails the
+job.
 """
 
 from __future__ import annotations
@@ -32,27 +33,33 @@ if TYPE_CHECKING:
     from cloudtrain.runtime.sagemaker_launcher.children import Child, Children
 
 CODE_DIR = "processing/input/code"
-"""Folder of the code input, below `/opt/ml`. File-mode inputs are writable, so the archive is unpacked there."""
+"""Folder of the code input, below `/opt/ml`. File-mode inputs are writable, so the archive is
+unpacked there."""
 
 MESSAGE_LIMIT = 1024
 """Bytes of the message that the service keeps."""
 
 _LINE = (
-    "cd {root}/processing/input/code&&P={python}||{{ echo 'no Python in the image'>../../../output/message;exit 127;}};"
-    '"$P" -Wi -m tarfile -e sourcedir.tar.gz .&&exec "$P" -m cloudtrain.runtime.sagemaker_processing "$@"'
+    "cd {root}/processing/input/code&&P={python}||{{ echo 'no Python in the "
+    "image'>../../../output/message;exit 127;}};"
+    '"$P" -Wi -m tarfile -e sourcedir.tar.gz .&&exec "$P" -m '
+    'cloudtrain.runtime.sagemaker_processing "$@"'
 )
 
 
-def container_entrypoint(words: Sequence[str], root: str = ROOT, python: str | None = None) -> list[str]:
-    """Return the `ContainerEntrypoint`. It unpacks the bundle and runs this module with the arguments `words`, followed
-    by the `ContainerArguments`. For emulation, `root` and `python` replace the container's paths."""
+def container_entrypoint(
+    words: Sequence[str], root: str = ROOT, python: str | None = None
+) -> list[str]:
+    """Return the `ContainerEntrypoint`. It unpacks the bundle and runs this module with the
+    arguments `words`, followed by the `ContainerArguments`. For emulation, `root` and `python`
+    replace the container's paths."""
     line = _LINE.format(root=quote(root), python=quote(python) if python else FIND_PYTHON)
     return ["/bin/sh", "-c", line, "sh", *words]
 
 
 def main(arguments: Sequence[str], root: Path | None = None) -> int:
-    """Run the script and return the container's exit code: the script's exit code, or 128 plus the number of the signal
-    that killed the script."""
+    """Run the script and return the container's exit code: the script's exit code, or 128 plus the
+    number of the signal that killed the script."""
     from cloudtrain.runtime.sagemaker_launcher.children import Children
     from cloudtrain.runtime.sagemaker_launcher.failure import fitting
 
@@ -69,8 +76,8 @@ def main(arguments: Sequence[str], root: Path | None = None) -> int:
 
 
 def script_argv(words: Sequence[str], python: str = "python3", shell: str = "/bin/sh") -> list[str]:
-    """Return the argv that runs the script. `words` are this module's arguments after its options: a script with its
-    arguments, or `--command LINE`."""
+    """Return the argv that runs the script. `words` are this module's arguments after its options:
+    a script with its arguments, or `--command LINE`."""
     if words[:1] == ["--command"]:
         return [shell, "-c", *words[1:]]
     suffix = Path(words[0]).suffix
@@ -78,7 +85,8 @@ def script_argv(words: Sequence[str], python: str = "python3", shell: str = "/bi
 
 
 def variables_of(config: Mapping[str, Any], resource: Mapping[str, Any]) -> dict[str, str]:
-    """Return the script's environment, from `processingjobconfig.json` and `resourceconfig.json`."""
+    """Return the script's environment, from `processingjobconfig.json` and
+    `resourceconfig.json`."""
     hosts, host = list(resource["hosts"]), resource["current_host"]
     variables = {
         "CLOUDTRAIN_INSTANCE": str(hosts.index(host)),
@@ -93,7 +101,9 @@ def variables_of(config: Mapping[str, Any], resource: Mapping[str, Any]) -> dict
             variables[f"CLOUDTRAIN_INPUT_{item['InputName'].upper()}"] = place["LocalPath"]
     for item in (config.get("ProcessingOutputConfig") or {}).get("Outputs") or ():
         if (item.get("S3Output") or {}).get("LocalPath"):
-            variables[f"CLOUDTRAIN_OUTPUT_{item['OutputName'].upper()}"] = item["S3Output"]["LocalPath"]
+            variables[f"CLOUDTRAIN_OUTPUT_{item['OutputName'].upper()}"] = item["S3Output"][
+                "LocalPath"
+            ]
     return variables
 
 
@@ -103,7 +113,8 @@ def _run(words: list[str], root: Path, children: Children) -> int:
 
     code = root / CODE_DIR
     own = variables_of(
-        read_config(root / "config/processingjobconfig.json"), read_config(root / "config/resourceconfig.json")
+        read_config(root / "config/processingjobconfig.json"),
+        read_config(root / "config/resourceconfig.json"),
     )
     path = os.pathsep.join(filter(None, (str(code), os.environ.get("PYTHONPATH"))))
     environment = {"PYTHONUNBUFFERED": "1", **os.environ, **own, "PYTHONPATH": path}
@@ -116,7 +127,9 @@ def _run(words: list[str], root: Path, children: Children) -> int:
     tell("starting " + " ".join(map(quote, argv)))
     is_shell = argv[0] != sys.executable
     children.start(
-        HostProgram("the script", tuple(argv), signal="group" if is_shell else "leader"), environment, str(code)
+        HostProgram("the script", tuple(argv), signal="group" if is_shell else "leader"),
+        environment,
+        str(code),
     )
     exit_code, failed = children.finish(())
     if failed is not None and not children.asked_to_stop:
@@ -133,8 +146,8 @@ def _explain_failure(failed: Child, own: Mapping[str, str]) -> str:
 
 
 def _write_message(root: Path, text: str) -> None:
-    """Write the message, shortened to the service's limit. It ends in a line break, because the service joins the
-    messages of several instances."""
+    """Write the message, shortened to the service's limit. It ends in a line break, because the
+    service joins the messages of several instances."""
     from cloudtrain.runtime.sagemaker_launcher.failure import write_once
 
     whole = text.encode("utf-8", "replace")[: MESSAGE_LIMIT - 1].decode("utf-8", "ignore") + "\n"

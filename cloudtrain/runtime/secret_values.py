@@ -1,6 +1,8 @@
-"""Look up the values of the job's secrets. This happens inside the job, and the values are stored nowhere else.
+"""Look up the values of the job's secrets. This happens inside the job, and the values are stored
+nowhere else.
 
-A request contains only a reference to each secret, in `CLOUDTRAIN_SECRETS`: `{"HF_TOKEN": "secretsmanager:prod/hf"}`.
+A request contains only a reference to each secret, in `CLOUDTRAIN_SECRETS`: `{"HF_TOKEN":
+"secretsmanager:prod/hf"}`.
 
     env:NAME                    another variable of the job's environment
     file:PATH                   a file that only its owner may read
@@ -9,8 +11,8 @@ A request contains only a reference to each secret, in `CLOUDTRAIN_SECRETS`: `{"
     keyvault:VAULT/NAME         Azure Key Vault, with the job's managed identity
     keyvault:NAME               the workspace's own vault; needs azureml-core in the environment
 
-cloudtrain's launchers call `resolved` before the script starts. `python -m cloudtrain.runtime.secret_values` prints the
-values as shell commands for `eval`.
+cloudtrain's launchers call `resolved` before the script starts. `python -m
+cloudtrain.runtime.secret_values` prints the values as shell commands for `eval`.
 """
 
 from __future__ import annotations
@@ -36,15 +38,16 @@ _IDENTITY = "http://169.254.169.254/metadata/identity/oauth2/token"
 _MASK = "***"
 
 _SHORTEST = 4
-"""Fewest letters of a value that is masked. Masking shorter values would hide too much ordinary text."""
+"""Fewest letters of a value that is masked. Masking shorter values would hide too much ordinary
+text."""
 
 
 def resolved(variables: Mapping[str, str]) -> dict[str, str]:
-    """Look up the job's secrets. Return the variables to set, which override `variables`; an empty dict without
-    secrets.
+    """Look up the job's secrets. Return the variables to set, which override `variables`; an empty
+    dict without secrets.
 
-    The result also contains a new `CLOUDTRAIN_SECRETS`, which refers to these variables (`env:NAME`), so that a second
-    call returns the same values.
+    The result also contains a new `CLOUDTRAIN_SECRETS`, which refers to these variables
+    (`env:NAME`), so that a second call returns the same values.
     """
     values = {name: _value(name, place, variables) for name, place in references(variables).items()}
     if not values:
@@ -53,7 +56,8 @@ def resolved(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def load_secrets() -> None:
-    """Put the job's secrets into `os.environ`, for scripts that cloudtrain's launchers do not start.
+    """Put the job's secrets into `os.environ`, for scripts that cloudtrain's launchers do not
+    start.
 
     Raises:
         SetupError: a secret cannot be read.
@@ -68,9 +72,14 @@ def references(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def forms_of(values: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the texts that `masked` must hide, the longest first: each secret in `values`, which `resolved` returned,
-    and each line of it. Texts of less than 4 characters are left out."""
-    texts = {line for name, value in values.items() if name != VARIABLE for line in (value, *value.splitlines())}
+    """Return the texts that `masked` must hide, the longest first: each secret in `values`, which
+    `resolved` returned, and each line of it. Texts of less than 4 characters are left out."""
+    texts = {
+        line
+        for name, value in values.items()
+        if name != VARIABLE
+        for line in (value, *value.splitlines())
+    }
     return tuple(sorted((text for text in texts if len(text) >= _SHORTEST), key=len, reverse=True))
 
 
@@ -85,11 +94,15 @@ def _value(name: str, place: str, variables: Mapping[str, str]) -> str:
     scheme, _, where = place.partition(":")
     reader = _READERS.get(scheme)
     if reader is None:
-        raise SetupError(f"the secret `{name}` cannot be read: `{scheme}:` is not a known source of secrets")
+        raise SetupError(
+            f"the secret `{name}` cannot be read: `{scheme}:` is not a known source of secrets"
+        )
     try:
         value = reader(where, variables)
     except SetupError as error:
-        raise SetupError(f"the secret `{name}` cannot be read: {error.message}", hint=error.hint) from None
+        raise SetupError(
+            f"the secret `{name}` cannot be read: {error.message}", hint=error.hint
+        ) from None
     if not value:
         raise SetupError(f"the secret `{name}` cannot be read: `{place}` is empty")
     return value
@@ -97,21 +110,29 @@ def _value(name: str, place: str, variables: Mapping[str, str]) -> str:
 
 def _of_variable(name: str, variables: Mapping[str, str]) -> str:
     if name not in variables:
-        raise SetupError(f"the variable `{name}` is not set", hint=f"set it before you submit: `export {name}=...`")
+        raise SetupError(
+            f"the variable `{name}` is not set",
+            hint=f"set it before you submit: `export {name}=...`",
+        )
     return variables[name]
 
 
 def _of_file(path: str, variables: Mapping[str, str]) -> str:  # noqa: ARG001 - as the other readers
-    place = os.path.expanduser(path)  # noqa: PTH111 - as it was written
+    # As it was written.
+    place = os.path.expanduser(path)
     try:
-        with open(place, encoding="utf-8") as file:  # noqa: PTH123
+        with open(place, encoding="utf-8") as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise SetupError(f"`{path}`: {reason}", hint=f"write it into `{path}`, and `chmod 600 {path}`") from None
+        raise SetupError(
+            f"`{path}`: {reason}", hint=f"write it into `{path}`, and `chmod 600 {path}`"
+        ) from None
     if mode & 0o077:
-        raise SetupError(f"other users may read `{path}` (mode {mode:o})", hint=f"`chmod 600 {path}`")
+        raise SetupError(
+            f"other users may read `{path}` (mode {mode:o})", hint=f"`chmod 600 {path}`"
+        )
     return text.rstrip("\r\n")
 
 
@@ -133,7 +154,9 @@ def _of_secrets_manager(where: str, variables: Mapping[str, str]) -> str:
 
 def _of_parameter_store(name: str, variables: Mapping[str, str]) -> str:
     hint = f"allow `ssm:GetParameter` on `{name}`, and `kms:Decrypt` on its key, to the job's role"
-    answer = _ask_aws("ssm", "get_parameter", {"Name": name, "WithDecryption": True}, variables, hint)
+    answer = _ask_aws(
+        "ssm", "get_parameter", {"Name": name, "WithDecryption": True}, variables, hint
+    )
     return str(answer["Parameter"]["Value"])
 
 
@@ -142,7 +165,9 @@ def _ask_aws(
 ) -> Mapping[str, Any]:
     try:
         import boto3  # type: ignore[import-untyped]  # it has no types
-        from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]  # nor has this
+
+        # nor has this
+        from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
     except ImportError:
         install = "add `boto3` to the job's `environment.requirements`, or use an image that has it"
         raise SetupError("boto3 is not installed here", hint=install) from None
@@ -151,10 +176,14 @@ def _ask_aws(
     for variable in ("AWS_REGION", "AWS_DEFAULT_REGION", "SAGEMAKER_REGION"):
         region = region or variables.get(variable)
     try:
-        answer: Mapping[str, Any] = getattr(boto3.client(service, region_name=region), method)(**words)
+        answer: Mapping[str, Any] = getattr(boto3.client(service, region_name=region), method)(
+            **words
+        )
     except ClientError as error:
         fault = error.response.get("Error", {})
-        raise SetupError(f"AWS refused the request: {fault.get('Code')}: {fault.get('Message')}", hint=hint) from None
+        raise SetupError(
+            f"AWS refused the request: {fault.get('Code')}: {fault.get('Message')}", hint=hint
+        ) from None
     except BotoCoreError as error:
         raise SetupError(f"the request to AWS failed: {error}", hint=hint) from None
     return answer
@@ -169,7 +198,9 @@ def _of_key_vault(where: str, variables: Mapping[str, str]) -> str:
     token = _identity_token("https://" + host.split(".", 1)[1], variables)
     headers = {"Authorization": "Bearer " + token}
     hint = f"give the job's managed identity the role `Key Vault Secrets User` on `{vault}`"
-    return str(_get_json(f"{endpoint}/secrets/{name}?api-version=7.4", headers, hint, "the vault")["value"])
+    return str(
+        _get_json(f"{endpoint}/secrets/{name}?api-version=7.4", headers, hint, "the vault")["value"]
+    )
 
 
 def _of_workspace(name: str) -> str:
@@ -177,7 +208,9 @@ def _of_workspace(name: str) -> str:
     try:
         from azureml.core import Run  # type: ignore[import-not-found]  # no extra of ours has it
     except ImportError:
-        raise SetupError("azureml-core, which reads the workspace's vault, is not installed here", hint=hint) from None
+        raise SetupError(
+            "azureml-core, which reads the workspace's vault, is not installed here", hint=hint
+        ) from None
     try:
         return str(Run.get_context().get_secret(name) or "")
     except Exception as error:  # noqa: BLE001 - the package has no base class for its errors
@@ -185,8 +218,8 @@ def _of_workspace(name: str) -> str:
 
 
 def _identity_token(resource: str, variables: Mapping[str, str]) -> str:
-    """Return an access token of the job's managed identity, from Azure ML's endpoint or else from the virtual machine's
-    metadata service."""
+    """Return an access token of the job's managed identity, from Azure ML's endpoint or else from
+    the virtual machine's metadata service."""
     from urllib.parse import urlencode
 
     endpoint, secret = variables.get("MSI_ENDPOINT"), variables.get("MSI_SECRET")
@@ -199,13 +232,17 @@ def _identity_token(resource: str, variables: Mapping[str, str]) -> str:
     else:
         endpoint = _IDENTITY
     hint = 'give the compute a managed identity, or set `identity = "managed"` in [azureml]'
-    answer = _get_json(f"{endpoint}?{urlencode(words)}", headers, hint, "the job's managed identity", proxy=False)
+    answer = _get_json(
+        f"{endpoint}?{urlencode(words)}", headers, hint, "the job's managed identity", proxy=False
+    )
     return str(answer["access_token"])
 
 
-def _get_json(address: str, headers: dict[str, str], hint: str, who: str, proxy: bool = True) -> Mapping[str, Any]:
-    """Return the JSON answer to a GET request. Try it three times if the service is busy or unreachable. `who` names
-    the service in messages."""
+def _get_json(
+    address: str, headers: dict[str, str], hint: str, who: str, proxy: bool = True
+) -> Mapping[str, Any]:
+    """Return the JSON answer to a GET request. Try it three times if the service is busy or
+    unreachable. `who` names the service in messages."""
     from urllib.error import HTTPError
     from urllib.request import ProxyHandler, Request, build_opener
 
@@ -216,7 +253,10 @@ def _get_json(address: str, headers: dict[str, str], hint: str, who: str, proxy:
                 body: Mapping[str, Any] = json.loads(answer.read().decode("utf-8"))
                 return body
         except HTTPError as error:
-            problem, again = f"{who} answers {error.code} {error.reason}", error.code == 429 or error.code >= 500
+            problem, again = (
+                f"{who} answers {error.code} {error.reason}",
+                error.code == 429 or error.code >= 500,
+            )
         except OSError as error:
             problem, again = f"{who} cannot be reached: {getattr(error, 'reason', error)}", True
         except ValueError:

@@ -1,11 +1,14 @@
-"""Sharded checkpoints with torch.distributed.checkpoint. Checksums are computed while files are written; reading the
-files runs no code.
+"""Sharded checkpoints with torch.distributed.checkpoint. Checksums are computed while files are
+written; reading the files runs no code.
 
-    written = write_shards(state, folder)          # every rank; returns its files, with checksums, for the manifest
-    read_shards(state, folder)                     # every rank; into the tensors of `state`, checked as it is read
+    # Every rank. Returns its files, with checksums, for the manifest.
+    written = write_shards(state, folder)
 
-torch writes metadata and plain values as pickles, and a forged pickle can run code when torch reads it. `read_shards`
-accepts only types that `write_shards` writes.
+    # Every rank. Reads into the tensors of `state`, and checks what is read.
+    read_shards(state, folder)
+
+torch writes metadata and plain values as pickles, and a forged pickle can run code when torch reads
+it. `read_shards` accepts only types that `write_shards` writes.
 """
 
 from __future__ import annotations
@@ -30,10 +33,11 @@ METADATA = ".metadata"
 _DCP = "torch.distributed.checkpoint"
 _ALLOWED = frozenset(
     {(f"{_DCP}.metadata", name) for name in (
-        "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta", "TensorProperties",
-        "TensorStorageMetadata", "_MEM_FORMAT_ENCODING",
+        "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta",
+        "TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING",
     )}
-    | {(f"{_DCP}.filesystem", "_StorageInfo"), ("torch", "Size"), ("torch.serialization", "_get_layout")}
+    | {(f"{_DCP}.filesystem", "_StorageInfo")}
+    | {("torch", "Size"), ("torch.serialization", "_get_layout")}
     | {("pathlib", name) for name in ("PosixPath", "Path", "PurePosixPath")}
     | {("pathlib._local", name) for name in ("PosixPath", "Path", "PurePosixPath")}
     | {("collections", "OrderedDict")}
@@ -52,8 +56,8 @@ _SYNCED_AT_ONCE = 128 << 20
 
 
 class CheckedStream:
-    """An output file. While large blocks are written, a second thread computes their checksums and a third syncs the
-    file. No data is copied or read again."""
+    """An output file. While large blocks are written, a second thread computes their checksums and
+    a third syncs the file. No data is copied or read again."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -86,15 +90,17 @@ class CheckedStream:
                 self._file.write(view)
             finally:
                 checking.result()  # from here on the memory is the caller's again
-        if self.size - self._synced > _SYNCED_AT_ONCE and (self._syncing is None or self._syncing.done()):
+        if self.size - self._synced > _SYNCED_AT_ONCE and (
+            self._syncing is None or self._syncing.done()
+        ):
             self._check_sync()
             self._file.flush()
             self._syncing = self._disk.submit(os.fsync, self._file.fileno())
             self._synced = self.size
 
     def _check_sync(self) -> None:
-        """Raise the error of the newest sync. The system reports an error of the disk to one sync only, so a later sync
-        of the same file would succeed."""
+        """Raise the error of the newest sync. The system reports an error of the disk to one sync
+        only, so a later sync of the same file would succeed."""
         if self._syncing is not None:
             self._syncing.result()
 
@@ -113,8 +119,11 @@ class CheckedStream:
         return getattr(self._file, name)
 
 
-def write_shards(state: dict[str, Any], folder: Path, *, group: Any = None) -> dict[str, dict[str, Any]]:
-    """Write this rank's part of `state` into `folder`. Every rank must call it. The ranks communicate through `group`.
+def write_shards(
+    state: dict[str, Any], folder: Path, *, group: Any = None
+) -> dict[str, dict[str, Any]]:
+    """Write this rank's part of `state` into `folder`. Every rank must call it. The ranks
+    communicate through `group`.
 
     Returns a mapping from name to length and checksums for the files that this rank has written.
     """
@@ -159,8 +168,8 @@ def write_shards(state: dict[str, Any], folder: Path, *, group: Any = None) -> d
 
 @contextmanager
 def _without_crc() -> Iterator[None]:
-    """Switch off torch's CRC of written data. torch does not check this CRC when reading; the blocks' checksums replace
-    it."""
+    """Switch off torch's CRC of written data. torch does not check this CRC when reading; the
+    blocks' checksums replace it."""
     from torch import serialization
 
     before = getattr(serialization, "get_crc32_options", bool)()
@@ -178,12 +187,14 @@ def _without_crc() -> Iterator[None]:
 def read_shards(state: dict[str, Any], folder: Path) -> None:
     """Read the tensors of `state` in place, and replace its other values. Every rank must call it.
 
-    Each block that any process of an instance needs is read once on this instance, and its checksum is compared before
-    use.
+    Each block that any process of an instance needs is read once on this instance, and its checksum
+    is compared before use.
 
     Raises:
-        TornError: a block differs from the manifest, on any rank. Some tensors may already have been changed.
-        SetupError: the checkpoint holds data that `write_shards` never writes, so another program must have written or
+        TornError: a block differs from the manifest, on any rank. Some tensors may already have
+            been changed.
+        SetupError: the checkpoint holds data that `write_shards` never writes, so another program
+            must have written or
         changed it.
     """
     import torch
@@ -200,7 +211,8 @@ def read_shards(state: dict[str, Any], folder: Path) -> None:
             return metadata
 
         def read_data(self, plan: Any, planner: Any) -> Any:
-            future = torch.futures.Future()  # type: ignore[var-annotated]  # torch's own hints leave it open
+            # torch's own hints leave it open
+            future = torch.futures.Future()  # type: ignore[var-annotated]
             _read_items(folder, files, metadata, plan, planner)
             future.set_result(None)
             return future
@@ -210,9 +222,12 @@ def read_shards(state: dict[str, Any], folder: Path) -> None:
             try:
                 plain = torch.load(value, weights_only=True)
             except pickle.UnpicklingError:
-                raise _forgery_error(folder, f"`{read_item.dest_index.fqn}` is not plain data") from None
+                raise _forgery_error(
+                    folder, f"`{read_item.dest_index.fqn}` is not plain data"
+                ) from None
             clean = io.BytesIO()
-            torch.save(plain, clean)  # what torch now reads without care is what was just read with care
+            # what torch now reads without care is what was just read with care
+            torch.save(plain, clean)
             clean.seek(0)
             super().load_bytes(read_item, clean)
 
@@ -225,7 +240,10 @@ def read_shards(state: dict[str, Any], folder: Path) -> None:
         if other is not None:
             raise SetupError(
                 f"the checkpoint `{folder}` is of another model: {other}",
-                hint="give the options with which it was saved, or remove the checkpoints to start from the beginning",
+                hint=(
+                    "give the options with which it was saved, or remove the checkpoints to "
+                    "start from the beginning"
+                ),
             ) from None
         for kind in (SetupError, TornError):
             for cause in causes:
@@ -245,7 +263,9 @@ def _files_of(folder: Path) -> dict[str, Any]:
 
 
 def _read_metadata(folder: Path, files: dict[str, Any]) -> Any:
-    blocks = [Block(METADATA, number) for number in range(len(blocks_of(files[METADATA]).checksums))]
+    blocks = [
+        Block(METADATA, number) for number in range(len(blocks_of(files[METADATA]).checksums))
+    ]
     parts = [data for _, data in read_blocks(folder, files, blocks)]
     whole = b"".join(part for part in parts if part is not None)
     if any_rank(None in parts):
@@ -253,9 +273,11 @@ def _read_metadata(folder: Path, files: dict[str, Any]) -> Any:
     return parse_metadata(whole, folder)
 
 
-def _read_items(folder: Path, files: dict[str, Any], metadata: Any, plan: Any, planner: Any) -> None:
-    """Read the data that torch's `plan` requests for this rank, and pass it to `planner`. Each part is passed as soon
-    as its last block has been read."""
+def _read_items(
+    folder: Path, files: dict[str, Any], metadata: Any, plan: Any, planner: Any
+) -> None:
+    """Read the data that torch's `plan` requests for this rank, and pass it to `planner`. Each part
+    is passed as soon as its last block has been read."""
     items: dict[tuple[str, int, int], list[Any]] = {}
     spans: dict[tuple[str, int, int], range] = {}
     failure: Exception | None = None
@@ -293,7 +315,8 @@ def _read_items(folder: Path, files: dict[str, Any], metadata: Any, plan: Any, p
 
 
 def _span_of(folder: Path, files: dict[str, Any], name: str, offset: int, length: int) -> range:
-    """Return the numbers of the blocks that hold the `length` bytes at `offset` of the file `name`."""
+    """Return the numbers of the blocks that hold the `length` bytes at `offset` of the file
+    `name`."""
     if name not in files or not 0 <= offset < offset + length <= files[name]["size"]:
         raise _forgery_error(folder, f"it reads {length} bytes of `{name}` from {offset} on")
     block = blocks_of(files[name]).length
@@ -301,8 +324,8 @@ def _span_of(folder: Path, files: dict[str, Any], name: str, offset: int, length
 
 
 def _fill(planner: Any, items: list[Any], data: memoryview, folder: Path) -> None:
-    """Pass `data`, one stored part of the checkpoint, to torch's planner for all `items` that need it. The part is a
-    value, or a tensor of which each item needs a piece."""
+    """Pass `data`, one stored part of the checkpoint, to torch's planner for all `items` that need
+    it. The part is a value, or a tensor of which each item needs a piece."""
     import torch
     from torch.distributed._shard._utils import narrow_tensor_by_index
     from torch.distributed.checkpoint.planner import LoadItemType
@@ -357,12 +380,15 @@ class _Unpickler(pickle.Unpickler):
 def _forgery_error(folder: Path, what: str) -> SetupError:
     return SetupError(
         f"the checkpoint `{folder}` holds data that this script never saves: {what}",
-        hint="remove this checkpoint: other tools could run code that it holds; the job resumes from an earlier one",
+        hint=(
+            "remove this checkpoint: other tools could run code that it holds; the job resumes "
+            "from an earlier one"
+        ),
     )
 
 
-# Read a checkpoint's bytes once on each instance, check them block by block before use, and pass them to every process
-# of the instance that needs them.
+# Read a checkpoint's bytes once on each instance, check them block by block before use, and pass
+# them to every process of the instance that needs them.
 
 _AHEAD = 4
 """Blocks that are read and checked while an earlier one is used."""
@@ -373,8 +399,8 @@ class TornError(Exception):
 
 
 class Block(NamedTuple):
-    """A block of a file, identified by the file's name and the block's number. Sorting puts the blocks of a file into
-    their order on disk."""
+    """A block of a file, identified by the file's name and the block's number. Sorting puts the
+    blocks of a file into their order on disk."""
 
     name: str
     number: int
@@ -383,11 +409,12 @@ class Block(NamedTuple):
 def read_blocks(
     folder: Path, files: Mapping[str, Mapping[str, Any]], wanted_blocks: Iterable[Block]
 ) -> Iterator[tuple[Block, memoryview | None]]:
-    """Yield each wanted block with its bytes, in sorted order. The bytes are None if their checksum differs from the
-    one in `files`, the manifest's entries.
+    """Yield each wanted block with its bytes, in sorted order. The bytes are None if their checksum
+    differs from the one in `files`, the manifest's entries.
 
-    The processes of an instance divide the reading among themselves. Each of them must call this function and take all
-    blocks that it yields; otherwise, other processes wait for blocks that never come.
+    The processes of an instance divide the reading among themselves. Each of them must call this
+    function and take all blocks that it yields; otherwise, other processes wait for blocks that
+    never come.
     """
     group = instance_group()
     users: dict[Block, list[int]] = defaultdict(list)
@@ -412,8 +439,9 @@ def read_blocks(
 
 
 def _share_out(users: Mapping[Block, list[int]]) -> dict[Block, int]:
-    """Return a map from each block to the process that reads it: of the processes that need the block, the one with the
-    fewest blocks so far. `users` maps each block to the processes that need it."""
+    """Return a map from each block to the process that reads it: of the processes that need the
+    block, the one with the fewest blocks so far. `users` maps each block to the processes that need
+    it."""
     loads: dict[int, int] = defaultdict(int)
     reader_of = {}
     for block in sorted(users, key=lambda block: (len(users[block]), block)):
@@ -429,8 +457,8 @@ def _length_of(files: Mapping[str, Mapping[str, Any]], block: Block) -> int:
 
 
 def _read_block(folder: Path, files: Mapping[str, Mapping[str, Any]], block: Block) -> bytearray:
-    """Return the block's bytes and one more byte: 1 if the block has the right checksum, else 0. The additional byte
-    tells the processes that receive the block whether it is damaged."""
+    """Return the block's bytes and one more byte: 1 if the block has the right checksum, else 0.
+    The additional byte tells the processes that receive the block whether it is damaged."""
     length, kind, checksums = blocks_of(files[block.name])
     data = bytearray(_length_of(files, block) + 1)
     view = memoryview(data)[:-1]

@@ -1,14 +1,14 @@
-"""Divide the files of sharded inputs among the instances of a run, as SageMaker's ShardedByS3Key does. Used on this
-machine and on Azure ML, which does not shard data itself.
+"""Divide the files of sharded inputs among the instances of a run, as SageMaker's ShardedByS3Key
+does. Used on this machine and on Azure ML, which does not shard data itself.
 
-SageMaker documents that each instance gets about 1/n of the objects, but not which ones, so a script must not rely on a
-particular division. Here files are sorted by key and assigned to the instances in turn. Every file goes to exactly one
-instance, and the counts differ by at most one. In its instance's folder, each file becomes a link with the same
-relative path as in the input's folder.
+SageMaker documents that each instance gets about 1/n of the objects, but not which ones, so a
+script must not rely on a particular division. Here files are sorted by key and assigned to the
+instances in turn. Every file goes to exactly one instance, and the counts differ by at most one. In
+its instance's folder, each file becomes a link with the same relative path as in the input's
+folder.
 """
 
 # Paths are strings here: this has to start in no time.
-# ruff: noqa: PTH103, PTH112, PTH114, PTH116, PTH118, PTH119, PTH120, PTH211
 from __future__ import annotations
 
 import os
@@ -16,8 +16,8 @@ from collections.abc import Iterable
 
 
 def link_share(directory: str, source: str, index: int, count: int) -> int:
-    """Create the folder `directory` with links to those files of `source` that instance `index` (of `count`) gets.
-    Return the number of links.
+    """Create the folder `directory` with links to those files of `source` that instance `index` (of
+    `count`) gets. Return the number of links.
 
     Raises:
         OSError: the source cannot be read, or the folder cannot be written.
@@ -36,8 +36,8 @@ def link_share(directory: str, source: str, index: int, count: int) -> int:
 
 
 def deal(keys: Iterable[str], count: int) -> list[list[str]]:
-    """Return one list of keys for each of `count` instances. Every key occurs once. Keys are sorted by their UTF-8
-    bytes, as in S3."""
+    """Return one list of keys for each of `count` instances. Every key occurs once. Keys are sorted
+    by their UTF-8 bytes, as in S3."""
     ordered = sorted(keys, key=os.fsencode)
     return [ordered[instance::count] for instance in range(count)]
 
@@ -60,8 +60,8 @@ def keys_in(folder: str) -> list[str]:
 
 
 def leads_back(parent: str, name: str) -> bool:
-    """Return whether the folder `name` in `parent` is a link to one of its own parent folders. Following such a link
-    would never end."""
+    """Return whether the folder `name` in `parent` is a link to one of its own parent folders.
+    Following such a link would never end."""
     path = os.path.join(parent, name)
     if not os.path.islink(path):
         return False

@@ -1,4 +1,5 @@
-"""Graceful stop: on SIGTERM (a spot interruption or a user's stop) the script can save and exit with code 0.
+"""Graceful stop: on SIGTERM (a spot interruption or a user's stop) the script can save and exit
+with code 0.
 
     runtime.watch_for_stop()
     for step in ...:
@@ -7,8 +8,9 @@
             checkpoints.save(state, step)
             runtime.exit_preempted(step)
 
-The marker file `preempted` tells the launcher that the run was stopped before it finished. The exit code does not show
-this, because torchrun exits with code 1 after SIGTERM even if all its processes exit with code 0.
+The marker file `preempted` tells the launcher that the run was stopped before it finished. The exit
+code does not show this, because torchrun exits with code 1 after SIGTERM even if all its processes
+exit with code 0.
 """
 
 from __future__ import annotations
@@ -29,13 +31,15 @@ from .process_group import any_rank, destroy_process_group
 
 MARKER = "preempted"
 
-_received: list[int] = []  # signal numbers, in order; a list, because a handler may interrupt anything
+# signal numbers, in order; a list, because a handler may interrupt anything
+_received: list[int] = []
 
 
 def watch_for_stop(*signals: signal.Signals) -> None:
     """Make SIGTERM (or `signals`) only set a flag. Call it in the main thread, before training.
 
-    A second signal has no effect, so it cannot interrupt a save. A file `preempted` of an earlier run is removed.
+    A second signal has no effect, so it cannot interrupt a save. A file `preempted` of an earlier
+    run is removed.
     """
     _received.clear()
     for number in signals or (signal.SIGTERM,):
@@ -45,21 +49,21 @@ def watch_for_stop(*signals: signal.Signals) -> None:
 
 
 def should_stop() -> bool:
-    """Return whether any rank has received the stop signal. The answer is the same on all ranks, so every rank must
-    call this function, at the same step."""
+    """Return whether any rank has received the stop signal. The answer is the same on all ranks, so
+    every rank must call this function, at the same step."""
     return any_rank(bool(_received))
 
 
 def leave_stops_to_the_parent(_worker: int = 0) -> None:
-    """Ignore SIGTERM in a helper process, such as a `DataLoader`'s worker. Pass this function as `worker_init_fn`.
-    Launchers also send SIGTERM to the workers, but a worker must not end before its parent has saved a checkpoint. The
-    worker ends when its parent ends."""
+    """Ignore SIGTERM in a helper process, such as a `DataLoader`'s worker. Pass this function as
+    `worker_init_fn`. Launchers also send SIGTERM to the workers, but a worker must not end before
+    its parent has saved a checkpoint. The worker ends when its parent ends."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def exit_preempted(step: SupportsIndex | None = None) -> NoReturn:
-    """Write the marker file `preempted`, wait for all ranks, and exit with code 0. `step` is stored in the
-    file. Save a checkpoint before this call."""
+    """Write the marker file `preempted`, wait for all ranks, and exit with code 0. `step` is stored
+    in the file. Save a checkpoint before this call."""
     step = None if step is None else whole_step(step)
     if detect_environment().is_main:
         name = signal.Signals(_received[0]).name if _received else None
@@ -76,5 +80,6 @@ def _marker() -> Path:
 def _remember(number: int, _frame: FrameType | None) -> None:
     if not _received and sys.stderr is not None:
         # os.write, because the signal may have interrupted a print
-        os.write(2, f"cloudtrain: {signal.Signals(number).name} received; stopping after this step\n".encode())
+        name = signal.Signals(number).name
+        os.write(2, f"cloudtrain: {name} received; stopping after this step\n".encode())
     _received.append(number)

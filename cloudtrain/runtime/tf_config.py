@@ -1,14 +1,16 @@
 """Convert `TF_CONFIG` to the form that tf.distribute accepts. Some launchers write it differently:
 
     written by                              value               result
-    Azure ML                                `"ps": []`          dropped, as it marks a parameter server job
-    SageMaker's toolkit, parameter servers  `"master": [...]`   `chief`, in cluster and task, because
+    Azure ML                                `"ps": []`          dropped, as it marks a parameter
+                                            server job
+    SageMaker's toolkit, parameter servers  `"master": [...]`   `chief`, in cluster and task,
+                                            because
                                                                 tf.distribute does not know `master`
     launchers that write strings            `"index": "1"`      1
 
-Only the `TF_CONFIG` of the script's process is converted. SageMaker's toolkit runs the parameter servers as separate
-processes, whose `TF_CONFIG` still contains `master`. They work with a script that uses `chief` (tested with
-TensorFlow 2.21).
+Only the `TF_CONFIG` of the script's process is converted. SageMaker's toolkit runs the parameter
+servers as separate processes, whose `TF_CONFIG` still contains `master`. They work with a script
+that uses `chief` (tested with TensorFlow 2.21).
 """
 
 from __future__ import annotations
@@ -25,11 +27,12 @@ ROLES = {"master": "chief"}
 
 
 def read_tf_config(variables: Mapping[str, str] | None = None) -> dict[str, Any] | None:
-    """Return `TF_CONFIG` of `variables` in the form that tf.distribute accepts; None if it is not set. `variables` are
-    environment variables; default: those of this process.
+    """Return `TF_CONFIG` of `variables` in the form that tf.distribute accepts; None if it is not
+    set. `variables` are environment variables; default: those of this process.
 
     Raises:
-        SetupError: `TF_CONFIG`, its cluster or its task is not a JSON object, or the task's index is not a number.
+        SetupError: `TF_CONFIG`, its cluster or its task is not a JSON object, or the task's index
+            is not a number.
     """
     text = (os.environ if variables is None else variables).get("TF_CONFIG", "")
     if not text.strip():
@@ -46,8 +49,8 @@ def read_tf_config(variables: Mapping[str, str] | None = None) -> dict[str, Any]
 
 
 def apply_tf_config(variables: MutableMapping[str, str] | None = None) -> None:
-    """Change `TF_CONFIG` in `variables` to the form that tf.distribute accepts. Call it before `import tensorflow`.
-    `variables` are environment variables; default: those of this process."""
+    """Change `TF_CONFIG` in `variables` to the form that tf.distribute accepts. Call it before
+    `import tensorflow`. `variables` are environment variables; default: those of this process."""
     target = os.environ if variables is None else variables
     config = read_tf_config(target)
     if config is not None:

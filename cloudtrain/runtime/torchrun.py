@@ -1,16 +1,19 @@
-"""torchrun for jobs whose instances all run on this machine. It listens only on loopback.
+r"""torchrun for jobs whose instances all run on this machine. It listens only on loopback.
 
-    python -m cloudtrain.runtime.torchrun --rdzv-backend loopback --rdzv-endpoint FILE --rdzv-conf rank=0 ... train.py
+    python -m cloudtrain.runtime.torchrun --rdzv-backend loopback --rdzv-endpoint FILE \
+        --rdzv-conf rank=0 ... train.py
 
 This is torchrun with all its options and one more rendezvous backend, `loopback`:
 
-* The agents meet in the file FILE, so they need no port. Ranks are in the order of the instances (`rank` is the number
+* The agents meet in the file FILE, so they need no port. Ranks are in the order of the instances
+  (`rank` is the number
 of the agent's instance).
-* Each start and each restart of the ranks gets a new store, on loopback, at a free port. Restarted ranks therefore
+* Each start and each restart of the ranks gets a new store, on loopback, at a free port. Restarted
+  ranks therefore
 never see the addresses of dead ranks, which gloo would try to reach (pytorch issue 135712).
 
-With torchrun's default rendezvous and `--master-addr 127.0.0.1`, the store listens on loopback too. Tested with torch
-2.6 to 2.13.
+With torchrun's default rendezvous and `--master-addr 127.0.0.1`, the store listens on loopback too.
+Tested with torch 2.6 to 2.13.
 """
 
 from __future__ import annotations
@@ -25,15 +28,16 @@ from cloudtrain.runtime.loopback import ADDRESS, open_store
 BACKEND = "loopback"
 
 _PATIENCE = 600.0
-"""Seconds between the arrivals of the agents, as with torchrun's own rendezvous: the first import of torch can be
-slow."""
+"""Seconds between the arrivals of the agents, as with torchrun's own rendezvous: the first import
+of torch can be slow."""
 
 _LOOK_EVERY = 0.01
 """Seconds between two looks at the file."""
 
 
 class Rendezvous:
-    """The rendezvous of torchrun's agents, one per instance. Each start and each restart of the ranks is one round.
+    """The rendezvous of torchrun's agents, one per instance. Each start and each restart of the
+    ranks is one round.
 
     The methods are those of torch.distributed.elastic.rendezvous.RendezvousHandler.
     """
@@ -59,14 +63,15 @@ class Rendezvous:
         return str(self._parameters.run_id)
 
     def next_rendezvous(self) -> Any:
-        """Wait for all agents. Return torch's RendezvousInfo with the store that the agents, and then the ranks, use in
-        this round.
+        """Wait for all agents. Return torch's RendezvousInfo with the store that the agents, and
+        then the ranks, use in this round.
 
         Raises:
             RendezvousClosedError: an agent has closed the rendezvous.
             RendezvousTimeoutError: an agent did not arrive in time.
         """
-        from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # as in `loopback`
+        # as in `loopback`
+        from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
         from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
 
         self._round += 1
@@ -80,7 +85,8 @@ class Rendezvous:
             keys.set("complete", "")
         self._wait(keys)
         port = int(keys.get("port"))
-        self._store = store or TCPStore(ADDRESS, port)  # not before all are here: nobody needs the last one any more
+        # not before all are here: nobody needs the last one any more
+        self._store = store or TCPStore(ADDRESS, port)
         agents = PrefixStore("agents", self._store)
         return RendezvousInfo(agents, self._rank, count, RendezvousStoreInfo(ADDRESS, port))
 
@@ -102,7 +108,10 @@ class Rendezvous:
         return True
 
     def _wait(self, keys: Any) -> None:
-        from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousTimeoutError
+        from torch.distributed.elastic.rendezvous import (
+            RendezvousClosedError,
+            RendezvousTimeoutError,
+        )
 
         deadline = time.monotonic() + _PATIENCE
         while not keys.check(["complete"]):
@@ -118,13 +127,19 @@ def _name(number: int) -> str:
 
 
 def _open_usual_store(arguments: Sequence[str]) -> Any:
-    """Open and return the store of torchrun's default rendezvous. Return None if `arguments` select another
-    rendezvous, an address that is not on loopback, or an agent other than the first."""
+    """Open and return the store of torchrun's default rendezvous. Return None if `arguments` select
+    another rendezvous, an address that is not on loopback, or an agent other than the first."""
     from torch.distributed.run import parse_args
 
     options = parse_args(list(arguments))  # type: ignore[no-untyped-call]
-    usual = options.rdzv_backend == "static" and not options.rdzv_endpoint and not options.standalone
-    here = options.master_addr == ADDRESS and options.master_port is not None and options.node_rank == 0
+    usual = (
+        options.rdzv_backend == "static" and not options.rdzv_endpoint and not options.standalone
+    )
+    here = (
+        options.master_addr == ADDRESS
+        and options.master_port is not None
+        and options.node_rank == 0
+    )
     return open_store(options.master_port) if usual and here else None
 
 
@@ -133,7 +148,8 @@ def main(arguments: Sequence[str]) -> None:
     from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
     from torch.distributed.run import main as run
 
-    rendezvous_handler_registry.register(BACKEND, Rendezvous)  # type: ignore[arg-type]  # no subclass: torch comes late
+    # no subclass: torch comes late
+    rendezvous_handler_registry.register(BACKEND, Rendezvous)  # type: ignore[arg-type]
     store = _open_usual_store(arguments)  # noqa: F841 - the store listens as long as it is kept
     run(list(arguments))
 

@@ -1,9 +1,10 @@
 """Find script arguments that torchrun would parse as its own options, and protect them.
 
-torchrun parses its command line with argparse, which examines every argument, including those after the script. An
-argument that could abbreviate several of torchrun's options stops torchrun: `torchrun train.py --log 3` fails with
-"ambiguous option: --log could match --log-dir, --log_dir, --logs-specs, --logs_specs" (torch 2.13 on Python 3.11). A
-`--` before the script prevents this, because it ends the options.
+torchrun parses its command line with argparse, which examines every argument, including those after
+the script. An argument that could abbreviate several of torchrun's options stops torchrun:
+`torchrun train.py --log 3` fails with "ambiguous option: --log could match --log-dir, --log_dir,
+--logs-specs, --logs_specs" (torch 2.13 on Python 3.11). A `--` before the script prevents this,
+because it ends the options.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _OPTIONS = (
-    "duplicate-stderr-filters duplicate-stdout-filters event-log-handler help local-addr local-ranks-filter log-dir "
-    "logs-specs master-addr master-port max-restarts module monitor-interval nnodes no-python node-rank nproc-per-node "
-    "numa-binding rdzv-backend rdzv-conf rdzv-endpoint rdzv-id redirects role run-path shutdown-timeout "
+    "duplicate-stderr-filters duplicate-stdout-filters event-log-handler help local-addr "
+    "local-ranks-filter log-dir "
+    "logs-specs master-addr master-port max-restarts module monitor-interval nnodes no-python "
+    "node-rank nproc-per-node "
+    "numa-binding rdzv-backend rdzv-conf rdzv-endpoint rdzv-id redirects role run-path "
+    "shutdown-timeout "
     "signals-to-handle standalone start-method tee virtual-local-rank"
 ).split()
 """Long options of torch 2.13."""
@@ -23,22 +27,25 @@ _BOTH = _UNDERSCORES.union(_OPTIONS)
 
 
 PLATFORM_ARGUMENTS = ("local_rank", "model_dir", "mp_parameters")
-"""Arguments that launchers add to those of the job: DeepSpeed's `--local_rank`, SageMaker's `--model_dir` (TensorFlow
-images) and `--mp_parameters` (model parallelism), as sagemaker-training 5.1.4 passes them."""
+"""Arguments that launchers add to those of the job: DeepSpeed's `--local_rank`, SageMaker's
+`--model_dir` (TensorFlow images) and `--mp_parameters` (model parallelism), as sagemaker-training
+5.1.4 passes them."""
 
 
 def misread(words: Sequence[str], *, dashes: bool = True) -> list[str]:
-    """Return the script arguments that torchrun would refuse as ambiguous options. Pass `dashes=False` for torch before
-    2.0, whose options have only underscores."""
+    """Return the script arguments that torchrun would refuse as ambiguous options. Pass
+    `dashes=False` for torch before 2.0, whose options have only underscores."""
     options = _BOTH if dashes else _UNDERSCORES
     names = ((word, word[2:].partition("=")[0]) for word in words if word[:2] == "--")
     unknown = ((word, name) for word, name in names if name and name not in options)
-    return [word for word, name in unknown if sum(option.startswith(name) for option in options) > 1]
+    return [
+        word for word, name in unknown if sum(option.startswith(name) for option in options) > 1
+    ]
 
 
 def guard_program(program: Sequence[str]) -> list[str]:
-    """Return the end of torchrun's command line: the script and its arguments, with `--` before them if needed. `-m`
-    is an option of torchrun too, so it stays before `--`."""
+    """Return the end of torchrun's command line: the script and its arguments, with `--` before
+    them if needed. `-m` is an option of torchrun too, so it stays before `--`."""
     start = 1 if program[0] == "-m" else 0
     return [*program[:start], "--", *program[start:]] if misread(program) else list(program)
 

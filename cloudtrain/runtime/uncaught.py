@@ -14,17 +14,23 @@ loaded_paths: list[Path] = []
 
 
 def tell_setup_errors() -> None:
-    """Show uncaught SetupErrors as messages from now on, and that a loaded checkpoint is of another model. Other errors
-    go to the previous `sys.excepthook`. Repeated calls have no effect."""
+    """Show uncaught SetupErrors as messages from now on, and that a loaded checkpoint is of another
+    model. Other errors go to the previous `sys.excepthook`. Repeated calls have no effect."""
     before = sys.excepthook
     if before.__module__ == __name__:
         return
 
-    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        if loaded_paths and str(error).startswith("Error(s) in loading state_dict"):  # torch's words
+    def hook(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        # torch's words
+        if loaded_paths and str(error).startswith("Error(s) in loading state_dict"):
             error = SetupError(
                 f"{error}\n(loaded: the checkpoint `{loaded_paths[-1]}`)",
-                hint="give the options with which it was saved, or remove the checkpoints to start from the beginning",
+                hint=(
+                    "give the options with which it was saved, or remove the checkpoints to "
+                    "start from the beginning"
+                ),
             )
         if not isinstance(error, SetupError):
             before(kind, error, traceback)
@@ -35,8 +41,8 @@ def tell_setup_errors() -> None:
 
 
 def _speaks() -> bool:
-    """Return whether this process reports a SetupError that all processes of its instance find. Only the first process
-    of each instance does."""
+    """Return whether this process reports a SetupError that all processes of its instance find.
+    Only the first process of each instance does."""
     try:
         return detect_environment().local_rank == 0
     except SetupError:  # perhaps the very one that is to be told

@@ -14,16 +14,18 @@ from cloudtrain.errors import SettingsError
 
 
 def expand_home(path: str) -> Path:
-    """Return the path with a leading `~` or `~user` replaced by the home folder. The `~user` of an unknown user is not
-    replaced."""
-    return Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises for that user
+    """Return the path with a leading `~` or `~user` replaced by the home folder. The `~user` of an
+    unknown user is not replaced."""
+    # Path.expanduser raises for that user.
+    return Path(os.path.expanduser(path))
 
 
 def why_missing(path: str) -> str | None:
-    """Return why nothing can be found at a path, as the end of a sentence (`does not exist`); None if the path
-    exists."""
+    """Return why nothing can be found at a path, as the end of a sentence (`does not exist`); None
+    if the path exists."""
     try:
-        os.stat(path)  # noqa: PTH116 - a Path raises for other reasons on each version of Python
+        # A Path raises for other reasons on each version of Python.
+        os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return "does not exist"
     except OSError as error:
@@ -34,52 +36,58 @@ def why_missing(path: str) -> str | None:
 
 
 def links_to(path: str) -> Iterator[str]:
-    """Yield each link that the system follows to reach an absolute path, from the first to the last."""
+    """Yield each link that the system follows to reach an absolute path, from the first to the
+    last."""
     here, rest = os.sep, path.split("/")[::-1]
     for _ in range(10_000):  # two links can lead to each other
         if not rest:
             return
-        item = os.path.normpath(os.path.join(here, rest.pop()))  # noqa: PTH118
-        if os.path.islink(item):  # noqa: PTH114
+        item = os.path.normpath(os.path.join(here, rest.pop()))
+        if os.path.islink(item):
             yield item
-            target = os.readlink(item)  # noqa: PTH115
+            target = os.readlink(item)
             rest += target.split("/")[::-1]
-            here = os.sep if os.path.isabs(target) else here  # noqa: PTH117
+            here = os.sep if os.path.isabs(target) else here
         else:
             here = item
 
 
 def is_root(path: str) -> bool:
-    """Return whether a path leads to the root of this machine's file system, whatever its spelling."""
+    """Return whether a path leads to the root of this machine's file system, whatever its
+    spelling."""
     try:
-        return os.path.samefile(path, os.sep)  # noqa: PTH121 - as `why_missing`
+        # As `why_missing`.
+        return os.path.samefile(path, os.sep)
     except (OSError, ValueError):
         return False
 
 
 # Trust: a settings file counts only if nobody but you or root can have written it.
 #
-# cloudtrain looks for settings in the working directory and all parent folders, and applies them: `python` in
-# `cloudtrain.toml` names the program that a run starts. So a settings file counts only if
+# cloudtrain looks for settings in the working directory and all parent folders, and applies them:
+# `python` in `cloudtrain.toml` names the program that a run starts. So a settings file counts only
+# if
 #
 # * you or root own the file, and nobody else may write to it;
-# * you or root own its folder, and nobody else may write there. A folder with the sticky bit, such as /tmp, may be open
-#   to everybody, because other users cannot replace your files in it;
-# * if the file is a link, the same is true of each link up to the final file, and of their folders. Otherwise, others
-#   could make the link lead to any of your files.
+# * you or root own its folder, and nobody else may write there. A folder with the sticky bit, such
+#   as /tmp, may be open to everybody, because other users cannot replace your files in it;
+# * if the file is a link, the same is true of each link up to the final file, and of their folders.
+#   Otherwise, others could make the link lead to any of your files.
 #
-# A group with you as its only member counts as you. Many Linux distributions give each user such a group and make new
-# files writable for the group.
+# A group with you as its only member counts as you. Many Linux distributions give each user such a
+# group and make new files writable for the group.
 #
-# A file that fails these checks is an error. If cloudtrain skipped the file, the job would run with other settings.
-# CLOUDTRAIN_TRUST names folders in which all files count, even if others can write there: absolute paths with `:`
-# between them. ssh (StrictModes) and git (safe.directory) make similar checks.
+# A file that fails these checks is an error. If cloudtrain skipped the file, the job would run with
+# other settings. CLOUDTRAIN_TRUST names folders in which all files count, even if others can write
+# there: absolute paths with `:` between them. ssh (StrictModes) and git (safe.directory) make
+# similar checks.
 
 VARIABLE = "CLOUDTRAIN_TRUST"
 
 
 def require_trust(file: Path, status: os.stat_result) -> None:
-    """Refuse a settings file that another user may have written. `status` is the `os.stat` result of the open file.
+    """Refuse a settings file that another user may have written. `status` is the `os.stat` result
+    of the open file.
 
     Raises:
         SettingsError: the file is not trusted.
@@ -101,7 +109,8 @@ def require_trust(file: Path, status: os.stat_result) -> None:
 
 
 def _hops(file: Path) -> Iterator[Path]:
-    """Yield the file, and if it is a link, each further link and the final file that it leads to."""
+    """Yield the file, and if it is a link, each further link and the final file that it leads
+    to."""
     yield file
     for _ in range(40):  # the most that Linux follows
         if not file.is_symlink():
@@ -111,8 +120,8 @@ def _hops(file: Path) -> Iterator[Path]:
 
 
 def _problem(status: os.stat_result, *, is_file: bool) -> str | None:
-    """Return why other users may have written the file or folder, such as `may be written by everybody`; None if they
-    cannot."""
+    """Return why other users may have written the file or folder, such as `may be written by
+    everybody`; None if they cannot."""
     if _is_of_another(status):
         return _belongs(status)
     if not is_file and status.st_mode & stat.S_ISVTX:
@@ -133,7 +142,10 @@ def _belongs(status: os.stat_result) -> str:
 
 
 def _refusal(file: Path, culprit: Path, problem: str, status: os.stat_result) -> SettingsError:
-    trust = f"`export {VARIABLE}={quote(str(file.absolute().parent))}` if you trust everyone who can write there"
+    trust = (
+        f"`export {VARIABLE}={quote(str(file.absolute().parent))}` if you trust everyone "
+        "who can write there"
+    )
     closed = f"`chmod go-w {quote(str(culprit))}`" if status.st_uid == os.getuid() else None
     hint = (
         f"{closed}, or {trust}"
@@ -163,7 +175,10 @@ def _is_only_you(number: int) -> bool:
         group, you = grp.getgrgid(number), pwd.getpwuid(os.getuid())
     except KeyError:
         return False
-    members = {*group.gr_mem, *(entry.pw_name for entry in pwd.getpwall() if entry.pw_gid == number)}
+    members = {
+        *group.gr_mem,
+        *(entry.pw_name for entry in pwd.getpwall() if entry.pw_gid == number),
+    }
     return members == {you.pw_name}
 
 
@@ -192,7 +207,8 @@ LEFT_OVER = ".removed"
 
 
 def folder_size(folder: Path) -> int:
-    """Return the size in bytes of all files below a folder. Links are not followed; unreadable files count as 0."""
+    """Return the size in bytes of all files below a folder. Links are not followed; unreadable
+    files count as 0."""
     total, waiting = 0, [os.fspath(folder)]
     while waiting:
         with suppress(OSError), os.scandir(waiting.pop()) as items:
@@ -206,8 +222,8 @@ def folder_size(folder: Path) -> int:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder with its content. The folder is renamed first, so its name can be used again even if the
-    removal is interrupted.
+    """Remove a folder with its content. The folder is renamed first, so its name can be used again
+    even if the removal is interrupted.
 
     Raises:
         OSError: the folder cannot be removed.

@@ -1,10 +1,10 @@
-"""The git commit of the user's code, and whether the code differs from the commit. Nothing in the repository is ever
-executed.
+"""The git commit of the user's code, and whether the code differs from the commit. Nothing in the
+repository is ever executed.
 
-Commit and branch are read from the files below `.git`. The differences come from git, which runs in the background,
-because it may be slow or missing. A repository can come from an untrusted source, so its hooks, file monitor, diff
-drivers and transports are switched off. If the repository configures filters, git is not called at all, because git
-would run them.
+Commit and branch are read from the files below `.git`. The differences come from git, which runs in
+the background, because it may be slow or missing. A repository can come from an untrusted source,
+so its hooks, file monitor, diff drivers and transports are switched off. If the repository
+configures filters, git is not called at all, because git would run them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from threading import Thread
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _BRANCH = "refs/heads/"
 _LONGEST = 1 << 23
-"""Maximum number of bytes read from a file of git: `packed-refs` of a large repository has some megabytes."""
+"""Maximum number of bytes read from a file of git: `packed-refs` of a large repository has some
+megabytes."""
 
 _LINKS = 5
 """Maximum length of a chain of symbolic references. A longer chain is treated as circular."""
@@ -55,11 +56,12 @@ class Commit:
     """The git commit of the user's code.
 
     Attributes:
-        commit: hash of the commit; None before the first commit.
-        branch: the current branch; None if no branch is checked out.
-        dirty: whether tracked files differ from the commit, or there are untracked files. None if git was not called,
+        commit: hash of the commit; None before the first commit. branch: the current branch; None
+        if no branch is checked out. dirty: whether tracked files differ from the commit, or there
+        are untracked files. None if git was not called,
             or did not answer in time.
-        difference: hash of the differences in tracked files; None if there are none, or if `dirty` is None.
+        difference: hash of the differences in tracked files; None if there are none, or if `dirty`
+        is None.
     """
 
     commit: str | None
@@ -71,7 +73,8 @@ class Commit:
 def git_timeout() -> float:
     """Return how many seconds a submit waits for git when all its other steps are done.
 
-    The value comes from `CLOUDTRAIN_GIT_TIMEOUT`; default: 2. A value that is not a valid number counts as the default.
+    The value comes from `CLOUDTRAIN_GIT_TIMEOUT`; default: 2. A value that is not a valid number
+    counts as the default.
     """
     try:
         seconds = float(os.environ.get("CLOUDTRAIN_GIT_TIMEOUT", ""))
@@ -81,14 +84,15 @@ def git_timeout() -> float:
 
 
 def commit_of(folder: Path) -> Commit | None:
-    """Return commit and branch of the repository that contains `folder`; None outside a repository. Starts no
-    program."""
+    """Return commit and branch of the repository that contains `folder`; None outside a repository.
+    Starts no program."""
     folders = _git_folder(folder)
     return None if folders is None else _head(*folders)
 
 
 class Differences:
-    """The differences between the code and its commit. git looks for them in the background until `close` ends git."""
+    """The differences between the code and its commit. git looks for them in the background until
+    `close` ends git."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -99,8 +103,8 @@ class Differences:
         self._thread.start()
 
     def close(self, timeout: float) -> tuple[bool, str | None] | None:
-        """Wait up to `timeout` seconds for git, then end git. Return whether the code differs, and the hash of the
-        differences; None if git has given no complete answer by then."""
+        """Wait up to `timeout` seconds for git, then end git. Return whether the code differs, and
+        the hash of the differences; None if git has given no complete answer by then."""
         self._thread.join(timeout)
         self._end.set()
         process = self._process
@@ -112,22 +116,32 @@ class Differences:
         with suppress(OSError, subprocess.SubprocessError):
             if self._has_filters():
                 return
-            status, output = self._output("status", "--porcelain=v1", "-z", "--ignore-submodules=all")
+            status, output = self._output(
+                "status", "--porcelain=v1", "-z", "--ignore-submodules=all"
+            )
             if status != 0:
                 return
             if not output:
                 self._difference = (False, None)
                 return
-            options = ("--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--ignore-submodules=all")
+            options = (
+                "--binary",
+                "--full-index",
+                "--no-ext-diff",
+                "--no-textconv",
+                "--ignore-submodules=all",
+            )
             status, digest = self._digest("diff", *options, "HEAD", "--")
             if status == 0:
                 self._difference = (True, digest)
 
     def _has_filters(self) -> bool:
-        """Return whether the repository's own configuration defines filters for git to run, such as those
-        that `git lfs install --local` adds."""
+        """Return whether the repository's own configuration defines filters for git to run, such as
+        those that `git lfs install --local` adds."""
         pattern = r"^(filter\..*|include.*)$"
-        status, output = self._output("config", "--show-scope", "--name-only", "--get-regexp", pattern)
+        status, output = self._output(
+            "config", "--show-scope", "--name-only", "--get-regexp", pattern
+        )
         lines = output.decode("utf-8", "replace").splitlines()
         return status not in (0, 1) or any(line.startswith(_OF_THE_REPOSITORY) for line in lines)
 
@@ -169,8 +183,8 @@ def _kill(running: subprocess.Popen[bytes]) -> None:
 
 
 def _git_folder(folder: Path) -> tuple[Path, Path] | None:
-    """Return two folders of the repository: the one with HEAD and the one with the branches. They differ only in a git
-    worktree. Return None outside a repository."""
+    """Return two folders of the repository: the one with HEAD and the one with the branches. They
+    differ only in a git worktree. Return None outside a repository."""
     start = Path(os.path.realpath(folder))
     for place in (start, *start.parents):
         git = place / ".git"
@@ -191,17 +205,27 @@ def _head(git: Path, common: Path) -> Commit | None:
         if not text.startswith("ref:"):
             break
         name = text.removeprefix("ref:").strip()
-        if not name.startswith("refs/") or ".." in name or len(name) >= 300 or not name.isprintable():
+        if (
+            not name.startswith("refs/")
+            or ".." in name
+            or len(name) >= 300
+            or not name.isprintable()
+        ):
             return None
         branch = name.removeprefix(_BRANCH)
-        packed = (line.partition(" ") for line in (_read(common / "packed-refs") or "").splitlines())
-        text = (_read(common / name) or next((commit for commit, _, ref in packed if ref == name), "")).strip()
+        packed = (
+            line.partition(" ") for line in (_read(common / "packed-refs") or "").splitlines()
+        )
+        text = (
+            _read(common / name) or next((commit for commit, _, ref in packed if ref == name), "")
+        ).strip()
     commit = text if _COMMIT.fullmatch(text) else None
     return None if commit is None and branch is None else Commit(commit, branch)
 
 
 def _read(file: Path) -> str | None:
-    """Return the text of a regular file; None for a missing file and for anything else, such as a pipe."""
+    """Return the text of a regular file; None for a missing file and for anything else, such as a
+    pipe."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

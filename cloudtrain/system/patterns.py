@@ -1,8 +1,9 @@
-"""The job's `metrics`: regular expressions that the supervisor of a run, or the driver of a sweep, applies to the run's
-log lines.
+"""The job's `metrics`: regular expressions that the supervisor of a run, or the driver of a sweep,
+applies to the run's log lines.
 
-The user writes the expressions, and a search that backtracks may take very long. So each search has a limit of CPU
-time, which does not depend on how busy the machine is. A pattern whose search exceeds the limit is dropped.
+The user writes the expressions, and a search that backtracks may take very long. So each search has
+a limit of CPU time, which does not depend on how busy the machine is. A pattern whose search
+exceeds the limit is dropped.
 """
 
 from __future__ import annotations
@@ -24,15 +25,22 @@ _LIMIT = 0.2
 """Seconds of processor time for one search."""
 
 _SLOW, _MOST_SLOW = 0.01, 50
-"""A pattern may take more than `_SLOW` seconds `_MOST_SLOW` times. A slower pattern would hold up the output."""
+"""A pattern may take more than `_SLOW` seconds `_MOST_SLOW` times. A slower pattern would hold up
+the output."""
 
 _STEP = re.compile(
-    r"(?<![a-z])(?:steps?|iter(?:ation)?s?)\b[\s:=#\[(]{0,4}([0-9]+)(?!\.?[0-9])(?:\s?/\s?([0-9]+))?", re.IGNORECASE
+    (
+        r"(?<![a-z])(?:steps?|"
+        r"iter(?:ation)?s?)\b[\s:=#\[(]{0,4}([0-9]+)(?!\.?[0-9])(?:\s?/\s?([0-9]+))?"
+    ),
+    re.IGNORECASE,
 )
-_EPOCH = re.compile(r"(?i)(?<![a-z])(?:epochs?\b[\s:=#\[(]{0,4}|train:\s?(?=\d+\s?\[\s*\d+/))([0-9]+)(?!\.?[0-9])")
+_EPOCH = re.compile(
+    r"(?i)(?<![a-z])(?:epochs?\b[\s:=#\[(]{0,4}|train:\s?(?=\d+\s?\[\s*\d+/))([0-9]+)(?!\.?[0-9])"
+)
 _POSITION = re.compile(r"[\[(]\s*([0-9]+)/([0-9]+)")
-"""Where in the training a line was written, in the form that scripts print: `step 10`, `Epoch [2/5], Step [100/600]`,
-and timm's `Train: 0 [   6/12`."""
+"""Where in the training a line was written, in the form that scripts print: `step 10`, `Epoch
+[2/5], Step [100/600]`, and timm's `Train: 0 [   6/12`."""
 
 
 class TooSlow(Exception):
@@ -40,8 +48,8 @@ class TooSlow(Exception):
 
 
 class MetricPatterns:
-    """The metric patterns of one run. `complaints` collects one message for each dropped pattern, for the caller to
-    print."""
+    """The metric patterns of one run. `complaints` collects one message for each dropped pattern,
+    for the caller to print."""
 
     def __init__(self, patterns: Mapping[str, str]) -> None:
         self.complaints: list[str] = []
@@ -51,8 +59,8 @@ class MetricPatterns:
         self._searching = False
 
     def read(self, line: str) -> dict[str, float] | None:
-        """Return the metrics in a line, together with the step and the epoch that the line names; None if the line has
-        no metrics."""
+        """Return the metrics in a line, together with the step and the epoch that the line names;
+        None if the line has no metrics."""
         if self._patterns is None:
             signal.signal(signal.SIGVTALRM, self._interrupt)
             self._patterns = self._compile()
@@ -84,14 +92,17 @@ class MetricPatterns:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     patterns[name] = re.compile(text)
-            except (re.error, OverflowError, RecursionError) as error:  # the rules report this before a submit
+            # the rules report this before a submit
+            except (re.error, OverflowError, RecursionError) as error:
                 self.complaints.append(
-                    f"cloudtrain: metric `{name}` is not read, because its pattern is not valid: {error}"
+                    f"cloudtrain: metric `{name}` is not read, because its pattern is not "
+                    f"valid: {error}"
                 )
         return patterns
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
-        """Handle the timer's signal: end a running search with TooSlow. After the search, the signal has no effect."""
+        """Handle the timer's signal: end a running search with TooSlow. After the search, the
+        signal has no effect."""
         if self._searching:
             self._searching = False
             raise TooSlow
@@ -99,19 +110,23 @@ class MetricPatterns:
     def _drop(self, name: str, why: str) -> None:
         assert self._patterns is not None
         del self._patterns[name]
-        self.complaints.append(f"cloudtrain: metric `{name}` is no longer read, because its pattern {why}")
+        self.complaints.append(
+            f"cloudtrain: metric `{name}` is no longer read, because its pattern {why}"
+        )
 
 
 def _number(match: re.Match[str]) -> float | None:
     try:
         return float(match[1])
-    except (IndexError, TypeError, ValueError):  # no group, one that did not take part, or no number in it
+    # no group, one that did not take part, or no number in it
+    except (IndexError, TypeError, ValueError):
         return None
 
 
 def _place(line: str) -> dict[str, float]:
-    """Return the step and the epoch that a line names. If steps restart in each epoch and the line gives the steps per
-    epoch, return the step counted from the first epoch. If the line names only an epoch, the epoch is also the step."""
+    """Return the step and the epoch that a line names. If steps restart in each epoch and the line
+    gives the steps per epoch, return the step counted from the first epoch. If the line names only
+    an epoch, the epoch is also the step."""
     step, epoch = _STEP.search(line), _EPOCH.search(line)
     if epoch is None:
         return {} if step is None else {"step": float(step[1])}

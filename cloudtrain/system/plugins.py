@@ -1,7 +1,9 @@
-"""Functions that list and import the installed targets, which are entry points of the group `cloudtrain.targets`.
+"""Functions that list and import the installed targets, which are entry points of the group
+`cloudtrain.targets`.
 
-Built-in targets and targets of other packages are found in the same way. A target's module is imported when the target
-is first used, so listing the names only scans the installed packages (2 ms for 150 packages).
+Built-in targets and targets of other packages are found in the same way. A target's module is
+imported when the target is first used, so listing the names only scans the installed packages (2 ms
+for 150 packages).
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ LOADED: dict[str, Any] = {}
 
 
 def target_names() -> tuple[str, ...]:
-    """Return the names of the installed targets: the built-in ones first, then those of other packages."""
+    """Return the names of the installed targets: the built-in ones first, then those of other
+    packages."""
     return tuple(_entries())
 
 
@@ -61,7 +64,8 @@ def find_target(name: str) -> Any:
 
 
 def find_usable(name: str) -> Any | None:
-    """Import and return the target with that name; None if its package is not installed, or is broken."""
+    """Import and return the target with that name; None if its package is not installed, or is
+    broken."""
     try:
         return find_target(name) if name in target_names() else None
     except TargetUnavailable:
@@ -69,7 +73,8 @@ def find_usable(name: str) -> Any | None:
 
 
 def part_of(target: object, ability: str) -> Any:
-    """Import and return an optional part of a target, such as `export`; None if the target has no such part.
+    """Import and return an optional part of a target, such as `export`; None if the target has no
+    such part.
 
     Raises:
         TargetUnavailable: the part is another package's, and cannot be imported.
@@ -79,8 +84,11 @@ def part_of(target: object, ability: str) -> Any:
 
 
 def parts(ability: str) -> dict[str, Any]:
-    """Import and return this part of each target that has it, by the target's name, in display order."""
-    return {target.name: part_of(target, ability) for target in all_targets() if ability in target.parts}
+    """Import and return this part of each target that has it, by the target's name, in display
+    order."""
+    return {
+        target.name: part_of(target, ability) for target in all_targets() if ability in target.parts
+    }
 
 
 @cache
@@ -92,12 +100,15 @@ def _import(place: str) -> Any:
         if module.startswith(OWN):
             raise
         message = f"`{place}` cannot be loaded: {type(error).__name__}: {error}"
-        raise TargetUnavailable(message, hint="upgrade the package that adds the target, or uninstall it") from error
+        raise TargetUnavailable(
+            message, hint="upgrade the package that adds the target, or uninstall it"
+        ) from error
 
 
 def all_targets() -> list[Any]:
-    """Import and return every target that can be used, in display order. A target whose package is broken is left out:
-    it must not keep you from using the others, and `cloudtrain doctor` reports it."""
+    """Import and return every target that can be used, in display order. A target whose package is
+    broken is left out: it must not keep you from using the others, and `cloudtrain doctor` reports
+    it."""
     targets = [target for name in target_names() if (target := find_usable(name)) is not None]
     return sorted(targets, key=lambda target: (target.order, target.name))
 
@@ -107,20 +118,24 @@ def is_own(entry: EntryPoint) -> bool:
 
 
 def usable_name(name: str) -> bool:
-    """Return whether a target of another package can have this name, which becomes a field of jobs and a table of
-    settings."""
+    """Return whether a target of another package can have this name, which becomes a field of jobs
+    and a table of settings."""
     is_word = name.isascii() and name.isidentifier() and name == name.lower() and name[0] != "_"
     return is_word and not iskeyword(name) and not name.startswith("model_") and name not in TAKEN
 
 
 TAKEN = frozenset((
-    "access asset_name asset_version attribute_names base build channel compression conda_file construct content_type "
-    "copy data_type description dict dockerfile extras framework from_orm groups image instance_groups json keep mode "
-    "of parse_file parse_obj parse_raw path profiles python record_wrapper replace requirements schema schema_json "
-    "secrets shard shuffle_seed tags target type update_forward_refs validate value variables version"
+    "access asset_name asset_version attribute_names base build channel compression conda_file "
+    "construct content_type "
+    "copy data_type description dict dockerfile extras framework from_orm groups image "
+    "instance_groups json keep mode "
+    "of parse_file parse_obj parse_raw path profiles python record_wrapper replace requirements "
+    "schema schema_json "
+    "secrets shard shuffle_seed tags target type update_forward_refs validate value variables "
+    "version"
 ).split())  # fmt: skip
-"""Names that no target can have: fields and methods of the models with a field per target, and keys of
-`cloudtrain.toml`."""
+"""Names that no target can have: fields and methods of the models with a field per target, and keys
+of `cloudtrain.toml`."""
 
 
 def package_of(entry: EntryPoint) -> str:
@@ -140,24 +155,34 @@ def top_module(entry: EntryPoint) -> str:
 
 @cache
 def _load_plugin(entry: EntryPoint) -> tuple[Any, str, str]:
-    """Import and return a target of another package; if it cannot be used, None with the message and the hint of each
-    attempt to use it."""
+    """Import and return a target of another package; if it cannot be used, None with the message
+    and the hint of each attempt to use it."""
     name, package = entry.name, package_of(entry)
     packages = dict.fromkeys(package_of(other) for other in declared() if other.name == name)
     if len(packages) > 1:
         both = " and ".join(f"`{other}`" for other in packages)
-        return None, f"two packages have a target `{name}`: {both}", f"uninstall one: `pip uninstall {package}`"
+        return (
+            None,
+            f"two packages have a target `{name}`: {both}",
+            f"uninstall one: `pip uninstall {package}`",
+        )
     upgrade = f"upgrade its package `{package}`, or uninstall it: `pip uninstall {package}`"
     try:
         target = entry.load()()
         wrong = _refusal(target, name)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the other targets have to go on
-        wrong = f"{type(error).__name__}: {error.message if isinstance(error, CloudtrainError) else error}"
+        wrong = (
+            f"{type(error).__name__}: "
+            f"{error.message if isinstance(error, CloudtrainError) else error}"
+        )
     if wrong is not None:
         return None, f"the target `{name}` cannot be loaded from `{entry.value}`: {wrong}", upgrade
     for other in target_names()[: target_names().index(name)]:
         if getattr(find_usable(other), "prefix", None) == target.prefix:
-            message = f"the codes of the rules of `{name}` begin with `{target.prefix}`, as those of `{other}` do"
+            message = (
+                f"the codes of the rules of `{name}` begin with `{target.prefix}`, as "
+                f"those of `{other}` do"
+            )
             return None, message, upgrade
     return target, "", ""
 
@@ -167,13 +192,25 @@ _CONTRACT = "cloudtrain.targets.contract"
 
 
 def _refusal(target: Any, name: str) -> str | None:
-    """Return why cloudtrain cannot use the target of the entry point `name`, as a clause; None if it can."""
+    """Return why cloudtrain cannot use the target of the entry point `name`, as a clause; None if
+    it can."""
     if all(base.__module__ != _CONTRACT for base in type(target).__mro__):
         return f"it is not a subclass of `{_CONTRACT}.Target`"
-    earlier = next((word for word in ("settings_model", "rule_prefix", "rule_modules") if hasattr(target, word)), None)
+    earlier = next(
+        (
+            word
+            for word in ("settings_model", "rule_prefix", "rule_modules")
+            if hasattr(target, word)
+        ),
+        None,
+    )
     if earlier is not None:
         return f"its class sets `{earlier}`, as targets for earlier versions of cloudtrain do"
-    missing = [word for word in ("name", "title", "settings", "prefix") if getattr(target, word, None) is None]
+    missing = [
+        word
+        for word in ("name", "title", "settings", "prefix")
+        if getattr(target, word, None) is None
+    ]
     if missing:
         return f"its class has no `{missing[0]}`"
     fact = next((word for word in target.facts._fields if hasattr(target, word)), None)
@@ -195,7 +232,10 @@ def _refusal(target: Any, name: str) -> str | None:
 def declared() -> tuple[EntryPoint, ...]:
     """Return every entry point of the group: the built-in ones first, each group sorted by name."""
     return tuple(
-        sorted(_find_entries(), key=lambda entry: (not is_own(entry), entry.name == DEFAULT_TARGET, entry.name))
+        sorted(
+            _find_entries(),
+            key=lambda entry: (not is_own(entry), entry.name == DEFAULT_TARGET, entry.name),
+        )
     )
 
 
@@ -204,27 +244,32 @@ def _entries() -> dict[str, EntryPoint]:
     entries: dict[str, EntryPoint] = {}
     for entry in declared():
         if is_own(entry) or usable_name(entry.name):
-            entries.setdefault(entry.name, entry)  # another package can add names but cannot replace a built-in target
+            # another package can add names but cannot replace a built-in target
+            entries.setdefault(entry.name, entry)
     return entries
 
 
 def _find_entries() -> list[EntryPoint]:
-    """Return the entry points of the group. `importlib.metadata.entry_points` parses the files of every package, which
-    takes 7 ms for 150 packages; this function searches each file for the group's name first."""
+    """Return the entry points of the group. `importlib.metadata.entry_points` parses the files of
+    every package, which takes 7 ms for 150 packages; this function searches each file for the
+    group's name first."""
     from importlib.metadata import Distribution
 
     entries: list[EntryPoint] = []
     for folder in dict.fromkeys(sys.path):
         try:
             names = [
-                entry.name for entry in os.scandir(folder or ".") if entry.name.endswith((".dist-info", ".egg-info"))
+                entry.name
+                for entry in os.scandir(folder or ".")
+                if entry.name.endswith((".dist-info", ".egg-info"))
             ]
         except OSError:  # a missing path, or a zip file
             continue
         for name in names:
-            place = os.path.join(folder or ".", name)  # noqa: PTH118 - hundreds of them, before every command
+            # Hundreds of them, before every command.
+            place = os.path.join(folder or ".", name)
             try:
-                with open(os.path.join(place, "entry_points.txt"), "rb") as file:  # noqa: PTH118, PTH123
+                with open(os.path.join(place, "entry_points.txt"), "rb") as file:
                     has_group = b"[" + GROUP.encode() + b"]" in file.read()
             except OSError:
                 continue
@@ -253,10 +298,15 @@ def plugin_faults() -> Iterator[PluginFault]:
         package = package_of(entry)
         if not is_own(entry) and entry.name in own:
             message = f"`{package}` has a target of this name too, which cloudtrain does not use"
-            yield PluginFault(entry.name, message, f"uninstall it: `pip uninstall {package}`", is_harmless=True)
+            yield PluginFault(
+                entry.name, message, f"uninstall it: `pip uninstall {package}`", is_harmless=True
+            )
         elif not is_own(entry) and not usable_name(entry.name):
             message = f"`{package}` has a target of this name, and a target cannot have it"
-            hint = "ask its authors for a name of lower-case letters, digits and underscores that is no field of a job"
+            hint = (
+                "ask its authors for a name of lower-case letters, digits and underscores "
+                "that is no field of a job"
+            )
             yield PluginFault(entry.name, message, hint)
     for name in target_names():
         try:
@@ -266,7 +316,8 @@ def plugin_faults() -> Iterator[PluginFault]:
 
 
 def plugin_of(error: BaseException) -> str | None:
-    """Return the package with a target whose code raised `error`; None if the code is not in such a package."""
+    """Return the package with a target whose code raised `error`; None if the code is not in such a
+    package."""
     packages = {top_module(entry): package_of(entry) for entry in declared() if not is_own(entry)}
     package, step = None, error.__traceback__
     while step is not None:
@@ -277,7 +328,8 @@ def plugin_of(error: BaseException) -> str | None:
     return package
 
 
-# Optional dependencies. They are imported late, and the error for a missing one shows the exact pip line.
+# Optional dependencies. They are imported late, and the error for a missing one shows the exact pip
+# line.
 
 
 def require(module: str, *, extra: str) -> ModuleType:
@@ -293,13 +345,16 @@ def require(module: str, *, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or module.split(".")[0] != error.name.split(".")[0]:
             raise
-        package = next((name for start, name in _PACKAGES.items() if f"{module}.".startswith(f"{start}.")), module)
+        package = next(
+            (name for start, name in _PACKAGES.items() if f"{module}.".startswith(f"{start}.")),
+            module,
+        )
         raise MissingExtra(f"`{package}` is not installed", hint=pip_line(extra)) from error
 
 
 def pip_line(extra: str) -> str:
-    """Return the command that installs an extra of cloudtrain from where this cloudtrain came from (PEP 610): a
-    checkout, a repository or a package index."""
+    """Return the command that installs an extra of cloudtrain from where this cloudtrain came from
+    (PEP 610): a checkout, a repository or a package index."""
     import json
     import shlex
     from importlib.metadata import PackageNotFoundError, distribution
@@ -313,7 +368,8 @@ def pip_line(extra: str) -> str:
     if vcs:
         return f"pip install {shlex.quote(f'{OWN_PACKAGE}[{extra}] @ {vcs}+{url}')}"
     folder = unquote(url.removeprefix("file://"))
-    if "dir_info" in origin and os.path.isdir(folder):  # noqa: PTH112 - a plan starts sooner without pathlib
+    # A plan starts sooner without pathlib.
+    if "dir_info" in origin and os.path.isdir(folder):
         option = "-e " if origin["dir_info"].get("editable") else ""
         return f"pip install {option}{shlex.quote(f'{folder}[{extra}]')}"
     return f"pip install '{OWN_PACKAGE}[{extra}]'"

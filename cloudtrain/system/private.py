@@ -1,12 +1,11 @@
 """Folders and files that other users cannot read, whatever the umask.
 
-The state folder holds the variables, arguments, output and code of jobs. The folder is closed to other users (0700),
-and so is every file that cloudtrain writes in it (0600). Files that a script writes there get
-their modes from the script's umask, but the folders above them stay closed.
+The state folder holds the variables, arguments, output and code of jobs. The folder is closed to
+other users (0700), and so is every file that cloudtrain writes in it (0600). Files that a script
+writes there get their modes from the script's umask, but the folders above them stay closed.
 """
 
 # Paths are strings here, because the supervisor of a run has to start quickly.
-# ruff: noqa: PTH101, PTH102, PTH105, PTH108, PTH112, PTH116, PTH120, PTH208
 from __future__ import annotations
 
 import errno
@@ -27,7 +26,8 @@ _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 
 
 def make_private_folder(path: str | os.PathLike[str]) -> None:
-    """Make a folder and its missing parents, closed to other users. An existing folder stays unchanged.
+    """Make a folder and its missing parents, closed to other users. An existing folder stays
+    unchanged.
 
     Raises:
         OSError: the folder cannot be made.
@@ -45,7 +45,8 @@ def make_private_folder(path: str | os.PathLike[str]) -> None:
 
 
 def open_private(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a file and return its descriptor. A new file is readable only by its owner. Links are not followed.
+    """Open a file and return its descriptor. A new file is readable only by its owner. Links are
+    not followed.
 
     Raises:
         OSError: the file cannot be opened.
@@ -54,8 +55,8 @@ def open_private(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def write_once(path: str | os.PathLike[str], content: bytes, *, sync: bool = False) -> bool:
-    """Write a private file atomically. Return False, and write nothing, if the file exists. With `sync`, the content is
-    on the disk before the file gets its name.
+    """Write a private file atomically. Return False, and write nothing, if the file exists. With
+    `sync`, the content is on the disk before the file gets its name.
 
     Raises:
         OSError: the file cannot be written.
@@ -78,7 +79,9 @@ def replace_private(path: str | os.PathLike[str], content: bytes, *, sync: bool 
 def _written_beside(path: str | os.PathLike[str], content: bytes, *, sync: bool) -> Iterator[str]:
     temporary = f"{os.fspath(path)}.{os.getpid()}.{get_native_id()}"
     try:
-        with os.fdopen(open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+        with os.fdopen(
+            open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb"
+        ) as file:
             file.write(content)
             if sync:
                 file.flush()
@@ -90,24 +93,24 @@ def _written_beside(path: str | os.PathLike[str], content: bytes, *, sync: bool)
 
 
 def make_state_folder(path: str | os.PathLike[str], *, ours: Collection[str]) -> None:
-    """Make the state folder, or check an existing state folder, and close it to other users. `ours` are the names of
-    cloudtrain's own items.
+    """Make the state folder, or check an existing state folder, and close it to other users. `ours`
+    are the names of cloudtrain's own items.
 
-    If other users could read the folder until now, a message on stderr says that it was closed. Two sorts of folders
-    are not closed, because other users may need them: folders with files but none of `ours`, and folders with the
-    sticky bit, such as /tmp.
+    If other users could read the folder until now, a message on stderr says that it was closed. Two
+    sorts of folders are not closed, because other users may need them: folders with files but none
+    of `ours`, and folders with the sticky bit, such as /tmp.
 
     Raises:
-        OSError: the folder cannot be made or belongs to another user, or other users can read it and it is of one of
-            these sorts.
+        OSError: the folder cannot be made or belongs to another user, or other users can read it
+            and it is of one of these sorts.
     """
     make_private_folder(path)
     close_state_folder(path, ours=ours)
 
 
 def close_state_folder(path: str | os.PathLike[str], *, ours: Collection[str]) -> None:
-    """Check an existing state folder, and close it to other users, as `make_state_folder` does. `ours` are the names of
-    cloudtrain's own items."""
+    """Check an existing state folder, and close it to other users, as `make_state_folder` does.
+    `ours` are the names of cloudtrain's own items."""
     status = os.stat(path)
     require_own(path, status)
     if not status.st_mode & UMASK or not hasattr(os, "getuid"):
@@ -115,13 +118,18 @@ def close_state_folder(path: str | os.PathLike[str], *, ours: Collection[str]) -
     shared = status.st_mode & stat.S_ISVTX
     names = set(os.listdir(path))
     if shared or (names and names.isdisjoint(ours)):
-        raise PermissionError("other users can read the folder, and it has files that are not cloudtrain's")
+        raise PermissionError(
+            "other users can read the folder, and it has files that are not cloudtrain's"
+        )
     try:
         os.chmod(path, stat.S_IMODE(status.st_mode) & ~UMASK)
     except OSError:  # a read-only file system, or one without modes
         return
     if not os.stat(path).st_mode & UMASK:
-        sys.stderr.write(f"cloudtrain: closed `{os.fspath(path)}` to other users; it holds the variables of jobs\n")
+        sys.stderr.write(
+            f"cloudtrain: closed `{os.fspath(path)}` to other users; it holds the variables of "
+            "jobs\n"
+        )
 
 
 def require_own(path: str | os.PathLike[str], status: os.stat_result | None = None) -> None:
@@ -138,8 +146,8 @@ def require_own(path: str | os.PathLike[str], status: os.stat_result | None = No
 def close_file(path: str | os.PathLike[str]) -> None:
     """Make an existing file private, or create an empty private file. Links are not followed.
 
-    An existing file is not opened. If a process closes any descriptor of a file, it loses all its POSIX locks on the
-    file, and SQLite holds such locks on an open database.
+    An existing file is not opened. If a process closes any descriptor of a file, it loses all its
+    POSIX locks on the file, and SQLite holds such locks on an open database.
 
     Raises:
         OSError: the file cannot be made, is a link, or belongs to another user.

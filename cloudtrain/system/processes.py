@@ -1,4 +1,5 @@
-"""Processes: those that outlive their command, locks, the clock, the user's environment, progress messages."""
+"""Processes: those that outlive their command, locks, the clock, the user's environment, progress
+messages."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ def start_detached(
     cwd: str | os.PathLike[str] | None = None,
     empty_log: bool = False,
 ) -> bool:
-    """Start a process that forks and leaves its work to the child. Return when the child has written a byte into a pipe
-    or has closed the pipe. The result is whether it wrote the byte.
+    """Start a process that forks and leaves its work to the child. Return when the child has
+    written a byte into a pipe or has closed the pipe. The result is whether it wrote the byte.
 
     Args:
         command: returns the command line. Its argument is the descriptor of the pipe's write end.
@@ -68,15 +69,16 @@ def last_line(log: str | os.PathLike[str]) -> str:
     return lines[-1] if lines else ""
 
 
-# A lock that a process holds exactly until it ends, so that other processes can see its end, even after a crash.
+# A lock that a process holds exactly until it ends, so that other processes can see its end, even
+# after a crash.
 
 _PAUSE = 0.01
 """Seconds between two attempts to take a lock."""
 
 
 class ProcessLock:
-    """An exclusive `flock` on a file. Programs that the process starts do not inherit the lock. The kernel releases the
-    lock when the process dies."""
+    """An exclusive `flock` on a file. Programs that the process starts do not inherit the lock. The
+    kernel releases the lock when the process dies."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path = path
@@ -84,8 +86,9 @@ class ProcessLock:
 
     @classmethod
     def take(cls, path: Path, *, patience: float = 0.0) -> ProcessLock | None:
-        """Take the lock and return it. Return None if a living process holds it, and still holds it after `patience`
-        seconds. `is_held` holds the lock for a moment too, so pass `patience` if a false None does harm."""
+        """Take the lock and return it. Return None if a living process holds it, and still holds it
+        after `patience` seconds. `is_held` holds the lock for a moment too, so pass `patience` if a
+        false None does harm."""
         make_private_folder(path.parent)
         deadline = time.monotonic() + patience
         while True:
@@ -100,15 +103,17 @@ class ProcessLock:
                 continue
             if _is_at(path, descriptor):
                 return cls(path, descriptor)
-            os.close(descriptor)  # the file was removed between the two calls, so no other process can find this lock
+            # the file was removed between the two calls, so no other process can find this lock
+            os.close(descriptor)
 
     def is_in_place(self) -> bool:
-        """Return whether the file of the lock is still there. If it is not, no other process can see the lock."""
+        """Return whether the file of the lock is still there. If it is not, no other process can
+        see the lock."""
         return _is_at(self._path, self._descriptor)
 
     def release(self, *, remove: bool = False) -> None:
-        """Release the lock. With `remove`, delete the file before the release, because afterwards another process could
-        hold a lock on it."""
+        """Release the lock. With `remove`, delete the file before the release, because afterwards
+        another process could hold a lock on it."""
         if remove:
             self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
@@ -122,8 +127,8 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether a living process holds the lock on the file. Writes nothing. If the file is missing, return
-    False."""
+    """Return whether a living process holds the lock on the file. Writes nothing. If the file is
+    missing, return False."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -143,20 +148,26 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Moment(NamedTuple):
-    """A point in time: the wall clock in seconds since the epoch, the id of the current boot, and the seconds since
-    that boot. `boot` is empty if the system has no boot ids."""
+    """A point in time: the wall clock in seconds since the epoch, the id of the current boot, and
+    the seconds since that boot. `boot` is empty if the system has no boot ids."""
 
     wall: float
     boot: str = ""
     uptime: float = 0.0
 
     def elapsed_since(self, earlier: Moment) -> float:
-        """Return the seconds since `earlier`, at least 0. They are exact within one boot; otherwise they come from the
-        wall clock."""
-        return max(0.0, self.uptime - earlier.uptime if self._is_same_boot(earlier) else self.wall - earlier.wall)
+        """Return the seconds since `earlier`, at least 0. They are exact within one boot; otherwise
+        they come from the wall clock."""
+        return max(
+            0.0,
+            self.uptime - earlier.uptime
+            if self._is_same_boot(earlier)
+            else self.wall - earlier.wall,
+        )
 
     def least_elapsed_since(self, earlier: Moment) -> float:
-        """Return a lower bound of the seconds since `earlier`. After a reboot, this is the time since the reboot."""
+        """Return a lower bound of the seconds since `earlier`. After a reboot, this is the time
+        since the reboot."""
         if earlier.boot and self.boot and not self._is_same_boot(earlier):
             return self.uptime
         return self.elapsed_since(earlier)
@@ -179,14 +190,15 @@ def boot_id() -> str:
         return ""
 
 
-# A faster start and exit of the command line, and the environment without the variables that cloudtrain adds to it.
+# A faster start and exit of the command line, and the environment without the variables that
+# cloudtrain adds to it.
 
 _ADDED: set[str] = set()
 
 
 def without_pydantic_plugins() -> None:
-    """Keep pydantic from looking for plugins. The command line needs none, and searching all installed packages takes
-    11 of the 70 ms of `import pydantic, typer`."""
+    """Keep pydantic from looking for plugins. The command line needs none, and searching all
+    installed packages takes 11 of the 70 ms of `import pydantic, typer`."""
     if "PYDANTIC_DISABLE_PLUGINS" not in os.environ:
         os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
         _ADDED.add("PYDANTIC_DISABLE_PLUGINS")
@@ -197,7 +209,8 @@ def user_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in _ADDED}
 
 
-# Progress messages from inner functions. The command line listens and prints them; other callers do not see them.
+# Progress messages from inner functions. The command line listens and prints them; other callers do
+# not see them.
 
 _listener: ContextVar[Callable[[str], None] | None] = ContextVar("listener", default=None)
 

@@ -1,15 +1,14 @@
-"""Safe transfer of untrusted files into a folder. Either all files appear in the folder, or none, and nothing is
-written outside of it.
+"""Safe transfer of untrusted files into a folder. Either all files appear in the folder, or none,
+and nothing is written outside of it.
 
-The names in archives and buckets come from others and are not trusted. Everything is first written into a scratch
-folder that only this process uses. In this folder, each name can be used only once, links are made last, and no name
-leads outside. Then the files are moved to their final paths. Existing links in these paths are never followed, even if
-an earlier download made them. This module uses only the standard library, because a supervisor unpacks archives with
-it.
+The names in archives and buckets come from others and are not trusted. Everything is first written
+into a scratch folder that only this process uses. In this folder, each name can be used only once,
+links are made last, and no name leads outside. Then the files are moved to their final paths.
+Existing links in these paths are never followed, even if an earlier download made them. This module
+uses only the standard library, because a supervisor unpacks archives with it.
 """
 
 # Paths are strings here, because there may be a hundred thousand files.
-# ruff: noqa: PTH101, PTH102, PTH103, PTH104, PTH106, PTH108, PTH211, PTH100, PTH120
 from __future__ import annotations
 
 import os
@@ -30,7 +29,8 @@ _LONGEST_NAME = 255
 
 
 class Unsafe(Exception):
-    """A name or a link that must not be written. `reason` completes a sentence that begins with the name."""
+    """A name or a link that must not be written. `reason` completes a sentence that begins with the
+    name."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"`{_shown(name)}` {reason}")
@@ -41,11 +41,12 @@ def _shown(name: str) -> str:
 
 
 def safe_name(name: str, *, odd: bool = False) -> str:
-    """Return the normalized name of a file below a folder (`./a//b` is `a/b`). An `odd` name may contain control
-    characters and `..\\`, because it is the name of a user's own file.
+    """Return the normalized name of a file below a folder (`./a//b` is `a/b`). An `odd` name may
+    contain control characters and `..\\`, because it is the name of a user's own file.
 
     Raises:
-        Unsafe: the name leads outside, is not a file name, or contains characters that no terminal can show.
+        Unsafe: the name leads outside, is not a file name, or contains characters that no terminal
+            can show.
     """
     parts = [part for part in name.split("/") if part not in ("", ".")]
     steps = name if odd else name.replace("\\", "/")
@@ -53,7 +54,9 @@ def safe_name(name: str, *, odd: bool = False) -> str:
         raise Unsafe(name, "would be written outside of the folder")
     if not parts:
         raise Unsafe(name, "is not a valid file name")
-    if "\0" in name or (not odd and any(letter < " " or "\x7f" <= letter <= "\x9f" for letter in name)):
+    if "\0" in name or (
+        not odd and any(letter < " " or "\x7f" <= letter <= "\x9f" for letter in name)
+    ):
         raise Unsafe(name, "has a control character in its name")
     try:
         longest = max(len(os.fsencode(part)) for part in parts)
@@ -65,15 +68,22 @@ def safe_name(name: str, *, odd: bool = False) -> str:
 
 
 def safe_target(name: str, target: str) -> str:
-    """Return a link's target in normalized form if it is safe: relative, and inside the folder. `..` is allowed only at
-    the start of the target: later, it could follow another link and lead outside. `name` is what `safe_name` returns.
+    """Return a link's target in normalized form if it is safe: relative, and inside the folder.
+    `..` is allowed only at the start of the target: later, it could follow another link and lead
+    outside. `name` is what `safe_name` returns.
 
     Raises:
         Unsafe: the target is outside.
     """
     parts = [part for part in target.split("/") if part not in ("", ".")]
     ups = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
-    if not target or target.startswith("/") or "\0" in target or ".." in parts[ups:] or ups > name.count("/"):
+    if (
+        not target
+        or target.startswith("/")
+        or "\0" in target
+        or ".." in parts[ups:]
+        or ups > name.count("/")
+    ):
         raise Unsafe(name, f"is a link to `{_shown(target)}`, which leads outside")
     return "/".join(parts) or "."
 
@@ -81,13 +91,14 @@ def safe_target(name: str, target: str) -> str:
 class Staging:
     """A scratch folder for files that are moved to `folder` together. Several threads can use it.
 
-    At the end of the `with` block, the scratch folder is removed with all files that were not moved. `folder` is also
-    removed if this class created it and it is still empty.
+    At the end of the `with` block, the scratch folder is removed with all files that were not
+    moved. `folder` is also removed if this class created it and it is still empty.
     """
 
     def __init__(self, folder: Path, *, odd_names: bool = False) -> None:
-        """Create the scratch folder inside `folder`, and `folder` itself if it is missing. With `odd_names`, names may
-        contain control characters, because they are names of the user's own files.
+        """Create the scratch folder inside `folder`, and `folder` itself if it is missing. With
+        `odd_names`, names may contain control characters, because they are names of the user's own
+        files.
 
         Raises:
             OSError: a folder cannot be made.
@@ -109,7 +120,10 @@ class Staging:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         with suppress(FileNotFoundError):
             shutil.rmtree(self._scratch)
@@ -121,15 +135,17 @@ class Staging:
         """Create a file in the scratch folder, and return a descriptor for writing it.
 
         Raises:
-            Unsafe: the name is not safe, or another file or folder has the same name. On a case-insensitive file
-                system, names that differ only in case count as equal.
+            Unsafe: the name is not safe, or another file or folder has the same name. On a
+                case-insensitive file system, names that differ only in case count as equal.
         """
         name = safe_name(name, odd=self._odd)
         with self._lock:
             self._make_folders(name)
             self._take(name)
             try:
-                return os.open(f"{self._new}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+                return os.open(
+                    f"{self._new}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode
+                )
             except (FileExistsError, IsADirectoryError):
                 raise Unsafe(name, "stands where another file does") from None
 
@@ -161,7 +177,8 @@ class Staging:
             self._links[name] = safe_target(name, target)
 
     def make_links(self) -> None:
-        """Create the recorded links. Call this after all files are written, so that no file is written through a link.
+        """Create the recorded links. Call this after all files are written, so that no file is
+        written through a link.
 
         Raises:
             Unsafe: a link is below another link, or has the path of a file.
@@ -178,7 +195,8 @@ class Staging:
         self._links.clear()
 
     def scratch(self, name: str) -> Path:
-        """Return a path in the scratch folder for a temporary file, such as an archive, that stays there."""
+        """Return a path in the scratch folder for a temporary file, such as an archive, that stays
+        there."""
         return Path(self._scratch, name)
 
     def become(self, destination: Path) -> None:
@@ -193,8 +211,8 @@ class Staging:
         os.rename(self._new, destination)
 
     def move(self) -> list[Path]:
-        """Move the files into the folder, in the order in which they were added. Existing files with the same names are
-        replaced.
+        """Move the files into the folder, in the order in which they were added. Existing files
+        with the same names are replaced.
 
         Raises:
             Unsafe: an existing link or folder has the path of a file. Nothing is moved.
@@ -230,7 +248,9 @@ class Staging:
         try:
             os.mkdir(f"{self._new}/{folder}")
         except (FileExistsError, NotADirectoryError):
-            raise Unsafe(name, "is below a file, or a folder whose name differs only in case") from None
+            raise Unsafe(
+                name, "is below a file, or a folder whose name differs only in case"
+            ) from None
         if folder in self._names:
             raise Unsafe(name, "is below a link")
         self._folders.add(folder)
@@ -257,7 +277,9 @@ class Staging:
                 else:
                     folders.add(place)
 
-    def _replace(self, root: int, name: str, old: str, journal: list[tuple[str, str | None]]) -> None:
+    def _replace(
+        self, root: int, name: str, old: str, journal: list[tuple[str, str | None]]
+    ) -> None:
         """Move one file. An existing file is kept at `old` until all files are moved."""
         folder, _, last = name.rpartition("/")
         parent = _open_folder(root, folder)
@@ -271,8 +293,11 @@ class Staging:
         finally:
             os.close(parent)
 
-    def _take_back(self, root: int, journal: Sequence[tuple[str, str | None]], new_folders: Sequence[str]) -> None:
-        """Undo the moves in `journal`, and remove the folders in `new_folders`. Steps that fail are skipped."""
+    def _take_back(
+        self, root: int, journal: Sequence[tuple[str, str | None]], new_folders: Sequence[str]
+    ) -> None:
+        """Undo the moves in `journal`, and remove the folders in `new_folders`. Steps that fail are
+        skipped."""
         for name, backup in reversed(journal):
             folder, _, last = name.rpartition("/")
             with suppress(OSError):
@@ -300,11 +325,14 @@ def _missing(folder: Path) -> list[str]:
 
 
 def _open_folder(root: int, folder: str) -> int:
-    """Open a folder below the folder `root`, and return its descriptor. No link in the path is followed."""
+    """Open a folder below the folder `root`, and return its descriptor. No link in the path is
+    followed."""
     descriptor = os.dup(root)
     for part in folder.split("/") if folder else ():
         try:
-            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
+            inner = os.open(
+                part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor
+            )
         finally:
             os.close(descriptor)
         descriptor = inner
@@ -312,8 +340,8 @@ def _open_folder(root: int, folder: str) -> int:
 
 
 def _make_way(root: int, folder: str, existing_folders: set[str], new_folders: list[str]) -> None:
-    """Create a folder below the folder `root`, and its missing parents. `existing_folders` lists folders that
-    exist already. New folders are added to `existing_folders` and `new_folders`."""
+    """Create a folder below the folder `root`, and its missing parents. `existing_folders` lists
+    folders that exist already. New folders are added to `existing_folders` and `new_folders`."""
     if folder in existing_folders:
         return
     above, _, last = folder.rpartition("/")

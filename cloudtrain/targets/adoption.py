@@ -1,4 +1,5 @@
-"""The types that `cloudtrain adopt` and the targets exchange: another tool's request, and the job made from it."""
+"""The types that `cloudtrain adopt` and the targets exchange: another tool's request, and the job
+made from it."""
 
 from __future__ import annotations
 
@@ -20,14 +21,18 @@ UNREAD = "0" * 64
 """Placeholder for the hash of data on this machine. An adoption does not read that data."""
 
 
-def draft_context(name: str, account: object, *, conda: str | None = None, build: str | None = None) -> CompileContext:
-    """Return the context for compiling a draft. An adoption does not read the code, so the bundle is a placeholder."""
+def draft_context(
+    name: str, account: object, *, conda: str | None = None, build: str | None = None
+) -> CompileContext:
+    """Return the context for compiling a draft. An adoption does not read the code, so the bundle
+    is a placeholder."""
     return CompileContext(name, Bundle(UNREAD, 0, 0), account, conda=conda, build=build)
 
 
 class Search(NamedTuple):
-    """A search for hyperparameters by another tool's tuner. `fields` are the fields of the equivalent sweep, except its
-    job. `lost` holds the parts of the search that are lost if only the job is adopted, each with the reason."""
+    """A search for hyperparameters by another tool's tuner. `fields` are the fields of the
+    equivalent sweep, except its job. `lost` holds the parts of the search that are lost if only the
+    job is adopted, each with the reason."""
 
     fields: Mapping[str, Any]
     lost: Mapping[str, str]
@@ -35,7 +40,8 @@ class Search(NamedTuple):
 
 @dataclass(frozen=True)
 class Original:
-    """One job as another tool sends it: the whole request, and the settings, files and code that accompany it."""
+    """One job as another tool sends it: the whole request, and the settings, files and code that
+    accompany it."""
 
     target: str
     request: Mapping[str, Any]
@@ -46,26 +52,31 @@ class Original:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the target that come from outside the request."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Text files that the job needs besides its code, by name, such as the conda file of its environment."""
+    """Text files that the job needs besides its code, by name, such as the conda file of its
+    environment."""
     folder: str | None = None
     """The folder of the file that the job was read from. Relative paths start there."""
     source: str | None = None
-    """The folder or single file on this machine that holds the job's code, relative to `folder`; None if unknown."""
+    """The folder or single file on this machine that holds the job's code, relative to `folder`;
+    None if unknown."""
     code: bytes | None = None
     """An archive (tar, gzip) of the code, when the code is not a folder on this machine."""
     start: Mapping[str, Any] | None = None
-    """What the job starts, if files beside the request say so. The target compares this instead of the request's
-    command."""
+    """What the job starts, if files beside the request say so. The target compares this instead of
+    the request's command."""
     lost: Mapping[str, str] = field(default_factory=dict)
     """Parts of the source that no request can express, each with the reason."""
     search: Search | None = None
     """The search, if the job is searched with many trials."""
     uploads: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
-    """Maps the address of each input that the script uploads to its files, by their paths below the address."""
+    """Maps the address of each input that the script uploads to its files, by their paths below the
+    address."""
     data: Mapping[str, str] = field(default_factory=dict)
-    """Maps these addresses to paths of this machine, relative to `folder`. The path of a folder ends with `/`."""
+    """Maps these addresses to paths of this machine, relative to `folder`. The path of a folder
+    ends with `/`."""
     made_data: bytes | None = None
-    """An archive (tar, gzip) of the `data` that is not on this machine, by its paths beside the job file."""
+    """An archive (tar, gzip) of the `data` that is not on this machine, by its paths beside the job
+    file."""
     other_uploads: tuple[str, ...] = ()
     """The addresses of the uploads that the request does not name."""
 
@@ -77,7 +88,8 @@ class Draft:
     job: dict[str, Any]
     settings: dict[str, Any]
     comments: dict[ValuePath, str] = field(default_factory=dict)
-    """Comments to write beside fields of the job: that a value was guessed, or what it was before."""
+    """Comments to write beside fields of the job: that a value was guessed, or what it was
+    before."""
     last_resort: bool = False
     """Whether to use this draft only if no earlier draft compiles to the same request."""
     settings_head: tuple[str, ...] = ()
@@ -103,14 +115,19 @@ class StaticCall:
 
 
 def said(value: Any, path: str, unknown: dict[str, str]) -> Any:
-    """Return `value` without the parts that a script's text does not show, or None if it is such a part itself. Add the
-    path and text of each of these parts to `unknown`. `path` is the path of `value`."""
+    """Return `value` without the parts that a script's text does not show, or None if it is such a
+    part itself. Add the path and text of each of these parts to `unknown`. `path` is the path of
+    `value`."""
     if isinstance(value, Unknown | StaticCall):
-        unknown[path.lstrip(".")] = value.text if isinstance(value, Unknown) else f"{value.name}(...)"
+        unknown[path.lstrip(".")] = (
+            value.text if isinstance(value, Unknown) else f"{value.name}(...)"
+        )
         return None
     if isinstance(value, dict):
         pairs = {str(key): said(inner, f"{path}.{key}", unknown) for key, inner in value.items()}
-        return {key: inner for key, inner in pairs.items() if inner is not None or value[key] is None}
+        return {
+            key: inner for key, inner in pairs.items() if inner is not None or value[key] is None
+        }
     if isinstance(value, list):
         rows = [said(inner, f"{path}.{number}", unknown) for number, inner in enumerate(value)]
         return [row for row in rows if row is not None]
@@ -119,8 +136,8 @@ def said(value: Any, path: str, unknown: dict[str, str]) -> Any:
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """The options of a batch script, or of the command in it that starts the processes, that no field of a job can
-    express. Some become `settings` of the target; the others are `lost`."""
+    """The options of a batch script, or of the command in it that starts the processes, that no
+    field of a job can express. Some become `settings` of the target; the others are `lost`."""
 
     settings: dict[str, Any]
     """The target's table of `cloudtrain.toml`."""
@@ -134,7 +151,8 @@ class BatchSettings:
 
 @dataclass(frozen=True)
 class Comparable:
-    """A request without the values that change with each submission: the run's name and the code's location."""
+    """A request without the values that change with each submission: the run's name and the code's
+    location."""
 
     request: dict[str, Any]
     renewed: tuple[tuple[str, str], ...] = ()
@@ -145,39 +163,49 @@ class Adopter(Protocol):
     """The part of a target that converts requests of the target's service into jobs."""
 
     def originals(self, data: Any, folder: str | None) -> list[Original]:
-        """Return the jobs in `data`, if it is a request, an event or a description of this target's service; an empty
-        list for any other document.
+        """Return the jobs in `data`, if it is a request, an event or a description of this target's
+        service; an empty list for any other document.
 
         Raises:
-            UsageError: the document is for this target, but cannot be converted into a training job.
+            UsageError: the document is for this target, but cannot be converted into a training
+                job.
         """
 
     def drafts(self, original: Original) -> Iterator[Draft]:
         """Yield jobs that are equivalent to the original, the most portable first."""
 
     def context(self, original: Original, settings: Any) -> CompileContext:
-        """Return the context for compiling a draft: the original's name, and the account in the original's request."""
+        """Return the context for compiling a draft: the original's name, and the account in the
+        original's request."""
 
     def comparable(
-        self, request: Mapping[str, Any], original: Original, context: CompileContext, plan: Plan | None
+        self,
+        request: Mapping[str, Any],
+        original: Original,
+        context: CompileContext,
+        plan: Plan | None,
     ) -> Comparable:
-        """Return a request without the values that change with each submission. `plan` is the draft's plan,
-        or None if `request` is the original request."""
+        """Return a request without the values that change with each submission. `plan` is the
+        draft's plan, or None if `request` is the original request."""
 
     def overrides(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the overrides that turn the request `ours` into `theirs`. Changes that no job can make are omitted."""
+        """Return the overrides that turn the request `ours` into `theirs`. Changes that no job can
+        make are omitted."""
 
     def hook(self) -> str | None:
-        """Return the source text of a Python module with which `adoption.driver` stops a script when the script creates
-        its first job. Return None if the target's jobs are not created from Python."""
+        """Return the source text of a Python module with which `adoption.driver` stops a script
+        when the script creates its first job. Return None if the target's jobs are not created from
+        Python."""
 
     def home(self, environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-        """Yield the user's settings that a script finds, without secrets: path below the home folder, text of the file,
-        and words that name the settings."""
+        """Yield the user's settings that a script finds, without secrets: path below the home
+        folder, text of the file, and words that name the settings."""
 
-    def captured(self, record: Mapping[str, Any], uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
-        """Return the jobs in the `record` of a hook, and an archive (tar, gzip) of their code. The archive is None if
-        the code is not among `uploads`, the files that the script uploaded."""
+    def captured(
+        self, record: Mapping[str, Any], uploads: Mapping[str, bytes]
+    ) -> tuple[list[Original], bytes | None]:
+        """Return the jobs in the `record` of a hook, and an archive (tar, gzip) of their code. The
+        archive is None if the code is not among `uploads`, the files that the script uploaded."""
 
     def reason(self, path: ValuePath) -> str:
         """Return why the draft's request and the original request still differ at this path."""

@@ -1,7 +1,7 @@
 """The interface of a target. `Target` is pure; only `Service` uses SDKs, commands and sockets.
 
-`docs/adding-a-target.md` walks through a complete target. The contract suite in `tests/targets/` tests every service
-against the numbered rules of the class `Service`.
+`docs/adding-a-target.md` walks through a complete target. The contract suite in `tests/targets/`
+tests every service against the numbered rules of the class `Service`.
 """
 
 from __future__ import annotations
@@ -41,63 +41,73 @@ class BundleWriter(Protocol):
 
 
 class Account(Protocol):
-    """The account that a target uses, such as a region or a workspace, as this machine's files and variables set it."""
+    """The account that a target uses, such as a region or a workspace, as this machine's files and
+    variables set it."""
 
     @property
     def place(self) -> str:
-        """Return the middle part of the references of runs: `eu-west-1` in `sagemaker://eu-west-1/name`."""
+        """Return the middle part of the references of runs: `eu-west-1` in
+        `sagemaker://eu-west-1/name`."""
 
 
 class Service(Protocol):
-    """Talks to one target. `Target.service` returns a service, which makes no request until a method is called.
+    """Talks to one target. `Target.service` returns a service, which makes no request until a
+    method is called.
 
     Every service follows these rules:
 
-    1. `submit` sends exactly `plan.request`. The caller has checked that the target has no run of that name. With
-       `again`, an earlier request of this submission may have arrived; even so, there must be only one run. If an
-       unrelated run of that name exists, `submit` raises `NameTaken`. After an error in `submit`, this process or a
-       later one may call `has`, which returns whether the run exists, and `withdraw`, which makes sure that the run
-       never comes into existence.
+    1. `submit` sends exactly `plan.request`. The caller has checked that the target has no run of
+       that name. With `again`, an earlier request of this submission may have arrived; even so,
+       there must be only one run. If an unrelated run of that name exists, `submit` raises
+       `NameTaken`. After an error in `submit`, this process or a later one may call `has`, which
+       returns whether the run exists, and `withdraw`, which makes sure that the run never comes
+       into existence.
     2. Every method that takes a reference raises `RunNotFound` for an unknown run.
     3. `stop` is idempotent and returns at once; a finished run stays as it is.
-    4. `logs` of a finished run yields every line and ends. With `follow`, it ends after the run's last line. Even
-       after a lost connection, no line is missing or repeated. Every process's output can be read.
+    4. `logs` of a finished run yields every line and ends. With `follow`, it ends after the run's
+       last line. Even after a lost connection, no line is missing or repeated. Every process's
+       output can be read.
     5. `status` maps every state of the provider to a `RunState`; a failed run has a reason.
-    6. Throttled requests and lost connections are retried with backoff; other failures raise a `TargetError`.
+    6. Throttled requests and lost connections are retried with backoff; other failures raise a
+       `TargetError`.
     7. No method prints or asks the user.
 
-    A subclass overrides `check` and `can_check` if the target has an account, and `withdraw` if an interrupted
-    submission can still create a run.
+    A subclass overrides `check` and `can_check` if the target has an account, and `withdraw` if an
+    interrupted submission can still create a run.
     """
 
     in_flight: float
-    """Seconds after which an interrupted request can no longer arrive. 0 if `submit` never leaves a request in
-    transit."""
+    """Seconds after which an interrupted request can no longer arrive. 0 if `submit` never leaves a
+    request in transit."""
 
     names_are_unique: bool
-    """Whether the target refuses a second run of the same name. If so, a request may be sent again while the first
-    request can still arrive."""
+    """Whether the target refuses a second run of the same name. If so, a request may be sent again
+    while the first request can still arrive."""
 
     def check(self, job: TrainingJob, settings: Any, plan: Plan) -> list[Finding]:
-        """Return the findings of the checks that ask the target, for example about a role, quota or partition. For a
-        target without an account, return an empty list.
+        """Return the findings of the checks that ask the target, for example about a role, quota or
+        partition. For a target without an account, return an empty list.
 
-        Called before a submit and by `cloudtrain check`, but not for a plan. If the user lacks the permission for a
-        check, the method returns a warning instead of its result. For a processing job, `job` holds the fields that
-        processing jobs share with training jobs.
+        Called before a submit and by `cloudtrain check`, but not for a plan. If the user lacks the
+        permission for a check, the method returns a warning instead of its result. For a processing
+        job, `job` holds the fields that processing jobs share with training jobs.
         """
         return []
 
     def can_check(self, settings: Any) -> bool:
-        """Return whether the settings and this machine have what `check` needs, such as credentials."""
+        """Return whether the settings and this machine have what `check` needs, such as
+        credentials."""
         return True
 
-    def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        """Upload the bundle. Return False if the target already has it. `on_bytes` may be called from other threads."""
+    def upload(
+        self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None
+    ) -> bool:
+        """Upload the bundle. Return False if the target already has it. `on_bytes` may be called
+        from other threads."""
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Send the request. After this call, the run exists. `again`: an earlier request of this submission may have
-        arrived."""
+        """Send the request. After this call, the run exists. `again`: an earlier request of this
+        submission may have arrived."""
 
     def has(self, ref: RunRef) -> bool:
         """Return whether the target has this run, submitted by this user.
@@ -110,9 +120,11 @@ class Service(Protocol):
         """
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Make sure that a submission whose process died never creates a run. Return False if the run already exists.
+        """Make sure that a submission whose process died never creates a run. Return False if the
+        run already exists.
 
-        Called only when an earlier request can no longer arrive (see `in_flight`). Raises the same errors as `has`.
+        Called only when an earlier request can no longer arrive (see `in_flight`). Raises the same
+        errors as `has`.
         """
         return not self.has(ref)
 
@@ -128,21 +140,22 @@ class Service(Protocol):
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """Yield the output lines so far, of one rank, of one instance or of all. With `follow`, go on until the run
-        ends."""
+        """Yield the output lines so far, of one rank, of one instance or of all. With `follow`, go
+        on until the run ends."""
 
     def stop(self, ref: RunRef) -> None:
         """Ask the run to save and exit."""
 
     def runs(self, place: str) -> Iterator[ListedRun]:
-        """Yield the runs of all users at `place`, newest first. Each page of runs is fetched only when it is needed."""
+        """Yield the runs of all users at `place`, newest first. Each page of runs is fetched only
+        when it is needed."""
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
-        """Yield local folders that hold the run's code or parts of it; none if nothing is left. Folders that need no
-        download come first.
+        """Yield local folders that hold the run's code or parts of it; none if nothing is left.
+        Folders that need no download come first.
 
-        Code from `upload`, the uploaded bundle, is copied into a folder below `scratch`. Files in a folder may have
-        changed since the run, so the caller compares hashes.
+        Code from `upload`, the uploaded bundle, is copied into a folder below `scratch`. Files in a
+        folder may have changed since the run, so the caller compares hashes.
 
         Raises:
             TargetError: the target does not answer.
@@ -150,14 +163,14 @@ class Service(Protocol):
         return iter(())
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
-        """Copy the files that the run wrote to `path`: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or an empty
-        path for all."""
+        """Copy the files that the run wrote to `path`: `model/`, `outputs/NAME`, `checkpoint/`,
+        `logs/`, or an empty path for all."""
 
 
 @runtime_checkable
 class KeepsQueue(Protocol):
-    """A service with cloudtrain's own queue, for a target that has no queue. The target's settings have the fields
-    `queue` and `priority`.
+    """A service with cloudtrain's own queue, for a target that has no queue. The target's settings
+    have the fields `queue` and `priority`.
 
     A waiting run has the state `queued`, and its status contains its position in the queue.
     """
@@ -166,7 +179,8 @@ class KeepsQueue(Protocol):
         """Return the started runs of the queue, then the waiting runs, both in queue order."""
 
     def move(self, ref: RunRef, *, before: RunRef | None = None, last: bool = False) -> None:
-        """Move a waiting run before the run `before`, to the front (`before` is None), or to the end (`last`).
+        """Move a waiting run before the run `before`, to the front (`before` is None), or to the
+        end (`last`).
 
         Raises:
             UsageError: one of the two runs is not waiting.
@@ -182,11 +196,12 @@ class KeepsQueue(Protocol):
 
 @runtime_checkable
 class PinsVersions(Protocol):
-    """A service of a target whose jobs can refer to assets by label, such as `NAME@latest`. A label can later mean
-    another version."""
+    """A service of a target whose jobs can refer to assets by label, such as `NAME@latest`. A label
+    can later mean another version."""
 
     def pin(self, job: AnyJob, settings: Any) -> AnyJob:
-        """Return the job with each label replaced by its current version. Return the job itself if it has no labels.
+        """Return the job with each label replaced by its current version. Return the job itself if
+        it has no labels.
 
         Raises:
             TargetError: the target does not answer, or has no such label.
@@ -203,8 +218,11 @@ class Tuner(Service, Protocol):
     def objective(self, ref: RunRef) -> Objective | None:
         """Return the metric that the sweep optimises; None if the sweep runs every combination."""
 
-    def continued(self, request: Mapping[str, Any], name: str, trials: int, started: int) -> dict[str, Any]:
-        """Return the request for a new sweep that continues the sweep `name` with `trials` more trials. Pure.
+    def continued(
+        self, request: Mapping[str, Any], name: str, trials: int, started: int
+    ) -> dict[str, Any]:
+        """Return the request for a new sweep that continues the sweep `name` with `trials` more
+        trials. Pure.
 
         Args:
             request: the request of the sweep `name`.
@@ -213,7 +231,10 @@ class Tuner(Service, Protocol):
         Raises:
             UsageError: the tuner cannot continue a sweep; the hint names an alternative (`CT064`).
         """
-        hint = f"submit a sweep with `driver: cloudtrain`, which can be continued, or with `trials: {started + trials}`"
+        hint = (
+            "submit a sweep with `driver: cloudtrain`, which can be continued, or with "
+            f"`trials: {started + trials}`"
+        )
         raise UsageError(f"the tuner of `{name}` cannot continue a sweep", hint=hint, code="CT064")
 
 
@@ -229,11 +250,13 @@ class Contents(NamedTuple):
     markers: Mapping[str, str] = MappingProxyType({})
     """The values of environment markers that differ from those of Linux on x86-64."""
     is_image: bool = True
-    """Whether it is a container's image, whose PyTorch stays, because it belongs to the machine's drivers."""
+    """Whether it is a container's image, whose PyTorch stays, because it belongs to the machine's
+    drivers."""
 
 
 class TargetFacts(NamedTuple):
-    """What job files, the JSON Schema, checks and reports need to know of a target. All have a default."""
+    """What job files, the JSON Schema, checks and reports need to know of a target. All have a
+    default."""
 
     is_paid: bool = True
     """Whether a provider rents out the job's machines by the hour."""
@@ -244,78 +267,95 @@ class TargetFacts(NamedTuple):
     place_prefixes: tuple[str, ...] = ()
     """Prefixes that data paths have only on this target, such as `s3://`."""
     place_aliases: tuple[str, ...] = ()
-    """Names that other tools use for the field with a data path on this target, such as `s3_uri`."""
+    """Names that other tools use for the field with a data path on this target, such as
+    `s3_uri`."""
     emulated_places: str = ""
-    """The prefix of made-up data paths in an emulation, for data that is only on this machine: `s3://emulated`."""
+    """The prefix of made-up data paths in an emulation, for data that is only on this machine:
+    `s3://emulated`."""
     environment_help: str = ""
     """A description of `environment.NAME`; empty if the target has no named environments."""
     overrides_help: str = "Merged last into the request."
     """A description of `NAME_overrides`."""
-    secrets: Mapping[str, str] = MappingProxyType({"env": "env:NAME", "file": "file:~/.secrets/NAME"})
-    """The schemes of `environment.secrets` that a job on this target can read, each with an example that contains
-    `NAME`. Hints show the first example."""
+    secrets: Mapping[str, str] = MappingProxyType(
+        {"env": "env:NAME", "file": "file:~/.secrets/NAME"}
+    )
+    """The schemes of `environment.secrets` that a job on this target can read, each with an example
+    that contains `NAME`. Hints show the first example."""
     has_secrets_here: bool = False
-    """Whether the job reads its secrets on this machine, so that cloudtrain can report a missing secret before the
-    start."""
+    """Whether the job reads its secrets on this machine, so that cloudtrain can report a missing
+    secret before the start."""
     keeps_literals: bool = False
-    """Whether an input with a plain `value` stays an input in the request. Otherwise references to it are replaced by
-    the value."""
+    """Whether an input with a plain `value` stays an input in the request. Otherwise references to
+    it are replaced by the value."""
     waits_for_runs: bool = False
-    """Whether a run itself can wait for the runs in `CompileContext.after`, whose outputs it reads."""
+    """Whether a run itself can wait for the runs in `CompileContext.after`, whose outputs it
+    reads."""
     locating_settings: tuple[str, ...] = ()
     """The settings without which the target's runs cannot be listed, such as `region`."""
     saved_folders: tuple[str, ...] = ()
     """The folders in the script's working folder that the service saves after the run."""
     plan_formats: tuple[str, ...] = ()
-    """Formats of a plan for the target's own tools: the names in `Plan.forms`, which the part `export` makes."""
+    """Formats of a plan for the target's own tools: the names in `Plan.forms`, which the part
+    `export` makes."""
     extras: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     """Extras of the package, each with the packages that it installs: `{"EXTRA": ("its-sdk",)}`."""
 
 
 class Target(ABC):
-    """A service or machine that runs jobs: data, and the functions `account`, `compile` and `service`. Importing a
-    target is fast, because only its service imports SDKs.
+    """A service or machine that runs jobs: data, and the functions `account`, `compile` and
+    `service`. Importing a target is fast, because only its service imports SDKs.
 
-    Each subclass is listed in the entry-point group `cloudtrain.targets`. Its name then works in job files
-    (`inputs.train.NAME`, `NAME_overrides`), in `cloudtrain.toml`, in the JSON Schema, and in every command.
+    Each subclass is listed in the entry-point group `cloudtrain.targets`. Its name then works in
+    job files (`inputs.train.NAME`, `NAME_overrides`), in `cloudtrain.toml`, in the JSON Schema, and
+    in every command.
 
-    `parts` maps an ability to `module:name`, or for rules to modules; they are imported on first use. A target without
-    an ability leaves it out.
+    `parts` maps an ability to `module:name`, or for rules to modules; they are imported on first
+    use. A target without an ability leaves it out.
 
         rules           modules, separated by spaces, that register rules on import
         training_rules  the same, for rules that apply only to training jobs
         online          the same, for the rules that `Service.check` reports
         table           the `InstanceTable` of the target's instance types
-        forms           (plan) -> functions that write the request in other tools' formats, by format name; empty if
-                        other tools cannot send it
-        export          a class with those methods of `Plan`, such as `to_yaml`, that the target supports.
-                        Its class method `of(plan)` returns an instance, or None if other tools cannot send the request
-        data            (settings, account, sha256, name, *, is_file) -> (folder, path): the storage folder to upload
-                        the data `name` of this machine to, whose hash is `sha256`, and the path that the input then
-                        gets: the folder, or with `is_file` the file in it
-        contents        (job, settings, account) -> Contents of the machines before the job's packages are installed
-        emulate         (job, settings of the local target, context) -> Plan of a local run that emulates this target,
-                        or JobError; the hint names an alternative
-        sweep           (sweep, settings, context) -> Plan with the request to the target's own tuner, or JobError
-                        (CT061). `sweep.job` is the job of the first trial. Pure, like `compile`
-        tuner           (environ) -> Tuner. A target with `sweep` has a tuner, and the other way round
-        adopt           () -> Adopter, with which `cloudtrain adopt` converts the service's own requests to jobs
-        fetch           (place, name, settings, environ) -> Original: the job `name` of the service, with its code if it
-                        can be read. `place` is the middle part of the job's reference; `settings` supply what it lacks
-        static          (calls) -> (Draft, expressions) of the first job that a script's SDK calls create, with the
-                        expression of each field whose value is not a constant in the script; None without such a call
-        batch           (options by long name, lines before the launch) -> BatchSettings of a batch script; None for
-                        other scripts
-        container       (options by long name) -> BatchSettings with the image that the command which starts a batch
-                        job's processes names; None if it names none
-        absolute        (settings, environ, cwd) -> settings with absolute paths in place of relative ones and of names
-                        such as `conda:NAME`. Makes no network request
-        path            (path) -> why the target does not accept this file in a bundle, as a clause such as `whose path
-                        is too long`; None if it does. By default, the limits of archives apply
+        forms           (plan) -> functions that write the request in other tools' formats, by
+                        format name; empty if other tools cannot send it
+        export          a class with those methods of `Plan`, such as `to_yaml`, that the target
+                        supports. Its class method `of(plan)` returns an instance, or None if other
+                        tools cannot send the request
+        data            (settings, account, sha256, name, *, is_file) -> (folder, path): the storage
+                        folder to upload the data `name` of this machine to, whose hash is `sha256`,
+                        and the path that the input then gets: the folder, or with `is_file` the
+                        file in it
+        contents        (job, settings, account) -> Contents of the machines before the job's
+                        packages are installed
+        emulate         (job, settings of the local target, context) -> Plan of a local run that
+                        emulates this target, or JobError; the hint names an alternative
+        sweep           (sweep, settings, context) -> Plan with the request to the target's own
+                        tuner, or JobError (CT061). `sweep.job` is the job of the first trial. Pure,
+                        like `compile`
+        tuner           (environ) -> Tuner. A target with `sweep` has a tuner, and the other way
+                        round
+        adopt           () -> Adopter, with which `cloudtrain adopt` converts the service's own
+                        requests to jobs
+        fetch           (place, name, settings, environ) -> Original: the job `name` of the service,
+                        with its code if it can be read. `place` is the middle part of the job's
+                        reference; `settings` supply what it lacks
+        static          (calls) -> (Draft, expressions) of the first job that a script's SDK calls
+                        create, with the expression of each field whose value is not a constant in
+                        the script; None without such a call
+        batch           (options by long name, lines before the launch) -> BatchSettings of a batch
+                        script; None for other scripts
+        container       (options by long name) -> BatchSettings with the image that the command
+                        which starts a batch job's processes names; None if it names none
+        absolute        (settings, environ, cwd) -> settings with absolute paths in place of
+                        relative ones and of names such as `conda:NAME`. Makes no network request
+        path            (path) -> why the target does not accept this file in a bundle, as a clause
+                        such as `whose path is too long`; None if it does. By default, the limits of
+                        archives apply
         folder          (run name, state folder) -> the run's folder on this machine
-        files           (run name, state folder) -> the files that the script wrote into its working folder on this
-                        machine, by relative path
-        examine         (settings, account) -> the line of `cloudtrain doctor` about the account, or None
+        files           (run name, state folder) -> the files that the script wrote into its working
+                        folder on this machine, by relative path
+        examine         (settings, account) -> the line of `cloudtrain doctor` about the account, or
+                        None
     """
 
     name: ClassVar[str]
@@ -332,10 +372,13 @@ class Target(ABC):
     parts: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
-    def account(self, settings: Any, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> Account:
+    def account(
+        self, settings: Any, *, environ: Mapping[str, str], state_dir: Path, cwd: Path
+    ) -> Account:
         """Return the account that `compile` needs in addition to the settings.
 
-        This method reads only files and variables of this machine. `Service.check` makes network requests.
+        This method reads only files and variables of this machine. `Service.check` makes network
+        requests.
 
         Raises:
             SettingsError: a settings file is wrong, or another user may have written it.
@@ -348,7 +391,8 @@ class Target(ABC):
         Pure: the same job, settings and context give the same request, byte for byte.
 
         Raises:
-            JobError: the job asks for something that the target lacks; the hint names an alternative.
+            JobError: the job asks for something that the target lacks; the hint names an
+                alternative.
             TargetUnavailable: this machine cannot use the target.
         """
 
@@ -357,9 +401,15 @@ class Target(ABC):
         """Return the service. It imports its SDKs on first use."""
 
     def read(
-        self, job: TrainingJob, settings: Any, account: Any, plan: Plan, processing: ProcessingJob | None = None
+        self,
+        job: TrainingJob,
+        settings: Any,
+        account: Any,
+        plan: Plan,
+        processing: ProcessingJob | None = None,
     ) -> Reading:
-        """Return what the finished request of `plan` says, for rules. The default reads everything from the job."""
+        """Return what the finished request of `plan` says, for rules. The default reads everything
+        from the job."""
         from cloudtrain.rules.engine import Reading
 
         return Reading(self.name, job, account, plan, processing)

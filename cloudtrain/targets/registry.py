@@ -30,18 +30,21 @@ def target_of(name: str) -> Target:
     """Return the target with the name `name`.
 
     Raises:
-        TargetUnavailable: the target does not exist, its package was uninstalled since the run, or is broken.
+        TargetUnavailable: the target does not exist, its package was uninstalled since the run, or
+            is broken.
     """
     if name not in target_names():
         near = did_you_mean(name, target_names()) or ""
-        hint = "install the package that adds it" + (f"; {near}" if near.startswith("did you mean") else "")
+        hint = "install the package that adds it" + (
+            f"; {near}" if near.startswith("did you mean") else ""
+        )
         raise TargetUnavailable(f"the target `{name}` is not installed", hint=hint)
     return cast("Target", find_target(name))
 
 
 def usable_target(name: str) -> Target | None:
-    """Return the target with the name `name`; None if it cannot be used, for example because its package was
-    uninstalled since the run."""
+    """Return the target with the name `name`; None if it cannot be used, for example because its
+    package was uninstalled since the run."""
     return cast("Target | None", find_usable(name))
 
 
@@ -51,5 +54,6 @@ def all_targets() -> list[Target]:
 
 
 def service_of(name: str, context: ServiceContext) -> Service:
-    """Return the service of a target, which makes no request until a method is called. Raises as `target_of` does."""
+    """Return the service of a target, which makes no request until a method is called. Raises as
+    `target_of` does."""
     return target_of(name).service(environ=context.environ, state_dir=context.state_dir)

@@ -1,4 +1,5 @@
-"""The base class of all targets' settings. Users set them in settings files, with flags or in Python, not in a job."""
+"""The base class of all targets' settings. Users set them in settings files, with flags or in
+Python, not in a job."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 
 class TargetSettings(Model):
-    """The base class of target settings. It records the settings files that the values come from."""
+    """The base class of target settings. It records the settings files that the values come
+    from."""
 
     type: str
     """The name of the target."""
@@ -46,21 +48,26 @@ class TargetSettings(Model):
 
     @property
     def emulated_target(self) -> str | None:
-        """The name of the target that a run with these settings emulates on this machine; None without emulation."""
+        """The name of the target that a run with these settings emulates on this machine; None
+        without emulation."""
         return None
 
     def from_files(self, files: tuple[str, ...], budget_file: str | None = None) -> Self:
-        """Return the same settings with `settings_files` set to `files`, and with that `budget_file`."""
+        """Return the same settings with `settings_files` set to `files`, and with that
+        `budget_file`."""
         same = self.model_copy()
-        same._files, same._budget_file = files, budget_file  # type: ignore[misc]  # only fields are frozen
+        # only fields are frozen
+        same._files, same._budget_file = files, budget_file  # type: ignore[misc]
         return same
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with the given fields replaced, like `Model.replace`. The copy keeps `settings_files`."""
+        """Return a copy with the given fields replaced, like `Model.replace`. The copy keeps
+        `settings_files`."""
         return super().replace(**changes).from_files(self._files, self._budget_file)
 
 
-# A `cloudtrain.toml` file: its tables and the position of each value. A `ValuePath` is the keys that lead to a value.
+# A `cloudtrain.toml` file: its tables and the position of each value. A `ValuePath` is the keys
+# that lead to a value.
 
 
 class SettingsFile(NamedTuple):
@@ -71,10 +78,14 @@ class SettingsFile(NamedTuple):
     positions: Positions
 
     def placed(self, problem: Problem) -> Problem:
-        """Return the problem with the file, line and column of the value that causes it. Its hint is in TOML syntax."""
-        from cloudtrain.job.explain import in_form  # importing it costs start-up time, and most settings are right
+        """Return the problem with the file, line and column of the value that causes it. Its hint
+        is in TOML syntax."""
+        # importing it costs start-up time, and most settings are right
+        from cloudtrain.job.explain import in_form
 
-        return placed(replace(problem, hint=in_form(problem.hint, "toml")), str(self.path), self.positions)
+        return placed(
+            replace(problem, hint=in_form(problem.hint, "toml")), str(self.path), self.positions
+        )
 
 
 def read_settings(path: Path) -> SettingsFile:
@@ -87,10 +98,12 @@ def read_settings(path: Path) -> SettingsFile:
 
 
 def _placed(problem: Problem, files: Sequence[SettingsFile], bases: Sequence[ValuePath]) -> Problem:
-    """Return `problem`, whose path is relative to a table, with the position of its value in the settings files. Later
-    files take precedence, and of the tables `bases`, such as `("profiles", PROFILE, TARGET)`, earlier ones. A value
-    that stands nowhere has the position of the table."""
-    tables: list[tuple[SettingsFile, ValuePath]] = [(file, base) for base in bases for file in reversed(files)]
+    """Return `problem`, whose path is relative to a table, with the position of its value in the
+    settings files. Later files take precedence, and of the tables `bases`, such as `("profiles",
+    PROFILE, TARGET)`, earlier ones. A value that stands nowhere has the position of the table."""
+    tables: list[tuple[SettingsFile, ValuePath]] = [
+        (file, base) for base in bases for file in reversed(files)
+    ]
     for path in (problem.path, ()):
         for file, base in tables:
             if (*base, *path) in file.positions.values:
@@ -104,7 +117,8 @@ def _table_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
         message = f"`target` must be text, not {describe_value(target)}"
         yield Problem(("target",), message, did_you_mean("", target_names()), code="CT012")
     yield from _unknown(
-        {name: table for name, table in tables.items() if name != "target"}, ("profiles", *target_names())
+        {name: table for name, table in tables.items() if name != "target"},
+        ("profiles", *target_names()),
     )
     if isinstance(profiles, Mapping):
         yield from _unknown(profiles, profiles, ("profiles",))
@@ -113,21 +127,30 @@ def _table_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
                 yield from _unknown(profile, target_names(), ("profiles", name))
 
 
-def _unknown(tables: Mapping[str, Any], known_names: Collection[str], above: ValuePath = ()) -> Iterator[Problem]:
+def _unknown(
+    tables: Mapping[str, Any], known_names: Collection[str], above: ValuePath = ()
+) -> Iterator[Problem]:
     for name, table in tables.items():
         path = (*above, name)
         if name not in known_names:
-            yield KeyProblem(path, f"unknown table `{dotted(path)}`", did_you_mean(name, known_names), code="CT912")
+            yield KeyProblem(
+                path,
+                f"unknown table `{dotted(path)}`",
+                did_you_mean(name, known_names),
+                code="CT912",
+            )
         elif not isinstance(table, Mapping):
             message = f"`{dotted(path)}` must be a table, not {describe_value(table)}"
             yield Problem(path, message, f"write `[{dotted(path)}]`", code="CT912")
 
 
-# Settings: the state folder, the user's environment variables, and the account settings of each target.
+# Settings: the state folder, the user's environment variables, and the account settings of each
+# target.
 #
-# `cloudtrain.toml` holds one table per target, and profiles that override these tables. cloudtrain reads the file in
-# the user's configuration folder and the file of the project, which takes precedence. The project's file is the
-# nearest one in the folder of the job file and its parents, else in the working directory and its parents:
+# `cloudtrain.toml` holds one table per target, and profiles that override these tables. cloudtrain
+# reads the file in the user's configuration folder and the file of the project, which takes
+# precedence. The project's file is the nearest one in the folder of the job file and its parents,
+# else in the working directory and its parents:
 #
 #     target = "NAME"                         # used if you name no target; default: `local`
 #
@@ -138,8 +161,8 @@ def _unknown(tables: Mapping[str, Any], known_names: Collection[str], above: Val
 #     [profiles.research.NAME]                # cloudtrain submit job.yaml --profile research
 #     bucket = "research-training"
 #
-# Environment variables: CLOUDTRAIN_STATE_DIR moves the run store and the local runs, CLOUDTRAIN_PROFILE names a
-# profile, CLOUDTRAIN_DEBUG=1 shows tracebacks.
+# Environment variables: CLOUDTRAIN_STATE_DIR moves the run store and the local runs,
+# CLOUDTRAIN_PROFILE names a profile, CLOUDTRAIN_DEBUG=1 shows tracebacks.
 
 FILE_NAME = "cloudtrain.toml"
 
@@ -163,18 +186,23 @@ class Settings(NamedTuple):
 
     @property
     def submitter(self) -> str:
-        """`user@host`. Run names depend on it, so that runs of two users never get the same name."""
+        """`user@host`. Run names depend on it, so that runs of two users never get the same
+        name."""
         try:
             user = getpass.getuser()
         except (KeyError, OSError):  # a user without a passwd entry, as in containers
             user = str(os.getuid())
         return f"{user}@{os.uname().nodename}"
 
-    def target(self, name: str | None = None, *, profile: str | None = None, **flags: Any) -> TargetSettings:
-        """Return the settings of a target: its table, overridden by the profile's table and by flags that are not None.
+    def target(
+        self, name: str | None = None, *, profile: str | None = None, **flags: Any
+    ) -> TargetSettings:
+        """Return the settings of a target: its table, overridden by the profile's table and by
+        flags that are not None.
 
         Raises:
-            SettingsError: the target or profile does not exist, or a field in a settings file is wrong.
+            SettingsError: the target or profile does not exist, or a field in a settings file is
+                wrong.
             JobError: a flag has a wrong value.
         """
         is_default, name = name is None, name or self.default_target
@@ -189,14 +217,17 @@ class Settings(NamedTuple):
         try:
             settings = self._with_budget(find_target(name).settings(**fields), bases)
         except JobError as error:
-            raise SettingsError.of([_placed(problem, self.sources, bases) for problem in error.problems]) from None
+            raise SettingsError.of(
+                [_placed(problem, self.sources, bases) for problem in error.problems]
+            ) from None
         flags = {key: value for key, value in flags.items() if value is not None}
         settings = settings.replace(**flags) if flags else settings
         return settings.from_files(tuple(map(str, self.files)), settings.budget_file)
 
     def _with_budget(self, settings: TargetSettings, bases: Sequence[ValuePath]) -> TargetSettings:
-        """Return the settings with the budget of the user's own file, if it is lower than that of the project's file,
-        which whoever submits may edit. `bases` are the tables of the settings, the strongest first."""
+        """Return the settings with the budget of the user's own file, if it is lower than that of
+        the project's file, which whoever submits may edit. `bases` are the tables of the settings,
+        the strongest first."""
         budgets: dict[str, Any] = {}
         for base, source in product(bases, reversed(self.sources)):
             if (path := (*base, "max_cost")) in source.positions.values:
@@ -204,7 +235,11 @@ class Settings(NamedTuple):
         file, own = next(iter(budgets), None), str(own_file())
         if own in budgets:
             lower: Any = settings.replace(max_cost=budgets[own])
-            settings, file = (lower, own) if lower.max_cost < getattr(settings, "max_cost", 0.0) else (settings, file)
+            settings, file = (
+                (lower, own)
+                if lower.max_cost < getattr(settings, "max_cost", 0.0)
+                else (settings, file)
+            )
         return settings.from_files((), file)
 
     def _profile(self, name: str | None) -> Mapping[str, Any]:
@@ -220,11 +255,13 @@ class Settings(NamedTuple):
 
 
 def load_settings(near: Path | None = None) -> Settings:
-    """Read the environment, the working directory and the settings files. `near` is the folder of the job file: the
-    settings of its project replace those of the working directory, so that a job file means the same from every folder.
+    """Read the environment, the working directory and the settings files. `near` is the folder of
+    the job file: the settings of its project replace those of the working directory, so that a job
+    file means the same from every folder.
 
     Raises:
-        SettingsError: another user could have written a settings file, or it is not TOML or holds an unknown table.
+        SettingsError: another user could have written a settings file, or it is not TOML or holds
+            an unknown table.
     """
     cwd = Path.cwd()
     sources = tuple(read_settings(file) for file in _files(cwd, near))
@@ -237,7 +274,14 @@ def load_settings(near: Path | None = None) -> Settings:
         from platformdirs import user_state_path
 
         state_dir = user_state_path("cloudtrain", appauthor=False)
-    return Settings(state_dir, user_environment(), cwd, tuple(source.path for source in sources), tables, sources)
+    return Settings(
+        state_dir,
+        user_environment(),
+        cwd,
+        tuple(source.path for source in sources),
+        tables,
+        sources,
+    )
 
 
 def debug_wanted() -> bool:
@@ -253,7 +297,8 @@ def own_file() -> Path:
 
 
 def ini_sections(file: Path, *, default_section: str = "DEFAULT") -> dict[str, dict[str, str]]:
-    """Return the sections of a provider's own configuration file; empty if the file cannot be read."""
+    """Return the sections of a provider's own configuration file; empty if the file cannot be
+    read."""
     if not file.exists():
         return {}
     import configparser
@@ -267,7 +312,8 @@ def ini_sections(file: Path, *, default_section: str = "DEFAULT") -> dict[str, d
 
 
 def _files(cwd: Path, near: Path | None) -> Iterator[Path]:
-    """Yield the paths of the existing settings files: the user's, then the project's, which takes precedence."""
+    """Yield the paths of the existing settings files: the user's, then the project's, which takes
+    precedence."""
     if os.path.lexists(own_file()):
         yield own_file()
     start = (cwd / near) if near is not None else cwd

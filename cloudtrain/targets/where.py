@@ -1,4 +1,5 @@
-"""Where a job runs: a target, the user's settings for it, and the account. A command reads this once."""
+"""Where a job runs: a target, the user's settings for it, and the account. A command reads this
+once."""
 
 from __future__ import annotations
 
@@ -32,33 +33,49 @@ class Where:
 
     @classmethod
     def of(cls, settings: TargetSettings, here: Settings, *, profile: str | None = None) -> Where:
-        """Return the place with these settings. `profile` is the profile for the settings of an emulated target."""
+        """Return the place with these settings. `profile` is the profile for the settings of an
+        emulated target."""
         target, name = target_of(settings.type), settings.emulated_target
         if (absolute := part_of(target, "absolute")) is not None:
             settings = absolute(settings, here.environ, here.cwd)
-        return cls(target, settings, here, None if name is None else here.target(name, profile=profile))
+        return cls(
+            target, settings, here, None if name is None else here.target(name, profile=profile)
+        )
 
     def queued(self, queue: bool | None, priority: int | None) -> Where:
-        """Return the place with these options of cloudtrain's queue. None keeps the value in the settings.
+        """Return the place with these options of cloudtrain's queue. None keeps the value in the
+        settings.
 
         Raises:
             UsageError: cloudtrain has no queue for the target.
             JobError: a priority is given without the queue.
         """
-        options = {name: value for name, value in (("queue", queue), ("priority", priority)) if value is not None}
+        options = {
+            name: value
+            for name, value in (("queue", queue), ("priority", priority))
+            if value is not None
+        }
         if not options:
             return self
         if not options.keys() <= type(self.settings).model_fields.keys():
             hint = f"leave out `{next(iter(options))}`: the target has its own queue"
-            raise UsageError(f"`{self.target.name}` does not use cloudtrain's queue", hint=hint, code="CT902")
+            raise UsageError(
+                f"`{self.target.name}` does not use cloudtrain's queue", hint=hint, code="CT902"
+            )
         return replace(self, settings=self.settings.replace(**options))
 
     @cached_property
     def account(self) -> Account:
         """The account, as the files and variables of this machine set it."""
         here = self.here
-        account = self.target.account(self.settings, environ=here.environ, state_dir=here.state_dir, cwd=here.cwd)
-        return account if self.emulated is None else cast("Any", account)._replace(emulated=self.emulated)
+        account = self.target.account(
+            self.settings, environ=here.environ, state_dir=here.state_dir, cwd=here.cwd
+        )
+        return (
+            account
+            if self.emulated is None
+            else cast("Any", account)._replace(emulated=self.emulated)
+        )
 
     @cached_property
     def service(self) -> Service:
@@ -66,24 +83,36 @@ class Where:
         return self.target.service(environ=self.here.environ, state_dir=self.here.state_dir)
 
     def to_json(self) -> dict[str, object]:
-        """Return the settings as JSON data, from which `from_json` makes the place in any process of this machine."""
+        """Return the settings as JSON data, from which `from_json` makes the place in any process
+        of this machine."""
         emulated = self.emulated
         is_set = emulated is not None and emulated.model_fields_set
-        return {"target": _to_json(self.settings), **({"emulated": _to_json(emulated)} if emulated and is_set else {})}
+        return {
+            "target": _to_json(self.settings),
+            **({"emulated": _to_json(emulated)} if emulated and is_set else {}),
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], here: Settings) -> Where:
-        """Return the place with the settings that `to_json` has returned. The account is read again."""
+        """Return the place with the settings that `to_json` has returned. The account is read
+        again."""
         settings, emulated = _from_json(data["target"]), data.get("emulated")
-        return cls(target_of(settings.type), settings, here, None if emulated is None else _from_json(emulated))
+        return cls(
+            target_of(settings.type),
+            settings,
+            here,
+            None if emulated is None else _from_json(emulated),
+        )
 
 
 AnyTarget = str | TargetSettings | Where | None
-"""The name of a target, a target's settings, or None for the default target. cloudtrain's commands pass a `Where`."""
+"""The name of a target, a target's settings, or None for the default target. cloudtrain's commands
+pass a `Where`."""
 
 
 def where(target: AnyTarget, *, near: Path | None = None, profile: str | None = None) -> Where:
-    """Return where a job runs, with the settings of the project of the folder `near`, or else of the working directory.
+    """Return where a job runs, with the settings of the project of the folder `near`, or else of
+    the working directory.
 
     Raises:
         SettingsError: the target or profile does not exist, or a settings file is wrong.

@@ -35,7 +35,13 @@ def test_equal_is_success(cli: Cli, request_file: str) -> None:
 
 def test_different_is_exit_code_1(cli: Cli, clean_environment: Path) -> None:
     """Each difference with its reason."""
-    job = {"type": "command", "command": "ls", "environment": "azureml:e:1", "compute": "azureml:cpu", "colour": "red"}
+    job = {
+        "type": "command",
+        "command": "ls",
+        "environment": "azureml:e:1",
+        "compute": "azureml:cpu",
+        "colour": "red",
+    }
     Path("job.json").write_text(json.dumps(job))
     found = cli("adopt", "job.json", "--json")
     assert found.code == 1
@@ -61,7 +67,10 @@ def test_what_is_written_can_be_planned(cli: Cli, request_file: str) -> None:
     assert cli("adopt", request_file, "--write", "mine").code == 0
     Path("mine/train.py").write_text("")
     plan = cli("plan", "mine/job.yaml", "--target", "sagemaker", "--format", "request")
-    assert json.loads(plan.out)["AlgorithmSpecification"] == SAGEMAKER["pt_torchdist"]["AlgorithmSpecification"]
+    assert (
+        json.loads(plan.out)["AlgorithmSpecification"]
+        == SAGEMAKER["pt_torchdist"]["AlgorithmSpecification"]
+    )
     again = cli("adopt", request_file, "--write", "mine")
     assert again.code == 2
     assert "--force" in again.err
@@ -87,7 +96,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)
-def test_a_value_that_yaml_or_json_cannot_hold(cli: Cli, clean_environment: Path, text: str) -> None:
+def test_a_value_that_yaml_or_json_cannot_hold(
+    cli: Cli, clean_environment: Path, text: str
+) -> None:
     """Whatever notices it, the document is named."""
     name = "source.json" if text.startswith("{") else "source.yaml"
     Path(name).write_text(text)
@@ -99,17 +110,25 @@ def test_a_value_that_yaml_or_json_cannot_hold(cli: Cli, clean_environment: Path
 
 def _replaced(data: object, value: object) -> Iterator[object]:
     """Yield the data with each of its values, one after the other, replaced."""
-    for key in list(data) if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ():
+    for key in (
+        list(data) if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ()
+    ):
         for inner in (value, *_replaced(data[key], value)):  # type: ignore[index]
             copied = data.copy()  # type: ignore[attr-defined]
             copied[key] = inner
             yield copied
 
 
-@pytest.mark.parametrize("value", [True, [], "\ud800", {"a": {"b": [1]}}], ids=["truth", "list", "half", "mapping"])
-@pytest.mark.parametrize("original", [SAGEMAKER["pt_torchdist"], next(iter(AZUREML.values()))], ids=["SM", "AZ"])
+@pytest.mark.parametrize(
+    "value", [True, [], "\ud800", {"a": {"b": [1]}}], ids=["truth", "list", "half", "mapping"]
+)
+@pytest.mark.parametrize(
+    "original", [SAGEMAKER["pt_torchdist"], next(iter(AZUREML.values()))], ids=["SM", "AZ"]
+)
 @pytest.mark.slow_after(1)
-def test_a_value_of_another_type(cli: Cli, clean_environment: Path, original: object, value: object) -> None:
+def test_a_value_of_another_type(
+    cli: Cli, clean_environment: Path, original: object, value: object
+) -> None:
     """In each place of a request: a job, or an error that names the document."""
     codes = set()
     for changed in _replaced(original, value):
@@ -123,14 +142,17 @@ def test_a_value_of_another_type(cli: Cli, clean_environment: Path, original: ob
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("redirection", "said"), [("<&-", "it is closed"), ("</dev/zero", "more than 4 MiB"), ("<bytes", "is not UTF-8")]
+    ("redirection", "said"),
+    [("<&-", "it is closed"), ("</dev/zero", "more than 4 MiB"), ("<bytes", "is not UTF-8")],
 )
 def test_stdin(clean_environment: Path, redirection: str, said: str) -> None:
     """Closed, endless, or no text."""
     Path("bytes").write_bytes(b"\xff")
     line = f"exec {sys.executable} -m cloudtrain adopt - {redirection}"
     environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False, env=environ)
+    done = subprocess.run(
+        ["sh", "-c", line], capture_output=True, text=True, check=False, env=environ
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: the text on stdin")
     assert said in done.stderr
@@ -158,6 +180,9 @@ def test_a_malformed_request(cli: Cli, name: str, value: Any) -> None:
 
 def test_a_malformed_tuning_job(cli: Cli) -> None:
     """Refused, whatever is wrong."""
-    for broken in ({"TrainingJobDefinition": 5}, {"TrainingJobDefinitions": [{"HyperParameterRanges": [1]}]}):
+    for broken in (
+        {"TrainingJobDefinition": 5},
+        {"TrainingJobDefinitions": [{"HyperParameterRanges": [1]}]},
+    ):
         Path("request.json").write_text(json.dumps({"HyperParameterTuningJobName": "a", **broken}))
         assert cli("adopt", "request.json").code == 2

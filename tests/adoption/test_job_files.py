@@ -38,7 +38,9 @@ def test_the_body_of_a_file_is_the_recorded_one(name: str) -> None:
     """The SDK printed the file and sent the body of the same job."""
     theirs = json.loads(FILES[name].with_name(f"{name}.rest.json").read_text())["properties"]
     ours = body_of(yaml.safe_load(FILES[name].read_text()), str(GOLDEN), {})
-    theirs, ours = ({k: v for k, v in body.items() if v not in ({}, None, False)} for body in (theirs, ours))
+    theirs, ours = (
+        {k: v for k, v in body.items() if v not in ({}, None, False)} for body in (theirs, ours)
+    )
     differing = {".".join(map(str, path)) for path, _, _ in paths_that_differ(theirs, ours)}
     assert differing == WRITTEN_OTHERWISE.get(name, set())
 
@@ -67,7 +69,11 @@ JOB = "command: python train.py\nenvironment: azureml:e:1\ncompute: azureml:gpu\
 
 def body_sent(found: ct.Adoption) -> dict[str, Any]:
     """What a plan of the adopted job sends."""
-    where = {"subscription_id": "11111111-2222-3333-4444-555555555555", "resource_group": "rg", "workspace": "team"}
+    where = {
+        "subscription_id": "11111111-2222-3333-4444-555555555555",
+        "resource_group": "rg",
+        "workspace": "team",
+    }
     plan = ct.plan(found.job, ct.AzureML(**{**where, **found.settings}))
     properties: dict[str, Any] = plan.request["properties"]
     return properties
@@ -76,10 +82,16 @@ def body_sent(found: ct.Adoption) -> dict[str, Any]:
 def test_yaml_is_read_as_version_1_1(adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:
     """What Azure ML's tools make of `yes`, `010` and `1e-4`. An environment variable is a text, as the API asks."""
     (tmp_path / "src").mkdir()
-    found = adopted(JOB + "inputs: {flag: yes, n: 010, lr: 1e-4}\nenvironment_variables: {A: 1, B: on, C: x}\n")
+    found = adopted(
+        JOB + "inputs: {flag: yes, n: 010, lr: 1e-4}\nenvironment_variables: {A: 1, B: on, C: x}\n"
+    )
     assert found.equal
     sent = body_sent(found)
-    assert {name: item["value"] for name, item in sent["inputs"].items()} == {"flag": "True", "n": "8", "lr": "1e-4"}
+    assert {name: item["value"] for name, item in sent["inputs"].items()} == {
+        "flag": "True",
+        "n": "8",
+        "lr": "1e-4",
+    }
     assert sent["environmentVariables"] == {"A": "1", "B": "true", "C": "x"}
 
 
@@ -105,22 +117,34 @@ def test_a_value_that_azure_refuses_is_a_difference(
 def test_single_braces_are_references(adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:
     """The older form, which Azure ML's tools send as the newer one; other braces are the shell's."""
     (tmp_path / "src").mkdir()
-    command = "echo {a,b} ${HOME} && python train.py --lr {inputs.lr} --o {outputs.m} ${{inputs.lr}}"
-    found = adopted(JOB.replace("python train.py", command) + "inputs: {lr: 0.1}\noutputs: {m: {}}\n")
+    command = (
+        "echo {a,b} ${HOME} && python train.py --lr {inputs.lr} --o {outputs.m} ${{inputs.lr}}"
+    )
+    found = adopted(
+        JOB.replace("python train.py", command) + "inputs: {lr: 0.1}\noutputs: {m: {}}\n"
+    )
     assert found.equal
     start = "echo {a,b} ${HOME} && python train.py"
-    assert body_sent(found)["command"] == f"{start} --lr ${{{{inputs.lr}}}} --o ${{{{outputs.m}}}} ${{{{inputs.lr}}}}"
+    assert (
+        body_sent(found)["command"]
+        == f"{start} --lr ${{{{inputs.lr}}}} --o ${{{{outputs.m}}}} ${{{{inputs.lr}}}}"
+    )
     assert adopted(
         SEARCH.replace("COMMAND", "python a.py {search_space.lr}").replace("seed: 7", "rule: sobol")
     ).job.command.endswith("${{inputs.lr}}")
 
 
-def test_the_properties_of_a_virtual_cluster(adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:
+def test_the_properties_of_a_virtual_cluster(
+    adopted: Callable[..., ct.Adoption], tmp_path: Path
+) -> None:
     """Sent under the service's name, whatever the file calls them."""
     (tmp_path / "src").mkdir()
     found = adopted(JOB + "resources: {properties: {singularity: {slaTier: Premium}, other: 1}}\n")
     assert found.equal
-    assert body_sent(found)["resources"]["properties"] == {"AISuperComputer": {"slaTier": "Premium"}, "other": 1}
+    assert body_sent(found)["resources"]["properties"] == {
+        "AISuperComputer": {"slaTier": "Premium"},
+        "other": 1,
+    }
 
 
 @pytest.mark.parametrize(
@@ -150,25 +174,37 @@ def test_what_no_job_does_the_same_way(
     assert "compute" not in found.settings or found.settings["compute"] == "gpu"
 
 
-def test_versions_and_places_that_azure_reads(adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:
+def test_versions_and_places_that_azure_reads(
+    adopted: Callable[..., ct.Adoption], tmp_path: Path
+) -> None:
     """A version with a colon, and an output in the default datastore below the run's name: nothing to complain of."""
     (tmp_path / "src").mkdir()
     place = "azureml://datastores/${{default_datastore}}/paths/azureml/${{name}}/o/"
-    found = adopted(JOB.replace("e:1", "mine:18.04:2022") + f'outputs: {{o: {{path: "{place}"}}}}\n')
+    found = adopted(
+        JOB.replace("e:1", "mine:18.04:2022") + f'outputs: {{o: {{path: "{place}"}}}}\n'
+    )
     assert found.equal
     sent = body_sent(found)
     assert sent["environmentId"].endswith("/environments/mine/versions/18.04:2022")
     assert sent["outputs"]["o"]["uri"] == place
-    where = {"subscription_id": "11111111-2222-3333-4444-555555555555", "resource_group": "rg", "workspace": "team"}
+    where = {
+        "subscription_id": "11111111-2222-3333-4444-555555555555",
+        "resource_group": "rg",
+        "workspace": "team",
+    }
     plan = ct.plan(found.job, ct.AzureML(**{**where, **found.settings}))
     assert "AZ507" not in [item.code for item in plan.findings]
 
 
-def test_a_conda_file_of_a_job_without_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conda_file_of_a_job_without_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is written beside the new job file, wherever that is."""
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "env.yml").write_text("name: x\ndependencies: [python=3.11]\n")
-    text = JOB.replace("code: src\n", "").replace("azureml:e:1", "{image: x:1, conda_file: env.yml}")
+    text = JOB.replace("code: src\n", "").replace(
+        "azureml:e:1", "{image: x:1, conda_file: env.yml}"
+    )
     (tmp_path / "theirs" / "az.yml").write_text(text)
     found = ct.adopt(tmp_path / "theirs" / "az.yml", folder=tmp_path / "ours")
     assert found.equal
@@ -186,13 +222,18 @@ def test_an_environment_in_place(adopted: Callable[..., ct.Adoption], tmp_path: 
     named = adopted(start + "environment: {image: x:1, conda_file: env/conda.yml}\n")
     assert named.equal
     assert named.job.environment.conda_file == "../env/conda.yml"
-    held = adopted(start + "environment: {image: x:1, conda_file: {name: x, dependencies: [python=3.11]}}\n")
+    held = adopted(
+        start + "environment: {image: x:1, conda_file: {name: x, dependencies: [python=3.11]}}\n"
+    )
     assert held.equal
     assert held.job.environment.conda_file == "../conda.yml"
     assert yaml.safe_load(held.files["conda.yml"]) == {"name": "x", "dependencies": ["python=3.11"]}
     built = adopted(start + "environment: {build: {path: env, dockerfile_path: Dockerfile.gpu}}\n")
     assert built.equal
-    assert (built.job.environment.build, built.job.environment.dockerfile) == ("../env", "Dockerfile.gpu")
+    assert (built.job.environment.build, built.job.environment.dockerfile) == (
+        "../env",
+        "Dockerfile.gpu",
+    )
 
 
 def test_places_follow_the_written_file(tmp_path: Path) -> None:
@@ -227,14 +268,20 @@ sampling_algorithm: {type: random, seed: 7}
 early_termination: {type: bandit, slack_factor: 0.1, evaluation_interval: 1, delay_evaluation: 5}
 limits: {max_total_trials: 20, max_concurrent_trials: 4, timeout: 7200, trial_timeout: 600}
 """
-OPTIONS = "--data ${{inputs.data}} --lr ${{search_space.lr}} --batch_size ${{search_space.batch_size}}"
+OPTIONS = (
+    "--data ${{inputs.data}} --lr ${{search_space.lr}} --batch_size ${{search_space.batch_size}}"
+)
 
 
 def planned(folder: Path, **more: Any) -> dict[str, Any]:
     """The properties that the adopted sweep sends, with its first trial's command line."""
     (folder / "src").mkdir(exist_ok=True)
     (folder / "src" / "train.py").write_text("print(1)\n")
-    place = {"subscription_id": "11111111-1111-1111-1111-111111111111", "resource_group": "g", "workspace": "ws"}
+    place = {
+        "subscription_id": "11111111-1111-1111-1111-111111111111",
+        "resource_group": "g",
+        "workspace": "ws",
+    }
     table = "".join(f'{name} = "{value}"\n' for name, value in place.items())
     (folder / "cloudtrain.toml").write_text('[azureml]\ncompute = "gpu"\n' + table)
     plan = ct.plan(ct.load_sweep(folder / "sweep.yaml", **more), target="azureml")
@@ -242,14 +289,24 @@ def planned(folder: Path, **more: Any) -> dict[str, Any]:
     return {**plan.request["properties"], "first": " ".join(plan.processes[0].argv)}
 
 
-@pytest.mark.parametrize("options", [OPTIONS, OPTIONS.replace("--batch_size", "-b"), OPTIONS.replace("--lr", "--l-r")])
-def test_a_sweep_file_is_adopted_as_a_sweep(options: str, adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options", [OPTIONS, OPTIONS.replace("--batch_size", "-b"), OPTIONS.replace("--lr", "--l-r")]
+)
+def test_a_sweep_file_is_adopted_as_a_sweep(
+    options: str, adopted: Callable[..., ct.Adoption], tmp_path: Path
+) -> None:
     """The whole search; a command that names its options otherwise is kept, and each trial gets its values."""
     found = adopted(SEARCH.replace("COMMAND", f"python train.py {options}"), folder=tmp_path)
     assert (found.equal, found.job.entry_point) == (True, "train.py")
     (tmp_path / "sweep.yaml").write_text(found.job_text)
     sweep = ct.load_sweep(tmp_path / "sweep.yaml")
-    assert (sweep.trials, sweep.parallel, sweep.seed, sweep.max_runtime, sweep.job.max_runtime) == (20, 4, 7, 7200, 600)
+    assert (sweep.trials, sweep.parallel, sweep.seed, sweep.max_runtime, sweep.job.max_runtime) == (
+        20,
+        4,
+        7,
+        7200,
+        600,
+    )
     assert sweep.objective == ct.Objective(maximize="accuracy")
     sent = planned(tmp_path)
     assert (sent["jobType"], sent["limits"]["trialTimeout"]) == ("Sweep", "PT10M")
@@ -257,7 +314,9 @@ def test_a_sweep_file_is_adopted_as_a_sweep(options: str, adopted: Callable[...,
     assert "search_space" not in sent["first"]
 
 
-def test_the_body_of_a_sweep_is_adopted_as_a_sweep(adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:
+def test_the_body_of_a_sweep_is_adopted_as_a_sweep(
+    adopted: Callable[..., ct.Adoption], tmp_path: Path
+) -> None:
     """As the service describes it: with nulls, a capital goal, and all defaults."""
     trial = {
         "command": f"python train.py {OPTIONS}",
@@ -277,15 +336,24 @@ def test_the_body_of_a_sweep_is_adopted_as_a_sweep(adopted: Callable[..., ct.Ado
     assert found.equal
     assert found.sweep is not None
     assert (found.sweep["strategy"], found.sweep["parallel"]) == ("grid", 4)
-    (tmp_path / "body.json").write_text(json.dumps({"properties": body | {"limits": {"maxTotalTrials": 3}}}))
-    reasons = {item.path: item.reason for item in ct.adopt(tmp_path / "body.json", folder=tmp_path).differences}
+    (tmp_path / "body.json").write_text(
+        json.dumps({"properties": body | {"limits": {"maxTotalTrials": 3}}})
+    )
+    reasons = {
+        item.path: item.reason
+        for item in ct.adopt(tmp_path / "body.json", folder=tmp_path).differences
+    }
     assert "grid runs all 4 combinations" in reasons["searchSpace"]
 
 
 @pytest.mark.parametrize(
     ("old", "new", "word"),
     [
-        ("type: bandit, slack_factor: 0.1", "type: truncation_selection, truncation_percentage: 20", "early stopping"),
+        (
+            "type: bandit, slack_factor: 0.1",
+            "type: truncation_selection, truncation_percentage: 20",
+            "early stopping",
+        ),
         ("evaluation_interval: 1", "evaluation_interval: 2", "early stopping"),
         ("seed: 7", "rule: sobol", "sampling"),
         ("type: choice, values: [32, 64]", "type: randint, upper: 9", "range `randint`"),

@@ -64,7 +64,9 @@ def test_a_launch_line_is_adopted(line: str) -> None:
     Path("hosts").write_text("worker-1 slots=4\nworker-2 slots=4\n")
     found = ct.adopt(line)
     assert found.differences == ()
-    assert {name: value for name, value in shape(found.job).items() if name in LINES[line]} == LINES[line]
+    assert {
+        name: value for name, value in shape(found.job).items() if name in LINES[line]
+    } == LINES[line]
 
 
 LOSSES = {
@@ -150,13 +152,19 @@ def test_a_batch_script_is_adopted() -> None:
         "entry_point": "train.py", "command": None, "hyperparameters": {"lr": 0.1}, "type": "torch", "processes": 8,
         "instances": 4, "variables": {"NCCL_DEBUG": "INFO"},
     }  # fmt: skip
-    assert (found.job.name, found.job.max_runtime, found.job.resources.gpus_per_instance) == ("llama", 7140, 8)
+    assert (found.job.name, found.job.max_runtime, found.job.resources.gpus_per_instance) == (
+        "llama",
+        7140,
+        8,
+    )
 
 
 def test_a_container_of_srun_is_the_jobs_image(cli: Cli) -> None:
     """The image, and its folders, of a script and of a line alone; the plan starts the ranks in it."""
     srun = "srun --container-image=$IMAGE --container-mounts=/data:/mnt:ro,/scratch torchrun"
-    Path("job.sh").write_text(BATCH.replace("srun torchrun", f"IMAGE=nvcr.io#nvidia/pytorch:24.01-py3\n{srun}"))
+    Path("job.sh").write_text(
+        BATCH.replace("srun torchrun", f"IMAGE=nvcr.io#nvidia/pytorch:24.01-py3\n{srun}")
+    )
     found = ct.adopt("job.sh")
     assert (found.equal, found.target) == (True, "slurm")
     assert found.settings == {
@@ -178,10 +186,16 @@ def test_a_container_of_srun_is_the_jobs_image(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["torchrun train.py"], "`torchrun train.py` starts one job, so `--job` has nothing to choose from"),
+        (
+            ["torchrun train.py"],
+            "`torchrun train.py` starts one job, so `--job` has nothing to choose from",
+        ),
         (["job.sh"], "`job.sh` starts one job"),
         (["task.yaml"], "`task.yaml` starts one job"),
-        (["train.py", "--static"], "`--static` drafts the first job of `train.py`, so `--job` has no effect"),
+        (
+            ["train.py", "--static"],
+            "`--static` drafts the first job of `train.py`, so `--job` has no effect",
+        ),
     ],
 )
 def test_a_source_with_one_job_has_no_choice(cli: Cli, arguments: list[str], says: str) -> None:
@@ -220,13 +234,20 @@ def test_settings_of_a_batch_script(cli: Cli) -> None:
         "requeue": False, "setup": ["source /fsx/venv/bin/activate", "ulimit -l unlimited"],
         "extra_sbatch": ["--mail-type=END", "--hold", "--wckey=two words"],
     }  # fmt: skip
-    assert {item["path"] for item in data["differences"]} == {"--array", "-Z", "--export", "--comment"}
+    assert {item["path"] for item in data["differences"]} == {
+        "--array",
+        "-Z",
+        "--export",
+        "--comment",
+    }
     assert cli("adopt", "job.sh", "--write", "new").code == 1
     table = Path("new/cloudtrain.toml").read_text()
     assert table.startswith("# Also set `shared_dir`")
     Path("new/cloudtrain.toml").write_text(table + 'shared_dir = "/fsx/me"\n')
     Path("new/train.py").write_text("")
-    planned = cli("plan", "new/job.yaml", "--target", "slurm", "--format", "sbatch", "--set", "source_dir=.")
+    planned = cli(
+        "plan", "new/job.yaml", "--target", "slurm", "--format", "sbatch", "--set", "source_dir=."
+    )
     assert planned.code == 0, planned.err
     assert "#SBATCH --partition=long\n" in planned.out
     assert '#SBATCH --wckey="two words"\n' in planned.out
@@ -246,7 +267,9 @@ def test_memory_of_whole_nodes() -> None:
 
 def test_cpus_of_a_batch_script() -> None:
     """A script that shares its nodes says how many CPUs of each it takes."""
-    directives = "#!/bin/bash\n#SBATCH --ntasks-per-node=4 --cpus-per-task=8 --gpus-per-node=h100:4\n"
+    directives = (
+        "#!/bin/bash\n#SBATCH --ntasks-per-node=4 --cpus-per-task=8 --gpus-per-node=h100:4\n"
+    )
     Path("job.sh").write_text(directives + "torchrun --nproc-per-node 4 train.py\n")
     found = ct.adopt("job.sh")
     assert found.equal
@@ -259,7 +282,11 @@ def test_a_task_file_is_adopted() -> None:
     Path("task.yaml").write_text(TASK)
     found = ct.adopt("task.yaml")
     assert {item.path for item in found.differences} == {"setup"}
-    assert (found.job.source_dir, found.job.resources.gpu, found.job.resources.gpus_per_instance) == (
+    assert (
+        found.job.source_dir,
+        found.job.resources.gpu,
+        found.job.resources.gpus_per_instance,
+    ) == (
         "./src",
         "H100",
         8,
@@ -300,13 +327,27 @@ def test_a_launch_line_on_the_command_line(cli: Cli) -> None:
 
 
 SHELL_LINES: dict[str, dict[str, Any]] = {
-    "torchrun train.py --lr 1 2>&1 | tee log  # a comment": {"hyperparameters": {"lr": 1}, "command": None},
-    "cd src && OMP_NUM_THREADS=8 nohup torchrun train.py &": {"variables": {"OMP_NUM_THREADS": "8"}},
+    "torchrun train.py --lr 1 2>&1 | tee log  # a comment": {
+        "hyperparameters": {"lr": 1},
+        "command": None,
+    },
+    "cd src && OMP_NUM_THREADS=8 nohup torchrun train.py &": {
+        "variables": {"OMP_NUM_THREADS": "8"}
+    },
     "torchrun --no-python ./a.out x": {"command": "./a.out x"},
     "mpirun -np 4 ./a.out --x 1": {"command": "./a.out --x 1", "processes": 4},
-    "python3 -u -m torch.distributed.run --nproc-per-node 4 train.py": {"type": "torch", "processes": 4},
-    "/usr/bin/srun -N2 -K bash -c 'torchrun --nproc-per-node 4 train.py'": {"instances": 2, "processes": 4},
-    "accelerate launch --same_network --num_processes 8 train.py": {"entry_point": "train.py", "processes": 8},
+    "python3 -u -m torch.distributed.run --nproc-per-node 4 train.py": {
+        "type": "torch",
+        "processes": 4,
+    },
+    "/usr/bin/srun -N2 -K bash -c 'torchrun --nproc-per-node 4 train.py'": {
+        "instances": 2,
+        "processes": 4,
+    },
+    "accelerate launch --same_network --num_processes 8 train.py": {
+        "entry_point": "train.py",
+        "processes": 8,
+    },
     "env A=1 torchrun train.py 'a b' '$HOME'": {"command": "python train.py 'a b' '$HOME'"},
 }
 
@@ -316,7 +357,9 @@ def test_a_line_is_read_as_a_shell_reads_it(line: str) -> None:
     """Redirections, comments and other commands are no arguments of the script."""
     found = ct.adopt(line)
     assert found.differences == ()
-    assert {name: value for name, value in shape(found.job).items() if name in SHELL_LINES[line]} == SHELL_LINES[line]
+    assert {
+        name: value for name, value in shape(found.job).items() if name in SHELL_LINES[line]
+    } == SHELL_LINES[line]
 
 
 ARRAYS = """\
@@ -354,7 +397,10 @@ def test_arrays_and_conditions_of_a_batch_script() -> None:
     }  # fmt: skip
     assert (found.job.source_dir, found.job.resources.gpus_per_instance) == ("src", 8)
     assert found.settings["gpu_type"] == "a100"
-    assert found.settings["setup"] == ['export PATH="/opt/bin:$PATH"', 'export HF_TOKEN="$(cat ~/.token)"']
+    assert found.settings["setup"] == [
+        'export PATH="/opt/bin:$PATH"',
+        'export HF_TOKEN="$(cat ~/.token)"',
+    ]
     lost = {item.path: item.reason for item in found.differences}
     assert lost.keys() == {"--nodes", "--gres", "#SBATCH hetjob", "other lines"}
     assert lost["other lines"].endswith(
@@ -369,7 +415,11 @@ def test_processes_that_srun_starts() -> None:
     )
     found = ct.adopt("job.sh")
     assert [item.path for item in found.differences] == ["srun"]
-    assert (shape(found.job)["type"], shape(found.job)["processes"], shape(found.job)["instances"]) == ("torch", 4, 4)
+    assert (
+        shape(found.job)["type"],
+        shape(found.job)["processes"],
+        shape(found.job)["instances"],
+    ) == ("torch", 4, 4)
 
 
 @pytest.mark.parametrize(

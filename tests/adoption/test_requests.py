@@ -54,16 +54,24 @@ def test_every_recorded_body_is_adopted(name: str, adopted: Callable[..., ct.Ado
     found = adopted(AZUREML[name])
     assert found.equal, [vars(item) for item in found.differences]
     assert parse_job(found.job_text, format="yaml", file="job.yaml") == found.job
-    assert read_document(found.settings_text or "[azureml]", "toml").data == {"azureml": found.settings}
+    assert read_document(found.settings_text or "[azureml]", "toml").data == {
+        "azureml": found.settings
+    }
 
 
 @pytest.mark.slow
 def test_the_share_that_fields_alone_say(adopted: Callable[..., ct.Adoption]) -> None:
     """Nearly all recorded requests need no override: a job file is made of fields."""
-    overridden = [name for name, request in SAGEMAKER.items() if adopted(request).fields.get("sagemaker_overrides")]
+    overridden = [
+        name
+        for name, request in SAGEMAKER.items()
+        if adopted(request).fields.get("sagemaker_overrides")
+    ]
     assert len(SAGEMAKER) >= 60
     assert len(overridden) / len(SAGEMAKER) < 0.1
-    overridden = [name for name, body in AZUREML.items() if adopted(body).fields.get("azureml_overrides")]
+    overridden = [
+        name for name, body in AZUREML.items() if adopted(body).fields.get("azureml_overrides")
+    ]
     assert len(overridden) / len(AZUREML) < 0.2
 
 
@@ -92,17 +100,26 @@ def test_a_description_is_adopted(adopted: Callable[..., ct.Adoption]) -> None:
     assert "_tuning_objective_metric" not in found.job.hyperparameters
 
 
-def test_defaults_that_a_description_names_are_no_overrides(adopted: Callable[..., ct.Adoption]) -> None:
+def test_defaults_that_a_description_names_are_no_overrides(
+    adopted: Callable[..., ct.Adoption],
+) -> None:
     """The service fills them in; as overrides they would shadow fields that are edited later."""
-    answer = described({key: value for key, value in SAGEMAKER["pt_torchdist"].items() if key != "Tags"})
-    source = {"S3DataType": "S3Prefix", "S3Uri": "s3://b/train", "S3DataDistributionType": "FullyReplicated"}
+    answer = described(
+        {key: value for key, value in SAGEMAKER["pt_torchdist"].items() if key != "Tags"}
+    )
+    source = {
+        "S3DataType": "S3Prefix",
+        "S3Uri": "s3://b/train",
+        "S3DataDistributionType": "FullyReplicated",
+    }
     channel = {"ChannelName": "train", "DataSource": {"S3DataSource": source}}
     answer |= {
         "InputDataConfig": [channel | {"CompressionType": "None", "RecordWrapperType": "None"}],
         "EnableManagedSpotTraining": False,
         "EnableNetworkIsolation": False,
         "EnableInterContainerTrafficEncryption": False,
-        "OutputDataConfig": answer["OutputDataConfig"] | {"KmsKeyId": "", "CompressionType": "GZIP"},
+        "OutputDataConfig": answer["OutputDataConfig"]
+        | {"KmsKeyId": "", "CompressionType": "GZIP"},
         "ResourceConfig": answer["ResourceConfig"] | {"VolumeKmsKeyId": ""},
     }
     found = adopted(answer)
@@ -120,7 +137,9 @@ def test_the_fields_of_an_adopted_job_can_be_edited(
         "S3DataType": "S3Prefix", "S3Uri": "s3://my-bucket/old", "S3DataDistributionType": "FullyReplicated",
         "ModelAccessConfig": {"AcceptEula": True},
     }  # fmt: skip
-    rows = [{"ChannelName": name, "DataSource": {"S3DataSource": source}} for name in ("train", "test")]
+    rows = [
+        {"ChannelName": name, "DataSource": {"S3DataSource": source}} for name in ("train", "test")
+    ]
     found = adopted(SAGEMAKER["est_byoc_plain"] | {"InputDataConfig": rows})
     assert found.equal
     more = {"DataSource": {"S3DataSource": {"ModelAccessConfig": {"AcceptEula": True}}}}
@@ -131,7 +150,10 @@ def test_the_fields_of_an_adopted_job_can_be_edited(
     plan = ["plan", str(tmp_path / "job.yaml"), "--target", "sagemaker", "--format", "request"]
     (tmp_path / "job.yaml").write_text(found.job_text)
     assert run_command([*plan, "--set", "inputs.train.sagemaker=s3://my-bucket/new"]) == 0
-    sent = {row["ChannelName"]: row["DataSource"] for row in json.loads(capsys.readouterr().out)["InputDataConfig"]}
+    sent = {
+        row["ChannelName"]: row["DataSource"]
+        for row in json.loads(capsys.readouterr().out)["InputDataConfig"]
+    }
     assert sent["train"] == {"S3DataSource": source | {"S3Uri": "s3://my-bucket/new"}}
     assert sent["test"] == {"S3DataSource": source}
     override = '--set=sagemaker_overrides.InputDataConfig=[{ChannelName: train, DataSource: {S3DataSource: {S3Uri: "s3://x/y"}}}]'
@@ -139,7 +161,9 @@ def test_the_fields_of_an_adopted_job_can_be_edited(
     assert "CT210" in "".join(capsys.readouterr())
 
 
-def test_no_run_shares_the_places_of_the_original(adopted: Callable[..., ct.Adoption], tmp_path: Path) -> None:
+def test_no_run_shares_the_places_of_the_original(
+    adopted: Callable[..., ct.Adoption], tmp_path: Path
+) -> None:
     """The name of one run in hyperparameters, rules, places and variables becomes the name of each run."""
     name = "tensorflow-training-2026-03-01-10-20-30-456"
     text = json.dumps(SAGEMAKER["tf_none"]).replace("golden-tf-none", name)
@@ -173,7 +197,8 @@ def test_what_is_meant_for_an_images_own_toolkit_stays_in_the_request(
     image = "763104351884.dkr.ecr.us-west-2.amazonaws.com/mxnet-training:1.9.0-gpu-py38"
     request["AlgorithmSpecification"] |= {"TrainingImage": image}
     request["HyperParameters"].pop("model_dir")
-    request["HyperParameters"]["sagemaker_training_compiler_enabled"] = "true"  # as the SDK sends it for its own images
+    # as the SDK sends it for its own images
+    request["HyperParameters"]["sagemaker_training_compiler_enabled"] = "true"
     found = adopted(request)
     assert found.equal, [vars(item) for item in found.differences]
     assert found.job.distribution == ct.NoDistribution()
@@ -192,7 +217,10 @@ def camel(value: Any, path: tuple[str, ...] = ()) -> Any:
     if not isinstance(value, dict):
         return value
     own = path[-1:] in (("HyperParameters",), ("Environment",))
-    return {key if own else key[0].lower() + key[1:]: camel(item, (*path, key)) for key, item in value.items()}
+    return {
+        key if own else key[0].lower() + key[1:]: camel(item, (*path, key))
+        for key, item in value.items()
+    }
 
 
 def event(request: dict[str, Any]) -> dict[str, Any]:
@@ -224,12 +252,19 @@ def tuning(**config: Any) -> dict[str, Any]:
     """A tuning job as version 2 of the SDK asks for it."""
     definition = {name: value for name, value in FULL.items() if name in OF_DEFINITION}
     of_machines = ("InstanceType", "InstanceCount", "VolumeSizeInGB", "VolumeKmsKeyId")
-    machines = {name: value for name, value in FULL["ResourceConfig"].items() if name in of_machines}
+    machines = {
+        name: value for name, value in FULL["ResourceConfig"].items() if name in of_machines
+    }
     definition["AlgorithmSpecification"] = {
-        **{name: FULL["AlgorithmSpecification"][name] for name in ("TrainingImage", "TrainingInputMode")},
+        **{
+            name: FULL["AlgorithmSpecification"][name]
+            for name in ("TrainingImage", "TrainingInputMode")
+        },
         "MetricDefinitions": [{"Name": "loss", "Regex": "loss=([0-9.]+)"}],
     }
-    continuous = [{"Name": "lr", "MinValue": "0.001", "MaxValue": "0.1", "ScalingType": "Logarithmic"}]
+    continuous = [
+        {"Name": "lr", "MinValue": "0.001", "MaxValue": "0.1", "ScalingType": "Logarithmic"}
+    ]
     return {
         "HyperParameterTuningJobName": "pytorch-training-251122-1015",
         "HyperParameterTuningJobConfig": {
@@ -267,7 +302,10 @@ def test_a_tuning_job_is_adopted_as_a_sweep(
     found = adopted(tuning(RandomSeed=7))
     assert found.equal, [vars(item) for item in found.differences]
     (tmp_path / "request.json").write_text(json.dumps(tuning(RandomSeed=7)))
-    assert run_command(["adopt", str(tmp_path / "request.json"), "--write", str(tmp_path / "out")]) == 0
+    assert (
+        run_command(["adopt", str(tmp_path / "request.json"), "--write", str(tmp_path / "out")])
+        == 0
+    )
     assert "equal: the job sends the same request" in capsys.readouterr().err
     sweep = ct.load_sweep(tmp_path / "out" / "sweep.yaml")
     assert (sweep.name, sweep.strategy, sweep.trials, sweep.parallel, sweep.seed) == (
@@ -280,7 +318,10 @@ def test_a_tuning_job_is_adopted_as_a_sweep(
 def test_what_a_sweep_cannot_say(adopted: Callable[..., ct.Adoption]) -> None:
     """Of a search each difference with its reason; where nothing of it can be said, the trial's job."""
     document = tuning(Autotune={"Mode": "Enabled"})
-    document["WarmStartConfig"] = {"WarmStartType": "TransferLearning", "ParentHyperParameterTuningJobs": []}
+    document["WarmStartConfig"] = {
+        "WarmStartType": "TransferLearning",
+        "ParentHyperParameterTuningJobs": [],
+    }
     document["TrainingJobDefinition"]["CheckpointConfig"] = {"S3Uri": "s3://b/c"}
     rows = document["HyperParameterTuningJobConfig"]["ParameterRanges"]
     found = adopted(document)
@@ -293,23 +334,41 @@ def test_what_a_sweep_cannot_say(adopted: Callable[..., ct.Adoption]) -> None:
     rows["ContinuousParameterRanges"][0]["ScalingType"] = "ReverseLogarithmic"
     found = adopted(document)
     assert found.sweep is None
-    assert {"HyperParameterTuningJobConfig", "ParameterRanges"} <= {item.path for item in found.differences}
-    assert any("no scale `ReverseLogarithmic` for `lr`" in item.reason for item in found.differences)
+    assert {"HyperParameterTuningJobConfig", "ParameterRanges"} <= {
+        item.path for item in found.differences
+    }
+    assert any(
+        "no scale `ReverseLogarithmic` for `lr`" in item.reason for item in found.differences
+    )
 
 
 def test_a_search_that_a_sweep_refuses_says_why(adopted: Callable[..., ct.Adoption]) -> None:
     """With the error of the sweep's field."""
     document = tuning()
-    document["HyperParameterTuningJobConfig"]["HyperParameterTuningJobObjective"]["MetricName"] = "loss of a trial"
+    document["HyperParameterTuningJobConfig"]["HyperParameterTuningJobObjective"]["MetricName"] = (
+        "loss of a trial"
+    )
     definition = document["TrainingJobDefinition"]
-    own = {"sagemaker_job_name": '"base"', "sagemaker_submit_directory": '"s3://b/c/sourcedir.tar.gz"'}
-    definition |= {"StaticHyperParameters": definition["StaticHyperParameters"] | own, "InputDataConfig": []}
+    own = {
+        "sagemaker_job_name": '"base"',
+        "sagemaker_submit_directory": '"s3://b/c/sourcedir.tar.gz"',
+    }
+    definition |= {
+        "StaticHyperParameters": definition["StaticHyperParameters"] | own,
+        "InputDataConfig": [],
+    }
     definition |= {"EnableNetworkIsolation": False}
     found = adopted(document)
     assert found.sweep is None
-    assert {item.path for item in found.differences} == {"HyperParameterTuningJobConfig", "ParameterRanges"}
+    assert {item.path for item in found.differences} == {
+        "HyperParameterTuningJobConfig",
+        "ParameterRanges",
+    }
     assert any("loss of a trial" in item.reason for item in found.differences)
-    assert (found.job.entry_point, "sagemaker_program" in found.job.hyperparameters) == ("train.py", False)
+    assert (found.job.entry_point, "sagemaker_program" in found.job.hyperparameters) == (
+        "train.py",
+        False,
+    )
 
 
 def test_scales_that_the_tuner_chooses(adopted: Callable[..., ct.Adoption]) -> None:
@@ -317,7 +376,9 @@ def test_scales_that_the_tuner_chooses(adopted: Callable[..., ct.Adoption]) -> N
     document = tuning()
     document["HyperParameterTuningJobConfig"]["ParameterRanges"] = {
         "ContinuousParameterRanges": [{"Name": "lr", "MinValue": "0", "MaxValue": "1"}],
-        "IntegerParameterRanges": [{"Name": "depth", "MinValue": "2", "MaxValue": "8", "ScalingType": "Auto"}],
+        "IntegerParameterRanges": [
+            {"Name": "depth", "MinValue": "2", "MaxValue": "8", "ScalingType": "Auto"}
+        ],
     }
     found = adopted(document)
     assert found.equal, [vars(item) for item in found.differences]
@@ -344,7 +405,9 @@ def test_a_search_of_an_algorithm_of_aws(adopted: Callable[..., ct.Adoption]) ->
     assert found.sweep["objective"] == {"maximize": "validation:auc"}
 
 
-def test_a_search_whose_ranges_the_tuner_chooses_keeps_the_code(adopted: Callable[..., ct.Adoption]) -> None:
+def test_a_search_whose_ranges_the_tuner_chooses_keeps_the_code(
+    adopted: Callable[..., ct.Adoption],
+) -> None:
     """With Autotune, the SDK sends all hyperparameters as hints: the script and its code, too."""
     document = tuning(Autotune={"Mode": "Enabled"})
     hints = document["TrainingJobDefinition"].pop("StaticHyperParameters")
@@ -364,8 +427,13 @@ def test_nulls_are_missing_fields(adopted: Callable[..., ct.Adoption]) -> None:
     channel = {"ChannelName": "train", "ContentType": None, "ShuffleConfig": {"Seed": None}, "DataSource": {
         "FileSystemDataSource": None, "S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": "s3://b/d", "AttributeNames": None},
     }}  # fmt: skip
-    request = SAGEMAKER["est_byoc_plain"] | {"OutputDataConfig": {"S3OutputPath": "s3://b/o", "KmsKeyId": None}}
-    for own in (nothing, {"InputDataConfig": [channel], "StoppingCondition": {"MaxRuntimeInSeconds": None}}):
+    request = SAGEMAKER["est_byoc_plain"] | {
+        "OutputDataConfig": {"S3OutputPath": "s3://b/o", "KmsKeyId": None}
+    }
+    for own in (
+        nothing,
+        {"InputDataConfig": [channel], "StoppingCondition": {"MaxRuntimeInSeconds": None}},
+    ):
         assert adopted(request | own).equal
     with pytest.raises(ct.CloudtrainError) as caught:
         adopted(request | {"InputDataConfig": [None]})
@@ -376,41 +444,61 @@ def test_nulls_are_missing_fields(adopted: Callable[..., ct.Adoption]) -> None:
 def test_a_tuning_job_is_adopted_without_its_search(adopted: Callable[..., ct.Adoption]) -> None:
     """The training job of a tuning job, and the search as a difference."""
     definition = {
-        key: value for key, value in FULL.items() if key not in ("HyperParameters", "TrainingJobName", "Tags")
+        key: value
+        for key, value in FULL.items()
+        if key not in ("HyperParameters", "TrainingJobName", "Tags")
     }
     document = {
         "HyperParameterTuningJobName": "tune",
         "HyperParameterTuningJobConfig": {
-            "ParameterRanges": {"ContinuousParameterRanges": [{"Name": "lr", "MinValue": "0", "MaxValue": "1"}]}
+            "ParameterRanges": {
+                "ContinuousParameterRanges": [{"Name": "lr", "MinValue": "0", "MaxValue": "1"}]
+            }
         },
         "TrainingJobDefinition": definition | {"StaticHyperParameters": FULL["HyperParameters"]},
     }
     found = adopted(document)
-    assert {item.path for item in found.differences} == {"HyperParameterTuningJobConfig", "ParameterRanges"}
+    assert {item.path for item in found.differences} == {
+        "HyperParameterTuningJobConfig",
+        "ParameterRanges",
+    }
     assert found.job.entry_point == "train.py"
 
 
 UNSAYABLE: dict[str, dict[str, Any]] = {
     "an algorithm of the marketplace": {
-        "AlgorithmSpecification": {"TrainingInputMode": "File", "AlgorithmName": "arn:aws:sagemaker:x:algorithm/a"}
+        "AlgorithmSpecification": {
+            "TrainingInputMode": "File",
+            "AlgorithmName": "arn:aws:sagemaker:x:algorithm/a",
+        }
     },
     "two collections of one name": {
-        "DebugHookConfig": {"S3OutputPath": "s3://b/d", "CollectionConfigurations": [{"CollectionName": "c"}] * 2}
+        "DebugHookConfig": {
+            "S3OutputPath": "s3://b/d",
+            "CollectionConfigurations": [{"CollectionName": "c"}] * 2,
+        }
     },
     "a collection without a name": {
-        "DebugHookConfig": {"S3OutputPath": "s3://b/d", "CollectionConfigurations": [{"CollectionParameters": {}}]}
+        "DebugHookConfig": {
+            "S3OutputPath": "s3://b/d",
+            "CollectionConfigurations": [{"CollectionParameters": {}}],
+        }
     },
     "a profiler that is neither on nor off": {"ProfilerConfig": {"S3OutputPath": "s3://b/p"}},
     "a folder of checkpoints that a shell would split": {
         "CheckpointConfig": {"S3Uri": "s3://b/c", "LocalPath": "/c d"}
     },
     "a field of tomorrow": {"NewConfig": {"Enable": True, "Rates": [1, 2.5, None]}},
-    "a hyperparameter that is no JSON": {"HyperParameters": FULL["HyperParameters"] | {"x": "plain text", "y": "01"}},
+    "a hyperparameter that is no JSON": {
+        "HyperParameters": FULL["HyperParameters"] | {"x": "plain text", "y": "01"}
+    },
 }
 
 
 @pytest.mark.parametrize("case", UNSAYABLE)
-def test_what_fields_cannot_say_goes_to_overrides(case: str, adopted: Callable[..., ct.Adoption]) -> None:
+def test_what_fields_cannot_say_goes_to_overrides(
+    case: str, adopted: Callable[..., ct.Adoption]
+) -> None:
     """Never silently away: the request is the same, or the difference is listed."""
     request = {key: value for key, value in FULL.items() if key != "EnableNetworkIsolation"}
     request["HyperParameters"] = request["HyperParameters"] | {
@@ -429,10 +517,14 @@ RULE = {
 
 SAYABLE: dict[str, dict[str, Any]] = {
     "a checkpoint without a path": {"CheckpointConfig": {"S3Uri": "s3://b/c"}},
-    "pipe mode of the job": {"AlgorithmSpecification": FULL["AlgorithmSpecification"] | {"TrainingInputMode": "Pipe"}},
+    "pipe mode of the job": {
+        "AlgorithmSpecification": FULL["AlgorithmSpecification"] | {"TrainingInputMode": "Pipe"}
+    },
     "a run of an experiment": {"ExperimentConfig": {"ExperimentName": "e", "RunName": "r"}},
     "MLflow": {"MlflowConfig": {"MlflowResourceArn": "arn:aws:sagemaker:x", "MlflowRunName": "r"}},
-    "debugger rules": {"DebugRuleConfigurations": [{"RuleConfigurationName": "r", "RuleEvaluatorImage": "i:1"}]},
+    "debugger rules": {
+        "DebugRuleConfigurations": [{"RuleConfigurationName": "r", "RuleEvaluatorImage": "i:1"}]
+    },
     "rules in full": {
         "DebugRuleConfigurations": [RULE],
         "ProfilerRuleConfigurations": [RULE, RULE | {"RuleConfigurationName": "s"}],
@@ -456,15 +548,25 @@ SAYABLE: dict[str, dict[str, Any]] = {
             "ProfilingParameters": {"FileOpenFailThreshold": "50"},
         }
     },
-    "a folder of TensorBoard": {"TensorBoardOutputConfig": {"S3OutputPath": "s3://b/t", "LocalPath": "/tb"}},
-    "a folder of checkpoints": {"CheckpointConfig": {"S3Uri": "s3://b/c", "LocalPath": "/opt/ml/mine"}},
+    "a folder of TensorBoard": {
+        "TensorBoardOutputConfig": {"S3OutputPath": "s3://b/t", "LocalPath": "/tb"}
+    },
+    "a folder of checkpoints": {
+        "CheckpointConfig": {"S3Uri": "s3://b/c", "LocalPath": "/opt/ml/mine"}
+    },
     "TensorBoard": {"TensorBoardOutputConfig": {"S3OutputPath": "s3://b/t"}},
-    "a channel with another name": {"InputDataConfig": [FULL["InputDataConfig"][0] | {"ChannelName": "train-1.x"}]},
+    "a channel with another name": {
+        "InputDataConfig": [FULL["InputDataConfig"][0] | {"ChannelName": "train-1.x"}]
+    },
     "preferences with counts and plans": {
         "ResourceConfig": {
             "VolumeSizeInGB": 30,
             "InstancePreferences": [
-                {"InstanceType": "ml.p5.48xlarge", "InstanceCount": 2, "TrainingPlanArns": ["arn:aws:sagemaker:x:p"]},
+                {
+                    "InstanceType": "ml.p5.48xlarge",
+                    "InstanceCount": 2,
+                    "TrainingPlanArns": ["arn:aws:sagemaker:x:p"],
+                },
                 {"InstanceType": "ml.p4d.24xlarge", "InstanceCount": 4},
             ],
         }
@@ -473,7 +575,10 @@ SAYABLE: dict[str, dict[str, Any]] = {
         "ResourceConfig": {
             "VolumeSizeInGB": 30,
             "InstanceCount": 2,
-            "InstancePreferences": [{"InstanceType": "ml.p5.48xlarge"}, {"InstanceType": "ml.p4d.24xlarge"}],
+            "InstancePreferences": [
+                {"InstanceType": "ml.p5.48xlarge"},
+                {"InstanceType": "ml.p4d.24xlarge"},
+            ],
         }
     },
     "tags of the session": {"SessionChainingConfig": {"EnableSessionTagChaining": True}},
@@ -490,17 +595,25 @@ def test_what_fields_and_settings_say(case: str, adopted: Callable[..., ct.Adopt
     request["InputDataConfig"] = request["InputDataConfig"][:1]
     found = adopted(request | SAYABLE[case])
     assert found.differences == ()
-    assert not found.fields.get("sagemaker_overrides", {}).keys() & (SAYABLE[case].keys() | {"InputDataConfig"})
+    assert not found.fields.get("sagemaker_overrides", {}).keys() & (
+        SAYABLE[case].keys() | {"InputDataConfig"}
+    )
     assert read_document(found.settings_text, "toml").data == {"sagemaker": found.settings}
 
 
 def test_channels_whose_names_are_no_inputs(adopted: Callable[..., ct.Adoption]) -> None:
     """Each has a name of its own in the job, and the channel's beside it."""
     source = {
-        "S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": "s3://b/x", "S3DataDistributionType": "FullyReplicated"}
+        "S3DataSource": {
+            "S3DataType": "S3Prefix",
+            "S3Uri": "s3://b/x",
+            "S3DataDistributionType": "FullyReplicated",
+        }
     }
     names = ("a-b", "a.b", "a_b", "1x")
-    found = adopted(FULL | {"InputDataConfig": [{"ChannelName": name, "DataSource": source} for name in names]})
+    found = adopted(
+        FULL | {"InputDataConfig": [{"ChannelName": name, "DataSource": source} for name in names]}
+    )
     assert {name: item.channel for name, item in found.job.inputs.items()} == {
         "a_b_": "a-b", "a_b__": "a.b", "a_b": None, "_1x": "1x",
     }  # fmt: skip
@@ -516,7 +629,9 @@ def test_the_answer_of_the_service_is_adopted(adopted: Callable[..., ct.Adoption
         "codeId": f"{workspace}/codes/abc/versions/1",
         "services": {"Studio": {"endpoint": "https://x"}, "Tracking": {"endpoint": "azureml://x"}},
     }
-    found = adopted({"id": f"{workspace}/jobs/lemon_plow", "name": "lemon_plow", "systemData": {}} | body)
+    found = adopted(
+        {"id": f"{workspace}/jobs/lemon_plow", "name": "lemon_plow", "systemData": {}} | body
+    )
     assert found.equal
     assert found.job.name == "lemon-plow"
     assert found.settings["compute"] == "gpu-cluster"
@@ -528,7 +643,14 @@ def test_a_data_asset_that_the_service_names_by_its_id(adopted: Callable[..., ct
     """The adopted job can be planned, and sends that id; a tier `Null` was none, and is not sent back."""
     workspace = "/subscriptions/sub/resourceGroups/rg/providers/Microsoft.MachineLearningServices/workspaces/ws"
     asset = f"{workspace}/data/test_514063525183/versions/foo"
-    inputs = {"train": {"jobInputType": "uri_folder", "uri": asset, "mode": "ReadOnlyMount", "description": None}}
+    inputs = {
+        "train": {
+            "jobInputType": "uri_folder",
+            "uri": asset,
+            "mode": "ReadOnlyMount",
+            "description": None,
+        }
+    }
     body = json.loads(json.dumps(AZUREML["single_node"]))
     body["properties"] |= {
         "status": "Completed",
@@ -540,7 +662,9 @@ def test_a_data_asset_that_the_service_names_by_its_id(adopted: Callable[..., ct
     found = adopted({"id": f"{workspace}/jobs/lemon_plow", "name": "lemon_plow"} | body)
     assert found.equal, [vars(item) for item in found.differences]
     assert "azureml_overrides" not in found.fields
-    plan = ct.plan(parse_job(found.job_text, format="yaml", file="job.yaml"), ct.AzureML(**found.settings))
+    plan = ct.plan(
+        parse_job(found.job_text, format="yaml", file="job.yaml"), ct.AzureML(**found.settings)
+    )
     assert plan.request["properties"]["inputs"]["train"]["uri"] == asset
     assert "queueSettings" not in plan.request["properties"]
 
@@ -549,13 +673,19 @@ def test_a_pipeline_has_several_jobs(adopted: Callable[..., ct.Adoption]) -> Non
     """One of them is chosen by name; the error says how."""
     step = AZUREML["single_node"]["properties"]
     body = {
-        "properties": {"jobType": "Pipeline", "jobs": {"prepare": step, "train": step | {"command": "python t.py"}}}
+        "properties": {
+            "jobType": "Pipeline",
+            "jobs": {"prepare": step, "train": step | {"command": "python t.py"}},
+        }
     }
     with pytest.raises(ct.CloudtrainError) as caught:
         adopted(body)
     assert caught.value.hint == "choose one of `prepare`, `train` with `--job`"
     assert adopted(body, job="train").job.command == "python t.py"
-    body["properties"]["jobs"] = {"train": step, "score": {"type": "command", "componentId": "azureml:score:1"}}
+    body["properties"]["jobs"] = {
+        "train": step,
+        "score": {"type": "command", "componentId": "azureml:score:1"},
+    }
     (left_out,) = adopted(body).differences
     assert (left_out.path, "`azureml:score:1`" in left_out.reason) == ("jobs.score", True)
 
@@ -563,7 +693,9 @@ def test_a_pipeline_has_several_jobs(adopted: Callable[..., ct.Adoption]) -> Non
 def test_the_trial_of_a_sweeps_body(adopted: Callable[..., ct.Adoption]) -> None:
     """Each part of the search is a difference, under its name in the body; the trial's own limit is kept."""
     single = AZUREML["single_node"]["properties"]
-    trial = {key: single[key] for key in ("codeId", "environmentId")} | {"command": "t ${{search_space.lr}}"}
+    trial = {key: single[key] for key in ("codeId", "environmentId")} | {
+        "command": "t ${{search_space.lr}}"
+    }
     body = {
         "properties": {
             "jobType": "Sweep",
@@ -591,7 +723,9 @@ def test_the_trial_of_a_sweeps_body(adopted: Callable[..., ct.Adoption]) -> None
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["request.json", "request.yaml", "request"])
-def test_what_cannot_be_adopted_is_refused(document: Any, name: str, adopted: Callable[..., ct.Adoption]) -> None:
+def test_what_cannot_be_adopted_is_refused(
+    document: Any, name: str, adopted: Callable[..., ct.Adoption]
+) -> None:
     """With a code and a hint."""
     with pytest.raises(ct.CloudtrainError) as caught:
         adopted(document, name=name)
@@ -607,7 +741,9 @@ TEXTS = ["", " x", "yes", "010", "1e-4", "a: b", "- a", "line\nline\n", "\n", "a
 def test_any_text_survives_the_files(text: str) -> None:
     """As a value and as a key, in YAML and in TOML, beside comments."""
     data = {"a": {text: [text, {"b": text}]}, "b": text, "c": [text * 30] * 5}
-    assert read_document(job_yaml(data, {("a",): "why\nbecause", ("z",): "gone"}), "yaml").data == data
+    assert (
+        read_document(job_yaml(data, {("a",): "why\nbecause", ("z",): "gone"}), "yaml").data == data
+    )
     assert read_document(settings_toml("t", {"a": [text], "b": {text: text}}), "toml").data == {
         "t": {"a": [text], "b": {text: text}}
     }

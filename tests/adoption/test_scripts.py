@@ -63,22 +63,33 @@ def adopted(folder: Path) -> Callable[..., ct.Adoption]:
     return adopt
 
 
-def test_folders_beside_the_script_are_there(adopted: Callable[..., ct.Adoption], folder: Path) -> None:
+def test_folders_beside_the_script_are_there(
+    adopted: Callable[..., ct.Adoption], folder: Path
+) -> None:
     """Those that its text names, and their code is found where it is; others stay away."""
     for name in ("shared-scripts", "environment", "data", "other"):
         (folder.parent / name).mkdir()
         (folder.parent / name / "train.py").write_text("print(1)\n")
     text = 'import os\nrequest["Environment"] = {"a": str(os.path.exists("../shared-scripts/train.py")), '
     text += '"b": str(os.path.exists(os.path.join("..", "oth" + "er"))), '
-    text += '"c": str((pathlib.Path(__file__).parent.parent / "environment" / "train.py").exists()), '
+    text += (
+        '"c": str((pathlib.Path(__file__).parent.parent / "environment" / "train.py").exists()), '
+    )
     text += '"d": os.path.abspath(os.path.join("..", "data"))}\n'
     found = adopted(CALL + text.replace("import os", "import os, pathlib") + SEND)
-    assert found.job.environment.variables == {"a": "True", "b": "False", "c": "True", "d": "../data"}
+    assert found.job.environment.variables == {
+        "a": "True",
+        "b": "False",
+        "c": "True",
+        "d": "../data",
+    }
 
 
 def test_a_script_is_adopted(adopted: Callable[..., ct.Adoption]) -> None:
     """The request that it was about to send, and its arguments."""
-    found = adopted(CALL + 'request["HyperParameters"] = {"epochs": sys.argv[1]}\n' + SEND, arguments=["7"])
+    found = adopted(
+        CALL + 'request["HyperParameters"] = {"epochs": sys.argv[1]}\n' + SEND, arguments=["7"]
+    )
     assert found.equal
     assert found.job.hyperparameters == {"epochs": 7}
     assert found.settings["region"] == "eu-west-1"
@@ -92,7 +103,9 @@ def test_the_answers_are_those_of_an_account(adopted: Callable[..., ct.Adoption]
     assert found.settings_text.startswith("# 111122223333 stands for your account")
 
 
-def test_the_account_of_a_tuning_jobs_role_replaces_the_placeholder(adopted: Callable[..., ct.Adoption]) -> None:
+def test_the_account_of_a_tuning_jobs_role_replaces_the_placeholder(
+    adopted: Callable[..., ct.Adoption],
+) -> None:
     """The role is in the definition of its training job."""
     text = """
 owner = client._make_api_call("GetCallerIdentity", {})["Account"]
@@ -167,7 +180,12 @@ def test_what_the_script_uploads_is_an_input_or_named(
     difference, and what the request does not name stands in the verdict."""
     from cloudtrain.adoption.proof import write_adoption
 
-    for name, text in {"here/data/a": "1", "here/data/b/c": "2", "here/test.csv": "3", "here/more": ""}.items():
+    for name, text in {
+        "here/data/a": "1",
+        "here/data/b/c": "2",
+        "here/test.csv": "3",
+        "here/more": "",
+    }.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     found = adopted(CALL + UPLOAD + SEND, folder=tmp_path / "out")
@@ -176,7 +194,10 @@ def test_what_the_script_uploads_is_an_input_or_named(
         "train": ("../work/here/data", "uri_folder"), "test": ("../work/here/test.csv", "uri_file"),
         "made": ("./uploaded/3", "uri_folder"), "listed": ("s3://mine/list.manifest", "uri_folder"),
     }  # fmt: skip
-    assert [item.path for item in found.differences] == ["s3://mine/list.manifest", "s3://mine/index"]
+    assert [item.path for item in found.differences] == [
+        "s3://mine/list.manifest",
+        "s3://mine/index",
+    ]
     assert "it also uploads s3://mine/other/z" in found.kind
     write_adoption(found, tmp_path / "out")
     assert (tmp_path / "out" / "uploaded" / "3" / "x").read_text() == "4"
@@ -224,7 +245,12 @@ def test_a_failed_statement_ends_nothing_but_itself(adopted: Callable[..., ct.Ad
 
 def test_the_failure_that_mattered_is_named(adopted: Callable[..., ct.Adoption]) -> None:
     """A notebook without a job ends with that from which the failure of the job's creation follows."""
-    cells = ["1/0", "parts = open('/no/such/file')", "estimator = len(parts)\nestimator.fit()", "undefined.deploy()"]
+    cells = [
+        "1/0",
+        "parts = open('/no/such/file')",
+        "estimator = len(parts)\nestimator.fit()",
+        "undefined.deploy()",
+    ]
     text = json.dumps({"cells": [{"cell_type": "code", "source": [cell]} for cell in cells]})
     with pytest.raises(ct.CloudtrainError, match=r"cell 2: FileNotFoundError: .*/no/such/file"):
         adopted(text, "job.ipynb")
@@ -246,7 +272,11 @@ def still_running() -> list[str]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get("HOME", "").startswith(tempfile.gettempdir() + "/cloudtrain-adopt-"):
+            if (
+                process.environ()
+                .get("HOME", "")
+                .startswith(tempfile.gettempdir() + "/cloudtrain-adopt-")
+            ):
                 found.append(" ".join(process.cmdline()))
     return [line for line in found if "time.sleep(600)" in line]
 
@@ -255,10 +285,15 @@ def still_running() -> list[str]:
 @pytest.mark.parametrize("isolated", [True, False])
 @pytest.mark.slow_after(1)
 def test_a_hostile_script_ends(
-    case: str, isolated: bool, adopted: Callable[..., ct.Adoption], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    case: str,
+    isolated: bool,
+    adopted: Callable[..., ct.Adoption],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """With the namespaces of Linux and without them, and nothing of it is left."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # the same test of another worker has its own
+    # the same test of another worker has its own
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     if not isolated:
         monkeypatch.setattr("cloudtrain.adoption.scripts._without_network", list)
     with pytest.raises(ct.CloudtrainError) as caught:
@@ -293,12 +328,20 @@ def test_a_program_whose_variables_show_late_is_ended(
 
 def test_a_job_in_a_swallowing_script_is_taken(adopted: Callable[..., ct.Adoption]) -> None:
     """The process ends where the job is created: no handler sees an exception."""
-    text = CALL + "try:\n    " + SEND + "except BaseException:\n    pass\nfinally:\n    open('/no', 'w')\n"
+    text = (
+        CALL
+        + "try:\n    "
+        + SEND
+        + "except BaseException:\n    pass\nfinally:\n    open('/no', 'w')\n"
+    )
     assert adopted(text).equal
 
 
 def test_it_has_no_network_and_no_secrets(
-    adopted: Callable[..., ct.Adoption], folder: Path, monkeypatch: pytest.MonkeyPatch, clean_environment: Path
+    adopted: Callable[..., ct.Adoption],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    clean_environment: Path,
 ) -> None:
     """Neither the user's variables, nor their home, nor a connection; and what it writes is written to a copy."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "mine")
@@ -346,7 +389,10 @@ request["Environment"]["region"] = os.environ.get("AWS_DEFAULT_REGION", "")
 """
     found = adopted(CALL + script + SEND)
     variables = found.job.environment.variables
-    assert (variables["region"], variables["con"]) == ("", "SageMaker:\n  VpcConfig: {Subnets: [subnet-1]}")
+    assert (variables["region"], variables["con"]) == (
+        "",
+        "SageMaker:\n  VpcConfig: {Subnets: [subnet-1]}",
+    )
     regions = configparser.ConfigParser()
     regions.read_string(variables["aws"])
     assert {name: regions[name].get("region") for name in regions.sections()} == {
@@ -358,7 +404,9 @@ request["Environment"]["region"] = os.environ.get("AWS_DEFAULT_REGION", "")
     monkeypatch.setenv("AWS_PROFILE", "other")
     assert adopted(CALL + SEND).kind.endswith(f"; {NO_REGION} and `{place}` without its secrets")
     with pytest.raises(ct.CloudtrainError) as caught:
-        adopted("class ProfileNotFound(Exception): pass\nraise ProfileNotFound('The config profile (x) is missing')\n")
+        adopted(
+            "class ProfileNotFound(Exception): pass\nraise ProfileNotFound('The config profile (x) is missing')\n"
+        )
     assert "~/.aws/config" in str(caught.value.hint)
 
 
@@ -368,7 +416,10 @@ request["Environment"]["region"] = os.environ.get("AWS_DEFAULT_REGION", "")
         ("raise ValueError('no data')\n", "no data"),
         ("print('all done')\n", "ended without creating a training job: all done"),
         ("def broken(:\n", "SyntaxError"),
-        (CALL + 'client._make_api_call("CreateProcessingJob", {"ProcessingJobName": "p"})\n', "processing job"),
+        (
+            CALL + 'client._make_api_call("CreateProcessingJob", {"ProcessingJobName": "p"})\n',
+            "processing job",
+        ),
     ],
 )
 def test_a_script_without_a_job(text: str, word: str, adopted: Callable[..., ct.Adoption]) -> None:
@@ -393,17 +444,26 @@ def test_it_is_asked_for(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_an_interpreter_of_its_own(cli: Cli, folder: Path) -> None:
     """`--python` names it."""
-    (folder / "job.py").write_text(CALL + 'request["Environment"] = {"python": sys.executable}\n' + SEND)
-    found = cli("adopt", str(folder / "job.py"), "--yes", "--python", os.path.realpath(sys.executable), "--json")
-    assert json.loads(found.out)["job"]["environment"]["variables"]["python"] == os.path.realpath(sys.executable)
+    (folder / "job.py").write_text(
+        CALL + 'request["Environment"] = {"python": sys.executable}\n' + SEND
+    )
+    found = cli(
+        "adopt",
+        str(folder / "job.py"),
+        "--yes",
+        "--python",
+        os.path.realpath(sys.executable),
+        "--json",
+    )
+    assert json.loads(found.out)["job"]["environment"]["variables"]["python"] == os.path.realpath(
+        sys.executable
+    )
 
 
 def test_the_copy_has_the_name_of_the_folder(folder: Path) -> None:
     """Azure's SDK names the experiment after it; paths below it are still the script's own."""
     place = folder.rename(folder.parent / 'Größe "x')
-    text = (
-        'import os\nrequest["Environment"] = {"a": os.path.basename(os.getcwd()), "b": os.path.abspath("train.py")}\n'
-    )
+    text = 'import os\nrequest["Environment"] = {"a": os.path.basename(os.getcwd()), "b": os.path.abspath("train.py")}\n'
     (place / "job.py").write_text(CALL + text + SEND)
     found = ct.adopt(place / "job.py", execute=True)
     assert found.job.environment.variables == {"a": 'Größe "x', "b": "./train.py"}

@@ -29,13 +29,19 @@ KNOWN = st.sampled_from(
     ]
 )
 QUOTED = st.lists(
-    st.one_of(st.text("a #;|&'()<>*", max_size=4), KNOWN, st.sampled_from(['\\"', "\\\\", "\\$", "\\a"]))
+    st.one_of(
+        st.text("a #;|&'()<>*", max_size=4), KNOWN, st.sampled_from(['\\"', "\\\\", "\\$", "\\a"])
+    )
 ).map(lambda parts: '"' + "".join(parts) + '"')
 LITERAL = st.text('a $"\\#;|`', max_size=4).map(lambda text: f"'{text}'")
 ESCAPED = st.sampled_from(["\\ ", "\\$", "\\a", "\\'", '\\"', "\\\\", "\\#", "\\;"])
-WORD = st.lists(st.one_of(PLAIN, KNOWN, QUOTED, LITERAL, ESCAPED), min_size=1, max_size=4).map("".join)
+WORD = st.lists(st.one_of(PLAIN, KNOWN, QUOTED, LITERAL, ESCAPED), min_size=1, max_size=4).map(
+    "".join
+)
 SPACE = st.sampled_from([" ", "  ", "\t", " \\\n "])
-ENDS = st.sampled_from(["", " # $A", " > /dev/null", " 2>&1", "; true", " && true", " | cat", " &", " <<X\n$A ' \"\nX"])
+ENDS = st.sampled_from(
+    ["", " # $A", " > /dev/null", " 2>&1", "; true", " && true", " | cat", " &", " <<X\n$A ' \"\nX"]
+)
 
 
 @st.composite
@@ -44,7 +50,17 @@ def scripts(draw: st.DrawFn) -> str:
     first = f"A={draw(st.one_of(PLAIN, QUOTED, LITERAL))}"
     array = f"B=({' '.join(draw(st.lists(WORD, max_size=3)))})"
     more = draw(
-        st.sampled_from(["", "A+=c\n", "B+=(d)\n", "export A\n", "unset C\n", "readonly D=$A\n", "export A=e F=g\n"])
+        st.sampled_from(
+            [
+                "",
+                "A+=c\n",
+                "B+=(d)\n",
+                "export A\n",
+                "unset C\n",
+                "readonly D=$A\n",
+                "export A=e F=g\n",
+            ]
+        )
     )
     words = "".join(draw(SPACE) + word for word in draw(st.lists(WORD, max_size=4)))
     return f"N=2\n{first}\n{array}\n{more}prog{words}{draw(ENDS)}"
@@ -53,7 +69,14 @@ def scripts(draw: st.DrawFn) -> str:
 def words_in_bash(script: str) -> list[str]:
     """The arguments that bash gives to `prog`, which are written to descriptor 7."""
     before = "set -f; unset C; prog() { printf '%s\\0' prog \"$@\" >&7; }\n"
-    line = ["bash", "--norc", "-c", 'exec 7>&1 >/dev/null; eval "$1"; wait', "bash", before + script]
+    line = [
+        "bash",
+        "--norc",
+        "-c",
+        'exec 7>&1 >/dev/null; eval "$1"; wait',
+        "bash",
+        before + script,
+    ]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     return done.stdout.split("\0")[:-1]
 

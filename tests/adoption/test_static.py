@@ -148,12 +148,19 @@ def test_no_argument_is_lost_in_silence(case: str, tmp_path: Path) -> None:
     """What a draft has no field for is named with its text; nothing else is."""
     call, named = OTHERS[case]
     text = f"job = {call}\njob.set_hyperparameters(a=1)\njob.fit({{'train': TrainingInput('s3://b/t', distribution="
-    text += "'ShardedByS3Key', content_type='csv', shuffle_config=S(1))}, wait=True, job_name='mine')\n"
+    text += (
+        "'ShardedByS3Key', content_type='csv', shuffle_config=S(1))}, wait=True, job_name='mine')\n"
+    )
     found = drafted(text, tmp_path)
     of_fit = {"inputs.train.shuffle_config", "fit.job_name", "(the whole request)"}
     assert {item.path for item in found.differences} == named | of_fit
     job, row = found.job, found.job.inputs["train"]
-    assert (row.shard, row.content_type, job.spot, job.hyperparameters["a"]) == (True, "csv", None, 1)
+    assert (row.shard, row.content_type, job.spot, job.hyperparameters["a"]) == (
+        True,
+        "csv",
+        None,
+        1,
+    )
     if case == "an algorithm":
         assert (job.hyperparameters["k"], job.source_dir, job.entry_point) == (10, None, None)
     if case == "a computed entry point":
@@ -205,7 +212,10 @@ def test_a_command_of_which_nothing_is_known(tmp_path: Path) -> None:
     found = drafted(text, tmp_path)
     assert found.job.command == "FILL-IN"
     named = {"command", "code", "inputs", "distribution", "outputs", "identity", "tags", "compute"}
-    assert {item.path for item in found.differences} > named | {"resources.instance_count", "environment.image"}
+    assert {item.path for item in found.differences} > named | {
+        "resources.instance_count",
+        "environment.image",
+    }
 
 
 def test_a_command_without_a_cluster(tmp_path: Path) -> None:
@@ -217,7 +227,12 @@ def test_a_command_without_a_cluster(tmp_path: Path) -> None:
 
 def test_a_request(tmp_path: Path) -> None:
     """boto3's arguments, as far as they are literals; from a notebook too."""
-    cells = {"cells": [{"cell_type": "code", "source": ["%%time\n", REQUEST]}, {"cell_type": "code", "source": "a b"}]}
+    cells = {
+        "cells": [
+            {"cell_type": "code", "source": ["%%time\n", REQUEST]},
+            {"cell_type": "code", "source": "a b"},
+        ]
+    }
     found = drafted(json.dumps(cells), tmp_path, "job.ipynb")
     assert found.job.resources.instance_count == 2
     assert [item.original for item in found.differences] == ["role", "size", ""]
@@ -233,7 +248,14 @@ def test_no_draft(text: str, code: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "value", ["number", "text", "values", '"{:>99999999999}".format("x")', '"{:>{}}".format("x", 9999999999)']
+    "value",
+    [
+        "number",
+        "text",
+        "values",
+        '"{:>99999999999}".format("x")',
+        '"{:>{}}".format("x", 9999999999)',
+    ],
 )
 def test_a_value_that_a_few_lines_make_huge(value: str, tmp_path: Path) -> None:
     """It is left to the user, as any other value that the text does not show; in a list, its elements are."""
@@ -248,7 +270,9 @@ def test_a_value_that_a_few_lines_make_huge(value: str, tmp_path: Path) -> None:
 
 def test_a_format_reads_no_attributes(tmp_path: Path) -> None:
     """Otherwise a text reaches the variables of cloudtrain's own modules."""
-    script = ESTIMATOR.replace('{"epochs": 3,', '{"epochs": "{a.__init__.__globals__}".format(a=Other()),')
+    script = ESTIMATOR.replace(
+        '{"epochs": 3,', '{"epochs": "{a.__init__.__globals__}".format(a=Other()),'
+    )
     found = drafted(script, tmp_path)
     assert "epochs" not in found.job.hyperparameters
 

@@ -36,9 +36,15 @@ def service() -> Iterator[str]:
 
 def aws(*arguments: str, endpoint: str) -> Any:
     """What `aws sagemaker ...` answers."""
-    variables = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-west-2"}
+    variables = {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-west-2",
+    }
     command = [sys.executable, "-m", "awscli", "sagemaker", *arguments, "--endpoint-url", endpoint]
-    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=os.environ | variables, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -48,9 +54,23 @@ def test_the_aws_cli_sends_it(path: Path, service: str, tmp_path: Path) -> None:
     """Every example, planned without credentials, is accepted, and is the job that the plan names."""
     hidden = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     target = tmp_path / "cloudtrain.toml"
-    target.write_text('[sagemaker]\nregion = "us-west-2"\nrole = "arn:aws:iam::111122223333:role/Training"\n')
-    command = [sys.executable, "-m", "cloudtrain", "plan", str(path), "--target", "sagemaker", "--format", "aws-cli"]
-    planned = subprocess.run(command, cwd=tmp_path, env=hidden, capture_output=True, text=True, check=False)
+    target.write_text(
+        '[sagemaker]\nregion = "us-west-2"\nrole = "arn:aws:iam::111122223333:role/Training"\n'
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "cloudtrain",
+        "plan",
+        str(path),
+        "--target",
+        "sagemaker",
+        "--format",
+        "aws-cli",
+    ]
+    planned = subprocess.run(
+        command, cwd=tmp_path, env=hidden, capture_output=True, text=True, check=False
+    )
     assert planned.returncode == 0, planned.stderr
     file, request = tmp_path / "request.json", json.loads(planned.stdout)
     file.write_text(planned.stdout)

@@ -55,7 +55,12 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str,
     """`FILE FORM` to exit code, stdout and stderr."""
     home = tmp_path_factory.mktemp("alone")
     wanted = [(str(path), form) for path in EXAMPLES for form in ("json", "az-cli")]
-    env = {"PATH": "/usr/bin:/bin", "HOME": str(home), "CLOUDTRAIN_STATE_DIR": str(home / "state"), "TERM": "dumb"}
+    env = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(home),
+        "CLOUDTRAIN_STATE_DIR": str(home / "state"),
+        "TERM": "dumb",
+    }
     argv = [sys.executable, "-c", ALONE, json.dumps(wanted)]
     done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr
@@ -65,7 +70,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str,
 
 @pytest.mark.parametrize("path", PLANNED, ids=lambda path: path.name)
 @pytest.mark.slow_after(1)
-def test_every_example_is_planned_without_azure(path: Path, alone: dict[str, tuple[int, str, str]]) -> None:
+def test_every_example_is_planned_without_azure(
+    path: Path, alone: dict[str, tuple[int, str, str]]
+) -> None:
     """No package of Azure's, no connection, no credentials; the body is whole, with the code's id in it."""
     code, out, err = alone[f"{path} json"]
     assert code == 0, err or out
@@ -77,7 +84,9 @@ def test_every_example_is_planned_without_azure(path: Path, alone: dict[str, tup
 
 
 @pytest.mark.parametrize("path", PLANNED, ids=lambda path: path.name)
-def test_every_example_has_a_yaml_for_az(path: Path, alone: dict[str, tuple[int, str, str]]) -> None:
+def test_every_example_has_a_yaml_for_az(
+    path: Path, alone: dict[str, tuple[int, str, str]]
+) -> None:
     """A file of `az ml job create`, from the same offline process: the same name, command and machines as the body."""
     import yaml
 
@@ -86,24 +95,33 @@ def test_every_example_has_a_yaml_for_az(path: Path, alone: dict[str, tuple[int,
     job: dict[str, Any] = yaml.safe_load(out)
     plan = json.loads(alone[f"{path} json"][1])
     body = plan["request"]["properties"]
-    assert (job["type"], job["name"], job["command"]) == ("command", plan["run_name"], body["command"])
+    assert (job["type"], job["name"], job["command"]) == (
+        "command",
+        plan["run_name"],
+        body["command"],
+    )
     assert job["resources"]["instance_type"] == body["resources"]["instanceType"]
     assert (
-        job.get("distribution", {}).get("type", "") == body.get("distribution", {}).get("distributionType", "").lower()
+        job.get("distribution", {}).get("type", "")
+        == body.get("distribution", {}).get("distributionType", "").lower()
     )
 
 
 @pytest.mark.parametrize("path", PLANNED, ids=lambda path: path.name)
 def test_no_rule_finds_an_error_in_an_example(path: Path) -> None:
     """With the examples' own account settings; and the same plan twice."""
-    target = ct.AzureML(subscription_id="11112222-3333-4444-5555-666677778888", resource_group="rg", workspace="ws")
+    target = ct.AzureML(
+        subscription_id="11112222-3333-4444-5555-666677778888", resource_group="rg", workspace="ws"
+    )
     plan = ct.plan(ct.load_job(path), target)
     assert plan.errors == ()
     assert plan.to_json() == ct.plan(ct.load_job(path), target).to_json()
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_only_sagemaker_has_names_the_alternative(name: str, alone: dict[str, tuple[int, str, str]]) -> None:
+def test_what_only_sagemaker_has_names_the_alternative(
+    name: str, alone: dict[str, tuple[int, str, str]]
+) -> None:
     """Its two libraries; exit code 2, and what to write instead."""
     code, out, err = alone[f"{ROOT / 'examples' / name} json"]
     assert (code, out) == (2, "")
@@ -111,7 +129,9 @@ def test_what_only_sagemaker_has_names_the_alternative(name: str, alone: dict[st
     assert f"hint: {REFUSED[name]}" in " ".join(err.split())
 
 
-@pytest.mark.parametrize("name", ["deepspeed_gpt.yaml", "torch_cifar10.yaml", "rehearse_cluster.toml"])
+@pytest.mark.parametrize(
+    "name", ["deepspeed_gpt.yaml", "torch_cifar10.yaml", "rehearse_cluster.toml"]
+)
 def test_examples_over_several_gpu_machines_have_infiniband(name: str) -> None:
     """The types that they name, or that the catalogue chooses, are those with RDMA, and NCCL is told how to start."""
     body = ct.plan(ct.load_job(ROOT / "examples" / name), "azureml").request["properties"]
@@ -123,7 +143,10 @@ def test_examples_over_several_gpu_machines_have_infiniband(name: str) -> None:
 def planned(source: Path, **environment: str) -> ct.Plan:
     """The plan of a small job with files of its own environment."""
     job = ct.TrainingJob(
-        name="digits", source_dir=str(source), entry_point="train.py", environment=ct.Environment(**environment)
+        name="digits",
+        source_dir=str(source),
+        entry_point="train.py",
+        environment=ct.Environment(**environment),
     )
     return ct.plan(job, ct.AzureML())
 
@@ -143,10 +166,14 @@ def test_a_conda_file_that_is_not_utf_8(make_source: Callable[..., Path]) -> Non
 def test_a_dockerfile_beside_the_script(make_source: Callable[..., Path], build: str) -> None:
     """The folder to build in is then the source folder itself, and another file in it makes another environment."""
     source = make_source({"train.py": "", "Dockerfile": "FROM x"})
-    (before,) = (upload for upload in planned(source, build=build).uploads if upload.kind == "environment")
+    (before,) = (
+        upload for upload in planned(source, build=build).uploads if upload.kind == "environment"
+    )
     assert before.folder == "."
     (source / "apt.txt").write_text("git")
-    (after,) = (upload for upload in planned(source, build=build).uploads if upload.kind == "environment")
+    (after,) = (
+        upload for upload in planned(source, build=build).uploads if upload.kind == "environment"
+    )
     assert after.destination != before.destination
 
 
@@ -159,12 +186,18 @@ def test_no_dockerfile_beside_the_script(make_source: Callable[..., Path]) -> No
 def test_tensorflow_with_and_without_parameter_servers() -> None:
     """One example of each: counted workers beside a server, and one worker for each instance."""
     bodies = {
-        name: ct.plan(ct.load_job(ROOT / "examples" / f"{name}.yaml"), "azureml").request["properties"]
+        name: ct.plan(ct.load_job(ROOT / "examples" / f"{name}.yaml"), "azureml").request[
+            "properties"
+        ]
         for name in ("tensorflow_mnist", "parameter_server")
     }
     plain = {"distributionType": "TensorFlow", "parameterServerCount": 0}
     assert bodies["tensorflow_mnist"]["distribution"] == plain
-    assert bodies["parameter_server"]["distribution"] == {**plain, "parameterServerCount": 1, "workerCount": 3}
+    assert bodies["parameter_server"]["distribution"] == {
+        **plain,
+        "parameterServerCount": 1,
+        "workerCount": 3,
+    }
     assert bodies["parameter_server"]["resources"]["instanceCount"] == 4
 
 

@@ -12,7 +12,11 @@ import cloudtrain as ct
 from cloudtrain.errors import JobError
 from cloudtrain.plans.plan import Plan
 
-WHERE = {"subscription_id": "11111111-2222-3333-4444-555555555555", "resource_group": "rg", "workspace": "team"}
+WHERE = {
+    "subscription_id": "11111111-2222-3333-4444-555555555555",
+    "resource_group": "rg",
+    "workspace": "team",
+}
 IMAGE = "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04"
 CURATED = {"framework": "pytorch", "version": "2.8"}
 
@@ -49,7 +53,10 @@ def test_a_conda_file_beside_the_code(project: Path) -> None:
     environment = {"image": IMAGE, "conda_file": "../environment/conda.yml"}
     plan = planned(project, entry_point="train.py", environment=environment)
     assert environment_of(plan)[0]["condaFile"] == "dependencies: [python=3.11]\n"
-    assert "`../environment/conda.yml` is outside of the code; its name in the bundle is `conda.yml`" in plan.notes
+    assert (
+        "`../environment/conda.yml` is outside of the code; its name in the bundle is `conda.yml`"
+        in plan.notes
+    )
     assert plan.errors == ()
 
 
@@ -59,8 +66,13 @@ def test_a_dockerfile_beside_the_code(project: Path, dockerfile: str | None) -> 
     environment = {"build": "../environment", **({"dockerfile": dockerfile} if dockerfile else {})}
     plan = planned(project, entry_point="train.py", environment=environment)
     found, upload = environment_of(plan)
-    assert (found["build"]["dockerfilePath"], upload.folder) == (dockerfile or "Dockerfile", "environment")
-    assert dict(plan.summary)["environment"] == f"built from environment/{dockerfile or 'Dockerfile'}"
+    assert (found["build"]["dockerfilePath"], upload.folder) == (
+        dockerfile or "Dockerfile",
+        "environment",
+    )
+    assert (
+        dict(plan.summary)["environment"] == f"built from environment/{dockerfile or 'Dockerfile'}"
+    )
     assert plan.errors == ()
     (project / "environment" / "gpu.Dockerfile").write_text("FROM a:3\n")
     other = planned(project, entry_point="train.py", environment=environment)
@@ -68,20 +80,41 @@ def test_a_dockerfile_beside_the_code(project: Path, dockerfile: str | None) -> 
 
 
 WRONG: list[tuple[dict[str, Any], str, str]] = [
-    ({"image": IMAGE, "conda_file": "../environment/c.yml"}, "environment.conda_file", "`../environment/c.yml`"),
-    ({"image": IMAGE, "conda_file": "../environment"}, "environment.conda_file", "no file `../environment`"),
-    ({"build": "../environment/Dockerfile"}, "environment.build", "no file `../environment/Dockerfile/Dockerfile`"),
-    ({"build": "../environment", "dockerfile": "D"}, "environment.build", "no file `environment/D`"),
+    (
+        {"image": IMAGE, "conda_file": "../environment/c.yml"},
+        "environment.conda_file",
+        "`../environment/c.yml`",
+    ),
+    (
+        {"image": IMAGE, "conda_file": "../environment"},
+        "environment.conda_file",
+        "no file `../environment`",
+    ),
+    (
+        {"build": "../environment/Dockerfile"},
+        "environment.build",
+        "no file `../environment/Dockerfile/Dockerfile`",
+    ),
+    (
+        {"build": "../environment", "dockerfile": "D"},
+        "environment.build",
+        "no file `environment/D`",
+    ),
     ({"image": IMAGE, "dockerfile": "D"}, "environment.dockerfile", "`dockerfile` needs `build`"),
 ]
 
 
 @pytest.mark.parametrize(("environment", "place", "message"), WRONG)
-def test_what_is_not_there_is_named(project: Path, environment: dict[str, Any], place: str, message: str) -> None:
+def test_what_is_not_there_is_named(
+    project: Path, environment: dict[str, Any], place: str, message: str
+) -> None:
     """At the field that names it."""
     with pytest.raises(JobError) as caught:
         planned(project, entry_point="train.py", environment=environment)
-    assert (caught.value.problems[0].dotted, message in caught.value.problems[0].message) == (place, True)
+    assert (caught.value.problems[0].dotted, message in caught.value.problems[0].message) == (
+        place,
+        True,
+    )
 
 
 def test_everything_that_is_wrong_comes_at_once(project: Path) -> None:
@@ -91,8 +124,15 @@ def test_everything_that_is_wrong_comes_at_once(project: Path) -> None:
             project,
             ct.AzureML(compute="Standard_NC6", job_tier="basic", **WHERE),
             entry_point="nope.py",
-            environment={"image": IMAGE, "conda_file": "../nope.yml", "variables": {"X": "${{inputs.a}}"}},
-            inputs={"a": {"azureml": "azureml:azureml:mydata", "mode": "pipe"}, "b": {"sagemaker": "s3://b/c"}},
+            environment={
+                "image": IMAGE,
+                "conda_file": "../nope.yml",
+                "variables": {"X": "${{inputs.a}}"},
+            },
+            inputs={
+                "a": {"azureml": "azureml:azureml:mydata", "mode": "pipe"},
+                "b": {"sagemaker": "s3://b/c"},
+            },
             outputs={"o": {"azureml": "s3://x/y"}},
             spot={},
             azureml_overrides={"command": None},
@@ -102,14 +142,21 @@ def test_everything_that_is_wrong_comes_at_once(project: Path) -> None:
         "environment.conda_file", "environment.variables.X", "inputs.a.azureml", "inputs.a.mode", "inputs.b", "spot",
         "azureml_overrides.command", "entry_point", "outputs.o.azureml", "",
     }  # fmt: skip
-    assert "`Standard_NC6` cannot be the name of a compute cluster" in caught.value.problems[found.index("")].message
+    assert (
+        "`Standard_NC6` cannot be the name of a compute cluster"
+        in caught.value.problems[found.index("")].message
+    )
 
 
 def test_two_of_one_name(project: Path) -> None:
     """A file from elsewhere does not hide one of the code."""
     (project / "src" / "conda.yml").write_text("dependencies: []\n")
     with pytest.raises(JobError, match="already has an item of that name"):
-        planned(project, entry_point="train.py", environment={"image": IMAGE, "conda_file": "../environment/conda.yml"})
+        planned(
+            project,
+            entry_point="train.py",
+            environment={"image": IMAGE, "conda_file": "../environment/conda.yml"},
+        )
 
 
 def test_a_job_without_code(project: Path) -> None:
@@ -141,13 +188,21 @@ def test_code_that_is_one_file(project: Path) -> None:
     (upload,) = plan.uploads
     assert (upload.kind, upload.size < 1_000_000, plan.errors) == ("code", True, ())
     (project / "src" / "helper.py").write_text("changed = 1\n")
-    assert planned(project, source_dir="src/train.py", entry_point="train.py").uploads == plan.uploads
+    assert (
+        planned(project, source_dir="src/train.py", entry_point="train.py").uploads == plan.uploads
+    )
     (project / "src" / "train.py").write_text("print(2)\n")
-    assert planned(project, source_dir="src/train.py", entry_point="train.py").uploads != plan.uploads
+    assert (
+        planned(project, source_dir="src/train.py", entry_point="train.py").uploads != plan.uploads
+    )
 
 
 @pytest.mark.parametrize(
-    "fields", [{"source_dir": None, "command": "true"}, {"source_dir": "src/train.py", "entry_point": "train.py"}]
+    "fields",
+    [
+        {"source_dir": None, "command": "true"},
+        {"source_dir": "src/train.py", "entry_point": "train.py"},
+    ],
 )
 def test_other_targets_take_them_too(project: Path, fields: dict[str, Any]) -> None:
     """The plan for this machine has no errors."""

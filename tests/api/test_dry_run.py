@@ -50,28 +50,38 @@ def job_file(make_source: Callable[..., Path]) -> Path:
     """A job in a folder with a blank and a quote in its name."""
     source = make_source({"train.py": "raise SystemExit('must not run')\n"}, name="it's a folder")
     file = source / "job.yaml"
-    file.write_text("name: job\nentry_point: train.py\nhyperparameters: {lr: 1e-3, text: \"a 'b' $c\"}\n")
+    file.write_text(
+        "name: job\nentry_point: train.py\nhyperparameters: {lr: 1e-3, text: \"a 'b' $c\"}\n"
+    )
     return file
 
 
 @pytest.mark.parametrize("argv", [("submit", "--dry-run"), ("plan",), ("check",)])
 @pytest.mark.slow_after(1)
-def test_a_dry_run_changes_nothing(argv: tuple[str, ...], job_file: Path, clean_environment: Path) -> None:
+def test_a_dry_run_changes_nothing(
+    argv: tuple[str, ...], job_file: Path, clean_environment: Path
+) -> None:
     """No file written, no folder made, no process started, no socket opened; with and without a store."""
     for _ in range(2):
         result = dry_run(argv[0], str(job_file), *argv[1:])
         assert result.returncode == 0, result.stderr
         assert result.stderr.splitlines()[-1] == "[]"
-        other = ct.TrainingJob(name="other", source_dir=str(job_file.parent), entry_point="train.py")
+        other = ct.TrainingJob(
+            name="other", source_dir=str(job_file.parent), entry_point="train.py"
+        )
         ct.submit(other, "local").wait(DEADLINE)
 
 
 @pytest.mark.parametrize("argv", [("submit", "--dry-run"), ("plan",), ("check", "--offline")])
 @pytest.mark.slow_after(1)
-def test_a_dry_run_for_sagemaker_asks_nobody(argv: tuple[str, ...], job_file: Path, clean_environment: Path) -> None:
+def test_a_dry_run_for_sagemaker_asks_nobody(
+    argv: tuple[str, ...], job_file: Path, clean_environment: Path
+) -> None:
     """Credentials or not: no socket is opened, nothing is written, and boto3 is not even imported."""
     settings = job_file.parent / "cloudtrain.toml"
-    settings.write_text('[sagemaker]\nrole = "arn:aws:iam::123456789012:role/train"\nregion = "eu-west-1"\n')
+    settings.write_text(
+        '[sagemaker]\nrole = "arn:aws:iam::123456789012:role/train"\nregion = "eu-west-1"\n'
+    )
     job_file.write_text(
         "name: job\nentry_point: train.py\nenvironment: {framework: pytorch, version: '2.8'}\n"
         "resources: {instance_type: {sagemaker: ml.m5.xlarge}}\nmax_runtime: 1h\n"
@@ -125,5 +135,7 @@ def test_a_place_means_the_same_in_a_file_and_in_python(
     """Dots are resolved, `~` is the home folder, and a home that this machine does not know is a name."""
     text = f"name: job\nentry_point: train.py\ncheckpoint: {{local: {place}}}\n"
     monkeypatch.chdir(make_source({"train.py": "", "job.yaml": text}))
-    written = ct.TrainingJob(name="job", entry_point="train.py", checkpoint=ct.Checkpoint(local=place))
+    written = ct.TrainingJob(
+        name="job", entry_point="train.py", checkpoint=ct.Checkpoint(local=place)
+    )
     assert ct.plan(written, "local").request == ct.plan(ct.load_job("job.yaml"), "local").request

@@ -31,7 +31,9 @@ def here(path: Path) -> bool:
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in FILES if here(path)], ids=lambda path: f"{path.parent.name}/{path.name}"
+    "path",
+    [path for path in FILES if here(path)],
+    ids=lambda path: f"{path.parent.name}/{path.name}",
 )
 def test_examples_can_be_planned(path: Path) -> None:
     """It loads, compiles, and no check finds an error; twice the same."""
@@ -45,7 +47,9 @@ def test_examples_can_be_planned(path: Path) -> None:
 def test_examples_can_be_planned_on_sagemaker(path: Path) -> None:
     """The same on SageMaker, with the examples' own account settings."""
     job = ct.load_job(path)
-    target = ct.SageMaker(region="us-west-2", role="arn:aws:iam::111122223333:role/SageMakerTraining")
+    target = ct.SageMaker(
+        region="us-west-2", role="arn:aws:iam::111122223333:role/SageMakerTraining"
+    )
     plan = ct.plan(job, target)
     assert plan.errors == ()
     assert plan.to_json() == ct.plan(job, target).to_json()
@@ -66,7 +70,10 @@ def digits() -> tuple[list[bytes], bytes]:
     assert package is not None
     assert package.submodule_search_locations
     path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
-    rows = [[int(float(cell)) for cell in row.split(b",")] for row in gzip.decompress(path.read_bytes()).splitlines()]
+    rows = [
+        [int(float(cell)) for cell in row.split(b",")]
+        for row in gzip.decompress(path.read_bytes()).splitlines()
+    ]
     images = []
     for row in rows[:600]:
         pixels = bytearray(28 * 28)
@@ -83,7 +90,9 @@ def write_mnist(folder: Path) -> None:
     for part, chosen in (("train", slice(0, 512)), ("t10k", slice(512, 600))):
         pixels, names = images[chosen], labels[chosen]
         header = struct.pack(">IIII", 2051, len(pixels), 28, 28)
-        (folder / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(header + b"".join(pixels)))
+        (folder / f"{part}-images-idx3-ubyte.gz").write_bytes(
+            gzip.compress(header + b"".join(pixels))
+        )
         (folder / f"{part}-labels-idx1-ubyte.gz").write_bytes(
             gzip.compress(struct.pack(">II", 2049, len(names)) + names)
         )
@@ -109,7 +118,12 @@ def write_cifar(folder: Path) -> None:
 
 RUNS: dict[str, tuple[Any, str, dict[str, Any], float]] = {
     "smddp_mnist.yaml": (write_mnist, "train", {"epochs": 12, "batch": 32}, 0.8),
-    "torch_cifar10.yaml": (write_cifar, "cifar", {"epochs": 12, "batch": 16, "width": 16, "learning_rate": 0.05}, 0.5),
+    "torch_cifar10.yaml": (
+        write_cifar,
+        "cifar",
+        {"epochs": 12, "batch": 16, "width": 16, "learning_rate": 0.05},
+        0.5,
+    ),
 }
 
 
@@ -143,9 +157,12 @@ def test_cifar10_shifts_each_image_by_itself() -> None:
     import torch
 
     source = (ROOT / "examples" / "code" / "cifar10" / "train.py").read_text("utf-8")
-    (function,) = (node for node in ast.parse(source).body if getattr(node, "name", "") == "augmented")
+    (function,) = (
+        node for node in ast.parse(source).body if getattr(node, "name", "") == "augmented"
+    )
     names: dict[str, Any] = {"torch": torch, "nn": torch.nn}
-    exec(compile(ast.Module([function], []), "train.py", "exec"), names)  # the script trains when it is imported
+    # the script trains when it is imported
+    exec(compile(ast.Module([function], []), "train.py", "exec"), names)
     image = torch.rand(3, 32, 32, generator=torch.Generator().manual_seed(1))
     found = names["augmented"](image.repeat(64, 1, 1, 1), torch.Generator().manual_seed(1))
     padded = torch.nn.functional.pad(torch.stack([image, image.flip(2)]), (4, 4, 4, 4))

@@ -20,8 +20,12 @@ METHODS = (
 )
 SETTINGS = {
     "local": ct.Local(),
-    "sagemaker": ct.SageMaker(region="us-west-2", role="arn:aws:iam::111122223333:role/SageMakerTraining"),
-    "azureml": ct.AzureML(subscription_id="00000000-0000-0000-0000-000000000000", resource_group="rg", workspace="ws"),
+    "sagemaker": ct.SageMaker(
+        region="us-west-2", role="arn:aws:iam::111122223333:role/SageMakerTraining"
+    ),
+    "azureml": ct.AzureML(
+        subscription_id="00000000-0000-0000-0000-000000000000", resource_group="rg", workspace="ws"
+    ),
     "slurm": ct.Slurm(shared_dir="/fsx/cloudtrain"),
 }
 
@@ -47,13 +51,17 @@ def test_a_plan_has_what_its_target_supports(target: str) -> None:
 
 def test_every_method_is_some_target_s() -> None:
     """None of them is refused by all."""
-    assert {name for target in all_targets() for name in METHODS if supports(target.name, name)} == set(METHODS)
+    assert {
+        name for target in all_targets() for name in METHODS if supports(target.name, name)
+    } == set(METHODS)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_plan_says_which_target_has_the_method(method: str) -> None:
     """The error is one of a usage, has a code, and its hint names the targets whose plans have the method."""
-    with pytest.raises(ct.CloudtrainError, match=f"a plan for `local` has no `{method}`") as refused:
+    with pytest.raises(
+        ct.CloudtrainError, match=f"a plan for `local` has no `{method}`"
+    ) as refused:
         getattr(plan_for("local"), method)()
     assert (refused.value.code, refused.value.exit_code) == ("CT904", 2)
     named = re.findall(rf'`ct\.plan\(job, "(\w+)"\)\.{method}\(\)`', refused.value.hint)

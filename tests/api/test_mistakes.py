@@ -34,8 +34,9 @@ def test_an_error_of_the_checks_says_which(clean_environment: Path) -> None:
     job = ct.TrainingJob(name="a", source_dir=".", entry_point="tran.py")
     with pytest.raises(ct.PreflightError) as caught:
         ct.submit(job)
-    assert "there is no file `tran.py` in the source folder [CT101]\n  hint: did you mean `train.py`?" in str(
-        caught.value
+    assert (
+        "there is no file `tran.py` in the source folder [CT101]\n  hint: did you mean `train.py`?"
+        in str(caught.value)
     )
 
 

@@ -52,7 +52,11 @@ def test_the_code_as_it_is_now_is_planned_and_sent(
     assert words == [f"`{name}` changed while the job was being planned; planning it again"]
     [archive] = (state_dir / "bundles").rglob("*.tar.gz")
     with tarfile.open(archive) as packed:
-        sent = {item.name: packed.extractfile(item) for item in packed if not item.name.startswith("cloudtrain/")}
+        sent = {
+            item.name: packed.extractfile(item)
+            for item in packed
+            if not item.name.startswith("cloudtrain/")
+        }
         content = {path: file.read() for path, file in sent.items() if file is not None}
     assert content == {file.name: file.read_bytes() for file in source.iterdir()}
 
@@ -67,7 +71,10 @@ def test_code_that_keeps_changing_is_an_error_and_no_run(source: Path, state_dir
 
     with pytest.raises(SourceChanged) as caught:
         ct.submit(JOB, "local", on_plan=see)
-    assert caught.value.message == "`train.py` changed while its bundle was being made; nothing was written"
+    assert (
+        caught.value.message
+        == "`train.py` changed while its bundle was being made; nothing was written"
+    )
     assert "`/train.py`" in caught.value.hint
     assert len(plans) == 3
     assert ct.runs() == []

@@ -73,13 +73,20 @@ def test_a_source_folder_that_cannot_be(source: Path, name: str) -> None:
 def test_files_of_the_environment_that_cannot_be(source: Path, field: str) -> None:
     """They are looked for in the bundle, not on the disk."""
     environment = {"image": "x:1", field: LONG} if field != "build" else {"build": LONG}
-    job = ct.TrainingJob(name="job", source_dir=str(source), entry_point="train.py", environment=environment)
+    job = ct.TrainingJob(
+        name="job", source_dir=str(source), entry_point="train.py", environment=environment
+    )
     with suppress(JobError):
-        assert [finding for finding in ct.plan(job, target="azureml").findings if "environment" in finding.path]
+        assert [
+            finding
+            for finding in ct.plan(job, target="azureml").findings
+            if "environment" in finding.path
+        ]
 
 
 @pytest.mark.parametrize(
-    "name", [f"{LONG}.yaml", f"{DEEP}/job.yaml", "loop/job.yaml", "file/job.yaml", "a\0b.yaml", LONG]
+    "name",
+    [f"{LONG}.yaml", f"{DEEP}/job.yaml", "loop/job.yaml", "file/job.yaml", "a\0b.yaml", LONG],
 )
 def test_a_job_file_that_cannot_be(source: Path, name: str) -> None:
     """As for one that is not there."""

@@ -24,7 +24,9 @@ def project(clean_environment: Path) -> Path:
     return folder
 
 
-def test_the_command_and_python_plan_the_same(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_and_python_plan_the_same(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The request of `cloudtrain plan project/job.yaml` is that of `ct.plan(ct.load_job(...))`."""
     assert run_command(["plan", "project/job.yaml", "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -33,11 +33,16 @@ def test_the_nearest_file_upwards_counts(project: Path) -> None:
     assert load_settings().target("local").grace_period == 60  # type: ignore[union-attr]
 
 
-def test_profiles_override_and_flags_override_profiles(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profiles_override_and_flags_override_profiles(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """File, profile, flag: the later wins, field by field."""
     target = load_settings().target("sagemaker", profile="research")
     assert (target.region, target.role) == ("us-east-1", "arn:aws:iam::1:role/r")  # type: ignore[union-attr]
-    assert load_settings().target("sagemaker", profile="research", region="eu-north-1").region == "eu-north-1"  # type: ignore[union-attr]
+    assert (
+        load_settings().target("sagemaker", profile="research", region="eu-north-1").region
+        == "eu-north-1"
+    )  # type: ignore[union-attr]
     monkeypatch.setenv("CLOUDTRAIN_PROFILE", "research")
     assert load_settings().target("sagemaker").region == "us-east-1"  # type: ignore[union-attr]
 
@@ -63,10 +68,16 @@ def test_the_users_file_is_weaker_than_the_projects(project: Path, clean_environ
         ("[[local]]\n", "`local` must be a table", "write `[local]`"),
         ("profiles = 3\n", "`profiles` must be a table", "write `[profiles]`"),
         ("[profiles]\nx = 3\n", "`profiles.x` must be a table", "write `[profiles.x]`"),
-        ("[profiles.x]\nlocal = 3\n", "`profiles.x.local` must be a table", "write `[profiles.x.local]`"),
+        (
+            "[profiles.x]\nlocal = 3\n",
+            "`profiles.x.local` must be a table",
+            "write `[profiles.x.local]`",
+        ),
     ],
 )
-def test_mistakes_in_the_file_are_explained(clean_environment: Path, text: str, message: str, hint: str) -> None:
+def test_mistakes_in_the_file_are_explained(
+    clean_environment: Path, text: str, message: str, hint: str
+) -> None:
     """The error names the file and the nearest right word."""
     (clean_environment / "cloudtrain.toml").write_text(text)
     with pytest.raises(SettingsError) as caught:
@@ -78,7 +89,9 @@ def test_mistakes_in_the_file_are_explained(clean_environment: Path, text: str, 
 
 def test_a_file_may_begin_with_a_mark_of_its_encoding(clean_environment: Path) -> None:
     """As editors on Windows write it, and as job files may."""
-    (clean_environment / "cloudtrain.toml").write_text("\ufeff[local]\nmax_restarts = 2\n", encoding="utf-8")
+    (clean_environment / "cloudtrain.toml").write_text(
+        "\ufeff[local]\nmax_restarts = 2\n", encoding="utf-8"
+    )
     assert load_settings().target("local").max_restarts == 2  # type: ignore[union-attr]
 
 
@@ -119,4 +132,7 @@ def test_runs_without_the_settings_that_locate_them(target: str, fields: str) ->
     """An error that names them. Without it, a placeholder's empty list would say that there are no runs."""
     with pytest.raises(SettingsError) as caught:
         ct.runs(target=target)
-    assert (caught.value.code, caught.value.hint) == ("CT915", f"set {fields} in [{target}] of cloudtrain.toml")
+    assert (caught.value.code, caught.value.hint) == (
+        "CT915",
+        f"set {fields} in [{target}] of cloudtrain.toml",
+    )

@@ -16,10 +16,19 @@ from tests.architecture.test_layers import tree
 
 PACKAGE = Path(cloudtrain.__file__).parent
 
-FILES = sorted(file for file in PACKAGE.rglob("*.py") if not {"runtime", "_training_scripts"} & {*file.parts})
+FILES = sorted(
+    file for file in PACKAGE.rglob("*.py") if not {"runtime", "_training_scripts"} & {*file.parts}
+)
 """The runtime has errors of its own, which are printed on another machine."""
 
-PROBLEMS = {"Problem": 2, "KeyProblem": 2, "MissingProblem": 2, "wrong": 1, "Unreadable": 1, "_Refused": 1}
+PROBLEMS = {
+    "Problem": 2,
+    "KeyProblem": 2,
+    "MissingProblem": 2,
+    "wrong": 1,
+    "Unreadable": 1,
+    "_Refused": 1,
+}
 """What makes one of several mistakes, and which argument is the hint."""
 
 NEED_A_CODE = {"Problem", "KeyProblem", "MissingProblem", "wrong"}
@@ -33,12 +42,17 @@ LISTS = {"JobError", "CompileError", "PreflightError"}
 def classes() -> dict[str, str | None]:
     """The classes of errors, by name, with the code of all their errors; None where each says its own."""
     found: dict[str, str | None] = {"CloudtrainError": None}
-    definitions = [node for file in FILES for node in ast.walk(tree(file)) if isinstance(node, ast.ClassDef)]
+    definitions = [
+        node for file in FILES for node in ast.walk(tree(file)) if isinstance(node, ast.ClassDef)
+    ]
     before = -1
     while len(found) > before:
         before = len(found)
         for node in definitions:
-            above = next((base.id for base in node.bases if isinstance(base, ast.Name) and base.id in found), None)
+            above = next(
+                (base.id for base in node.bases if isinstance(base, ast.Name) and base.id in found),
+                None,
+            )
             if above is not None:
                 codes = [
                     item.value.value
@@ -75,10 +89,14 @@ def test_every_error_has_a_code_and_a_hint() -> None:
     for file, (name, node) in ((path, call) for path in FILES for call in calls(path)):
         if name in LISTS or (name == "super" and not node.args):
             continue
-        has_code = argument(node, "code") is not None or (name in classes() and classes()[name] is not None)
+        has_code = argument(node, "code") is not None or (
+            name in classes() and classes()[name] is not None
+        )
         if not has_code and (name in classes() or name in NEED_A_CODE):
             faults.append(f"{file}:{node.lineno}: no code")
-        own = name in classes() and any(item.name == name for item in tree(file).body if isinstance(item, ast.ClassDef))
+        own = name in classes() and any(
+            item.name == name for item in tree(file).body if isinstance(item, ast.ClassDef)
+        )
         hint = argument(node, "hint", PROBLEMS.get(name))
         if not own and (hint is None or (isinstance(hint, ast.Constant) and not hint.value)):
             faults.append(f"{file}:{node.lineno}: no hint")

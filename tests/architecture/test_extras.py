@@ -28,7 +28,10 @@ def test_a_missing_extra_names_the_pip_line() -> None:
         ('{"url": "file:///gone", "dir_info": {}}', "pip install 'cloudtrain[torch]'"),
         ('{"url": "file:///gone.whl", "archive_info": {}}', "pip install 'cloudtrain[torch]'"),
         ('{"url": "file://HERE/a%20b", "dir_info": {}}', "pip install 'HERE/a b[torch]'"),
-        ('{"url": "file://HERE/a%20b", "dir_info": {"editable": true}}', "pip install -e 'HERE/a b[torch]'"),
+        (
+            '{"url": "file://HERE/a%20b", "dir_info": {"editable": true}}',
+            "pip install -e 'HERE/a b[torch]'",
+        ),
         (
             '{"url": "https://example.com/c.git", "vcs_info": {"vcs": "git", "commit_id": "1f"}}',
             "pip install 'cloudtrain[torch] @ git+https://example.com/c.git'",
@@ -105,15 +108,22 @@ workspace = "ws"
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "package"), [("sagemaker", "boto3"), ("azureml", "azure-core")])
 @pytest.mark.parametrize("command", ["submit", "check --online"])
-def test_a_missing_sdk_is_no_finding(command: str, target: str, package: str, clean_environment: Path) -> None:
+def test_a_missing_sdk_is_no_finding(
+    command: str, target: str, package: str, clean_environment: Path
+) -> None:
     """What to install is all that is said: there is nothing to ignore."""
     (clean_environment / "cloudtrain.toml").write_text(SETTINGS)
     (clean_environment / "job.yaml").write_text(JOB)
     (clean_environment / "train.py").write_text("")
     words = [*command.split(), "job.yaml", "--target", target]
-    done = subprocess.run([sys.executable, "-c", WITHOUT_SDKS, *words], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_SDKS, *words], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2
-    assert done.stderr.split() == f"error: `{package}` is not installed [CT921] hint: {pip_line(target)}".split()
+    assert (
+        done.stderr.split()
+        == f"error: `{package}` is not installed [CT921] hint: {pip_line(target)}".split()
+    )
 
 
 def test_an_installed_one_is_returned() -> None:
@@ -121,7 +131,9 @@ def test_an_installed_one_is_returned() -> None:
     assert require("json.decoder", extra="torch").__name__ == "json.decoder"
 
 
-def test_a_broken_one_is_not_called_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_one_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An import error inside the module is the module's own."""
     (tmp_path / "broken_sdk.py").write_text("import no_such_dependency\n")
     monkeypatch.syspath_prepend(tmp_path)

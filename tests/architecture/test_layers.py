@@ -73,7 +73,9 @@ def _imports(file: Path, *, inside_functions: bool, for_types: bool) -> Iterator
                 base = importlib.util.resolve_name("." * node.level + base, package.rstrip("."))
             yield base
             yield from (f"{base}.{alias.name}" for alias in node.names)
-        stack.extend(child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr))
+        stack.extend(
+            child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)
+        )
 
 
 def part_of(name: str) -> str | None:
@@ -128,8 +130,14 @@ def test_heavy_imports_are_late() -> None:
     early = {
         (name, package)
         for name, file in modules()
-        for package in {imported.split(".")[0] for imported in imports(file, inside_functions=False)} & HEAVY
-        if not (package == "sqlite3" and name in {"lifecycle.records", "lifecycle.schema", "lifecycle.store"})
+        for package in {
+            imported.split(".")[0] for imported in imports(file, inside_functions=False)
+        }
+        & HEAVY
+        if not (
+            package == "sqlite3"
+            and name in {"lifecycle.records", "lifecycle.schema", "lifecycle.store"}
+        )
     }
     assert early == set()
 
@@ -137,12 +145,18 @@ def test_heavy_imports_are_late() -> None:
 def test_runtime_stands_alone() -> None:
     """The runtime imports nothing of cloudtrain but itself, so that it works inside a bundle."""
     for file in (PACKAGE / "runtime").rglob("*.py"):
-        ours = {found for found in imports(file, inside_functions=True) if found.startswith("cloudtrain")}
+        ours = {
+            found
+            for found in imports(file, inside_functions=True)
+            if found.startswith("cloudtrain")
+        }
         assert all(found.startswith("cloudtrain.runtime") for found in ours), (file, ours)
 
 
 def _modules_after(code: str) -> set[str]:
-    probe = f"import sys; before = set(sys.modules); {code}; print(*sorted(set(sys.modules) - before))"
+    probe = (
+        f"import sys; before = set(sys.modules); {code}; print(*sorted(set(sys.modules) - before))"
+    )
     result = subprocess.run([sys.executable, "-S", "-c", probe], capture_output=True, text=True, check=True,
                             env={"PYTHONPATH": str(PACKAGE.parent)})  # fmt: skip
     return set(result.stdout.split())

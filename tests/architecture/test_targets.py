@@ -15,7 +15,9 @@ from cloudtrain.system.plugins import TAKEN, target_names
 from tests.architecture.test_layers import imports, modules, tree
 
 PACKAGE = Path(cloudtrain.__file__).parent
-BUILT_IN = sorted(path.name for path in (PACKAGE / "targets").iterdir() if (path / "target.py").is_file())
+BUILT_IN = sorted(
+    path.name for path in (PACKAGE / "targets").iterdir() if (path / "target.py").is_file()
+)
 
 SPECIAL = {
     "system.plugins": "the target when none is named",
@@ -33,13 +35,19 @@ def test_every_folder_is_a_target() -> None:
 def outside(name: str) -> bool:
     """Whether a module is no target's own. The runtime is the training side: it travels in every bundle."""
     parts = name.split(".")
-    return parts[0] != "runtime" and not (parts[0] == "targets" and len(parts) > 1 and parts[1] in BUILT_IN)
+    return parts[0] != "runtime" and not (
+        parts[0] == "targets" and len(parts) > 1 and parts[1] in BUILT_IN
+    )
 
 
 def code_of(tree: ast.AST) -> Iterator[str]:
     """Every name and every text of a module, but for documentation: docstrings, and sentences for people."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and not re.search(r"\s", node.value):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and not re.search(r"\s", node.value)
+        ):
             yield node.value
         elif isinstance(node, ast.Name):
             yield node.id
@@ -71,8 +79,11 @@ def test_only_a_target_imports_its_folder() -> None:
         (name, imported)
         for name, file in modules()
         for imported in imports(file, inside_functions=True, for_types=True)
-        if (parts := imported.split("."))[:2] == ["cloudtrain", "targets"] and len(parts) > 2 and parts[2] in BUILT_IN
-        if parts[2] != (name.split(".")[1] if not outside(name) and name.startswith("targets.") else None)
+        if (parts := imported.split("."))[:2] == ["cloudtrain", "targets"]
+        and len(parts) > 2
+        and parts[2] in BUILT_IN
+        if parts[2]
+        != (name.split(".")[1] if not outside(name) and name.startswith("targets.") else None)
         if not (parts[2] == "local" and {name.split(".")[0], name} & SPECIAL.keys())
     ]
     assert found == []
@@ -82,7 +93,15 @@ def test_no_target_can_have_the_name_of_a_field() -> None:
     """`TAKEN` has every field and method of the models that have a field per target, and every key of the settings."""
     public = {
         name
-        for model in (Input, Output, Checkpoint, PerTarget, Environment, ProcessingInput, ProcessingOutput)
+        for model in (
+            Input,
+            Output,
+            Checkpoint,
+            PerTarget,
+            Environment,
+            ProcessingInput,
+            ProcessingOutput,
+        )
         for name in (*model.model_fields, *dir(model))
         if name not in target_names() and not name.startswith(("_", "model_"))
     }

@@ -31,7 +31,11 @@ class ScriptedService(FileService):
     def status(self, ref: RunRef) -> RunStatus:
         super().status(ref)
         fate = self._fate
-        fields = {key: fate[key] for key in ("reason", "failed_rank", "exit_code", "metrics") if key in fate}
+        fields = {
+            key: fate[key]
+            for key in ("reason", "failed_rank", "exit_code", "metrics")
+            if key in fate
+        }
         return RunStatus(
             RunState(fate.get("states", {}).get(ref.name, fate.get("state", "succeeded"))),
             started=100.0,

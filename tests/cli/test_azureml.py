@@ -40,7 +40,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAzure]:
 @pytest.fixture
 def name(cli: Cli, make_source: Callable[..., Path], fake: FakeAzure) -> str:
     """The name of a run that was just submitted."""
-    job_file = make_source({"train.py": "print(1)\n", "job.yaml": JOB, "cloudtrain.toml": SETTINGS}) / "job.yaml"
+    job_file = (
+        make_source({"train.py": "print(1)\n", "job.yaml": JOB, "cloudtrain.toml": SETTINGS})
+        / "job.yaml"
+    )
     result = cli("submit", str(job_file), "--target", "azureml", "--detach")
     assert result.code == 0, result.err
     return result.out.strip()
@@ -61,7 +64,9 @@ def test_the_life_of_a_run(cli: Cli, fake: FakeAzure, name: str, tmp_path: Path)
     result = cli("wait", name)
     assert result.code == 0, result.err
     shown = cli("status", name).out
-    assert f"1h billed on each instance, ${price.price:,.2f} by list price" in " ".join(shown.split())
+    assert f"1h billed on each instance, ${price.price:,.2f} by list price" in " ".join(
+        shown.split()
+    )
     assert f"https://ml.azure.com/runs/{name}" in shown
     status = json.loads(cli("status", name, "--json").out)
     assert (status["state"], status["billable_seconds"]) == ("succeeded", 3600)
@@ -71,23 +76,34 @@ def test_the_life_of_a_run(cli: Cli, fake: FakeAzure, name: str, tmp_path: Path)
     assert got.out == f"{tmp_path / 'got/weights.bin'}\n"
 
 
-def test_no_key_is_kept(cli: Cli, make_source: Callable[..., Path], fake: FakeAzure, state_dir: Path) -> None:
+def test_no_key_is_kept(
+    cli: Cli, make_source: Callable[..., Path], fake: FakeAzure, state_dir: Path
+) -> None:
     """Of an output with a signature in its address, which was sent on purpose, the store keeps the address."""
     place = "https://account.blob.core.windows.net/data/x"
     job = f'{JOB}outputs: {{clean: {{azureml: "{place}?sp=rw&sig=TOPSECRET"}}}}\n'
-    job_file = make_source({"train.py": "print(1)\n", "job.yaml": job, "cloudtrain.toml": SETTINGS}) / "job.yaml"
+    job_file = (
+        make_source({"train.py": "print(1)\n", "job.yaml": job, "cloudtrain.toml": SETTINGS})
+        / "job.yaml"
+    )
     result = cli("submit", str(job_file), "--target", "azureml", "--detach", "--ignore", "AZ512")
     assert result.code == 0, result.err
     with read_store(state_dir) as store:
         assert store.outputs_of(result.out.strip())["outputs/clean"] == place
-    assert b"TOPSECRET" not in b"".join(path.read_bytes() for path in state_dir.rglob("*") if path.is_file())
+    assert b"TOPSECRET" not in b"".join(
+        path.read_bytes() for path in state_dir.rglob("*") if path.is_file()
+    )
 
 
 def test_a_failed_run(cli: Cli, fake: FakeAzure, name: str) -> None:
     """Why, in one line, and exit code 1."""
     fake.jobs[name].enter("Running")
-    fake.logs.write(name, "user_logs/std_log.txt", "Traceback (most recent call last):", "KeyError: 'x'")
-    fake.jobs[name].end("Failed", error="Execution failed. User process 'python' exited with status code 1.")
+    fake.logs.write(
+        name, "user_logs/std_log.txt", "Traceback (most recent call last):", "KeyError: 'x'"
+    )
+    fake.jobs[name].end(
+        "Failed", error="Execution failed. User process 'python' exited with status code 1."
+    )
     result = cli("wait", name)
     assert result.code == 1
     assert "the script failed with exit code 1: KeyError: 'x'" in " ".join(result.err.split())
@@ -119,12 +135,19 @@ def test_stop(cli: Cli, fake: FakeAzure, name: str) -> None:
 
 
 def test_runs_of_others(
-    cli: Cli, fake: FakeAzure, name: str, make_source: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    cli: Cli,
+    fake: FakeAzure,
+    name: str,
+    make_source: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """`ps --target` lists the workspace's jobs, and a reference attaches to one that this machine did not submit."""
     ours = fake.jobs[name]
     theirs = type(ours)(
-        "their-job", {"properties": {**ours.properties, "properties": {}}}, ours.workspace, ours.created
+        "their-job",
+        {"properties": {**ours.properties, "properties": {}}},
+        ours.workspace,
+        ours.created,
     )
     fake.jobs.by_name["their-job"] = theirs
     monkeypatch.chdir(make_source({"cloudtrain.toml": SETTINGS}))

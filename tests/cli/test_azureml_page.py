@@ -49,7 +49,9 @@ def blocks(language: str) -> list[str]:
 def shown() -> Iterator[Shown]:
     """Every command of the `console` blocks."""
     for block in blocks("console"):
-        for part in re.split(r"^\$ (?=cloudtrain)", re.sub(r" *\\\n *", " ", block), flags=re.MULTILINE)[1:]:
+        for part in re.split(
+            r"^\$ (?=cloudtrain)", re.sub(r" *\\\n *", " ", block), flags=re.MULTILINE
+        )[1:]:
             command, _, output = part.partition("\n")
             yield Shown(command, output)
 
@@ -77,7 +79,12 @@ def in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_page_shows_commands() -> None:
     """There is something to test."""
-    assert {item.command.split()[1] for item in shown()} >= {"plan", "instances", "check", "explain"}
+    assert {item.command.split()[1] for item in shown()} >= {
+        "plan",
+        "instances",
+        "check",
+        "explain",
+    }
     asked = {line.split()[1] for line in account_commands()}
     assert asked >= {"check", "submit", "status", "logs", "stop", "download", "ps", "instances"}
 
@@ -98,20 +105,30 @@ def test_commands_print_what_is_shown(item: Shown, cli: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_commands_work_with_a_workspace(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_commands_work_with_a_workspace(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The commands that ask Azure, in the order of the page, each with exit code 0."""
-    fake = FakeAzure(subscription_id=SUBSCRIPTION, resource_group="training", workspace_name="vision")
+    fake = FakeAzure(
+        subscription_id=SUBSCRIPTION, resource_group="training", workspace_name="vision"
+    )
     with fake:
         fake.jobs.on_create = lambda job: succeed(fake, job)
         defaults = {"AZURE_SUBSCRIPTION_ID": SUBSCRIPTION, "AZURE_DEFAULTS_GROUP": "training"}
-        for name, value in {**fake.environ, **defaults, "AZURE_DEFAULTS_WORKSPACE": "vision"}.items():
+        for name, value in {
+            **fake.environ,
+            **defaults,
+            "AZURE_DEFAULTS_WORKSPACE": "vision",
+        }.items():
             monkeypatch.setenv(name, value)
         for shown_line in account_commands():
             line = shown_line.replace("/JOB", f"/{next(iter(fake.jobs.by_name), '')}").replace(
                 "SUBSCRIPTION", SUBSCRIPTION
             )
             arguments = shlex.split(line, comments=True)[1:]
-            result = cli(*arguments, *(["--to", str(tmp_path)] if arguments[0] == "download" else []))
+            result = cli(
+                *arguments, *(["--to", str(tmp_path)] if arguments[0] == "download" else [])
+            )
             assert result.code == 0, f"{line}: {result.err}"
 
 
@@ -129,7 +146,9 @@ def test_job_files_are_jobs(tmp_path: Path) -> None:
     machine = "resources: {instance_type: Standard_DS3_v2}\nenvironment: {framework: pytorch}\nmax_runtime: 1h\n"
     for number, block in enumerate(blocks("yaml")):
         file = tmp_path / f"job{number}.yaml"
-        file.write_text(("" if "name:" in block else f"name: a\nentry_point: train.py\n{machine}") + block)
+        file.write_text(
+            ("" if "name:" in block else f"name: a\nentry_point: train.py\n{machine}") + block
+        )
         job = ct.load_job(file, [] if "bundled:" in block else [f"source_dir={tmp_path}"])
         (tmp_path / (job.entry_point or "")).write_text("print(1)\n")
         assert ct.plan(job, TARGET).errors == ()
@@ -148,7 +167,9 @@ def test_settings_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "board": "tensor_board",
         "shell": "ssh",
     }
-    assert [item.name for item in load_overlays(tmp_path, tmp_path, "azureml")] == ["Standard_ND96isr_H200_v5"]
+    assert [item.name for item in load_overlays(tmp_path, tmp_path, "azureml")] == [
+        "Standard_ND96isr_H200_v5"
+    ]
 
 
 def test_code_runs() -> None:
@@ -157,7 +178,10 @@ def test_code_runs() -> None:
     exec(blocks("python")[0], scope)
     plan = scope["plan"]
     assert isinstance(plan, ct.Plan)
-    assert plan.request["properties"]["distribution"] == {"distributionType": "PyTorch", "processCountPerInstance": 1}
+    assert plan.request["properties"]["distribution"] == {
+        "distributionType": "PyTorch",
+        "processCountPerInstance": 1,
+    }
     assert "to_command" in dir(plan)
 
 
@@ -181,18 +205,28 @@ def test_every_state_is_in_the_table() -> None:
 def test_figures_of_the_catalogue() -> None:
     """How many sizes there are, how many with GPUs, retired, and priced, is what the catalogue has."""
     types = instance_types("azureml")
-    with_gpus, priced = [row for row in types if row.gpus], [row for row in types if row.price is not None]
+    with_gpus, priced = (
+        [row for row in types if row.gpus],
+        [row for row in types if row.price is not None],
+    )
     retired = [row for row in types if row.retired]
     text = " ".join(PAGE.split())
-    assert f"has {len(types)} sizes of Microsoft's documentation, {len(with_gpus)} with GPUs; " in text
+    assert (
+        f"has {len(types)} sizes of Microsoft's documentation, {len(with_gpus)} with GPUs; " in text
+    )
     assert f"{len(retired)} are retired" in text
-    assert f"{len(priced)} have a price ({len([row for row in priced if row.gpus])} of those with GPUs)" in text
+    assert (
+        f"{len(priced)} have a price ({len([row for row in priced if row.gpus])} of those with GPUs)"
+        in text
+    )
     assert {row.price_date for row in priced} == {""}
 
 
 def test_the_three_types_of_microsofts_page() -> None:
     """InfiniBand, SR-IOV and the end of each are what the catalogue says, and so are the rules that two of them break."""
-    rows = re.findall(r"^\| `(Standard_NC24\w+)` \| (.*?) \| (.*?) \| (\S+) \| (.*?) \|$", PAGE, re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(Standard_NC24\w+)` \| (.*?) \| (.*?) \| (\S+) \| (.*?) \|$", PAGE, re.MULTILINE
+    )
     assert len(rows) == 3
     for name, infiniband, sr_iov, retired, said in rows:
         known = instance_named("azureml", name)
@@ -205,13 +239,17 @@ def test_the_three_types_of_microsofts_page() -> None:
             source_dir="bundled:digits_ddp", max_runtime="1h",
             resources={"instance_count": 2, "instance_type": name},
         )  # fmt: skip
-        assert {finding.code for finding in ct.plan(job, TARGET).errors} == set(re.findall(r"AZ\d{3}", said))
+        assert {finding.code for finding in ct.plan(job, TARGET).errors} == set(
+            re.findall(r"AZ\d{3}", said)
+        )
 
 
 def test_warnings_that_two_tables_name() -> None:
     """`job_tier` on a cluster (AZ104), and workers that share GPUs (AZ305; without GPUs they may share): warnings."""
 
-    def warned(settings: dict[str, str], workers: int = 1, size: str = "Standard_NC24ads_A100_v4") -> set[str]:
+    def warned(
+        settings: dict[str, str], workers: int = 1, size: str = "Standard_NC24ads_A100_v4"
+    ) -> set[str]:
         job = ct.TrainingJob(
             name="two", command="true", distribution=ct.TensorFlow(workers=workers), source_dir="bundled:digits_ddp",
             environment={"framework": "tensorflow"}, resources={"instance_count": 2, "instance_type": size},

@@ -81,7 +81,9 @@ def packages(clean_environment: Path) -> Path:
     (clean_environment / "job.yaml").write_text(JOB)
     torch = clean_environment / "packages" / "torch"  # a real one takes the doctor seconds
     torch.mkdir(parents=True)
-    (torch / "__init__.py").write_text("class cuda: is_available = staticmethod(bool)\n__version__ = '2.13.0'\n")
+    (torch / "__init__.py").write_text(
+        "class cuda: is_available = staticmethod(bool)\n__version__ = '2.13.0'\n"
+    )
     (torch / "distributed.py").write_text("def is_available(): return True\n")
     return torch.parent
 
@@ -205,7 +207,10 @@ def test_a_name_that_no_target_can_have(install: Callable[..., Path], run: Run, 
     assert run("plan", "job.yaml").returncode == 0
     done = run("plan", "job.yaml", "--target", name)
     assert (done.returncode, f"`{name}` is not a target [CT913]" in done.stderr) == (2, True)
-    assert "`broken-target` has a target of this name, and a target cannot have it" in run("doctor").stdout
+    assert (
+        "`broken-target` has a target of this name, and a target cannot have it"
+        in run("doctor").stdout
+    )
 
 
 @pytest.mark.slow
@@ -223,11 +228,16 @@ def test_two_packages_with_one_name(install: Callable[..., Path], run: Run) -> N
 
 
 @pytest.mark.slow
-def test_a_package_with_the_name_of_a_built_in_target(install: Callable[..., Path], run: Run) -> None:
+def test_a_package_with_the_name_of_a_built_in_target(
+    install: Callable[..., Path], run: Run
+) -> None:
     """cloudtrain keeps its own, and the doctor says that another one is there."""
     install("slurm = deck:DeckTarget", deck=TARGET.replace('"deck"', '"slurm"'))
     report = run("doctor")
-    assert "`broken-target` has a target of this name too, which cloudtrain does not use" in report.stdout
+    assert (
+        "`broken-target` has a target of this name too, which cloudtrain does not use"
+        in report.stdout
+    )
     assert "Traceback" not in run("plan", "job.yaml", "--target", "slurm").stderr
 
 
@@ -252,7 +262,10 @@ def test_a_part_that_cannot_be_imported(install: Callable[..., Path], run: Run) 
     assert run("ps").returncode == 0
     done = run("plan", "job.yaml", "--target", "deck")
     assert done.returncode == 4
-    assert "`nowhere:path` cannot be loaded: ModuleNotFoundError: No module named 'nowhere' [CT946]" in done.stderr
+    assert (
+        "`nowhere:path` cannot be loaded: ModuleNotFoundError: No module named 'nowhere' [CT946]"
+        in done.stderr
+    )
 
 
 @pytest.mark.slow
@@ -269,9 +282,21 @@ def test_the_queue_of_another_target(install: Callable[..., Path], run: Run) -> 
     """`--queue` and `--priority` work where the settings have them, as `ct.submit(queue=True)` does."""
     fields = '"deck"\n    queue: bool = False\n    priority: int = 0\n'
     source = TARGET.replace('Literal["deck"] = "deck"', f'Literal["deck"] = {fields}')
-    source = source.replace('{"name": context.run_name}', '{"queued": settings.queue, "at": settings.priority}')
+    source = source.replace(
+        '{"name": context.run_name}', '{"queued": settings.queue, "at": settings.priority}'
+    )
     install("deck = deck:DeckTarget", deck=source)
-    done = run("submit", "job.yaml", "--target", "deck", "--queue", "--priority", "3", "--dry-run", "--json")
+    done = run(
+        "submit",
+        "job.yaml",
+        "--target",
+        "deck",
+        "--queue",
+        "--priority",
+        "3",
+        "--dry-run",
+        "--json",
+    )
     assert json.loads(done.stdout)["request"] == {"queued": True, "at": 3}
     refused = run("submit", "job.yaml", "--target", "deck", "--max-restarts", "3")
     assert "`--max-restarts` works only on the local target" in refused.stderr
@@ -283,7 +308,10 @@ def test_a_defect_names_the_package(install: Callable[..., Path], run: Run) -> N
     install("deck = deck:DeckTarget", deck=TARGET.replace("return Plan(", "return 1 / 0 or Plan("))
     done = run("plan", "job.yaml", "--target", "deck")
     assert done.returncode == 70
-    assert "a defect in the package `broken-target`, not a mistake of yours: ZeroDivisionError" in done.stderr
+    assert (
+        "a defect in the package `broken-target`, not a mistake of yours: ZeroDivisionError"
+        in done.stderr
+    )
 
 
 @pytest.mark.slow
@@ -325,7 +353,10 @@ def test_a_target_without_secrets(install: Callable[..., Path], run: Run, packag
     job = packages.parent / "job.yaml"
     job.write_text(JOB + 'environment: {secrets: {TOKEN: {local: "env:TOKEN"}}}\n')
     done = run("plan", "job.yaml", "--target", "deck")
-    assert (done.returncode, "the secret `TOKEN` has no location on the deck [CT072]" in done.stderr) == (2, True)
+    assert (
+        done.returncode,
+        "the secret `TOKEN` has no location on the deck [CT072]" in done.stderr,
+    ) == (2, True)
     assert "remove it: jobs on the deck get no secrets from cloudtrain" in done.stderr
     job.write_text(JOB + f"environment: {{variables: {{HF_TOKEN: hf_{'aB3dE5gH7j' * 4}}}}}\n")
     done = run("plan", "job.yaml", "--target", "deck")

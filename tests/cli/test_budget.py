@@ -41,7 +41,9 @@ def test_a_budget_cannot_be_ignored(cli: Cli, project: Path, command: str, code:
         settings(project, f"[sagemaker]\nmax_cost = {budget}\n{ROLE}")
         result = cli(command, "job.yaml", "--target", "sagemaker", "--ignore", code)
         assert result.code == 2
-        assert f"`{code.upper()}` keeps your budget, so it cannot be ignored [CT901]" in " ".join(result.err.split())
+        assert f"`{code.upper()}` keeps your budget, so it cannot be ignored [CT901]" in " ".join(
+            result.err.split()
+        )
 
 
 def test_explain_does_not_offer_it(cli: Cli) -> None:
@@ -69,10 +71,15 @@ def test_the_lower_budget_holds(
     cli: Cli, project: Path, own: str, projects: str, profile: str | None, holds: str | None
 ) -> None:
     """Of your own settings and the project's, whatever the profile; the error names the file."""
-    files = {"own": settings(project / ".config/cloudtrain", own + "\n"), "project's": project / "cloudtrain.toml"}
+    files = {
+        "own": settings(project / ".config/cloudtrain", own + "\n"),
+        "project's": project / "cloudtrain.toml",
+    }
     head, _, rest = projects.partition("[sagemaker]\n")
     settings(project, f"{head}\n[sagemaker]\n{ROLE}{rest}\n")
-    result = cli("check", "job.yaml", "--target", "sagemaker", *(("--profile", profile) if profile else ()))
+    result = cli(
+        "check", "job.yaml", "--target", "sagemaker", *(("--profile", profile) if profile else ())
+    )
     said = " ".join((result.out + result.err).split())
     assert ("SM412" in said) is (holds is not None), said
     assert result.code == (2 if holds else 0), said
@@ -94,4 +101,7 @@ def test_the_project_cannot_lower_a_price(cli: Cli, project: Path, place: str) -
     if place == "project":
         assert "a price that the project's `instances.toml` lowers does not count [SM412]" in said
         (project / "instances.toml").write_text('[sagemaker."ml.p4d.24xlarge"]\nprice = 1000\n')
-        assert "can cost up to $2,000.00 in 2h" in cli("check", "job.yaml", "--target", "sagemaker").out
+        assert (
+            "can cost up to $2,000.00 in 2h"
+            in cli("check", "job.yaml", "--target", "sagemaker").out
+        )

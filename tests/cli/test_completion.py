@@ -40,7 +40,11 @@ def complete(line: str, *, shell: str = "bash", process: bool = False) -> list[s
         return [word for word in out.getvalue().splitlines() if word]
     environ = {**os.environ, **asked, "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
-        [sys.executable, "-m", "cloudtrain"], env=environ, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "cloudtrain"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stderr == ""
     return [word for word in done.stdout.splitlines() if word]
@@ -73,11 +77,15 @@ def test_only_sweeps_have_trials(cli: Cli, scripted: Path, job: str, state_dir: 
 
 def test_fields_and_hyperparameters(cli: Cli, scripted: Path, job: str) -> None:
     """`--set` and `--each` take the fields of a job, and the hyperparameters that earlier runs had; so does `--where`."""
-    assert complete("cloudtrain submit job.yaml --set resources.instance_t") == ["resources.instance_type="]
+    assert complete("cloudtrain submit job.yaml --set resources.instance_t") == [
+        "resources.instance_type="
+    ]
     assert complete("cloudtrain plan job.yaml --set max_r") == ["max_runtime="]
     assert complete("cloudtrain plan job.yaml --set hyperp") == ["hyperparameters."]
     cli("submit", job, "--detach")
-    assert complete("cloudtrain submit job.yaml --each hyperparameters.e") == ["hyperparameters.epochs="]
+    assert complete("cloudtrain submit job.yaml --each hyperparameters.e") == [
+        "hyperparameters.epochs="
+    ]
     assert complete("cloudtrain ps --where e") == ["epochs"]
 
 
@@ -136,17 +144,25 @@ def test_a_broken_store_is_silent(state_dir: Path) -> None:
     ],
 )
 @pytest.mark.slow_after(1)
-def test_bash_completes_with_the_installed_script(clean_environment: Path, words: str, answer: str) -> None:
+def test_bash_completes_with_the_installed_script(
+    clean_environment: Path, words: str, answer: str
+) -> None:
     """The script that `--show-completion` prints, read by bash, which breaks words at colons."""
     binary = clean_environment / "bin"
     binary.mkdir()
     (binary / "cloudtrain").write_text(f'#!/bin/sh\nexec {sys.executable} -m cloudtrain "$@"\n')
     (binary / "cloudtrain").chmod(0o755)
-    environ = {**os.environ, "PATH": f"{binary}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}
+    environ = {
+        **os.environ,
+        "PATH": f"{binary}:{os.environ['PATH']}",
+        "PYTHONPATH": str(REPOSITORY),
+    }
     script = (
         'eval "$(_CLOUDTRAIN_COMPLETE=source_bash cloudtrain)"\n'
         f"COMP_WORDS=({words}); COMP_CWORD={len(words.split()) - 1}\n"
         '_cloudtrain_completion cloudtrain; echo "${COMPREPLY[@]}"\n'
     )
-    done = subprocess.run(["bash", "--norc", "-c", script], env=environ, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script], env=environ, capture_output=True, text=True, check=True
+    )
     assert done.stdout == f"{answer}\n"

@@ -27,7 +27,9 @@ for name in ('weights.pt', 'deep/more.pt'):
 def project(clean_environment: Path, cli: Cli) -> Path:
     """A project with one run, in the working directory."""
     (clean_environment / "train.py").write_text(SCRIPT)
-    (clean_environment / "job.yaml").write_text("name: plain\nsource_dir: .\nentry_point: train.py\n")
+    (clean_environment / "job.yaml").write_text(
+        "name: plain\nsource_dir: .\nentry_point: train.py\n"
+    )
     assert cli("submit", "job.yaml").code == 0
     return clean_environment
 
@@ -80,7 +82,9 @@ def test_copies_into_the_project_itself_are_told(cli: Cli, project: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 100])
-def test_a_file_that_goes_meanwhile(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+def test_a_file_that_goes_meanwhile(
+    cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
     """The copies are there and printed, also while another program removes files of the project."""
     (project / "mine.py").write_text("")
     left, reading = [project / "link"] * times, os.readlink
@@ -97,7 +101,9 @@ def test_a_file_that_goes_meanwhile(cli: Cli, project: Path, monkeypatch: pytest
     assert ("`/weights.pt`" in result.err) is (times == 1)
 
 
-def test_copies_elsewhere_stay_as_they_are(cli: Cli, project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_copies_elsewhere_stay_as_they_are(
+    cli: Cli, project: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """A folder outside of every project holds what the run wrote and nothing else."""
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "got"
     assert cli("download", "last", "model/", "--to", str(elsewhere)).code == 0
@@ -121,7 +127,9 @@ for link, to in (("kept", "../kept"), ("home", "PLACE"), ("own/again", "PLACE/pr
 """
 
 
-def test_folders_of_others_are_not_copied(cli: Cli, clean_environment: Path, tmp_path: Path) -> None:
+def test_folders_of_others_are_not_copied(
+    cli: Cli, clean_environment: Path, tmp_path: Path
+) -> None:
     """A link to a folder of the run is followed. One to any other folder is not, and the command says so."""
     (clean_environment / "train.py").write_text(LINKS.replace("PLACE", str(tmp_path)))
     (clean_environment / "job.yaml").write_text("name: plain\nentry_point: train.py\n")
@@ -137,7 +145,10 @@ def test_folders_of_others_are_not_copied(cli: Cli, clean_environment: Path, tmp
         assert not any(name.endswith("key") for name in got)
         said = " ".join(result.err.split())
         assert f"model/home` is not copied: a link leads to the folder `{tmp_path}`" in said
-        assert f"model/own/again` is not copied: a link leads to the folder `{tmp_path}/private`" in said
+        assert (
+            f"model/own/again` is not copied: a link leads to the folder `{tmp_path}/private`"
+            in said
+        )
     for path in ("model/home", "model/home/private", "model/home/private/key", "model/own/again"):
         result = cli("download", "last", path, "--to", "other")
         assert (result.code, Path("other").exists()) == (1, False)

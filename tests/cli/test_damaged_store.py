@@ -44,7 +44,9 @@ def damaged(state_dir: Path, name: str, table: str, column: str, value: object) 
             return
         yield bool(old)
         with db:
-            db.executemany(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", [(was, row) for row, was in old])
+            db.executemany(
+                f"UPDATE {table} SET {column} = ? WHERE rowid = ?", [(was, row) for row, was in old]
+            )
 
 
 def columns(state_dir: Path, table: str) -> list[str]:
@@ -55,7 +57,9 @@ def columns(state_dir: Path, table: str) -> list[str]:
 
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.slow
-def test_one_bad_value_costs_one_run(cli: Cli, runs: tuple[str, str], state_dir: Path, table: str) -> None:
+def test_one_bad_value_costs_one_run(
+    cli: Cli, runs: tuple[str, str], state_dir: Path, table: str
+) -> None:
     """Whatever is in whichever column, `ps` lists both runs, and no command reports a defect."""
     bad, good = runs
     for column in columns(state_dir, table):
@@ -68,7 +72,12 @@ def test_one_bad_value_costs_one_run(cli: Cli, runs: tuple[str, str], state_dir:
                 assert listed.code == 0, (where, listed.err)
                 assert good in {item["name"] for item in json.loads(listed.out)}, where
                 assert len(json.loads(listed.out)) == 2, where
-                for command in (("ps",), ("cost", "--by", "tag:team"), ("show", bad), ("status", bad)):
+                for command in (
+                    ("ps",),
+                    ("cost", "--by", "tag:team"),
+                    ("show", bad),
+                    ("status", bad),
+                ):
                     result = cli(*command)
                     assert result.code in (0, 3, 4), (where, command, result.err)
 
@@ -76,9 +85,15 @@ def test_one_bad_value_costs_one_run(cli: Cli, runs: tuple[str, str], state_dir:
 def test_a_bad_date_and_a_bad_state(cli: Cli, runs: tuple[str, str], state_dir: Path) -> None:
     """The target is asked for the state, and the date of the start stands for the missing one."""
     bad, good = runs
-    with damaged(state_dir, bad, "runs", "created", "yesterday"), damaged(state_dir, bad, "runs", "state", 5):
+    with (
+        damaged(state_dir, bad, "runs", "created", "yesterday"),
+        damaged(state_dir, bad, "runs", "state", 5),
+    ):
         found = {item["name"]: item for item in json.loads(cli("ps", "--json").out)}
-        assert {name: item["state"] for name, item in found.items()} == {bad: "succeeded", good: "succeeded"}
+        assert {name: item["state"] for name, item in found.items()} == {
+            bad: "succeeded",
+            good: "succeeded",
+        }
         assert bad in cli("ps").out
 
 
@@ -111,14 +126,26 @@ def changed(content: dict[str, Any]) -> Iterator[object]:
 
 
 @pytest.mark.slow
-def test_a_record_of_the_wrong_kind(cli: Cli, runs: tuple[str, str], job: str, state_dir: Path) -> None:
+def test_a_record_of_the_wrong_kind(
+    cli: Cli, runs: tuple[str, str], job: str, state_dir: Path
+) -> None:
     """What was sent is not known then, which is an error of that run alone; the job can be submitted again."""
     bad, good = runs
     with closing(sqlite3.connect(state_dir / "runs.db")) as db:
         (packed,) = db.execute("SELECT content FROM sent WHERE name = ?", (bad,)).fetchone()
-    wrong = [zlib.compress(json.dumps(value).encode()) for value in changed(json.loads(zlib.decompress(packed)))]
+    wrong = [
+        zlib.compress(json.dumps(value).encode())
+        for value in changed(json.loads(zlib.decompress(packed)))
+    ]
     for value in (b"", b"nonsense", zlib.compress(b"nonsense"), "nonsense", *wrong):
         with damaged(state_dir, bad, "sent", "content", value):
-            for command in (("ps",), ("show", bad), ("diff", bad, good), ("code", bad, "x"), ("plan", job), ("cost",)):
+            for command in (
+                ("ps",),
+                ("show", bad),
+                ("diff", bad, good),
+                ("code", bad, "x"),
+                ("plan", job),
+                ("cost",),
+            ):
                 result = cli(*command)
                 assert result.code in (0, 1, 2, 3, 4), (command, value, result.err)

@@ -24,7 +24,12 @@ def test_page_is_up_to_date() -> None:
 
 def test_the_mistakes_of_the_readme(cli: Cli, clean_environment: Path) -> None:
     """The README shows what `check` prints for a file with five mistakes."""
-    lines = (REPOSITORY / "README.md").read_text().split("$ cloudtrain check job.yaml\n")[1].partition("```")[0]
+    lines = (
+        (REPOSITORY / "README.md")
+        .read_text()
+        .split("$ cloudtrain check job.yaml\n")[1]
+        .partition("```")[0]
+    )
     (clean_environment / "job.yaml").write_text(
         "name: cifar10 ddp\nentry_pont: train.py\ndistribution: {type: torhc}\nresources:\n  instance_count: two\n"
         'hyperparameters: {data: "${{inputs.train}}"}\n'

@@ -32,8 +32,13 @@ def test_plan_shows_what_sagemaker_would_start(cli: Cli, emulated: str) -> None:
     assert result.code == 0, result.err
     plan = json.loads(result.out)
     assert (plan["target"], plan["request"]["emulates"]) == ("local", "sagemaker")
-    assert [process["env"]["SM_CURRENT_HOST"] for process in plan["processes"]] == ["algo-1", "algo-2"]
-    assert plan["processes"][1]["env"]["SM_MODEL_DIR"].endswith(f"/{plan['run_name']}/hosts/algo-2/opt/ml/model")
+    assert [process["env"]["SM_CURRENT_HOST"] for process in plan["processes"]] == [
+        "algo-1",
+        "algo-2",
+    ]
+    assert plan["processes"][1]["env"]["SM_MODEL_DIR"].endswith(
+        f"/{plan['run_name']}/hosts/algo-2/opt/ml/model"
+    )
     assert cli("check", emulated, "--emulate", "sagemaker").code == 0
 
 
@@ -41,7 +46,10 @@ def test_submit_runs_it(cli: Cli, emulated: str) -> None:
     """Both hosts' output is followed, and the run looks like any other."""
     result = cli("submit", emulated, "--emulate", "sagemaker", "--instances", "2")
     assert result.code == 0, result.err
-    assert sorted(line.split()[-1] for line in result.out.splitlines() if "algo" in line) == ["algo-1", "algo-2"]
+    assert sorted(line.split()[-1] for line in result.out.splitlines() if "algo" in line) == [
+        "algo-1",
+        "algo-2",
+    ]
 
 
 @pytest.mark.parametrize("launch", ["toolkit", "entrypoint"])
@@ -98,7 +106,9 @@ def test_submit_runs_it_as_on_azureml(cli: Cli, on_azureml: str, clean_environme
     """Both instances' output is followed, one rank's can be read alone, and outputs are downloaded by name."""
     result = cli("submit", on_azureml, *AS_AZUREML)
     assert result.code == 0, result.err
-    assert sorted(line.partition("instance ")[2] for line in result.out.splitlines() if "instance " in line) == [
+    assert sorted(
+        line.partition("instance ")[2] for line in result.out.splitlines() if "instance " in line
+    ) == [
         "0 of 2",
         "1 of 2",
     ]
@@ -106,7 +116,11 @@ def test_submit_runs_it_as_on_azureml(cli: Cli, on_azureml: str, clean_environme
     assert "instance 1 of 2" in alone.out
     assert "instance 0 of 2" not in alone.out
     assert cli("download", "last", "outputs/scores", "--to", "copy").code == 0
-    assert sorted(path.name for path in (clean_environment / "copy").iterdir()) == [".cloudtrainignore", "0", "1"]
+    assert sorted(path.name for path in (clean_environment / "copy").iterdir()) == [
+        ".cloudtrainignore",
+        "0",
+        "1",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -119,11 +133,21 @@ def test_submit_runs_it_as_on_azureml(cli: Cli, on_azureml: str, clean_environme
             "--target local",
         ),
         (("--emulate", "azure"), "`emulate` cannot be", "did you mean `azureml`?"),
-        (("--emulate", "azureml", "--max-restarts", "1"), "Azure ML does not restart", "remove one of them"),
-        (("--emulate", "sagemaker", "--max-restarts", "1"), "`max_restarts` has no effect", "remove one of them"),
+        (
+            ("--emulate", "azureml", "--max-restarts", "1"),
+            "Azure ML does not restart",
+            "remove one of them",
+        ),
+        (
+            ("--emulate", "sagemaker", "--max-restarts", "1"),
+            "`max_restarts` has no effect",
+            "remove one of them",
+        ),
     ],
 )
-def test_wrong_flags(cli: Cli, emulated: str, flags: tuple[str, ...], message: str, hint: str) -> None:
+def test_wrong_flags(
+    cli: Cli, emulated: str, flags: tuple[str, ...], message: str, hint: str
+) -> None:
     """What makes no sense together is said, with what to type."""
     result = cli("plan", emulated, *flags)
     assert result.code == 2

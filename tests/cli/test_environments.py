@@ -66,7 +66,9 @@ def project(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def pins(file: Path) -> list[str]:
     """The lines of packages, without hashes."""
-    return [line.removesuffix(" \\") for line in file.read_text().splitlines() if line[:1].isalpha()]
+    return [
+        line.removesuffix(" \\") for line in file.read_text().splitlines() if line[:1].isalpha()
+    ]
 
 
 HELD = ["numpy==1.0", "timm==1.0", "torch==2.13.0", "torchvision==0.28.0"]
@@ -77,7 +79,10 @@ def test_the_images_torch_decides(cli: Cli, project: Path) -> None:
     result = cli("environments", "lock", "job.yaml", "--target", "sagemaker")
     assert (result.code, result.out) == (0, "requirements.lock.txt\n"), result.err
     said = " ".join(result.err.split())
-    assert "4 packages; Python 3.12; torch 2.13.0 of the image stays, without 3 packages that only torch needs" in said
+    assert (
+        "4 packages; Python 3.12; torch 2.13.0 of the image stays, without 3 packages that only torch needs"
+        in said
+    )
     assert "in the job: `environment: {requirements: requirements.lock.txt}`" in said
     lock = project / "requirements.lock.txt"
     assert pins(lock) == HELD
@@ -98,7 +103,11 @@ def test_a_plan_resolves_nothing(cli: Cli, project: Path, monkeypatch: pytest.Mo
     write(project.parent / "bin", {"uv": f"#!/bin/sh\ntouch {asked}\nexit 1\n"})
     (project.parent / "bin" / "uv").chmod(stat.S_IRWXU)
     monkeypatch.setenv("PATH", f"{project.parent / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    for words in (["plan", "job.yaml"], ["check", "job.yaml", "--offline"], ["submit", "job.yaml", "--dry-run"]):
+    for words in (
+        ["plan", "job.yaml"],
+        ["check", "job.yaml", "--offline"],
+        ["submit", "job.yaml", "--dry-run"],
+    ):
         assert cli(*words, "--target", "sagemaker").code == 0
     assert not asked.exists()
     assert cli("environments", "lock", "job.yaml").code == 1
@@ -110,11 +119,17 @@ def test_a_plan_resolves_nothing(cli: Cli, project: Path, monkeypatch: pytest.Mo
     [
         ("requirements.txt", ["--python", "3.12"], HELD),
         ("train.py", [], HELD),
-        ("pyproject.toml, extras: [plot], groups: [eval]", [], ["mpmath==1.0", *HELD, "sympy==1.0"]),
+        (
+            "pyproject.toml, extras: [plot], groups: [eval]",
+            [],
+            ["mpmath==1.0", *HELD, "sympy==1.0"],
+        ),
         ("needs/gpu.txt", [], HELD),
     ],
 )
-def test_every_form_is_resolved(cli: Cli, project: Path, file: str, more: list[str], expected: list[str]) -> None:
+def test_every_form_is_resolved(
+    cli: Cli, project: Path, file: str, more: list[str], expected: list[str]
+) -> None:
     """A file of pip with an included one, a script's block, a project with an extra and a group: what is asked for
     stays, also if torch needs it too. The list is beside the file."""
     write(project, {"train.py": SCRIPT, "pyproject.toml": PROJECT, "needs/gpu.txt": "-r more.txt\n",
@@ -131,18 +146,28 @@ def test_without_an_image_the_index_decides(cli: Cli, project: Path) -> None:
     """On this machine, and where the image is not known; a target whose Python is not known is told it."""
     result = cli("environments", "lock", "requirements.txt", "-o", "here.txt")
     assert result.code == 0, result.err
-    assert "torch 2.14.1 is the index's, because no image with torch is known" in " ".join(result.err.split())
+    assert "torch 2.14.1 is the index's, because no image with torch is known" in " ".join(
+        result.err.split()
+    )
     assert {"torch==2.14.1", "nvidia-nccl-cu13==1.0"} <= {*pins(project / "here.txt")}
     refused = cli("environments", "lock", "requirements.txt", "--target", "slurm")
     assert refused.code == 2
     assert "the version of Python on `slurm` is not known [CT902]" in refused.err
-    assert cli("environments", "lock", "requirements.txt", "--target", "slurm", "--python", "3.12").code == 0
+    assert (
+        cli(
+            "environments", "lock", "requirements.txt", "--target", "slurm", "--python", "3.12"
+        ).code
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("torch==2.12\n", "torch==2.12 and torch==2.13.0, we can conclude that your requirements are unsatisfiable"),
+        (
+            "torch==2.12\n",
+            "torch==2.12 and torch==2.13.0, we can conclude that your requirements are unsatisfiable",
+        ),
         ("no-such-package\n", "Because no-such-package was not found"),
     ],
 )
@@ -159,13 +184,17 @@ def test_what_uv_cannot_resolve_is_told(cli: Cli, project: Path, text: str, reas
     assert not (project / "requirements.lock.txt").exists()
 
 
-def test_without_uv_the_extra_is_named(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_uv_the_extra_is_named(
+    cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """uv is neither on the PATH nor installed beside cloudtrain."""
     monkeypatch.setenv("PATH", str(project))
     monkeypatch.setitem(sys.modules, "uv", None)
     result = cli("environments", "lock", "requirements.txt")
     assert result.code == 2
-    assert result.err.split() == f"error: `uv` is not installed [CT921] hint: {pip_line('uv')}".split()
+    assert (
+        result.err.split() == f"error: `uv` is not installed [CT921] hint: {pip_line('uv')}".split()
+    )
 
 
 def test_a_file_is_replaced_on_request(cli: Cli, project: Path) -> None:
@@ -187,7 +216,10 @@ def test_a_file_is_replaced_on_request(cli: Cli, project: Path) -> None:
         (["uv.lock"], "`uv.lock` is a lock already"),
         (["broken.txt"], "line 1 of `broken.txt` is not a requirement: `numpy=1.26`"),
         (["environment.yml.txt"], "`environment.yml.txt` is a conda file"),
-        (["requirements.txt", "--python", "three"], "the version of Python on `local` cannot be `three`"),
+        (
+            ["requirements.txt", "--python", "three"],
+            "the version of Python on `local` cannot be `three`",
+        ),
         (["requirements.txt", "-o", "no/such/folder.txt"], "cannot write `no/such/folder.txt`"),
         (["empty.yaml"], "there is no file"),
     ],
@@ -205,9 +237,13 @@ def test_mistakes_are_told(cli: Cli, project: Path, words: list[str], message: s
     assert {path.name for path in project.iterdir()} == before | {*files, "nothing"}
 
 
-def test_indexes_are_those_of_the_file(cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_indexes_are_those_of_the_file(
+    cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without credentials; an index that only this machine knows is not another machine's."""
-    (project / "requirements.txt").write_text("timm\n--extra-index-url https://me:pa55@ours.invalid/simple\n")
+    (project / "requirements.txt").write_text(
+        "timm\n--extra-index-url https://me:pa55@ours.invalid/simple\n"
+    )
     monkeypatch.setenv("UV_INDEX", "https://you:w0rd@mirror.invalid/simple")
     result = cli("environments", "lock", "job.yaml", "--target", "sagemaker")
     assert result.code == 0, result.err
@@ -221,14 +257,21 @@ def test_indexes_are_those_of_the_file(cli: Cli, project: Path, monkeypatch: pyt
 def test_a_repository_has_no_hash(cli: Cli, project: Path) -> None:
     """Then no package has one, because pip wants all or none; the commit is decided."""
     library = project.parent / "library"
-    write(library, {"pyproject.toml": '[project]\nname = "library"\nversion = "1"\ndependencies = ["numpy"]\n'})
+    write(
+        library,
+        {
+            "pyproject.toml": '[project]\nname = "library"\nversion = "1"\ndependencies = ["numpy"]\n'
+        },
+    )
     git = ["git", "-C", str(library), "-c", "user.email=me@here", "-c", "user.name=me"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
         subprocess.run([*git, *words], check=True)
     (project / "requirements.txt").write_text(f"library @ git+file://{library}\n")
     result = cli("environments", "lock", "job.yaml", "--target", "sagemaker")
     assert result.code == 0, result.err
-    assert "no hashes, because a package comes from a repository or a folder" in " ".join(result.err.split())
+    assert "no hashes, because a package comes from a repository or a folder" in " ".join(
+        result.err.split()
+    )
     lock = project / "requirements.lock.txt"
     first, second = pins(lock)
     assert first.startswith(f"library @ git+file://{library}@")
@@ -243,7 +286,9 @@ KEY = "3f9a7c21d04e5b68"
 def made(state_dir: Path, key: str = KEY) -> Path:
     """An environment as a build leaves it, and its folder."""
     home = state_dir / "environments" / f"{key}-x1"
-    write(home, {"env/bin/python": "", "env/pyvenv.cfg": "home = /usr/bin\nversion_info = 3.11.7\n"})
+    write(
+        home, {"env/bin/python": "", "env/pyvenv.cfg": "home = /usr/bin\nversion_info = 3.11.7\n"}
+    )
     link = state_dir / "environments" / key
     link.symlink_to(home / "env")
     for ending in ("log", "lock"):
@@ -266,12 +311,18 @@ def test_an_environment_without_runs(cli: Cli, state_dir: Path) -> None:
     assert f"did you mean `{KEY}`?" in refused.err
     assert other.exists()
     assert cli("environments", "remove", KEY) == (0, f"{KEY}\n", "")
-    assert {path.name for path in (state_dir / "environments").iterdir() if KEY in path.name} == set()
+    assert {
+        path.name for path in (state_dir / "environments").iterdir() if KEY in path.name
+    } == set()
     assert other.exists()
-    assert "`--json` has no effect with `remove`" in cli("environments", "--json", "remove", KEY).err
+    assert (
+        "`--json` has no effect with `remove`" in cli("environments", "--json", "remove", KEY).err
+    )
 
 
-def test_a_link_that_leads_elsewhere_loses_nothing(cli: Cli, state_dir: Path, clean_environment: Path) -> None:
+def test_a_link_that_leads_elsewhere_loses_nothing(
+    cli: Cli, state_dir: Path, clean_environment: Path
+) -> None:
     """Only folders of `environments` are removed."""
     write(clean_environment / "mine", {"env/bin/python": "", "env/pyvenv.cfg": ""})
     (state_dir / "environments").mkdir(parents=True)
@@ -287,7 +338,9 @@ def test_an_environment_in_use_stays(cli: Cli, project: Path, state_dir: Path) -
     """The list names its file and its runs; it is removed when the run has ended, and the next submit builds it again."""
     write(project, {"requirements.txt": "numpy\n", "train.py": "import numpy, pathlib, time\nprint('in')\n"
                     "while not pathlib.Path('../go').exists():\n    time.sleep(0.05)\n"})  # fmt: skip
-    (project / "train.py").write_text((project / "train.py").read_text().replace("../go", str(project / "go")))
+    (project / "train.py").write_text(
+        (project / "train.py").read_text().replace("../go", str(project / "go"))
+    )
     (project / "job.yaml").write_text(
         "name: own\nentry_point: train.py\nenvironment: {requirements: requirements.txt}\n"
     )
@@ -296,7 +349,11 @@ def test_an_environment_in_use_stays(cli: Cli, project: Path, state_dir: Path) -
     assert submitted.code == 0, submitted.err
     name = submitted.out.strip()
     (found,) = json.loads(cli("environments", "--json").out)
-    assert (found["requirements"], found["packages"], found["runs"]) == ("requirements.txt", 1, [name])
+    assert (found["requirements"], found["packages"], found["runs"]) == (
+        "requirements.txt",
+        1,
+        [name],
+    )
     assert found["python"] == ".".join(map(str, sys.version_info[:3]))
     assert f"requirements.txt (1)  {name}" in cli("environments").out.splitlines()[1]
     refused = cli("environments", "remove", found["key"])

@@ -47,36 +47,96 @@ def test_five_mistakes_are_five_blocks(cli: Cli, clean_environment: Path, comman
     [
         (["sumbit", "job.yaml"], "there is no command `sumbit`", "did you mean `submit`?"),
         (["frobnicate"], "there is no command `frobnicate`", "see `cloudtrain --help`"),
-        (["cancel", "my run"], "there is no command `cancel`", "did you mean `cloudtrain stop 'my run'`?"),
+        (
+            ["cancel", "my run"],
+            "there is no command `cancel`",
+            "did you mean `cloudtrain stop 'my run'`?",
+        ),
         (["list"], "there is no command `list`", "did you mean `cloudtrain ps`?"),
-        (["cancel", "digits-1"], "there is no command `cancel`", "did you mean `cloudtrain stop digits-1`?"),
-        (["describe", "job", "-o", "json"], "there is no command `describe`", "did you mean `cloudtrain status`?"),
+        (
+            ["cancel", "digits-1"],
+            "there is no command `cancel`",
+            "did you mean `cloudtrain stop digits-1`?",
+        ),
+        (
+            ["describe", "job", "-o", "json"],
+            "there is no command `describe`",
+            "did you mean `cloudtrain status`?",
+        ),
         (["get", "jobs"], "there is no command `get`", "did you mean `cloudtrain ps`?"),
         (["version"], "there is no command `version`", "did you mean `cloudtrain --version`?"),
-        (["my job.yaml"], "there is no command `my job.yaml`", "did you mean `cloudtrain submit 'my job.yaml'`?"),
-        (["train.py"], "there is no command `train.py`", "did you mean `cloudtrain submit train.py`?"),
+        (
+            ["my job.yaml"],
+            "there is no command `my job.yaml`",
+            "did you mean `cloudtrain submit 'my job.yaml'`?",
+        ),
+        (
+            ["train.py"],
+            "there is no command `train.py`",
+            "did you mean `cloudtrain submit train.py`?",
+        ),
         (["submit", "a b.py"], "there is no script `a b.py`", "name a Python file or a job file"),
-        (["logs", "last", "--tail"], "option `--tail` requires an argument", "see `cloudtrain logs --help`"),
+        (
+            ["logs", "last", "--tail"],
+            "option `--tail` requires an argument",
+            "see `cloudtrain logs --help`",
+        ),
         (["submit"], "`cloudtrain submit` needs JOB", "see `cloudtrain submit --help`"),
-        (["submit", "j.yaml", "--epochs", "3"], "no option `--epochs`", "`--set hyperparameters.epochs=3`"),
-        (["submit", "j.yaml", "--epochs=3"], "no option `--epochs`", "`--set hyperparameters.epochs=3`"),
-        (["plan", "j.yaml", "--amp", "--bf16"], "no option `--amp`", "`--set hyperparameters.amp=true`"),
-        (["rerun", "last", "--max-runtime", "2h"], "no option `--max-runtime`", "`--set max_runtime=2h`"),
+        (
+            ["submit", "j.yaml", "--epochs", "3"],
+            "no option `--epochs`",
+            "`--set hyperparameters.epochs=3`",
+        ),
+        (
+            ["submit", "j.yaml", "--epochs=3"],
+            "no option `--epochs`",
+            "`--set hyperparameters.epochs=3`",
+        ),
+        (
+            ["plan", "j.yaml", "--amp", "--bf16"],
+            "no option `--amp`",
+            "`--set hyperparameters.amp=true`",
+        ),
+        (
+            ["rerun", "last", "--max-runtime", "2h"],
+            "no option `--max-runtime`",
+            "`--set max_runtime=2h`",
+        ),
         (["logs", "last", "--epochs", "3"], "no option `--epochs`", "see `cloudtrain logs --help`"),
-        (["metrics", "last"], "there is no command `metrics`", "did you mean `cloudtrain status last`?"),
-        (["resume", "last"], "there is no command `resume`", "`cloudtrain rerun last` sends a run again"),
-        (["submit", "j.yaml", "--insances", "2"], "has no option `--insances`", "did you mean `--instances`?"),
+        (
+            ["metrics", "last"],
+            "there is no command `metrics`",
+            "did you mean `cloudtrain status last`?",
+        ),
+        (
+            ["resume", "last"],
+            "there is no command `resume`",
+            "`cloudtrain rerun last` sends a run again",
+        ),
+        (
+            ["submit", "j.yaml", "--insances", "2"],
+            "has no option `--insances`",
+            "did you mean `--instances`?",
+        ),
         (["ps", "-n", "0"], "`--limit`: it must be at least 1", "write `--limit 1` or more"),
         (
             ["plan", "j.yaml", "--format", "jsn"],
             "invalid value for `--format` / `-f`: `jsn` is not",
             "did you mean `json`?",
         ),
-        (["plan", "j.yaml", "--format", "csv"], "`csv` is not one of `text`, `json`", "use one of `aws-cli`, `az-cli`"),
+        (
+            ["plan", "j.yaml", "--format", "csv"],
+            "`csv` is not one of `text`, `json`",
+            "use one of `aws-cli`, `az-cli`",
+        ),
         (["ps", "--where", "epochs"], "`epochs` is not a condition", "hint: "),
         (["ps", "--where", "lr>>0.1"], "`lr>>0.1` is not a condition", "`learning_rate<0.01`"),
         (["ps", "--where", "lr===1"], "`lr===1` is not a condition", "`learning_rate<0.01`"),
-        (["logs", "last", "--rank", "two"], "`--rank`: it is not a whole number", "write for example `--rank 1`"),
+        (
+            ["logs", "last", "--rank", "two"],
+            "`--rank`: it is not a whole number",
+            "write for example `--rank 1`",
+        ),
         (
             ["instances", "--max-price", "much"],
             "`--max-price`: it is not a number",
@@ -84,18 +144,32 @@ def test_five_mistakes_are_five_blocks(cli: Cli, clean_environment: Path, comman
         ),
         (["ps", "--state", "finished"], "there is no state `finished`", "use one of"),
         (["submit", "nowhere.yaml"], "there is no job file `nowhere.yaml`", "`cloudtrain init`"),
-        (["submit", "digits_ddp"], "there is no file `digits_ddp`", "did you mean `bundled:digits_ddp`?"),
-        (["submit", "bundled:digits_dpd"], "no bundled script `digits_dpd`", "did you mean `digits_ddp`?"),
+        (
+            ["submit", "digits_ddp"],
+            "there is no file `digits_ddp`",
+            "did you mean `bundled:digits_ddp`?",
+        ),
+        (
+            ["submit", "bundled:digits_dpd"],
+            "no bundled script `digits_dpd`",
+            "did you mean `digits_ddp`?",
+        ),
         (["submit", "."], "`.` is a folder", "job.yaml"),
         (["explain", "CT999x"], "the rule `CT999x` does not exist", None),
-        (["scripts", "show", "digits_ddp", "--file", "trian.py"], "has no file `trian.py`", "did you mean `train.py`?"),
+        (
+            ["scripts", "show", "digits_ddp", "--file", "trian.py"],
+            "has no file `trian.py`",
+            "did you mean `train.py`?",
+        ),
         (["scripts"], "missing command", "see `cloudtrain scripts --help`"),
         (["wait", "last", "--timeout", "soon"], '`"soon"` is not a duration', "`10m`"),
         (["logs", "last", "--instance", "²"], "`²` is not a valid instance", "`algo-1`"),
         (["logs", "last", "--instance", "9" * 5000], "is not a valid instance", "`algo-1`"),
     ],
 )
-def test_wrong_command_lines(cli: Cli, arguments: list[str], message: str, hint: str | None) -> None:
+def test_wrong_command_lines(
+    cli: Cli, arguments: list[str], message: str, hint: str | None
+) -> None:
     """Exit code 2, one error block on stderr that says what to type, nothing on stdout."""
     code, out, err = cli(*arguments)
     assert (code, out) == (2, "")
@@ -106,11 +180,11 @@ def test_wrong_command_lines(cli: Cli, arguments: list[str], message: str, hint:
     assert "Value error" not in err
 
 
-def test_an_option_that_argparse_would_refuse_is_an_error(cli: Cli, job: str, clean_environment: Path) -> None:
+def test_an_option_that_argparse_would_refuse_is_an_error(
+    cli: Cli, job: str, clean_environment: Path
+) -> None:
     """The job would fail after its machines have started. `--ignore` sends it anyway."""
-    script = (
-        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--steps')\nparser.parse_args()\n"
-    )
+    script = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--steps')\nparser.parse_args()\n"
     (clean_environment / "train.py").write_text(script)
     result = cli("submit", job)
     assert result.code == 2
@@ -121,7 +195,13 @@ def test_an_option_that_argparse_would_refuse_is_an_error(cli: Cli, job: str, cl
 
 @pytest.mark.parametrize(
     ("given", "is_error"),
-    [((), True), (("--lr", "1"), True), (("--data", "x"), False), (("--da=x",), False), (("-d", "x"), False)],
+    [
+        ((), True),
+        (("--lr", "1"), True),
+        (("--data", "x"), False),
+        (("--da=x",), False),
+        (("-d", "x"), False),
+    ],
 )
 def test_a_required_option_is_asked_for_before_the_job_starts(
     cli: Cli, clean_environment: Path, given: tuple[str, ...], is_error: bool
@@ -143,14 +223,18 @@ def test_a_required_option_is_asked_for_before_the_job_starts(
         "objective": {"maximize": "a"},
         "search": {"data": {"choice": ["x", "y"]}},
     }
-    text = json.dumps({**sweep, "job": {"name": "j", "entry_point": "train.py", "metrics": {"a": "a=([0-9]+)"}}})
+    text = json.dumps(
+        {**sweep, "job": {"name": "j", "entry_point": "train.py", "metrics": {"a": "a=([0-9]+)"}}}
+    )
     (clean_environment / "sweep.json").write_text(text)
     assert cli("check", "sweep.json").code == 0
     if is_error:
         assert cli("check", "--set", "hyperparameters.data=x", "train.py", *given).code == 0
 
 
-def test_files_with_credentials_that_stay_here_are_named(cli: Cli, job: str, clean_environment: Path) -> None:
+def test_files_with_credentials_that_stay_here_are_named(
+    cli: Cli, job: str, clean_environment: Path
+) -> None:
     """The plan has one line, because the script may want to read them; what the user left out needs no mention."""
     said = "files that may hold credentials are not in the bundle"
     assert said not in cli("plan", job).out
@@ -167,7 +251,16 @@ def test_files_with_credentials_that_stay_here_are_named(cli: Cli, job: str, cle
 @pytest.mark.parametrize("command", ["plan", "check", "submit"])
 def test_a_field_that_is_set_twice_is_an_error(cli: Cli, job: str, command: str) -> None:
     """A list of options that was copied and changed: which value was meant is not clear. Names may hold a `=`."""
-    result = cli(command, job, "--set", "hyperparameters.lr=1", "--set", "name=x", "--set", "hyperparameters.lr=2")
+    result = cli(
+        command,
+        job,
+        "--set",
+        "hyperparameters.lr=1",
+        "--set",
+        "name=x",
+        "--set",
+        "hyperparameters.lr=2",
+    )
     assert (result.code, result.out) == (2, "")
     assert "`--set` changes `hyperparameters.lr` twice [CT902]" in result.err
     two = ("--set", 'hyperparameters."a=b"=1', "--set", 'hyperparameters."a=c"=1')
@@ -209,7 +302,9 @@ def test_a_near_file_name_is_offered(cli: Cli, job: str) -> None:
     assert "did you mean `job.yaml`?" in cli("submit", "jop.yaml").err
 
 
-def test_a_near_file_is_offered_with_its_folder(cli: Cli, job: str, clean_environment: Path) -> None:
+def test_a_near_file_is_offered_with_its_folder(
+    cli: Cli, job: str, clean_environment: Path
+) -> None:
     """The hint can be typed: it has the folder too; and a suffix in capitals is one."""
     (clean_environment / "jobs").mkdir()
     (clean_environment / job).rename(clean_environment / "jobs" / "digits.YAML")
@@ -220,7 +315,9 @@ def test_a_near_file_is_offered_with_its_folder(cli: Cli, job: str, clean_enviro
 @pytest.mark.parametrize(
     ("typed", "meant"), [("jbo.yaml", "job.yaml"), ("x.yaml", "job.yaml"), ("tran.py", "train.py")]
 )
-def test_a_missing_file_has_a_neighbour(cli: Cli, clean_environment: Path, typed: str, meant: str) -> None:
+def test_a_missing_file_has_a_neighbour(
+    cli: Cli, clean_environment: Path, typed: str, meant: str
+) -> None:
     """The hint names the files that a submit takes, and not the editor's schema that `init` writes beside them."""
     (clean_environment / "train.py").touch()
     assert cli("init").code == 0
@@ -255,9 +352,15 @@ def test_names_that_no_file_can_have(cli: Cli, job: str, arguments: list[str]) -
     assert "error" in result.out + result.err
 
 
-@pytest.mark.parametrize("arguments", [["doctor"], ["ps"], ["plan", "{job}"], ["init"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["doctor"], ["ps"], ["plan", "{job}"], ["init"]], ids=" ".join
+)
 def test_a_deleted_working_directory(
-    cli: Cli, job: str, clean_environment: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+    cli: Cli,
+    job: str,
+    clean_environment: Path,
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Somebody deleted the folder that the shell is in: the user is told, and to go elsewhere."""
     gone = clean_environment / "gone"
@@ -277,14 +380,18 @@ def test_flags_of_the_local_target_are_refused_elsewhere(cli: Cli, job: str) -> 
     result = cli("plan", job, "--target", "sagemaker", "--instances", "2")
     assert result.code == 2
     assert "`--instances` works only on the local target" in result.err
-    assert "or change the job with `--set resources.instance_count=2`" in " ".join(result.err.split())
+    assert "or change the job with `--set resources.instance_count=2`" in " ".join(
+        result.err.split()
+    )
 
 
 def test_a_field_as_an_argument_is_told_how_it_is_set(cli: Cli, job: str) -> None:
     """As Hydra's users write it."""
     result = cli("plan", job, "hyperparameters.epochs=3", "name=x")
     assert result.code == 2
-    assert result.err.endswith("\nhint: to change a field, write `--set hyperparameters.epochs=3`\n")
+    assert result.err.endswith(
+        "\nhint: to change a field, write `--set hyperparameters.epochs=3`\n"
+    )
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "wait", "stop", "download"])
@@ -295,7 +402,9 @@ def test_unknown_run_is_exit_code_3(cli: Cli, command: str) -> None:
     assert result.err.startswith("error: there is no run `nothing-like-it` [CT931]\n\nhint: ")
 
 
-def test_a_refusing_target_is_exit_code_4(cli: Cli, scripted: Path, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusing_target_is_exit_code_4(
+    cli: Cli, scripted: Path, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The target's refusal: code 4."""
     monkeypatch.setenv("FAKE_REFUSES", "1")
     result = cli("submit", job)
@@ -319,7 +428,9 @@ class Broken(LocalTarget):
         raise ModuleNotFoundError("No module named 'tests.cli.no_such_module'")
 
 
-def test_a_defect_is_one_message_and_a_way_to_report_it(cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_is_one_message_and_a_way_to_report_it(
+    cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An exception that nobody foresaw: code 70, what it was, no traceback."""
     monkeypatch.setitem(targets.LOADED, "local", Broken())
     result = cli("plan", job)
@@ -347,13 +458,19 @@ def test_wrong_settings_file_is_exit_code_2(cli: Cli, job: str, clean_environmen
     result = cli("plan", job)
     assert result.code == 2
     file = clean_environment / "cloudtrain.toml"
-    assert result.err == f"error: unknown table `lokal` [CT912]\n  {file}:1:2  lokal\n\nhint: did you mean `local`?\n"
+    assert (
+        result.err
+        == f"error: unknown table `lokal` [CT912]\n  {file}:1:2  lokal\n\nhint: did you mean `local`?\n"
+    )
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ("[local]\ngrace_period = 'soon'\n", "is not a duration [CT015]\n  {file}:2:16  local.grace_period"),
+        (
+            "[local]\ngrace_period = 'soon'\n",
+            "is not a duration [CT015]\n  {file}:2:16  local.grace_period",
+        ),
         ("[local]\ncls = 1\n", "is not a field of `[local]` [CT010]\n  {file}:2:1  local.cls"),
         ("[local]\ninstance_count = " + "9" * 5000, "too many digits [CT014]\n  {file}:2:18"),
         ("[local]\na" + ".a" * 5000 + " = 1", "nested too deeply [CT006]\n  {file}:2:1"),
@@ -373,7 +490,8 @@ def test_a_mistake_in_the_settings_has_its_line(
 
 
 @pytest.mark.parametrize(
-    "name", ["job.yaml", "cloudtrain.toml", ".cloudtrainignore", ".cloudtraininclude", "instances.toml"]
+    "name",
+    ["job.yaml", "cloudtrain.toml", ".cloudtrainignore", ".cloudtraininclude", "instances.toml"],
 )
 @pytest.mark.parametrize("kind", ["pipe", "folder", "endless"])
 def test_what_is_no_plain_file_is_an_error_at_once(
@@ -382,28 +500,45 @@ def test_what_is_no_plain_file_is_an_error_at_once(
     """A named pipe, a folder or an endless device in the place of a file blocks nothing."""
     path = clean_environment / name
     path.unlink(missing_ok=True)
-    {"pipe": os.mkfifo, "folder": Path.mkdir, "endless": lambda path: path.symlink_to("/dev/zero")}[kind](path)
-    result = cli("plan", "job.yaml", "--target", "sagemaker", "--set", "resources.instance_type=ml.g5.xlarge")
+    {"pipe": os.mkfifo, "folder": Path.mkdir, "endless": lambda path: path.symlink_to("/dev/zero")}[
+        kind
+    ](path)
+    result = cli(
+        "plan", "job.yaml", "--target", "sagemaker", "--set", "resources.instance_type=ml.g5.xlarge"
+    )
     assert (result.code, result.out) == (2, "")
     assert name in result.err
     assert "[CT" in result.err
 
 
-@pytest.mark.parametrize("name", ["job.yaml", "cloudtrain.toml", ".cloudtrainignore", "instances.toml"])
+@pytest.mark.parametrize(
+    "name", ["job.yaml", "cloudtrain.toml", ".cloudtrainignore", "instances.toml"]
+)
 def test_a_file_of_2_gib(cli: Cli, job: str, clean_environment: Path, name: str) -> None:
     """It is not read to its end before it is refused."""
     with (clean_environment / name).open("wb") as file:
         file.truncate(2 << 30)
-    code, out, err = cli("plan", job, "--target", "sagemaker", "--set", "resources.instance_type=ml.g5.xlarge")
+    code, out, err = cli(
+        "plan", job, "--target", "sagemaker", "--set", "resources.instance_type=ml.g5.xlarge"
+    )
     assert (code, out) == (2, "")
     assert name in err
     assert "[CT" in err
 
 
-READING = ["plan x.yaml", "plan x.toml", "plan x.py", "plan x.py --gpu H100:8", "adopt x.json", "adopt x.py --static"]
+READING = [
+    "plan x.yaml",
+    "plan x.toml",
+    "plan x.py",
+    "plan x.py --gpu H100:8",
+    "adopt x.json",
+    "adopt x.py --static",
+]
 
 
-@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file that looks plain and cannot be read")
+@pytest.mark.skipif(
+    not Path("/proc/self/mem").exists(), reason="no file that looks plain and cannot be read"
+)
 @pytest.mark.parametrize("command", READING)
 def test_a_file_that_only_looks_plain(cli: Cli, clean_environment: Path, command: str) -> None:
     """Its reading fails."""
@@ -443,7 +578,9 @@ DEEP = {"unary": f"x = {'-' * 200_000}1\n", "zero": "x = '\0'\n"}
 @pytest.mark.parametrize("command", ["plan x.py", "adopt x.py --static"])
 @pytest.mark.parametrize("text", DEEP.values(), ids=DEEP)
 @pytest.mark.slow_after(2)
-def test_a_script_that_python_cannot_parse(cli: Cli, clean_environment: Path, command: str, text: str) -> None:
+def test_a_script_that_python_cannot_parse(
+    cli: Cli, clean_environment: Path, command: str, text: str
+) -> None:
     """Its parser gives up in several ways, all of which mean that it is not Python."""
     (clean_environment / "x.py").write_text(text)
     result = cli(*command.split())
@@ -453,7 +590,9 @@ def test_a_script_that_python_cannot_parse(cli: Cli, clean_environment: Path, co
 
 
 @pytest.mark.parametrize("columns", ["9" * 5000, "9" * 4000, "9" * 30, "-1", "0", "many", "²"])
-def test_a_senseless_number_of_columns(cli: Cli, job: str, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_senseless_number_of_columns(
+    cli: Cli, job: str, columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It counts as none."""
     monkeypatch.delenv("COLUMNS", raising=False)
     expected = cli("plan", job)
@@ -475,20 +614,30 @@ def test_a_misspelt_size_offers_the_nearest(cli: Cli, job: str) -> None:
     """Where the number of processes depends on it, the size itself is the mistake, and not a missing number."""
     sets = ("resources.instance_type=Standard_ND96asr_v44", "distribution.type=torch", REQUEST[1])
     code, out, err = cli(
-        "check", job, "--target", "azureml", "--offline", *(word for item in sets for word in ("--set", item))
+        "check",
+        job,
+        "--target",
+        "azureml",
+        "--offline",
+        *(word for item in sets for word in ("--set", item)),
     )
     assert (code, out) == (2, "")
     assert "resources.instance_type\n\nhint: did you mean `Standard_ND96asr_v4`?" in err
 
 
-def test_a_line_of_the_list_of_includes_has_its_place(cli: Cli, job: str, clean_environment: Path) -> None:
+def test_a_line_of_the_list_of_includes_has_its_place(
+    cli: Cli, job: str, clean_environment: Path
+) -> None:
     """Message, code and line; a right line is a notice of the plan."""
     (clean_environment / "shared").mkdir()
     (clean_environment / "shared" / "net.py").touch()
     (clean_environment / ".cloudtraininclude").write_text("shared/net.py\nshared/nett.py\n")
     result = cli("plan", job)
     assert (result.code, result.out) == (2, "")
-    assert "error: `shared/nett.py` does not exist [CT055]\n  .cloudtraininclude:2:1  source_dir" in result.err
+    assert (
+        "error: `shared/nett.py` does not exist [CT055]\n  .cloudtraininclude:2:1  source_dir"
+        in result.err
+    )
     (clean_environment / ".cloudtraininclude").write_text("shared/net.py\n")
     done = cli("plan", job)
     assert done.code == 0
@@ -497,7 +646,9 @@ def test_a_line_of_the_list_of_includes_has_its_place(cli: Cli, job: str, clean_
 
 def test_many_mistakes_show_the_first_twenty(cli: Cli, job: str, clean_environment: Path) -> None:
     """And say how many there are."""
-    text = (clean_environment / job).read_text() + "".join(f"k{number}: 1\n" for number in range(500))
+    text = (clean_environment / job).read_text() + "".join(
+        f"k{number}: 1\n" for number in range(500)
+    )
     (clean_environment / job).write_text(text)
     result = cli("plan", job)
     assert result.err.count("error: ") == 20
@@ -534,7 +685,9 @@ def test_what_an_sdk_has_no_word_for_is_named(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [["explain", "--json"], ["--help"], ["--version"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["explain", "--json"], ["--help"], ["--version"]], ids=" ".join
+)
 def test_a_reader_that_goes_away_is_silent(arguments: list[str]) -> None:
     """`cloudtrain explain | head -1`: no complaint, exit code 141."""
     with subprocess.Popen(
@@ -558,7 +711,9 @@ def test_errors_as_json_stay_off_stdout(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("text", ["x\0y", "\ud800"])
-def test_what_is_no_whole_text_is_a_mistake_of_the_job(cli: Cli, clean_environment: Path, text: str) -> None:
+def test_what_is_no_whole_text_is_a_mistake_of_the_job(
+    cli: Cli, clean_environment: Path, text: str
+) -> None:
     """A NUL character or half of one, which no process could be given: told with its place."""
     job = {"name": "a", "entry_point": "t.py", "hyperparameters": {"a": text}}
     (clean_environment / "job.json").write_text(json.dumps(job, indent=1))
@@ -577,7 +732,11 @@ def test_half_of_a_character_is_a_mistake_like_any_other(cli: Cli, clean_environ
     result = cli("check", "job.json")
     assert result.code == 2
     assert "`model` must be a mapping" in result.err
-    job = {"name": "a", "entry_point": "train.py", "environment": {"variables": {"A": "${{outputs.\ud800}}"}}}
+    job = {
+        "name": "a",
+        "entry_point": "train.py",
+        "environment": {"variables": {"A": "${{outputs.\ud800}}"}},
+    }
     (clean_environment / "job.json").write_text(json.dumps(job))
     result = cli("check", "job.json")
     assert (result.code, "half of a character" in result.err) == (2, True), result
@@ -587,6 +746,10 @@ def test_half_of_a_character_is_a_mistake_like_any_other(cli: Cli, clean_environ
 def test_a_pattern_that_python_warns_about_is_no_words_on_stderr(clean_environment: Path) -> None:
     """`[[` is a character class, whatever a Python to come makes of it."""
     (clean_environment / "train.py").write_text("")
-    (clean_environment / "job.yaml").write_text("name: a\nentry_point: train.py\nmetrics: {loss: '[[l]oss=(.*)'}\n")
-    done = subprocess.run([sys.executable, "-m", "cloudtrain", "plan", "job.yaml"], capture_output=True, text=True)
+    (clean_environment / "job.yaml").write_text(
+        "name: a\nentry_point: train.py\nmetrics: {loss: '[[l]oss=(.*)'}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "cloudtrain", "plan", "job.yaml"], capture_output=True, text=True
+    )
     assert (done.returncode, done.stderr) == (0, "")

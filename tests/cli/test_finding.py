@@ -20,7 +20,12 @@ CLOUDTRAIN = [sys.executable, "-m", "cloudtrain"]
 def in_another_terminal(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A command in a session of its own, as a second terminal is, with the real local target."""
     return subprocess.run(
-        [*CLOUDTRAIN, *arguments], cwd=folder, capture_output=True, text=True, start_new_session=True, check=False
+        [*CLOUDTRAIN, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        check=False,
     )
 
 
@@ -36,7 +41,9 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.mark.lifecycle
 @pytest.mark.slow
-def test_last_is_of_this_folder_and_terminal(project: Path, tmp_path: Path, clean_environment: Path) -> None:
+def test_last_is_of_this_folder_and_terminal(
+    project: Path, tmp_path: Path, clean_environment: Path
+) -> None:
     """Another terminal's newer run in the same folder is not this terminal's `last`; a third terminal's `last` is the
     newest of the folder; from another folder, or one above, `stop last` stops nothing that nobody named."""
     os.chdir(project)
@@ -47,13 +54,17 @@ def test_last_is_of_this_folder_and_terminal(project: Path, tmp_path: Path, clea
     assert second not in ("", first.name)
     try:
         assert ct.run("last").name == first.name
-        assert json.loads(in_another_terminal(project, "status", "last", "--json").stdout)["name"] == second
+        assert (
+            json.loads(in_another_terminal(project, "status", "last", "--json").stdout)["name"]
+            == second
+        )
         (tmp_path / "elsewhere").mkdir()
         refused = in_another_terminal(tmp_path / "elsewhere", "stop", "last")
         assert refused.returncode == 2
         assert f"`{second}`, from `{project}`" in " ".join(refused.stderr.split())
         assert f"`cloudtrain stop {second}`" in refused.stderr
-        above = in_another_terminal(tmp_path, "stop", "last")  # such as a new terminal in the home folder
+        # such as a new terminal in the home folder
+        above = in_another_terminal(tmp_path, "stop", "last")
         assert (above.returncode, f"`cloudtrain stop {second}`" in above.stderr) == (2, True)
         assert not ct.run(second).state.is_final
         assert in_another_terminal(project, "stop", "last", "--wait").returncode == 0
@@ -75,7 +86,9 @@ def test_last_of_a_job_file_below(
         folder.mkdir()
         (folder / "train.py").write_text("print(1)\n")
         (folder / "job.yaml").write_text(f"name: {name}\nentry_point: train.py\n")
-    runs = {name: cli("submit", f"{name}/job.yaml", "--detach").out.strip() for name in ("one", "two")}
+    runs = {
+        name: cli("submit", f"{name}/job.yaml", "--detach").out.strip() for name in ("one", "two")
+    }
     for folder, expected in (("one", "one"), ("two", "two"), (".", "two")):
         monkeypatch.chdir(clean_environment / folder)
         result = cli("status", "last", "--json")
@@ -92,7 +105,9 @@ def test_labels(cli: Cli, scripted: Path, job: str) -> None:
     """Runs are found by their tags and by comparisons with their hyperparameters, numbers compared as numbers."""
     rates = ["0.1", "0.02", "1e-3"]
     names = {
-        rate: submitted(cli, "--set", f"hyperparameters.lr={rate}", "--set", f"tags.team=t{len(rate)}")
+        rate: submitted(
+            cli, "--set", f"hyperparameters.lr={rate}", "--set", f"tags.team=t{len(rate)}"
+        )
         for rate in rates
     }
 
@@ -143,7 +158,8 @@ def test_selected_lines(cli: Cli, scripted: Path, job: str) -> None:
     assert lines("--level", "error") == [texts[2], texts[3], texts[5]]
     assert lines("--level", "warning") == [texts[1], texts[2], texts[3], texts[5]]
     assert lines("--level", "error", "--tail", "1") == ["ValueError: no"]
-    assert lines("--since", "1970-01-01T00:01:44+00:00") == texts[4:]  # the first line is of second 100.25
+    # the first line is of second 100.25
+    assert lines("--since", "1970-01-01T00:01:44+00:00") == texts[4:]
     assert lines("--since", "1m") == []
     assert lines("--grep", "e", "--rank", "0", "--level", "warning") == ["UserWarning: slow"]
     followed = cli("logs", name, "--no-prefix", "-f", "--grep", "bye|starting", "--tail", "1")

@@ -40,7 +40,11 @@ for step in itertools.count():
 def shell(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A command from another shell."""
     return subprocess.run(
-        [sys.executable, "-m", "cloudtrain", *arguments], capture_output=True, text=True, check=False, env=environ()
+        [sys.executable, "-m", "cloudtrain", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environ(),
     )
 
 
@@ -69,7 +73,9 @@ def terminal(clean_environment: Path) -> Iterator[pexpect.spawn[str]]:
     script = TRAIN.replace("FINISH", repr(str(clean_environment / "finish")))
     (clean_environment / "src").mkdir()
     (clean_environment / "src" / "train.py").write_text(script)
-    (clean_environment / "job.yaml").write_text("name: steps\nsource_dir: src\nentry_point: train.py\n")
+    (clean_environment / "job.yaml").write_text(
+        "name: steps\nsource_dir: src\nentry_point: train.py\n"
+    )
     child: pexpect.spawn[str] = pexpect.spawn(
         sys.executable, ["-m", "cloudtrain", "submit", "job.yaml"], env=environ(),  # type: ignore[arg-type]
         dimensions=(24, 80), encoding="utf-8", timeout=DEADLINE,
@@ -101,7 +107,9 @@ def test_ctrl_c_leaves_the_run_alone(terminal: pexpect.spawn[str]) -> None:
 
 
 @pytest.mark.slow
-def test_killed_command_leaves_the_run_alone(terminal: pexpect.spawn[str], clean_environment: Path) -> None:
+def test_killed_command_leaves_the_run_alone(
+    terminal: pexpect.spawn[str], clean_environment: Path
+) -> None:
     """kill -9 of the command: the run goes on, and another shell follows it to its end, no line twice."""
     assert terminal.pid is not None
     os.kill(terminal.pid, signal.SIGKILL)
@@ -122,7 +130,9 @@ def test_killed_command_leaves_the_run_alone(terminal: pexpect.spawn[str], clean
 
 
 @pytest.mark.slow
-def test_follows_to_the_end_with_a_live_table(terminal: pexpect.spawn[str], clean_environment: Path) -> None:
+def test_follows_to_the_end_with_a_live_table(
+    terminal: pexpect.spawn[str], clean_environment: Path
+) -> None:
     """The last table has the last value, the result says so too, and what it wrote can be listed and waited for."""
     (clean_environment / "finish").touch()
     terminal.expect(pexpect.EOF)
@@ -130,9 +140,12 @@ def test_follows_to_the_end_with_a_live_table(terminal: pexpect.spawn[str], clea
     text = ESCAPE.sub("", terminal.before or "")
     assert terminal.exitstatus == 0
     assert "[metrics]" not in text
-    last = re.search(r"succeeded after \S+: loss ([0-9.e-]+) \(step (\d+)\)", " ".join(text.split()))
+    last = re.search(
+        r"succeeded after \S+: loss ([0-9.e-]+) \(step (\d+)\)", " ".join(text.split())
+    )
     assert last is not None, text
-    table = text[text.rindex("step ", 0, text.rindex("loss  ")) :]  # a quick run may end before there is more than one
+    # a quick run may end before there is more than one
+    table = text[text.rindex("step ", 0, text.rindex("loss  ")) :]
     assert re.search(rf"step {last[2]}\s", table)
     wait_for("succeeded")
     assert shell("wait", "last").returncode == 0

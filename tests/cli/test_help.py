@@ -55,7 +55,9 @@ def test_examples_are_real_command_lines(example: str) -> None:
     for part in re.split(r" && | \| | > ", example.partition("  #")[0]):
         words = part.split()
         if words[0] == "cloudtrain":
-            load_command(words[1]).make_context(words[1], words[2:], resilient_parsing=False).close()
+            load_command(words[1]).make_context(
+                words[1], words[2:], resilient_parsing=False
+            ).close()
 
 
 def test_root_help_lists_every_command_with_its_own_first_line(cli: Cli) -> None:
@@ -97,5 +99,7 @@ def test_help_imports_no_pydantic_rich_or_yaml() -> None:
         "print([m for m in ('rich', 'yaml', 'pydantic', 'psutil', 'cloudtrain.job.training', 'cloudtrain.cli.commands')"
         " if m in sys.modules], file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY
+    )
     assert done.stderr == "[]\n"

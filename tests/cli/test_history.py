@@ -34,9 +34,14 @@ def stored_text(state_dir: Path) -> str:
     """Everything in the store, compressed or not."""
     found = []
     with sqlite3.connect(state_dir / "runs.db") as db:
-        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        tables = [
+            name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        ]
         for row in (row for table in tables for row in db.execute(f"SELECT * FROM {table}")):
-            found += [zlib.decompress(cell).decode() if isinstance(cell, bytes) else str(cell) for cell in row]
+            found += [
+                zlib.decompress(cell).decode() if isinstance(cell, bytes) else str(cell)
+                for cell in row
+            ]
     db.close()
     assert len(found) > 20
     return "\n".join(found)
@@ -81,11 +86,15 @@ def test_a_job_file_of_a_run(cli: Cli, scripted: Path, job: str, tmp_path: Path)
 def test_a_job_in_python(scripted: Path, job: str) -> None:
     """Its fields are kept as a job file would have them."""
     pytest.importorskip("torch")  # which the checks ask for
-    written = ct.TrainingJob(name="py", entry_point="train.py", distribution=ct.Torch(), hyperparameters={"a": [1]})
+    written = ct.TrainingJob(
+        name="py", entry_point="train.py", distribution=ct.Torch(), hyperparameters={"a": [1]}
+    )
     run = ct.submit(written)
     sent = run.show()
     assert sent.kept.file is None
-    assert ct.load_job(_write("py.yaml", sent.to_job_file())) == written.replace(source_dir=str(Path.cwd()))
+    assert ct.load_job(_write("py.yaml", sent.to_job_file())) == written.replace(
+        source_dir=str(Path.cwd())
+    )
 
 
 def _write(name: str, text: str) -> str:
@@ -100,7 +109,9 @@ def test_git(cli: Cli, scripted: Path, job: str) -> None:
     git("add", "train.py", "job.yaml")
     Path(".gitignore").write_text("state\nservice\n.*\n")
     git("commit", "-m", "first")
-    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
     clean = json.loads(cli("show", submitted(cli, job), "--json").out)["git"]
     assert clean == {"commit": head, "branch": "main", "dirty": False, "difference": None}
     found = []
@@ -111,7 +122,9 @@ def test_git(cli: Cli, scripted: Path, job: str) -> None:
     assert found[0]["difference"] == found[2]["difference"] != found[1]["difference"]
     git("checkout", "-b", "feature/x")
     git("pack-refs", "--all")
-    assert json.loads(cli("show", submitted(cli, job), "--json").out)["git"]["branch"] == "feature/x"
+    assert (
+        json.loads(cli("show", submitted(cli, job), "--json").out)["git"]["branch"] == "feature/x"
+    )
     assert head in cli("show", "last").out
 
 
@@ -154,7 +167,12 @@ def test_no_git(cli: Cli, scripted: Path, job: str, monkeypatch: pytest.MonkeyPa
     Path(".git/refs/heads/main").write_text("0123456789" * 4 + "\n")
     monkeypatch.setenv("PATH", "/nowhere")
     found = json.loads(cli("show", submitted(cli, job), "--json").out)["git"]
-    assert found == {"commit": "0123456789" * 4, "branch": "main", "dirty": None, "difference": None}
+    assert found == {
+        "commit": "0123456789" * 4,
+        "branch": "main",
+        "dirty": None,
+        "difference": None,
+    }
 
 
 def test_secrets_are_not_kept(cli: Cli, scripted: Path, job: str, state_dir: Path) -> None:
@@ -165,7 +183,9 @@ def test_secrets_are_not_kept(cli: Cli, scripted: Path, job: str, state_dir: Pat
         Path("job.yaml").read_text()
         + f"environment:\n  variables:\n    HF_TOKEN: {SECRET}\n    API_KEY: >-\n      {other}\n    DB_PASSWORD: hunter2\n  # OLD_TOKEN: {SECRET[:-3]}xY9\n"
     )
-    name = submitted(cli, job, "--ignore", "CT305", "--set", f"environment.variables.API_KEY={SECRET[:-2]}Q1")
+    name = submitted(
+        cli, job, "--ignore", "CT305", "--set", f"environment.variables.API_KEY={SECRET[:-2]}Q1"
+    )
     assert SECRET in request(scripted, name)
     text = stored_text(state_dir)
     assert SECRET[:-4] not in text
@@ -173,25 +193,42 @@ def test_secrets_are_not_kept(cli: Cli, scripted: Path, job: str, state_dir: Pat
     assert "hunter2" not in text
     assert SECRET[:-4] not in cli("show", name).out + cli("show", name, "--json").out
     shown = cli("show", name, "--job").out
-    assert "# fill in environment.variables.HF_TOKEN: it looked like a secret, and is not kept" in shown.splitlines()
+    assert (
+        "# fill in environment.variables.HF_TOKEN: it looked like a secret, and is not kept"
+        in shown.splitlines()
+    )
 
 
-def test_a_run_with_secrets_is_not_sent_again_without_them(cli: Cli, scripted: Path, job: str) -> None:
+def test_a_run_with_secrets_is_not_sent_again_without_them(
+    cli: Cli, scripted: Path, job: str
+) -> None:
     """It needs them anew; with all of them the request is the same."""
     Path(".cloudtrainignore").write_text("/job.yaml\n")
-    Path("job.yaml").write_text(Path("job.yaml").read_text() + f"environment: {{variables: {{HF_TOKEN: {SECRET}}}}}\n")
+    Path("job.yaml").write_text(
+        Path("job.yaml").read_text() + f"environment: {{variables: {{HF_TOKEN: {SECRET}}}}}\n"
+    )
     name = submitted(cli, job, "--ignore", "CT305")
     refused = cli("rerun", name, "--detach")
     assert refused.code == 2
     assert "CT973" in refused.err
     assert "--set environment.variables.HF_TOKEN=VALUE" in " ".join(refused.err.split())
-    again = cli("rerun", name, "-d", "--ignore", "CT305", "--set", f"environment.variables.HF_TOKEN={SECRET}")
+    again = cli(
+        "rerun",
+        name,
+        "-d",
+        "--ignore",
+        "CT305",
+        "--set",
+        f"environment.variables.HF_TOKEN={SECRET}",
+    )
     assert again.code == 0, again.err
     new = again.out.strip()
     assert request(scripted, new).replace(new, name) == request(scripted, name)
 
 
-def test_keys_in_addresses_are_not_kept(cli: Cli, scripted: Path, job: str, state_dir: Path) -> None:
+def test_keys_in_addresses_are_not_kept(
+    cli: Cli, scripted: Path, job: str, state_dir: Path
+) -> None:
     """A signature of a storage account, and a password before a host."""
     submitted(cli, job, "--set", "inputs.a.local=.", "--set", "inputs.a.azureml=https://account.blob.core.windows.net/c/x?sp=r&sig=TOPSECRETSIG",
               "--set", "hyperparameters.proxy=http://me:TOPSECRETWORD@proxy/", "--ignore", "CT305")  # fmt: skip
@@ -244,7 +281,9 @@ def test_rerun_with_a_change(cli: Cli, scripted: Path, job: str) -> None:
     assert cli("show", result.out.strip(), "--json").out.count("hyperparameters.epochs=9") == 1
 
 
-def test_code_that_is_gone(cli: Cli, scripted: Path, job: str, state_dir: Path, tmp_path: Path) -> None:
+def test_code_that_is_gone(
+    cli: Cli, scripted: Path, job: str, state_dir: Path, tmp_path: Path
+) -> None:
     """A clear error, and no run."""
     name = submitted(cli, job)
     shutil.rmtree(state_dir / "bundles")
@@ -265,7 +304,11 @@ def test_code(cli: Cli, scripted: Path, job: str, tmp_path: Path) -> None:
     Path("train.py").unlink()
     result = cli("code", name, str(tmp_path / "out"))
     assert result.code == 0, result.err
-    found = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if not path.is_dir()}
+    found = {
+        str(path.relative_to(tmp_path / "out"))
+        for path in (tmp_path / "out").rglob("*")
+        if not path.is_dir()
+    }
     assert found == {"job.yaml", "lib/a.sh", "link.py", "train.py"}
     assert (tmp_path / "out/link.py").readlink() == Path("train.py")
     assert (tmp_path / "out/lib/a.sh").stat().st_mode & 0o100
@@ -276,14 +319,21 @@ def test_code(cli: Cli, scripted: Path, job: str, tmp_path: Path) -> None:
 
 def test_diff_of_two_runs(cli: Cli, scripted: Path, job: str) -> None:
     """A changed hyperparameter, a changed line of code and a changed image, by name; exit code 1."""
-    Path("job.yaml").write_text(Path("job.yaml").read_text() + "environment: {image: {sagemaker: 'repo/image:1'}}\n")
+    Path("job.yaml").write_text(
+        Path("job.yaml").read_text() + "environment: {image: {sagemaker: 'repo/image:1'}}\n"
+    )
     Path("data.bin").write_bytes(b"\0\1")
     first = submitted(cli, job)
     Path("train.py").write_text("print(2)\nprint(3)\n")
     Path("data.bin").write_bytes(b"\0\2")
     Path("new.py").write_text("")
     second = submitted(
-        cli, job, "--set", "hyperparameters.epochs=5", "--set", "environment.image.sagemaker=repo/image:2"
+        cli,
+        job,
+        "--set",
+        "hyperparameters.epochs=5",
+        "--set",
+        "environment.image.sagemaker=repo/image:2",
     )
     result = cli("diff", first, second)
     assert result.code == 1
@@ -307,8 +357,14 @@ def test_diff_of_two_runs(cli: Cli, scripted: Path, job: str) -> None:
 def test_diff_of_two_runs_shows_what_came_out(cli: Cli, scripted: Path, job: str) -> None:
     """The state and the last and best values of the metrics; an equal job stays equal."""
     first, second = submitted(cli, job), submitted(cli, job)
-    lines = {first: ["loss=0.5 acc=0.7", "loss=0.25 acc=0.9", "loss=0.3 acc=0.8"], second: ["loss=nan acc=0.8"]}
-    texts = {name: [[0, f"[metrics] step={step} {text}"] for step, text in enumerate(lines[name])] for name in lines}
+    lines = {
+        first: ["loss=0.5 acc=0.7", "loss=0.25 acc=0.9", "loss=0.3 acc=0.8"],
+        second: ["loss=nan acc=0.8"],
+    }
+    texts = {
+        name: [[0, f"[metrics] step={step} {text}"] for step, text in enumerate(lines[name])]
+        for name in lines
+    }
     fate = {"lines_of": texts, "states": {second: "failed"}}
     (scripted / "fate.json").write_text(json.dumps(fate))
     result = cli("diff", first, second)
@@ -339,7 +395,9 @@ def test_diff_of_files_and_plans(cli: Cli, scripted: Path, job: str, tmp_path: P
     assert cli("diff", name, "nothing").code == 3
 
 
-def test_a_run_of_which_nothing_is_kept(cli: Cli, scripted: Path, job: str, state_dir: Path) -> None:
+def test_a_run_of_which_nothing_is_kept(
+    cli: Cli, scripted: Path, job: str, state_dir: Path
+) -> None:
     """As of an earlier version: an error that says so."""
     name = submitted(cli, job)
     with sqlite3.connect(state_dir / "runs.db") as db:

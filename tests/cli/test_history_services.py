@@ -68,24 +68,40 @@ def test_rerun_on_this_machine(
     new = rerun(cli, name)
     assert cli("wait", new).code == 0
     assert "hello from part" in cli("logs", new).out
-    old_request, new_request = ((state_dir / "runs" / run / "launch.json").read_text() for run in (name, new))
+    old_request, new_request = (
+        (state_dir / "runs" / run / "launch.json").read_text() for run in (name, new)
+    )
     assert new_request.replace(new, name) == old_request
     assert cli("code", new, str(tmp_path / "code")).code == 0
-    assert {file.name for file in (tmp_path / "code").iterdir()} == {"train.py", "part.py", "job.yaml"}
-    (state_dir / "runs" / name / "code" / "train.py").write_text("print('changed by the script itself')")
+    assert {file.name for file in (tmp_path / "code").iterdir()} == {
+        "train.py",
+        "part.py",
+        "job.yaml",
+    }
+    (state_dir / "runs" / name / "code" / "train.py").write_text(
+        "print('changed by the script itself')"
+    )
     assert cli("diff", name, new).code == 0
 
 
 @pytest.mark.slow
-def test_rerun_on_sagemaker(cli: Cli, aws: FakeAws, make_source: Callable[..., Path], tmp_path: Path) -> None:
+def test_rerun_on_sagemaker(
+    cli: Cli, aws: FakeAws, make_source: Callable[..., Path], tmp_path: Path
+) -> None:
     """The same CreateTrainingJob but for the name, nothing is uploaded again, and the code comes from the bucket."""
-    files = {"train.py": "print(1)\n", "job.yaml": test_sagemaker.JOB, "cloudtrain.toml": test_sagemaker.SETTINGS}
+    files = {
+        "train.py": "print(1)\n",
+        "job.yaml": test_sagemaker.JOB,
+        "cloudtrain.toml": test_sagemaker.SETTINGS,
+    }
     source = make_source(files)
     name = submitted(cli, source / "job.yaml", "--target", "sagemaker")
     shutil.rmtree(source)
     seen = len(aws.received)
     new = rerun(cli, name)
-    assert not {"PutObject", "CreateMultipartUpload"} & {item.operation for item in aws.received[seen:]}
+    assert not {"PutObject", "CreateMultipartUpload"} & {
+        item.operation for item in aws.received[seen:]
+    }
     bodies = [item.raw for item in aws.received if item.operation == "CreateTrainingJob"]
     assert len(bodies) == 2
     assert bodies[1].replace(new.encode(), name.encode()) == bodies[0]
@@ -98,9 +114,15 @@ def test_rerun_on_sagemaker(cli: Cli, aws: FakeAws, make_source: Callable[..., P
 
 
 @pytest.mark.slow
-def test_rerun_on_azure(cli: Cli, azure: FakeAzure, make_source: Callable[..., Path], tmp_path: Path) -> None:
+def test_rerun_on_azure(
+    cli: Cli, azure: FakeAzure, make_source: Callable[..., Path], tmp_path: Path
+) -> None:
     """The same PUT but for the name, the same code asset, whose files can be had again."""
-    files = {"train.py": "print(1)\n", "job.yaml": test_azureml.JOB, "cloudtrain.toml": test_azureml.SETTINGS}
+    files = {
+        "train.py": "print(1)\n",
+        "job.yaml": test_azureml.JOB,
+        "cloudtrain.toml": test_azureml.SETTINGS,
+    }
     source = make_source(files)
     (source / "run.sh").write_text("echo\n")
     (source / "run.sh").chmod(0o755)
@@ -118,11 +140,19 @@ def test_rerun_on_azure(cli: Cli, azure: FakeAzure, make_source: Callable[..., P
 
 
 @pytest.mark.slow
-def test_diff_of_two_runs_of_a_service(cli: Cli, aws: FakeAws, make_source: Callable[..., Path]) -> None:
+def test_diff_of_two_runs_of_a_service(
+    cli: Cli, aws: FakeAws, make_source: Callable[..., Path]
+) -> None:
     """A hyperparameter, a line of code and the image, from what was uploaded."""
-    files = {"train.py": "print(1)\n", "job.yaml": test_sagemaker.JOB, "cloudtrain.toml": test_sagemaker.SETTINGS}
+    files = {
+        "train.py": "print(1)\n",
+        "job.yaml": test_sagemaker.JOB,
+        "cloudtrain.toml": test_sagemaker.SETTINGS,
+    }
     source = make_source(files)
-    first = submitted(cli, source / "job.yaml", "--target", "sagemaker", "--set", "hyperparameters.lr=0.1")
+    first = submitted(
+        cli, source / "job.yaml", "--target", "sagemaker", "--set", "hyperparameters.lr=0.1"
+    )
     (source / "train.py").write_text("print(2)\n")
     image = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/mine:2"
     second = submitted(
@@ -134,7 +164,10 @@ def test_diff_of_two_runs_of_a_service(cli: Cli, aws: FakeAws, make_source: Call
     assert {"field": "hyperparameters.lr", "before": 0.1, "after": 0.2} in found["job"]
     requested = {item["field"]: item["after"] for item in found["request"] if "after" in item}
     assert requested["AlgorithmSpecification.TrainingImage"] == image
-    assert [line for line in found["code"][0]["diff"] if "print" in line] == ["-print(1)", "+print(2)"]
+    assert [line for line in found["code"][0]["diff"] if "print" in line] == [
+        "-print(1)",
+        "+print(2)",
+    ]
     for bucket in list(aws.s3.buckets.values()):
         bucket.objects.clear()
     gone = cli("diff", first, second)
@@ -146,7 +179,11 @@ def test_code_that_is_gone_from_the_bucket(
     cli: Cli, aws: FakeAws, make_source: Callable[..., Path], tmp_path: Path
 ) -> None:
     """A clear error, and no job."""
-    files = {"train.py": "print(1)\n", "job.yaml": test_sagemaker.JOB, "cloudtrain.toml": test_sagemaker.SETTINGS}
+    files = {
+        "train.py": "print(1)\n",
+        "job.yaml": test_sagemaker.JOB,
+        "cloudtrain.toml": test_sagemaker.SETTINGS,
+    }
     name = submitted(cli, make_source(files) / "job.yaml", "--target", "sagemaker")
     for bucket in list(aws.s3.buckets.values()):
         bucket.objects.clear()
@@ -158,7 +195,11 @@ def test_code_that_is_gone_from_the_bucket(
 @pytest.mark.slow
 def test_cost(cli: Cli, aws: FakeAws, make_source: Callable[..., Path]) -> None:
     """Billed where the service says it, estimated else; runs without a price are counted; the same over its list."""
-    files = {"train.py": "print(1)\n", "job.yaml": test_sagemaker.JOB, "cloudtrain.toml": test_sagemaker.SETTINGS}
+    files = {
+        "train.py": "print(1)\n",
+        "job.yaml": test_sagemaker.JOB,
+        "cloudtrain.toml": test_sagemaker.SETTINGS,
+    }
     source = make_source(files)
     job_file, here = source / "job.yaml", ("--target", "sagemaker", "--offline")
     billed = submitted(cli, job_file, *here, "--set", "tags.team=vision")
@@ -171,8 +212,12 @@ def test_cost(cli: Cli, aws: FakeAws, make_source: Callable[..., Path]) -> None:
     assert cli("wait", local).code == 0
     for name in (billed, other, unknown):
         aws.jobs[name].enter("Training", at=1_700_000_000.0)
-    aws.jobs[billed].end("Completed", at=1_700_003_600.0, BillableTimeInSeconds=3600, TrainingTimeInSeconds=3600)
-    aws.jobs[unknown].end("Completed", at=1_700_003_600.0, BillableTimeInSeconds=3600, TrainingTimeInSeconds=3600)
+    aws.jobs[billed].end(
+        "Completed", at=1_700_003_600.0, BillableTimeInSeconds=3600, TrainingTimeInSeconds=3600
+    )
+    aws.jobs[unknown].end(
+        "Completed", at=1_700_003_600.0, BillableTimeInSeconds=3600, TrainingTimeInSeconds=3600
+    )
     ct.run(billed).status()
     hourly = ct.run(billed).show().kept.hourly
     assert hourly is not None
@@ -184,7 +229,10 @@ def test_cost(cli: Cli, aws: FakeAws, make_source: Callable[..., Path]) -> None:
     online = {item["group"]: item for item in json.loads(cli("cost", "--json").out)["groups"]}
     assert online["unknown"]["without_price"] == 1
     assert online["unknown"]["total"] == 0
-    by_tag = {item["group"]: item for item in json.loads(cli("cost", "--by", "tag:team", "--json").out)["groups"]}
+    by_tag = {
+        item["group"]: item
+        for item in json.loads(cli("cost", "--by", "tag:team", "--json").out)["groups"]
+    }
     assert set(by_tag) == {"vision", "speech", "(none)"}
     assert by_tag["vision"]["billed"] == round(hourly, 4)
     table = cli("cost", "--by", "target")
@@ -193,9 +241,17 @@ def test_cost(cli: Cli, aws: FakeAws, make_source: Callable[..., Path]) -> None:
     assert "free" in table.err
     rows = list(csv.DictReader(StringIO(cli("cost", "--by", "month", "--csv").out)))
     assert sum(int(row["runs"]) for row in rows) == 4
-    listed = {item["group"]: item for item in json.loads(cli("cost", "--target", "sagemaker", "--json").out)["groups"]}
+    listed = {
+        item["group"]: item
+        for item in json.loads(cli("cost", "--target", "sagemaker", "--json").out)["groups"]
+    }
     assert listed["digits"]["runs"] == 1
     assert listed["digits"]["billed"] == round(hourly, 4)
     assert json.loads(cli("cost", "--since", "2200-01-01", "--json").out)["all"]["runs"] == 0
-    for arguments in (("--by", "moon"), ("--by", "tag"), ("--csv", "--json"), ("--since", "yesterdayish")):
+    for arguments in (
+        ("--by", "moon"),
+        ("--by", "tag"),
+        ("--csv", "--json"),
+        ("--since", "yesterdayish"),
+    ):
         assert cli("cost", *arguments).code == 2

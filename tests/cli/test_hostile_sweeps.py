@@ -56,9 +56,15 @@ def written(clean_environment: Path) -> Any:
     (clean_environment / "job.yaml").write_text(JOB)
 
     def write(change: dict[str, Any], name: str = "sweep.json") -> str:
-        sweep = {"search": {"x": {"uniform": [0, 1]}}, "objective": {"maximize": "a"}, "trials": 3} | change
+        sweep = {
+            "search": {"x": {"uniform": [0, 1]}},
+            "objective": {"maximize": "a"},
+            "trials": 3,
+        } | change
         whole = {"kind": "sweep", "name": "s", "job": "job.yaml"} | sweep
-        (clean_environment / name).write_text(json.dumps({k: v for k, v in whole.items() if v is not None}))
+        (clean_environment / name).write_text(
+            json.dumps({k: v for k, v in whole.items() if v is not None})
+        )
         return name
 
     write({}, "other.json")
@@ -77,7 +83,9 @@ def test_what_is_refused_has_its_place(cli: Cli, written: Any, name: str) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["local", *(pytest.param(name, marks=pytest.mark.slow) for name in TARGETS[1:])])
+@pytest.mark.parametrize(
+    "target", ["local", *(pytest.param(name, marks=pytest.mark.slow) for name in TARGETS[1:])]
+)
 @pytest.mark.parametrize("name", PLANNED)
 def test_what_is_planned_is_no_defect(cli: Cli, written: Any, name: str, target: str) -> None:
     """The plan is there, whether an account is or not, and has nothing in it that steers a terminal."""
@@ -94,8 +102,13 @@ def test_a_hyperparameter_is_given_values_once(cli: Cli, written: Any) -> None:
     assert (result.code, result.out) == (2, "")
     assert "`--each hyperparameters.seed=1,2,3`" in result.err
     assert "`--each hyperparameters.lr=1,2`" in cli("plan", "job.yaml", "--each", "lr=1,2").err
-    result = cli("plan", "job.yaml", "--each", f"hyperparameters.seed={','.join(map(str, range(20_000)))}")
-    assert (result.code, "a sweep has at most 10,000 trials" in " ".join(result.err.split())) == (2, True)
+    result = cli(
+        "plan", "job.yaml", "--each", f"hyperparameters.seed={','.join(map(str, range(20_000)))}"
+    )
+    assert (result.code, "a sweep has at most 10,000 trials" in " ".join(result.err.split())) == (
+        2,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +120,9 @@ def test_a_hyperparameter_is_given_values_once(cli: Cli, written: Any) -> None:
         ("[1,2", "not valid YAML"),
     ],
 )
-def test_a_value_of_an_array_may_hold_commas(cli: Cli, written: Any, values: str, shown: str) -> None:
+def test_a_value_of_an_array_may_hold_commas(
+    cli: Cli, written: Any, values: str, shown: str
+) -> None:
     """Brackets and quotes hold a value together. An empty value is refused, because it may be a slip."""
     result = cli("plan", "job.yaml", "--each", f"hyperparameters.hidden={values}")
     assert shown in result.out + result.err
@@ -126,7 +141,23 @@ def test_the_home_of_nobody(
 
 def test_values_that_differ_look_different(cli: Cli, job: str) -> None:
     """A number, a float and a text are written as in a job file: in the plan, in the log and in the table."""
-    values = [1, 1.0, "1", True, "true", None, "", "adam", " a", "[1]", [1], 1e-05, 0.1 + 0.2, 123456.0, -2.0]
+    values = [
+        1,
+        1.0,
+        "1",
+        True,
+        "true",
+        None,
+        "",
+        "adam",
+        " a",
+        "[1]",
+        [1],
+        1e-05,
+        0.1 + 0.2,
+        123456.0,
+        -2.0,
+    ]
     texts = [
         "1", "1.0", '"1"', "true", '"true"', "null", '""', "adam", '" a"', '"[1]"', "[1]", "1e-05", "0.3", "123456.0",
         "-2.0",
@@ -135,7 +166,9 @@ def test_values_that_differ_look_different(cli: Cli, job: str) -> None:
     assert 'k: 1, 1.0, "1"\n' in plan.out
     planned = [line.split()[2] for line in plan.out.splitlines() if line[:1] in ("1", "2", "3")]
     assert planned == ["k=1", "k=1.0", 'k="1"']
-    trials = [Trial(number, {"k": value}, f"run-{number}") for number, value in enumerate(values, 1)]
+    trials = [
+        Trial(number, {"k": value}, f"run-{number}") for number, value in enumerate(values, 1)
+    ]
     assert [row[2] for row in trials_table(trials, None).rows] == texts
     events = [
         event

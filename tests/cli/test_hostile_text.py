@@ -32,7 +32,9 @@ JOB = {
     "entry_point": "train.py",
     "hyperparameters": {"note": EVIL, NAMES: 1},
     "environment": {"framework": "pytorch", "version": "2.8", "variables": {"NOTE": EVIL}},
-    "resources": {"instance_type": {"azureml": "Standard_NC24ads_A100_v4", "sagemaker": "ml.p4d.24xlarge"}},
+    "resources": {
+        "instance_type": {"azureml": "Standard_NC24ads_A100_v4", "sagemaker": "ml.p4d.24xlarge"}
+    },
     "tags": {"team": EVIL},
     "description": EVIL,
 }
@@ -120,14 +122,20 @@ def test_plans(cli: Cli, evil_job: str, command: str) -> None:
 @pytest.mark.slow_after(9)
 def test_what_was_sent(cli: Cli, evil_job: str, command: str) -> None:
     """Runs shown, compared, summed, queued, removed and sent again."""
-    Path("other.json").write_text(json.dumps(JOB | {"tags": {"team": f"{EVIL}x"}, "hyperparameters": {"note": "x"}}))
+    Path("other.json").write_text(
+        json.dumps(JOB | {"tags": {"team": f"{EVIL}x"}, "hyperparameters": {"note": "x"}})
+    )
     cli("submit", evil_job, "--detach", "--ignore", "CT201")
     result = assert_harmless(cli(*(word.replace("EVIL", NAMES) for word in command.split())))
     assert result.code != 70, result.err
 
 
 SECRETS = {
-    "A": {"local": f"file:/tmp/{NAMES}", "sagemaker": f"secretsmanager:{NAMES}", "azureml": f"keyvault:{NAMES}"},
+    "A": {
+        "local": f"file:/tmp/{NAMES}",
+        "sagemaker": f"secretsmanager:{NAMES}",
+        "azureml": f"keyvault:{NAMES}",
+    },
     "B": {"local": f"env:{NAMES}"},
     NAMES: {"local": "env:X"},
 }
@@ -157,14 +165,20 @@ SOURCES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("write", [(), ("--json",), ("--write", "out")], ids=lambda item: "".join(item))
+@pytest.mark.parametrize(
+    "write", [(), ("--json",), ("--write", "out")], ids=lambda item: "".join(item)
+)
 @pytest.mark.parametrize("name", SOURCES)
-def test_what_is_adopted(cli: Cli, clean_environment: Path, name: str, write: tuple[str, ...]) -> None:
+def test_what_is_adopted(
+    cli: Cli, clean_environment: Path, name: str, write: tuple[str, ...]
+) -> None:
     """Jobs of other tools, as text, as JSON and as files that a terminal may show."""
     (clean_environment / "train.py").touch()
     (clean_environment / name).write_text(SOURCES[name])
     result = assert_harmless(
-        cli("adopt", name, "--static", *write) if name.endswith(".py") else cli("adopt", name, *write)
+        cli("adopt", name, "--static", *write)
+        if name.endswith(".py")
+        else cli("adopt", name, *write)
     )
     assert result.code != 70, result.err
     for file in clean_environment.glob("out/*.*"):
@@ -228,7 +242,9 @@ def test_files(cli: Cli, evil_job: str, clean_environment: Path, file: str, text
 
 @pytest.mark.usefixtures("_torch_is_known")
 @pytest.mark.slow
-def test_a_folder_with_a_hostile_name(cli: Cli, evil_job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_with_a_hostile_name(
+    cli: Cli, evil_job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The working directory and the files in it stand in plans and findings."""
     folder = tmp_path / EVIL.replace("/", "")
     folder.mkdir()
@@ -237,7 +253,14 @@ def test_a_folder_with_a_hostile_name(cli: Cli, evil_job: str, tmp_path: Path, m
     (folder / EVIL).write_text("x")
     (folder / f"{EVIL}.pem").write_text("-----BEGIN RSA PRIVATE KEY-----\n")
     (folder / "link").symlink_to(EVIL)
-    for command in ("plan job.json", "check job.json", "submit job.json -d", "doctor", "init", "init x.yaml"):
+    for command in (
+        "plan job.json",
+        "check job.json",
+        "submit job.json -d",
+        "doctor",
+        "init",
+        "init x.yaml",
+    ):
         assert_harmless(cli(*command.split()))
 
 
@@ -256,14 +279,19 @@ def test_a_line_of_several_lines_has_its_rank_before_each(cli: Cli, evil_job: st
 
 
 @pytest.mark.slow
-def test_colours_of_a_log_on_a_terminal(terminal: Callable[..., tuple[str, int]], evil_job: str, cli: Cli) -> None:  # noqa: F811
+def test_colours_of_a_log_on_a_terminal(
+    terminal: Callable[..., tuple[str, int]],  # noqa: F811
+    evil_job: str,
+    cli: Cli,
+) -> None:
     """They stay on a terminal, and end with their line; NO_COLOR and a pipe take them away."""
     cli("submit", evil_job, "--detach", "--ignore", "CT201")
     assert "[rank 0] \x1b[32mgreen\x1b[0m" in terminal("logs", "last")[0]
     for output in (terminal("logs", "last", NO_COLOR="1")[0], cli("logs", "last").out):
         assert "[rank 0] green" in output
         assert "\x1b" not in output
-    followed = re.sub(r"\x1b\[(\?25[hl]|\d*[AJK]|2K)", "", terminal("logs", "last", "-f")[0])  # the live table's own
+    # the live table's own
+    followed = re.sub(r"\x1b\[(\?25[hl]|\d*[AJK]|2K)", "", terminal("logs", "last", "-f")[0])
     assert unseen_in(OURS.sub("", followed).replace("\r", "")) == []
 
 
@@ -308,15 +336,23 @@ def test_what_is_printed_to_be_typed_can_be_pasted(cli: Cli, clean_environment: 
     command = re.search(r"`cloudtrain check (.*?)`, `cloudtrain submit", said)
     assert command is not None
     argv = ["bash", "-c", f"printf %s {command[1]}"]
-    assert subprocess.run(argv, capture_output=True, check=True, text=True).stdout == str(folder / "job.yaml")
+    assert subprocess.run(argv, capture_output=True, check=True, text=True).stdout == str(
+        folder / "job.yaml"
+    )
     assert not (clean_environment / "pwned").exists()
 
 
 def test_an_error_as_text(clean_environment: Path) -> None:
     """Python prints `str(error)` below a traceback: there, too, no character acts on the terminal."""
-    (clean_environment / "job.json").write_text(json.dumps({"name": "digits", "entry_point": "train.py", NAMES: EVIL}))
+    (clean_environment / "job.json").write_text(
+        json.dumps({"name": "digits", "entry_point": "train.py", NAMES: EVIL})
+    )
     errors = []
-    for attempt in (lambda: ct.run(EVIL), lambda: ct.load_job("job.json"), lambda: ct.runs(where=[EVIL])):
+    for attempt in (
+        lambda: ct.run(EVIL),
+        lambda: ct.load_job("job.json"),
+        lambda: ct.runs(where=[EVIL]),
+    ):
         with pytest.raises(ct.CloudtrainError) as caught:
             attempt()
         errors.append(str(caught.value))

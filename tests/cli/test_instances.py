@@ -92,10 +92,16 @@ def test_nothing_fits(cli: Cli) -> None:
     """No error: an empty result, and which filter to leave out."""
     result = cli("instances", "--gpu", "T4", "--gpus", "8")
     assert (result.code, result.out) == (0, "")
-    assert result.err == "no instance type matches\nwithout `--gpu` 15 would match\nwithout `--gpus` 6 would match\n"
+    assert (
+        result.err
+        == "no instance type matches\nwithout `--gpu` 15 would match\nwithout `--gpus` 6 would match\n"
+    )
     assert cli("instances", "--gpu", "T4", "--gpus", "8", "--json").out == "[]\n"
     hopeless = cli("instances", "--gpu", "T4", "--gpus", "16", "--max-price", "0.01")
-    assert words(hopeless.err) == "no instance type matches; `--gpu`, `--gpus`, `--max-price` exclude each other"
+    assert (
+        words(hopeless.err)
+        == "no instance type matches; `--gpu`, `--gpus`, `--max-price` exclude each other"
+    )
     unpriced = cli("instances", "--gpu", "H200", "--max-price", "70")
     assert "2 would match, but have no known price" in unpriced.err
 
@@ -125,7 +131,12 @@ def test_one_type_without_gpus_and_one_with_neuron(cli: Cli) -> None:
 def test_one_type_as_json(cli: Cli) -> None:
     """One object with every column."""
     row = json.loads(cli("instances", "ml.p4d.24xlarge", "--json").out)
-    assert (row["gpu"], row["gpus"], row["interconnect"], row["price_date"]) == ("A100-40GB", 8, "rdma", "2026-09-01")
+    assert (row["gpu"], row["gpus"], row["interconnect"], row["price_date"]) == (
+        "A100-40GB",
+        8,
+        "rdma",
+        "2026-09-01",
+    )
 
 
 @pytest.mark.parametrize(
@@ -172,7 +183,9 @@ def test_own_prices_and_types(cli: Cli, clean_environment: Path) -> None:
 
 def test_a_wrong_file_of_own_prices(cli: Cli, clean_environment: Path) -> None:
     """Exit code 2, with the file's name and the nearest column."""
-    (clean_environment / "instances.toml").write_text('[sagemaker."ml.p5.48xlarge"]\nprise = 55.04\n')
+    (clean_environment / "instances.toml").write_text(
+        '[sagemaker."ml.p5.48xlarge"]\nprise = 55.04\n'
+    )
     result = cli("instances")
     assert (result.code, result.out) == (2, "")
     assert "instances.toml" in result.err

@@ -76,7 +76,9 @@ def test_retired_types_are_counted_and_shown_on_request(cli: Cli) -> None:
     )  # fmt: skip
     some = cli(*ON, "--gpu", "V100")
     assert names(some.out) == ["Standard_ND40rs_v2"]
-    assert "4 more would match, but are no longer offered; `--retired` lists them" in words(some.err)
+    assert "4 more would match, but are no longer offered; `--retired` lists them" in words(
+        some.err
+    )
     shown = cli(*ON, "--gpu", "K80", "--retired")
     assert {line.split()[0]: line.split()[-2:] for line in shown.out.splitlines()[1:]} == {
         "Standard_NC6": ["-", "retired"],
@@ -161,9 +163,19 @@ class Refreshing:
     def refresh_catalogue(self, settings: Any) -> Refreshed:
         added = tuple(f"Standard_Q{number}s_v9" for number in range(2, 9))
         table: dict[str, Any] = {name: {"vcpus": 2, "memory_gib": 8} for name in added}
-        table["Standard_NC24ads_A100_v4"] = {"price": 4.25, "price_date": "2026-11-22", "quota_vcpus": 48}
+        table["Standard_NC24ads_A100_v4"] = {
+            "price": 4.25,
+            "price_date": "2026-11-22",
+            "quota_vcpus": 48,
+        }
         file = write_refreshed(self.folder, "azureml", table, about="a test")
-        return Refreshed(file, f"the region of {settings.workspace}", len(table), added, ("without the quota: no",))
+        return Refreshed(
+            file,
+            f"the region of {settings.workspace}",
+            len(table),
+            added,
+            ("without the quota: no",),
+        )
 
 
 class RefreshingTarget(AzureMLTarget):
@@ -182,7 +194,9 @@ def refreshing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("refreshing")
 def test_refresh(cli: Cli, clean_environment: Path) -> None:
     """The account is asked first, with its settings; what it said is in the list at once, and from then on."""
-    (clean_environment / "cloudtrain.toml").write_text('[profiles.lab.azureml]\nworkspace = "mine"\n')
+    (clean_environment / "cloudtrain.toml").write_text(
+        '[profiles.lab.azureml]\nworkspace = "mine"\n'
+    )
     result = cli(*ON, "--refresh", "--profile", "lab", "--gpu", "A100-80GB", "--gpus", "1")
     assert (result.code, names(result.out)) == (0, ["Standard_NC24ads_A100_v4"])
     assert result.out.endswith("4.25\n")

@@ -14,7 +14,13 @@ from tests.cli.conftest import Cli
 @pytest.fixture
 def project(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A job that prints its environment, a uv project around it, and a `conda` on the PATH."""
-    for name in ("CONDA_EXE", "MAMBA_ROOT_PREFIX", "CONDA_ENVS_DIRS", "CONDA_ENVS_PATH", "UV_PROJECT_ENVIRONMENT"):
+    for name in (
+        "CONDA_EXE",
+        "MAMBA_ROOT_PREFIX",
+        "CONDA_ENVS_DIRS",
+        "CONDA_ENVS_PATH",
+        "UV_PROJECT_ENVIRONMENT",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(clean_environment))
     conda = clean_environment / "miniconda" / "bin" / "conda"
@@ -44,7 +50,9 @@ def test_a_conda_environment_by_name(cli: Cli, project: Path, clean_environment:
     assert cli("submit", "job.yaml", "--python", "conda:vision").out == usual
     listed = environment_at(clean_environment / "elsewhere" / "speech")
     (clean_environment / ".conda").mkdir()
-    (clean_environment / ".conda" / "environments.txt").write_text(f"{clean_environment}/elsewhere/speech\n")
+    (clean_environment / ".conda" / "environments.txt").write_text(
+        f"{clean_environment}/elsewhere/speech\n"
+    )
     (project / "cloudtrain.toml").write_text('[local]\npython = "conda:speech"\n')
     assert cli("submit", "job.yaml").out == listed
 
@@ -72,7 +80,9 @@ def test_the_environment_of_the_uv_project(
         ("uv", "the project around this folder has no uv environment", "`uv sync` creates it"),
     ],
 )
-def test_an_environment_that_is_not_there(cli: Cli, project: Path, python: str, message: str, hint: str) -> None:
+def test_an_environment_that_is_not_there(
+    cli: Cli, project: Path, python: str, message: str, hint: str
+) -> None:
     """The plan has an error that says what to type."""
     result = cli("plan", "job.yaml", "--short", "--python", python)
     said = " ".join(result.out.split())

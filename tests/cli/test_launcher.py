@@ -22,14 +22,21 @@ def torch_job(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "job.yaml"
 
 
-@pytest.mark.skipif(find_spec("torch") is None, reason="a plan for an interpreter without PyTorch is refused")
+@pytest.mark.skipif(
+    find_spec("torch") is None, reason="a plan for an interpreter without PyTorch is refused"
+)
 def test_plan_shows_the_launcher_and_every_variable_of_the_ranks(cli: Cli, torch_job: str) -> None:
     """One launcher for all instances; the ranks with what they will find; restarts are not said to have no effect."""
-    result = cli("plan", torch_job, "--launcher", "fork", "--instances", "2", "--max-restarts", "1", "--json")
+    result = cli(
+        "plan", torch_job, "--launcher", "fork", "--instances", "2", "--max-restarts", "1", "--json"
+    )
     assert result.code == 0, result.err
     plan = json.loads(result.out)
     launcher, *ranks = plan["processes"]
-    assert (launcher["role"], launcher["argv"][2:4]) == ("fork", ["-m", "cloudtrain.runtime.fork_launcher"])
+    assert (launcher["role"], launcher["argv"][2:4]) == (
+        "fork",
+        ["-m", "cloudtrain.runtime.fork_launcher"],
+    )
     assert [(rank["rank"], rank["instance"]) for rank in ranks] == [(0, 0), (1, 1)]
     assert ranks[1]["env"]["MASTER_PORT"] == "${{ports.rendezvous}}"
     assert ranks[1]["env"]["TORCHELASTIC_MAX_RESTARTS"] == "1"
@@ -40,8 +47,16 @@ def test_plan_shows_the_launcher_and_every_variable_of_the_ranks(cli: Cli, torch
     ("flags", "message", "hint"),
     [
         (("--launcher", "frok"), "`launcher` cannot be", "did you mean `fork`?"),
-        (("--launcher", "fork", "--set", "distribution.type=none"), "this job is `none`", "--launcher torchrun"),
-        (("--launcher", "fork", "--emulate", "sagemaker"), "no effect with `emulate`", "remove one of them"),
+        (
+            ("--launcher", "fork", "--set", "distribution.type=none"),
+            "this job is `none`",
+            "--launcher torchrun",
+        ),
+        (
+            ("--launcher", "fork", "--emulate", "sagemaker"),
+            "no effect with `emulate`",
+            "remove one of them",
+        ),
         (
             ("--launcher", "fork", "--target", "sagemaker"),
             "`--launcher` works only on the local target",
@@ -49,7 +64,9 @@ def test_plan_shows_the_launcher_and_every_variable_of_the_ranks(cli: Cli, torch
         ),
     ],
 )
-def test_wrong_flags(cli: Cli, torch_job: str, flags: tuple[str, ...], message: str, hint: str) -> None:
+def test_wrong_flags(
+    cli: Cli, torch_job: str, flags: tuple[str, ...], message: str, hint: str
+) -> None:
     """What makes no sense together is said, with what to type."""
     result = cli("plan", torch_job, *flags)
     assert result.code == 2

@@ -12,7 +12,15 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from cloudtrain.cli.live import Course, LineFormat, LiveView, ProgressRate, curve, sparkline, wants_logarithm
+from cloudtrain.cli.live import (
+    Course,
+    LineFormat,
+    LiveView,
+    ProgressRate,
+    curve,
+    sparkline,
+    wants_logarithm,
+)
 from cloudtrain.plans.states import LogLine, RunState, RunStatus, Transition
 from tests.deadlines import DEADLINE
 
@@ -23,7 +31,13 @@ ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 def metric_line(rank: int = 0, time: float = 0.0, **values: float) -> LogLine:
     """The line of `runtime.report`, or of a script of its own."""
-    return LogLine(time, 0, rank, "stdout", "[metrics] " + " ".join(f"{name}={v!r}" for name, v in values.items()))
+    return LogLine(
+        time,
+        0,
+        rank,
+        "stdout",
+        "[metrics] " + " ".join(f"{name}={v!r}" for name, v in values.items()),
+    )
 
 
 def screen_of(lines: Sequence[LogLine], encoding: str = "utf-8") -> str:
@@ -37,7 +51,9 @@ def screen_of(lines: Sequence[LogLine], encoding: str = "utf-8") -> str:
 
 
 def screen_of_losses(values: Sequence[float], encoding: str = "utf-8") -> str:
-    return screen_of([metric_line(step=step, loss=value) for step, value in enumerate(values)], encoding)
+    return screen_of(
+        [metric_line(step=step, loss=value) for step, value in enumerate(values)], encoding
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,7 +119,9 @@ def test_a_long_course_keeps_its_bounds_and_its_ends(count: int) -> None:
 
 
 @pytest.mark.parametrize("width", [1, 2, 40, 120])
-@pytest.mark.parametrize("values", [[1.0], [0.0, 0.0], [1.7e308, -1.7e308, 0.0], [1e-300, 1e300], list(range(2000))])
+@pytest.mark.parametrize(
+    "values", [[1.0], [0.0, 0.0], [1.7e308, -1.7e308, 0.0], [1e-300, 1e300], list(range(2000))]
+)
 def test_a_curve_keeps_to_its_room(values: list[float], width: int) -> None:
     """Whatever the values are."""
     rows = curve(values, width, 4)
@@ -165,12 +183,16 @@ def test_names_of_metrics_cannot_steer_the_terminal() -> None:
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(80, 24), (120, 40), (40, 10), (20, 5), (80, 200)])
-def test_many_metrics_fit_any_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, rows: int) -> None:
+def test_many_metrics_fit_any_terminal(
+    monkeypatch: pytest.MonkeyPatch, columns: int, rows: int
+) -> None:
     """No row is longer than the terminal is wide, and together they leave room for the output."""
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("LINES", str(rows))
     values = {f"metric_with_a_long_name_{index}": float(index) for index in range(12)}
-    text = screen_of([metric_line(step=step, total=9, loss=1 / (step + 1), **values) for step in range(9)])
+    text = screen_of(
+        [metric_line(step=step, total=9, loss=1 / (step + 1), **values) for step in range(9)]
+    )
     drawn = text[text.rindex("step 8 of") :].splitlines()
     assert all(len(line) <= columns for line in drawn)
     assert len(drawn) <= max(rows - 2, rows // 2 + 3)
@@ -197,7 +219,8 @@ def test_a_terminal_that_changes_its_size() -> None:
         sys.executable,
         ["-c", RESIZED],
         cwd=str(REPOSITORY),
-        env={name: value for name, value in os.environ.items() if name not in SIZES} | {"TERM": "xterm"},  # type: ignore[arg-type]
+        env={name: value for name, value in os.environ.items() if name not in SIZES}
+        | {"TERM": "xterm"},  # type: ignore[arg-type]
         dimensions=(24, 100),
         encoding="utf-8",
         timeout=DEADLINE,
@@ -277,7 +300,10 @@ def test_a_rank_that_falls_behind_is_named() -> None:
     for rank in (0, 2):
         pace.take_line(metric_line(rank, step=30), 2.0)
     assert pace.waiting_for(2.0) == ""
-    assert pace.waiting_for(14.0) == "nothing new for 12s; behind: rank 1 at step 20; the others at step 30"
+    assert (
+        pace.waiting_for(14.0)
+        == "nothing new for 12s; behind: rank 1 at step 20; the others at step 30"
+    )
     pace.take_status(status(RunState.RUNNING, steps={0: 40.0, 1: 20.0, 2: 40.0}), 15.0)
     pace.take_line(metric_line(0, step=40), 15.0)
     assert pace.waiting_for(15.0) == "behind: rank 1 at step 20; the others at step 40"

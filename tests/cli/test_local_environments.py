@@ -30,8 +30,12 @@ def project(clean_environment: Path) -> Path:
         write_wheel(wheels, "ct-greeting", version, code=f"WORD = 'hello {version}'\n")
     folder = clean_environment / "project"
     folder.mkdir()
-    (folder / "train.py").write_text("import ct_greeting, pydantic, sys\nprint(ct_greeting.WORD, sys.prefix)\n")
-    (folder / "requirements.txt").write_text(f"--no-index\n--find-links {wheels}\nct-greeting==1.0\n")
+    (folder / "train.py").write_text(
+        "import ct_greeting, pydantic, sys\nprint(ct_greeting.WORD, sys.prefix)\n"
+    )
+    (folder / "requirements.txt").write_text(
+        f"--no-index\n--find-links {wheels}\nct-greeting==1.0\n"
+    )
     (folder / "job.yaml").write_text(
         "name: greets\nentry_point: train.py\nenvironment: {requirements: requirements.txt}\n"
     )
@@ -101,9 +105,15 @@ def test_what_the_plan_says(project: Path, state_dir: Path) -> None:
         file.write("-r more.txt\n")
     second = folder()
     (project / "more.txt").write_text("pydantic\n")
-    assert len({first, second, folder(), folder(ct.Local(build_environment=True, python="/bin/sh"))}) == 4
+    assert (
+        len({first, second, folder(), folder(ct.Local(build_environment=True, python="/bin/sh"))})
+        == 4
+    )
     assert folder(ct.Local()) == folder()
-    assert "environment" not in ct.plan(ct.load_job("job.yaml"), ct.Local(build_environment=False)).request
+    assert (
+        "environment"
+        not in ct.plan(ct.load_job("job.yaml"), ct.Local(build_environment=False)).request
+    )
 
 
 def test_files_of_the_bundle_are_part_of_it(project: Path) -> None:
@@ -154,7 +164,9 @@ search: {lr: [1, 2]}
 
 @pytest.mark.lifecycle
 @pytest.mark.slow
-def test_the_trials_of_a_sweep_run_in_it(cli: Cli, project: Path, state_dir: Path, uv: Path) -> None:
+def test_the_trials_of_a_sweep_run_in_it(
+    cli: Cli, project: Path, state_dir: Path, uv: Path
+) -> None:
     """It is built when the sweep is submitted."""
     (project / "train.py").write_text("import ct_greeting, sys\nprint(sys.prefix)\n")
     (project / "sweep.yaml").write_text(SWEEP)
@@ -187,7 +199,9 @@ for step in range(loaded.state + 1 if loaded else 1, 9):
 
 @pytest.mark.lifecycle
 @pytest.mark.slow
-def test_a_rehearsal_and_a_run_again_run_in_it(cli: Cli, project: Path, state_dir: Path, uv: Path) -> None:
+def test_a_rehearsal_and_a_run_again_run_in_it(
+    cli: Cli, project: Path, state_dir: Path, uv: Path
+) -> None:
     """All runs of a rehearsal; and a run again with another value, which has the environment of the first."""
     (project / "train.py").write_text(REHEARSED)
     result = cli("rehearse", "job.yaml")
@@ -233,7 +247,9 @@ def test_pip_builds_once(cli: Cli, project: Path, state_dir: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.lifecycle
-def test_uv_builds_where_it_is_installed(cli: Cli, project: Path, state_dir: Path, uv: Path) -> None:
+def test_uv_builds_where_it_is_installed(
+    cli: Cli, project: Path, state_dir: Path, uv: Path
+) -> None:
     """The setting does what the flag does."""
     (project / "cloudtrain.toml").write_text("[local]\nbuild_environment = true\n")
     result = cli("submit", "job.yaml")
@@ -264,7 +280,10 @@ def test_what_cannot_be_installed_stops_the_submit(
     assert "[CT953]" in said
     assert "`--no-build-environment` runs with the interpreter as it is" in said
     assert whole(state_dir) == []
-    assert [item.suffix for item in sorted((state_dir / "environments").iterdir())] == [".lock", ".log"]
+    assert [item.suffix for item in sorted((state_dir / "environments").iterdir())] == [
+        ".lock",
+        ".log",
+    ]
     assert json.loads(cli("ps", "--all", "--json").out) == []
     (project / "requirements.txt").write_text(text.replace("1.0", "2.0"))
     assert cli("submit", "job.yaml", "--build-environment").out.startswith("[rank 0] hello 2.0 ")
@@ -333,13 +352,15 @@ def test_prune_removes_what_no_submit_has_asked_for(
 
 
 @pytest.mark.slow
-def test_an_installer_does_not_flood_the_terminal(cli: Cli, project: Path, uv: Path, state_dir: Path) -> None:
+def test_an_installer_does_not_flood_the_terminal(
+    cli: Cli, project: Path, uv: Path, state_dir: Path
+) -> None:
     """Its lines are in the log; of many in a moment, at most one is printed."""
     program = uv / "uv"
-    lines = (
-        "if arguments[0] == 'pip':\n    print(*(f'Collecting package{n}' for n in range(99)), sep='\\n', flush=True)\n"
+    lines = "if arguments[0] == 'pip':\n    print(*(f'Collecting package{n}' for n in range(99)), sep='\\n', flush=True)\n"
+    program.write_text(
+        program.read_text().replace("if arguments[0] ==", f"{lines}if arguments[0] ==", 1)
     )
-    program.write_text(program.read_text().replace("if arguments[0] ==", f"{lines}if arguments[0] ==", 1))
     result = cli("submit", "job.yaml", "--build-environment")
     assert result.code == 0, result.err
     assert "building an environment from `requirements.txt` with uv" in result.err
@@ -349,7 +370,9 @@ def test_an_installer_does_not_flood_the_terminal(cli: Cli, project: Path, uv: P
 
 
 @pytest.mark.skipif(shutil.which("yes") is None, reason="there is no program `yes`")
-def test_a_program_that_writes_for_ever_is_no_python(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_writes_for_ever_is_no_python(
+    clean_environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A plan asks the setting's interpreter for its packages. It reads the beginning of an answer, and needs no timer
     to stop a program that never ends."""
     monkeypatch.setattr("cloudtrain.targets.local.rules._PATIENCE", 3600.0)

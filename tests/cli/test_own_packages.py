@@ -57,13 +57,24 @@ def folder(clean_environment: Path) -> Path:
     wheel.parent.mkdir()
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("given.py", "WORD = 'given'\n")
-        archive.writestr("given-2.dist-info/METADATA", "Metadata-Version: 2.1\nName: given\nVersion: 2\n")
-        archive.writestr("given-2.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(
+            "given-2.dist-info/METADATA", "Metadata-Version: 2.1\nName: given\nVersion: 2\n"
+        )
+        archive.writestr(
+            "given-2.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
         archive.writestr("given-2.dist-info/RECORD", "")
-    hashed = f'wheels = [\n    {{ filename = "{wheel.name}", hash = "sha256:{digest(wheel)}" }},\n]\n'
+    hashed = (
+        f'wheels = [\n    {{ filename = "{wheel.name}", hash = "sha256:{digest(wheel)}" }},\n]\n'
+    )
     packages = [
         package(
-            "my-lib", "0.3.0", source='editable = "libs/my-lib"', needs='    { name = "given" },\n', archives=False
+            "my-lib",
+            "0.3.0",
+            source='editable = "libs/my-lib"',
+            needs='    { name = "given" },\n',
+            archives=False,
         ),
         package("idle", "1", source='virtual = "libs/idle"', archives=False),
         package("given", "2", source=f'path = "vendor/{wheel.name}"', more=hashed, archives=False),
@@ -71,7 +82,8 @@ def folder(clean_environment: Path) -> Path:
     write(
         clean_environment,
         {
-            "cloudtrain.toml": SETTINGS + 'shared_dir = "/shared"\n[local]\nbuild_environment = false\n',
+            "cloudtrain.toml": SETTINGS
+            + 'shared_dir = "/shared"\n[local]\nbuild_environment = false\n',
             "train.py": SCRIPT,
             "pyproject.toml": OWN,
             "uv.lock": lock(DIRECT, packages, root='editable = "."'),
@@ -134,12 +146,17 @@ def test_the_plan_names_them(cli: Cli, folder: Path) -> None:
 
 def test_an_interpreter_that_lacks_them_is_found(cli: Cli, folder: Path) -> None:
     """On this machine, by name and version; the hint names no package of an index. What the interpreter has is not."""
-    (message,) = [item["message"] for item in plan(cli, target="local")["findings"] if item["code"] == "LO207"]
+    (message,) = [
+        item["message"] for item in plan(cli, target="local")["findings"] if item["code"] == "LO207"
+    ]
     assert (
-        "`./cloudtrain-wheels/my_lib-0.3.0-py3-none-any.whl`, `./cloudtrain-wheels/own-0.1-py3-none-any.whl`" in message
+        "`./cloudtrain-wheels/my_lib-0.3.0-py3-none-any.whl`, `./cloudtrain-wheels/own-0.1-py3-none-any.whl`"
+        in message
     )
     version = importlib.metadata.version("pydantic")
-    write(folder, {"r.txt": f"./vendor/pydantic-{version}-py3-none-any.whl ; python_version > '3'\n"})
+    write(
+        folder, {"r.txt": f"./vendor/pydantic-{version}-py3-none-any.whl ; python_version > '3'\n"}
+    )
     job(folder, "requirements: r.txt")
     assert not any(item["code"] == "LO207" for item in plan(cli, target="local")["findings"])
 
@@ -150,7 +167,9 @@ def test_a_wheel_of_another_torch_is_refused(cli: Cli, folder: Path) -> None:
     job(folder, f"{IMAGE}, requirements: r.txt")
     result = cli("plan", "job.yaml", "--target", "sagemaker")
     assert result.code == 2
-    assert "torch 2.14.1 is in `r.txt`, and the image has 2.13.0+cu130" in " ".join(result.err.split())
+    assert "torch 2.14.1 is in `r.txt`, and the image has 2.13.0+cu130" in " ".join(
+        result.err.split()
+    )
 
 
 def install(code: Path, tool: list[str]) -> subprocess.CompletedProcess[str]:
@@ -167,7 +186,9 @@ def install(code: Path, tool: list[str]) -> subprocess.CompletedProcess[str]:
         "-r",
         "requirements.txt",
     )
-    return subprocess.run([*tool, "install", *words], cwd=code, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [*tool, "install", *words], cwd=code, capture_output=True, text=True, check=False
+    )
 
 
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
@@ -180,7 +201,9 @@ def test_installers_take_the_list(folder: Path, tool: str) -> None:
     if tool == "uv" and shutil.which("uv") is None:
         pytest.skip("uv is not installed")
     code = unpacked(folder)
-    lines = [line for line in (code / "requirements.txt").read_text().splitlines() if line[0] != "#"]
+    lines = [
+        line for line in (code / "requirements.txt").read_text().splitlines() if line[0] != "#"
+    ]
     assert [line.split(" --hash=sha256:") for line in lines] == [
         [f"./{name}", digest(code / name)]
         for name in ("cloudtrain-wheels/my_lib-0.3.0-py3-none-any.whl", "cloudtrain-wheels/own-0.1-py3-none-any.whl",
@@ -208,22 +231,40 @@ def test_installers_take_the_list(folder: Path, tool: str) -> None:
 def test_a_local_run_imports_them(cli: Cli, folder: Path) -> None:
     """`--build-environment` installs them; equal content is one environment, a changed word another one."""
     for word, count in (("word", 1), ("word", 1), ("other", 2)):
-        write(folder, {"libs/my-lib/src/my_lib/words.txt": f"{word}\n", "train.py": f"{SCRIPT}print({word!r})\n"})
+        write(
+            folder,
+            {
+                "libs/my-lib/src/my_lib/words.txt": f"{word}\n",
+                "train.py": f"{SCRIPT}print({word!r})\n",
+            },
+        )
         submitted = cli("submit", "job.yaml", "--build-environment")
         assert submitted.code == 0, submitted
         (name,) = {*re.findall(r"own-\w+-\d", submitted.err)}
         assert f"given {word} " in cli("logs", name).out
-        assert len([item for item in (folder / "state" / "environments").iterdir() if item.is_symlink()]) == count
+        assert (
+            len(
+                [
+                    item
+                    for item in (folder / "state" / "environments").iterdir()
+                    if item.is_symlink()
+                ]
+            )
+            == count
+        )
 
 
 def test_a_list_with_a_repository_has_no_hashes(cli: Cli, folder: Path) -> None:
     """pip cannot check them, but the list still differs by the content."""
     git = package("tool", "1", source='git = "https://host/tool?rev=main#0123abcd"', archives=False)
     text = (
-        (folder / "uv.lock").read_text().replace('{ name = "idle" },', '{ name = "idle" },\n    { name = "tool" },', 1)
+        (folder / "uv.lock")
+        .read_text()
+        .replace('{ name = "idle" },', '{ name = "idle" },\n    { name = "tool" },', 1)
     )
     text = text.replace(
-        "requires-dist = [\n", 'requires-dist = [\n    { name = "tool", git = "https://host/tool?rev=main" },\n'
+        "requires-dist = [\n",
+        'requires-dist = [\n    { name = "tool", git = "https://host/tool?rev=main" },\n',
     )
     write(folder, {"uv.lock": text + git, "pyproject.toml": OWN.replace('"given"]', '"given", "tool"]')
                    .replace("[tool.uv.workspace]", 'tool = { git = "https://host/tool" }\n[tool.uv.workspace]')})  # fmt: skip
@@ -270,7 +311,10 @@ def test_what_cannot_travel_is_refused(cli: Cli, folder: Path, case: str) -> Non
     assert problem["message"].startswith(message)
     assert hint in problem["hint"]
     job(folder, IMAGE)
-    assert any(note.startswith(f"`uv.lock` is not installed, because {message}") for note in plan(cli)["notes"])
+    assert any(
+        note.startswith(f"`uv.lock` is not installed, because {message}")
+        for note in plan(cli)["notes"]
+    )
 
 
 PYLOCK = """\
@@ -290,10 +334,20 @@ archive = { path = "vendor/given-2-py3-none-any.whl", hashes = { sha256 = "HASH"
 
 def test_a_pylock_names_them_too(cli: Cli, folder: Path) -> None:
     """As uv exports it."""
-    write(folder, {"pylock.toml": PYLOCK.replace("HASH", digest(folder / "vendor" / "given-2-py3-none-any.whl"))})
+    write(
+        folder,
+        {
+            "pylock.toml": PYLOCK.replace(
+                "HASH", digest(folder / "vendor" / "given-2-py3-none-any.whl")
+            )
+        },
+    )
     job(folder, f"{IMAGE}, requirements: pylock.toml")
     urls = [item["url"] for item in plan(cli)["environment"]["requirements"]["packages"]]
-    assert urls == ["./vendor/given-2-py3-none-any.whl", "./cloudtrain-wheels/my_lib-0.3.0-py3-none-any.whl"]
+    assert urls == [
+        "./vendor/given-2-py3-none-any.whl",
+        "./cloudtrain-wheels/my_lib-0.3.0-py3-none-any.whl",
+    ]
 
 
 @pytest.mark.slow
@@ -343,14 +397,20 @@ def nested(folder: Path) -> Path:
         (folder / name).unlink()
     write(
         folder,
-        {"src/train.py": "print(1)\n", "src/requirements.txt": "timm\n-r more.txt\n", "src/more.txt": "numpy>=1.26\n"},
+        {
+            "src/train.py": "print(1)\n",
+            "src/requirements.txt": "timm\n-r more.txt\n",
+            "src/more.txt": "numpy>=1.26\n",
+        },
     )
     job(folder, BOTH, "src/train.py")
     return folder
 
 
 @pytest.mark.parametrize("target", ["local", "sagemaker", "azureml", "slurm"])
-def test_what_lies_beside_a_script_in_a_subfolder_is_installed(cli: Cli, nested: Path, target: str) -> None:
+def test_what_lies_beside_a_script_in_a_subfolder_is_installed(
+    cli: Cli, nested: Path, target: str
+) -> None:
     """The plan says so, and the code has a list in its top folder, which every way to start the script installs."""
     words = ("--ignore", "LO207") if target == "local" else ()
     assert plan(cli, *words, target=target)["summary"]["requirements"].startswith(
@@ -387,7 +447,10 @@ def test_the_toolkit_installs_it(cli: Cli, nested: Path) -> None:
 def test_the_top_folder_comes_first(cli: Cli, nested: Path) -> None:
     """Its file is installed, and nothing is added; a lock beside the script is read as one."""
     write(nested, {"requirements.txt": "tqdm\n"})
-    assert "1 package from `requirements.txt`, found in the code" in plan(cli)["summary"]["requirements"]
+    assert (
+        "1 package from `requirements.txt`, found in the code"
+        in plan(cli)["summary"]["requirements"]
+    )
     (nested / "requirements.txt").unlink()
     write(
         nested,
@@ -403,7 +466,13 @@ def test_the_top_folder_comes_first(cli: Cli, nested: Path) -> None:
 @pytest.mark.slow
 def test_pip_reads_the_list_of_a_subfolder(nested: Path) -> None:
     """With the files that it includes."""
-    write(nested, {"src/requirements.txt": "-r more.txt\n", "src/more.txt": "./vendor/given-2-py3-none-any.whl\n"})
+    write(
+        nested,
+        {
+            "src/requirements.txt": "-r more.txt\n",
+            "src/more.txt": "./vendor/given-2-py3-none-any.whl\n",
+        },
+    )
     done = subprocess.run([*PIP, "install", "--no-index", "--no-deps", "--target", str(nested / "site"), "-r", "requirements.txt"],
                           cwd=unpacked(nested), capture_output=True, text=True, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -424,5 +493,7 @@ def test_the_code_of_a_run_has_them(cli: Cli, folder: Path) -> None:
     assert re.search(r"cloudtrain-wheels/my_lib-0\.3\.0-py3-none-any\.whl +changed", compared.out)
     assert re.search(r"cloudtrain-wheels/own\S+ +changed", compared.out) is None
     assert cli("code", names[0], "old").code == 0
-    with zipfile.ZipFile(folder / "old" / "cloudtrain-wheels" / "my_lib-0.3.0-py3-none-any.whl") as archive:
+    with zipfile.ZipFile(
+        folder / "old" / "cloudtrain-wheels" / "my_lib-0.3.0-py3-none-any.whl"
+    ) as archive:
         assert archive.read("my_lib/words.txt") == b"one"

@@ -33,7 +33,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAzure]:
         service.computes.add("a100", TYPE)
         for version in ("1", "2"):
             service.assets.add("environments", "mine", version, image=f"image:{version}")
-            service.assets.add("data", "cifar", version, dataUri="https://a.blob.core.windows.net/c")
+            service.assets.add(
+                "data", "cifar", version, dataUri="https://a.blob.core.windows.net/c"
+            )
         for name, value in service.environ.items():
             monkeypatch.setenv(name, value)
         yield service
@@ -42,7 +44,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAzure]:
 @pytest.fixture
 def job(make_source: Callable[..., Path], fake: FakeAzure) -> str:
     """A job that names both by the label."""
-    return str(make_source({"train.py": "print(1)\n", "job.yaml": JOB, "cloudtrain.toml": SETTINGS}) / "job.yaml")
+    return str(
+        make_source({"train.py": "print(1)\n", "job.yaml": JOB, "cloudtrain.toml": SETTINGS})
+        / "job.yaml"
+    )
 
 
 def versions(request: dict[str, object]) -> list[str]:
@@ -61,7 +66,12 @@ def test_the_plan_is_that_of_the_versions(cli: Cli, fake: FakeAzure, job: str) -
     plan = json.loads(cli("plan", *arguments, "--json").out)
     assert versions(plan["request"]) == pinned
     assert not {"AZ601", "AZ514"} & {finding["code"] for finding in plan["findings"]}
-    said = ("--set", "environment.azureml=azureml:mine:2", "--set", "inputs.train.azureml=azureml:cifar:2")
+    said = (
+        "--set",
+        "environment.azureml=azureml:mine:2",
+        "--set",
+        "inputs.train.azureml=azureml:cifar:2",
+    )
     assert plan == json.loads(cli("plan", job, "--target", "azureml", *said, "--json").out)
     assert json.loads(cli("submit", *arguments, "--dry-run", "--json").out) == plan
     found = cli("check", *arguments, "--json")
@@ -78,7 +88,9 @@ def test_the_plan_is_that_of_the_versions(cli: Cli, fake: FakeAzure, job: str) -
 
 def test_in_python(job: str) -> None:
     """A sweep's job is pinned too."""
-    target = ct.AzureML(subscription_id="00000000-0000-0000-0000-000000000000", resource_group="rg", workspace="ws")
+    target = ct.AzureML(
+        subscription_id="00000000-0000-0000-0000-000000000000", resource_group="rg", workspace="ws"
+    )
     found = ct.pin(ct.load_job(job), target)
     assert found.environment.of("azureml") == "azureml:mine:2"
     search = {"lr": ct.Range(choice=[0.1, 1.0])}
@@ -92,7 +104,10 @@ def test_in_python(job: str) -> None:
         (["--target", "sagemaker"], "CT987"),
         (["--target", "local"], "CT987"),
         (["--set", "environment.azureml=azureml:mine:1", "--set", "inputs={}"], "CT987"),
-        (["--set", "environment.azureml=azureml://registries/r/environments/e/labels/latest"], "CT987"),
+        (
+            ["--set", "environment.azureml=azureml://registries/r/environments/e/labels/latest"],
+            "CT987",
+        ),
         (["--set", "environment.azureml=azureml:AzureML-X@latest"], "CT987"),
         (["--set", "environment.azureml=azureml:nobody@latest"], "there is no `"),
     ],
@@ -105,7 +120,9 @@ def test_what_cannot_be_pinned(cli: Cli, job: str, changes: list[str], code: str
     assert code in result.err or "means no version" in result.err
 
 
-def test_without_the_service(cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch, fake: FakeAzure) -> None:
+def test_without_the_service(
+    cli: Cli, job: str, monkeypatch: pytest.MonkeyPatch, fake: FakeAzure
+) -> None:
     """Without an answer there is no plan."""
     fake.identity.refuses = True
     result = cli("plan", job, "--target", "azureml", "--pin")

@@ -15,7 +15,9 @@ from cloudtrain.errors import JobError, UsageError
 from tests.cli.conftest import Cli
 from tests.targets.places import eventually
 
-HOLDS = "import os, time\nprint('up', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
+HOLDS = (
+    "import os, time\nprint('up', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
+)
 
 Submit = Callable[..., str]
 
@@ -28,7 +30,9 @@ def submit(cli: Cli, clean_environment: Path) -> Submit:
     def run(name: str, *flags: str) -> str:
         Path(name).mkdir()
         Path(name, "train.py").write_text(HOLDS)
-        Path(f"{name}.yaml").write_text(f"name: {name}\nsource_dir: {name}\nentry_point: train.py\n")
+        Path(f"{name}.yaml").write_text(
+            f"name: {name}\nsource_dir: {name}\nentry_point: train.py\n"
+        )
         result = cli("submit", f"{name}.yaml", "--queue", "--detach", *flags)
         assert result.code == 0, result.err
         return result.out.strip()
@@ -39,7 +43,10 @@ def submit(cli: Cli, clean_environment: Path) -> Submit:
 def release(state_dir: Path, *names: str) -> None:
     """Let scripts end, also of runs that are unpacking their code at this moment."""
     for name in names:
-        eventually(lambda folder=state_dir / f"runs/{name}": (folder / "unpacked").exists(), "its code is unpacked")
+        eventually(
+            lambda folder=state_dir / f"runs/{name}": (folder / "unpacked").exists(),
+            "its code is unpacked",
+        )
         (state_dir / f"runs/{name}/code/go").touch()
 
 
@@ -72,7 +79,9 @@ def test_a_day_in_the_queue(cli: Cli, submit: Submit, state_dir: Path) -> None:
     assert (moved.code, moved.err) == (0, f"`{third}` has place 1\n")
     ps = cli("ps").out
     assert f"{third} queued 1" in " ".join(ps.split())
-    assert [json.loads(cli("status", name, "--json").out)["queue_place"] for name in (first, urgent)] == [None, 2]
+    assert [
+        json.loads(cli("status", name, "--json").out)["queue_place"] for name in (first, urgent)
+    ] == [None, 2]
     assert "place 2" in cli("status", urgent).out
     assert cli("ps", "--state", "queued").out.count("queued") == 3
     gone = cli("queue", "drop", urgent)
@@ -94,7 +103,10 @@ def test_a_day_in_the_queue(cli: Cli, submit: Submit, state_dir: Path) -> None:
         text=True,
     ) as follower:
         assert follower.stderr is not None
-        assert follower.stderr.readline() == f"`{third}` is queued: place 1, waits for 1 CPU slot of 1\n"
+        assert (
+            follower.stderr.readline()
+            == f"`{third}` is queued: place 1, waits for 1 CPU slot of 1\n"
+        )
         release(state_dir, first, third)
         out, err = follower.communicate()
     assert (follower.returncode, out) == (0, "[rank 0] up\n")
@@ -111,7 +123,9 @@ def test_the_setting(cli: Cli, job: str) -> None:
     Path("cloudtrain.toml").write_text("[local]\nqueue = true\npriority = 3\n")
     plan = json.loads(cli("submit", job, "--dry-run", "--json").out)
     assert plan["request"]["queue"]["priority"] == 3
-    assert "queue" not in json.loads(cli("plan", job, "--no-queue", "--format", "json").out)["request"]
+    assert (
+        "queue" not in json.loads(cli("plan", job, "--no-queue", "--format", "json").out)["request"]
+    )
     assert cli("submit", job).code == 0
 
 

@@ -77,10 +77,14 @@ def test_prune(cli: Cli, scripted: Path, job: str, state_dir: Path) -> None:
     cli("ps")  # asks how they are
     with open_store(state_dir) as store:
         for name, ended in ((made[0], 3 * 86400.0), (made[2], 86400.0)):
-            store._db.execute("UPDATE runs SET ended = ? WHERE name = ?", (time.time() - ended, name))
+            store._db.execute(
+                "UPDATE runs SET ended = ? WHERE name = ?", (time.time() - ended, name)
+            )
     assert cli("prune", "--state", "failed", "--dry-run").out.split() == [made[0]]
     assert cli("prune", "--older-than", "2d", "--dry-run").out.split() == [made[3], made[0]]
-    assert cli("prune", "--older-than", "2d", "--state", "succeeded", "--dry-run").out.split() == [made[3]]
+    assert cli("prune", "--older-than", "2d", "--state", "succeeded", "--dry-run").out.split() == [
+        made[3]
+    ]
     assert cli("prune", "--keep", "1", "--dry-run").out.split() == [made[2], made[0]]
     nothing = cli("prune", "--keep", "0", "--job", "other", "--dry-run")
     assert nothing == (0, "", "no run matches; nothing would be removed\n")
@@ -94,10 +98,14 @@ def test_prune(cli: Cli, scripted: Path, job: str, state_dir: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.lifecycle
-@pytest.mark.parametrize(("by", "kept"), [("accuracy", [0.9, 0.7]), ("-accuracy", [0.2, 0.5]), ("acuracy", None)])
+@pytest.mark.parametrize(
+    ("by", "kept"), [("accuracy", [0.9, 0.7]), ("-accuracy", [0.2, 0.5]), ("acuracy", None)]
+)
 def test_keep_the_best(cli: Cli, project: Path, by: str, kept: list[float] | None) -> None:
     """`--by` keeps the best by a metric, `-` before it the lowest; a metric that no run has removes nothing."""
-    (project / "train.py").write_text("import sys\nprint('[metrics] step=1 accuracy=' + sys.argv[2])\n")
+    (project / "train.py").write_text(
+        "import sys\nprint('[metrics] step=1 accuracy=' + sys.argv[2])\n"
+    )
     runs = {}
     for value in (0.5, 0.9, 0.2, 0.7):
         run = ct.submit(ct.load_job("job.yaml", [f"hyperparameters.value={value}"]))
@@ -112,7 +120,13 @@ def test_keep_the_best(cli: Cli, project: Path, by: str, kept: list[float] | Non
 
 def test_prune_says_what_it_needs(cli: Cli) -> None:
     """No option, a state in which no run ends, and `--by` without a number are mistakes with a hint."""
-    for wrong in ([], ["--state", "running"], ["--by", "loss"], ["--older-than", "x"], ["--larger-than", "x"]):
+    for wrong in (
+        [],
+        ["--state", "running"],
+        ["--by", "loss"],
+        ["--older-than", "x"],
+        ["--larger-than", "x"],
+    ):
         result = cli("prune", *wrong)
         assert (result.code, "hint: " in result.err) == (2, True)
 

@@ -22,7 +22,9 @@ environment: {{{environment}}}
 resources: {{instance_type: {{sagemaker: ml.g5.2xlarge, azureml: Standard_NC4as_T4_v3}}}}
 """
 TARGETS = ("local", "sagemaker", "azureml", "slurm")
-SCRIPT = '# /// script\n# requires-python = ">=3.10"\n# dependencies = ["tqdm"]\n# ///\nimport tqdm\n'
+SCRIPT = (
+    '# /// script\n# requires-python = ">=3.10"\n# dependencies = ["tqdm"]\n# ///\nimport tqdm\n'
+)
 
 
 @pytest.fixture
@@ -35,16 +37,24 @@ def folder(clean_environment: Path) -> Path:
 def project(folder: Path, environment: str, **files: str) -> None:
     """Write a job and its files; two underscores in a name are a dot, and three a slash."""
     write(folder, {"job.yaml": JOB.format(environment=environment)})
-    write(folder, {name.replace("___", "/").replace("__", "."): text for name, text in files.items()})
+    write(
+        folder, {name.replace("___", "/").replace("__", "."): text for name, text in files.items()}
+    )
 
 
 STALE = OWN.replace('"tqdm"', '"tqdm>=5"')
 NO_LINUX = lock(
     ['name = "tqdm"'],
-    [package("tqdm", "4.67.1", more="resolution-markers = [\n    \"sys_platform == 'win32'\",\n]\n") * 2],
+    [
+        package(
+            "tqdm", "4.67.1", more="resolution-markers = [\n    \"sys_platform == 'win32'\",\n]\n"
+        )
+        * 2
+    ],
 )
 OUTSIDE = lock(
-    ['name = "mylib", editable = "../mylib"'], [package("mylib", "1", source='editable = "../mylib"', archives=False)]
+    ['name = "mylib", editable = "../mylib"'],
+    [package("mylib", "1", source='editable = "../mylib"', archives=False)],
 )
 
 BAD: dict[str, tuple[str, dict[str, str], str, str, str]] = {
@@ -103,7 +113,11 @@ BAD: dict[str, tuple[str, dict[str, str], str, str, str]] = {
 @pytest.mark.parametrize(
     ("case", "target"),
     [
-        pytest.param(case, target, marks=[] if target == "sagemaker" or case == "stale" else [pytest.mark.slow])
+        pytest.param(
+            case,
+            target,
+            marks=[] if target == "sagemaker" or case == "stale" else [pytest.mark.slow],
+        )
         for case in BAD
         for target in TARGETS
     ],
@@ -136,15 +150,23 @@ OTHER_TORCH = {
 
 @pytest.mark.parametrize("target", TORCH_IN)
 @pytest.mark.parametrize("case", OTHER_TORCH)
-def test_another_torch_is_refused_in_every_form(cli: Cli, folder: Path, case: str, target: str) -> None:
+def test_another_torch_is_refused_in_every_form(
+    cli: Cli, folder: Path, case: str, target: str
+) -> None:
     """By `check`, with both versions and what to ask for."""
     named, files, version = OTHER_TORCH[case]
     has = TORCH_IN[target]
-    project(folder, f'framework: pytorch, version: "{has}", python: "3.12", requirements: {named}', **files)
+    project(
+        folder,
+        f'framework: pytorch, version: "{has}", python: "3.12", requirements: {named}',
+        **files,
+    )
     result = cli("check", "job.yaml", "--target", target, "--offline", "--json")
     assert result.code == 2
     (problem,) = [item for item in json.loads(result.out) if item["code"] == "CT058"]
-    assert problem["message"].startswith(f"torch {version} is in `{named}`, and the image has {has}")
+    assert problem["message"].startswith(
+        f"torch {version} is in `{named}`, and the image has {has}"
+    )
     assert problem["hint"].startswith(f"ask for `torch=={has}.*`, or take the image with `version:")
 
 
@@ -152,14 +174,19 @@ def test_another_torch_is_refused_in_every_form(cli: Cli, folder: Path, case: st
 def test_what_names_no_torch_keeps_the_images(cli: Cli, folder: Path, target: str) -> None:
     """`timm` is no mistake, although the newest torchvision pins another torch: the plan says what stays."""
     has = TORCH_IN[target]
-    environment = f'framework: pytorch, version: "{has}", python: "3.12", requirements: requirements.txt'
+    environment = (
+        f'framework: pytorch, version: "{has}", python: "3.12", requirements: requirements.txt'
+    )
     project(folder, environment, requirements__txt="timm\n")
     checked = cli("check", "job.yaml", "--target", target, "--offline", "--json")
     assert [item for item in json.loads(checked.out) if item["path"][:1] == ["environment"]] == []
     found = json.loads(cli("plan", "job.yaml", "--target", target, "--json").out)
     assert f"torch {has}" in found["summary"]["requirements"]
     assert "of the image stays" in found["summary"]["requirements"]
-    assert "the package in `requirements.txt` is not pinned: the machine decides the version" in found["notes"]
+    assert (
+        "the package in `requirements.txt` is not pinned: the machine decides the version"
+        in found["notes"]
+    )
 
 
 def plan(cli: Cli, *words: str) -> dict[str, object]:
@@ -178,7 +205,9 @@ def test_a_lock_is_compared_with_the_image(cli: Cli, folder: Path) -> None:
     project(folder, f"{IMAGE}, requirements: uv.lock", uv__lock=LOCK, pyproject__toml=OWN)
     found = plan(cli)
     listed = found["environment"]["requirements"]  # type: ignore[index]
-    assert [(item["name"], item["version"], item.get("in_image")) for item in listed["packages"]] == [
+    assert [
+        (item["name"], item["version"], item.get("in_image")) for item in listed["packages"]
+    ] == [
         ("numpy", "2.5.5", "2.4.3"),
         ("tqdm", "4.67.1", "4.67.3"),
     ]
@@ -199,12 +228,16 @@ def test_a_lock_is_compared_with_the_image(cli: Cli, folder: Path) -> None:
         ("requirements.txt", {"requirements__txt": "torch==2.14.1\n"}),
     ],
 )
-def test_another_torch_than_the_images_is_refused(cli: Cli, folder: Path, named: str, files: dict[str, str]) -> None:
+def test_another_torch_than_the_images_is_refused(
+    cli: Cli, folder: Path, named: str, files: dict[str, str]
+) -> None:
     """With both versions, before anything is sent."""
     project(folder, f"{IMAGE}, requirements: {named}", **files)
     result = cli("plan", "job.yaml", "--target", "sagemaker")
     assert result.code == 2
-    assert f"torch 2.14.1 is in `{named}`, and the image has 2.13.0+cu130" in " ".join(result.err.split())
+    assert f"torch 2.14.1 is in `{named}`, and the image has 2.13.0+cu130" in " ".join(
+        result.err.split()
+    )
     assert 'ask for `torch==2.13.*`, or take the image with `version: "2.14"`' in result.err
 
 
@@ -220,7 +253,9 @@ def test_another_torch_than_the_images_is_refused(cli: Cli, folder: Path, named:
         ("torchvision==0.1", False),
     ],
 )
-def test_versions_of_torch_in_a_pip_file(cli: Cli, folder: Path, line: str, is_refused: bool) -> None:
+def test_versions_of_torch_in_a_pip_file(
+    cli: Cli, folder: Path, line: str, is_refused: bool
+) -> None:
     """A range that the image's version is not in is refused as well; a line for another system is not."""
     project(folder, f"{IMAGE}, requirements: requirements.txt", requirements__txt=f"{line}\n")
     result = cli("plan", "job.yaml", "--target", "sagemaker")
@@ -235,9 +270,15 @@ def test_the_images_torch_is_kept(cli: Cli, folder: Path) -> None:
     assert "torch 2.13.0+cu130 of the image stays" in plan(cli)["summary"]["requirements"]  # type: ignore[index]
     assert not (folder / "state").exists()  # a plan writes nothing
     job = ct.load_job("job.yaml")
-    api._prepare(job, api._where(job, "sagemaker", None), (), None).tree.write(folder / "code.tar.gz")  # type: ignore[union-attr]
+    api._prepare(job, api._where(job, "sagemaker", None), (), None).tree.write(
+        folder / "code.tar.gz"
+    )  # type: ignore[union-attr]
     with tarfile.open(folder / "code.tar.gz") as archive:
-        kept = {item.name: archive.extractfile(item).read().decode() for item in archive if "needs" in item.name}  # type: ignore[union-attr]
+        kept = {
+            item.name: archive.extractfile(item).read().decode()
+            for item in archive
+            if "needs" in item.name
+        }  # type: ignore[union-attr]
     head = "# cloudtrain added the next line, so that the image's PyTorch stays.\n"
     assert kept == {
         "needs/cloudtrain-constraints.txt": "torch==2.13.0\n",
@@ -250,7 +291,10 @@ def test_an_unpinned_file_is_a_notice(cli: Cli, folder: Path) -> None:
     project(folder, f"{IMAGE}, requirements: requirements.txt", requirements__txt="timm\nnumpy==2.5.5\n-r more.txt\n",
             more__txt="tqdm>=4\n")  # fmt: skip
     found = plan(cli)
-    assert "2 of 3 packages in `requirements.txt` are not pinned: the machine decides the version" in found["notes"]  # type: ignore[operator]
+    assert (
+        "2 of 3 packages in `requirements.txt` are not pinned: the machine decides the version"
+        in found["notes"]
+    )  # type: ignore[operator]
     assert found["summary"]["requirements"] == (  # type: ignore[index]
         "3 packages from `requirements.txt`\ntorch 2.13.0+cu130 of the image stays\n1 replaces the image's: numpy 2.4.3 -> 2.5.5"
     )
@@ -259,7 +303,11 @@ def test_an_unpinned_file_is_a_notice(cli: Cli, folder: Path) -> None:
 def test_the_list_depends_on_the_content_alone(cli: Cli, folder: Path) -> None:
     """Not on comments, on the order, or on which of two files is named."""
     digests = set()
-    for named, text in (("uv.lock", LOCK), ("pyproject.toml", LOCK), ("uv.lock", f"# again\n{LOCK}")):
+    for named, text in (
+        ("uv.lock", LOCK),
+        ("pyproject.toml", LOCK),
+        ("uv.lock", f"# again\n{LOCK}"),
+    ):
         project(folder, f"{IMAGE}, requirements: {named}", uv__lock=text, pyproject__toml=OWN)
         digests.add(plan(cli)["environment"]["requirements"]["sha256"])  # type: ignore[index]
     assert len(digests) == 1
@@ -291,13 +339,21 @@ PRIVATE = package("own-tools", "1.0", source='registry = "https://host/simple"')
 
 def test_indexes_and_repositories(cli: Cli, folder: Path) -> None:
     """The list names the index of a private package; one commit of a repository has no hash, so no line has one."""
-    git = package("tqdm", "4.67.1", source='git = "https://host/tqdm?rev=main#0123abcd"', archives=False)
-    direct = ['name = "own-tools", index = "https://host/simple"', 'name = "tqdm", git = "https://host/tqdm?rev=main"']
-    sources = (
-        '\n[tool.uv.sources]\nown-tools = { index = "ours" }\ntqdm = { git = "https://host/tqdm", rev = "main" }\n'
+    git = package(
+        "tqdm", "4.67.1", source='git = "https://host/tqdm?rev=main#0123abcd"', archives=False
     )
+    direct = [
+        'name = "own-tools", index = "https://host/simple"',
+        'name = "tqdm", git = "https://host/tqdm?rev=main"',
+    ]
+    sources = '\n[tool.uv.sources]\nown-tools = { index = "ours" }\ntqdm = { git = "https://host/tqdm", rev = "main" }\n'
     own = PROJECT.format(dependencies='"own-tools", "tqdm"') + sources
-    project(folder, f"{IMAGE}, requirements: uv.lock", uv__lock=lock(direct, [PRIVATE, git]), pyproject__toml=own)
+    project(
+        folder,
+        f"{IMAGE}, requirements: uv.lock",
+        uv__lock=lock(direct, [PRIVATE, git]),
+        pyproject__toml=own,
+    )
     listed = plan(cli)["environment"]["requirements"]["packages"]  # type: ignore[index]
     assert listed[0]["index"] == "https://host/simple"
     assert listed[1]["url"] == "git+https://host/tqdm@0123abcd"
@@ -308,10 +364,15 @@ def test_the_python_of_an_own_image_is_asked_for(cli: Cli, folder: Path) -> None
     project(folder, "image: {sagemaker: ghcr.io/me/train:1}, requirements: uv.lock", uv__lock=LOCK)
     result = cli("plan", "job.yaml", "--target", "sagemaker")
     assert result.code == 2
-    assert "`uv.lock` depends on the version of Python, and that of the machine is not known" in " ".join(
-        result.err.split()
+    assert (
+        "`uv.lock` depends on the version of Python, and that of the machine is not known"
+        in " ".join(result.err.split())
     )
-    project(folder, 'python: "3.12", image: {sagemaker: ghcr.io/me/train:1}, requirements: uv.lock', uv__lock=LOCK)
+    project(
+        folder,
+        'python: "3.12", image: {sagemaker: ghcr.io/me/train:1}, requirements: uv.lock',
+        uv__lock=LOCK,
+    )
     assert "what the image has is not known offline" in plan(cli)["summary"]["requirements"]  # type: ignore[index]
 
 
@@ -341,12 +402,15 @@ def test_other_forms(cli: Cli, folder: Path) -> None:
     """A pylock.toml; and a script's block, with and without a lock."""
     project(folder, f"{IMAGE}, requirements: pylock.toml", pylock__toml=PYLOCK)
     listed = plan(cli)["environment"]["requirements"]  # type: ignore[index]
-    assert [(item["name"], item["hashes"]) for item in listed["packages"]] == [("tqdm", [f"sha256:{'0a' * 32}"])]
+    assert [(item["name"], item["hashes"]) for item in listed["packages"]] == [
+        ("tqdm", [f"sha256:{'0a' * 32}"])
+    ]
     project(folder, f"{IMAGE}, requirements: train.py", train__py=SCRIPT)
-    assert "the package in `train.py` is not pinned: the machine decides the version" in plan(cli)["notes"]  # type: ignore[operator]
-    locked = (
-        f'version = 1\nrevision = 5\n\n[manifest]\nrequirements = [{{ name = "tqdm" }}]\n\n{package("tqdm", "4.67.1")}'
-    )
+    assert (
+        "the package in `train.py` is not pinned: the machine decides the version"
+        in plan(cli)["notes"]
+    )  # type: ignore[operator]
+    locked = f'version = 1\nrevision = 5\n\n[manifest]\nrequirements = [{{ name = "tqdm" }}]\n\n{package("tqdm", "4.67.1")}'
     project(folder, f"{IMAGE}, requirements: train.py", train__py=SCRIPT, train__py__lock=locked)
     assert plan(cli)["environment"]["requirements"]["undecided"] == 0  # type: ignore[index]
     assert PYPI in locked
@@ -359,20 +423,35 @@ def test_groups_extras_and_members(cli: Cli, folder: Path) -> None:
         + '[project.optional-dependencies]\nplot = ["numpy"]\n[dependency-groups]\neval = ["tqdm"]\n'
         + "[tool.uv.sources]\nmylib = { workspace = true }\n[tool.uv.workspace]\nmembers = ['libs/*']\n"
     )
-    direct = ['name = "mylib", editable = "libs/mylib"', 'name = "numpy", marker = "extra == \'plot\'"']
-    text = lock(direct[:1], [TQDM, NUMPY, package("mylib", "1", source='editable = "libs/mylib"', archives=False)])
+    direct = [
+        'name = "mylib", editable = "libs/mylib"',
+        'name = "numpy", marker = "extra == \'plot\'"',
+    ]
+    text = lock(
+        direct[:1],
+        [TQDM, NUMPY, package("mylib", "1", source='editable = "libs/mylib"', archives=False)],
+    )
     more = '[package.optional-dependencies]\nplot = [{ name = "numpy" }]\n\n[package.dev-dependencies]\neval = [{ name = "tqdm" }]\n\n'
     text = (
         text.replace("[package.metadata]", f"{more}[package.metadata]")
         .replace("requires-dist = [\n", f"requires-dist = [\n    {{ {direct[1]} }},\n")
-        .replace("]\n\n[[package]]", ']\n[package.metadata.requires-dev]\neval = [{ name = "tqdm" }]\n\n[[package]]', 1)
+        .replace(
+            "]\n\n[[package]]",
+            ']\n[package.metadata.requires-dev]\neval = [{ name = "tqdm" }]\n\n[[package]]',
+            1,
+        )
     )
     member = '[project]\nname = "mylib"\nversion = "1"\n[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
     write(folder, {"libs/mylib/pyproject.toml": member, "libs/mylib/mylib/__init__.py": ""})
     for words, names in (("", []), (", extras: [plot]", ["numpy"]), (", groups: [eval]", ["tqdm"])):
-        project(folder, f"{IMAGE}, requirements: uv.lock{words}", uv__lock=text, pyproject__toml=own)
+        project(
+            folder, f"{IMAGE}, requirements: uv.lock{words}", uv__lock=text, pyproject__toml=own
+        )
         found = plan(cli)
-        assert [item["name"] for item in found["environment"]["requirements"]["packages"]] == [*names, "mylib"]  # type: ignore[index]
+        assert [item["name"] for item in found["environment"]["requirements"]["packages"]] == [
+            *names,
+            "mylib",
+        ]  # type: ignore[index]
         assert "\n1 package of your own as a wheel: mylib 1" in found["summary"]["requirements"]  # type: ignore[index]
 
 
@@ -389,7 +468,10 @@ BESIDE: dict[str, tuple[dict[str, str], str]] = {
         {"uv__lock": LOCK, "pyproject__toml": OWN, "requirements__txt": "x\n"},
         "2 packages from `uv.lock`, found in",
     ),
-    "a block": ({"uv__lock": LOCK, "pyproject__toml": OWN, "train__py": SCRIPT}, "1 package from `train.py`, found in"),
+    "a block": (
+        {"uv__lock": LOCK, "pyproject__toml": OWN, "train__py": SCRIPT},
+        "1 package from `train.py`, found in",
+    ),
 }
 
 
@@ -408,7 +490,10 @@ def test_a_file_that_nobody_named_stops_nothing(cli: Cli, folder: Path) -> None:
     project(folder, PYTORCH, uv__lock=LOCK, pyproject__toml=STALE)
     found = plan(cli)
     assert "requirements" not in found["summary"]  # type: ignore[operator]
-    assert any("`uv.lock` is not installed, because `uv.lock` does not match" in note for note in found["notes"])  # type: ignore[attr-defined]
+    assert any(
+        "`uv.lock` is not installed, because `uv.lock` does not match" in note
+        for note in found["notes"]
+    )  # type: ignore[attr-defined]
     project(folder, "image: {sagemaker: ghcr.io/me/train:1}")
     assert "requirements" not in plan(cli)["summary"]  # type: ignore[operator]
 
@@ -416,7 +501,10 @@ def test_a_file_that_nobody_named_stops_nothing(cli: Cli, folder: Path) -> None:
 @pytest.mark.slow
 def test_a_script_alone_is_run_with_what_lies_beside_it(cli: Cli, folder: Path) -> None:
     """`submit train.py` too; a package that this interpreter has needs no installation."""
-    write(folder, {"train.py": "import pydantic\nprint('trained')\n", "requirements.txt": "pydantic\n"})
+    write(
+        folder,
+        {"train.py": "import pydantic\nprint('trained')\n", "requirements.txt": "pydantic\n"},
+    )
     planned = cli("plan", "train.py")
     assert "1 package from `requirements.txt`, found in the code" in " ".join(planned.out.split())
     assert "LO207" not in planned.out
@@ -448,7 +536,13 @@ def missing(cli: Cli) -> list[str]:
 
 def test_an_import_without_a_package_is_found(cli: Cli, folder: Path) -> None:
     """With its line and the likely package, in the script and in its own modules."""
-    project(folder, IMAGE, train__py=IMPORTS, parts__py="\nimport bitsandbytes_of_mine\n", tools___more__py="")
+    project(
+        folder,
+        IMAGE,
+        train__py=IMPORTS,
+        parts__py="\nimport bitsandbytes_of_mine\n",
+        tools___more__py="",
+    )
     neither = "which neither the image nor the requirements have"
     assert missing(cli) == [
         f"line 2 of `train.py` imports `timm`, {neither}; add `timm` to the requirements of the job",
@@ -460,7 +554,10 @@ def test_an_import_without_a_package_is_found(cli: Cli, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("environment", "files"),
     [
-        (f"{IMAGE}, requirements: uv.lock", {"uv__lock": lock(['name = "timm"'], [package("timm", "1.0")])}),
+        (
+            f"{IMAGE}, requirements: uv.lock",
+            {"uv__lock": lock(['name = "timm"'], [package("timm", "1.0")])},
+        ),
         (f"{IMAGE}, requirements: requirements.txt", {"requirements__txt": "something\n"}),
         ('framework: pytorch, version: "2.8"', {}),
         ("image: {sagemaker: ghcr.io/me/train:1}", {}),
@@ -468,7 +565,9 @@ def test_an_import_without_a_package_is_found(cli: Cli, folder: Path) -> None:
         (IMAGE, {"setup__py": ""}),
     ],
 )
-def test_what_is_not_known_is_left_alone(cli: Cli, folder: Path, environment: str, files: dict[str, str]) -> None:
+def test_what_is_not_known_is_left_alone(
+    cli: Cli, folder: Path, environment: str, files: dict[str, str]
+) -> None:
     """A package of the lock; a file that may install more than it lists; an image without a public lock; own code."""
     project(folder, environment, train__py="import timm\n", **files)
     assert missing(cli) == []
@@ -488,10 +587,15 @@ def test_a_lock_is_installed_here(cli: Cli, folder: Path, monkeypatch: pytest.Mo
     script = "import ct_greeting\nprint(ct_greeting.WORD)\n"
     own = PROJECT.format(dependencies='"ct-greeting"')
     for named in ("uv.lock", "pyproject.toml"):
-        project(folder, f"requirements: {named}", uv__lock=text, pyproject__toml=own, train__py=script)
+        project(
+            folder, f"requirements: {named}", uv__lock=text, pyproject__toml=own, train__py=script
+        )
         submitted = cli("submit", "job.yaml")
         assert submitted.code == 0, submitted
-    assert len([item for item in (folder / "state" / "environments").iterdir() if item.is_symlink()]) == 1
+    assert (
+        len([item for item in (folder / "state" / "environments").iterdir() if item.is_symlink()])
+        == 1
+    )
     project(folder, "requirements: uv.lock", uv__lock=text.replace(digest, "0a" * 32))
     refused = cli("submit", "job.yaml")
     assert refused.code == 4
@@ -503,8 +607,12 @@ BROKEN = {
     "a package without a name": LOCK.replace('name = "numpy"\nversion', "version"),
     "a package that is no table": "version = 1\nrevision = 5\npackage = 3\n[manifest]\nmembers = []\n",
     "a dependency that is a text": LOCK.replace('{ name = "sympy" }', '"sympy"'),
-    "a marker that is none": LOCK.replace('{ name = "sympy" }', '{ name = "sympy", marker = "python ~ 3" }'),
-    "a marker that is a number": LOCK.replace('{ name = "sympy" }', '{ name = "sympy", marker = 3 }'),
+    "a marker that is none": LOCK.replace(
+        '{ name = "sympy" }', '{ name = "sympy", marker = "python ~ 3" }'
+    ),
+    "a marker that is a number": LOCK.replace(
+        '{ name = "sympy" }', '{ name = "sympy", marker = 3 }'
+    ),
     "a version that is none": LOCK.replace('specifier = ">=2.4"', 'specifier = "two"'),
     "a source that is a text": LOCK.replace('source = { virtual = "." }', 'source = "."'),
 }

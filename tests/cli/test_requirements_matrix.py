@@ -54,7 +54,10 @@ FORMS: dict[str, tuple[str | None, dict[str, str]]] = {
     "pyproject": ("pyproject.toml", {"uv.lock": UV, "pyproject.toml": OWN}),
     "pylock": ("pylock.toml", {"pylock.toml": PYLOCK}),
     "script": ("train.py", {"train.py": BLOCK + TRAIN}),
-    "script with a lock": ("train.py", {"train.py": BLOCK + TRAIN, "train.py.lock": SCRIPT_LOCK + LOCKED}),
+    "script with a lock": (
+        "train.py",
+        {"train.py": BLOCK + TRAIN, "train.py.lock": SCRIPT_LOCK + LOCKED},
+    ),
     "found": (None, {"uv.lock": UV, "pyproject.toml": OWN}),
 }
 """What a job names, and the files of its folder."""
@@ -91,7 +94,16 @@ rendezvous_host = "127.0.0.1"
 def folder(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory, with the package's wheel from the registry as the only place that installers ask."""
     wheels = clean_environment / "wheels"
-    download = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "peppercorn==0.6", "-d"]
+    download = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+        "peppercorn==0.6",
+        "-d",
+    ]
     answer = subprocess.run([*download, str(wheels)], capture_output=True, text=True, check=False)
     if answer.returncode:
         pytest.skip(f"no package registry here: {answer.stderr.strip().splitlines()[-1:]}")
@@ -108,7 +120,9 @@ def job(folder: Path, form: str, *, version: str = "2.13", python: str | None = 
     """The path of a job that names the form's file, for an image with this PyTorch and Python."""
     named, files = FORMS[form]
     place = folder / form.replace(" ", "-")
-    requires = (f", requirements: {named}" if named else "") + (f', python: "{python}"' if python else "")
+    requires = (f", requirements: {named}" if named else "") + (
+        f', python: "{python}"' if python else ""
+    )
     text = f'name: needs\nentry_point: train.py\nenvironment: {{framework: pytorch, version: "{version}"{requires}}}\n'
     write(
         place,
@@ -122,7 +136,9 @@ def job(folder: Path, form: str, *, version: str = "2.13", python: str | None = 
     return str(place / "job.yaml")
 
 
-def submit_all(cli: Cli, folder: Path, *place: str, version: str = "2.13", python: str | None = None) -> None:
+def submit_all(
+    cli: Cli, folder: Path, *place: str, version: str = "2.13", python: str | None = None
+) -> None:
     """Submit a job of each form. Its script imports the package, and forms with the same content share an environment."""
     folders = {}
     for form in FORMS:

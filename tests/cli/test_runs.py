@@ -13,9 +13,18 @@ import pytest
 import cloudtrain as ct
 from tests.cli.conftest import Cli
 
-TRACEBACK = ["Traceback (most recent call last):", '  File "train.py", line 3, in <module>', "ValueError: no"]
+TRACEBACK = [
+    "Traceback (most recent call last):",
+    '  File "train.py", line 3, in <module>',
+    "ValueError: no",
+]
 
-METRICS = [[0, "hello"], [1, "there"], [None, "a word of the launcher"], [0, "[metrics] step=4 epoch=1 loss=0.25"]]
+METRICS = [
+    [0, "hello"],
+    [1, "there"],
+    [None, "a word of the launcher"],
+    [0, "[metrics] step=4 epoch=1 loss=0.25"],
+]
 
 
 def fate(service: Path, **fields: object) -> None:
@@ -50,7 +59,13 @@ def test_submit_follows_to_the_end(cli: Cli, scripted: Path, job: str) -> None:
 
 def test_failed_run_is_an_error_block_and_exit_code_1(cli: Cli, scripted: Path, job: str) -> None:
     """Why it failed, the last lines of its traceback, and how to see all of it."""
-    fate(scripted, state="failed", reason="rank 1 exited with 1: ValueError: no", failed_rank=1, details=TRACEBACK)
+    fate(
+        scripted,
+        state="failed",
+        reason="rank 1 exited with 1: ValueError: no",
+        failed_rank=1,
+        details=TRACEBACK,
+    )
     result = cli("submit", job)
     assert result.code == 1
     error = result.err[result.err.index("error: ") :]
@@ -93,8 +108,12 @@ def test_a_followed_run_prints_no_frames_of_cpp(cli: Cli, scripted: Path, job: s
     assert len(cli("logs", "last", "-f", "--json").out.splitlines()) == len(lines)
 
 
-@pytest.mark.parametrize(("state", "code"), [("succeeded", 0), ("failed", 1), ("stopped", 1), ("lost", 1)])
-def test_wait_tells_by_its_exit_code(cli: Cli, scripted: Path, job: str, state: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("state", "code"), [("succeeded", 0), ("failed", 1), ("stopped", 1), ("lost", 1)]
+)
+def test_wait_tells_by_its_exit_code(
+    cli: Cli, scripted: Path, job: str, state: str, code: int
+) -> None:
     """0 for success, 1 for every other end, and the state in words and in JSON."""
     fate(scripted, state=state)
     name = submitted(cli)
@@ -132,7 +151,9 @@ def test_wait_gives_up(cli: Cli, scripted: Path, job: str) -> None:
     assert "is still running after 1 s; the run continues" in " ".join(result.err.split())
 
 
-def test_ctrl_c_leaves_the_run_alone_and_says_how_to_stop_it(cli: Cli, scripted: Path, job: str) -> None:
+def test_ctrl_c_leaves_the_run_alone_and_says_how_to_stop_it(
+    cli: Cli, scripted: Path, job: str
+) -> None:
     """Ctrl-C while following: 130, nothing asked, nothing stopped, three lines that can be copied."""
     fate(scripted, lines=METRICS, interrupt=True, state="running")
     result = cli("submit", job)
@@ -145,9 +166,15 @@ def test_ctrl_c_leaves_the_run_alone_and_says_how_to_stop_it(cli: Cli, scripted:
     assert cli("logs", name, "-f").code == 130
 
 
-def test_dry_run_is_plan_and_leaves_nothing(cli: Cli, scripted: Path, job: str, state_dir: Path) -> None:
+def test_dry_run_is_plan_and_leaves_nothing(
+    cli: Cli, scripted: Path, job: str, state_dir: Path
+) -> None:
     """`--dry-run` prints what `plan` prints, twice the same, sends nothing and writes nothing."""
-    first, second, plan = cli("submit", job, "--dry-run"), cli("submit", job, "--dry-run"), cli("plan", job)
+    first, second, plan = (
+        cli("submit", job, "--dry-run"),
+        cli("submit", job, "--dry-run"),
+        cli("plan", job),
+    )
     assert first == second == plan
     assert (first.code, first.err) == (0, "")
     assert list((scripted / "jobs").iterdir()) == []
@@ -156,7 +183,10 @@ def test_dry_run_is_plan_and_leaves_nothing(cli: Cli, scripted: Path, job: str, 
 
 def test_short_plan(cli: Cli, scripted: Path, job: str) -> None:
     """`--short` is the summary and the findings of the whole plan, and has its exit code."""
-    whole, short = cli("plan", job, "--instances", "3"), cli("plan", job, "--instances", "3", "--short")
+    whole, short = (
+        cli("plan", job, "--instances", "3"),
+        cli("plan", job, "--instances", "3", "--short"),
+    )
     assert short.code == whole.code
     assert len(short.out.splitlines()) < 20 < len(whole.out.splitlines())
     assert "Processes" not in short.out
@@ -198,7 +228,9 @@ def test_errors_of_a_plan_stand_above_its_request(cli: Cli, scripted: Path, job:
     result = cli("plan", job, "--set", "entry_point=missing.py")
     assert result.code == 2
     assert result.out.index("error: ") < result.out.index("Processes")
-    assert result.err.startswith("1 error, above the request: `CT101`. A submit would send nothing;")
+    assert result.err.startswith(
+        "1 error, above the request: `CT101`. A submit would send nothing;"
+    )
     assert ", above" not in cli("plan", job, "--short", "--set", "entry_point=missing.py").err
 
 
@@ -208,7 +240,10 @@ def test_a_local_plan_shows_its_processes_once(cli: Cli, job: str) -> None:
     assert shown.count("train.py --epochs 2") == 1
     assert '"argv"' not in shown
     assert '"processes": "1 as above; `--format request` has the text"' in shown
-    assert json.loads(cli("plan", job, "--format", "request").out)["processes"][0]["argv"][-2:] == ["--epochs", "2"]
+    assert json.loads(cli("plan", job, "--format", "request").out)["processes"][0]["argv"][-2:] == [
+        "--epochs",
+        "2",
+    ]
     assert json.loads(cli("plan", job, "--json").out)["request"]["processes"][0]["argv"]
 
 
@@ -305,7 +340,9 @@ def test_check_says_in_json_what_no_rule_has_seen(cli: Cli, clean_environment: P
         assert all(item["place"].startswith(f"{name}:{item['line']}:") for item in found)
     missing = cli("check", "nowhere.yaml", "--json")
     assert (missing.code, missing.err) == (2, "")
-    assert [(item["code"], item["line"], item["place"]) for item in json.loads(missing.out)] == [("CT001", None, None)]
+    assert [(item["code"], item["line"], item["place"]) for item in json.loads(missing.out)] == [
+        ("CT001", None, None)
+    ]
     (clean_environment / "job.yaml").write_text("name: a\nentry_point: tain.py\n")
     (item,) = json.loads(cli("check", "job.yaml", "--json").out)
     assert (item["code"], item["line"], item["hint"]) == ("CT101", 2, "did you mean `train.py`?")
@@ -356,7 +393,9 @@ def test_ps_says_the_newest_of_each_run(
     fate(scripted, state="succeeded", metrics=values)
     ended = submitted(cli)
     cli("wait", ended)
-    fate(scripted, state="failed", reason=f"rank 1 failed with exit code 1: ValueError: {'no ' * 40}")
+    fate(
+        scripted, state="failed", reason=f"rank 1 failed with exit code 1: ValueError: {'no ' * 40}"
+    )
     failed = submitted(cli, "--set", "hyperparameters.epochs=8")
     cli("wait", failed)
     fate(scripted, state="running", metrics=values)
@@ -465,12 +504,26 @@ def test_logs(cli: Cli, scripted: Path, job: str) -> None:
     submitted(cli)
     assert cli("logs", "last").out.splitlines()[:2] == ["[rank 0] hello", "[rank 1] there"]
     assert cli("logs", "last", "--rank", "1").out == "[rank 1] there\n"
-    assert cli("logs", "last", "--tail", "1", "--no-prefix").out == "[metrics] step=4 epoch=1 loss=0.25\n"
-    assert cli("logs", "last", "--tail", "1", "-f").out == "[rank 0] [metrics] step=4 epoch=1 loss=0.25\n"
+    assert (
+        cli("logs", "last", "--tail", "1", "--no-prefix").out
+        == "[metrics] step=4 epoch=1 loss=0.25\n"
+    )
+    assert (
+        cli("logs", "last", "--tail", "1", "-f").out
+        == "[rank 0] [metrics] step=4 epoch=1 loss=0.25\n"
+    )
     assert cli("logs", "last", "--tail", "0").out == ""
-    assert cli("logs", "last", "--timestamps").out.startswith("1970-01-01T00:01:40.250Z [rank 0] hello\n")
+    assert cli("logs", "last", "--timestamps").out.startswith(
+        "1970-01-01T00:01:40.250Z [rank 0] hello\n"
+    )
     lines = [json.loads(line) for line in cli("logs", "last", "--json").out.splitlines()]
-    assert lines[0] == {"time": 100.25, "instance": 0, "rank": 0, "stream": "stdout", "text": "hello"}
+    assert lines[0] == {
+        "time": 100.25,
+        "instance": 0,
+        "rank": 0,
+        "stream": "stdout",
+        "text": "hello",
+    }
 
 
 def test_stop(cli: Cli, scripted: Path, job: str) -> None:
@@ -486,17 +539,23 @@ def test_stop(cli: Cli, scripted: Path, job: str) -> None:
 
 @pytest.mark.parametrize("name", ["", " "])
 @pytest.mark.parametrize("command", ["status", "logs", "wait", "stop", "download", "rehearse"])
-def test_an_empty_name_is_no_run(cli: Cli, scripted: Path, job: str, command: str, name: str) -> None:
+def test_an_empty_name_is_no_run(
+    cli: Cli, scripted: Path, job: str, command: str, name: str
+) -> None:
     """`cloudtrain stop "$UNSET"` means nothing, not the only run that there is."""
     fate(scripted, state="running")
     submitted(cli)
     result = cli(command, name)
     assert (result.code, result.out) == (3, "")
-    assert result.err.startswith("error: the name of the run is empty [CT931]\n\nhint: `cloudtrain ps` lists the runs")
+    assert result.err.startswith(
+        "error: the name of the run is empty [CT931]\n\nhint: `cloudtrain ps` lists the runs"
+    )
     assert not (scripted / "stopped").exists()
 
 
-def test_download_prints_what_it_copied(cli: Cli, scripted: Path, job: str, clean_environment: Path) -> None:
+def test_download_prints_what_it_copied(
+    cli: Cli, scripted: Path, job: str, clean_environment: Path
+) -> None:
     """Into a folder with the run's name unless told otherwise; the files on stdout."""
     name = submitted(cli)
     result = cli("download", name, "model/")
@@ -505,29 +564,44 @@ def test_download_prints_what_it_copied(cli: Cli, scripted: Path, job: str, clea
     assert json.loads(cli("download", name, "--to", "here", "--json").out) == ["here/weights.pt"]
 
 
-def test_the_end_names_what_a_script_wrote_beside_its_code(cli: Cli, clean_environment: Path) -> None:
+def test_the_end_names_what_a_script_wrote_beside_its_code(
+    cli: Cli, clean_environment: Path
+) -> None:
     """A script that knows no model folder has not lost its model: the end says where it is, and what copies it."""
     script = "import os\nos.mkdir('out')\nopen('out/last.pt', 'w').write('x' * 2048)\nopen('log.txt', 'w').close()"
     (clean_environment / "train.py").write_text(script)
-    (clean_environment / "job.yaml").write_text("name: plain\nsource_dir: .\nentry_point: train.py\n")
+    (clean_environment / "job.yaml").write_text(
+        "name: plain\nsource_dir: .\nentry_point: train.py\n"
+    )
     result = cli("submit", "job.yaml")
     name = json.loads(cli("status", "last", "--json").out)["name"]
-    assert "the script wrote 2 files (2 KiB) into its working folder: the largest is `out/last.pt`, 2 KiB" in " ".join(
-        result.err.split()
+    assert (
+        "the script wrote 2 files (2 KiB) into its working folder: the largest is `out/last.pt`, 2 KiB"
+        in " ".join(result.err.split())
     )
     assert f"`cloudtrain download {name} work/`" in result.err
-    assert "a cloud would lose them: pass the script the folder '${{outputs.model}}'" in " ".join(result.err.split())
+    assert "a cloud would lose them: pass the script the folder '${{outputs.model}}'" in " ".join(
+        result.err.split()
+    )
     nothing = cli("download", name, "model/")
     assert (nothing.code, f"`cloudtrain download {name} work/`" in nothing.err) == (1, True)
     none = cli("download", name, "outputs/")
-    assert (none.code, "hint: copy `work/`: the script wrote into its working folder" in none.err) == (2, True)
-    assert cli("download", name, "work/", "--to", "here").out.split() == ["here/log.txt", "here/out/last.pt"]
+    assert (
+        none.code,
+        "hint: copy `work/`: the script wrote into its working folder" in none.err,
+    ) == (2, True)
+    assert cli("download", name, "work/", "--to", "here").out.split() == [
+        "here/log.txt",
+        "here/out/last.pt",
+    ]
 
 
 def test_the_end_offers_no_download_of_nothing(cli: Cli, clean_environment: Path) -> None:
     """A run that wrote no file has nothing to download; who tries is told where a script saves its model."""
     (clean_environment / "train.py").write_text("print('hello')")
-    (clean_environment / "job.yaml").write_text("name: plain\nsource_dir: .\nentry_point: train.py\n")
+    (clean_environment / "job.yaml").write_text(
+        "name: plain\nsource_dir: .\nentry_point: train.py\n"
+    )
     result = cli("submit", "job.yaml")
     assert "`cloudtrain logs plain-" in result.err
     assert "download" not in result.err
@@ -553,7 +627,9 @@ def test_the_end_of_a_run_that_never_started_says_why(cli: Cli, clean_environmen
     go.touch()
     ended = cli("wait", "last")
     assert ended.code == 1
-    assert f"was stopped: cancelled: it waited for `{name}`, which failed" in " ".join(ended.err.split())
+    assert f"was stopped: cancelled: it waited for `{name}`, which failed" in " ".join(
+        ended.err.split()
+    )
 
 
 def test_outputs_are_copied_together(cli: Cli, clean_environment: Path) -> None:
@@ -563,7 +639,9 @@ def test_outputs_are_copied_together(cli: Cli, clean_environment: Path) -> None:
         "    open(os.environ[f'CLOUDTRAIN_{kind}'] + '/made', 'w').write(kind)\n"
     )
     (clean_environment / "train.py").write_text(script)
-    (clean_environment / "job.yaml").write_text("name: two\nentry_point: train.py\noutputs: {plots: {}, scores: {}}\n")
+    (clean_environment / "job.yaml").write_text(
+        "name: two\nentry_point: train.py\noutputs: {plots: {}, scores: {}}\n"
+    )
     assert cli("submit", "job.yaml").code == 0
     both = cli("download", "last", "outputs/", "--to", "all")
     assert (both.code, sorted(both.out.split())) == (0, ["all/plots/made", "all/scores/made"])
@@ -576,7 +654,9 @@ def test_outputs_of_a_job_with_a_model_alone(cli: Cli, clean_environment: Path) 
     """The hint leads to the model, where there is one."""
     script = "import os\nopen(os.environ['CLOUDTRAIN_MODEL_DIR'] + '/m', 'w').close()\nopen('log.txt', 'w').close()"
     (clean_environment / "train.py").write_text(script)
-    (clean_environment / "job.yaml").write_text("name: plain\nsource_dir: .\nentry_point: train.py\n")
+    (clean_environment / "job.yaml").write_text(
+        "name: plain\nsource_dir: .\nentry_point: train.py\n"
+    )
     assert cli("submit", "job.yaml").code == 0
     assert "hint: copy `model/`\n" in cli("download", "last", "outputs/").err
 
@@ -585,7 +665,9 @@ def test_the_end_says_nothing_of_a_clean_working_folder(cli: Cli, clean_environm
     """A script that writes its model where it belongs is told how to copy that, and nothing else."""
     script = "import os\nopen(os.environ['CLOUDTRAIN_MODEL_DIR'] + '/m', 'w').close()"
     (clean_environment / "train.py").write_text(script)
-    (clean_environment / "job.yaml").write_text("name: plain\nsource_dir: .\nentry_point: train.py\n")
+    (clean_environment / "job.yaml").write_text(
+        "name: plain\nsource_dir: .\nentry_point: train.py\n"
+    )
     result = cli("submit", "job.yaml")
     assert "working folder" not in result.err
     assert " model/`" in result.err

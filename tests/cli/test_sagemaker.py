@@ -19,7 +19,9 @@ JOB = (
     "name: digits\nentry_point: train.py\nenvironment: {framework: pytorch, version: '2.14'}\n"
     f"resources: {{instance_type: {{sagemaker: {TYPE}}}}}\nmax_runtime: 1h\n"
 )
-SETTINGS = '[sagemaker]\nrole = "arn:aws:iam::123456789012:role/SageMakerRole"\nregion = "eu-west-1"\n'
+SETTINGS = (
+    '[sagemaker]\nrole = "arn:aws:iam::123456789012:role/SageMakerRole"\nregion = "eu-west-1"\n'
+)
 
 
 @pytest.fixture
@@ -35,7 +37,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAws]:
 @pytest.fixture
 def job_file(make_source: Callable[..., Path], fake: FakeAws) -> str:
     """A job in its folder, with the account settings beside it."""
-    return str(make_source({"train.py": "print(1)\n", "job.yaml": JOB, "cloudtrain.toml": SETTINGS}) / "job.yaml")
+    return str(
+        make_source({"train.py": "print(1)\n", "job.yaml": JOB, "cloudtrain.toml": SETTINGS})
+        / "job.yaml"
+    )
 
 
 @pytest.fixture
@@ -64,7 +69,12 @@ def test_the_life_of_a_run(cli: Cli, fake: FakeAws, name: str, tmp_path: Path) -
     assert "Downloading" in shown
     status = json.loads(cli("status", name, "--json").out)
     assert (status["state"], status["billable_seconds"]) == ("succeeded", 120)
-    assert [item["phase"] for item in status["transitions"]] == ["Starting", "Downloading", "Training", "Completed"]
+    assert [item["phase"] for item in status["transitions"]] == [
+        "Starting",
+        "Downloading",
+        "Training",
+        "Completed",
+    ]
     got = cli("download", name, "logs/", "--to", str(tmp_path / "got"))
     assert got.out == f"{tmp_path / 'got/algo-1.log'}\n"
 
@@ -84,7 +94,9 @@ def test_a_failed_run(cli: Cli, fake: FakeAws, name: str) -> None:
     """Why, in one line, and exit code 1."""
     fake.jobs[name].enter("Training", at=1_700_000_000.0)
     fake.jobs[name].end(
-        "Failed", at=1_700_000_010.0, FailureReason="AlgorithmError: rank 0 failed with exit code 1: KeyError: 'x'"
+        "Failed",
+        at=1_700_000_010.0,
+        FailureReason="AlgorithmError: rank 0 failed with exit code 1: KeyError: 'x'",
     )
     result = cli("wait", name)
     assert result.code == 1
@@ -149,7 +161,9 @@ def test_check_without_credentials_asks_nobody(
 
 
 @pytest.mark.slow
-def test_waiting_through_an_outage(cli: Cli, fake: FakeAws, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_through_an_outage(
+    cli: Cli, fake: FakeAws, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """AWS out of reach for a while is no end of a run: `wait` asks again."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     fake.jobs[name].end("Completed", at=1_700_000_000.0)
@@ -157,7 +171,9 @@ def test_waiting_through_an_outage(cli: Cli, fake: FakeAws, name: str, monkeypat
     assert cli("wait", name, "--timeout", f"{DEADLINE:g}s").code == 0
 
 
-def test_a_profile_goes_with_the_run(cli: Cli, fake: FakeAws, job_file: str, clean_environment: Path) -> None:
+def test_a_profile_goes_with_the_run(
+    cli: Cli, fake: FakeAws, job_file: str, clean_environment: Path
+) -> None:
     """A run is asked for with the credentials that it was submitted with, by any later command."""
     (clean_environment / ".aws").mkdir()
     (clean_environment / ".aws/credentials").write_text(
@@ -165,9 +181,15 @@ def test_a_profile_goes_with_the_run(cli: Cli, fake: FakeAws, job_file: str, cle
     )
     settings = Path(job_file).parent / "cloudtrain.toml"
     settings.write_text(SETTINGS + 'profile = "research"\n')
-    submitted = json.loads(cli("submit", job_file, "--target", "sagemaker", "--detach", "--json").out)
+    submitted = json.loads(
+        cli("submit", job_file, "--target", "sagemaker", "--detach", "--json").out
+    )
     assert submitted["ref"] == f"sagemaker://research@eu-west-1/{submitted['name']}"
-    for reference in (submitted["name"], submitted["ref"], f"sagemaker://eu-west-1/{submitted['name']}"):
+    for reference in (
+        submitted["name"],
+        submitted["ref"],
+        f"sagemaker://eu-west-1/{submitted['name']}",
+    ):
         fake.received.clear()
         assert cli("status", reference).code == 0
         assert "AKIDRESEARCH" in fake.received[0].headers["authorization"]

@@ -49,7 +49,9 @@ def blocks(language: str) -> list[str]:
 def shown() -> Iterator[Shown]:
     """Every command of the `console` blocks."""
     for block in blocks("console"):
-        for part in re.split(r"^\$ (?=cloudtrain)", re.sub(r" *\\\n *", " ", block), flags=re.MULTILINE)[1:]:
+        for part in re.split(
+            r"^\$ (?=cloudtrain)", re.sub(r" *\\\n *", " ", block), flags=re.MULTILINE
+        )[1:]:
             command, _, output = part.partition("\n")
             yield Shown(command, output)
 
@@ -77,8 +79,20 @@ def in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_page_shows_commands() -> None:
     """There is something to test."""
-    assert {item.command.split()[1] for item in shown()} >= {"plan", "instances", "check", "explain"}
-    assert {line.split()[1] for line in account_commands()} >= {"check", "submit", "logs", "stop", "download", "ps"}
+    assert {item.command.split()[1] for item in shown()} >= {
+        "plan",
+        "instances",
+        "check",
+        "explain",
+    }
+    assert {line.split()[1] for line in account_commands()} >= {
+        "check",
+        "submit",
+        "logs",
+        "stop",
+        "download",
+        "ps",
+    }
 
 
 def cases() -> Iterator[object]:
@@ -97,7 +111,9 @@ def test_commands_print_what_is_shown(item: Shown, cli: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_commands_work_with_an_account(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_commands_work_with_an_account(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The commands that ask AWS, in the order of the page, each with exit code 0."""
     with FakeAws(region="us-west-2") as fake:
         fake.identity.account, fake.identity.roles = ACCOUNT, {"SageMakerTraining": TRUST}
@@ -106,8 +122,12 @@ def test_commands_work_with_an_account(cli: Cli, monkeypatch: pytest.MonkeyPatch
         for name, value in fake.environ.items():
             monkeypatch.setenv(name, value)
         for line in account_commands():
-            arguments = shlex.split(line.replace("/JOB", f"/{next(iter(fake.jobs.by_name), '')}"), comments=True)[1:]
-            result = cli(*arguments, *(["--to", str(tmp_path)] if arguments[0] == "download" else []))
+            arguments = shlex.split(
+                line.replace("/JOB", f"/{next(iter(fake.jobs.by_name), '')}"), comments=True
+            )[1:]
+            result = cli(
+                *arguments, *(["--to", str(tmp_path)] if arguments[0] == "download" else [])
+            )
             assert result.code == 0, f"{line}: {result.err}"
 
 
@@ -128,7 +148,11 @@ def test_job_files_are_jobs(tmp_path: Path) -> None:
     """Every job on the page compiles for SageMaker without an error; fields alone are put into one that does."""
     for number, block in enumerate(block for block in blocks("yaml") if "run:" not in block):
         file = tmp_path / f"job{number}.yaml"
-        head = "" if "name:" in block else "name: a\nentry_point: train.py\nresources: {instance_type: ml.m5.large}\n"
+        head = (
+            ""
+            if "name:" in block
+            else "name: a\nentry_point: train.py\nresources: {instance_type: ml.m5.large}\n"
+        )
         file.write_text(head + block)
         job = ct.load_job(file, [] if "bundled:" in block else [f"source_dir={tmp_path}"])
         (tmp_path / (job.entry_point or "")).write_text("print(1)\n")
@@ -150,9 +174,16 @@ def test_settings_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (tmp_path / "instances.toml").write_text(corrections)
     monkeypatch.chdir(tmp_path)
     target = load_settings().target("sagemaker", profile="research")
-    assert (target.region, target.profile, target.bucket) == ("us-west-2", "research", "research-training")
+    assert (target.region, target.profile, target.bucket) == (
+        "us-west-2",
+        "research",
+        "research-training",
+    )
     (tmp_path / "cloudtrain.toml").write_text(monitoring)
-    rule, losses = load_settings().target("sagemaker").debug_rules[0], {"losses": {"save_interval": "500"}}
+    rule, losses = (
+        load_settings().target("sagemaker").debug_rules[0],
+        {"losses": {"save_interval": "500"}},
+    )
     assert (rule.parameters, load_settings().target("sagemaker").debugger_collections) == (
         {"rule_to_invoke": "LossNotDecreasing"}, losses,
     )  # fmt: skip
@@ -178,12 +209,18 @@ def test_settings_and_rules_exist() -> None:
 
 def test_what_the_page_says_is_so(tmp_path: Path) -> None:
     """What version 2 cannot express, who offers `torch`, and where SMDDP runs."""
-    sentence = " ".join(PAGE[PAGE.index("A request that version 2 cannot express") :].split("\n\n")[0].split())
+    sentence = " ".join(
+        PAGE[PAGE.index("A request that version 2 cannot express") :].split("\n\n")[0].split()
+    )
     preferred = {"instance_preferences": ["ml.p5.48xlarge", "ml.p4d.24xlarge"]}
     for field, machine, setting in (
         ("InstancePreferences", preferred, {}),
         ("MaxPendingTimeInSeconds", {"instance_type": "ml.g5.xlarge"}, {"max_pending": "1h"}),
-        ("MlflowConfig", {"instance_type": "ml.g5.xlarge"}, {"mlflow": "arn:aws:sagemaker:us-west-2:1:x"}),
+        (
+            "MlflowConfig",
+            {"instance_type": "ml.g5.xlarge"},
+            {"mlflow": "arn:aws:sagemaker:us-west-2:1:x"},
+        ),
     ):
         job = ct.TrainingJob(name="a", command="x", source_dir=str(tmp_path), resources=machine,
                              environment={"framework": "pytorch"})  # fmt: skip
@@ -223,7 +260,12 @@ def test_what_boto3_checks() -> None:
     botocore = pytest.importorskip("botocore.session")
     from botocore.validate import ParamValidator
 
-    shape = botocore.get_session().get_service_model("sagemaker").operation_model("CreateTrainingJob").input_shape
+    shape = (
+        botocore.get_session()
+        .get_service_model("sagemaker")
+        .operation_model("CreateTrainingJob")
+        .input_shape
+    )
     resources = {"InstanceType": "ml.none", "InstanceCount": 1, "VolumeSizeInGB": 1}
     request = {
         "TrainingJobName": "not a name " * 10, "RoleArn": "x" * 30, "AlgorithmSpecification": {"TrainingInputMode": "None"},

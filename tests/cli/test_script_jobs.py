@@ -47,7 +47,20 @@ def job_of(cli: Cli, *arguments: str) -> ct.TrainingJob:
 def test_arguments_are_hyperparameters(cli: Cli, script: str, clean_environment: Path) -> None:
     """`--name value`, sorted by name, become hyperparameters, numbers where they are written as Python writes them;
     options of cloudtrain's own after the script are the script's."""
-    job = job_of(cli, script, "--epochs", "3", "--lr", "1e-3", "--momentum", "0.9", "--shift", "-1", "--target", "cat")
+    job = job_of(
+        cli,
+        script,
+        "--epochs",
+        "3",
+        "--lr",
+        "1e-3",
+        "--momentum",
+        "0.9",
+        "--shift",
+        "-1",
+        "--target",
+        "cat",
+    )
     expected = {"epochs": 3, "lr": "1e-3", "momentum": 0.9, "shift": -1, "target": "cat"}
     assert (job.entry_point, job.hyperparameters) == (script, expected)
     assert (job.name, job.distribution.type) == (clean_environment.name, "torch")
@@ -55,16 +68,28 @@ def test_arguments_are_hyperparameters(cli: Cli, script: str, clean_environment:
 
 
 @pytest.mark.parametrize(
-    "words", [["--dry-run"], ["--lr", "1", "--instances=4"], ["--upload-only", "x"], ["-d"], ["--lr", "1", "-t", "x"]]
+    "words",
+    [
+        ["--dry-run"],
+        ["--lr", "1", "--instances=4"],
+        ["--upload-only", "x"],
+        ["-d"],
+        ["--lr", "1", "-t", "x"],
+    ],
 )
-def test_an_option_of_the_command_after_the_script_is_refused(cli: Cli, script: str, words: list[str]) -> None:
+def test_an_option_of_the_command_after_the_script_is_refused(
+    cli: Cli, script: str, words: list[str]
+) -> None:
     """With `--dry-run` behind a script that knows no such option a job would be sent. `--` gives it to the script."""
     name = next(word for word in words if word not in ("--lr", "1", "x")).partition("=")[0]
     refused = cli("submit", script, *words)
     assert refused.code == 2
-    assert f"`{name}` comes after `{script}`, which has no such option [CT902]" in " ".join(refused.err.split())
+    assert f"`{name}` comes after `{script}`, which has no such option [CT902]" in " ".join(
+        refused.err.split()
+    )
     assert not json.loads(cli("ps", "--json").out)
-    assert cli("plan", "--ignore", "LO103", script, "--", *words).code == 0  # PyTorch may be missing
+    # PyTorch may be missing
+    assert cli("plan", "--ignore", "LO103", script, "--", *words).code == 0
 
 
 @pytest.mark.parametrize(
@@ -90,8 +115,12 @@ def test_other_arguments_arrive_as_typed(cli: Cli, script: str, arguments: list[
 
 TARGETS: dict[str, Any] = {
     "local": ct.Local(),
-    "sagemaker": ct.SageMaker(region="eu-west-1", role="arn:aws:iam::123456789012:role/R", bucket="b"),
-    "azureml": ct.AzureML(subscription_id="00000000-0000-0000-0000-000000000000", resource_group="rg", workspace="ws"),
+    "sagemaker": ct.SageMaker(
+        region="eu-west-1", role="arn:aws:iam::123456789012:role/R", bucket="b"
+    ),
+    "azureml": ct.AzureML(
+        subscription_id="00000000-0000-0000-0000-000000000000", resource_group="rg", workspace="ws"
+    ),
     "slurm": ct.Slurm(host="login", shared_dir="/shared"),
     "as sagemaker": ct.Local(emulate="sagemaker"),
     "as azureml": ct.Local(emulate="azureml"),
@@ -101,19 +130,28 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
     lambda text: "${{" not in text
 )
 OPTIONS = st.from_regex(r"--?[a-z][a-z0-9._-]{0,5}", fullmatch=True)
-VALUES = st.sampled_from(["1", "1e-3", "007", "-1", "True", "null", "[1, 2]", "a b", "$HOME", "it's", '"', "\\", "--"])
-WORDS = st.lists(st.one_of(OPTIONS, VALUES, TEXTS, st.tuples(OPTIONS, VALUES | TEXTS).map("=".join)), max_size=6)
+VALUES = st.sampled_from(
+    ["1", "1e-3", "007", "-1", "True", "null", "[1, 2]", "a b", "$HOME", "it's", '"', "\\", "--"]
+)
+WORDS = st.lists(
+    st.one_of(OPTIONS, VALUES, TEXTS, st.tuples(OPTIONS, VALUES | TEXTS).map("=".join)), max_size=6
+)
 
 
 def commands_of(plan: Plan) -> list[list[str]]:
     """The command of each process, split as a shell does. In SageMaker's emulation the bundle's launcher reads it from
     the files of the container."""
     files = {
-        Path(path).name: json.loads(text) for path, text in plan.request.get("files", {}).items() if "opt/ml" in path
+        Path(path).name: json.loads(text)
+        for path, text in plan.request.get("files", {}).items()
+        if "opt/ml" in path
     }
     commands = [process.argv for process in plan.processes]
     if LAUNCH_KEY in files.get("hyperparameters.json", ()):
-        config = [files[f"{name}.json"] for name in ("hyperparameters", "resourceconfig", "inputdataconfig")]
+        config = [
+            files[f"{name}.json"]
+            for name in ("hyperparameters", "resourceconfig", "inputdataconfig")
+        ]
         commands = [program.argv for program in launch_plan(*config, HostMachine(cpus=1)).programs]
     return [shlex.split(argv[2]) if argv[1:2] == ("-c",) else list(argv) for argv in commands]
 
@@ -121,7 +159,10 @@ def commands_of(plan: Plan) -> list[list[str]]:
 def words_of(plan: Plan) -> list[list[str]]:
     """What each process of the script gets in `sys.argv[1:]`."""
     words = commands_of(plan)
-    return [argv[next(at for at, word in enumerate(argv) if word.endswith("given.py")) + 1 :] for argv in words]
+    return [
+        argv[next(at for at, word in enumerate(argv) if word.endswith("given.py")) + 1 :]
+        for argv in words
+    ]
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -138,7 +179,9 @@ def test_every_command_line_arrives(clean_environment: Path, target: str, words:
     types = {"sagemaker": "ml.m5.xlarge", "azureml": "Standard_DS3_v2"}
     environment = {} if target == "local" else {"framework": "pytorch", "version": "2.8"}
     fields: Any = {"resources": {"instance_type": types}, "environment": environment}
-    job = ct.TrainingJob.from_script(script, words, **fields, source_dir=str(script.parent), entry_point="given.py")
+    job = ct.TrainingJob.from_script(
+        script, words, **fields, source_dir=str(script.parent), entry_point="given.py"
+    )
     assert words_of(ct.plan(job, TARGETS[target])) == [words]
 
 
@@ -149,7 +192,9 @@ TYPED = ["--data.n=1e-3", "--k", "8", "--b", "x y", "--a", "$HOME", "--c=it's"]
 @pytest.mark.lifecycle
 @pytest.mark.slow
 @pytest.mark.parametrize("emulate", [(), ("--emulate", "sagemaker"), ("--emulate", "azureml")])
-def test_the_script_sees_what_was_typed(cli: Cli, clean_environment: Path, emulate: tuple[str, ...]) -> None:
+def test_the_script_sees_what_was_typed(
+    cli: Cli, clean_environment: Path, emulate: tuple[str, ...]
+) -> None:
     """In a run of this machine and in both emulations; `ps --where` finds the run by an argument."""
     (clean_environment / "src").mkdir()
     (clean_environment / "src" / "fit.py").write_text(SEEN)
@@ -177,7 +222,9 @@ def module(clean_environment: Path) -> str:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", ["none", "torch", "mpi", "deepspeed"])
-def test_a_module_is_an_entry_point(clean_environment: Path, module: str, target: str, kind: str) -> None:
+def test_a_module_is_an_entry_point(
+    clean_environment: Path, module: str, target: str, kind: str
+) -> None:
     """`-m package.module` reaches Python, torchrun, mpirun and DeepSpeed's launcher on every target, with the
     script's words after it, even those that torchrun would take for its own."""
     has_mpirun = shutil.which("mpirun") or Path(sys.executable).with_name("mpirun").exists()
@@ -186,8 +233,13 @@ def test_a_module_is_an_entry_point(clean_environment: Path, module: str, target
     words = ["--log", "3", "x y"]
     fields: Any = {
         "resources": {"instance_type": {"sagemaker": "ml.m5.xlarge", "azureml": "Standard_DS3_v2"}},
-        "environment": {"framework": "pytorch", "version": "2.8", "variables": {"PYTHONPATH": "src"}},
-        "distribution": {"type": kind} | ({"launch": "launcher"} if (kind, target) == ("deepspeed", "azureml") else {}),
+        "environment": {
+            "framework": "pytorch",
+            "version": "2.8",
+            "variables": {"PYTHONPATH": "src"},
+        },
+        "distribution": {"type": kind}
+        | ({"launch": "launcher"} if (kind, target) == ("deepspeed", "azureml") else {}),
     }
     plan = ct.plan(ct.TrainingJob.from_script(f"-m {module}", words, **fields), TARGETS[target])
     flag = "--module" if fields["distribution"].get("launch") else "-m"
@@ -200,16 +252,25 @@ def test_a_module_is_an_entry_point(clean_environment: Path, module: str, target
 def test_a_module_on_the_command_line(cli: Cli, module: str, clean_environment: Path) -> None:
     """`submit -m package.module ARGS`: PYTHONPATH names the folder of the src layout; mistakes are told as for scripts."""
     job = job_of(cli, "-m", module, "--epochs", "3")
-    assert (job.entry_point, job.hyperparameters, job.name) == (f"-m {module}", {"epochs": 3}, "fit")
+    assert (job.entry_point, job.hyperparameters, job.name) == (
+        f"-m {module}",
+        {"epochs": 3},
+        "fit",
+    )
     assert job.environment.variables == {"PYTHONPATH": "src"}
     (clean_environment / "deeper").mkdir()
     (clean_environment / "deeper" / "run.py").write_text("")
     assert job_of(cli, "-m", "deeper.run", "--", "--dry-run").arguments == ("--dry-run",)
     (clean_environment / "bad.yaml").write_text("name: a\nentry_point: -m deeper.ran\n")
     (clean_environment / "odd.yaml").write_text("name: a\nentry_point: -m deeper/run.py\n")
-    (clean_environment / "process.yaml").write_text("kind: processing\nname: a\nentry_point: -m deeper.run\n")
+    (clean_environment / "process.yaml").write_text(
+        "kind: processing\nname: a\nentry_point: -m deeper.run\n"
+    )
     for wrong, said in (
-        (["-m", module, "--dry-run"], f"`--dry-run` comes after `-m {module}`, which has no such option [CT902]"),
+        (
+            ["-m", module, "--dry-run"],
+            f"`--dry-run` comes after `-m {module}`, which has no such option [CT902]",
+        ),
         (["-m", "steps.absent"], "there is no module `steps.absent` in this folder [CT903]"),
         (["bad.yaml"], "did you mean `-m deeper.run`?"),
         (["odd.yaml"], "for a module, write for example `-m package.train`"),
@@ -219,7 +280,10 @@ def test_a_module_on_the_command_line(cli: Cli, module: str, clean_environment: 
         assert (result.code, said in " ".join(result.err.split())) == (2, True), result.err
     (clean_environment / "alone.py").write_text("import torch\nloss.backward()\n")
     assert cli("plan", "--ignore", "LO103", "--nproc", "1", "alone.py").code == 0
-    assert "`alone.py` joins no other process, so 4 would" in cli("plan", "--nproc", "4", "alone.py").err
+    assert (
+        "`alone.py` joins no other process, so 4 would"
+        in cli("plan", "--nproc", "4", "alone.py").err
+    )
 
 
 @pytest.mark.lifecycle
@@ -229,7 +293,10 @@ def test_a_module_runs(cli: Cli, module: str, emulate: tuple[str, ...]) -> None:
     """A module of the src layout imports its neighbour, here and in both emulations; a package runs its main module."""
     fields = ("environment.framework=pytorch", "environment.version=2.8")
     options = [word for field in fields for word in ("--set", field)]
-    options += ["--set", "resources.instance_type={sagemaker: ml.m5.xlarge, azureml: Standard_DS3_v2}"]
+    options += [
+        "--set",
+        "resources.instance_type={sagemaker: ml.m5.xlarge, azureml: Standard_DS3_v2}",
+    ]
     result = cli("submit", *emulate, *options, "-m", module, *TYPED)
     assert f"got {TYPED}" in result.out, result.err
     assert "main" in cli("submit", *emulate, *options, "-m", "steps").out
@@ -258,11 +325,21 @@ def test_arguments_and_hyperparameters_go_together(cli: Cli, script: str) -> Non
     """A value that `--set` or `--each` adds comes after the arguments, where a parser takes it instead of the first."""
     typed = ["--lr", "1", "--epochs", "3"]
     plan = json.loads(cli("plan", "--json", "--set", "hyperparameters.lr=2", script, *typed).out)
-    assert all(process["argv"][-6:] == [*typed, "--lr", "2"] for process in plan["processes"] if process["rank"] == 0)
-    assert cli("plan", "--ignore", "LO103", "--each", "hyperparameters.seed=1,2", script, *typed).code == 0
+    assert all(
+        process["argv"][-6:] == [*typed, "--lr", "2"]
+        for process in plan["processes"]
+        if process["rank"] == 0
+    )
+    assert (
+        cli("plan", "--ignore", "LO103", "--each", "hyperparameters.seed=1,2", script, *typed).code
+        == 0
+    )
     for whole in ("hyperparameters=null", "hyperparameters={a: 1}", "arguments=[x]"):
         refused = cli("plan", "--set", whole, script, *typed)
-        assert (refused.code, "would replace the arguments" in " ".join(refused.err.split())) == (2, True)
+        assert (refused.code, "would replace the arguments" in " ".join(refused.err.split())) == (
+            2,
+            True,
+        )
 
 
 def test_arguments_are_checked(cli: Cli, clean_environment: Path) -> None:
@@ -284,9 +361,14 @@ def test_flags_before_the_script(cli: Cli, script: str) -> None:
     assert job.resources.model_dump(exclude_defaults=True) == {
         "instance_count": 2, "gpu": "A100-40GB", "gpus_per_instance": 8,
     }  # fmt: skip
-    assert (getattr(job.distribution, "processes_per_instance", None), job.tags) == (4, {"team": "vision"})
+    assert (getattr(job.distribution, "processes_per_instance", None), job.tags) == (
+        4,
+        {"team": "vision"},
+    )
     local = json.loads(cli("plan", "--json", "--nproc", "3", "--nnodes", "2", script).out)
-    assert [process["instance"] for process in local["processes"] if process["rank"] is not None] == [0] * 3 + [1] * 3
+    assert [
+        process["instance"] for process in local["processes"] if process["rank"] is not None
+    ] == [0] * 3 + [1] * 3
 
 
 @pytest.mark.parametrize(
@@ -296,7 +378,10 @@ def test_flags_before_the_script(cli: Cli, script: str) -> None:
         ("import torch.nn as nn\n", "none"),
         ("import torch\nloss.backward()\nimport some_library\n", "none"),
         ("import torch\nimport some_trainer\n", "torch"),
-        ("import torch\nfrom accelerate import Accelerator\nAccelerator().backward(loss)\n", "torch"),
+        (
+            "import torch\nfrom accelerate import Accelerator\nAccelerator().backward(loss)\n",
+            "torch",
+        ),
         ("import torch\nfrom torch import distributed\n", "torch"),
         ("import torch\nimport os\nrank = os.environ['LOCAL_RANK']\n", "torch"),
         ("import torch\nfrom parts.steps import run\n", "torch"),
@@ -309,7 +394,9 @@ def test_flags_before_the_script(cli: Cli, script: str) -> None:
         ('"""import torch"""\n', "none"),
     ],
 )
-def test_imports_choose_the_distribution(clean_environment: Path, text: str, distribution: str) -> None:
+def test_imports_choose_the_distribution(
+    clean_environment: Path, text: str, distribution: str
+) -> None:
     """The script and its own modules decide how its processes start; its name is the folder's where it is a usual
     one."""
     (clean_environment / "parts").mkdir()
@@ -345,7 +432,9 @@ def test_one_process_where_python_is_enough(
     (clean_environment / "near.py").write_text(text)
     for number in range(50):  # of which not all are read
         (clean_environment / f"far{number}.py").write_text(f"import far{number + 1}\n")
-    (clean_environment / "large.py").write_text("from torch import distributed\nimport near\nimport far0\n")
+    (clean_environment / "large.py").write_text(
+        "from torch import distributed\nimport near\nimport far0\n"
+    )
     assert roles("fit.py") == roles("large.py") == ["process"]
     assert roles("--nproc", "2", "fit.py") == ["torchrun", "rank", "rank"]
     assert roles("--set", "distribution.type=torch", "fit.py")[0] == "torchrun"
@@ -386,10 +475,16 @@ def test_mistakes(cli: Cli, script: str, clean_environment: Path) -> None:
         (["submit", "train.ipynb"], "`jupyter nbconvert --to script train.ipynb`"),
         (["submit", "run.sh"], "`cloudtrain adopt run.sh`"),
         (["submit", "python", script], "leave out `python`, and begin with the script"),
-        (["plan", "job.yaml", "--", "--epochs", "3"], "`job.yaml` is a job file, which takes no arguments"),
+        (
+            ["plan", "job.yaml", "--", "--epochs", "3"],
+            "`job.yaml` is a job file, which takes no arguments",
+        ),
         (["check", "job.yaml", "--gpu", "H100"], "`--gpu` works only with a script"),
         (["plan", "--save-job", "job.yaml", script], "`job.yaml` already exists"),
-        (["plan", "--nproc", "2", "none.py"], "`none.py` joins no other process, so 2 would all train the same"),
+        (
+            ["plan", "--nproc", "2", "none.py"],
+            "`none.py` joins no other process, so 2 would all train the same",
+        ),
         (["plan", "--set", "hyperparameter.a=1", script], "hyperparameters"),
     ):
         result = cli(*wrong)
@@ -398,7 +493,9 @@ def test_mistakes(cli: Cli, script: str, clean_environment: Path) -> None:
     assert "name: a" in (clean_environment / "job.yaml").read_text()
 
 
-@given(st.dictionaries(st.from_regex(r"[a-z][a-z0-9_-]{0,8}", fullmatch=True), st.text(max_size=12)))
+@given(
+    st.dictionaries(st.from_regex(r"[a-z][a-z0-9_-]{0,8}", fullmatch=True), st.text(max_size=12))
+)
 def test_hyperparameters_arrive_as_typed(values: dict[str, str]) -> None:
     """What is read from `--name=value` is written back as the same text."""
     read = read_hyperparameters([f"--{name}={value}" for name, value in values.items()])
@@ -407,7 +504,10 @@ def test_hyperparameters_arrive_as_typed(values: dict[str, str]) -> None:
 
 
 @given(
-    words=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8), max_size=5)
+    words=st.lists(
+        st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8),
+        max_size=5,
+    )
 )
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_saved_job_is_the_job(clean_environment: Path, words: list[str]) -> None:
@@ -430,7 +530,12 @@ def test_hints_name_options(cli: Cli, script: str, clean_environment: Path) -> N
     assert refused.code == 2
     assert "add `--set resources.instance_type.sagemaker=ml.g5.12xlarge`" in said
     assert "`--set resources.gpus_per_instance=8`" in said
-    mended = ("--set", "resources.instance_type.sagemaker=ml.g5.12xlarge", "--set", "distribution.type=none")
+    mended = (
+        "--set",
+        "resources.instance_type.sagemaker=ml.g5.12xlarge",
+        "--set",
+        "distribution.type=none",
+    )
     planned = cli("plan", "--target", "sagemaker", *mended, "--nnodes", "2", script)
     assert planned.code == 0, planned.err
     assert "add `--set distribution.type=torch`" in " ".join(planned.out.split())

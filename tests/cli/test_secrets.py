@@ -55,7 +55,11 @@ def nowhere(folder: Path) -> None:
     """The value is in no file, whole or as a service sends it."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert files
-    assert not [path for path in files if any(form in path.read_bytes() for form in (VALUE.encode(), b"WhatNobody"))]
+    assert not [
+        path
+        for path in files
+        if any(form in path.read_bytes() for form in (VALUE.encode(), b"WhatNobody"))
+    ]
 
 
 @pytest.mark.lifecycle
@@ -69,7 +73,14 @@ def test_the_value_reaches_the_script_and_no_file(
     result = cli("submit", "job.yaml", "--set", "hyperparameters.fail=1")
     assert result.code == 1
     name = json.loads(cli("ps", "--json", "--all").out)[0]["name"]
-    told = shown + result.out + result.err + cli("logs", name).out + cli("status", name).out + cli("show", name).out
+    told = (
+        shown
+        + result.out
+        + result.err
+        + cli("logs", name).out
+        + cli("status", name).out
+        + cli("show", name).out
+    )
     assert f"length {len(VALUE)} ***" in told
     assert "refused: ***" in told
     assert VALUE not in told
@@ -82,7 +93,9 @@ def test_a_supervisor_that_is_killed_leaves_no_value(
 ) -> None:
     """kill -9 of the supervisor: whoever finishes the run hides the value too."""
     monkeypatch.setenv("MY_HF", VALUE)
-    (folder / "code/train.py").write_text(SCRIPT.replace("if ", "import time; time.sleep(3600)\nif ", 1))
+    (folder / "code/train.py").write_text(
+        SCRIPT.replace("if ", "import time; time.sleep(3600)\nif ", 1)
+    )
     name = cli("submit", "job.yaml", "--detach").out.strip()
     eventually(lambda: "length" in cli("logs", name).out)
     os.kill(json.loads((state_dir / f"runs/{name}/status.json").read_text())["pid"], 9)
@@ -93,11 +106,15 @@ def test_a_supervisor_that_is_killed_leaves_no_value(
 @pytest.mark.lifecycle
 def test_a_missing_secret_ends_the_run_before_the_script(cli: Cli, folder: Path) -> None:
     """A plan notes it, and the run says so and starts nothing."""
-    assert "the secret `HF_TOKEN` cannot be read: the variable `MY_HF` is not set" in unwrapped(cli("plan", "job.yaml"))
+    assert "the secret `HF_TOKEN` cannot be read: the variable `MY_HF` is not set" in unwrapped(
+        cli("plan", "job.yaml")
+    )
     result = cli("submit", "job.yaml")
     assert result.code == 1
     assert "failed" in result.err
-    assert "the secret `HF_TOKEN` cannot be read: the variable `MY_HF` is not set" in unwrapped(result)
+    assert "the secret `HF_TOKEN` cannot be read: the variable `MY_HF` is not set" in unwrapped(
+        result
+    )
     assert "length" not in result.out + result.err
 
 
@@ -121,7 +138,9 @@ def test_a_file_that_others_may_read_is_refused(cli: Cli, folder: Path) -> None:
         ("secretsmanager:hf", "CT072", "cannot be read on this machine from `secretsmanager:hf`"),
     ],
 )
-def test_what_is_no_place_is_refused(cli: Cli, folder: Path, places: str, code: str, words: str) -> None:
+def test_what_is_no_place_is_refused(
+    cli: Cli, folder: Path, places: str, code: str, words: str
+) -> None:
     """And no message repeats what may be the secret itself."""
     (folder / "job.yaml").write_text(JOB % (json.dumps(places) if places == VALUE else places))
     result = cli("plan", "job.yaml")
@@ -145,7 +164,11 @@ class Vault(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.asked.append(f"{self.path} {self.headers.get('Authorization')}")
-        self.answer({"access_token": "token-of-the-job"} if self.path.startswith("/msi") else {"value": VALUE})
+        self.answer(
+            {"access_token": "token-of-the-job"}
+            if self.path.startswith("/msi")
+            else {"value": VALUE}
+        )
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -213,7 +236,9 @@ def test_the_launcher_in_a_container_looks_it_up(tmp_path: Path) -> None:
     secret.write_text(VALUE)
     secret.chmod(0o600)
     variables = {"CLOUDTRAIN_SECRETS": json.dumps({"HF_TOKEN": f"file:{secret}"})}
-    host = Host(tmp_path / "ml", variables=variables).fill({"train.py": SCRIPT}, {"fail": 1}, entry_point="train.py")
+    host = Host(tmp_path / "ml", variables=variables).fill(
+        {"train.py": SCRIPT}, {"fail": 1}, entry_point="train.py"
+    )
     assert host.run() == 1
     assert VALUE in host.out
     assert "refused: ***" in (host.failure or "")
@@ -232,7 +257,9 @@ def test_a_shell_gets_it_by_eval(tmp_path: Path) -> None:
     env = {**os.environ, "HF": value, "CLOUDTRAIN_SECRETS": json.dumps({"HF_TOKEN": "env:HF"})}
     line = f'eval "$({sys.executable} -m cloudtrain.runtime.secret_values)"; printf %s "$HF_TOKEN"'
     env["PYTHONPATH"] = str(Path(__file__).parents[2])
-    done = subprocess.run(["sh", "-c", line], env=env, cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["sh", "-c", line], env=env, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     assert done.stdout == value
     assert list(tmp_path.iterdir()) == []
 
@@ -241,8 +268,12 @@ def test_a_shell_gets_it_by_eval(tmp_path: Path) -> None:
 def test_requests_hold_the_place_alone(cli: Cli, folder: Path, target: str) -> None:
     """Nothing is looked up for a plan, and what starts on the cluster looks it up."""
     (folder / "cloudtrain.toml").write_text('[slurm]\nshared_dir = "/shared"\n')
-    (folder / "job.yaml").write_text(JOB % PLACES.replace("local:", 'slurm: "file:~/.secrets/hf", local:'))
+    (folder / "job.yaml").write_text(
+        JOB % PLACES.replace("local:", 'slurm: "file:~/.secrets/hf", local:')
+    )
     plan = json.loads(cli("plan", "job.yaml", "--target", target, "--json").out)
     text = json.dumps(plan["request"])
     assert "CLOUDTRAIN_SECRETS" in text
-    assert ("sagemaker_launcher" if target == "sagemaker" else "cloudtrain.runtime.secret_values") in text
+    assert (
+        "sagemaker_launcher" if target == "sagemaker" else "cloudtrain.runtime.secret_values"
+    ) in text

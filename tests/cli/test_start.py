@@ -20,11 +20,22 @@ def test_init_writes_a_job_that_plans(cli: Cli, clean_environment: Path) -> None
     assert (result.code, result.out) == (0, "job.yaml\njob.schema.json\nsrc/.cloudtrainignore\n")
     assert "`cloudtrain submit job.yaml`" in result.err
     job = ct.load_job("job.yaml")
-    assert (job.entry_point, Path(job.source_dir).name, job.name) == ("train.py", "src", clean_environment.name)
+    assert (job.entry_point, Path(job.source_dir).name, job.name) == (
+        "train.py",
+        "src",
+        clean_environment.name,
+    )
     text = (clean_environment / "job.yaml").read_text()
     assert text.startswith("# yaml-language-server: $schema=job.schema.json\n")
-    assert json.loads((clean_environment / "job.schema.json").read_text()) == json.loads(cli("schema").out)
-    used = re.sub(r"^# ?(?=hyper|inputs|environment|checkpoint|max_runtime|  \w)", "", text, flags=re.MULTILINE)
+    assert json.loads((clean_environment / "job.schema.json").read_text()) == json.loads(
+        cli("schema").out
+    )
+    used = re.sub(
+        r"^# ?(?=hyper|inputs|environment|checkpoint|max_runtime|  \w)",
+        "",
+        text,
+        flags=re.MULTILINE,
+    )
     (clean_environment / "job.yaml").write_text(used)
     job = ct.load_job("job.yaml")
     assert job.hyperparameters == {"epochs": 3, "learning_rate": 0.01}
@@ -32,7 +43,9 @@ def test_init_writes_a_job_that_plans(cli: Cli, clean_environment: Path) -> None
     assert (set(job.inputs), job.max_runtime, job.checkpoint is not None) == ({"train"}, 7200, True)
 
 
-@pytest.mark.parametrize("folder", ["my project", "1st_try", "日本", "a" * 60, "--", "2024", "true", "null", "1e3"])
+@pytest.mark.parametrize(
+    "folder", ["my project", "1st_try", "日本", "a" * 60, "--", "2024", "true", "null", "1e3"]
+)
 @pytest.mark.parametrize("script", ["train.py", "my script.py", "tr:ain #1.py", "12"])
 @pytest.mark.slow_after(4)
 def test_init_takes_any_names(cli: Cli, clean_environment: Path, folder: str, script: str) -> None:
@@ -65,7 +78,9 @@ def test_init_finds_the_only_script(cli: Cli, clean_environment: Path) -> None:
         ("def (\n", "torch"),
     ],
 )
-def test_init_looks_at_the_imports(cli: Cli, clean_environment: Path, text: str, distribution: str) -> None:
+def test_init_looks_at_the_imports(
+    cli: Cli, clean_environment: Path, text: str, distribution: str
+) -> None:
     """The job starts the script's processes as its imports ask for."""
     (clean_environment / "train.py").write_text(text)
     assert cli("init").code == 0
@@ -92,7 +107,9 @@ def test_init_keeps_a_name_that_looks_like_a_number(cli: Cli) -> None:
     assert ct.load_job("job.yaml").name == "2024"
 
 
-@pytest.mark.parametrize(("file", "better"), [("job.toml", "job.yaml"), ("big", "big.yaml"), ("jobs", "jobs/job.yaml")])
+@pytest.mark.parametrize(
+    ("file", "better"), [("job.toml", "job.yaml"), ("big", "big.yaml"), ("jobs", "jobs/job.yaml")]
+)
 @pytest.mark.slow_after(1)
 def test_init_writes_yaml(cli: Cli, clean_environment: Path, file: str, better: str) -> None:
     """Any other file could not be read as a job afterwards; the hint does what it says."""
@@ -117,7 +134,8 @@ def test_scripts_list_show_copy(cli: Cli, clean_environment: Path) -> None:
     assert "digits_ddp" in {item["name"] for item in listed}
     assert all(item["summary"] for item in listed)
     table = cli("scripts", "list").out
-    rows = [line for line in table.splitlines()[1:] if not line.startswith(" ")]  # A wrapped summary is indented.
+    # A wrapped summary is indented.
+    rows = [line for line in table.splitlines()[1:] if not line.startswith(" ")]
     assert [row.split()[0] for row in rows] == [item["name"] for item in listed]
     shown = cli("scripts", "show", "digits_ddp").out
     assert cli("scripts", "copy", "digits_ddp", "mine").out == "mine\n"
@@ -177,7 +195,9 @@ def test_doctor(cli: Cli, state_dir: Path) -> None:
     assert result.code == 0, result.out
     assert max(len(line) for line in result.out.splitlines() if "/" not in line) <= 80
     found = {item["subject"]: item for item in json.loads(cli("doctor", "--json").out)}
-    assert {"python", "torch", "machine", "mpirun", "state folder", "disk", "settings"} <= set(found)
+    assert {"python", "torch", "machine", "mpirun", "state folder", "disk", "settings"} <= set(
+        found
+    )
     assert found["state folder"]["message"] == str(state_dir)
     absent = [item for item in found.values() if item["message"].startswith("not installed")]
     assert {item["level"] for item in absent} <= {"optional"}
@@ -220,7 +240,9 @@ def test_init_finds_the_only_program(cli: Cli, clean_environment: Path) -> None:
     several = cli("init", "two.yaml")
     said = " ".join(several.err.split())
     assert several.code == 2
-    assert "several scripts could train: `evaluate.py`, `finetune.py`, `pretrain.py` [CT903]" in said
+    assert (
+        "several scripts could train: `evaluate.py`, `finetune.py`, `pretrain.py` [CT903]" in said
+    )
     assert "`cloudtrain init two.yaml --script evaluate.py`" in said
     assert not Path("two.yaml").exists()
 
@@ -229,7 +251,9 @@ def test_init_finds_the_only_program(cli: Cli, clean_environment: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "machine"), [("sagemaker", "ml.g5.xlarge"), ("azureml", "Standard_NC24ads_A100_v4")]
 )
-def test_the_template_has_what_a_cloud_asks_for(cli: Cli, clean_environment: Path, target: str, machine: str) -> None:
+def test_the_template_has_what_a_cloud_asks_for(
+    cli: Cli, clean_environment: Path, target: str, machine: str
+) -> None:
     """With the commented environment in use, only the machine is to be named."""
     (clean_environment / "train.py").write_text("print(1)\n")
     (clean_environment / "cloudtrain.toml").write_text(
@@ -238,7 +262,16 @@ def test_the_template_has_what_a_cloud_asks_for(cli: Cli, clean_environment: Pat
     )
     assert cli("init").code == 0
     text = Path("job.yaml").read_text()
-    used = re.sub(r"^# (?=environment:)|^# ?(?=  (?:framework|version):)", "", text, flags=re.MULTILINE)
+    used = re.sub(
+        r"^# (?=environment:)|^# ?(?=  (?:framework|version):)", "", text, flags=re.MULTILINE
+    )
     Path("job.yaml").write_text(used)
-    planned = cli("plan", "job.yaml", "--target", target, "--set", f"resources.instance_type.{target}={machine}")
+    planned = cli(
+        "plan",
+        "job.yaml",
+        "--target",
+        target,
+        "--set",
+        f"resources.instance_type.{target}={machine}",
+    )
     assert planned.code == 0, planned.out + planned.err

@@ -34,10 +34,17 @@ def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
     program = tmp_path / "program.py"
     program.write_text(SCRIPTED)
 
-    def run(line: str, *, setting: str = "", stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    def run(
+        line: str, *, setting: str = "", stdout: int = subprocess.PIPE
+    ) -> subprocess.CompletedProcess[str]:
         command = f"exec env {setting} '{sys.executable}' {program} {line}"
         done = subprocess.run(
-            ["sh", "-c", command], stdout=stdout, stderr=subprocess.PIPE, text=True, encoding="utf-8", check=False
+            ["sh", "-c", command],
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            check=False,
         )
         assert "Traceback" not in done.stderr
         assert "Exception ignored" not in done.stderr
@@ -48,17 +55,25 @@ def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
 
 @pytest.mark.slow
 @full
-@pytest.mark.parametrize("line", ["--version", "explain", "explain --json", "plan job.yaml", "scripts show digits_ddp"])
-def test_full_stdout_is_an_error_that_says_so(shell: Shell, scripted: Path, job: str, line: str) -> None:
+@pytest.mark.parametrize(
+    "line", ["--version", "explain", "explain --json", "plan job.yaml", "scripts show digits_ddp"]
+)
+def test_full_stdout_is_an_error_that_says_so(
+    shell: Shell, scripted: Path, job: str, line: str
+) -> None:
     """Code 74 and one error with a hint, whether the output is a line or a page."""
     done = shell(f"{line} >/dev/full")
     assert done.returncode == 74
-    assert done.stderr.startswith("error: stdout cannot be written: No space left on device [CT907]\n\nhint: ")
+    assert done.stderr.startswith(
+        "error: stdout cannot be written: No space left on device [CT907]\n\nhint: "
+    )
     assert done.stderr.count("error: ") == 1
 
 
 @full
-@pytest.mark.parametrize("line", ["submit job.yaml -d", "submit job.yaml -d --json", "submit job.yaml"])
+@pytest.mark.parametrize(
+    "line", ["submit job.yaml -d", "submit job.yaml -d --json", "submit job.yaml"]
+)
 @pytest.mark.slow_after(1)
 def test_a_run_that_was_sent_is_named_although_stdout_is_full(
     shell: Shell, scripted: Path, job: str, line: str
@@ -75,7 +90,9 @@ def test_a_run_that_was_sent_is_named_although_stdout_is_full(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", ["submit job.yaml -d --json", "submit job.yaml"])
-def test_a_run_that_was_sent_is_named_although_nobody_reads(shell: Shell, scripted: Path, job: str, line: str) -> None:
+def test_a_run_that_was_sent_is_named_although_nobody_reads(
+    shell: Shell, scripted: Path, job: str, line: str
+) -> None:
     """The reader of stdout is gone: code 141, and stderr has the name."""
     (scripted / "fate.json").write_text(json.dumps({"lines": [[0, "begin"]]}))
     reading, writing = os.pipe()
@@ -110,7 +127,9 @@ def test_a_stream_that_nobody_wants_changes_no_exit_code(
 
 
 @pytest.mark.slow
-def test_a_submit_without_stdout_keeps_the_store_whole(shell: Shell, scripted: Path, job: str) -> None:
+def test_a_submit_without_stdout_keeps_the_store_whole(
+    shell: Shell, scripted: Path, job: str
+) -> None:
     """A closed descriptor is not given to the next file that is opened, such as the store."""
     assert shell("submit job.yaml -d >&- 2>&-").returncode == 0
     (sent,) = (scripted / "jobs").iterdir()
@@ -123,7 +142,9 @@ def test_a_submit_without_stdout_keeps_the_store_whole(shell: Shell, scripted: P
     ["PYTHONIOENCODING=ascii", "LC_ALL=POSIX PYTHONCOERCECLOCALE=0 PYTHONUTF8=0"],
 )
 @pytest.mark.slow_after(1)
-def test_any_encoding_takes_any_character(shell: Shell, scripted: Path, job: str, setting: str) -> None:
+def test_any_encoding_takes_any_character(
+    shell: Shell, scripted: Path, job: str, setting: str
+) -> None:
     """What ASCII lacks is escaped as in JSON: in plans, in logs, and in what `--json` prints, which stays JSON."""
     (scripted / "fate.json").write_text(json.dumps({"lines": [[0, "é \N{ROCKET}"]]}))
     assert shell("submit job.yaml -d").returncode == 0
@@ -135,7 +156,9 @@ def test_any_encoding_takes_any_character(shell: Shell, scripted: Path, job: str
 
     assert printed("logs last") == "[rank 0] \\u00e9 \\ud83d\\ude80\n"
     assert json.loads(printed("logs last --json"))["text"] == "é \N{ROCKET}"
-    Path(job).write_text("name: digits\nentry_point: train.py\nhyperparameters: {name: é}\n", encoding="utf-8")
+    Path(job).write_text(
+        "name: digits\nentry_point: train.py\nhyperparameters: {name: é}\n", encoding="utf-8"
+    )
     assert "\\u00e9" in printed("plan job.yaml")
     plan = json.loads(printed("plan job.yaml --json"))
     assert "é" in json.dumps(plan, ensure_ascii=False)
@@ -165,6 +188,10 @@ def test_ctrl_c_while_the_program_is_read(clean_environment: Path, module: str) 
         "main()\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, "explain"], capture_output=True, text=True, cwd=REPOSITORY, check=False
+        [sys.executable, "-c", program, "explain"],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

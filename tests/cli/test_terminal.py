@@ -81,7 +81,9 @@ def test_metrics_are_a_table_below_the_lines(terminal: object, scripted: Path, j
 
 
 @pytest.mark.slow
-def test_what_it_waits_for_is_there_before_the_first_line(terminal: object, scripted: Path, job: str) -> None:
+def test_what_it_waits_for_is_there_before_the_first_line(
+    terminal: object, scripted: Path, job: str
+) -> None:
     """A run without any output: the screen says what is going on, and nothing of it stays."""
     fate(scripted, states={}, lines=[])
     output, code = terminal("submit", job)  # type: ignore[operator]
@@ -91,7 +93,9 @@ def test_what_it_waits_for_is_there_before_the_first_line(terminal: object, scri
 
 
 @pytest.mark.slow
-def test_colour_on_a_terminal_and_never_with_no_color(terminal: object, scripted: Path, job: str) -> None:
+def test_colour_on_a_terminal_and_never_with_no_color(
+    terminal: object, scripted: Path, job: str
+) -> None:
     """Ranks and states are coloured on a terminal; NO_COLOR turns every colour off and changes no word."""
     fate(scripted, lines=[[0, "begin"], [1, "end"]])
     assert "\x1b[36m" in terminal("submit", job)[0]  # type: ignore[operator]
@@ -116,7 +120,13 @@ def test_dumb_terminal_gets_plain_lines(terminal: object, scripted: Path, job: s
 @pytest.mark.slow
 @pytest.mark.parametrize(("answer", "ends"), [("y", 0), ("n", 2)])
 def test_last_of_another_folder_is_stopped_only_after_a_yes(
-    cli: Cli, scripted: Path, job: str, clean_environment: Path, monkeypatch: pytest.MonkeyPatch, answer: str, ends: int
+    cli: Cli,
+    scripted: Path,
+    job: str,
+    clean_environment: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+    ends: int,
 ) -> None:
     """`stop last` names the run that it would stop, and the folder that it was submitted from."""
     fate(scripted, state="running")
@@ -135,7 +145,9 @@ def test_last_of_another_folder_is_stopped_only_after_a_yes(
     )
     try:
         child.expect_exact(f"stop `{run['name']}`? [y/N]: ")
-        assert f"`last` is `{run['name']}`, from `{clean_environment}`" in " ".join((child.before or "").split())
+        assert f"`last` is `{run['name']}`, from `{clean_environment}`" in " ".join(
+            (child.before or "").split()
+        )
         assert not (scripted / "stopped").exists()
         child.sendline(answer)
         child.expect(pexpect.EOF)
@@ -148,13 +160,22 @@ def test_last_of_another_folder_is_stopped_only_after_a_yes(
 
 
 @pytest.mark.slow
-def test_everything_fits_a_terminal_of_80_columns(terminal: object, cli: Cli, scripted: Path, job: str) -> None:
+def test_everything_fits_a_terminal_of_80_columns(
+    terminal: object, cli: Cli, scripted: Path, job: str
+) -> None:
     """Tables and messages keep to the width, for a run with the longest name that there can be."""
     fate(scripted, state="failed", reason="rank 1 exited with 1: " + "word " * 20, failed_rank=1)
     cli("submit", job, "--detach", "--set", f"name={'a' * 40}")
-    for arguments in (("ps", "-a"), ("wait", "last"), ("status", "last"), ("explain",), ("scripts", "list")):
+    for arguments in (
+        ("ps", "-a"),
+        ("wait", "last"),
+        ("status", "last"),
+        ("explain",),
+        ("scripts", "list"),
+    ):
         for line in terminal(*arguments, NO_COLOR="1")[0].splitlines():  # type: ignore[operator]
-            whole = "`cloudtrain logs a" in line or "/runs/a" in line  # commands and paths are never broken
+            # commands and paths are never broken
+            whole = "`cloudtrain logs a" in line or "/runs/a" in line
             assert len(line) <= 80 or whole, line
 
 
@@ -181,9 +202,14 @@ def test_what_changed_since_the_last_run(terminal: object, job: str) -> None:
     assert "since" not in terminal("submit", job, "--detach")[0]
     Path("train.py").write_text("print(1)\nprint(2)\n")
     changed = ("--set", "hyperparameters.epochs=5")
-    assert "since" not in terminal("submit", job, "--detach", "--quiet", *changed, "--set", "name=other")[0]
+    assert (
+        "since"
+        not in terminal("submit", job, "--detach", "--quiet", *changed, "--set", "name=other")[0]
+    )
     text = ESCAPE.sub("", terminal("submit", job, "--detach", *changed)[0])
-    assert re.search(r"since digits-[0-9a-f]{8}-2: epochs 2 -> 5; train.py \+1 -0", " ".join(text.split()))
+    assert re.search(
+        r"since digits-[0-9a-f]{8}-2: epochs 2 -> 5; train.py \+1 -0", " ".join(text.split())
+    )
     for number in range(60):
         Path(f"a_file_of_code_{number}.py").write_text("1")
     lines = ESCAPE.sub("", terminal("submit", job, "--detach", *changed)[0]).splitlines()

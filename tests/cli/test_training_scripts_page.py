@@ -20,8 +20,12 @@ REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "training-scripts.md").read_text("utf-8")
 TARGETS: dict[str, ct.Local | ct.SageMaker | ct.AzureML] = {
     "local": ct.Local(),
-    "sagemaker": ct.SageMaker(region="us-west-2", role="arn:aws:iam::111122223333:role/SageMakerTraining"),
-    "azureml": ct.AzureML(subscription_id="00000000-0000-0000-0000-000000000000", resource_group="rg", workspace="ws"),
+    "sagemaker": ct.SageMaker(
+        region="us-west-2", role="arn:aws:iam::111122223333:role/SageMakerTraining"
+    ),
+    "azureml": ct.AzureML(
+        subscription_id="00000000-0000-0000-0000-000000000000", resource_group="rg", workspace="ws"
+    ),
 }
 OF_THIS_MACHINE = ["LO101", "LO103"]
 """Rules about what is installed here and which data the user has."""
@@ -36,9 +40,17 @@ class Row(NamedTuple):
 
 
 def rows() -> list[Row]:
-    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("| `")]
+    cells = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in PAGE.splitlines()
+        if line.startswith("| `")
+    ]
     return [
-        Row(name.strip("`"), set(TARGETS) if targets == "all" else set(targets.split(", ")), shlex.split(look[1:-1]))
+        Row(
+            name.strip("`"),
+            set(TARGETS) if targets == "all" else set(targets.split(", ")),
+            shlex.split(look[1:-1]),
+        )
         for name, _, _, targets, look in cells
     ]
 
@@ -74,10 +86,16 @@ def test_the_commands_name_files_and_options_that_exist(row: Row) -> None:
     folder = script_path(row.name)
     file = next(word for word in row.command if word.endswith((".py", ".yaml")))
     assert (folder / file).is_file()
-    options = {word.removeprefix("--") for word in row.command[row.command.index(file) + 1 :] if word.startswith("--")}
+    options = {
+        word.removeprefix("--")
+        for word in row.command[row.command.index(file) + 1 :]
+        if word.startswith("--")
+    }
     declared = {
         node.target.id
-        for node in (ast.walk(ast.parse((folder / file).read_text("utf-8"))) if file.endswith(".py") else ())
+        for node in (
+            ast.walk(ast.parse((folder / file).read_text("utf-8"))) if file.endswith(".py") else ()
+        )
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     }
     assert options <= declared
@@ -109,15 +127,21 @@ def test_the_example_keeps_to_the_contract(tmp_path: Path) -> None:
     assert [ct.plan(job, target).errors for target in TARGETS.values()] == [(), (), ()]
 
     def on(processes: int) -> ct.Local:
-        return ct.Local(launcher="fork", instance_count=1, processes_per_instance=processes, grace_period=GRACE)
+        return ct.Local(
+            launcher="fork", instance_count=1, processes_per_instance=processes, grace_period=GRACE
+        )
 
     rehearsal = rehearse(run_whole(job, lambda one: ct.submit(one, on(2))), at_step=80)
-    assert (rehearsal.verdict.kind, rehearsal.left, rehearsal.comparison.saved_at) == ("same", "saved", 80)
+    assert (rehearsal.verdict.kind, rehearsal.left, rehearsal.comparison.saved_at) == (
+        "same",
+        "saved",
+        80,
+    )
     alone = ct.submit(job, on(1))
     assert alone.wait(timeout=DEADLINE).state is ct.RunState.SUCCEEDED
     losses = {int(values["step"]): values["loss"] for values in alone.metrics()}
-    assert {int(values["step"]): values["loss"] for values in rehearsal.whole.metrics()} == pytest.approx(
-        losses, abs=1e-5
-    )
+    assert {
+        int(values["step"]): values["loss"] for values in rehearsal.whole.metrics()
+    } == pytest.approx(losses, abs=1e-5)
     assert sorted(losses) == list(range(10, 201, 10))
     assert losses[200] < losses[10] / 2

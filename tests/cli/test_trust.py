@@ -105,7 +105,9 @@ def test_a_file_of_somebody_else_is_an_error(cli: Cli, found: Path, what: str) -
 
 
 @AS_ROOT
-def test_a_file_behind_a_link_is_looked_at_where_it_is(cli: Cli, found: Path, tmp_path: Path) -> None:
+def test_a_file_behind_a_link_is_looked_at_where_it_is(
+    cli: Cli, found: Path, tmp_path: Path
+) -> None:
     """A link of yours to a file of theirs does not make it yours."""
     theirs = tmp_path / "theirs" / found.name
     theirs.parent.mkdir()
@@ -117,8 +119,12 @@ def test_a_file_behind_a_link_is_looked_at_where_it_is(cli: Cli, found: Path, tm
 
 
 @AS_ROOT
-@pytest.mark.parametrize("whose", ["the first link", "the second link", "the folder of the second link"])
-def test_a_link_of_somebody_else_is_an_error(cli: Cli, found: Path, tmp_path: Path, whose: str) -> None:
+@pytest.mark.parametrize(
+    "whose", ["the first link", "the second link", "the folder of the second link"]
+)
+def test_a_link_of_somebody_else_is_an_error(
+    cli: Cli, found: Path, tmp_path: Path, whose: str
+) -> None:
     """They may put links into a sticky folder, and would choose which of your files counts."""
     yours, between = tmp_path / "yours" / found.name, tmp_path / "between" / found.name
     for path in (yours, between):
@@ -163,7 +169,9 @@ def test_your_own_group_is_you(cli: Cli, found: Path) -> None:
     assert json.loads(plan(cli, "--json")[1])["settings"] == [str(found)]
 
 
-def test_a_trusted_folder(cli: Cli, found: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_trusted_folder(
+    cli: Cli, found: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """CLOUDTRAIN_TRUST makes all files below the folders that it names count; a path must be absolute."""
     found.chmod(0o666)
     found.parent.chmod(0o777)
@@ -226,7 +234,9 @@ def test_a_config_of_another_program_is_nobodys_business(cli: Cli, found: Path) 
 
 
 @pytest.mark.slow
-def test_doctor_runs_nothing_that_lies_around(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_runs_nothing_that_lies_around(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A `torch.py` in the working directory is not torch."""
     monkeypatch.chdir(tmp_path)
     for name in ("torch.py", "site.py", "json.py"):
@@ -240,7 +250,11 @@ def test_doctor_says_what_is_used_and_what_is_not(cli: Cli, found: Path) -> None
     """Every file that is looked for stands in the report; one that does not count is an error, with its hint."""
     _, out, _ = cli("doctor", "--json")
     report = {row["subject"]: row for row in json.loads(out)}
-    subject = {"cloudtrain.toml": "settings", "instances.toml": "instance types", "config.json": "Azure ML"}[found.name]
+    subject = {
+        "cloudtrain.toml": "settings",
+        "instances.toml": "instance types",
+        "config.json": "Azure ML",
+    }[found.name]
     assert str(found) in report[subject]["message"]
     found.chmod(0o666)
     code, out, _ = cli("doctor", "--json")

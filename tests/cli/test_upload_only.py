@@ -40,7 +40,12 @@ shared_dir = "SHARED"
 def job_file(make_source: Callable[..., Path], clean_environment: Path) -> str:
     """A job for three targets, with data beside it."""
     settings = SETTINGS.replace("SHARED", str(clean_environment / "shared"))
-    files = {"train.py": "print(1)\n", "data/a.csv": "1\n", "job.yaml": JOB, "cloudtrain.toml": settings}
+    files = {
+        "train.py": "print(1)\n",
+        "data/a.csv": "1\n",
+        "job.yaml": JOB,
+        "cloudtrain.toml": settings,
+    }
     return str(make_source(files) / "job.yaml")
 
 
@@ -54,7 +59,9 @@ def put(cli: Cli, *arguments: str) -> list[str]:
     assert results[0].out == results[1].out
     assert "nothing was submitted" in results[0].err
     assert results[0].out.splitlines() == [item["destination"] for item in plan["uploads"]]
-    assert json.loads(cli("submit", *arguments, "--upload-only", "--json").out) == {"uploads": plan["uploads"]}
+    assert json.loads(cli("submit", *arguments, "--upload-only", "--json").out) == {
+        "uploads": plan["uploads"]
+    }
     assert json.loads(cli("plan", *arguments, "--json").out) == plan
     assert json.loads(cli("ps", "--json").out) == []
     return results[0].out.splitlines()
@@ -67,7 +74,11 @@ def test_sagemaker(cli: Cli, job_file: str, monkeypatch: pytest.MonkeyPatch) -> 
         for name, value in fake.environ.items():
             monkeypatch.setenv(name, value)
         code, data = put(cli, job_file, "--target", "sagemaker")
-        names = {f"s3://{bucket}/{key}" for bucket, kept in fake.s3.buckets.items() for key in kept.objects}
+        names = {
+            f"s3://{bucket}/{key}"
+            for bucket, kept in fake.s3.buckets.items()
+            for key in kept.objects
+        }
         assert names == {code, f"{data.rstrip('/')}/a.csv"}
         operations = [item.operation for item in fake.received]
         assert operations.count("PutObject") == 2
@@ -118,12 +129,17 @@ def test_slurm(cli: Cli, job_file: str, state_dir: Path) -> None:
     assert not state_dir.exists()
 
 
-@pytest.mark.parametrize(("target", "form"), [("sagemaker", "aws-cli"), ("azureml", "az-cli"), ("slurm", "sbatch")])
+@pytest.mark.parametrize(
+    ("target", "form"), [("sagemaker", "aws-cli"), ("azureml", "az-cli"), ("slurm", "sbatch")]
+)
 def test_formats_name_the_command(cli: Cli, job_file: str, target: str, form: str) -> None:
     """Beside what another tool takes stands, on stderr, what uploads the code."""
     result = cli("plan", job_file, "--target", target, "--format", form, "--set", "tags.team=a b")
     said = " ".join(result.err.split())
-    assert f"cloudtrain submit --upload-only --target {target} --set 'tags.team=a b' {job_file}" in said
+    assert (
+        f"cloudtrain submit --upload-only --target {target} --set 'tags.team=a b' {job_file}"
+        in said
+    )
     assert cli("plan", job_file, "--target", target, "--json").err == ""
 
 
@@ -132,9 +148,19 @@ def test_what_cannot_be(cli: Cli, job_file: str) -> None:
     for option in ("--detach", "--dry-run", "--queue"):
         result = cli("submit", job_file, "--upload-only", option)
         assert (result.code, f"remove `{option}`" in result.err) == (2, True)
-    wrong = cli("submit", job_file, "--target", "slurm", "--upload-only", "--set", "entry_point=none.py")
+    wrong = cli(
+        "submit", job_file, "--target", "slurm", "--upload-only", "--set", "entry_point=none.py"
+    )
     assert (wrong.code, "CT101" in wrong.err) == (2, True)
     here = cli("submit", job_file, "--upload-only", "--set", "inputs={}")
     assert (here.code, "CT977" in here.err) == (2, True)
-    sweep = cli("submit", job_file, "--target", "slurm", "--upload-only", "--each", "hyperparameters.seed=1,2")
+    sweep = cli(
+        "submit",
+        job_file,
+        "--target",
+        "slurm",
+        "--upload-only",
+        "--each",
+        "hyperparameters.seed=1,2",
+    )
     assert (sweep.code, "CT977" in sweep.err) == (2, True)

@@ -42,7 +42,9 @@ class Maker:
         """A value, at least one digit and one letter in it."""
         while True:
             middle = "".join(self._random.choices(alphabet, k=length))
-            if any(letter.isdigit() for letter in middle) and any(letter.isalpha() for letter in middle):
+            if any(letter.isdigit() for letter in middle) and any(
+                letter.isalpha() for letter in middle
+            ):
                 value = f"{before}{middle}{after}"
                 self.values.append(value)
                 return value
@@ -65,8 +67,12 @@ class Maker:
 
     def jwt(self) -> str:
         """A JSON web token, whose parts begin as those of every token do."""
-        head = base64.urlsafe_b64encode(b'{"alg":"RS256","kid":"1","typ":"JWT"}').decode().rstrip("=")
-        body = base64.urlsafe_b64encode(json.dumps({"sub": self.of(WORD, 12), "exp": 1999999999}).encode()).decode()
+        head = (
+            base64.urlsafe_b64encode(b'{"alg":"RS256","kid":"1","typ":"JWT"}').decode().rstrip("=")
+        )
+        body = base64.urlsafe_b64encode(
+            json.dumps({"sub": self.of(WORD, 12), "exp": 1999999999}).encode()
+        ).decode()
         value = f"{head}.{body.rstrip('=')}.{self.of(URL64, 86)}"
         self.values.append(value)
         return value

@@ -14,7 +14,10 @@ from cloudtrain.targets.registry import target_of
 def findings(tree: Tree, *codes: str, target: str = "local") -> list[Finding]:
     """What the rules with these codes find in a bundle."""
     load_rules(target_of(target))
-    reading, plan = SimpleNamespace(locate=lambda path: path), SimpleNamespace(target=target, uploads=())
+    reading, plan = (
+        SimpleNamespace(locate=lambda path: path),
+        SimpleNamespace(target=target, uploads=()),
+    )
     subject: Any = SimpleNamespace(tree=tree, target=target_of(target), plan=plan, reading=reading)
     return [finding for code in codes for finding in registered[code].findings(subject)]
 

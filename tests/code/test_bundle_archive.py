@@ -29,10 +29,14 @@ from tests.examples import examples
 Content = dict[str, tuple[bytes, bool]]
 """Path to bytes and executable bit."""
 
-names = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=12).filter(
-    lambda name: not name.startswith((".", "cloudtrain"))
+names = st.text(
+    st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=12
+).filter(lambda name: not name.startswith((".", "cloudtrain")))
+paths = (
+    st.lists(names, min_size=1, max_size=3)
+    .map("/".join)
+    .filter(lambda path: len(os.fsencode(path)) < 200)
 )
-paths = st.lists(names, min_size=1, max_size=3).map("/".join).filter(lambda path: len(os.fsencode(path)) < 200)
 trees = st.dictionaries(paths, st.tuples(st.binary(max_size=2000), st.booleans()), max_size=8)
 
 
@@ -46,14 +50,22 @@ def build(root: Path, content: Content, seed: int = 0) -> Path:
         target = root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
-        target.chmod(rng.choice([0o700, 0o755, 0o744]) if executable else rng.choice([0o600, 0o644, 0o664, 0o655]))
+        target.chmod(
+            rng.choice([0o700, 0o755, 0o744])
+            if executable
+            else rng.choice([0o600, 0o644, 0o664, 0o655])
+        )
         os.utime(target, (rng.randrange(2**31), rng.randrange(2**31)))
     return root
 
 
 def fits(content: Content) -> Content:
     """The paths of which none is both a file and a folder, and that stay apart where case does not count."""
-    folders = {"/".join(path.split("/")[:depth]) for path in content for depth in range(1, path.count("/") + 1)}
+    folders = {
+        "/".join(path.split("/")[:depth])
+        for path in content
+        for depth in range(1, path.count("/") + 1)
+    }
     return {path: value for path, value in content.items() if path not in folders}
 
 
@@ -94,14 +106,21 @@ def test_what_was_packed_is_unpacked(content: Content) -> None:
         tree.write(Path(folder, "out.tar.gz"))
         out = Path(folder, "out")
         unpack(Path(folder, "out.tar.gz"), out, tree.sha256)
-        files = [path for path in out.rglob("*") if path.is_file() and "cloudtrain" not in path.relative_to(out).parts]
+        files = [
+            path
+            for path in out.rglob("*")
+            if path.is_file() and "cloudtrain" not in path.relative_to(out).parts
+        ]
         left_out = [item.path for item in tree.ignored]
         assert {
             path: value
             for path, value in content.items()
             if not any(path == item or path.startswith(item + "/") for item in left_out)
         } == {
-            path.relative_to(out).as_posix(): (path.read_bytes(), bool(path.stat().st_mode & stat.S_IXUSR))
+            path.relative_to(out).as_posix(): (
+                path.read_bytes(),
+                bool(path.stat().st_mode & stat.S_IXUSR),
+            )
             for path in files
         }
         (out / "cloudtrain").rename(Path(folder, "runtime"))
@@ -114,7 +133,9 @@ def test_every_member_has_the_same_owner_time_and_mode(tmp_path: Path) -> None:
     (tmp_path / "src/link").symlink_to("a.py")
     with tarfile.open(fileobj=io.BytesIO(written(scan(tmp_path / "src")))) as tar:
         members = {member.name: member for member in tar}
-    assert {(m.uid, m.gid, m.uname, m.gname, m.mtime) for m in members.values()} == {(0, 0, "", "", 315532800)}
+    assert {(m.uid, m.gid, m.uname, m.gname, m.mtime) for m in members.values()} == {
+        (0, 0, "", "", 315532800)
+    }
     assert [members[name].mode for name in ("a.py", "run.sh", "link")] == [0o644, 0o755, 0o777]
     assert list(members) == sorted(members)
 
@@ -140,12 +161,16 @@ def test_compression_does_not_depend_on_the_number_of_processors(
     tree = scan(tmp_path / "src")
     packed = set()
     for count in (1, 8):
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _, count=count: set(range(count)), raising=False)
+        monkeypatch.setattr(
+            os, "sched_getaffinity", lambda _, count=count: set(range(count)), raising=False
+        )
         packed.add(written(tree))
     assert len(packed) == 1
 
 
-def test_without_isal_the_standard_library_writes_the_same_tar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_isal_the_standard_library_writes_the_same_tar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where isal has no wheel, the bundle is made all the same: other compressed bytes, same name, same content."""
     build(tmp_path / "src", {"text.py": (b"import torch\n" * 200_000, False)})
     tree = scan(tmp_path / "src")
@@ -158,7 +183,15 @@ def test_without_isal_the_standard_library_writes_the_same_tar(tmp_path: Path, m
 
 def test_the_systems_tar_reads_it(tmp_path: Path) -> None:
     """Long, odd and non-UTF-8 names come out of GNU tar as they went in."""
-    odd = ["a b", "-rf", "two\nlines", "x" * 120 + "/" + "y" * 120, "ünï", os.fsdecode(b"\xff\xfe"), "'\"$(id)"]
+    odd = [
+        "a b",
+        "-rf",
+        "two\nlines",
+        "x" * 120 + "/" + "y" * 120,
+        "ünï",
+        os.fsdecode(b"\xff\xfe"),
+        "'\"$(id)",
+    ]
     build(tmp_path / "src", {name: (name[:5].encode("utf-8", "replace"), False) for name in odd})
     tree = scan(tmp_path / "src")
     tree.write(tmp_path / "out.tar.gz")
@@ -315,7 +348,9 @@ def test_a_hostile_archive_is_refused(tmp_path: Path, members: list[tarfile.TarI
         for item in members:
             tar.addfile(item)
             is_link = item.issym()
-            lines.append(line_of(item.name, target=item.linkname) if is_link else line_of(item.name, empty))
+            lines.append(
+                line_of(item.name, target=item.linkname) if is_link else line_of(item.name, empty)
+            )
     with pytest.raises(DamagedBundle):
         unpack(tmp_path / "bad.tar.gz", tmp_path / "deep/out", hash_lines(lines))
     assert inside(tmp_path) == ["bad.tar.gz"]

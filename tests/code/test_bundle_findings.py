@@ -35,7 +35,10 @@ def found(root: Path) -> list[Finding]:
 
 def test_a_secret_by_name_is_found_where_a_rule_brought_it_back(tmp_path: Path) -> None:
     """By default keys and `.env` are left out and there is nothing to find; a `!` rule is answered with a warning."""
-    fill(tmp_path, {"train.py": "", ".env": "A=1\n", "id_rsa": "x", "tls/server.key": "x", "ca.pem": "x"})
+    fill(
+        tmp_path,
+        {"train.py": "", ".env": "A=1\n", "id_rsa": "x", "tls/server.key": "x", "ca.pem": "x"},
+    )
     assert found(tmp_path) == []
     (tmp_path / ".cloudtrainignore").write_text("!.env\n!id_rsa\n!*.key\n")
     (finding,) = found(tmp_path)
@@ -61,11 +64,15 @@ def test_a_secret_by_name_is_found_where_a_rule_brought_it_back(tmp_path: Path) 
 def test_files_that_hold_credentials_are_left_out(tmp_path: Path, path: str) -> None:
     """By one name or by two, in capitals as well."""
     fill(tmp_path, {"train.py": "", path: "x"})
-    assert [entry.path for entry in scan(tmp_path).entries if not entry.path.startswith("cloudtrain/")] == ["train.py"]
+    assert [
+        entry.path for entry in scan(tmp_path).entries if not entry.path.startswith("cloudtrain/")
+    ] == ["train.py"]
     assert found(tmp_path) == []
 
 
-@pytest.mark.parametrize("path", ["config.json", ".docker/Dockerfile", "gcloud/deploy.py", "profiles.yml", "state.py"])
+@pytest.mark.parametrize(
+    "path", ["config.json", ".docker/Dockerfile", "gcloud/deploy.py", "profiles.yml", "state.py"]
+)
 def test_near_misses_of_credentials_are_kept(tmp_path: Path, path: str) -> None:
     """Of two names that belong together one says nothing."""
     fill(tmp_path, {path: "x"})
@@ -84,7 +91,9 @@ def test_near_misses_of_credentials_are_kept(tmp_path: Path, path: str) -> None:
         "prod.env",
     ],
 )
-def test_names_that_are_often_a_secret_are_found_but_not_left_out(tmp_path: Path, name: str) -> None:
+def test_names_that_are_often_a_secret_are_found_but_not_left_out(
+    tmp_path: Path, name: str
+) -> None:
     """They may as well be data, so they stay in the bundle with a warning."""
     fill(tmp_path, {name: "{}"})
     (finding,) = found(tmp_path)
@@ -128,7 +137,11 @@ def test_names_that_only_an_archive_carries(tmp_path: Path, name: str) -> None:
 def test_names_that_every_target_carries(tmp_path: Path, name: str) -> None:
     """Whatever is text."""
     fill(tmp_path, {name: "x"})
-    assert [finding for target in ("local", "sagemaker", "azureml") for finding in named(scan(tmp_path), target)] == []
+    assert [
+        finding
+        for target in ("local", "sagemaker", "azureml")
+        for finding in named(scan(tmp_path), target)
+    ] == []
 
 
 def test_a_path_that_leaves_no_room(tmp_path: Path) -> None:

@@ -40,7 +40,18 @@ def test_rules_are_gitignores(tmp_path: Path) -> None:
     """Globs, anchors, folders, comments and `!` mean what they mean to git."""
     fill(
         tmp_path,
-        *("train.py", "a.bin", "sub/a.bin", "keep.bin", "out/x", "sub/out/x", "#x", "data/a", "sub/data/a", "docs"),
+        *(
+            "train.py",
+            "a.bin",
+            "sub/a.bin",
+            "keep.bin",
+            "out/x",
+            "sub/out/x",
+            "#x",
+            "data/a",
+            "sub/data/a",
+            "docs",
+        ),
         root="*.bin\n!keep.bin\n/out\n# comment\n\n\\#x\ndata/\ndocs/\n",
     )
     assert kept(tmp_path) == {"train.py", "keep.bin", "sub/out/x", "docs"}
@@ -93,7 +104,9 @@ def test_ignored_folders_are_never_read(unprivileged: Path) -> None:
         (".netrc", "default .netrc"),
     ],
 )
-def test_defaults_are_left_out_and_a_rule_brings_them_back(tmp_path: Path, path: str, rule: str) -> None:
+def test_defaults_are_left_out_and_a_rule_brings_them_back(
+    tmp_path: Path, path: str, rule: str
+) -> None:
     """Each default names itself in `ignored`, and gives way to a `!` rule."""
     fill(tmp_path, "train.py", path)
     assert kept(tmp_path) == {"train.py"}
@@ -107,12 +120,21 @@ def test_defaults_are_left_out_and_a_rule_brings_them_back(tmp_path: Path, path:
 
 def test_a_list_of_what_to_keep_does_not_bring_defaults_back(tmp_path: Path) -> None:
     """`*`, `!*/`, `!*.py` means the user's own Python files, not those of a virtual environment."""
-    fill(tmp_path, "a.py", "pkg/b.py", "pkg/c.txt", ".venv/lib/d.py", ".git/e.py", root="*\n!*/\n!*.py\n")
+    fill(
+        tmp_path,
+        "a.py",
+        "pkg/b.py",
+        "pkg/c.txt",
+        ".venv/lib/d.py",
+        ".git/e.py",
+        root="*\n!*/\n!*.py\n",
+    )
     assert kept(tmp_path) == {"a.py", "pkg/b.py"}
 
 
 @pytest.mark.parametrize(
-    "path", [".env.example", "env/agent.py", "keys.py", "monkey.py", ".github/x", "venv.py", ".gitignore"]
+    "path",
+    [".env.example", "env/agent.py", "keys.py", "monkey.py", ".github/x", "venv.py", ".gitignore"],
 )
 def test_near_misses_of_the_defaults_are_kept(tmp_path: Path, path: str) -> None:
     """Ordinary code that only looks like a default is in the bundle."""
@@ -160,12 +182,16 @@ def test_a_small_folder_loads_little(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from cloudtrain.code.tree import scan; scan(Path(sys.argv[1]));"
         "print(sorted({'isal', 'tarfile', 'concurrent.futures'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "[]\n"
 
 
 odd_names = st.text(
-    st.characters(codec="utf-8", exclude_characters="/\0", categories=("L", "N", "P", "S", "Zs", "Cc", "Cf")),
+    st.characters(
+        codec="utf-8", exclude_characters="/\0", categories=("L", "N", "P", "S", "Zs", "Cc", "Cf")
+    ),
     min_size=1,
     max_size=8,
 ).filter(lambda name: name not in (".", "..") and not name.startswith((".", "cloudtrain")))
@@ -174,7 +200,9 @@ odd_names = st.text(
 @settings(max_examples=examples(80), deadline=None)
 @given(
     name=odd_names
-    | st.binary(min_size=1, max_size=6).filter(lambda name: not set(name) & set(b"/\0.")).map(os.fsdecode)
+    | st.binary(min_size=1, max_size=6)
+    .filter(lambda name: not set(name) & set(b"/\0."))
+    .map(os.fsdecode)
 )
 def test_the_line_for_a_path_can_be_printed_and_matches_it(name: str) -> None:
     """Whatever the name: line breaks, control characters, stars, spaces at the end, bytes that are not UTF-8."""
@@ -189,7 +217,24 @@ def test_the_line_for_a_path_can_be_printed_and_matches_it(name: str) -> None:
 
 
 NAMES = ("a", "b", "ab", "a.x", "b.x", "[a]", "foo", "-n", "a b")
-PARTS = ("*", "**", "?", "a", "b", "*.x", "a*", "*b", "[ab]", "[!a]", "[a-b].x", "foo", "\\[a\\]", "-n", "a b", "a?b")
+PARTS = (
+    "*",
+    "**",
+    "?",
+    "a",
+    "b",
+    "*.x",
+    "a*",
+    "*b",
+    "[ab]",
+    "[!a]",
+    "[a-b].x",
+    "foo",
+    "\\[a\\]",
+    "-n",
+    "a b",
+    "a?b",
+)
 
 
 @st.composite
@@ -197,7 +242,12 @@ def rule_lines(draw: st.DrawFn) -> str:
     """One line of an ignore file, most of them with an effect on the names above."""
     parts = draw(st.lists(st.sampled_from(PARTS), min_size=1, max_size=3))
     mark = draw(st.sampled_from(["", "", "", "!", "!"]))
-    return mark + draw(st.sampled_from(["", "/"])) + "/".join(parts) + draw(st.sampled_from(["", "", "/", " "]))
+    return (
+        mark
+        + draw(st.sampled_from(["", "/"]))
+        + "/".join(parts)
+        + draw(st.sampled_from(["", "", "/", " "]))
+    )
 
 
 paths = st.lists(st.sampled_from(NAMES), min_size=1, max_size=4).map("/".join)
@@ -216,7 +266,10 @@ def test_random_rules_mean_what_git_says(files: set[str], rules: dict[str, list[
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         for path in sorted(files):
-            if not any((root / parent).is_file() for parent in Path(path).parents) and not (root / path).exists():
+            if (
+                not any((root / parent).is_file() for parent in Path(path).parents)
+                and not (root / path).exists()
+            ):
                 fill(root, path)
         for place, lines in rules.items():
             if (root / place).is_dir():
@@ -228,5 +281,9 @@ def test_random_rules_mean_what_git_says(files: set[str], rules: dict[str, list[
             capture_output=True,
             check=True,
         ).stdout
-        expected = {os.fsdecode(path) for path in listed.split(b"\0") if path and not path.endswith(IGNORE.encode())}
+        expected = {
+            os.fsdecode(path)
+            for path in listed.split(b"\0")
+            if path and not path.endswith(IGNORE.encode())
+        }
         assert {path for path in kept(root) if not path.endswith(IGNORE)} == expected

@@ -33,7 +33,9 @@ def problems(folder: Path) -> list[tuple[str, str]]:
     with pytest.raises(JobError) as caught:
         scan(folder)
     assert caught.value.exit_code == 2
-    assert all(problem.hint and problem.code in ("CT052", "CT055") for problem in caught.value.problems)
+    assert all(
+        problem.hint and problem.code in ("CT052", "CT055") for problem in caught.value.problems
+    )
     return [(problem.message, str(problem.place)) for problem in caught.value.problems]
 
 
@@ -44,7 +46,9 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "src"
 
 
-def test_a_bundle_with_includes_is_that_of_a_folder_with_copies(source: Path, tmp_path: Path) -> None:
+def test_a_bundle_with_includes_is_that_of_a_folder_with_copies(
+    source: Path, tmp_path: Path
+) -> None:
     """The same entries, the same hash and the same archive; the list itself is in neither."""
     copies = {"gpt.py": "gpt = 1\n", "common/net.py": "net = 1\n", "common/deep/er.py": "er = 1\n"}
     fill(tmp_path / "copies", {**copies, "train.py": SHARED["src/train.py"]})
@@ -80,14 +84,18 @@ def test_absolute_paths_links_and_dots(source: Path, tmp_path: Path) -> None:
     (tmp_path / "link.py").symlink_to("shared/gpt.py")
     (source / "inner").mkdir()
     (source / "inner" / INCLUDE).touch()
-    (source / INCLUDE).write_text(f"{tmp_path}/shared/gpt.py\n../link.py\n../shared/common/deep/..\n")
+    (source / INCLUDE).write_text(
+        f"{tmp_path}/shared/gpt.py\n../link.py\n../shared/common/deep/..\n"
+    )
     tree = scan(source)
     assert own(tree) == ["common/deep/er.py", "common/net.py", "gpt.py", "link.py", "train.py"]
     assert {entry.kind for entry in tree.entries} == {"file"}
 
 
 @pytest.mark.parametrize("change", ["gpt.py", "common/deep/er.py"])
-def test_a_change_elsewhere_is_a_change_of_the_bundle(source: Path, tmp_path: Path, change: str) -> None:
+def test_a_change_elsewhere_is_a_change_of_the_bundle(
+    source: Path, tmp_path: Path, change: str
+) -> None:
     """The hash covers what is included, and its executable bit."""
     hashes = {scan(source).sha256}
     (tmp_path / "shared" / change).chmod(0o755)
@@ -116,7 +124,10 @@ def test_ignore_rules_are_those_of_the_source_folder(source: Path, tmp_path: Pat
 
 def test_only_the_list_at_the_root_counts(source: Path, tmp_path: Path) -> None:
     """One in a sub-folder or in an included folder includes nothing, so that no list leads to another."""
-    fill(tmp_path, {f"src/sub/{INCLUDE}": "../../shared/common\n", f"shared/common/{INCLUDE}": "../../src\n"})
+    fill(
+        tmp_path,
+        {f"src/sub/{INCLUDE}": "../../shared/common\n", f"shared/common/{INCLUDE}": "../../src\n"},
+    )
     assert own(scan(source)) == ["common/deep/er.py", "common/net.py", "gpt.py", "train.py"]
 
 
@@ -138,7 +149,9 @@ def test_the_limit_of_size_counts_what_is_included(
     monkeypatch.setattr(tree, "CEILING", 4000)
     assert scan(source).identity.size > 2000
     monkeypatch.setattr(tree, "CEILING", 1000)
-    with pytest.raises(JobError, match=r"too much for a bundle of code; the largest: common/data\.bin"):
+    with pytest.raises(
+        JobError, match=r"too much for a bundle of code; the largest: common/data\.bin"
+    ):
         scan(source)
 
 
@@ -146,7 +159,15 @@ def test_every_wrong_line_is_named_at_once(source: Path, tmp_path: Path) -> None
     """A path that leads nowhere, a name that the folder has, a name that an earlier line has, and no name at all."""
     fill(tmp_path, {"other/train.py": "", "other/gpt.py": "", "loop/x": ""})
     (tmp_path / "round").symlink_to("round")
-    lines = ["../shared/gpt.py", "../shared/gtp.py", "../other/train.py", "../other/gpt.py", "/", "a\0b", "../round"]
+    lines = [
+        "../shared/gpt.py",
+        "../shared/gtp.py",
+        "../other/train.py",
+        "../other/gpt.py",
+        "/",
+        "a\0b",
+        "../round",
+    ]
     (source / INCLUDE).write_text("\n".join(lines))
     where = [f"{INCLUDE}:{line}:1  source_dir" for line in (2, 3, 4, 5, 6, 7)]
     assert problems(source) == list(
@@ -183,4 +204,6 @@ def test_a_link_in_an_included_folder_stays_in_the_bundle(source: Path, tmp_path
     assert entry.target == "net.py"
     (tmp_path / "shared/common/away.py").symlink_to("../../other.py")
     ((message, _),) = problems(source)
-    assert message.startswith("the link `common/away.py` points to `../../other.py`, which is outside `source_dir`")
+    assert message.startswith(
+        "the link `common/away.py` points to `../../other.py`, which is outside `source_dir`"
+    )

@@ -46,7 +46,9 @@ def targets(root: Path) -> dict[str, str | None]:
         ("x", "y", "y"),
     ],
 )
-def test_a_link_inside_is_kept_in_its_plainest_form(tmp_path: Path, link: str, target: str, kept: str) -> None:
+def test_a_link_inside_is_kept_in_its_plainest_form(
+    tmp_path: Path, link: str, target: str, kept: str
+) -> None:
     """It points where it pointed, without detours through other links."""
     root = fill(
         tmp_path / "src",
@@ -75,7 +77,11 @@ def test_links_to_folders_are_not_walked(tmp_path: Path) -> None:
     """A link to a folder beside it is one entry."""
     root = fill(tmp_path, ["a/b.py", "c/d.py"], {"a/c": "../c"})
     tree = scan(root)
-    assert [entry.path for entry in tree.entries if entry.path not in tree.own_files] == ["a/b.py", "a/c", "c/d.py"]
+    assert [entry.path for entry in tree.entries if entry.path not in tree.own_files] == [
+        "a/b.py",
+        "a/c",
+        "c/d.py",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -107,12 +113,16 @@ def test_a_link_that_would_be_broken_is_refused(tmp_path: Path, target: str, rea
     (problem,) = caught.value.problems
     assert problem.message == f"the link `link` points to `{target}`, which {reason}"
     assert problem.hint is not None
-    assert problem.hint.startswith("add the line `/link` to `.cloudtrainignore` in `source_dir`, or put a copy")
+    assert problem.hint.startswith(
+        "add the line `/link` to `.cloudtrainignore` in `source_dir`, or put a copy"
+    )
 
 
 def test_all_bad_links_are_reported_at_once_and_the_hint_works(tmp_path: Path) -> None:
     """Following every hint gives a bundle."""
-    root = fill(tmp_path, ["a.py"], {"one": "/etc/hostname", "two[*] \\": "nowhere", "sub/#3": "../../x"})
+    root = fill(
+        tmp_path, ["a.py"], {"one": "/etc/hostname", "two[*] \\": "nowhere", "sub/#3": "../../x"}
+    )
     with pytest.raises(JobError) as caught:
         scan(root)
     hints = [problem.hint or "" for problem in caught.value.problems]

@@ -44,7 +44,9 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def after_listings(monkeypatch: pytest.MonkeyPatch, folder: Path, *changes: Callable[[], object]) -> None:
+def after_listings(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, *changes: Callable[[], object]
+) -> None:
     """Make one of the changes after each listing of the folder, as long as some are left."""
     left, scandir = list(changes), os.scandir
 
@@ -142,7 +144,9 @@ def test_a_file_that_goes_before_it_is_read_is_no_error(
     assert found.sha256 == scan(source).sha256
 
 
-@pytest.mark.parametrize(("name", "text"), [(IGNORE_FILE, "model.py\n"), (INCLUDE_FILE, "../beside.py\n")])
+@pytest.mark.parametrize(
+    ("name", "text"), [(IGNORE_FILE, "model.py\n"), (INCLUDE_FILE, "../beside.py\n")]
+)
 def test_a_list_that_goes_after_the_listing_no_longer_applies(
     source: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str
 ) -> None:
@@ -154,7 +158,9 @@ def test_a_list_that_goes_after_the_listing_no_longer_applies(
     assert own(scan(source)) == before
 
 
-def test_an_included_file_that_goes_is_reported_as_missing(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_included_file_that_goes_is_reported_as_missing(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second look at the include file finds its line to be wrong."""
     beside = source.parent / "beside.py"
     beside.write_text("")
@@ -167,7 +173,9 @@ def test_an_included_file_that_goes_is_reported_as_missing(source: Path, monkeyp
     ]
 
 
-def test_a_source_folder_that_goes_is_reported_as_missing(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_folder_that_goes_is_reported_as_missing(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The message is the one for a folder that never existed."""
     after_listings(monkeypatch, source, lambda: source.rename(source.with_name("moved")))
     with pytest.raises(JobError, match=r"the folder `.*src` does not exist"):
@@ -191,7 +199,11 @@ def test_data_that_goes_is_looked_for_again(source: Path, monkeypatch: pytest.Mo
     """A job's data may also be written while it is listed or read; a link to nothing stays an error at once."""
     after_listings(monkeypatch, source, (source / "model.py").unlink)
     before_opening(monkeypatch, source / "work/part.py", get_another_name)
-    assert [file.path for file in read_data(str(source)).files] == ["link.py", "train.py", "work/zoo.py"]
+    assert [file.path for file in read_data(str(source)).files] == [
+        "link.py",
+        "train.py",
+        "work/zoo.py",
+    ]
     (source / "link.py").unlink()
     (source / "link.py").symlink_to("nothing")
     monkeypatch.setattr(time, "sleep", pytest.fail)
@@ -199,7 +211,9 @@ def test_data_that_goes_is_looked_for_again(source: Path, monkeypatch: pytest.Mo
         read_data(str(source))
 
 
-def test_a_folder_that_never_rests_is_an_error_that_says_so(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_never_rests_is_an_error_that_says_so(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After some attempts, the error names the path and what to do about it; no attempt comes at once."""
     pauses: list[float] = []
 

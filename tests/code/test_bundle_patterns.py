@@ -26,7 +26,9 @@ def ours(line: str, path: str) -> bool:
     folders = [b"/".join(parts[:depth]) for depth in range(1, len(parts))]
     if pattern is None or not pattern.ignores:
         return False
-    return any(pattern.matches(folder, True) for folder in folders) or pattern.matches(path.encode(), False)
+    return any(pattern.matches(folder, True) for folder in folders) or pattern.matches(
+        path.encode(), False
+    )
 
 
 def gits(line: str, paths: list[str], repository: Path) -> list[bool]:
@@ -34,9 +36,14 @@ def gits(line: str, paths: list[str], repository: Path) -> list[bool]:
     (repository / ".gitignore").write_bytes(line.encode() + b"\n")
     asked = "".join(f"{path}\0" for path in paths).encode()
     command = ["git", "-C", repository, "check-ignore", "--no-index", "-v", "-n", "-z", "--stdin"]
-    answer = subprocess.run(command, input=asked, capture_output=True, check=False).stdout.split(b"\0")[:-1]
+    answer = subprocess.run(command, input=asked, capture_output=True, check=False).stdout.split(
+        b"\0"
+    )[:-1]
     assert len(answer) == 4 * len(paths), answer
-    return [bool(source) and not rule.startswith(b"!") for source, rule in zip(answer[::4], answer[2::4], strict=True)]
+    return [
+        bool(source) and not rule.startswith(b"!")
+        for source, rule in zip(answer[::4], answer[2::4], strict=True)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +68,11 @@ asked = st.lists(paths, min_size=1, max_size=12)
 
 
 @needs_git
-@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(300),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(line=lines, paths=asked)
 @example("**/a*b/**/c", ["a/b", "x/ab/c", "x/aab/y/z/c", "ab/c"])
 @example("a/**", ["a", "a/b", "a/b/c", "x/a/b"])
@@ -89,8 +100,14 @@ def test_lines_that_can_match_nothing(line: str) -> None:
 
 @settings(max_examples=examples(500), deadline=None)
 @given(rules=st.lists(lines, min_size=1, max_size=12), paths=asked, is_folder=st.booleans())
-@example(["a*b", "*ab", "[ab]*", "**/a/*b", "a/**", "*a*"], ["ab", "a/b", "aab", "a", "b/a/ab", "bab"], False)
-def test_every_path_meets_every_pattern_that_matches_it(rules: list[str], paths: list[str], is_folder: bool) -> None:
+@example(
+    ["a*b", "*ab", "[ab]*", "**/a/*b", "a/**", "*a*"],
+    ["ab", "a/b", "aab", "a", "b/a/ab", "bab"],
+    False,
+)
+def test_every_path_meets_every_pattern_that_matches_it(
+    rules: list[str], paths: list[str], is_folder: bool
+) -> None:
     """The rule that decides among many is the last one that matches, as if each were tried."""
     patterns = []
     for line in rules:
@@ -99,9 +116,13 @@ def test_every_path_meets_every_pattern_that_matches_it(rules: list[str], paths:
                 patterns.append((line, pattern))
     decide = Rules("", b"\n".join(line.encode() for line, _ in patterns))
     for path in paths:
-        last = [pattern for _, pattern in patterns if pattern.matches(path.encode(), is_folder)][-1:]
+        last = [pattern for _, pattern in patterns if pattern.matches(path.encode(), is_folder)][
+            -1:
+        ]
         verdict = decide.judge(path, is_folder)
-        assert [pattern.ignores for pattern in last] == ([] if verdict is None else [verdict.pattern.ignores])
+        assert [pattern.ignores for pattern in last] == (
+            [] if verdict is None else [verdict.pattern.ignores]
+        )
 
 
 MANY: dict[str, Callable[[int], str]] = {
@@ -117,7 +138,9 @@ MANY: dict[str, Callable[[int], str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", MANY.values(), ids=MANY.keys())
-def test_many_patterns_are_not_tried_one_by_one(line: Callable[[int], str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_patterns_are_not_tried_one_by_one(
+    line: Callable[[int], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A generated list of 20,000 lines: for each path only the few that share a text with it are tried."""
     tried = 0
     matches = Pattern.matches
@@ -129,7 +152,10 @@ def test_many_patterns_are_not_tried_one_by_one(line: Callable[[int], str], monk
 
     rules = Rules("", "\n".join(map(line, range(20_000))).encode())
     monkeypatch.setattr(Pattern, "matches", counted)
-    paths = [f"data/{name}" for name in ("part00007.bin", "part-00007-x.bin", "a-00007.bin", "part00007-x", "train.py")]
+    paths = [
+        f"data/{name}"
+        for name in ("part00007.bin", "part-00007-x.bin", "a-00007.bin", "part00007-x", "train.py")
+    ]
     ignored = [path for path in [*paths, "data/a/part00007/x.bin"] if rules.judge(path, False)]
     assert (bool(ignored), tried < 20) == (True, True)
 

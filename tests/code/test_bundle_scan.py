@@ -40,7 +40,9 @@ def problems(folder: Path) -> list[str]:
     """The messages of the error that a scan raises."""
     with pytest.raises(JobError) as caught:
         scan(folder)
-    assert all(problem.hint and problem.path == ("source_dir",) for problem in caught.value.problems)
+    assert all(
+        problem.hint and problem.path == ("source_dir",) for problem in caught.value.problems
+    )
     assert caught.value.exit_code == 2
     return [problem.message for problem in caught.value.problems]
 
@@ -49,7 +51,9 @@ def test_entries_are_sorted_and_say_what_each_file_is(tmp_path: Path) -> None:
     """Every file is an entry with its size and its executable bit, in the order of its path's bytes."""
     fill(tmp_path, {"b/two.py": "22", "a.py": "1", "b.py": "", "run.sh": "#!/bin/sh\n"})
     (tmp_path / "run.sh").chmod(0o700)
-    entries = [entry for entry in scan(tmp_path).entries if not entry.path.startswith("cloudtrain/")]
+    entries = [
+        entry for entry in scan(tmp_path).entries if not entry.path.startswith("cloudtrain/")
+    ]
     assert [(entry.path, entry.size, entry.executable, entry.kind) for entry in entries] == [
         ("a.py", 1, False, "file"),
         ("b.py", 0, False, "file"),
@@ -151,7 +155,9 @@ def test_the_name_of_our_package_is_taken(tmp_path: Path, name: str) -> None:
     """A module of the user called cloudtrain would hide the runtime, or be hidden by it."""
     fill(tmp_path, {name: ""})
     (message,) = problems(tmp_path)
-    assert message.startswith(f"`{name.split('/')[0]}` in `source_dir` has the name of cloudtrain's own package")
+    assert message.startswith(
+        f"`{name.split('/')[0]}` in `source_dir` has the name of cloudtrain's own package"
+    )
 
 
 def test_an_ignored_folder_may_have_the_name_of_our_package(tmp_path: Path) -> None:
@@ -160,7 +166,9 @@ def test_an_ignored_folder_may_have_the_name_of_our_package(tmp_path: Path) -> N
     assert own(scan(tmp_path)) == ["train.py"]
 
 
-def test_special_files_are_refused_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_special_files_are_refused_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A pipe and a socket cannot be in an archive; both are named at once, without being opened."""
     monkeypatch.chdir(tmp_path)  # the name of a socket may have 107 bytes
     os.mkfifo("pipe")
@@ -191,18 +199,24 @@ def test_a_folder_of_data_is_refused_before_it_is_read(tmp_path: Path) -> None:
     fill(tmp_path, {"train.py": "", "data/small.bin": "1"})
     with (tmp_path / "data/huge.bin").open("wb") as file:
         file.truncate(1 << 42)
-    with pytest.raises(JobError, match=r"data/huge.bin \(4 TiB\)|data/huge.bin \(4.0 TiB\)") as caught:
+    with pytest.raises(
+        JobError, match=r"data/huge.bin \(4 TiB\)|data/huge.bin \(4.0 TiB\)"
+    ) as caught:
         scan(tmp_path)
     assert caught.value.hint is not None
     assert "`/data/huge.bin`" in caught.value.hint
 
 
-def test_the_root_of_the_file_system_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_root_of_the_file_system_is_refused_before_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Whatever it is called."""
     monkeypatch.setattr(os, "scandir", None)
     for name in ("/", "//", "/.."):
         (message,) = problems(Path(name))
-        assert message.endswith("` is the root of this machine's file system, too much for a bundle of code")
+        assert message.endswith(
+            "` is the root of this machine's file system, too much for a bundle of code"
+        )
 
 
 def test_errors_can_be_printed_whatever_the_name(tmp_path: Path) -> None:

@@ -58,7 +58,9 @@ def test_a_credential_is_left_out_or_found(kind: Kind, tmp_path: Path) -> None:
     assert (first.code, first.level) == (
         ("CT304", Level.WARNING) if kind.name in ONLY_PERHAPS else ("CT301", Level.ERROR)
     )
-    assert all(detail.startswith(f"{kind.path}:") for finding in findings for detail in finding.details)
+    assert all(
+        detail.startswith(f"{kind.path}:") for finding in findings for detail in finding.details
+    )
 
 
 INNOCENT = {
@@ -110,7 +112,9 @@ def test_a_secret_is_found_wherever_it_is_in_a_file(before: int, tmp_path: Path)
     """Behind the first kilobytes as at the start; the line is the right one."""
     value = Maker(before).of(HEX, 20, before="glpat-")
     lines = before // 50
-    (finding,) = found_in(tmp_path, "a.py", ("# " + "x" * 47 + "\n") * lines + f"token = '{value}'\n")
+    (finding,) = found_in(
+        tmp_path, "a.py", ("# " + "x" * 47 + "\n") * lines + f"token = '{value}'\n"
+    )
     assert finding.details == (f"a.py:{lines + 1}: gitlab-pat",)
 
 
@@ -143,16 +147,22 @@ def test_a_mark_allows_a_line(mark: str, tmp_path: Path) -> None:
 def test_many_files_are_one_finding(tmp_path: Path) -> None:
     """The first is in the message, the others in the details, of which there is an end."""
     for number in range(60):
-        (tmp_path / f"{number:02}.py").write_text(f"k = '{Maker(number).of(HEX, 20, before='glpat-')}'\n")
+        (tmp_path / f"{number:02}.py").write_text(
+            f"k = '{Maker(number).of(HEX, 20, before='glpat-')}'\n"
+        )
     (finding,) = secret_findings(scan(tmp_path))
-    assert finding.message == "the bundle contains a secret (gitlab-pat): `00.py:1`, and 59 more files"
+    assert (
+        finding.message == "the bundle contains a secret (gitlab-pat): `00.py:1`, and 59 more files"
+    )
     assert len(finding.details) == 41
     assert finding.details[-1] == "and 20 more"
 
 
 def test_following_the_hint_ends_the_finding(tmp_path: Path) -> None:
     """Its line leaves the file out."""
-    (finding,) = found_in(tmp_path, "conf/a b.py", f"k = '{Maker(4).of(BASE64, 40, before='glpat-')}'\n")
+    (finding,) = found_in(
+        tmp_path, "conf/a b.py", f"k = '{Maker(4).of(BASE64, 40, before='glpat-')}'\n"
+    )
     assert finding.hint is not None
     (tmp_path / ".cloudtrainignore").write_text(finding.hint.split("`")[1] + "\n")
     assert secret_findings(scan(tmp_path)) == []
@@ -168,7 +178,9 @@ def test_a_token_is_found_in_any_text(before: str, behind: str, seed: int) -> No
     token = Maker(seed).of(HEX, 36, before="ghp_")
     content = f"{before}\nx = '{token}'\n{behind}\n".encode()
     found = secrets_in(content, suspects(content, "a.py"), "a.py")
-    assert ("github-pat", before.count("\n") + 2) in [(secret.rule, secret.line) for secret in found]
+    assert ("github-pat", before.count("\n") + 2) in [
+        (secret.rule, secret.line) for secret in found
+    ]
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -182,9 +194,7 @@ def test_any_content_can_be_searched(content: bytes, name: str) -> None:
     secrets_in(content, spans, name)
 
 
-WHEEL = (
-    '    { url = "https://files.pythonhosted.org/packages/0a/1b/{HEX}/a-1.0.whl", hash = "sha256:{HASH}", size = 9 },\n'
-)
+WHEEL = '    { url = "https://files.pythonhosted.org/packages/0a/1b/{HEX}/a-1.0.whl", hash = "sha256:{HASH}", size = 9 },\n'
 ARCHIVE = WHEEL.replace("{HEX}", "0c" * 30).replace("{HASH}", "0123456789abcdef" * 4)
 
 
@@ -195,7 +205,9 @@ ARCHIVE = WHEEL.replace("{HEX}", "0c" * 30).replace("{HASH}", "0123456789abcdef"
         ARCHIVE.replace("pythonhosted.org", "pythonhosted.org.{}.example"),
         ARCHIVE.replace('hash = "sha256:', 'password = "{}", hash = "sha256:'),
         ARCHIVE.replace("},", "},  # {}"),
-        f'{ARCHIVE}source = {{{{ registry = "https://me:{{}}@host/simple" }}}}\n'.replace("{ url", "{{ url"),
+        f'{ARCHIVE}source = {{{{ registry = "https://me:{{}}@host/simple" }}}}\n'.replace(
+            "{ url", "{{ url"
+        ),
         "    --hash=sha256:" + "01" * 32 + " {}\n",
         "    --hash=sha256:" + "01" * 32 + "\n--extra-index-url https://me:{}@host/simple\n",
     ],
@@ -222,7 +234,9 @@ def test_every_rule_compiles_and_can_be_reached() -> None:
         assert all(word == word.lower() for word in rule.keywords)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("maskerlogger") is None, reason="the rules come from maskerlogger")
+@pytest.mark.skipif(
+    importlib.util.find_spec("maskerlogger") is None, reason="the rules come from maskerlogger"
+)
 def test_the_rules_are_those_of_the_package() -> None:
     """The file is what the tool writes."""
     tool = [sys.executable, str(REPOSITORY / "tools" / "gen_secret_rules.py"), "--check"]
@@ -232,12 +246,16 @@ def test_the_rules_are_those_of_the_package() -> None:
 
 def test_ordinary_code_loads_no_rules(tmp_path: Path) -> None:
     """A small job does not pay for two hundred rules."""
-    (tmp_path / "train.py").write_text((REPOSITORY / "training_scripts/digits_ddp/train.py").read_text())
+    (tmp_path / "train.py").write_text(
+        (REPOSITORY / "training_scripts/digits_ddp/train.py").read_text()
+    )
     code = (
         "import sys; from pathlib import Path; from cloudtrain.code.tree import scan; scan(Path(sys.argv[1]));"
         "print('cloudtrain.code.secrets' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "False\n"
 
 

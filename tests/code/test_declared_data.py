@@ -30,7 +30,14 @@ def source(clean_environment: Path) -> Path:
     """A folder with code, and with data in every place that the job names."""
     src = clean_environment / "src"
     src.mkdir()
-    fill(src, "train.py", "data/train/a.bin", "data/other.bin", "out/model/m.pt", "checkpoints/step-1.pt")
+    fill(
+        src,
+        "train.py",
+        "data/train/a.bin",
+        "data/other.bin",
+        "out/model/m.pt",
+        "checkpoints/step-1.pt",
+    )
     return src
 
 
@@ -55,9 +62,16 @@ def test_declared_links_are_no_code(source: Path, target: str) -> None:
     (source / "again").symlink_to(source.parent / "outside")
     (source / "link").symlink_to(target.format(outside=source.parent / "outside"))
     (source / "code").symlink_to("pkg")
-    inputs = {"all": {"local": "src/link"}, "part": {"local": "src/again/train"}, "code": {"local": "src/code/data"}}
-    plan = ct.plan(ct.TrainingJob(name="job", source_dir="src", entry_point="train.py", inputs=inputs), "local")
-    assert {finding.code for finding in plan.findings} <= {"LO101"}  # `src/code/data` does not exist
+    inputs = {
+        "all": {"local": "src/link"},
+        "part": {"local": "src/again/train"},
+        "code": {"local": "src/code/data"},
+    }
+    plan = ct.plan(
+        ct.TrainingJob(name="job", source_dir="src", entry_point="train.py", inputs=inputs), "local"
+    )
+    # `src/code/data` does not exist
+    assert {finding.code for finding in plan.findings} <= {"LO101"}
     (source / "pkg/util.py").write_text("another text")
     changed = code_of(entry_point="train.py", inputs=inputs)
     assert changed != plan.uploads[0].sha256
@@ -72,7 +86,9 @@ def test_declared_data_is_of_any_size(source: Path) -> None:
         file.truncate(320 << 20)
     job = ct.TrainingJob(name="job", source_dir="src", entry_point="train.py")
     declared = job.replace(inputs={"train": {"local": "src/data/train"}})
-    assert not {"CT302", "CT303"} & {finding.code for finding in ct.plan(declared, "local").findings}
+    assert not {"CT302", "CT303"} & {
+        finding.code for finding in ct.plan(declared, "local").findings
+    }
     assert "CT302" in {finding.code for finding in ct.plan(job, "local").findings}
 
 
@@ -117,6 +133,8 @@ def test_output_into_the_folder(source: Path) -> None:
     (source / "job.yaml").write_text("name: job\nsource_dir: .\nentry_point: train.py\n")
     for _ in range(2):
         with (source / "said.txt").open("ab") as said:
-            done = subprocess.run([*COMMAND, "submit", "job.yaml"], cwd=source, stdout=said, stderr=said)
+            done = subprocess.run(
+                [*COMMAND, "submit", "job.yaml"], cwd=source, stdout=said, stderr=said
+            )
         assert done.returncode == 0
     assert (source / "said.txt").read_text().count("trained") == 2

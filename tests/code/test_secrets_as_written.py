@@ -99,7 +99,12 @@ TOKENS: dict[str, Callable[[Maker], str]] = {
 def notebook(*lines: str) -> str:
     """A notebook of one cell, as Jupyter writes it."""
     return json.dumps(
-        {"cells": [{"cell_type": "code", "outputs": [], "source": [f"{line}\n" for line in lines]}]}, indent=1
+        {
+            "cells": [
+                {"cell_type": "code", "outputs": [], "source": [f"{line}\n" for line in lines]}
+            ]
+        },
+        indent=1,
     )
 
 
@@ -112,7 +117,9 @@ def written(name: str, value: str) -> dict[str, str]:
         f"{name}/constant.ipynb": notebook(f'{name} = "{value}"', "print(1)"),
         f"{name}/environ.ipynb": notebook("import os", f'os.environ["{name}"] = "{value}"'),
         f"{name}/single.ipynb": notebook("import os", f"os.environ['{name}'] = '{value}'"),
-        f"{name}/one_text.ipynb": json.dumps({"cells": [{"source": f'import os\nos.environ["{name}"] = "{value}"\n'}]}),
+        f"{name}/one_text.ipynb": json.dumps(
+            {"cells": [{"source": f'import os\nos.environ["{name}"] = "{value}"\n'}]}
+        ),
     }
 
 
@@ -135,13 +142,19 @@ def test_a_token_is_found_however_it_is_set(tmp_path: Path) -> None:
 
 def test_tokens_of_these_services_are_errors(tmp_path: Path) -> None:
     """Their form is certain enough to stop a submit, whatever the variable is called."""
-    names = [name for name in TOKENS if name.startswith(("DISCORD", "TELEGRAM", "MAILGUN", "OPENAI"))]
+    names = [
+        name for name in TOKENS if name.startswith(("DISCORD", "TELEGRAM", "MAILGUN", "OPENAI"))
+    ]
     for name in names:
         value = TOKENS[name](Maker(5))
         text = f'requests.post("https://api.mailgun.net/v3/x", auth=("api", "{value}"))\n'
-        (tmp_path / f"{name}.py").write_text(text if name.startswith("MAILGUN") else f'connect("{value}")\n')
+        (tmp_path / f"{name}.py").write_text(
+            text if name.startswith("MAILGUN") else f'connect("{value}")\n'
+        )
     secrets = {entry.path: entry.secrets for entry in scan(tmp_path).entries}
-    assert [name for name in names if not any(secret.certain for secret in secrets[f"{name}.py"])] == []
+    assert [
+        name for name in names if not any(secret.certain for secret in secrets[f"{name}.py"])
+    ] == []
 
 
 HARMLESS = {

@@ -48,7 +48,9 @@ requires-python = ">=3.10"
 
 def project(requires: str, backend: str, more: str = "", *, fields: str = FIELDS) -> str:
     """A pyproject.toml."""
-    return f'{fields}{more}\n[build-system]\nrequires = ["{requires}"]\nbuild-backend = "{backend}"\n'
+    return (
+        f'{fields}{more}\n[build-system]\nrequires = ["{requires}"]\nbuild-backend = "{backend}"\n'
+    )
 
 
 UV, HATCH, SETUPTOOLS, FLIT, POETRY = (
@@ -58,7 +60,12 @@ UV, HATCH, SETUPTOOLS, FLIT, POETRY = (
     ("flit_core", "flit_core.buildapi"),
     ("poetry-core", "poetry.core.masonry.api"),
 )
-MODULE = {"__init__.py": "", "deep/__init__.py": "WORD = 1\n", "data/words.txt": "a\n", "py.typed": ""}
+MODULE = {
+    "__init__.py": "",
+    "deep/__init__.py": "WORD = 1\n",
+    "data/words.txt": "a\n",
+    "py.typed": "",
+}
 
 
 def below(folder: str, files: Mapping[str, str] = MODULE) -> dict[str, str]:
@@ -172,7 +179,8 @@ def content(wheel: bytes | Path) -> tuple[dict[str, bytes], dict[str, list[str]]
     metadata["Provides-Extra"] = sorted(fields.get_all("Provides-Extra", []))
     wanted = [Requirement(text) for text in fields.get_all("Requires-Dist", [])]
     metadata["Requires-Dist"] = sorted(
-        f"{item.name.lower()} {sorted(item.extras)} {item.specifier} {item.url} {applying(item)}" for item in wanted
+        f"{item.name.lower()} {sorted(item.extras)} {item.specifier} {item.url} {applying(item)}"
+        for item in wanted
     )
     points = files.get(f"{info}/entry_points.txt", b"").decode().split()
     metadata["points"] = sorted("".join(points).replace("[", "\n[").splitlines())
@@ -196,7 +204,9 @@ def is_installed(module: str) -> bool:
         found = importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
         return False
-    return found and (module != "setuptools" or Version(importlib.metadata.version(module)) >= Version("70.1"))
+    return found and (
+        module != "setuptools" or Version(importlib.metadata.version(module)) >= Version("70.1")
+    )
 
 
 FIRST = ("uv", "hatchling", "setuptools", "flit", "poetry")
@@ -235,7 +245,9 @@ def test_a_wheel_is_that_of_its_backend(tmp_path: Path, case: str) -> None:
 
 def test_every_file_is_recorded(tmp_path: Path) -> None:
     """With its hash and its size, so that an installer can check and remove it."""
-    member(tmp_path, {"pyproject.toml": TWINS["uv"][0], **TWINS["uv"][1], 'src/my_lib/a,"b.txt': "x"})
+    member(
+        tmp_path, {"pyproject.toml": TWINS["uv"][0], **TWINS["uv"][1], 'src/my_lib/a,"b.txt': "x"}
+    )
     _, wheel = only_wheel(read(tmp_path))
     with zipfile.ZipFile(BytesIO(wheel)) as archive:
         names = archive.namelist()
@@ -335,7 +347,9 @@ def test_what_only_a_backend_can_build_is_refused(tmp_path: Path, case: str) -> 
 
 def test_a_link_is_refused(tmp_path: Path) -> None:
     """A wheel cannot hold one."""
-    folder = member(tmp_path, {"pyproject.toml": project(*HATCH), **below("my_lib"), "words.txt": ""})
+    folder = member(
+        tmp_path, {"pyproject.toml": project(*HATCH), **below("my_lib"), "words.txt": ""}
+    )
     (folder / "my_lib" / "more.txt").symlink_to("../words.txt")
     with pytest.raises(JobError, match=r"`my_lib/more\.txt` is a link, or not pure Python"):
         read(tmp_path)

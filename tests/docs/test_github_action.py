@@ -26,15 +26,20 @@ environment: {framework: pytorch, version: "2.14"}
 max_runtime: 1h
 """
 
-SETTINGS = '[sagemaker]\nregion = "eu-west-1"\nrole = "arn:aws:iam::111122223333:role/SageMakerTraining"\n'
+SETTINGS = (
+    '[sagemaker]\nregion = "eu-west-1"\nrole = "arn:aws:iam::111122223333:role/SageMakerTraining"\n'
+)
 
 
-def step(what: dict[str, object], workspace: Path, **inputs: str) -> subprocess.CompletedProcess[str]:
+def step(
+    what: dict[str, object], workspace: Path, **inputs: str
+) -> subprocess.CompletedProcess[str]:
     """Run a step with the action's inputs, as a workflow of the repository in `workspace`."""
     given = {name: str(entry["default"]) for name, entry in ACTION["inputs"].items()} | inputs
     wanted: dict[str, str] = dict(what["env"])  # type: ignore[call-overload]
     env = {
-        name: re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda match: given[match[1]], text) for name, text in wanted.items()
+        name: re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda match: given[match[1]], text)
+        for name, text in wanted.items()
     }
     places = {"GITHUB_ACTION_PATH": str(ROOT), "RUNNER_TEMP": str(workspace.parent / "temp")}
     return subprocess.run(
@@ -82,7 +87,9 @@ def test_a_good_job_passes(workspace: Path) -> None:
 def test_a_mistake_is_marked_at_its_line(workspace: Path) -> None:
     """Once, although two targets find it; the step fails, and the other file is checked."""
     (workspace / "jobs" / "bad.yaml").write_text(GOOD.replace("torch}", "torhc}"))
-    done = step(CHECK, workspace, files="jobs/*.yaml", targets="sagemaker azureml", ignore="AZ101 AZ102")
+    done = step(
+        CHECK, workspace, files="jobs/*.yaml", targets="sagemaker azureml", ignore="AZ101 AZ102"
+    )
     assert done.returncode == 1
     (line,) = [line for line in done.stdout.splitlines() if "torhc" in line]
     assert line == (
@@ -97,7 +104,9 @@ def test_a_finding_without_a_line_is_marked_on_the_first(workspace: Path) -> Non
     (workspace / "cloudtrain.toml").unlink()
     done = step(CHECK, workspace, files="jobs/good.yaml", targets="sagemaker")
     assert done.returncode == 1
-    assert re.search(r"^::error file=jobs/good.yaml,line=\d+.*,title=SM\d+::", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^::error file=jobs/good.yaml,line=\d+.*,title=SM\d+::", done.stdout, re.MULTILINE
+    )
 
 
 def test_no_file_is_a_failure(workspace: Path) -> None:
@@ -109,7 +118,9 @@ def test_no_file_is_a_failure(workspace: Path) -> None:
 @pytest.mark.slow
 def test_what_a_file_says_stays_inside_its_annotation(workspace: Path) -> None:
     """A name in a job cannot write another workflow command, nor end a property."""
-    (workspace / "jobs" / "a,b.yaml").write_text(GOOD.replace("name: good", r'name: "x\n::error::y%"'))
+    (workspace / "jobs" / "a,b.yaml").write_text(
+        GOOD.replace("name: good", r'name: "x\n::error::y%"')
+    )
     done = step(CHECK, workspace, files="jobs/a,b.yaml", targets="sagemaker")
     assert done.returncode == 1
     assert "::error file=jobs/a%2Cb.yaml,line=1" in done.stdout
@@ -136,4 +147,6 @@ def test_both_steps(tmp_path: Path) -> None:
     installed = step(INSTALL, folder, python=sys.executable)
     assert installed.returncode == 0, installed.stdout + installed.stderr
     done = step(CHECK, folder)
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "job.yaml: no errors"), done.stdout + done.stderr
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "job.yaml: no errors"), (
+        done.stdout + done.stderr
+    )

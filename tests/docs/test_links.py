@@ -55,6 +55,10 @@ def test_pages_are_reached() -> None:
     while waiting:
         page = waiting.pop()
         reached.add(page)
-        links = {(page.parent / link.partition("#")[0]).resolve() for link in LINK.findall(prose(page))}
-        waiting += [target for target in links - reached if target.suffix == ".md" and target.is_file()]
+        links = {
+            (page.parent / link.partition("#")[0]).resolve() for link in LINK.findall(prose(page))
+        }
+        waiting += [
+            target for target in links - reached if target.suffix == ".md" and target.is_file()
+        ]
     assert {page for page in PAGES if page.parent == ROOT / "docs"} <= reached

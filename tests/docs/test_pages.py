@@ -36,7 +36,8 @@ TORCH = {"hugging-face.md", "lightning.md", "your-script.md"}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in pages.PAGES]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in pages.PAGES],
 )
 def test_commands_print_what_a_page_shows(name: str) -> None:
     """Each command of the page, one after another, in a new folder with the page's files."""
@@ -124,7 +125,9 @@ def test_every_setting_is_described() -> None:
     assert (ROOT / "docs" / "settings.md").read_text("utf-8") == text
     for target in all_targets():
         section = text.split(f"\n## [{target.name}]\n")[1].split("\n## ")[0]
-        named = re.findall(r"^\| `(\w+)` \| [^|]*\w[^|]* \| [^|]* \| .*\w.* \|$", section, re.MULTILINE)
+        named = re.findall(
+            r"^\| `(\w+)` \| [^|]*\w[^|]* \| [^|]* \| .*\w.* \|$", section, re.MULTILINE
+        )
         assert set(named) == target.settings.model_fields.keys() - {"type"}
 
 
@@ -133,10 +136,27 @@ def test_no_line_is_wider_than_a_block() -> None:
     for file in width.documents():
         assert [*width.wide_lines(file.read_text("utf-8"), file)] == []
     long = "cloudtrain plan job.yaml " + "x" * 70
-    for language, found in (("", 1), ("sh", 1), ("python", 1), ("yaml", 1), ("console", 0), ("text", 0), ("json", 0)):
+    for language, found in (
+        ("", 1),
+        ("sh", 1),
+        ("python", 1),
+        ("yaml", 1),
+        ("console", 0),
+        ("text", 0),
+        ("json", 0),
+    ):
         assert len([*width.wide_lines(f"```{language}\n{long}\n```\n", Path("a.md"))]) == found
     for command in (f"$ {long}\n{long}", f"$ a \\\n{long}\n{long}"):
-        assert len([*width.wide_lines(f"```yaml\na: 1\n```\n\n```console\n{command}\n```\n", Path("a.md"))]) == 1
+        assert (
+            len(
+                [
+                    *width.wide_lines(
+                        f"```yaml\na: 1\n```\n\n```console\n{command}\n```\n", Path("a.md")
+                    )
+                ]
+            )
+            == 1
+        )
 
 
 def test_wide_outputs_are_marked() -> None:
@@ -165,10 +185,14 @@ def commands() -> list[str]:
     texts = [README, *((ROOT / "docs" / name).read_text("utf-8") for name in names)]
     found = set()
     for text in texts:
-        for kind, block in re.findall(r"^```(\w*)[^\n]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        for kind, block in re.findall(
+            r"^```(\w*)[^\n]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
+        ):
             if kind == "":
                 found |= {
-                    line.partition("#")[0].strip() for line in block.splitlines() if line.startswith("cloudtrain ")
+                    line.partition("#")[0].strip()
+                    for line in block.splitlines()
+                    if line.startswith("cloudtrain ")
                 }
         found |= set(re.findall(r"`(cloudtrain [a-z][^`]*)`", text))
     return sorted(found)
@@ -193,7 +217,9 @@ def test_rules_have_titles() -> None:
         for heading in re.findall(r"^## (.*)$", file.read_text("utf-8"), re.MULTILINE)
     ]
     assert all(re.fullmatch(r"[A-Z]{2}\d{3} · \S.*[^.]", heading) for heading in headings)
-    listed = re.findall(r"^\| \[(\w+)\]\([\w-]+\.md#", (ROOT / "docs" / "rules.md").read_text("utf-8"), re.MULTILINE)
+    listed = re.findall(
+        r"^\| \[(\w+)\]\([\w-]+\.md#", (ROOT / "docs" / "rules.md").read_text("utf-8"), re.MULTILINE
+    )
     codes = {rule.code for rule in all_rules()} | {*error_codes()}
     assert {heading[:5] for heading in headings} == codes == {*listed}
     assert len(headings) == len(listed)

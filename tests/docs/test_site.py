@@ -20,18 +20,37 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     """It is found by words of every part, also offline, and loads nothing from elsewhere."""
     pytest.importorskip("material", reason="pip install 'cloudtrain[docs]'")
     pytest.importorskip("mkdocstrings", reason="pip install 'cloudtrain[docs]'")
-    argv = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
-    built = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=DEADLINE)
+    argv = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(tmp_path / "site"),
+    ]
+    built = subprocess.run(
+        argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=DEADLINE
+    )
     assert built.returncode == 0, built.stdout + built.stderr
     site = tmp_path / "site"
     index = (site / "search" / "search_index.js").read_text("utf-8")
     found = {
-        entry["location"].partition("#")[0] for entry in json.loads(index.partition("=")[2].rstrip(" ;\n"))["docs"]
+        entry["location"].partition("#")[0]
+        for entry in json.loads(index.partition("=")[2].rstrip(" ;\n"))["docs"]
     }
     made = {"reference/job.html", "reference/api.html", "reference/runtime.html"}
     pages = {f"{page.stem}.html" for page in (ROOT / "docs").glob("*.md")}
-    folders = {f"training_scripts/{page.parent.name}/index.html" for page in ROOT.glob("training_scripts/*/README.md")}
-    assert {"index.html", "examples/index.html", "notebooks/01_first_job.html"} | made | pages | folders <= found
+    folders = {
+        f"training_scripts/{page.parent.name}/index.html"
+        for page in ROOT.glob("training_scripts/*/README.md")
+    }
+    assert {
+        "index.html",
+        "examples/index.html",
+        "notebooks/01_first_job.html",
+    } | made | pages | folders <= found
     for page in site.rglob("*.html"):
         text = page.read_text("utf-8")
         assert not re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"(?:https?:)?//", text), page
@@ -39,7 +58,9 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert "submit" in (site / "reference" / "api.html").read_text("utf-8")
 
 
-def test_notebooks_are_shown_with_their_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebooks_are_shown_with_their_outputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each cell's code, then what the notebook in git has of it: printed text, tables, pictures."""
     pytest.importorskip("mkdocs", reason="pip install 'cloudtrain[docs]'")
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
@@ -58,8 +79,12 @@ def test_notebooks_are_shown_with_their_outputs(tmp_path: Path, monkeypatch: pyt
     ]
     (tmp_path / "n.ipynb").write_text(json.dumps({"cells": cells}))
     page = notebook_page(tmp_path / "n.ipynb")
-    assert page.startswith("# A\ntext\n\n```python\nplan\n```\n\n```{.text .printed}\nbold\nand more\n```\n\n")
+    assert page.startswith(
+        "# A\ntext\n\n```python\nplan\n```\n\n```{.text .printed}\nbold\nand more\n```\n\n"
+    )
     assert '<div class="notebook-output">\n<b>plan</b>\n<i>x</i>\n</div>' in page
     assert 'src="data:image/png;base64,QUJD"' in page
     assert "```{.text .printed}\n'a'\n```" in page
-    assert page.endswith("```{.text .printed .columns}\nname   ms  MB\nring  1.5   2\nDDP   1.2   2\n```\n")
+    assert page.endswith(
+        "```{.text .printed .columns}\nname   ms  MB\nring  1.5   2\nDDP   1.2   2\n```\n"
+    )

@@ -59,13 +59,17 @@ class Caller:
         token: str | None = "",
     ) -> Answer:
         """One request with a token for ARM, unless another (or None) is given; `version` None leaves it out."""
-        raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        raw = (
+            body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        )
         path = path.replace("{WS}", self.fake.workspace_id).replace("{SUB}", self.fake.subscription)
         path = path.removeprefix(self.fake.url)
         if version is not None:
             path += f"{'&' if '?' in path else '?'}api-version={version}"
         sent = {} if token is None else {"Authorization": f"Bearer {token or self.token()}"}
-        connection = http.client.HTTPSConnection(self.fake.blobs.host, context=self._trust, timeout=DEADLINE)
+        connection = http.client.HTTPSConnection(
+            self.fake.blobs.host, context=self._trust, timeout=DEADLINE
+        )
         try:
             connection.request(method, path, raw, {**sent, **(headers or {})})
             response = connection.getresponse()
@@ -105,7 +109,12 @@ def submit(call: Caller) -> Callable[..., Answer]:
     """PUT of a job; keyword arguments are properties."""
 
     def send(name: str, **properties: Any) -> Answer:
-        given = {"jobType": "Command", "command": "python train.py", "experimentName": "exp", **properties}
+        given = {
+            "jobType": "Command",
+            "command": "python train.py",
+            "experimentName": "exp",
+            **properties,
+        }
         return call("PUT", f"{{WS}}/jobs/{name}", {"properties": given}, version=SUBMIT)
 
     return send

@@ -24,7 +24,9 @@ from cloudtrain.targets.local.target import LocalTarget
 class FileTarget(LocalTarget):
     """Stands in for the local target: the same compiler, another way to run."""
 
-    def account(self, settings: Any, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> LocalAccount:
+    def account(
+        self, settings: Any, *, environ: Mapping[str, str], state_dir: Path, cwd: Path
+    ) -> LocalAccount:
         return LocalAccount(str(state_dir), "/py", Machine(cpus=2), host="here")
 
     def service(self, *, environ: Mapping[str, str], state_dir: Path) -> Any:
@@ -49,7 +51,9 @@ class FileService:
     def can_check(self, target: Any) -> bool:
         return True
 
-    def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
+    def upload(
+        self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None
+    ) -> bool:
         archive = Path(plan.uploads[0].destination)
         if archive.exists():
             return False

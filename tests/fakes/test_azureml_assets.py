@@ -19,17 +19,23 @@ PUT_BLOB = {"x-ms-blob-type": "BlockBlob", "x-ms-version": "2021-08-06"}
 def upload(call: Caller, files: dict[str, bytes]) -> str:
     """Put files where startPendingUpload says; the address of the container."""
     body = {"pendingUploadType": "TemporaryBlobReference"}
-    place = call("POST", f"{PATH}/startPendingUpload", body, version=CODE).body["blobReferenceForConsumption"]
+    place = call("POST", f"{PATH}/startPendingUpload", body, version=CODE).body[
+        "blobReferenceForConsumption"
+    ]
     url, _, signature = place["credential"]["sasUri"].partition("?")
     for name, data in files.items():
-        answer = call("PUT", f"{url}/{name}?{signature}", data, version=None, token=None, headers=PUT_BLOB)
+        answer = call(
+            "PUT", f"{url}/{name}?{signature}", data, version=None, token=None, headers=PUT_BLOB
+        )
         assert answer.status == 201
     assert place["blobUri"] == url
     return str(place["blobUri"])
 
 
 def register(call: Caller, uri: str, **more: Any) -> Any:
-    return call("PUT", PATH, {"properties": {"codeUri": uri, "isAnonymous": True, **more}}, version=CODE)
+    return call(
+        "PUT", PATH, {"properties": {"codeUri": uri, "isAnonymous": True, **more}}, version=CODE
+    )
 
 
 def test_code_is_uploaded_and_made_a_version(fake: FakeAzure, call: Caller) -> None:
@@ -58,9 +64,15 @@ def test_every_upload_has_a_place_of_its_own(fake: FakeAzure, call: Caller) -> N
 
 def test_code_is_found_by_its_hash(call: Caller) -> None:
     """Under whatever name; an unknown hash is an empty list, an unknown name is 404."""
-    register(call, upload(call, {"a": b"1"}), properties={"hash_sha256": "abc", "hash_version": 202208})
-    found = call("GET", "{WS}/codes/any/versions?hash=abc&hashVersion=202208", version=CODE).body["value"]
-    assert [item["id"].rpartition("/workspaces/ws/")[2] for item in found] == ["codes/c1/versions/1"]
+    register(
+        call, upload(call, {"a": b"1"}), properties={"hash_sha256": "abc", "hash_version": 202208}
+    )
+    found = call("GET", "{WS}/codes/any/versions?hash=abc&hashVersion=202208", version=CODE).body[
+        "value"
+    ]
+    assert [item["id"].rpartition("/workspaces/ws/")[2] for item in found] == [
+        "codes/c1/versions/1"
+    ]
     assert call("GET", "{WS}/codes/any/versions?hash=def", version=CODE).body["value"] == []
     assert call("GET", "{WS}/codes/any/versions", version=CODE).status == 404
 
@@ -80,9 +92,13 @@ def test_the_latest_version_is_found(fake: FakeAzure, call: Caller) -> None:
     for version in ("1", "2", "3"):
         fake.assets.add("environments", "e", version, image=f"image:{version}")
     path = "{WS}/environments/e"
-    latest = call("GET", f"{path}/versions?$orderBy=createdtime%20desc&$top=1", version=ENVIRONMENT).body["value"]
+    latest = call(
+        "GET", f"{path}/versions?$orderBy=createdtime%20desc&$top=1", version=ENVIRONMENT
+    ).body["value"]
     assert [item["properties"]["image"] for item in latest] == ["image:3"]
-    assert [item["name"] for item in call("GET", f"{path}/versions", version=ENVIRONMENT).body["value"]] == [
+    assert [
+        item["name"] for item in call("GET", f"{path}/versions", version=ENVIRONMENT).body["value"]
+    ] == [
         "1",
         "2",
         "3",
@@ -94,9 +110,13 @@ def test_a_job_can_use_what_was_made(fake: FakeAzure, call: Caller) -> None:
     """By version and by label; ARM ids are compared whatever their case."""
     environment = fake.assets.add("environments", "e", "1", image="image")
     code = fake.assets.add("codes", "c", "1")
-    for number, reference in enumerate([environment, environment.replace("versions/1", "labels/latest")]):
+    for number, reference in enumerate(
+        [environment, environment.replace("versions/1", "labels/latest")]
+    ):
         body = {"properties": {"jobType": "Command", "environmentId": reference, "codeId": code}}
-        assert call("PUT", f"{{WS}}/jobs/j{number}", body, version="2025-01-01-preview").status == 201
+        assert (
+            call("PUT", f"{{WS}}/jobs/j{number}", body, version="2025-01-01-preview").status == 201
+        )
     upper = fake.workspace_id.replace("resourceGroups", "resourcegroups")
     assert call("GET", f"{upper}/jobs/j0").status == 200
 
@@ -105,6 +125,9 @@ def test_data_is_found(fake: FakeAzure, call: Caller) -> None:
     """By version; another one is 404."""
     fake.assets.add("data", "digits", "1", dataType="uri_folder", dataUri="azureml://x")
     assert (
-        call("GET", "{WS}/data/digits/versions/1", version=ENVIRONMENT).body["properties"]["dataType"] == "uri_folder"
+        call("GET", "{WS}/data/digits/versions/1", version=ENVIRONMENT).body["properties"][
+            "dataType"
+        ]
+        == "uri_folder"
     )
     assert call("GET", "{WS}/data/digits/versions/2", version=ENVIRONMENT).status == 404

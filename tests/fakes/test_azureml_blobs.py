@@ -29,7 +29,9 @@ from tests.ports import free_port
 
 pytestmark = pytest.mark.lifecycle
 
-AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+AZURITE_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
 """The same for everybody: Azurite's documentation has it."""
 
 
@@ -48,7 +50,11 @@ class Store:
         from azure.storage.blob import ContainerClient
 
         return ContainerClient(
-            self.url, "files", credential=self.key if credential == "" else credential, retry_total=0, **options
+            self.url,
+            "files",
+            credential=self.key if credential == "" else credential,
+            retry_total=0,
+            **options,
         )
 
     def signature(self, *, blob: str = "", permission: str = "rcwdl", seconds: float = 600) -> str:
@@ -67,7 +73,9 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """Azurite on a free port, with everything in memory."""
     program = shutil.which("azurite-blob")
     if program is None:
-        pytest.skip("azurite-blob is not on the PATH: npm install azurite, and put node_modules/.bin there")
+        pytest.skip(
+            "azurite-blob is not on the PATH: npm install azurite, and put node_modules/.bin there"
+        )
     port = free_port()
     folder = tmp_path_factory.mktemp("azurite")
     command = [
@@ -78,7 +86,9 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         try:
             _wait_for(port, process)
             name = "devstoreaccount1"
-            yield Store(f"http://127.0.0.1:{port}/{name}", name, AZURITE_KEY, denied="AuthorizationFailure")
+            yield Store(
+                f"http://127.0.0.1:{port}/{name}", name, AZURITE_KEY, denied="AuthorizationFailure"
+            )
         finally:
             process.terminate()
 
@@ -150,7 +160,10 @@ def test_a_blob_is_not_written_over_unless_asked(container: Any) -> None:
 def test_large_blobs_go_in_blocks(store: Store) -> None:
     """In the order of the list, whatever order they came in; and they come out in ranges."""
     container = store.container(
-        max_single_put_size=1000, max_block_size=1000, max_single_get_size=700, max_chunk_get_size=700
+        max_single_put_size=1000,
+        max_block_size=1000,
+        max_single_get_size=700,
+        max_chunk_get_size=700,
     )
     data = bytes(range(256)) * 40
     container.upload_blob("a", io.BytesIO(data), max_concurrency=4)
@@ -178,7 +191,10 @@ def test_conditions(container: Any) -> None:
     assert blob.download_blob(etag=etag, match_condition=same).readall() == b"1"
     blob.upload_blob(b"2", overwrite=True)
     assert blob.download_blob(etag=etag, match_condition=changed).readall() == b"2"
-    assert refused(lambda: blob.download_blob(etag=etag, match_condition=same)) == (412, "ConditionNotMet")
+    assert refused(lambda: blob.download_blob(etag=etag, match_condition=same)) == (
+        412,
+        "ConditionNotMet",
+    )
 
 
 def test_metadata_are_replaced(container: Any) -> None:
@@ -189,7 +205,9 @@ def test_metadata_are_replaced(container: Any) -> None:
     blob.set_blob_metadata({"upload_status": "completed"})
     assert blob.get_blob_properties().metadata == {"upload_status": "completed"}
     assert blob.get_blob_properties().etag != etag
-    assert [found.metadata for found in container.list_blobs(include=["metadata"])] == [{"upload_status": "completed"}]
+    assert [found.metadata for found in container.list_blobs(include=["metadata"])] == [
+        {"upload_status": "completed"}
+    ]
     assert not next(iter(container.list_blobs())).metadata
 
 
@@ -202,7 +220,11 @@ def test_lists(container: Any) -> None:
     assert len(list(container.list_blobs(results_per_page=2).by_page())) == 3
     assert [blob.name for blob in container.list_blobs(name_starts_with="a/")] == names[:3]
     assert {item.name for item in container.walk_blobs(delimiter="/")} == {"a/", "c", "d/"}
-    assert {item.name for item in container.walk_blobs(name_starts_with="a/", delimiter="/")} == {"a/1", "a/2", "a/b/"}
+    assert {item.name for item in container.walk_blobs(name_starts_with="a/", delimiter="/")} == {
+        "a/1",
+        "a/2",
+        "a/b/",
+    }
     assert [blob.size for blob in container.list_blobs()] == [3, 3, 5, 1, 3]
 
 
@@ -231,7 +253,10 @@ def test_a_signature_opens_what_it_is_for(store: Store) -> None:
     one = store.container(store.signature(blob="a", permission="r"))
     assert one.download_blob("a").readall() == b"1"
     assert refused(lambda: one.download_blob("b")) == (403, store.denied)
-    assert refused(lambda: one.upload_blob("a", b"3", overwrite=True)) == (403, "AuthorizationPermissionMismatch")
+    assert refused(lambda: one.upload_blob("a", b"3", overwrite=True)) == (
+        403,
+        "AuthorizationPermissionMismatch",
+    )
     no_lists = store.container(store.signature(permission="r"))
     assert refused(lambda: list(no_lists.list_blobs())) == (403, "AuthorizationPermissionMismatch")
 
@@ -272,20 +297,29 @@ def test_a_range_from_the_end_on_is_refused(fake: FakeAzure) -> None:
     container = Store(fake.blobs.url, fake.blobs.account, KEY).container()
     assert refused(lambda: container.download_blob("a", offset=1)) == (416, "InvalidRange")
     fake.blobs.put("files", "empty", b"")
-    assert refused(lambda: container.download_blob("empty", offset=0, length=5)) == (416, "InvalidRange")
+    assert refused(lambda: container.download_blob("empty", offset=0, length=5)) == (
+        416,
+        "InvalidRange",
+    )
 
 
 def test_nothing_is_public(fake: FakeAzure) -> None:
     """409, as an account answers that does not allow it."""
     store = Store(fake.blobs.url, fake.blobs.account, KEY)
-    assert refused(lambda: store.container(None).download_blob("a")) == (409, "PublicAccessNotPermitted")
+    assert refused(lambda: store.container(None).download_blob("a")) == (
+        409,
+        "PublicAccessNotPermitted",
+    )
 
 
 def test_an_account_can_do_without_keys(fake: FakeAzure) -> None:
     """Then the key is refused, whoever has it."""
     fake.blobs.allows_shared_key = False
     store = Store(fake.blobs.url, fake.blobs.account, KEY)
-    assert refused(lambda: store.container().download_blob("a")) == (403, "KeyBasedAuthenticationNotPermitted")
+    assert refused(lambda: store.container().download_blob("a")) == (
+        403,
+        "KeyBasedAuthenticationNotPermitted",
+    )
 
 
 def test_its_own_signatures_are_those_of_the_library(fake: FakeAzure) -> None:
@@ -311,10 +345,19 @@ def test_what_grows_while_it_is_read_is_refused(fake: FakeAzure) -> None:
 def test_the_certificate_is_for_this_host_and_by_this_authority(fake: FakeAzure) -> None:
     """Strict verification takes it for both names of loopback; without the authority nobody does."""
     host, _, port = fake.blobs.host.partition(":")
-    for context, name in ((_trusting(fake.authority), "127.0.0.1"), (_trusting(fake.authority), "localhost")):
-        with socket.create_connection((host, int(port))) as raw, context.wrap_socket(raw, server_hostname=name) as safe:
+    for context, name in (
+        (_trusting(fake.authority), "127.0.0.1"),
+        (_trusting(fake.authority), "localhost"),
+    ):
+        with (
+            socket.create_connection((host, int(port))) as raw,
+            context.wrap_socket(raw, server_hostname=name) as safe,
+        ):
             assert safe.version() == "TLSv1.3"
-    with socket.create_connection((host, int(port))) as raw, pytest.raises(ssl.SSLCertVerificationError):
+    with (
+        socket.create_connection((host, int(port))) as raw,
+        pytest.raises(ssl.SSLCertVerificationError),
+    ):
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).wrap_socket(raw, server_hostname="localhost")
 
 

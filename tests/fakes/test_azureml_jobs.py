@@ -21,10 +21,16 @@ def test_a_job_is_made(fake: FakeAzure, submit: Submit) -> None:
     """201 with what was sent, and with what the service adds: status, studio, artifacts, properties of its own."""
     answer = submit("j1", tags={"a": "b"}, properties={"cloudtrain.run": "j1"})
     properties = answer.body["properties"]
-    assert (answer.status, properties["status"], properties["command"]) == (201, "Starting", "python train.py")
+    assert (answer.status, properties["status"], properties["command"]) == (
+        201,
+        "Starting",
+        "python train.py",
+    )
     assert properties["properties"]["cloudtrain.run"] == "j1"
     assert "_azureml.ComputeTargetType" in properties["properties"]
-    assert properties["services"]["Studio"]["endpoint"].startswith("https://ml.azure.com/runs/j1?wsid=/subscriptions/")
+    assert properties["services"]["Studio"]["endpoint"].startswith(
+        "https://ml.azure.com/runs/j1?wsid=/subscriptions/"
+    )
     assert properties["outputs"]["default"]["uri"].endswith("/ExperimentRun/dcid.j1")
     assert answer.body["id"] == f"{fake.workspace_id}/jobs/j1"
 
@@ -33,15 +39,27 @@ def test_the_same_again_is_the_same_job(fake: FakeAzure, submit: Submit) -> None
     """200, and it goes on as it was."""
     submit("j1")
     fake.jobs["j1"].enter("Running")
-    assert (submit("j1").status, fake.jobs["j1"].status, len(fake.jobs.by_name)) == (200, "Running", 1)
+    assert (submit("j1").status, fake.jobs["j1"].status, len(fake.jobs.by_name)) == (
+        200,
+        "Running",
+        1,
+    )
 
 
-@pytest.mark.parametrize("change", [{"command": "ls"}, {"computeId": "serverless"}, {"experimentName": "other"}])
-def test_what_a_job_does_cannot_change(fake: FakeAzure, submit: Submit, change: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "change", [{"command": "ls"}, {"computeId": "serverless"}, {"experimentName": "other"}]
+)
+def test_what_a_job_does_cannot_change(
+    fake: FakeAzure, submit: Submit, change: dict[str, str]
+) -> None:
     """400 with the service's words and code, and the job stays what it was."""
     submit("j1")
     answer = submit("j1", **change)
-    assert (answer.status, answer.error["code"], answer.inner) == (400, "UserError", "JobPropertyImmutable")
+    assert (answer.status, answer.error["code"], answer.inner) == (
+        400,
+        "UserError",
+        "JobPropertyImmutable",
+    )
     assert f"the existing job's {next(iter(change))} cannot be changed" in answer.error["message"]
     assert fake.jobs["j1"].properties["command"] == "python train.py"
 
@@ -55,7 +73,13 @@ def test_a_property_that_is_left_out_is_a_change_too(submit: Submit) -> None:
 def test_five_properties_may_change(call: Caller, submit: Submit) -> None:
     """Description, tags, display name, properties and whether it is archived."""
     submit("j1")
-    changes = {"description": "d", "tags": {"a": "b"}, "displayName": "n", "properties": {"c": "d"}, "isArchived": True}
+    changes = {
+        "description": "d",
+        "tags": {"a": "b"},
+        "displayName": "n",
+        "properties": {"c": "d"},
+        "isArchived": True,
+    }
     assert submit("j1", **changes).status == 200
     found = call("GET", "{WS}/jobs/j1").body["properties"]
     assert {key: found[key] for key in ("description", "tags", "displayName", "isArchived")} == {
@@ -90,9 +114,17 @@ def test_a_job_refers_to_what_there_is(
 
 def test_a_field_that_the_version_does_not_have(fake: FakeAzure, submit: Submit) -> None:
     """400, and only the details name the field."""
-    answer = submit("j1", outputs={"o": {"jobOutputType": "uri_folder", "assetName": "a", "assetVersion": "3"}})
-    assert (answer.status, answer.inner, "assetVersion" in answer.error["message"]) == (400, "RequestInvalid", False)
-    assert answer.error["details"][0]["message"].startswith("Could not find member 'assetVersion' on object of type")
+    answer = submit(
+        "j1", outputs={"o": {"jobOutputType": "uri_folder", "assetName": "a", "assetVersion": "3"}}
+    )
+    assert (answer.status, answer.inner, "assetVersion" in answer.error["message"]) == (
+        400,
+        "RequestInvalid",
+        False,
+    )
+    assert answer.error["details"][0]["message"].startswith(
+        "Could not find member 'assetVersion' on object of type"
+    )
     assert not fake.jobs.by_name
 
 
@@ -101,7 +133,9 @@ def test_a_job_that_acts_for_its_user_needs_a_token(fake: FakeAzure, call: Calle
     body = {"properties": {"jobType": "Command", "identity": {"identityType": "UserIdentity"}}}
 
     def send(**headers: str) -> int:
-        return call("PUT", "{WS}/jobs/j1", body, version="2025-01-01-preview", headers=headers).status
+        return call(
+            "PUT", "{WS}/jobs/j1", body, version="2025-01-01-preview", headers=headers
+        ).status
 
     later = time.time() + 60
     assert send() == 400
@@ -109,19 +143,25 @@ def test_a_job_that_acts_for_its_user_needs_a_token(fake: FakeAzure, call: Calle
     assert send(**{"x-azureml-token": make_token("https://ml.azure.com", later)}) == 201
 
 
-def test_every_state_of_the_service_can_be_entered(fake: FakeAzure, call: Caller, submit: Submit) -> None:
+def test_every_state_of_the_service_can_be_entered(
+    fake: FakeAzure, call: Caller, submit: Submit
+) -> None:
     """Thirteen, told by ARM and by run history; others are a mistake of the test."""
     submit("j1")
     assert len(STATES) == 13
     for state in STATES:
         fake.jobs["j1"].enter(state)
         assert call("GET", "{WS}/jobs/j1").body["properties"]["status"] == state
-        assert call("GET", "/history/v1.0{WS}/runs/j1/details", version="v1.0").body["status"] == state
+        assert (
+            call("GET", "/history/v1.0{WS}/runs/j1/details", version="v1.0").body["status"] == state
+        )
     with pytest.raises(ValueError, match="no status Done"):
         fake.jobs["j1"].enter("Done")
 
 
-def test_jobs_are_listed_newest_first_in_pages(fake: FakeAzure, call: Caller, submit: Submit) -> None:
+def test_jobs_are_listed_newest_first_in_pages(
+    fake: FakeAzure, call: Caller, submit: Submit
+) -> None:
     """nextLink leads through them, and is to be followed as it is."""
     for number in range(5):
         submit(f"j{number}")
@@ -155,7 +195,11 @@ def test_a_cancel(fake: FakeAzure, call: Caller, submit: Submit) -> None:
     answer = call("POST", "{WS}/jobs/j1/cancel", version="2023-04-01-preview")
     assert (answer.status, answer.raw) == (202, b"null")
     assert "/locations/eastus/mfeOperationResults/jc:" in answer.headers["location"]
-    assert [status for status, _ in fake.jobs["j1"].history] == ["Starting", "CancelRequested", "Canceled"]
+    assert [status for status, _ in fake.jobs["j1"].history] == [
+        "Starting",
+        "CancelRequested",
+        "Canceled",
+    ]
 
 
 def test_a_cancel_takes_its_time(fake: FakeAzure, call: Caller, submit: Submit) -> None:
@@ -172,7 +216,9 @@ def test_a_cancel_takes_its_time(fake: FakeAzure, call: Caller, submit: Submit) 
 
 
 @pytest.mark.parametrize("status", ["Finalizing", "Completed", "Failed", "Canceled"])
-def test_a_cancel_that_comes_too_late_is_refused(fake: FakeAzure, call: Caller, submit: Submit, status: str) -> None:
+def test_a_cancel_that_comes_too_late_is_refused(
+    fake: FakeAzure, call: Caller, submit: Submit, status: str
+) -> None:
     """400, and the job is what it was."""
     submit("j1")
     fake.jobs["j1"].enter(status)
@@ -189,7 +235,9 @@ def test_a_job_that_ended_can_be_deleted(fake: FakeAzure, call: Caller, submit: 
     assert call("GET", "{WS}/jobs/j1").status == 404
 
 
-def test_somebody_is_told_of_new_and_canceled_jobs(fake: FakeAzure, call: Caller, submit: Submit) -> None:
+def test_somebody_is_told_of_new_and_canceled_jobs(
+    fake: FakeAzure, call: Caller, submit: Submit
+) -> None:
     """Once for each, though the same was sent twice; who is told of a cancel ends the job."""
     told: list[tuple[str, str]] = []
     fake.jobs.on_create = lambda job: told.append(("made", job.name))

@@ -37,7 +37,10 @@ def test_without_a_token_nobody_is_let_in(call: Caller) -> None:
     old = call.token(seconds=-1)
     for token in (None, "a.b.c", old, call.token("https://storage.azure.com")):
         answer = call("GET", "{WS}/jobs", token=token)
-        assert (answer.status, answer.headers["www-authenticate"].startswith("Bearer ")) == (401, True)
+        assert (answer.status, answer.headers["www-authenticate"].startswith("Bearer ")) == (
+            401,
+            True,
+        )
         codes.append(answer.error["code"])
     assert codes == [
         "AuthenticationFailed", "InvalidAuthenticationToken", "ExpiredAuthenticationToken",
@@ -48,7 +51,10 @@ def test_without_a_token_nobody_is_let_in(call: Caller) -> None:
 
 def test_versions_are_those_of_the_real_client(call: Caller) -> None:
     """Another one, or none, is 400 in ARM's words."""
-    unknown, missing = call("GET", "{WS}/jobs", version="2030-01-01"), call("GET", "{WS}/jobs", version=None)
+    unknown, missing = (
+        call("GET", "{WS}/jobs", version="2030-01-01"),
+        call("GET", "{WS}/jobs", version=None),
+    )
     assert (unknown.status, unknown.error["code"]) == (400, "NoRegisteredProviderFound")
     assert "2025-01-01-preview" in unknown.error["message"]
     assert (missing.status, missing.error["code"]) == (400, "MissingApiVersionParameter")
@@ -87,7 +93,9 @@ def test_everything_can_have_other_names() -> None:
 
 def test_clusters(fake: FakeAzure, call: Caller) -> None:
     """Sizes in upper case, bounds, state; in pages; 404 for others."""
-    fake.computes.add("spot", "Standard_NC24ads_A100_v4", most=2, priority="LowPriority", state="Failed")
+    fake.computes.add(
+        "spot", "Standard_NC24ads_A100_v4", most=2, priority="LowPriority", state="Failed"
+    )
     found = call("GET", "{WS}/computes/spot", version=COMPUTE).body["properties"]
     assert (found["computeType"], found["provisioningState"]) == ("AmlCompute", "Failed")
     assert found["properties"]["vmSize"] == "STANDARD_NC24ADS_A100_V4"
@@ -96,7 +104,11 @@ def test_clusters(fake: FakeAzure, call: Caller) -> None:
     fake.computes.page_size = 2
     first = call("GET", "{WS}/computes", version=COMPUTE).body
     second = call("GET", first["nextLink"], version=None).body
-    assert [item["name"] for item in first["value"] + second["value"]] == ["gpu-cluster", "cpu-cluster", "spot"]
+    assert [item["name"] for item in first["value"] + second["value"]] == [
+        "gpu-cluster",
+        "cpu-cluster",
+        "spot",
+    ]
     missing = call("GET", "{WS}/computes/nope", version=COMPUTE)
     assert (missing.status, missing.raw) == (404, b"")
 
@@ -106,8 +118,14 @@ def test_sizes_usages_and_quotas(fake: FakeAzure, call: Caller) -> None:
     fake.computes.quotas[0].used = 96
     places = "{SUB}/providers/Microsoft.MachineLearningServices/locations/eastus"
     sizes = call("GET", f"{places}/vmSizes", version=COMPUTE).body["value"]
-    assert (sizes[0]["gpus"], sizes[0]["estimatedVMPrices"]["values"][0]["retailPrice"]) == (8, 98.32)
-    usages = {item["name"]["value"]: item for item in call("GET", f"{places}/usages", version=COMPUTE).body["value"]}
+    assert (sizes[0]["gpus"], sizes[0]["estimatedVMPrices"]["values"][0]["retailPrice"]) == (
+        8,
+        98.32,
+    )
+    usages = {
+        item["name"]["value"]: item
+        for item in call("GET", f"{places}/usages", version=COMPUTE).body["value"]
+    }
     family = usages["standardNDISRH100V5Family"]
     assert (family["currentValue"], family["limit"]) == (96, 192)
     assert usages["TotalDedicatedCores"]["currentValue"] == 96
@@ -125,17 +143,28 @@ def test_skus_say_more_to_those_who_may(fake: FakeAzure, call: Caller) -> None:
 
 
 @pytest.mark.parametrize(
-    ("secrets", "kind", "key"), [("sas", "Sas", "sasToken"), ("key", "AccountKey", "key"), ("none", None, None)]
+    ("secrets", "kind", "key"),
+    [("sas", "Sas", "sasToken"), ("key", "AccountKey", "key"), ("none", None, None)],
 )
-def test_secrets_of_datastores(fake: FakeAzure, call: Caller, secrets: Any, kind: str | None, key: str | None) -> None:
+def test_secrets_of_datastores(
+    fake: FakeAzure, call: Caller, secrets: Any, kind: str | None, key: str | None
+) -> None:
     """A signature, the account's key, or none at all."""
     fake.datastores["workspaceblobstore"].secrets = secrets
     path = "{WS}/datastores/workspaceblobstore"
     properties = call("GET", path, version=STORE).body["properties"]
-    answer = call("POST", f"{path}/listSecrets", {"expirableSecret": True, "expireAfterHours": 1}, version=STORE)
+    answer = call(
+        "POST",
+        f"{path}/listSecrets",
+        {"expirableSecret": True, "expireAfterHours": 1},
+        version=STORE,
+    )
     if kind is None:
         assert properties["credentials"] == {"credentialsType": "None"}
-        assert (answer.status, answer.error["message"]) == (400, "No secrets for credentials of type None.")
+        assert (answer.status, answer.error["message"]) == (
+            400,
+            "No secrets for credentials of type None.",
+        )
     else:
         assert properties["accountName"] == fake.blobs.account_name
         assert answer.body["secretsType"] == kind
@@ -153,7 +182,9 @@ def test_the_default_datastore_is_found(call: Caller) -> None:
 
 def ask_for_token(fake: FakeAzure, **headers: str) -> dict[str, Any]:
     query = urlencode({"api-version": "2019-08-01", "resource": fake.url})
-    request = urllib.request.Request(f"{fake.environ['IDENTITY_ENDPOINT']}?{query}", headers=headers)
+    request = urllib.request.Request(
+        f"{fake.environ['IDENTITY_ENDPOINT']}?{query}", headers=headers
+    )
     with urllib.request.urlopen(request, timeout=DEADLINE) as response:
         found: dict[str, Any] = json.load(response)
         return found
@@ -245,7 +276,9 @@ def test_callbacks_see_requests_before_and_after_the_work(fake: FakeAzure, submi
     assert seen == [("before", False), ("after", True)]
 
 
-def test_a_process_that_is_killed_in_a_request_leaves_the_service_well(fake: FakeAzure, call: Caller) -> None:
+def test_a_process_that_is_killed_in_a_request_leaves_the_service_well(
+    fake: FakeAzure, call: Caller
+) -> None:
     """The work is done, nobody is there for the answer, and the next one is served."""
     script = (
         "import http.client, os, ssl, sys\n"

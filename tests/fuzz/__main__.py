@@ -31,7 +31,9 @@ _SHOWN = 2
 
 def main() -> int:
     """Run the cases of the command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--case", type=int, help="show this one alone")
@@ -43,13 +45,20 @@ def main() -> int:
     for item in run_cases(options.seed, range(options.cases), processes=options.processes):
         if not isinstance(item, Report):
             if sys.stderr.isatty():
-                print(f"\r{item:,} of {options.cases:,} cases, {len(kinds)} kinds of faults", end="", file=sys.stderr)
+                print(
+                    f"\r{item:,} of {options.cases:,} cases, {len(kinds)} kinds of faults",
+                    end="",
+                    file=sys.stderr,
+                )
             continue
         for fault in item.faults:
             numbers = kinds[_kind(fault)]
             numbers.append(item.number)
             if len(numbers) <= _SHOWN:
-                print(f"python -m tests.fuzz --seed {options.seed} --case {item.number}: {fault}", flush=True)
+                print(
+                    f"python -m tests.fuzz --seed {options.seed} --case {item.number}: {fault}",
+                    flush=True,
+                )
     print(
         f"{options.cases:,} cases of seed {options.seed}: {sum(map(len, kinds.values()))} faults of {len(kinds)} kinds"
     )

@@ -22,7 +22,10 @@ from tests.fuzz.seeds import Data, Seed, requests, seeds
 
 Path = tuple["str | int", ...]
 
-FORMATS = {target.name: ("text", "json", "request", *target.facts.plan_formats * 2) for target in all_targets()}
+FORMATS = {
+    target.name: ("text", "json", "request", *target.facts.plan_formats * 2)
+    for target in all_targets()
+}
 JOB = "fuzz"
 """The stem of the job file's name."""
 
@@ -118,7 +121,9 @@ def written(data: Any, suffix: str) -> tuple[bytes, str]:
     if suffix == ".json":
         return json.dumps(data, indent=1, default=str).encode(), suffix
     try:
-        return yaml.dump(data, None, yaml.CSafeDumper, sort_keys=False, encoding="utf-8", allow_unicode=True), suffix
+        return yaml.dump(
+            data, None, yaml.CSafeDumper, sort_keys=False, encoding="utf-8", allow_unicode=True
+        ), suffix
     except (yaml.YAMLError, UnicodeEncodeError, RecursionError, ValueError):
         return json.dumps(data, default=str).encode(), ".json"
 
@@ -131,7 +136,13 @@ def _model_of(job: Any) -> Any:
 def _paths(value: Any, path: Path = ()) -> Iterator[Path]:
     if path:
         yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, inner in items:
         yield from _paths(inner, (*path, key))
 
@@ -141,7 +152,8 @@ def _mutated(rng: Random, data: Any, model: Any, target: str) -> Any:
     if not isinstance(data, dict):
         return data
     change = rng.choices(
-        (_replace, _delete, _rename, _duplicate, _swap, _add_field, _override, _reference), (6, 1, 1, 1, 1, 12, 5, 1)
+        (_replace, _delete, _rename, _duplicate, _swap, _add_field, _override, _reference),
+        (6, 1, 1, 1, 1, 12, 5, 1),
     )[0]
     change(rng, data, model, target)
     return data
@@ -173,7 +185,15 @@ def _rename(rng: Random, data: Data, *_: Any) -> None:
     place = _chosen(rng, data)
     if place and isinstance(place[0], dict):
         holder, key = place
-        name = rng.choice((hostile.word(rng), f"{key}s", f"{key}"[:-1], f"{key}".upper(), f"{key}".replace("_", "-")))
+        name = rng.choice(
+            (
+                hostile.word(rng),
+                f"{key}s",
+                f"{key}"[:-1],
+                f"{key}".upper(),
+                f"{key}".replace("_", "-"),
+            )
+        )
         holder[name] = holder.pop(key)
 
 
@@ -212,7 +232,9 @@ def _add_field(rng: Random, data: Data, model: Any, target: str) -> None:
             if child.kind == "map" and child.inner is not None:
                 if not isinstance(below, dict):
                     return
-                key = rng.choice(("x", "train", "A", *[str(key) for key in below][:3], hostile.word(rng)))
+                key = rng.choice(
+                    ("x", "train", "A", *[str(key) for key in below][:3], hostile.word(rng))
+                )
                 if child.inner.kind not in ("model", "choice"):
                     below[key] = _fitting(rng, child.inner)
                     return
@@ -234,13 +256,18 @@ def _fitting(rng: Random, node: SchemaNode, depth: int = 0) -> Any:
         return {"type": kind} if node.kind == "choice" else kind
     if node.kind == "list":
         inner = node.inner
-        return [_fitting(rng, inner, depth + 1) for _ in range(rng.choice((0, 1, 2, 3)))] if inner else []
+        return (
+            [_fitting(rng, inner, depth + 1) for _ in range(rng.choice((0, 1, 2, 3)))]
+            if inner
+            else []
+        )
     if node.kind == "map":
         return {hostile.word(rng): _fitting(rng, node.inner, depth + 1)} if node.inner else {}
     if node.kind == "model":
         names = node.field_names()
         return {
-            name: _fitting(rng, node.child(name) or node, depth + 1) for name in rng.sample(names, min(2, len(names)))
+            name: _fitting(rng, node.child(name) or node, depth + 1)
+            for name in rng.sample(names, min(2, len(names)))
         }
     if node.kind == "json":
         return hostile.value(rng)
@@ -249,7 +276,9 @@ def _fitting(rng: Random, node: SchemaNode, depth: int = 0) -> Any:
     if node.type in (int, float) and not node.has_parser:
         return hostile.number(rng)
     if node.has_parser:
-        return rng.choice(("90s", "1h", "2d", "64g", "512m", 3600, 2**31 - 1, "68w", hostile.word(rng)))
+        return rng.choice(
+            ("90s", "1h", "2d", "64g", "512m", 3600, 2**31 - 1, "68w", hostile.word(rng))
+        )
     return hostile.word(rng)
 
 
@@ -279,7 +308,9 @@ def _reference(rng: Random, data: Data, *_: Any) -> None:
     """A reference where a text stands."""
     place = _chosen(rng, data)
     if place and isinstance(place[0][place[1]], str):
-        kind = rng.choice(("inputs.train", "outputs.model", "checkpoint", "inputs.x", "outputs.x", "x"))
+        kind = rng.choice(
+            ("inputs.train", "outputs.model", "checkpoint", "inputs.x", "outputs.x", "x")
+        )
         place[0][place[1]] += "${{" + kind + "}}"
 
 
@@ -323,10 +354,15 @@ def _with_other_bytes(rng: Random, text: bytes) -> bytes:
 
 def _argv(rng: Random, file: str, target: str, job: Any) -> list[str]:
     """The command line: a command and its form, the target, and some overrides."""
-    command = rng.choices((["check"], ["check", "--json"], ["plan"], ["submit", "--dry-run"]), (2, 1, 8, 1))[0]
+    command = rng.choices(
+        (["check"], ["check", "--json"], ["plan"], ["submit", "--dry-run"]), (2, 1, 8, 1)
+    )[0]
     argv = [*command, file, "--target", target]
     if command == ["plan"]:
-        argv += ["--format", rng.choice(FORMATS[target] if rng.random() < 0.95 else ("aws-cli", "az-cli", "csv"))]
+        argv += [
+            "--format",
+            rng.choice(FORMATS[target] if rng.random() < 0.95 else ("aws-cli", "az-cli", "csv")),
+        ]
     if command[0] == "check":
         argv.append("--offline")
     if command[0] == "submit" and rng.random() < 0.5:
@@ -335,9 +371,19 @@ def _argv(rng: Random, file: str, target: str, job: Any) -> list[str]:
         argv += ["--emulate", rng.choice(("sagemaker", "azureml"))]
     if target == "local" and command[0] != "check" and rng.random() < 0.15:
         flag = rng.choice(
-            ("--instances", "--processes-per-instance", "--max-restarts", "--launcher", "--grace-period", "--python")
+            (
+                "--instances",
+                "--processes-per-instance",
+                "--max-restarts",
+                "--launcher",
+                "--grace-period",
+                "--python",
+            )
         )
-        argv += [flag, rng.choice(("0", "1", "2", "64", "1024", "99999", "fork", hostile.word(rng)))]
+        argv += [
+            flag,
+            rng.choice(("0", "1", "2", "64", "1024", "99999", "fork", hostile.word(rng))),
+        ]
     if rng.random() < 0.15:
         for _ in range(rng.choice((1, 1, 2))):
             argv += ["--set", _assignment(rng, job)]
@@ -353,7 +399,9 @@ def _assignment(rng: Random, job: Any) -> str:
     paths = list(_paths(job))[:400] if isinstance(job, dict) else []
     if paths and rng.random() < 0.6:
         parts = rng.choice(paths)
-        field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
+        field = "".join(
+            f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts
+        ).removeprefix(".")
     else:
         holder: Data = {}
         _add_field(rng, holder, _model_of(job), "local")

@@ -120,7 +120,9 @@ def run(case: Case, sandbox: Sandbox) -> Outcome:
             os.environ.clear()
             os.environ.update(sandbox.environ)
             sys.argv = ["cloudtrain", *case.argv]
-            sys.stdout, sys.stderr = (io.TextIOWrapper(buffer, encoding="utf-8") for buffer in written)
+            sys.stdout, sys.stderr = (
+                io.TextIOWrapper(buffer, encoding="utf-8") for buffer in written
+            )
             main()
         except SystemExit as end:
             code = end.code

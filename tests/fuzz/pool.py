@@ -182,4 +182,6 @@ def _run_all(seed: int, numbers: list[int], stream: IO[str], folder: Path) -> No
             os._exit(0)
     if sandbox.files() != before:
         found = [f"left files behind: {sorted(sandbox.files() ^ before)[:5]}"]
-        stream.write(json.dumps({"number": numbers[-1], "ended": len(numbers), "faults": found}) + "\n")
+        stream.write(
+            json.dumps({"number": numbers[-1], "ended": len(numbers), "faults": found}) + "\n"
+        )

@@ -52,7 +52,9 @@ def seeds() -> list[Seed]:
 def folders() -> dict[str, Path | None]:
     """The source folders of the seeds, by the name that they get in a sandbox; None is that of the golden jobs."""
     scripts = sorted(path for path in (REPOSITORY / "training_scripts").iterdir() if path.is_dir())
-    return {"examples": REPOSITORY / "examples", SCRIPTS: None} | {path.name: path for path in scripts}
+    return {"examples": REPOSITORY / "examples", SCRIPTS: None} | {
+        path.name: path for path in scripts
+    }
 
 
 def _loads(text: str, suffix: str) -> Data:
@@ -82,7 +84,9 @@ def _files() -> Iterator[Seed]:
 def _golden(kind: str, name: str, job: Data, target: Mapping[str, Any]) -> Seed:
     data = {key: value for key, value in job.items() if value is not None}
     fields = {key: value for key, value in target.items() if key != "type"}
-    return Seed(f"{kind}/{name}", SCRIPTS, data, json.dumps(data, indent=1), ".json", {kind: fields}, kind)
+    return Seed(
+        f"{kind}/{name}", SCRIPTS, data, json.dumps(data, indent=1), ".json", {kind: fields}, kind
+    )
 
 
 def _golden_local() -> Iterator[Seed]:
@@ -96,7 +100,11 @@ def _golden_local() -> Iterator[Seed]:
 def _golden_azureml() -> Iterator[Seed]:
     from tests.targets.azureml.test_compile_golden import CASES, CLUSTER, JOB
 
-    account = {"subscription_id": "11112222-3333-4444-5555-666677778888", "resource_group": "r", "workspace": "vision"}
+    account = {
+        "subscription_id": "11112222-3333-4444-5555-666677778888",
+        "resource_group": "r",
+        "workspace": "vision",
+    }
     for name, case in CASES.items():
         yield _golden("azureml", name, JOB | case.job, account | (case.target or CLUSTER))
 
@@ -112,7 +120,10 @@ def _golden_sagemaker() -> Iterator[Seed]:
 
 def requests() -> dict[str, list[Data]]:
     """Recorded requests by the field of a job that is merged into them; what stands there is what overrides set."""
-    azureml = [json.loads(file.read_text())["properties"] for file in sorted((GOLDEN / "azureml").glob("*.rest.json"))]
+    azureml = [
+        json.loads(file.read_text())["properties"]
+        for file in sorted((GOLDEN / "azureml").glob("*.rest.json"))
+    ]
     files = sorted((GOLDEN / "sagemaker_sdk_v2").glob("*.json"))
     recorded = [json.loads(file.read_text()) for file in files]
     sagemaker = [one["request"] for one in recorded if isinstance(one.get("request"), dict)]

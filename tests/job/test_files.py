@@ -29,7 +29,9 @@ def write(folder: Path, name: str, text: str = TEXT) -> Path:
     return path
 
 
-def test_relative_places_start_at_the_folder_of_the_file(tmp_path: Path, clean_environment: Path) -> None:
+def test_relative_places_start_at_the_folder_of_the_file(
+    tmp_path: Path, clean_environment: Path
+) -> None:
     """Not at the working directory; `~` is the home folder; cloud places stay."""
     job = load_job(write(tmp_path / "jobs", "job.yaml"), ["source_dir=../src"]).job
     assert job.source_dir == str(tmp_path / "src")
@@ -42,7 +44,9 @@ def test_relative_places_start_at_the_folder_of_the_file(tmp_path: Path, clean_e
     assert job.checkpoint.local == str(clean_environment / "ckpt")
 
 
-def test_the_default_source_is_the_folder_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_source_is_the_folder_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However the file is named."""
     write(tmp_path, "job.yaml")
     monkeypatch.chdir(tmp_path)
@@ -51,14 +55,19 @@ def test_the_default_source_is_the_folder_of_the_file(tmp_path: Path, monkeypatc
 
 def test_a_bundled_source_stays(tmp_path: Path) -> None:
     """`bundled:NAME` is no path."""
-    job = load_job(write(tmp_path, "job.yaml", "name: a\nentry_point: t.py\nsource_dir: bundled:digits_ddp\n")).job
+    job = load_job(
+        write(tmp_path, "job.yaml", "name: a\nentry_point: t.py\nsource_dir: bundled:digits_ddp\n")
+    ).job
     assert job.source_dir == "bundled:digits_ddp"
 
 
 @pytest.mark.parametrize("name", ["job.yaml", "job.YML", "job.toml", "job.json"])
 def test_the_suffix_says_the_format(tmp_path: Path, name: str) -> None:
     """In either case."""
-    text = {"toml": 'name = "a"\nentry_point = "t.py"\n', "json": '{"name": "a", "entry_point": "t.py"}'}
+    text = {
+        "toml": 'name = "a"\nentry_point = "t.py"\n',
+        "json": '{"name": "a", "entry_point": "t.py"}',
+    }
     path = write(tmp_path, name, text.get(name[-4:], "name: a\nentry_point: t.py\n"))
     assert load_job(path).job.name == "a"
 
@@ -76,7 +85,10 @@ def test_a_missing_file_offers_its_neighbours(tmp_path: Path) -> None:
     write(tmp_path, "train.yaml")
     write(tmp_path, "other.txt")
     path = tmp_path / "trian.yaml"
-    assert usage(path) == (f"there is no job file `{path}`", f"did you mean `{tmp_path / 'train.yaml'}`?")
+    assert usage(path) == (
+        f"there is no job file `{path}`",
+        f"did you mean `{tmp_path / 'train.yaml'}`?",
+    )
 
 
 def test_a_missing_file_in_an_empty_folder(tmp_path: Path) -> None:
@@ -88,10 +100,15 @@ def test_a_missing_file_in_an_empty_folder(tmp_path: Path) -> None:
 def test_a_folder_is_no_job_file(tmp_path: Path) -> None:
     """The hint names the job file in it."""
     path = write(tmp_path, "job.yaml")
-    assert usage(tmp_path) == (f"`{tmp_path}` is a folder, not a job file", f"did you mean `{path}`?")
+    assert usage(tmp_path) == (
+        f"`{tmp_path}` is a folder, not a job file",
+        f"did you mean `{path}`?",
+    )
 
 
-@pytest.mark.parametrize(("name", "what"), [("job.ini", "ends in `.ini`"), ("job", "has no suffix")])
+@pytest.mark.parametrize(
+    ("name", "what"), [("job.ini", "ends in `.ini`"), ("job", "has no suffix")]
+)
 def test_an_unknown_suffix_names_the_known_ones(tmp_path: Path, name: str, what: str) -> None:
     """The format is never guessed from the text."""
     path = write(tmp_path, name)
@@ -106,11 +123,17 @@ def test_a_file_that_is_not_utf_8(tmp_path: Path) -> None:
     with pytest.raises(ct.JobError) as error:
         load_job(path)
     [problem] = error.value.problems
-    assert (problem.line, problem.column, problem.message) == (2, 15, "the file is not UTF-8 text: byte 0xff")
+    assert (problem.line, problem.column, problem.message) == (
+        2,
+        15,
+        "the file is not UTF-8 text: byte 0xff",
+    )
     assert problem.place == f"{path}:2:15"
 
 
-def test_problems_carry_the_name_that_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problems_carry_the_name_that_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A relative path stays relative in messages, so that a terminal can open it."""
     write(tmp_path, "job.yaml", "name: a b\nentry_point: t.py\n")
     monkeypatch.chdir(tmp_path)
@@ -126,7 +149,9 @@ def test_problems_carry_the_name_that_was_given(tmp_path: Path, monkeypatch: pyt
      ("yaml", "name: a\nentry_point: t", {"tomllib", "tomli", "cloudtrain.job.explain"})],
 )  # fmt: skip
 @pytest.mark.slow_after(1)
-def test_only_what_a_format_needs_is_loaded(tmp_path: Path, suffix: str, text: str, unloaded: set[str]) -> None:
+def test_only_what_a_format_needs_is_loaded(
+    tmp_path: Path, suffix: str, text: str, unloaded: set[str]
+) -> None:
     """A right JSON job needs no YAML, no TOML and none of the words for mistakes: start-up time."""
     path = write(tmp_path, f"job.{suffix}", text)
     code = (

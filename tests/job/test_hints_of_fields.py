@@ -85,7 +85,11 @@ hyperparameters: {a: "${{inputs.q}}"}
 """
 """Lines that are added to a small job, each with one mistake."""
 
-HUMAN = {"inputs: {x: {local: /d, fomat: csv}}", "inputs: {x: {local: /d, value: 3}}", "command: python train.py"}
+HUMAN = {
+    "inputs: {x: {local: /d, fomat: csv}}",
+    "inputs: {x: {local: /d, value: 3}}",
+    "command: python train.py",
+}
 """Nothing is near, or one of two has to go: only a human can choose."""
 
 
@@ -112,7 +116,9 @@ def follow(data: dict[str, Any], problem: Problem) -> dict[str, Any] | None:
             job[found[1]].setdefault("type", kind[1])
     elif found := re.match(r"add `(\w+)` under `(\w+)`", hint):
         job.setdefault(found[2], {})[found[1]] = {"local": "/d"}
-    elif found := re.match(r"(?:write|add)(?: for example| a mapping:)? `(\w+: .*?)`(?: under `(\w+)`)?", hint):
+    elif found := re.match(
+        r"(?:write|add)(?: for example| a mapping:)? `(\w+: .*?)`(?: under `(\w+)`)?", hint
+    ):
         text = yaml.safe_load(found[1])
         home = (
             job[found[2]]
@@ -122,7 +128,9 @@ def follow(data: dict[str, Any], problem: Problem) -> dict[str, Any] | None:
             else holder
         )
         home.update({key: {} if "..." in str(value) else value for key, value in text.items()})
-    elif found := re.match(r"(?:did you mean|use one of|write(?: for example| a mapping:)?) `([^`]*)`", hint):
+    elif found := re.match(
+        r"(?:did you mean|use one of|write(?: for example| a mapping:)?) `([^`]*)`", hint
+    ):
         if hint.startswith("use one of") and "is not a field" in problem.message:
             return None
         is_name = "is not a field" in problem.message or "cannot name" in problem.message
@@ -181,7 +189,11 @@ def test_a_field_at_the_wrong_place_is_not_a_similar_one(place: str, name: str, 
             'write `instance_preferences = ["ml.g5.xlarge"]`',
         ),
         ("json", '"distribution": "ddp"', 'write `"distribution": {"type": "torch"}`'),
-        ("json", '"resources": {"instance_count": "two"}', 'write for example `"instance_count": 1`'),
+        (
+            "json",
+            '"resources": {"instance_count": "two"}',
+            'write for example `"instance_count": 1`',
+        ),
     ],
 )
 def test_a_hint_is_written_as_the_file_is(format: Any, text: str, hint: str) -> None:

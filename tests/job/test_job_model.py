@@ -160,8 +160,12 @@ CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("fields", "place", "message", "hint"), CASES, ids=[case[2][:60] for case in CASES])
-def test_the_words_of_a_mistake(fields: dict[str, Any], place: str, message: str, hint: str | None) -> None:
+@pytest.mark.parametrize(
+    ("fields", "place", "message", "hint"), CASES, ids=[case[2][:60] for case in CASES]
+)
+def test_the_words_of_a_mistake(
+    fields: dict[str, Any], place: str, message: str, hint: str | None
+) -> None:
     """One mistake, one problem, in our words and with a hint."""
     assert problems(**fields) == [(place, message, hint)]
 
@@ -180,7 +184,9 @@ HABITS = {
 @pytest.mark.parametrize(("habit", "ours"), HABITS.items())
 def test_names_of_other_tools_lead_to_ours(habit: str, ours: str) -> None:
     """What SageMaker, Azure ML or torchrun call it, written at the top of a job."""
-    assert problems(**{habit: 1}) == [(habit, f"`{habit}` is not a field of a job", f"did you mean `{ours}`?")]
+    assert problems(**{habit: 1}) == [
+        (habit, f"`{habit}` is not a field of a job", f"did you mean `{ours}`?")
+    ]
 
 
 def test_every_habit_leads_to_a_field() -> None:
@@ -191,7 +197,11 @@ def test_every_habit_leads_to_a_field() -> None:
         child = root.child(name)
         assert child is not None
         child = child.inner if child.kind == "map" else child
-        names |= {f"{name}.{inner}" for inner in child.field_names()} | {*child.field_names()} if child else set()
+        names |= (
+            {f"{name}.{inner}" for inner in child.field_names()} | {*child.field_names()}
+            if child
+            else set()
+        )
     assert set(_MEANT.values()) <= names
 
 
@@ -211,7 +221,12 @@ def test_all_problems_come_at_once() -> None:
         hyperparameters={"x": "${{inputs.tran}}"},
         resources={"instance_count": "x", "instance_type": "y", "gpu": "T4"},
         inputs={"train": {"local": 1}, "valid": {"mode": "x"}},
-        distribution={"type": "smp", "version": 2, "parameters": {"partitions": 1}, "mpi_options": "x"},
+        distribution={
+            "type": "smp",
+            "version": 2,
+            "parameters": {"partitions": 1},
+            "mpi_options": "x",
+        },
     )
     assert sorted(place for place, _, _ in found) == [
         "distribution.mpi_options",
@@ -231,7 +246,10 @@ def test_no_word_of_pydantic_is_shown() -> None:
     for fields, *_ in CASES:
         for _, message, hint in problems(**fields):
             text = f"{message} {hint}"
-            assert not any(word in text for word in ("Input should", "Extra inputs", "Value error", "Field required"))
+            assert not any(
+                word in text
+                for word in ("Input should", "Extra inputs", "Value error", "Field required")
+            )
 
 
 def test_a_single_model_says_the_same() -> None:
@@ -247,8 +265,13 @@ def test_a_single_model_says_the_same() -> None:
 
 def test_models_may_be_nested_in_python() -> None:
     """Built models and mappings mean the same."""
-    built = job(distribution=ct.Torch(processes_per_instance=2), resources=ct.Resources(instance_type="x"))
-    plain = job(distribution={"type": "torch", "processes_per_instance": 2}, resources={"instance_type": "x"})
+    built = job(
+        distribution=ct.Torch(processes_per_instance=2), resources=ct.Resources(instance_type="x")
+    )
+    plain = job(
+        distribution={"type": "torch", "processes_per_instance": 2},
+        resources={"instance_type": "x"},
+    )
     assert built == plain
     assert built.resources.instance_type is not None
     assert built.resources.instance_type.of("azureml") == "x"
@@ -269,13 +292,21 @@ def test_defaults_are_the_models_own() -> None:
 
 def test_a_dumped_job_reads_back() -> None:
     """A job survives its own JSON."""
-    first = job(resources={"instance_type": "x"}, spot={"max_wait": "6h"}, inputs={"a": {"local": "d"}})
-    assert ct.TrainingJob(**first.model_dump(mode="json", exclude_none=True, exclude_defaults=True)) == first
+    first = job(
+        resources={"instance_type": "x"}, spot={"max_wait": "6h"}, inputs={"a": {"local": "d"}}
+    )
+    assert (
+        ct.TrainingJob(**first.model_dump(mode="json", exclude_none=True, exclude_defaults=True))
+        == first
+    )
 
 
 def test_the_instances_of_all_groups_together_are_bounded() -> None:
     """Each group may have as many as a job; all of them no more than that."""
-    groups = [{"name": f"group{number}", "instance_type": "ml.m5.xlarge", "instance_count": 600} for number in range(2)]
+    groups = [
+        {"name": f"group{number}", "instance_type": "ml.m5.xlarge", "instance_count": 600}
+        for number in range(2)
+    ]
     with pytest.raises(ct.JobError) as caught:
         ct.Resources(instance_groups=groups)
     (problem,) = caught.value.problems
@@ -307,10 +338,14 @@ def test_a_job_shows_what_was_set() -> None:
 def test_the_signature_of_a_job_names_its_fields() -> None:
     """Before the first use and after it, without the addresses of validators."""
     code = "import inspect, cloudtrain as ct; print(inspect.signature(ct.TrainingJob))"
-    first = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    first = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
     ct.TrainingJob(name="a", entry_point="train.py")
     assert first == str(signature(ct.TrainingJob))
-    assert first.startswith("(*, name: str, source_dir: Optional[str] = '.', entry_point: Optional[str] = None")
+    assert first.startswith(
+        "(*, name: str, source_dir: Optional[str] = '.', entry_point: Optional[str] = None"
+    )
     assert "0x" not in first
     assert "Validator" not in first
     assert "max_runtime: Union[int, str, NoneType] = None" in first

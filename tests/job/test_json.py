@@ -14,8 +14,14 @@ from cloudtrain.errors import JobError
 from cloudtrain.job.file import parse_job
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=15,
 )
 
@@ -23,7 +29,13 @@ VALUES = st.recursive(
 def leaves(value: Any, path: tuple[str | int, ...] = ()) -> dict[tuple[str | int, ...], Any]:
     """Every value under its path."""
     found = {path: value}
-    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    entries = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, inner in entries:
         found |= leaves(inner, (*path, key))
     return found
@@ -81,12 +93,19 @@ def test_a_comma_too_many() -> None:
 def test_a_duplicate_key_is_an_error_at_the_second() -> None:
     """Python would take the last one in silence."""
     text = '{"name": "a", "entry_point": "t.py",\n "name": "b"}'
-    assert told(text) == (2, 2, "`name` appears twice; the first is on line 1", "remove one of them")
+    assert told(text) == (
+        2,
+        2,
+        "`name` appears twice; the first is on line 1",
+        "remove one of them",
+    )
 
 
 def test_escaped_keys_are_the_same_key() -> None:
     """`"\\u006eame"` is `name`."""
-    assert told('{"name": "a", "entry_point": "t.py", "\\u006eame": "b"}')[2].startswith("`name` appears twice")
+    assert told('{"name": "a", "entry_point": "t.py", "\\u006eame": "b"}')[2].startswith(
+        "`name` appears twice"
+    )
 
 
 def test_an_infinite_number_is_refused() -> None:

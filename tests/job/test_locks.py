@@ -21,7 +21,12 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "uv"
 EXPORTS: dict[str, tuple[list[str], list[str], bool, list[str]]] = {
     "all": ([], [], False, []),
     "without_torch": ([], [], True, ["--prune", "torch"]),
-    "plot_and_eval": (["plot"], ["eval"], True, ["--extra", "plot", "--group", "eval", "--prune", "torch"]),
+    "plot_and_eval": (
+        ["plot"],
+        ["eval"],
+        True,
+        ["--extra", "plot", "--group", "eval", "--prune", "torch"],
+    ),
 }
 
 
@@ -36,7 +41,9 @@ def applying(export: str, python: str) -> list[str]:
     environment: dict[str, str] = Platform(python).environment
     lines = [line.partition(" ; ") for line in export.splitlines() if line[:1].isalnum()]
     return sorted(
-        head for head, _, marker in lines if not marker or Marker(marker).evaluate({**environment, "extra": ""})
+        head
+        for head, _, marker in lines
+        if not marker or Marker(marker).evaluate({**environment, "extra": ""})
     )
 
 
@@ -45,17 +52,23 @@ def check(export: Callable[[str], str], pythons: Sequence[str], files: Sequence[
     for name, (extras, groups, prune, _) in EXPORTS.items():
         for python in pythons:
             for file in files:
-                found = read_lock(file, read, Platform(python), extras=extras, groups=groups, prune=prune)
-                assert sorted(f"{item.name}=={item.version}" for item in found.packages) == applying(
-                    export(name), python
+                found = read_lock(
+                    file, read, Platform(python), extras=extras, groups=groups, prune=prune
                 )
+                assert sorted(
+                    f"{item.name}=={item.version}" for item in found.packages
+                ) == applying(export(name), python)
                 assert found.folders == {"mylib": "libs/mylib"}
                 assert bool(found.brought) is prune
 
 
 def test_the_lists_equal_those_of_uv() -> None:
     """With and without torch, an extra and a group, for two versions of Python."""
-    check(lambda name: (GOLDEN / f"{name}.txt").read_text("utf-8"), ("3.10", "3.12"), ["pyproject.toml"])
+    check(
+        lambda name: (GOLDEN / f"{name}.txt").read_text("utf-8"),
+        ("3.10", "3.12"),
+        ["pyproject.toml"],
+    )
 
 
 @pytest.mark.slow

@@ -60,15 +60,25 @@ VALUES: list[tuple[str, str, Any]] = [
     ("hyperparameters.nested.b.c={d: 1}", "hyperparameters.nested", {"a": 1, "b": {"c": {"d": 1}}}),
     ('hyperparameters.text="1"', "hyperparameters.text", "1"),
     ("hyperparameters.lr=null", "hyperparameters", {"layers": [1, 2], "nested": {"a": 1}}),
-    ('hyperparameters."a.b"=1', "hyperparameters", {"lr": 1, "layers": [1, 2], "nested": {"a": 1}, "a.b": 1}),
-    ("hyperparameters.'a=b'=1", "hyperparameters", {"lr": 1, "layers": [1, 2], "nested": {"a": 1}, "a=b": 1}),
+    (
+        'hyperparameters."a.b"=1',
+        "hyperparameters",
+        {"lr": 1, "layers": [1, 2], "nested": {"a": 1}, "a.b": 1},
+    ),
+    (
+        "hyperparameters.'a=b'=1",
+        "hyperparameters",
+        {"lr": 1, "layers": [1, 2], "nested": {"a": 1}, "a=b": 1},
+    ),
     ("distribution.type=torch", "distribution", ct.Torch(processes_per_instance=8)),
     ("distribution={type: smp, version: 2}", "distribution", ct.SMP(version=2)),
     ("resources.distribution_groups=null", "resources.distribution_groups", ()),
 ]
 
 
-@pytest.mark.parametrize(("override", "path", "value"), VALUES, ids=[case[0] + " " + case[1] for case in VALUES])
+@pytest.mark.parametrize(
+    ("override", "path", "value"), VALUES, ids=[case[0] + " " + case[1] for case in VALUES]
+)
 def test_a_value_takes_the_type_of_its_field(override: str, path: str, value: Any) -> None:
     """Text fields keep text; whole numbers, durations and open fields read theirs."""
     found: Any = job(override)
@@ -81,7 +91,9 @@ def test_groups_can_be_written_one_by_one() -> None:
     """An index one past the end appends, in either spelling."""
     found = job("resources.instance_type=null", "resources.instance_groups[0].name=a",
                 "resources.instance_groups[0].instance_type=ml.x", "resources.instance_groups.0.instance_count=2")  # fmt: skip
-    assert found.resources.instance_groups == (ct.InstanceGroup(name="a", instance_type="ml.x", instance_count=2),)
+    assert found.resources.instance_groups == (
+        ct.InstanceGroup(name="a", instance_type="ml.x", instance_count=2),
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +105,9 @@ def test_groups_can_be_written_one_by_one() -> None:
      ("resources: {instance_preferences: {}}", "resources.instance_preferences[0]=a", "resources.instance_preferences",
       (ct.InstancePreference(instance_type="a"),))],
 )  # fmt: skip
-def test_what_cannot_hold_the_field_is_replaced(line: str, override: str, path: str, value: Any) -> None:
+def test_what_cannot_hold_the_field_is_replaced(
+    line: str, override: str, path: str, value: Any
+) -> None:
     """A list where a mapping belongs, and the reverse: as a plain value is."""
     found: Any = job(override, text=f"name: a\nentry_point: t.py\n{line}\n")
     for name in path.split("."):
@@ -108,7 +122,9 @@ def test_later_overrides_win() -> None:
 
 def test_the_version_of_smp_is_a_number() -> None:
     """`--set distribution.version=1` is the 1 that the field asks for."""
-    assert job("distribution={type: smp, version: 2}", "distribution.version=1").distribution == ct.SMP(version=1)
+    assert job(
+        "distribution={type: smp, version: 2}", "distribution.version=1"
+    ).distribution == ct.SMP(version=1)
 
 
 LAYOUT = "write `--set resources.instance_count=4`"
@@ -154,8 +170,12 @@ WRONG: list[tuple[str, str, str, str | None]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("override", "path", "message", "hint"), WRONG, ids=[case[0][:60] for case in WRONG])
-def test_a_wrong_override_is_reported_at_itself(override: str, path: str, message: str, hint: str | None) -> None:
+@pytest.mark.parametrize(
+    ("override", "path", "message", "hint"), WRONG, ids=[case[0][:60] for case in WRONG]
+)
+def test_a_wrong_override_is_reported_at_itself(
+    override: str, path: str, message: str, hint: str | None
+) -> None:
     """The place is `--set ...`, not the file; the beginning of one that is too long to be read."""
     place = shortened(f"--set {override}") + (f"  {path}" if path else "")
     assert told(override) == [(place, message, hint)]
@@ -170,7 +190,9 @@ def test_problems_of_file_and_overrides_come_together() -> None:
 
 def test_a_wrong_override_changes_nothing() -> None:
     """No empty mapping is left behind on the way to a field that does not exist."""
-    assert [message for _, message, _ in told("checkpoint.kep=1")] == ["`kep` is not a field of `checkpoint`"]
+    assert [message for _, message, _ in told("checkpoint.kep=1")] == [
+        "`kep` is not a field of `checkpoint`"
+    ]
 
 
 @given(st.text(max_size=20), st.text(max_size=10))

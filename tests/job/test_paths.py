@@ -18,7 +18,10 @@ def test_a_path_is_stored_as_text() -> None:
             source_dir=make("src"),
             entry_point=make("train.py"),
             environment=ct.Environment(requirements=make("requirements.txt")),
-            inputs={"train": ct.Input(local=make("data/train")), "test": {"local": make("data/test")}},
+            inputs={
+                "train": ct.Input(local=make("data/train")),
+                "test": {"local": make("data/test")},
+            },
             outputs={"plots": ct.Output(local=make("plots"))},
             checkpoint=ct.Checkpoint(local=make("checkpoints")),
         )
@@ -28,7 +31,10 @@ def test_a_path_is_stored_as_text() -> None:
     assert paths.model_dump_json() == job(str).model_dump_json()
     assert paths.source_dir == "src"
     assert paths.replace(source_dir=Path("other")).source_dir == "other"
-    assert ct.ProcessingJob(name="a", source_dir=Path("src"), entry_point=Path("p.py")).entry_point == "p.py"
+    assert (
+        ct.ProcessingJob(name="a", source_dir=Path("src"), entry_point=Path("p.py")).entry_point
+        == "p.py"
+    )
 
 
 def test_a_job_of_paths_is_planned(tmp_path: Path) -> None:
@@ -42,7 +48,10 @@ def test_a_job_of_paths_is_planned(tmp_path: Path) -> None:
     ("fields", "hint"),
     [
         ({"command": Path("train.sh")}, "write `str(path)`"),
-        ({"inputs": {"a": {"sagemaker": Path("s3://bucket/a")}}}, "write the URI as text: a path drops one of its"),
+        (
+            {"inputs": {"a": {"sagemaker": Path("s3://bucket/a")}}},
+            "write the URI as text: a path drops one of its",
+        ),
     ],
     ids=["command", "uri"],
 )

@@ -77,7 +77,10 @@ def test_five_mistakes_are_five_errors(format: Format) -> None:
         ("`torhc` is not a distribution", "did you mean `torch`?"),
         ("`version` must be text, not `2.10`", 'write `"2.10"`, in quotes'),
         ("`instance_cout` is not a field of `resources`", "did you mean `instance_count`?"),
-        ("`${{inputs.trian}}` refers to nothing: the job has no input `trian`", "did you mean `train`?"),
+        (
+            "`${{inputs.trian}}` refers to nothing: the job has no input `trian`",
+            "did you mean `train`?",
+        ),
         ('`mode` cannot be `"mout"`', "did you mean `mount`?"),
     ]
     expected = [(*place, *words) for place, words in zip(PLACES[format], said, strict=True)]
@@ -108,7 +111,9 @@ def test_an_empty_value_says_so() -> None:
 def test_a_number_is_shown_as_it_is_written() -> None:
     """`1e3` and `0x10` where text is asked for."""
     text = "name: a\nentry_point: t.py\ntags: {a: 1e3, b: 0x10, c: 007}\n"
-    assert [hint for *_, hint in told(text)] == [f'write `"{t}"`, in quotes' for t in ("1e3", "0x10", "007")]
+    assert [hint for *_, hint in told(text)] == [
+        f'write `"{t}"`, in quotes' for t in ("1e3", "0x10", "007")
+    ]
 
 
 @pytest.mark.parametrize("format", get_args(Format))
@@ -121,7 +126,9 @@ def test_an_empty_file(format: Format, text: str) -> None:
     assert "my-job" in hint
 
 
-@pytest.mark.parametrize(("format", "text"), [("yaml", "# only\n"), ("toml", "# only\n"), ("json", "{}")])
+@pytest.mark.parametrize(
+    ("format", "text"), [("yaml", "# only\n"), ("toml", "# only\n"), ("json", "{}")]
+)
 def test_a_file_without_entries_is_empty_too(format: Format, text: str) -> None:
     """Comments alone are no job."""
     assert told(text, format)[0][2] == "the job file is empty"
@@ -141,7 +148,12 @@ def test_a_file_with_mistakes_alone_is_not_empty(text: str, problem: tuple[Any, 
 
 @pytest.mark.parametrize(
     ("format", "text", "what"),
-    [("yaml", "\n- a\n", "a list"), ("yaml", "hello", '`"hello"`'), ("json", "[]", "a list"), ("json", " 3", "`3`")],
+    [
+        ("yaml", "\n- a\n", "a list"),
+        ("yaml", "hello", '`"hello"`'),
+        ("json", "[]", "a list"),
+        ("json", " 3", "`3`"),
+    ],
 )
 def test_the_top_must_be_a_mapping(format: Format, text: str, what: str) -> None:
     """Lists and plain values are not jobs."""

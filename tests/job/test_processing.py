@@ -52,7 +52,9 @@ def test_a_file_says_what_kind_of_job_it_holds() -> None:
         outputs={"volumes": ct.Output()},
     )
     assert isinstance(parse("name: a\nentry_point: t.py\n"), ct.TrainingJob)
-    assert parse("kind: training\nname: a\nentry_point: t.py\n") == parse("name: a\nentry_point: t.py\n")
+    assert parse("kind: training\nname: a\nentry_point: t.py\n") == parse(
+        "name: a\nentry_point: t.py\n"
+    )
 
 
 def test_names_that_differ_only_in_case_are_refused() -> None:
@@ -67,7 +69,9 @@ def test_names_that_differ_only_in_case_are_refused() -> None:
 
 def test_an_input_of_a_training_job_does_as_well() -> None:
     """`ct.Input` and `ct.Output` may be written where the processing job has models of its own."""
-    job = ct.ProcessingJob(**SMALL, inputs={"a": ct.Input(local="x", shard=True)}, outputs={"b": ct.Output(local="y")})
+    job = ct.ProcessingJob(
+        **SMALL, inputs={"a": ct.Input(local="x", shard=True)}, outputs={"b": ct.Output(local="y")}
+    )
     assert job.inputs["a"] == ct.ProcessingInput(local="x", shard=True)
     assert job.outputs["b"] == ct.ProcessingOutput(local="y")
 
@@ -100,19 +104,26 @@ def test_mistakes_are_told_with_their_place(text: str, place: str, message: str,
 def test_groups_of_instances_are_for_training() -> None:
     """Instances of a processing job are equal."""
     group = {"name": "a", "instance_type": "ml.m5.xlarge", "instance_count": 1}
-    with pytest.raises(ct.JobError, match="runs on equal instances, so it has no `instance_groups`"):
+    with pytest.raises(
+        ct.JobError, match="runs on equal instances, so it has no `instance_groups`"
+    ):
         ct.ProcessingJob(**SMALL, resources={"instance_groups": (group,)})
 
 
 def test_overrides_know_the_fields_of_the_kind() -> None:
     """`--set` sets a field that only inputs of processing jobs have, and refuses one that only training has."""
-    assert parse(FILE, "inputs.raw.path=/opt/ml/processing/x").inputs["raw"].path == "/opt/ml/processing/x"
+    assert (
+        parse(FILE, "inputs.raw.path=/opt/ml/processing/x").inputs["raw"].path
+        == "/opt/ml/processing/x"
+    )
     assert problem_of(FILE, "spot.max_wait=1h")[0] == "--set spot.max_wait=1h  spot"
 
 
 def test_relative_places_follow_the_file_and_runs_stay(tmp_path: Path) -> None:
     """A path is made absolute; `run:NAME/output/OUTPUT` is no path."""
-    text = FILE.replace("outputs: {volumes", "  old: {local: 'run:prep/output/volumes'}\noutputs: {volumes")
+    text = FILE.replace(
+        "outputs: {volumes", "  old: {local: 'run:prep/output/volumes'}\noutputs: {volumes"
+    )
     (tmp_path / "job.yaml").write_text(text)
     job = ct.load_job(tmp_path / "job.yaml")
     assert job.inputs["raw"].local == str(tmp_path / "raw")
@@ -129,7 +140,14 @@ CHANGES: list[tuple[dict[str, Any], bool]] = [
     ({"entry_point": None, "environment": {"image": "x"}}, True),
     ({"distribution": {"type": "torch"}}, False),
     ({"resources": {"instance_groups": []}}, True),
-    ({"resources": {"instance_groups": [{"name": "a", "instance_type": "b", "instance_count": 1}]}}, False),
+    (
+        {
+            "resources": {
+                "instance_groups": [{"name": "a", "instance_type": "b", "instance_count": 1}]
+            }
+        },
+        False,
+    ),
     ({"resources": {"instance_type": "a", "instance_preferences": ["b"]}}, False),
     ({"inputs": {"a": {"local": "x", "path": "/opt/ml/processing/x"}}}, True),
     ({"inputs": {"a": {"local": "x", "path": "/data"}}}, False),

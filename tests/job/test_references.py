@@ -22,7 +22,11 @@ def test_references_are_found_where_they_may_stand() -> None:
         "tags": {"t": "${{inputs.c}}"},
     }
     paths = [problem.path for problem in reference_problems(job)]
-    assert paths == [("command",), ("hyperparameters", "x", 0, "y"), ("environment", "variables", "P")]
+    assert paths == [
+        ("command",),
+        ("hyperparameters", "x", 0, "y"),
+        ("environment", "variables", "P"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -39,14 +43,21 @@ def test_a_wrong_reference_offers_the_nearest(reference: str, hint: str) -> None
 
 def test_right_references_are_no_problem() -> None:
     """The output `model` always exists."""
-    job = {"command": "${{inputs.train}} ${{outputs.model}} ${{checkpoint}}", "inputs": {"train": {}}}
+    job = {
+        "command": "${{inputs.train}} ${{outputs.model}} ${{checkpoint}}",
+        "inputs": {"train": {}},
+    }
     assert reference_problems(job) == []
 
 
 def test_references_in_models_are_found_too() -> None:
     """In Python, the environment may already be a model."""
     with pytest.raises(ct.JobError) as error:
-        ct.TrainingJob(name="a", entry_point="t.py", environment=ct.Environment(variables={"D": "${{inputs.x}}"}))
+        ct.TrainingJob(
+            name="a",
+            entry_point="t.py",
+            environment=ct.Environment(variables={"D": "${{inputs.x}}"}),
+        )
     assert error.value.problems[0].path == ("environment", "variables", "D")
 
 
@@ -57,15 +68,23 @@ def test_references_are_replaced() -> None:
     assert replace_references(text, {"inputs.a": "/a", "checkpoint": "/c"}.__getitem__) == "/a:/c"
 
 
-@given(st.lists(st.sampled_from(["${{", "}}", "}", "{", "$", " ", "\n", "\t", "a"]), max_size=20).map("".join))
+@given(
+    st.lists(st.sampled_from(["${{", "}}", "}", "{", "$", " ", "\n", "\t", "a"]), max_size=20).map(
+        "".join
+    )
+)
 def test_a_reference_is_on_one_line_but_for_the_space_around_it(text: str) -> None:
     """It is what this regular expression finds, which takes too long for long texts."""
     found = re.findall(r"\$\{\{\s*(.*?)\s*\}\}", text)
     assert references_in(text) == found
-    assert replace_references(text, str.upper) == re.sub(r"\$\{\{\s*(.*?)\s*\}\}", lambda match: match[1].upper(), text)
+    assert replace_references(text, str.upper) == re.sub(
+        r"\$\{\{\s*(.*?)\s*\}\}", lambda match: match[1].upper(), text
+    )
 
 
-@pytest.mark.parametrize("text", ["${{" + " " * 200_000, "${{" * 100_000, "${{a" * 100_000 + "\na}}"])
+@pytest.mark.parametrize(
+    "text", ["${{" + " " * 200_000, "${{" * 100_000, "${{a" * 100_000 + "\na}}"]
+)
 def test_references_that_do_not_end_are_passed_over_at_once(text: str) -> None:
     """Many beginnings, or much space behind one, take the time of one look at each character."""
     start = process_time()

@@ -16,7 +16,9 @@ def test_a_reference_is_read_as_it_is_written(text: str) -> None:
     assert str(ct.RunRef.parse(text)) == text
 
 
-@pytest.mark.parametrize("text", ["a-1", "local://host", "local://a/b/c", "2cluster://host/a-1", "My://host/a-1"])
+@pytest.mark.parametrize(
+    "text", ["a-1", "local://host", "local://a/b/c", "2cluster://host/a-1", "My://host/a-1"]
+)
 def test_what_is_no_reference(text: str) -> None:
     """Anything else is an error that shows how a reference looks."""
     with pytest.raises(UsageError) as caught:

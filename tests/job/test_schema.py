@@ -30,7 +30,8 @@ JOB_FILES = sorted(
     if path.suffix in (".yaml", ".toml", ".json")
     and (folder == "examples" or path.name.startswith("job."))
     and path.name != "cloudtrain.toml"
-    and "code" not in path.relative_to(REPOSITORY).parts  # beside an example's script lies what the script reads
+    # beside an example's script lies what the script reads
+    and "code" not in path.relative_to(REPOSITORY).parts
 )
 
 
@@ -68,7 +69,9 @@ def test_every_job_file_of_the_repository_is_valid(path: Path) -> None:
     text = path.read_text()
     parse_job(text, format=format_of(path), file=path.name)
     data = read_document(text, format_of(path)).data
-    assert [error.message for error in validator_of(data.get("kind", "training")).iter_errors(data)] == []
+    assert [
+        error.message for error in validator_of(data.get("kind", "training")).iter_errors(data)
+    ] == []
 
 
 def test_there_are_job_files() -> None:
@@ -78,7 +81,11 @@ def test_there_are_job_files() -> None:
 
 def job(**fields: Any) -> dict[str, Any]:
     """A right job with some fields changed; None removes."""
-    return {key: value for key, value in {"name": "a", "entry_point": "t.py", **fields}.items() if value is not ...}
+    return {
+        key: value
+        for key, value in {"name": "a", "entry_point": "t.py", **fields}.items()
+        if value is not ...
+    }
 
 
 VALID: list[dict[str, Any]] = [
@@ -192,12 +199,34 @@ def test_invalid_jobs_fail_both(data: dict[str, Any]) -> None:
 
 
 def _paths(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    entries = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return [path, *(inner for key, item in entries for inner in _paths(item, (*path, key)))]
 
 
 OTHER = st.sampled_from(
-    [None, True, 0, 1, 3, "x", "2h", "torch", "64g", "", [], ["a"], {}, {"type": "torch"}, {"a": "b"}]
+    [
+        None,
+        True,
+        0,
+        1,
+        3,
+        "x",
+        "2h",
+        "torch",
+        "64g",
+        "",
+        [],
+        ["a"],
+        {},
+        {"type": "torch"},
+        {"a": "b"},
+    ]
 )
 
 
@@ -227,7 +256,17 @@ def test_an_editor_can_offer_the_distributions() -> None:
     """All types, each with one line of help, and the fields of the one that was chosen."""
     distribution = SCHEMA["properties"]["distribution"]
     kinds = distribution["properties"]["type"]
-    assert kinds["enum"] == ["torch", "smddp", "smp", "deepspeed", "mpi", "horovod", "tensorflow", "ray", "none"]
+    assert kinds["enum"] == [
+        "torch",
+        "smddp",
+        "smp",
+        "deepspeed",
+        "mpi",
+        "horovod",
+        "tensorflow",
+        "ray",
+        "none",
+    ]
     assert len(kinds["enumDescriptions"]) == len(kinds["enum"])
     chosen = [case["then"]["$ref"].rpartition("/")[2] for case in distribution["allOf"]]
     assert all(SCHEMA["$defs"][name]["additionalProperties"] is False for name in chosen)

@@ -30,7 +30,13 @@ def test_the_options_of_a_plain_script() -> None:
     """With those of its groups, and `--help`."""
     found = options_of_script(PLAIN)
     assert found is not None
-    assert {name for name in found.names if not name.startswith("no-")} == {"epochs", "e", "learning-rate", "help", "h"}
+    assert {name for name in found.names if not name.startswith("no-")} == {
+        "epochs",
+        "e",
+        "learning-rate",
+        "help",
+        "h",
+    }
     imported = PLAIN.replace("import argparse", "from argparse import ArgumentParser as P").replace(
         "argparse.ArgumentParser", "P"
     )
@@ -49,7 +55,10 @@ def test_the_options_of_a_plain_script() -> None:
         ("return parser", "for name in NAMES: parser.add_argument('--' + name)\n    return parser"),
         ("return parser", "parser.add_argument(*NAMES)\n    return parser"),
         ("return parser", "parser.add_argument('--x', **MORE)\n    return parser"),
-        ("return parser", "parser.add_argument('rest', nargs=argparse.REMAINDER)\n    return parser"),
+        (
+            "return parser",
+            "parser.add_argument('rest', nargs=argparse.REMAINDER)\n    return parser",
+        ),
         ("return parser", "parser.add_argument('rest', nargs='...')\n    return parser"),
         ("return parser", "parser.error = print\n    return parser"),
         ('description="a"', "parents=[base]"),
@@ -75,7 +84,11 @@ def test_what_is_not_certain(old: str, new: str) -> None:
 
 def test_no_script_of_the_repository_is_misread() -> None:
     """Whatever is read of a script that comes with cloudtrain is what its text adds."""
-    scripts = [path for name in ("training_scripts", "examples") for path in (REPOSITORY / name).rglob("*.py")]
+    scripts = [
+        path
+        for name in ("training_scripts", "examples")
+        for path in (REPOSITORY / name).rglob("*.py")
+    ]
     assert len(scripts) > 20
     for path in scripts:
         text = path.read_text("utf-8")
@@ -108,7 +121,12 @@ def test_the_options_of_a_script_with_the_runtime() -> None:
     found = options_of_script(RUNTIME)
     assert found is not None
     assert found.names == {"epochs", "learning_rate"}
-    assert [found.accept(name) for name in ("epochs", "learning-rate", "epoch", "help")] == [True, True, False, False]
+    assert [found.accept(name) for name in ("epochs", "learning-rate", "epoch", "help")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +152,9 @@ def test_what_is_not_certain_of_a_script_with_the_runtime(old: str, new: str) ->
 
 
 @pytest.mark.parametrize(
-    "script", sorted((REPOSITORY / "training_scripts").glob("*/train.py")), ids=lambda p: p.parent.name
+    "script",
+    sorted((REPOSITORY / "training_scripts").glob("*/train.py")),
+    ids=lambda p: p.parent.name,
 )
 def test_the_options_of_each_training_script_are_known(script: Path) -> None:
     """So a misspelt one is an error before its machines start."""

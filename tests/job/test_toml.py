@@ -22,14 +22,22 @@ else:
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
 PLAIN = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | TEXT
 VALUES = st.recursive(
-    PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3), max_leaves=15
+    PLAIN,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=15,
 )
 
 
 def paths(value: Any, path: tuple[str | int, ...] = ()) -> dict[tuple[str | int, ...], Any]:
     """Every value under its path."""
     found = {path: value}
-    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    entries = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, inner in entries:
         found |= paths(inner, (*path, key))
     return found
@@ -57,7 +65,9 @@ def test_every_value_that_tomli_w_writes_is_found(data: dict[str, Any], multilin
             line, column = document.positions.values[path]
             written = "\n".join([lines[line - 1][column - 1 :], *lines[line:]])
             assert _starts_with(written, value)
-            assert document.positions.texts[path] == (value if isinstance(value, str) else _text_of(written))
+            assert document.positions.texts[path] == (
+                value if isinstance(value, str) else _text_of(written)
+            )
 
 
 def _text_of(written: str) -> str:
@@ -66,7 +76,9 @@ def _text_of(written: str) -> str:
 
 def _starts_with(written: str, value: Any) -> bool:
     """Some beginning of the text is TOML for the value."""
-    ends = [i for i, char in enumerate(written) if char in "\"'"] if isinstance(value, str) else None
+    ends = (
+        [i for i, char in enumerate(written) if char in "\"'"] if isinstance(value, str) else None
+    )
     if ends is None:
         return bool(tomllib.loads(f"x = {_text_of(written)}")["x"] == value)
     for end in ends:
@@ -146,7 +158,11 @@ def test_syntax_errors(text: str, line: int, column: int, hint: str | None) -> N
 def test_a_date_is_no_job_value() -> None:
     """TOML has dates; JSON and the services do not."""
     with pytest.raises(JobError) as error:
-        parse_job('name = "a"\nentry_point = "t"\nhyperparameters.day = 2024-01-02\n', format="toml", file="f")
+        parse_job(
+            'name = "a"\nentry_point = "t"\nhyperparameters.day = 2024-01-02\n',
+            format="toml",
+            file="f",
+        )
     [problem] = error.value.problems
     assert (problem.line, problem.column) == (3, 23)
     assert problem.hint == 'write `"2024-01-02"`, in quotes'

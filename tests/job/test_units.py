@@ -66,8 +66,15 @@ def test_sizes_that_are_read(text: object, size: int) -> None:
     assert parse_size(text) == size
 
 
-@given(st.integers(1, 10**6), st.sampled_from(sorted(SECONDS)), st.sampled_from(["", " "]), st.booleans())
-def test_a_duration_is_its_number_times_its_unit(count: int, unit: str, gap: str, upper: bool) -> None:
+@given(
+    st.integers(1, 10**6),
+    st.sampled_from(sorted(SECONDS)),
+    st.sampled_from(["", " "]),
+    st.booleans(),
+)
+def test_a_duration_is_its_number_times_its_unit(
+    count: int, unit: str, gap: str, upper: bool
+) -> None:
     """Whatever the case and the gap; or it is too long, and says so."""
     text = f"{count}{gap}{unit.upper() if upper else unit}"
     seconds = count * SECONDS[unit]
@@ -101,7 +108,11 @@ def test_a_shown_duration_reads_back(seconds: int) -> None:
     """Two units are shown, so what is lost is less than one of the smaller unit."""
     shown = format_duration(seconds)
     smallest = min(SECONDS[unit] for unit in shown if unit in SECONDS)
-    assert 0 <= seconds - parse_duration(shown) < max(SECONDS[next(u for u in shown if u in SECONDS)], smallest)
+    assert (
+        0
+        <= seconds - parse_duration(shown)
+        < max(SECONDS[next(u for u in shown if u in SECONDS)], smallest)
+    )
 
 
 @given(st.integers(1, 1023), st.sampled_from(["B", "KiB", "MiB", "GiB", "TiB"]))

@@ -48,7 +48,9 @@ def test_nan_is_a_number() -> None:
     assert read("x: .nan")["x"] != read("x: .nan")["x"]
 
 
-TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\x85\u2028\u2029"), max_size=6)
+TEXT = st.text(
+    st.characters(exclude_categories=("Cs",), exclude_characters="\x85\u2028\u2029"), max_size=6
+)
 """Without the three line breaks that PyYAML itself writes so that they are lost."""
 
 VALUES = st.recursive(
@@ -76,7 +78,11 @@ def test_anchors_and_merges() -> None:
     """Own keys win over merged ones, earlier merges over later ones, wherever `<<` stands."""
     text = "a: &a {x: 1, y: 1}\nb: &b {y: 2, z: 2}\nc: {y: 3, <<: [*a, *b]}\nd: {<<: *b, z: 4}\ne: *a\n"
     found = read(text)
-    assert (found["c"], found["d"], found["e"]) == ({"y": 3, "x": 1, "z": 2}, {"y": 2, "z": 4}, {"x": 1, "y": 1})
+    assert (found["c"], found["d"], found["e"]) == (
+        {"y": 3, "x": 1, "z": 2},
+        {"y": 2, "z": 4},
+        {"x": 1, "y": 1},
+    )
 
 
 def test_a_merged_merge() -> None:

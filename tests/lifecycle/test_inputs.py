@@ -40,7 +40,13 @@ def prepare(make_source: Callable[..., Path]) -> Callable[..., ct.Run]:
 
     def run(name: str = "prep", code: int = 0, **changes: Any) -> ct.Run:
         source = make_source({"prep.py": PREPARE.format(code=code)}, name=f"{name}-{code}")
-        job = ct.TrainingJob(name=name, source_dir=str(source), entry_point="prep.py", outputs={"Lists": {}}, **changes)
+        job = ct.TrainingJob(
+            name=name,
+            source_dir=str(source),
+            entry_point="prep.py",
+            outputs={"Lists": {}},
+            **changes,
+        )
         started = ct.submit(job, "local")
         started.wait(DEADLINE)
         return started
@@ -50,7 +56,11 @@ def prepare(make_source: Callable[..., Path]) -> Callable[..., ct.Run]:
 
 def use(place: str, target: str = "local", **changes: Any) -> ct.TrainingJob:
     """A job that reads a place."""
-    fields = {"name": "use", "command": "cat ${{inputs.data}}/deep/names.txt", "inputs": {"data": {target: place}}}
+    fields = {
+        "name": "use",
+        "command": "cat ${{inputs.data}}/deep/names.txt",
+        "inputs": {"data": {target: place}},
+    }
     return ct.TrainingJob(**{**fields, **changes})
 
 
@@ -69,7 +79,9 @@ def test_what_a_run_wrote_is_the_next_ones_input(prepare: Callable[..., ct.Run])
     plan = ct.plan(use("run:prep/output/Lists"), "local")
     where = f"{first.directory}/outputs/Lists"
     assert plan.request["processes"][0]["argv"][-1] == f"cat {where}/deep/names.txt"
-    assert plan.notes == (f"input `data`: `run:prep/output/Lists` is `{where}`, written by `{first.name}`",)
+    assert plan.notes == (
+        f"input `data`: `run:prep/output/Lists` is `{where}`, written by `{first.name}`",
+    )
     second = ct.submit(use("run:prep/output/Lists"), "local")
     assert second.wait(DEADLINE).state is RunState.SUCCEEDED
     assert [line.text for line in second.logs()] == ["a b c"]
@@ -86,11 +98,15 @@ def test_what_a_run_wrote_is_the_next_ones_input(prepare: Callable[..., ct.Run])
         ("run:last/model", "model"),
     ],
 )
-def test_every_place_of_a_run_can_be_named(prepare: Callable[..., ct.Run], written: str, below: str) -> None:
+def test_every_place_of_a_run_can_be_named(
+    prepare: Callable[..., ct.Run], written: str, below: str
+) -> None:
     """Outputs (in any case of letters), what is below them, the model, the checkpoint."""
     first = prepare()
     job = use(written, hyperparameters={}, command="ls ${{inputs.data}}")
-    assert ct.plan(job, "local").request["processes"][0]["argv"][-1] == f"ls {first.directory}/{below}"
+    assert (
+        ct.plan(job, "local").request["processes"][0]["argv"][-1] == f"ls {first.directory}/{below}"
+    )
 
 
 def test_a_run_is_named_whole_or_by_its_beginning(prepare: Callable[..., ct.Run]) -> None:
@@ -98,7 +114,9 @@ def test_a_run_is_named_whole_or_by_its_beginning(prepare: Callable[..., ct.Run]
     first = prepare()
     for name in (first.name, first.name[:8], "prep", "last"):
         job = use(f"run:{name}/model", command="ls ${{inputs.data}}")
-        assert f"{first.directory}/model" in ct.plan(job, "local").request["processes"][0]["argv"][-1]
+        assert (
+            f"{first.directory}/model" in ct.plan(job, "local").request["processes"][0]["argv"][-1]
+        )
 
 
 @pytest.mark.slow
@@ -130,7 +148,10 @@ def test_a_run_that_failed_is_an_error(prepare: Callable[..., ct.Run]) -> None:
     """By its own name, and by the name of a job of which none succeeded."""
     failed = prepare(code=3)
     why = f"the run `{failed.name}` is failed, so its output is incomplete"
-    assert problem_of(use(f"run:{failed.name}/model")) == (why, f"`cloudtrain status {failed.name}` shows the reason")
+    assert problem_of(use(f"run:{failed.name}/model")) == (
+        why,
+        f"`cloudtrain status {failed.name}` shows the reason",
+    )
     assert problem_of(use("run:prep/model"))[0] == why
 
 
@@ -138,10 +159,16 @@ def test_a_run_that_failed_is_an_error(prepare: Callable[..., ct.Run]) -> None:
     ("place", "message", "hint"),
     [
         ("run:prop/model", "no run on `local` is called `prop`", "did you mean `prep`?"),
-        ("run:prep/output/list", "writes no `outputs/list`", "did you mean `run:prep/output/lists`?"),
+        (
+            "run:prep/output/list",
+            "writes no `outputs/list`",
+            "did you mean `run:prep/output/lists`?",
+        ),
     ],
 )
-def test_what_does_not_exist_is_an_error(prepare: Callable[..., ct.Run], place: str, message: str, hint: str) -> None:
+def test_what_does_not_exist_is_an_error(
+    prepare: Callable[..., ct.Run], place: str, message: str, hint: str
+) -> None:
     """A run that is not there, an output that it does not have: with the nearest one."""
     prepare()
     found = problem_of(use(place))
@@ -156,14 +183,18 @@ def test_without_any_run_the_hint_says_to_run_it() -> None:
     assert hint == "submit a job of that name with `--target local`"
 
 
-def test_the_hint_names_the_file_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hint_names_the_file_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever the file is called, beside the file of the job that reads its output; broken files are passed over."""
     folder = tmp_path / "my jobs"
     folder.mkdir()
     (folder / "a.yaml").write_text("name: [prep\n")
     (folder / "first.yaml").write_text("name: other  # before prep\n")
     (folder / "second.toml").write_text('name = "prep"\nentry_point = "prep.py"\n')
-    (folder / "use.yaml").write_text("name: use\ncommand: x\ninputs: {data: {local: 'run:prep/model'}}\n")
+    (folder / "use.yaml").write_text(
+        "name: use\ncommand: x\ninputs: {data: {local: 'run:prep/model'}}\n"
+    )
     monkeypatch.chdir(tmp_path)
     _, hint = problem_of(ct.load_job("my jobs/use.yaml"))
     assert hint == "run it there first: `cloudtrain submit 'my jobs/second.toml' --target local`"
@@ -180,17 +211,26 @@ def test_a_beginning_of_several_runs_is_an_error(prepare: Callable[..., ct.Run])
 
 def test_all_wrong_inputs_are_told_at_once() -> None:
     """One problem each."""
-    job = ct.TrainingJob(name="x", command="ls", inputs={n: {"local": f"run:{n}/model"} for n in ("a", "b")})
+    job = ct.TrainingJob(
+        name="x", command="ls", inputs={n: {"local": f"run:{n}/model"} for n in ("a", "b")}
+    )
     with pytest.raises(ct.JobError) as caught:
         ct.plan(job, "local")
-    assert [problem.path for problem in caught.value.problems] == [("inputs", n, "local") for n in ("a", "b")]
+    assert [problem.path for problem in caught.value.problems] == [
+        ("inputs", n, "local") for n in ("a", "b")
+    ]
 
 
 def sent(state_dir: Path, job: ct.TrainingJob | ct.ProcessingJob, state: RunState) -> ct.Plan:
     """A run of this job on SageMaker, as the store keeps one that was accepted and last seen in a state."""
     plan = ct.plan(job, CLOUD)
     row = record(
-        plan.run_name, target="sagemaker", place="eu-west-1", job_name=job.name, created=time.time(), key=plan.sha256
+        plan.run_name,
+        target="sagemaker",
+        place="eu-west-1",
+        job_name=job.name,
+        created=time.time(),
+        key=plan.sha256,
     )
     with open_store(state_dir) as store:
         lock = store.reserve(row, {name.lower(): place for name, place in plan.outputs.items()})
@@ -232,7 +272,9 @@ def channel(plan: ct.Plan) -> str:
     return str(plan.request["InputDataConfig"][0]["DataSource"]["S3DataSource"]["S3Uri"])
 
 
-def test_a_training_job_reads_what_a_processing_job_on_sagemaker_wrote(state_dir: Path, source: str) -> None:
+def test_a_training_job_reads_what_a_processing_job_on_sagemaker_wrote(
+    state_dir: Path, source: str
+) -> None:
     """The request holds the very URI that the processing job's request wrote to; no network is needed."""
     prep = sent(state_dir, processing(source), RunState.SUCCEEDED)
     plan = ct.plan(training(source, "run:prep/output/volumes/train"), CLOUD)
@@ -244,7 +286,9 @@ def test_a_training_job_reads_what_a_processing_job_on_sagemaker_wrote(state_dir
 def test_a_processing_job_reads_a_model(state_dir: Path, source: str) -> None:
     """Of a training job: an archive, which the plan says."""
     train = sent(state_dir, training(source), RunState.SUCCEEDED)
-    evaluate = processing(source, name="eval", inputs={"model": {"sagemaker": "run:train/model"}}, outputs={})
+    evaluate = processing(
+        source, name="eval", inputs={"model": {"sagemaker": "run:train/model"}}, outputs={}
+    )
     plan = ct.plan(evaluate, CLOUD)
     uri = f"s3://my-bucket/cloudtrain/output/{train.run_name}/output/model.tar.gz"
     assert plan.request["ProcessingInputs"][0]["S3Input"]["S3Uri"] == uri
@@ -255,7 +299,9 @@ def test_outputs_of_a_training_job_are_one_archive_there(state_dir: Path, source
     """So none of them can be an input by itself."""
     train = sent(state_dir, training(source, outputs={"lists": {}}), RunState.SUCCEEDED)
     message, hint = problem_of(training(source, "run:train/output/lists"), CLOUD)
-    assert message.startswith(f"SageMaker keeps all outputs of the training job `{train.run_name}` in one archive")
+    assert message.startswith(
+        f"SageMaker keeps all outputs of the training job `{train.run_name}` in one archive"
+    )
     assert (
         hint
         == "use `run:train/model`, or produce `lists` with a processing job, which does not put its outputs into one archive"
@@ -272,7 +318,9 @@ def test_a_run_elsewhere_that_was_last_seen_running_is_told(state_dir: Path, sou
     assert told in notes
 
 
-def test_runs_of_another_target_do_not_count(state_dir: Path, source: str, prepare: Callable[..., ct.Run]) -> None:
+def test_runs_of_another_target_do_not_count(
+    state_dir: Path, source: str, prepare: Callable[..., ct.Run]
+) -> None:
     """What ran on this machine is no input on SageMaker."""
     prepare()
     message, _ = problem_of(training(source, "run:prep/model"), CLOUD)
@@ -287,7 +335,9 @@ OUTPUTS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,10}", fullmatch=True)
 def test_what_is_written_well_is_read_back(name: str, output: str, below: list[str]) -> None:
     """Every name of a run, an output and folders below it."""
     rest = "".join(f"/{part}" for part in below)
-    assert run_input(f"run:{name}/output/{output}{rest}") == RunInput(name, f"outputs/{output}", rest)
+    assert run_input(f"run:{name}/output/{output}{rest}") == RunInput(
+        name, f"outputs/{output}", rest
+    )
     assert run_input(f"run:{name}/model{rest}") == RunInput(name, "model", rest)
 
 
@@ -297,5 +347,7 @@ def test_anything_else_is_refused(text: str) -> None:
     found = run_input(f"run:{text}")
     if found is not None:
         what = found.what.partition("/")
-        forms = [f"{found.run}/{kind}{what[1]}{what[2]}{found.below}" for kind in (what[0], "output")]
+        forms = [
+            f"{found.run}/{kind}{what[1]}{what[2]}{found.below}" for kind in (what[0], "output")
+        ]
         assert text in forms

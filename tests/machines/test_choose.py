@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.machines.choose import choose
-from cloudtrain.machines.table import InstanceType, gpu_names, has_gpu, instance_named, instance_types, read_gpu
+from cloudtrain.machines.table import (
+    InstanceType,
+    gpu_names,
+    has_gpu,
+    instance_named,
+    instance_types,
+    read_gpu,
+)
 
 TYPES = instance_types("sagemaker")
 
@@ -157,7 +164,14 @@ def test_a_target_without_a_table_asks_for_a_name() -> None:
 
 def a_type(name: str, **fields: Any) -> InstanceType:
     """A row with one GPU."""
-    plain = {"family": "x1", "vcpus": 8, "memory_gib": 32, "gpus": 1, "gpu": "X1-16GB", "gpu_memory_gib": 16}
+    plain = {
+        "family": "x1",
+        "vcpus": 8,
+        "memory_gib": 32,
+        "gpus": 1,
+        "gpu": "X1-16GB",
+        "gpu_memory_gib": 16,
+    }
     return InstanceType("sagemaker", name, **{**plain, **fields})
 
 

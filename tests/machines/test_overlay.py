@@ -75,7 +75,9 @@ def test_the_projects_file_wins_over_the_users(tmp_path: Path) -> None:
     file_with(user, PRICE + "nvme_gb = 7\n")
     file_with(project, PRICE.replace("55.04", "50"))
     (project / "src" / "deep").mkdir(parents=True)
-    rows = {row.name: row for row in apply_overlay(TYPES, load_overlays(user, project / "src" / "deep"))}
+    rows = {
+        row.name: row for row in apply_overlay(TYPES, load_overlays(user, project / "src" / "deep"))
+    }
     assert (rows["ml.p5.48xlarge"].price, rows["ml.p5.48xlarge"].nvme_gb) == (50.0, 7)
 
 
@@ -120,7 +122,9 @@ def test_other_targets_are_left_alone(tmp_path: Path) -> None:
         (NEW + 'fabric = ""', "needs a `fabric`", 'fabric = "efa"'),
     ],
 )  # fmt: skip
-def test_mistakes_name_the_file_and_the_way_out(tmp_path: Path, text: str, message: str, hint: str) -> None:
+def test_mistakes_name_the_file_and_the_way_out(
+    tmp_path: Path, text: str, message: str, hint: str
+) -> None:
     """Every mistake is an error with the file's name, and a hint where there is something to type."""
     file = file_with(tmp_path, text)
     with pytest.raises(SettingsError) as caught:
@@ -148,10 +152,16 @@ def test_an_unreadable_file_is_an_error(tmp_path: Path) -> None:
         load_overlay(tmp_path)
 
 
-_VALUES = st.one_of(st.booleans(), st.integers(-5, 10**6), st.floats(allow_nan=True), st.text(max_size=5))
+_VALUES = st.one_of(
+    st.booleans(), st.integers(-5, 10**6), st.floats(allow_nan=True), st.text(max_size=5)
+)
 
 
-@given(st.dictionaries(st.sampled_from(["price", "vcpus", "gpu", "gpus", "smddp", "retired", "x"]), _VALUES))
+@given(
+    st.dictionaries(
+        st.sampled_from(["price", "vcpus", "gpu", "gpus", "smddp", "retired", "x"]), _VALUES
+    )
+)
 def test_any_table_is_applied_or_refused(cells: dict[str, object]) -> None:
     """Whatever stands in a table, the row has it afterwards or a SettingsError says why not."""
     try:

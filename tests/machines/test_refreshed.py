@@ -25,7 +25,14 @@ NAME = "Standard_ND96asr_v4"
 
 def refreshed(folder: Path, price: float) -> Path:
     """A refresh that found a price and a new size."""
-    new = {"vcpus": 9, "memory_gib": 5, "gpus": 1, "gpu": "X900", "gpu_memory_gib": 0, "source": "asked"}
+    new = {
+        "vcpus": 9,
+        "memory_gib": 5,
+        "gpus": 1,
+        "gpu": "X900",
+        "gpu_memory_gib": 0,
+        "source": "asked",
+    }
     table = {NAME: {"price": price, "price_date": "2026-11-22"}, "Standard_NX9s_v9": new}
     return write_refreshed(folder, "azureml", table, about="a test")
 
@@ -75,7 +82,10 @@ def test_a_broken_file_says_what_to_do(tmp_path: Path, text: str) -> None:
     file.write_bytes(text.encode("latin-1"))
     with pytest.raises(SettingsError) as caught:
         load_overlays(tmp_path, tmp_path, "azureml")
-    assert caught.value.message == f"`{file}` is not a price table from `cloudtrain instances --refresh`"
+    assert (
+        caught.value.message
+        == f"`{file}` is not a price table from `cloudtrain instances --refresh`"
+    )
     assert "`cloudtrain instances --refresh --target azureml`" in (caught.value.hint or "")
 
 
@@ -92,7 +102,11 @@ def test_one_type_with_its_corrections(tmp_path: Path) -> None:
     overlay = load_overlays(tmp_path, tmp_path / "nowhere", "azureml")
     rows = {row.name: row for row in apply_overlay(TYPES, overlay)}
     for name in ("Standard_NC6", NAME, "Standard_NX9s_v9"):
-        assert type_named("azureml", name, overlay) == type_named("azureml", name.lower(), overlay) == rows[name]
+        assert (
+            type_named("azureml", name, overlay)
+            == type_named("azureml", name.lower(), overlay)
+            == rows[name]
+        )
     assert type_named("azureml", NAME, None) == next(row for row in TYPES if row.name == NAME)
     assert type_named("azureml", "Standard_Nope", overlay) is None
     assert type_named("sagemaker", NAME, overlay) is None
@@ -104,7 +118,12 @@ def test_a_hand_written_azure_type(tmp_path: Path) -> None:
     file.write_text('[azureml.Standard_NX9rs_v9]\nvcpus = 9\nmemory_gib = 5\ngpus = 1\ngpu = "X900-9GB"\n'
                     'interconnect = "rdma"\n')  # fmt: skip
     row = apply_overlay(TYPES, load_overlay(file))[-1]
-    assert (row.name, row.fabric, row.gpu_memory_gib, row.family) == ("Standard_NX9rs_v9", "infiniband", 9, "NX9rs_v9")
+    assert (row.name, row.fabric, row.gpu_memory_gib, row.family) == (
+        "Standard_NX9rs_v9",
+        "infiniband",
+        9,
+        "NX9rs_v9",
+    )
     file.write_text(file.read_text().replace("-9GB", ""))
     with pytest.raises(SettingsError, match="together"):
         apply_overlay(TYPES, load_overlay(file))

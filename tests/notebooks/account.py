@@ -66,13 +66,20 @@ class Machines:
             began = time.time()
             model, code = self._train(job)
             seconds = max(1, round(time.time() - began))
-            more: dict[str, Any] = {"TrainingTimeInSeconds": seconds, "BillableTimeInSeconds": seconds}
+            more: dict[str, Any] = {
+                "TrainingTimeInSeconds": seconds,
+                "BillableTimeInSeconds": seconds,
+            }
             if job.status == "Stopping":
                 job.end("Stopped", **more)
             elif code:
                 job.end("Failed", FailureReason=f"AlgorithmError: exit code: {code}", **more)
             else:
-                job.end("Completed", ModelArtifacts={"S3ModelArtifacts": self._upload(job, model)}, **more)
+                job.end(
+                    "Completed",
+                    ModelArtifacts={"S3ModelArtifacts": self._upload(job, model)},
+                    **more,
+                )
         except Exception as error:
             job.end("Failed", FailureReason=f"InternalServerError: {error!r}")
             raise
@@ -84,9 +91,14 @@ class Machines:
         hosts = [self._host(job, process) for process in launchers]
         job.enter("Training", "Training image download completed. Training in progress.")
         port = free_port()
-        running = [_start(process, host, port) for process, host in zip(launchers, hosts, strict=True)]
+        running = [
+            _start(process, host, port) for process, host in zip(launchers, hosts, strict=True)
+        ]
         self._running[job.name] = running
-        readers = [threading.Thread(target=self._log, args=(job, item, number)) for number, item in enumerate(running)]
+        readers = [
+            threading.Thread(target=self._log, args=(job, item, number))
+            for number, item in enumerate(running)
+        ]
         for reader in readers:
             reader.start()
         for reader in readers:
@@ -127,7 +139,12 @@ def _start(process: Process, host: Path, port: int) -> subprocess.Popen[str]:
     moved = {"algo-1": "127.0.0.1", "7777": str(port)}
     variables = {name: text.replace("/opt/ml", str(host)) for name, text in process.env.items()}
     return subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", *(moved.get(word, word) for word in arguments)],
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            *(moved.get(word, word) for word in arguments),
+        ],
         cwd=host / "code",
         env=os.environ | variables | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,

@@ -15,7 +15,9 @@ from tests.deadlines import DEADLINE
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
-PLACE = re.compile(r"(?<![\w.~}-])/(?:home|root|Users|tmp|var|private|work|usr/local)/\w|(?:127\.0\.0\.1|localhost):\d")
+PLACE = re.compile(
+    r"(?<![\w.~}-])/(?:home|root|Users|tmp|var|private|work|usr/local)/\w|(?:127\.0\.0\.1|localhost):\d"
+)
 """Folders of a machine, and ports that change."""
 
 VARYING = re.compile(r"(?<=\()\d+ CPUs?, [^)]*(?=\))|\b[0-9a-f]*\d[0-9a-f]*\b")
@@ -42,18 +44,25 @@ class Executed(NamedTuple):
     text: str
 
 
-def execute(tools: Any, name: str, folder: Path = FOLDER, compare: bool = True, **variables: str) -> Executed:
+def execute(
+    tools: Any, name: str, folder: Path = FOLDER, compare: bool = True, **variables: str
+) -> Executed:
     """Run all cells in `folder`; an error in one is an error here. Outputs that nothing of a run is in are those that
     the notebook is kept with."""
     notebook = tools.execute(FOLDER / name, DEADLINE, folder, **variables)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    kept = [cell for cell in tools.nbformat.read(FOLDER / name, as_version=4).cells if cell.cell_type == "code"]
+    kept = [
+        cell
+        for cell in tools.nbformat.read(FOLDER / name, as_version=4).cells
+        if cell.cell_type == "code"
+    ]
     for cell, before in zip(cells, kept, strict=True):
         if compare and not OF_A_RUN.search(cell.source):
             assert _comparable(cell) == _comparable(before), "make notebooks"
     outputs = [output for cell in cells for output in cell.outputs]
     return Executed(
-        [output.get("data", {}) for output in outputs], "".join(output.get("text", "") for output in outputs)
+        [output.get("data", {}) for output in outputs],
+        "".join(output.get("text", "") for output in outputs),
     )
 
 
@@ -74,9 +83,16 @@ def _speaks(source: str) -> bool:
         for node in ast.walk(part)
         if isinstance(node, ast.Call)
     ]
-    names = {call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "") for call in calls}
+    names = {
+        call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        for call in calls
+    }
     ends = bool(body) and isinstance(body[-1], ast.Expr)
-    return any(line.startswith("!") for line in lines) or ends or bool(names & {"print", "display", "show"})
+    return (
+        any(line.startswith("!") for line in lines)
+        or ends
+        or bool(names & {"print", "display", "show"})
+    )
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -114,8 +130,12 @@ print(Path.home() / "runs", os.uname().nodename and f"local://{os.uname().nodena
 print("10%\\r\\x1b[32m100%\\x1b[0m\\r", flush=True)
 HTML(f"<p>{sys.argv[0] and CHECKOUT}/examples</p>")""".replace("CHECKOUT", repr(str(FOLDER.parent)))
     new = tools.nbformat.v4
-    cell = new.new_code_cell(source, id="one", metadata={"execution": {"iopub.execute_input": "2026-01-01"}})
-    tools.nbformat.write(new.new_notebook(cells=[cell], metadata={"widgets": {}}), tmp_path / "n.ipynb")
+    cell = new.new_code_cell(
+        source, id="one", metadata={"execution": {"iopub.execute_input": "2026-01-01"}}
+    )
+    tools.nbformat.write(
+        new.new_notebook(cells=[cell], metadata={"widgets": {}}), tmp_path / "n.ipynb"
+    )
     made = tools.execute(tmp_path / "n.ipynb", DEADLINE, tmp_path)
     assert made.cells[0].outputs[0].text == "~/runs local://laptop/run\n100%\n"
     assert made.cells[0].outputs[1].data["text/html"] == "<p>~/cloudtrain/examples</p>"
@@ -182,8 +202,11 @@ PLANS = {
 FIRST, *OTHERS = PLANS
 
 
-@pytest.mark.notebook  # the first is also the one of CI: without the mark `torch`, of which CI takes one test in ten
-@pytest.mark.parametrize("name", [FIRST, *(pytest.param(name, marks=pytest.mark.torch) for name in OTHERS)])
+# the first is also the one of CI: without the mark `torch`, of which CI takes one test in ten
+@pytest.mark.notebook
+@pytest.mark.parametrize(
+    "name", [FIRST, *(pytest.param(name, marks=pytest.mark.torch) for name in OTHERS)]
+)
 @pytest.mark.filterwarnings("default")
 def test_every_library_is_planned_and_one_trains(name: str, tools: Any) -> None:
     """Every cell runs where the notebook stands, without an account. Plans are shown as HTML; the training's curve is an
@@ -206,11 +229,15 @@ def test_parallelism_is_measured_and_drawn(tools: Any, tmp_path: Path) -> None:
     data, text = execute(tools, "04_parallelism.ipynb", tmp_path, compare=False, **small)
     assert sum("image/png" in item for item in data) == 10
     assert sum("text/html" in item for item in data) == 2
-    differences = [float(found) for found in re.findall(r"largest difference of a loss (\S+)", text)]
+    differences = [
+        float(found) for found in re.findall(r"largest difference of a loss (\S+)", text)
+    ]
     assert len(differences) == 2
     assert max(differences) <= 1e-5
 
-    exchanges = {line[:16].strip(): line[16:].split() for line in section(text, "4 processes, gradients of")}
+    exchanges = {
+        line[:16].strip(): line[16:].split() for line in section(text, "4 processes, gradients of")
+    }
     ring, server = (float(exchanges[name][3]) for name in ("ring", "one server"))
     assert server > 1.5 * ring > 0
 
@@ -228,13 +255,17 @@ def test_parallelism_is_measured_and_drawn(tools: Any, tmp_path: Path) -> None:
     assert gradients.keys() >= {"simple", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v"}
     for name, difference in gradients.items():
         assert difference <= (1e-2 if "bf16" in name else 1e-6), name
-    bubbles = {line.split()[0]: line.split() for line in section(text, "bubbles of 4 processes and 8")}
+    bubbles = {
+        line.split()[0]: line.split() for line in section(text, "bubbles of 4 processes and 8")
+    }
     assert bubbles["1f1b"][1:3] == ["0.273", "0.273"]
     assert all(0 <= float(bubbles[name][3]) < 1 for name in ("simple", "1f1b", "zero-bubble-v"))
 
     assert "  verdict      same: all " in text
     assert text.count("balanced by ") == 3
-    assert len(re.findall(r"^\w+ +(?:sagemaker|azureml) .* processes: \d", text, re.MULTILINE)) == 10
+    assert (
+        len(re.findall(r"^\w+ +(?:sagemaker|azureml) .* processes: \d", text, re.MULTILINE)) == 10
+    )
 
 
 def section(text: str, title: str) -> list[str]:

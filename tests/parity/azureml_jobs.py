@@ -57,12 +57,19 @@ def distribution(kind: str, **more: Any) -> dict[str, Any]:
 
 def reads(place: str, **more: Any) -> Case:
     """A job with one input, which the script is told of."""
-    return Case({"inputs": {"train": {"azureml": place, **more}}, "hyperparameters": {"data": "${{inputs.train}}"}})
+    return Case(
+        {
+            "inputs": {"train": {"azureml": place, **more}},
+            "hyperparameters": {"data": "${{inputs.train}}"},
+        }
+    )
 
 
 def literal(value: Any) -> Case:
     """A job with an input that is a plain value."""
-    return Case({"inputs": {"rate": {"value": value}}, "hyperparameters": {"rate": "${{inputs.rate}}"}})
+    return Case(
+        {"inputs": {"rate": {"value": value}}, "hyperparameters": {"rate": "${{inputs.rate}}"}}
+    )
 
 
 def writes(**output: Any) -> Case:
@@ -121,9 +128,13 @@ MACHINES = {
     "more_instances": Case({}, {"max_instance_count": 4}),
     "shared_memory": Case(machine("Standard_NC24ads_A100_v4", shm_size="64g")),
     "shared_memory_bytes": Case(machine("Standard_NC24ads_A100_v4", shm_size="1536m")),
-    "docker_text": Case({}, {"docker_args": "--ulimit memlock=-1 --ipc=host", "locations": ["eastus"]}),
+    "docker_text": Case(
+        {}, {"docker_args": "--ulimit memlock=-1 --ipc=host", "locations": ["eastus"]}
+    ),
     "docker_list": Case({}, {"docker_args": ["--ulimit", "memlock=-1", "--env", "A=b c"]}),
-    "compute_properties": overrides(resources={"properties": {"AISuperComputer": {"virtualCluster": "v", "n": 2}}}),
+    "compute_properties": overrides(
+        resources={"properties": {"AISuperComputer": {"virtualCluster": "v", "n": 2}}}
+    ),
     "more_of_a_list": overrides(resources={"maxInstanceCount": 3, "properties": {"a": "b"}}),
 }
 
@@ -180,7 +191,9 @@ OUTPUTS = {
     "output_model": writes(type="mlflow_model"),
     "output_asset": writes(type="custom_model", asset_name="my-model", asset_version="2"),
     "output_asset_next": writes(asset_name="my-data"),
-    "checkpoint": Case({"checkpoint": {"keep": 2}, "hyperparameters": {"checkpoints": "${{checkpoint}}"}}),
+    "checkpoint": Case(
+        {"checkpoint": {"keep": 2}, "hyperparameters": {"checkpoints": "${{checkpoint}}"}}
+    ),
     "checkpoint_place": Case({"checkpoint": {"azureml": f"{STORE}/runs/a/"}}),
 }
 
@@ -191,8 +204,12 @@ ENVIRONMENTS = {
     ),
     "environment_by_id": runs_in(azureml=f"{WORKSPACE}/environments/mine/versions/1"),
     "environment_tensorflow": runs_in(framework="tensorflow"),
-    "environment_image": runs_in(image={"azureml": "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04"}),
-    "environment_conda": runs_in(image={"azureml": "example.azurecr.io/base:1"}, conda_file="conda.yml"),
+    "environment_image": runs_in(
+        image={"azureml": "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04"}
+    ),
+    "environment_conda": runs_in(
+        image={"azureml": "example.azurecr.io/base:1"}, conda_file="conda.yml"
+    ),
     "requirements": runs_in(framework="pytorch", version="2.8", requirements="my requirements.txt"),
     "variables": runs_in(
         framework="pytorch",
@@ -212,17 +229,32 @@ IDENTITIES = {
     "identity_user": Case({}, {"identity": "user"}),
     "identity_token": Case({}, {"identity": "aml_token"}),
     "identity_managed": Case({}, {"identity": "managed"}),
-    "identity_client": Case({}, {"managed_identity_client_id": "00000000-0000-0000-0000-000000000001"}),
+    "identity_client": Case(
+        {}, {"managed_identity_client_id": "00000000-0000-0000-0000-000000000001"}
+    ),
     "identity_object": overrides(identity={"identityType": "Managed", "objectId": "o"}),
 }
 
 SERVICES = {
     "service_ssh": Case(
-        {}, {"services": {"shell": {"type": "ssh", "ssh_public_key": "ssh-rsa AAA", "all_instances": True}}}
+        {},
+        {
+            "services": {
+                "shell": {"type": "ssh", "ssh_public_key": "ssh-rsa AAA", "all_instances": True}
+            }
+        },
     ),
-    "service_board": Case({}, {"services": {"board": {"type": "tensor_board", "log_dir": "outputs/runs"}}}),
+    "service_board": Case(
+        {}, {"services": {"board": {"type": "tensor_board", "log_dir": "outputs/runs"}}}
+    ),
     "service_lab": Case(
-        {}, {"services": {"lab": {"type": "jupyter_lab"}, "code": {"type": "vs_code", "all_instances": True}}}
+        {},
+        {
+            "services": {
+                "lab": {"type": "jupyter_lab"},
+                "code": {"type": "vs_code", "all_instances": True},
+            }
+        },
     ),
     "service_port": overrides(
         services={

@@ -102,7 +102,9 @@ def session_of(region: str) -> Any:
     """The same for a region. Sends nothing by itself; needs the fixture `wire` when it is used."""
     from boto3 import Session as Boto
 
-    boto = Boto(region_name=region, aws_access_key_id="AKIAIOSFODNN7EXAMPLE", aws_secret_access_key="secret")
+    boto = Boto(
+        region_name=region, aws_access_key_id="AKIAIOSFODNN7EXAMPLE", aws_secret_access_key="secret"
+    )
     if sdk_version() == 2:
         from sagemaker.session import Session
 

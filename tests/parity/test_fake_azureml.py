@@ -74,7 +74,9 @@ def ended(fake: FakeAzure, name: str, status: str = "Completed") -> None:
     job.end(status)
 
 
-def test_a_job_with_local_code_is_uploaded_and_made(fake: FakeAzure, submit: Callable[..., Any], source: Path) -> None:
+def test_a_job_with_local_code_is_uploaded_and_made(
+    fake: FakeAzure, submit: Callable[..., Any], source: Path
+) -> None:
     """Every file is a blob, the code is a version of an asset, and the job refers to it by its ARM id."""
     job = submit("j1")
     assert (job.status, job.distribution.process_count_per_instance) == ("Starting", 8)
@@ -83,10 +85,15 @@ def test_a_job_with_local_code_is_uploaded_and_made(fake: FakeAzure, submit: Cal
     assert properties["codeId"] == f"{fake.workspace_id}/codes/{name}/versions/{version}"
     assert properties["computeId"] == f"{fake.workspace_id}/computes/gpu-cluster"
     container, _, folder = (
-        fake.assets.get("codes", name, version)["codeUri"].removeprefix(f"{fake.blobs.url}/").partition("/")
+        fake.assets.get("codes", name, version)["codeUri"]
+        .removeprefix(f"{fake.blobs.url}/")
+        .partition("/")
     )
     assert fake.blobs.get(container, f"{folder}/train.py") == (source / "train.py").read_bytes()
-    assert fake.blobs.get(container, f"{folder}/pkg/part.py") == (source / "pkg" / "part.py").read_bytes()
+    assert (
+        fake.blobs.get(container, f"{folder}/pkg/part.py")
+        == (source / "pkg" / "part.py").read_bytes()
+    )
 
 
 def test_unchanged_code_is_uploaded_once(fake: FakeAzure, submit: Callable[..., Any]) -> None:
@@ -94,12 +101,16 @@ def test_unchanged_code_is_uploaded_once(fake: FakeAzure, submit: Callable[..., 
     submit("j1")
     before = len(fake.requests)
     submit("j2")
-    methods = [request.method for request in fake.requests[before:] if "metadata" not in request.path]
+    methods = [
+        request.method for request in fake.requests[before:] if "metadata" not in request.path
+    ]
     assert methods == ["GET", "GET", "PUT"]
     assert fake.jobs["j1"].properties["codeId"] == fake.jobs["j2"].properties["codeId"]
 
 
-def test_large_files_go_up_in_blocks(fake: FakeAzure, submit: Callable[..., Any], source: Path) -> None:
+def test_large_files_go_up_in_blocks(
+    fake: FakeAzure, submit: Callable[..., Any], source: Path
+) -> None:
     """Files over 64 MiB are put in blocks, and come out whole."""
     data = bytes(range(256)) * (65 * 4096)
     (source / "big.bin").write_bytes(data)
@@ -127,7 +138,9 @@ def test_another_job_of_the_same_name_is_refused(submit: Callable[..., Any]) -> 
     from azure.core.exceptions import HttpResponseError
 
     submit("j1")
-    with pytest.raises(HttpResponseError, match=r"A job with this name already exists.*command cannot be changed"):
+    with pytest.raises(
+        HttpResponseError, match=r"A job with this name already exists.*command cannot be changed"
+    ):
         submit("j1", command="python other.py")
 
 
@@ -165,7 +178,12 @@ def test_the_log_of_a_running_job_is_streamed(fake: FakeAzure, submit: Callable[
     )  # fmt: skip
     where = [fake.subscription_id, fake.resource_group, fake.workspace_name, "j1"]
     intervals = {"AZUREML_RUN_POLLING_INTERVAL_MIN": "0", "AZUREML_RUN_POLLING_INTERVAL_MAX": "0"}
-    environment = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], **fake.environ, **intervals}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": os.environ["HOME"],
+        **fake.environ,
+        **intervals,
+    }
     result = subprocess.run(
         [sys.executable, "-c", STREAM, *where],
         env=environment,
@@ -180,7 +198,9 @@ def test_the_log_of_a_running_job_is_streamed(fake: FakeAzure, submit: Callable[
 
 
 @pytest.mark.parametrize("polls", [0, 2])
-def test_a_job_is_canceled(fake: FakeAzure, client: Any, submit: Callable[..., Any], polls: int) -> None:
+def test_a_job_is_canceled(
+    fake: FakeAzure, client: Any, submit: Callable[..., Any], polls: int
+) -> None:
     """The place that the answer names is asked for the result again and again."""
     submit("j1", code=None)
     fake.jobs.cancel_polls = polls
@@ -203,7 +223,9 @@ def test_an_output_is_downloaded(
     assert len(fake.received("POST", "batchGetResolvedUris")) == (types == "the client's")
 
 
-def test_everything_is_downloaded(fake: FakeAzure, client: Any, submit: Callable[..., Any], tmp_path: Path) -> None:
+def test_everything_is_downloaded(
+    fake: FakeAzure, client: Any, submit: Callable[..., Any], tmp_path: Path
+) -> None:
     """The logs too, from the artifact store."""
     submit("j1", code=None)
     ended(fake, "j1")
@@ -225,7 +247,9 @@ def test_files_are_downloaded_with_the_identity_alone(
     assert not fake.received("POST", "listSecrets")
 
 
-def test_tags_of_a_job_are_changed(fake: FakeAzure, client: Any, submit: Callable[..., Any]) -> None:
+def test_tags_of_a_job_are_changed(
+    fake: FakeAzure, client: Any, submit: Callable[..., Any]
+) -> None:
     """The client patches the run."""
     submit("j1", code=None, tags={"team": "vision"})
     job = client.jobs.get("j1")
@@ -253,11 +277,21 @@ def test_environments(fake: FakeAzure, client: Any, submit: Callable[..., Any]) 
     """An environment in a job becomes an asset, and the latest version of one is found."""
     from azure.ai.ml.entities import Environment
 
-    submit("j1", code=None, environment=Environment(image="ubuntu:24.04", conda_file={"dependencies": ["python=3.11"]}))
+    submit(
+        "j1",
+        code=None,
+        environment=Environment(image="ubuntu:24.04", conda_file={"dependencies": ["python=3.11"]}),
+    )
     ((name, version),) = fake.assets.names("environments")
-    assert fake.jobs["j1"].properties["environmentId"].endswith(f"/environments/{name}/versions/{version}")
+    assert (
+        fake.jobs["j1"]
+        .properties["environmentId"]
+        .endswith(f"/environments/{name}/versions/{version}")
+    )
     for number in ("1", "2"):
-        client.environments.create_or_update(Environment(name="mine", version=number, image=f"ubuntu:{number}"))
+        client.environments.create_or_update(
+            Environment(name="mine", version=number, image=f"ubuntu:{number}")
+        )
     assert client.environments.get("mine", label="latest").image == "ubuntu:2"
     submit("j2", code=None, environment="mine@latest")
     assert fake.jobs["j2"].properties["environmentId"].endswith("/environments/mine/versions/2")
@@ -266,13 +300,19 @@ def test_environments(fake: FakeAzure, client: Any, submit: Callable[..., Any]) 
 def test_data_assets(fake: FakeAzure, client: Any) -> None:
     """Those that there are can be read, by version and by label."""
     fake.assets.add(
-        "data", "digits", "3", dataType="uri_folder", dataUri="azureml://datastores/workspaceblobstore/paths/d/"
+        "data",
+        "digits",
+        "3",
+        dataType="uri_folder",
+        dataUri="azureml://datastores/workspaceblobstore/paths/d/",
     )
     assert client.data.get("digits", version="3").path.endswith("/paths/d/")
     assert client.data.get("digits", label="latest").version == "3"
 
 
-def test_a_job_that_acts_for_its_user_brings_a_token(fake: FakeAzure, submit: Callable[..., Any]) -> None:
+def test_a_job_that_acts_for_its_user_brings_a_token(
+    fake: FakeAzure, submit: Callable[..., Any]
+) -> None:
     """The client asks for one with the audience of Azure ML."""
     from azure.ai.ml import UserIdentityConfiguration
 
@@ -312,7 +352,9 @@ def test_a_download_goes_on_where_it_was_cut(
     assert len(fake.received("GET", r"weights\.bin$")) == 2
 
 
-def test_refusals_are_the_clients_errors(fake: FakeAzure, client: Any, submit: Callable[..., Any]) -> None:
+def test_refusals_are_the_clients_errors(
+    fake: FakeAzure, client: Any, submit: Callable[..., Any]
+) -> None:
     """403 and 401 are not tried again."""
     from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
 

@@ -10,14 +10,32 @@ from typing import Any
 import pytest
 
 from cloudtrain.errors import JobError
-from cloudtrain.targets.sagemaker.catalogue.images import Image, resolve_image, smp_aliases, smp_versions
+from cloudtrain.targets.sagemaker.catalogue.images import (
+    Image,
+    resolve_image,
+    smp_aliases,
+    smp_versions,
+)
 
 pytestmark = pytest.mark.parity(2)
 
-REGIONS = ("us-west-2", "eu-west-1", "cn-north-1", "us-gov-west-1", "us-iso-east-1", "us-isof-south-1", "il-central-1")
+REGIONS = (
+    "us-west-2",
+    "eu-west-1",
+    "cn-north-1",
+    "us-gov-west-1",
+    "us-iso-east-1",
+    "us-isof-south-1",
+    "il-central-1",
+)
 INSTANCES = ("ml.g5.xlarge", "ml.m5.xlarge", "ml.p4d.24xlarge", "ml.p2.xlarge")
-PLACES = [(instance, "us-west-2") for instance in INSTANCES] + [("ml.g5.xlarge", region) for region in REGIONS[1:]]
-SMP2 = {"torch_distributed": {"enabled": True}, "smdistributed": {"modelparallel": {"enabled": True}}}
+PLACES = [(instance, "us-west-2") for instance in INSTANCES] + [
+    ("ml.g5.xlarge", region) for region in REGIONS[1:]
+]
+SMP2 = {
+    "torch_distributed": {"enabled": True},
+    "smdistributed": {"modelparallel": {"enabled": True}},
+}
 
 
 def versions(framework: str) -> Iterator[tuple[str, list[str], str]]:
@@ -31,14 +49,24 @@ def versions(framework: str) -> Iterator[tuple[str, list[str], str]]:
             yield version, entry["py_versions"], ""
         for key, inner in entry.items():
             if isinstance(inner, dict) and "registries" in inner:
-                yield version, inner.get("py_versions", [key]), "" if "py_versions" not in inner else key
+                yield (
+                    version,
+                    inner.get("py_versions", [key]),
+                    "" if "py_versions" not in inner else key,
+                )
 
 
-def of_sdk(framework: str, version: str, python: str, base: str, instance: str, region: str, **more: Any) -> str | None:
+def of_sdk(
+    framework: str, version: str, python: str, base: str, instance: str, region: str, **more: Any
+) -> str | None:
     """The address that the SDK's estimators use; None where it finds none."""
     from sagemaker import image_uris
 
-    split = {f"{name}_version": base.removeprefix(name) for name in ("pytorch", "tensorflow") if base.startswith(name)}
+    split = {
+        f"{name}_version": base.removeprefix(name)
+        for name in ("pytorch", "tensorflow")
+        if base.startswith(name)
+    }
     try:
         uri = image_uris.get_training_image_uri(
             region=region, framework=framework, framework_version=version, py_version=python,
@@ -49,11 +77,19 @@ def of_sdk(framework: str, version: str, python: str, base: str, instance: str, 
     return str(uri)
 
 
-def ours(framework: str, version: str, python: str, base: str, instance: str, region: str, **more: Any) -> Image | None:
+def ours(
+    framework: str, version: str, python: str, base: str, instance: str, region: str, **more: Any
+) -> Image | None:
     """What the catalogue has for the same; None where it has none."""
     try:
         return resolve_image(
-            framework, version, region=region, instance=instance, python=python, base=base or None, **more
+            framework,
+            version,
+            region=region,
+            instance=instance,
+            python=python,
+            base=base or None,
+            **more,
         )
     except JobError:
         return None
@@ -107,7 +143,9 @@ def test_the_newest_image_is_the_sdks_in_every_region() -> None:
     """All regions of all partitions that the SDK's table has, with their own accounts and domains."""
     from sagemaker import image_uris
 
-    table = image_uris.config_for_framework("pytorch")["training"]["versions"]["2.3.0"]["registries"]
+    table = image_uris.config_for_framework("pytorch")["training"]["versions"]["2.3.0"][
+        "registries"
+    ]
     for region in table:
         case = ("pytorch", "2.3.0", "py311", "", "ml.g5.xlarge", region)
         image = ours(*case)
@@ -117,14 +155,17 @@ def test_the_newest_image_is_the_sdks_in_every_region() -> None:
 
 
 @pytest.mark.parametrize(
-    "instance", ["ml.p4d.24xlarge", "ml.p4de.24xlarge", "ml.p5.48xlarge", "ml.p5en.48xlarge", "ml.m5.xlarge"]
+    "instance",
+    ["ml.p4d.24xlarge", "ml.p4de.24xlarge", "ml.p5.48xlarge", "ml.p5en.48xlarge", "ml.m5.xlarge"],
 )
 def test_every_address_of_smp_v2_is_the_sdks(instance: str) -> None:
     """The images of the model parallelism library v2, also for the versions that only the SDK takes for versions."""
     compared = 0
     for version in {*smp_aliases(), *(version for version, _, _ in versions("pytorch-smp"))}:
         if version.count(".") < 2:
-            continue  # a short version is the newest patch release here; the SDK puts it into the tag as it is
+            # a short version is the newest patch release here; the SDK puts it into the tag as it
+            # is
+            continue
         for python in ("py310", "py311", "py312"):
             for region in ("us-west-2", "eu-west-1", "cn-north-1"):
                 case = ("pytorch", version, python, "", instance, region)
@@ -137,15 +178,20 @@ def test_every_address_of_smp_v2_is_the_sdks(instance: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("framework", "version", "python"), [("tensorflow", "2.3.1", "py37"), ("pytorch", "1.6.0", "py36")]
+    ("framework", "version", "python"),
+    [("tensorflow", "2.3.1", "py37"), ("pytorch", "1.6.0", "py36")],
 )
-def test_old_images_for_smdistributed_are_the_sdks(framework: str, version: str, python: str) -> None:
+def test_old_images_for_smdistributed_are_the_sdks(
+    framework: str, version: str, python: str
+) -> None:
     """Images of 2020 have another tag for jobs that use one of SageMaker's libraries."""
     case = (framework, version, python, "", "ml.p3.16xlarge", "us-west-2")
     image = ours(*case, smdistributed=True)
     assert image is not None
     assert image.uri.endswith("-cu110-ubuntu18.04")
-    assert image.uri == of_sdk(*case, distribution={"smdistributed": {"dataparallel": {"enabled": True}}})
+    assert image.uri == of_sdk(
+        *case, distribution={"smdistributed": {"dataparallel": {"enabled": True}}}
+    )
 
 
 def test_what_only_sdk_3_knows_sdk_2_refuses() -> None:

@@ -14,10 +14,19 @@ LATER = {
     "tensorflow": ("2.21.0",),
     "huggingface": ("5.3.0",),
 }
-REGIONS = ("us-west-2", "eu-west-1", "cn-north-1", "us-gov-west-1", "eusc-de-east-1", "us-isof-south-1")
+REGIONS = (
+    "us-west-2",
+    "eu-west-1",
+    "cn-north-1",
+    "us-gov-west-1",
+    "eusc-de-east-1",
+    "us-isof-south-1",
+)
 
 
-@pytest.mark.parametrize(("framework", "version"), [(name, version) for name in LATER for version in LATER[name]])
+@pytest.mark.parametrize(
+    ("framework", "version"), [(name, version) for name in LATER for version in LATER[name]]
+)
 @pytest.mark.parametrize("instance", ["ml.g5.xlarge", "ml.m5.xlarge"])
 @pytest.mark.parametrize("region", REGIONS)
 def test_the_address_is_the_sdks(framework: str, version: str, instance: str, region: str) -> None:
@@ -43,5 +52,8 @@ def test_the_address_is_the_sdks(framework: str, version: str, instance: str, re
 def test_every_later_version_is_compared() -> None:
     """No version that only SDK 3 knows is left out above."""
     for framework, later in LATER.items():
-        known = {v: resolve_image(framework, v, region="us-west-2").sdk for v in versions(framework, "gpu")}
+        known = {
+            v: resolve_image(framework, v, region="us-west-2").sdk
+            for v in versions(framework, "gpu")
+        }
         assert tuple(version for version, sdk in known.items() if sdk == 3) == later

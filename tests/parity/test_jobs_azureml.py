@@ -33,7 +33,9 @@ def compiled(job: Any) -> dict[str, Any]:
     from azure.ai.ml.entities._job.to_rest_functions import to_rest_job_object
 
     job = job._to_job() if hasattr(job, "_to_job") else job
-    body: dict[str, Any] = json.loads(json.dumps(to_rest_job_object(job), cls=SdkJSONEncoder, exclude_readonly=True))
+    body: dict[str, Any] = json.loads(
+        json.dumps(to_rest_job_object(job), cls=SdkJSONEncoder, exclude_readonly=True)
+    )
     return body
 
 
@@ -81,7 +83,9 @@ def test_modes_that_the_yaml_lacks(name: str, tmp_path: Path) -> None:
     from azure.ai.ml import load_job
 
     plan = plan_of(CASES[name])
-    with pytest.raises(TargetError, match=re.escape("the YAML of Azure ML cannot express `inputs.train.mode`")):
+    with pytest.raises(
+        TargetError, match=re.escape("the YAML of Azure ML cannot express `inputs.train.mode`")
+    ):
         plan.to_yaml()
     mode = INPUT_MODES[plan.request["properties"]["inputs"]["train"]["mode"]]
     known = plan_of(CASES["input_mount"]).to_yaml()
@@ -91,7 +95,9 @@ def test_modes_that_the_yaml_lacks(name: str, tmp_path: Path) -> None:
         load_job(file)
 
 
-@pytest.mark.parametrize("name", ["input_written_to", "path_4", "path_5", "path_6", "path_7", "path_8", "docker_list"])
+@pytest.mark.parametrize(
+    "name", ["input_written_to", "path_4", "path_5", "path_6", "path_7", "path_8", "docker_list"]
+)
 def test_the_sdks_own_yaml_is_another_job(name: str, tmp_path: Path) -> None:
     """What the SDK writes of the very same object cannot be read again, or is read as another job."""
     from azure.ai.ml import load_job
@@ -110,15 +116,25 @@ def test_the_sdk_loses_locations_beside_a_list() -> None:
     the forms say that they cannot be had."""
     from azure.ai.ml import command
 
-    plan = plan_of(Case({}, {"docker_args": ["--ipc=host"], "locations": ["eastus"], "max_instance_count": 4}))
-    theirs = command(command="x", environment="e:1", docker_args=["--ipc=host"], locations=["eastus"], instance_count=2)
+    plan = plan_of(
+        Case({}, {"docker_args": ["--ipc=host"], "locations": ["eastus"], "max_instance_count": 4})
+    )
+    theirs = command(
+        command="x",
+        environment="e:1",
+        docker_args=["--ipc=host"],
+        locations=["eastus"],
+        instance_count=2,
+    )
     assert compiled(theirs)["properties"]["resources"] == {
         "instanceCount": 2, "properties": {}, "dockerArgsList": ["--ipc=host"]
     }  # fmt: skip
     assert plan.request["properties"]["resources"]["locations"] == ["eastus"]
     assert plan.request["properties"]["resources"]["maxInstanceCount"] == 4
     for form in (plan.to_command, plan.to_python, plan.to_yaml):
-        with pytest.raises(TargetError, match=r"`resources\.locations beside dockerArgsList`, `resources\.maxInst"):
+        with pytest.raises(
+            TargetError, match=r"`resources\.locations beside dockerArgsList`, `resources\.maxInst"
+        ):
             form()
 
 
@@ -145,7 +161,9 @@ def test_nothing_is_said_while_the_object_is_made() -> None:
         "    plan_of(CASES[name]).to_command()\n"
         "assert logging.getLogger('azure.ai.ml._utils._experimental').level == logging.NOTSET\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -163,7 +181,9 @@ def plan_for(fake: FakeAzure, name: str) -> Plan:
     account = AzureMLAccount(fake.subscription_id, fake.resource_group, fake.workspace_name)
     plan = plan_of(CASES[name], account)
     for upload in plan.uploads:
-        kind, asset, _, version = upload.destination.removeprefix(f"{fake.workspace_id}/").split("/")
+        kind, asset, _, version = upload.destination.removeprefix(f"{fake.workspace_id}/").split(
+            "/"
+        )
         fake.assets.add(kind, asset, version)
     return plan
 
@@ -199,24 +219,40 @@ def test_the_client_sends_the_yaml(fake: FakeAzure, name: str, tmp_path: Path) -
     plan = plan_for(fake, name)
     (tmp_path / "job.yml").write_text(plan.to_yaml(), encoding="utf-8")
     with ManagedIdentityCredential() as credential:
-        client = MLClient(credential, fake.subscription_id, fake.resource_group, fake.workspace_name)
+        client = MLClient(
+            credential, fake.subscription_id, fake.resource_group, fake.workspace_name
+        )
         client.jobs.create_or_update(load_job(tmp_path / "job.yml"))
     assert fake.received("PUT")[0].body == plan.request
 
 
 @pytest.mark.lifecycle
-def test_what_the_client_adds_by_itself(fake: FakeAzure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_client_adds_by_itself(
+    fake: FakeAzure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The one difference: inside a git repository the client adds properties about it, unasked. We send none."""
-    who = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
+    who = {
+        "GIT_AUTHOR_NAME": "a",
+        "GIT_AUTHOR_EMAIL": "a@b",
+        "GIT_COMMITTER_NAME": "a",
+        "GIT_COMMITTER_EMAIL": "a@b",
+    }
     for name, value in who.items():
         monkeypatch.setenv(name, value)
-    for words in ("init -q -b main", "commit -q --allow-empty -m x", "remote add origin https://example.org/x.git"):
+    for words in (
+        "init -q -b main",
+        "commit -q --allow-empty -m x",
+        "remote add origin https://example.org/x.git",
+    ):
         subprocess.run(["git", *words.split()], cwd=tmp_path, check=True)
     monkeypatch.chdir(tmp_path)
     plan = plan_for(fake, "torch")
     exec(compile(plan.to_python(), "job.py", "exec"), {})
     (put,) = fake.received("PUT")
-    added = put.body["properties"]["properties"].keys() - plan.request["properties"]["properties"].keys()
+    added = (
+        put.body["properties"]["properties"].keys()
+        - plan.request["properties"]["properties"].keys()
+    )
     assert added
     assert all(name.startswith(("azureml.git.", "mlflow.source.git.")) for name in added)
     for name in added:
@@ -236,12 +272,18 @@ def test_an_environment_is_registered_as_by_the_sdk(fake: FakeAzure, named: dict
     plan = plan_of(Case({"environment": {**words, **ours}}))
     (upload,) = (item for item in plan.uploads if item.kind == "environment")
     with ManagedIdentityCredential() as credential:
-        client = MLClient(credential, fake.subscription_id, fake.resource_group, fake.workspace_name)
-        client.jobs.create_or_update(command(command="x", environment=Environment(**named, **words)))
+        client = MLClient(
+            credential, fake.subscription_id, fake.resource_group, fake.workspace_name
+        )
+        client.jobs.create_or_update(
+            command(command="x", environment=Environment(**named, **words))
+        )
     put, job = fake.received("PUT")
     assert put.body == json.loads(upload.content or "")
     if named:
-        assert put.path.removeprefix(fake.workspace_id) == upload.destination.removeprefix(ACCOUNT.workspace_id)
+        assert put.path.removeprefix(fake.workspace_id) == upload.destination.removeprefix(
+            ACCOUNT.workspace_id
+        )
         assert job.body["properties"]["environmentId"] == put.path
 
 

@@ -52,13 +52,16 @@ WITHOUT_DRIVERS = {
 """Cases that version 3's drivers cannot start: the toolkit of the image does."""
 
 LAUNCH = {*KEYS, "cloudtrain_launch"} | {
-    f"sagemaker_{name}" for name in ("submit_directory", "program", "container_log_level", "job_name", "region")
+    f"sagemaker_{name}"
+    for name in ("submit_directory", "program", "container_log_level", "job_name", "region")
 }
 
 
 def train(plan: Plan, wire: Wire) -> dict[str, Any]:
     """Run `train`; the one request that CreateTrainingJob received."""
-    plan.to_model_trainer(session_of(plan.place)).train(**plan.train_arguments(), wait=False, logs=False)
+    plan.to_model_trainer(session_of(plan.place)).train(
+        **plan.train_arguments(), wait=False, logs=False
+    )
     assert wire.calls.count("sagemaker:CreateTrainingJob") == 1
     return wire.training_jobs.pop()
 
@@ -77,12 +80,20 @@ def without(request: dict[str, Any], paths: Any) -> dict[str, Any]:
 
 def own_parameters(request: dict[str, Any]) -> dict[str, str]:
     """The script's hyperparameters."""
-    return {name: text for name, text in request.get("HyperParameters", {}).items() if name not in LAUNCH}
+    return {
+        name: text
+        for name, text in request.get("HyperParameters", {}).items()
+        if name not in LAUNCH
+    }
 
 
 def own_channels(request: dict[str, Any]) -> list[dict[str, Any]]:
     """The channels of data."""
-    return [one for one in request.get("InputDataConfig", []) if one["ChannelName"] not in ("code", "sm_drivers")]
+    return [
+        one
+        for one in request.get("InputDataConfig", [])
+        if one["ChannelName"] not in ("code", "sm_drivers")
+    ]
 
 
 def archive(request: dict[str, Any]) -> str:
@@ -104,7 +115,9 @@ def test_the_sdk_sends_the_plan_with_its_drivers(name: str, wire: Wire) -> None:
     assert own_channels(theirs) == own_channels(plan.request)
     assert archive(theirs) == archive(plan.request)
     model_parallel = plan.request.get("HyperParameters", {}).get("mp_parameters", "null")
-    assert json.loads(theirs.get("HyperParameters", {}).get("mp_parameters", "null")) == json.loads(model_parallel)
+    assert json.loads(theirs.get("HyperParameters", {}).get("mp_parameters", "null")) == json.loads(
+        model_parallel
+    )
 
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_DRIVERS))
@@ -117,7 +130,9 @@ def test_the_sdk_sends_the_plan_without_drivers(name: str, wire: Wire) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_it_has_no_word_for_is_refused(name: str) -> None:
     """The message names the field."""
-    with pytest.raises(TargetError, match=f"version 3 of the SageMaker SDK cannot express .*{REFUSED[name]}"):
+    with pytest.raises(
+        TargetError, match=f"version 3 of the SageMaker SDK cannot express .*{REFUSED[name]}"
+    ):
         plan_of(CASES[name]).to_model_trainer()
 
 
@@ -126,13 +141,20 @@ def test_what_it_has_no_word_for_is_refused(name: str) -> None:
     [
         ("torch", {"process_count_per_node": None, "smp": None}),
         ("torch_count", {"process_count_per_node": 4, "smp": None}),
-        ("mpi_options", {"process_count_per_node": 2, "mpi_additional_options": ["-x", "A=b", "--tag-output"]}),
+        (
+            "mpi_options",
+            {"process_count_per_node": 2, "mpi_additional_options": ["-x", "A=b", "--tag-output"]},
+        ),
     ],
 )
-def test_the_drivers_are_told_what_to_start(name: str, expected: dict[str, Any], wire: Wire) -> None:
+def test_the_drivers_are_told_what_to_start(
+    name: str, expected: dict[str, Any], wire: Wire
+) -> None:
     """The file that the drivers read says how many processes, and with which options."""
     train(plan_of(CASES[name]), wire)
-    (uploaded,) = [body for key, body in wire.objects.items() if key.endswith("sm_drivers/distributed.json")]
+    (uploaded,) = [
+        body for key, body in wire.objects.items() if key.endswith("sm_drivers/distributed.json")
+    ]
     assert json.loads(_unchunked(uploaded)) == expected
 
 
@@ -141,7 +163,11 @@ TRAINING_PLAN = "arn:aws:sagemaker:us-west-2:123456789012:training-plan/plan-1"
 
 def test_fields_that_version_2_lacks_are_sent(wire: Wire) -> None:
     """Instance preferences and the limit of waiting have a word in version 3, and none in version 2."""
-    planned = {"instance_type": "ml.p4d.24xlarge", "instance_count": 4, "training_plan": TRAINING_PLAN}
+    planned = {
+        "instance_type": "ml.p4d.24xlarge",
+        "instance_count": 4,
+        "training_plan": TRAINING_PLAN,
+    }
     resources = {"instance_preferences": ["ml.p5.48xlarge", planned], "instance_count": 2}
     plan = plan_of(Case({"resources": resources}, {"max_pending": "2h"}))
     theirs = train(plan, wire)
@@ -153,7 +179,9 @@ def test_it_goes_to_the_region_of_the_plan(wire: Wire) -> None:
     """The session that is made where none is given has the plan's region, and sends no telemetry."""
     plan = plan_of(Case({"resources": machine("ml.g5.xlarge")}, region="eu-west-2"))
     plan.to_model_trainer().train(**plan.train_arguments(), wait=False, logs=False)
-    assert {host for host in wire.hosts if "sagemaker" in host} == {"api.sagemaker.eu-west-2.amazonaws.com"}
+    assert {host for host in wire.hosts if "sagemaker" in host} == {
+        "api.sagemaker.eu-west-2.amazonaws.com"
+    }
     assert not [host for host in LOOKUPS if "eu-west-2" in host]
 
 

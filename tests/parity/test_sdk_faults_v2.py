@@ -21,8 +21,17 @@ def pytorch(session: Any, **arguments: Any) -> Any:
     """The SDK's PyTorch estimator, as its documentation has one write it."""
     from sagemaker.pytorch import PyTorch
 
-    common = {"entry_point": "train.py", "source_dir": ARCHIVE, "role": ROLE, "sagemaker_session": session}
-    version = {"framework_version": "2.8.0", "py_version": "py312", "output_path": "s3://my-bucket/out"}
+    common = {
+        "entry_point": "train.py",
+        "source_dir": ARCHIVE,
+        "role": ROLE,
+        "sagemaker_session": session,
+    }
+    version = {
+        "framework_version": "2.8.0",
+        "py_version": "py312",
+        "output_path": "s3://my-bucket/out",
+    }
     return PyTorch(**(common | version | arguments))
 
 
@@ -36,15 +45,23 @@ def two_groups() -> list[Any]:
 def launch_keys(request: dict[str, Any]) -> dict[str, str]:
     """The hyperparameters that tell the toolkit what to start."""
     script = {"program", "submit_directory", "container_log_level", "job_name", "region"}
-    names = {name: text for name, text in request["HyperParameters"].items() if name.startswith("sagemaker_")}
-    return {name: text for name, text in names.items() if name.removeprefix("sagemaker_") not in script}
+    names = {
+        name: text
+        for name, text in request["HyperParameters"].items()
+        if name.startswith("sagemaker_")
+    }
+    return {
+        name: text for name, text in names.items() if name.removeprefix("sagemaker_") not in script
+    }
 
 
 def test_torch_groups_are_dropped(session: Any, sent: Sent) -> None:
     """The SDK drops the groups of torch_distributed, and every group would run torchrun alone; the plan keeps them."""
     both = two_groups()
     distribution = {"torch_distributed": {"enabled": True}, "instance_groups": [both[0]]}
-    theirs = sent(pytorch(session, instance_groups=both, distribution=distribution), {"job_name": "a"})
+    theirs = sent(
+        pytorch(session, instance_groups=both, distribution=distribution), {"job_name": "a"}
+    )
     ours = plan_of(CASES["groups_torch"])
     assert launch_keys(theirs) == {"sagemaker_torch_distributed_enabled": "true"}
     groups_key = {"sagemaker_distribution_instance_groups": '["gpu"]'}
@@ -55,9 +72,16 @@ def test_torch_groups_are_dropped(session: Any, sent: Sent) -> None:
 def test_smddp_on_groups_has_no_type(session: Any, sent: Sent) -> None:
     """On a heterogeneous cluster the SDK sends the instance type `null`; the plan names that of the group."""
     both = two_groups()
-    distribution = {"smdistributed": {"dataparallel": {"enabled": True}}, "instance_groups": [both[0]]}
+    distribution = {
+        "smdistributed": {"dataparallel": {"enabled": True}},
+        "instance_groups": [both[0]],
+    }
     estimator = pytorch(
-        session, instance_groups=both, distribution=distribution, framework_version="2.2.0", py_version="py310"
+        session,
+        instance_groups=both,
+        distribution=distribution,
+        framework_version="2.2.0",
+        py_version="py310",
     )
     theirs = launch_keys(sent(estimator, {"job_name": "a"}))
     assert theirs["sagemaker_instance_type"] == "null"
@@ -67,7 +91,10 @@ def test_smddp_on_groups_has_no_type(session: Any, sent: Sent) -> None:
 
 def test_groups_with_a_checkpoint_crash(session: Any, sent: Sent, wire: Wire) -> None:
     """Groups, a checkpoint and the debugger: the SDK crashes before it sends; the generic class sends the plan."""
-    checkpoint = {"checkpoint_s3_uri": "s3://data/ckpt", "checkpoint_local_path": "/opt/ml/checkpoints"}
+    checkpoint = {
+        "checkpoint_s3_uri": "s3://data/ckpt",
+        "checkpoint_local_path": "/opt/ml/checkpoints",
+    }
     with pytest.raises(TypeError, match="NoneType"):
         pytorch(session, instance_groups=two_groups(), **checkpoint).fit(job_name="a", wait=False)
     wire.calls.clear()
@@ -80,14 +107,25 @@ def test_groups_with_a_checkpoint_crash(session: Any, sent: Sent, wire: Wire) ->
 def test_smddp_on_p5_is_refused(session: Any, sent: Sent, wire: Wire) -> None:
     """The SDK refuses smddp on p5, but by a part of the name that p5en does not have; the plan can be sent all the same."""
     distribution = {"smdistributed": {"dataparallel": {"enabled": True}}}
-    arguments = {"distribution": distribution, "framework_version": "2.2.0", "py_version": "py310", "instance_count": 2}
+    arguments = {
+        "distribution": distribution,
+        "framework_version": "2.2.0",
+        "py_version": "py310",
+        "instance_count": 2,
+    }
     with pytest.raises(ValueError, match="do not support p5"):
         pytorch(session, instance_type="ml.p5.48xlarge", **arguments).fit(job_name="a", wait=False)
     wire.calls.clear()
-    accepted = sent(pytorch(session, instance_type="ml.p5en.48xlarge", **arguments), {"job_name": "a"})
+    accepted = sent(
+        pytorch(session, instance_type="ml.p5en.48xlarge", **arguments), {"job_name": "a"}
+    )
     assert launch_keys(accepted)["sagemaker_instance_type"] == '"ml.p5en.48xlarge"'
     wire.calls.clear()
-    job = {"distribution": {"type": "smddp"}, "resources": machine("ml.p5.48xlarge", 2), **SMDDP_IMAGE}
+    job = {
+        "distribution": {"type": "smddp"},
+        "resources": machine("ml.p5.48xlarge", 2),
+        **SMDDP_IMAGE,
+    }
     ours = plan_of(Case(job))
     assert "refuses smdistributed on p5" in ours.to_python()
     assert sent(ours.to_estimator(session), ours.fit_arguments()) == ours.request
@@ -119,7 +157,11 @@ def test_a_short_version_is_refused(session: Any) -> None:
 def test_a_misspelt_distribution_runs_one_process(session: Any, sent: Sent) -> None:
     """The SDK sends a misspelt distribution as a job without one; the job's model does not take it."""
     distribution = {"torch_distribtued": {"enabled": True}}
-    arguments = {"instance_type": "ml.p4d.24xlarge", "instance_count": 2, "distribution": distribution}
+    arguments = {
+        "instance_type": "ml.p4d.24xlarge",
+        "instance_count": 2,
+        "distribution": distribution,
+    }
     assert launch_keys(sent(pytorch(session, **arguments), {"job_name": "a"})) == {}
     with pytest.raises(JobError, match="torch"):
         TrainingJob(name="a", entry_point="train.py", distribution={"type": "torhc"})
@@ -158,7 +200,9 @@ def test_an_action_of_a_rule_is_lost(session: Any, sent: Sent) -> None:
         ours.to_estimator(session)
 
 
-def test_defaults_from_files_change_the_request(wire: Wire, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_defaults_from_files_change_the_request(
+    wire: Wire, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A session of the SDK's own takes defaults from a file and adds them; the session of the plan does not read it."""
     from boto3 import Session as Boto
     from sagemaker.session import Session
@@ -168,7 +212,9 @@ def test_defaults_from_files_change_the_request(wire: Wire, tmp_path: Any, monke
     defaults.write_text(f"SchemaVersion: '1.0'\nSageMaker: {{TrainingJob: {vpc}}}\n")
     monkeypatch.setenv("SAGEMAKER_USER_CONFIG_OVERRIDE", str(defaults))
     plan = plan_of(Case({"resources": groups()}))
-    plan.to_estimator(Session(Boto(region_name="us-west-2"))).fit(**plan.fit_arguments(), wait=False)
+    plan.to_estimator(Session(Boto(region_name="us-west-2"))).fit(
+        **plan.fit_arguments(), wait=False
+    )
     plan.to_estimator().fit(**plan.fit_arguments(), wait=False)
     with_defaults, without = wire.training_jobs
     assert with_defaults["OutputDataConfig"]["KmsKeyId"] == KEY

@@ -13,4 +13,6 @@ def test_the_states_are_those_of_the_sdk() -> None:
     """All of them, and none that it does not have."""
     from azure.ai.ml.operations._run_history_constants import JobStatus
 
-    assert {word for name, word in vars(JobStatus).items() if not name.startswith("_")} == set(STATES)
+    assert {word for name, word in vars(JobStatus).items() if not name.startswith("_")} == set(
+        STATES
+    )

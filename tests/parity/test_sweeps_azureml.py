@@ -19,7 +19,16 @@ from cloudtrain.job.sweep import Sweep
 from cloudtrain.plans.plan import Bundle, CompileContext, Plan
 from cloudtrain.targets.azureml.compile.sweep import compile_azureml_sweep
 from cloudtrain.targets.azureml.settings import AzureML
-from tests.parity.azureml_jobs import ACCOUNT, BASE, RUN, STORE, Case, distribution, machine, plan_of
+from tests.parity.azureml_jobs import (
+    ACCOUNT,
+    BASE,
+    RUN,
+    STORE,
+    Case,
+    distribution,
+    machine,
+    plan_of,
+)
 from tests.parity.test_jobs_azureml import compiled
 
 pytestmark = pytest.mark.parity("azureml")
@@ -115,10 +124,17 @@ def trial_of(case: Swept) -> Plan:
     """The command of one trial, with an input for each hyperparameter of the search, as Azure's tools want it."""
     job = {**BASE, **case.job}
     environment = {**job["environment"]}
-    environment["variables"] = {"CLOUDTRAIN_SEND_METRICS": "azureml", **environment.get("variables", {})}
+    environment["variables"] = {
+        "CLOUDTRAIN_SEND_METRICS": "azureml",
+        **environment.get("variables", {}),
+    }
     searched = {name: f"${{{{inputs.{name}}}}}" for name in case.space}
     inputs = {**(job["inputs"] or {}), **{name: {"value": "1"} for name in case.space}}
-    changes = {"environment": environment, "inputs": inputs, "hyperparameters": {**job["hyperparameters"], **searched}}
+    changes = {
+        "environment": environment,
+        "inputs": inputs,
+        "hyperparameters": {**job["hyperparameters"], **searched},
+    }
     plan = plan_of(Case({**case.job, **changes}, case.target))
     text = plan.request_json
     for name in case.space:  # the quotes are for an input's own value; those of a search need none
@@ -129,10 +145,17 @@ def trial_of(case: Swept) -> Plan:
 def planned(case: Swept) -> dict[str, Any]:
     """The body of the sweep's plan."""
     search = {"lr": {"uniform": [0.01, 0.9]}}
-    fields: dict[str, Any] = {"search": search, "objective": {"minimize": "loss"}, "trials": 8, **case.sweep}
+    fields: dict[str, Any] = {
+        "search": search,
+        "objective": {"minimize": "loss"},
+        "trials": 8,
+        **case.sweep,
+    }
     job = {name: value for name, value in (BASE | case.job).items() if value is not None}
     context = CompileContext(RUN, Bundle("ab" * 32, 1000, 3), ACCOUNT)
-    return compile_azureml_sweep(Sweep(name="parity", job=job, **fields), AzureML(**case.target), context).request
+    return compile_azureml_sweep(
+        Sweep(name="parity", job=job, **fields), AzureML(**case.target), context
+    ).request
 
 
 def as_ours(body: dict[str, Any]) -> dict[str, Any]:
@@ -190,20 +213,36 @@ def test_the_yaml_makes_the_plan(name: str, tmp_path: Path) -> None:
 
     case, azure = CASES[name], CASES[name].azure
     job: dict[str, Any] = yaml.safe_load(trial_of(case).to_yaml())
-    of_the_trial = ("code", "command", "environment", "environment_variables", "distribution", "resources")
+    of_the_trial = (
+        "code",
+        "command",
+        "environment",
+        "environment_variables",
+        "distribution",
+        "resources",
+    )
     trial = {key: job[key] for key in of_the_trial if key in job}
     limits = {"timeout": azure.get("timeout"), "trial_timeout": azure.get("trial_timeout")}
     for key in case.space:
-        trial["command"] = trial["command"].replace(f"${{{{inputs.{key}}}}}", f"${{{{search_space.{key}}}}}")
+        trial["command"] = trial["command"].replace(
+            f"${{{{inputs.{key}}}}}", f"${{{{search_space.{key}}}}}"
+        )
         del job["inputs"][key]
-    kept = {key: value for key, value in job.items() if key not in {*of_the_trial, "$schema", "services", "limits"}}
+    kept = {
+        key: value
+        for key, value in job.items()
+        if key not in {*of_the_trial, "$schema", "services", "limits"}
+    }
     sweep = {
         **kept,
         "type": "sweep",
         "trial": trial,
         "search_space": {key: written(word) for key, word in case.space.items()},
         "sampling_algorithm": written(azure.get("sampling", "random")),
-        "objective": {"goal": azure.get("goal", "minimize"), "primary_metric": azure.get("metric", "loss")},
+        "objective": {
+            "goal": azure.get("goal", "minimize"),
+            "primary_metric": azure.get("metric", "loss"),
+        },
         "limits": {
             "max_total_trials": azure.get("total", 8),
             "max_concurrent_trials": azure.get("parallel", 1),

@@ -21,7 +21,18 @@ from cloudtrain.targets.sagemaker.adopt.requests import originals_in
 from cloudtrain.targets.sagemaker.compile.sweep import compile_tuning, continued
 from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
 from tests.parity.conftest import session_of
-from tests.parity.jobs import BASE, KEY, OWN, ROLE, SMDDP_IMAGE, TENSORFLOW, TRANSFORMERS, Case, machine, plan_of
+from tests.parity.jobs import (
+    BASE,
+    KEY,
+    OWN,
+    ROLE,
+    SMDDP_IMAGE,
+    TENSORFLOW,
+    TRANSFORMERS,
+    Case,
+    machine,
+    plan_of,
+)
 from tests.parity.wire import Wire
 
 pytestmark = pytest.mark.parity(2)
@@ -120,7 +131,9 @@ def as_ours(request: dict[str, Any]) -> dict[str, Any]:
     """
     ranges = request["HyperParameterTuningJobConfig"]["ParameterRanges"]
     for row in ranges.get("CategoricalParameterRanges", ()):
-        row["Values"] = [json.loads(text) if re.match(r'"\d', text) else text for text in row["Values"]]
+        row["Values"] = [
+            json.loads(text) if re.match(r'"\d', text) else text for text in row["Values"]
+        ]
     static = request["TrainingJobDefinition"].get("StaticHyperParameters", {})
     for name in ("sagemaker_estimator_class_name", "sagemaker_estimator_module"):
         static.pop(name, None)
@@ -140,7 +153,12 @@ def test_the_tuner_sends_the_plan(name: str, wire: Wire, tmp_path: Path) -> None
     job = {**LOSS, **case.job}
     trial = plan_of(Case(job, case.target))
     settings = {"resources": machine("ml.p4d.24xlarge", 2)} | BASE | job
-    fields: dict[str, Any] = {"search": RATE, "objective": {"minimize": "loss"}, "trials": 20, **case.sweep}
+    fields: dict[str, Any] = {
+        "search": RATE,
+        "objective": {"minimize": "loss"},
+        "trials": 20,
+        **case.sweep,
+    }
     sweep = Sweep(name="parity", job=settings, **fields)
     account = SageMakerAccount(region="us-west-2", role=ROLE, bucket="my-bucket")
     context = CompileContext(trial.run_name, Bundle("ab" * 32, 1000, 3), account)
@@ -156,7 +174,8 @@ WARM = {
     "bayesian": Tuned({"search": ALL, "strategy": "bayesian"}, {"strategy": "Bayesian"}, ranges="all"),
     "random": Tuned({"parallel": 3}, {"max_parallel_jobs": 3}),
     "fewer_than_at_a_time": Tuned({"parallel": 10}, {"max_parallel_jobs": 5}),
-    "seed": Tuned({"seed": 7}, {"random_seed": 7 + 20}),  # the same one would draw the same values once more
+    # the same one would draw the same values once more
+    "seed": Tuned({"seed": 7}, {"random_seed": 7 + 20}),
     "stop_early": Tuned({"stop_early": {"median": {}}, "max_runtime": "12h"},
                         {"early_stopping_type": "Auto", "max_runtime_in_seconds": 43_200}),
 }  # fmt: skip
@@ -170,15 +189,30 @@ def test_a_sweep_that_goes_on(name: str, wire: Wire) -> None:
     case = WARM[name]
     trial = plan_of(Case(LOSS, case.target))
     settings = {"resources": machine("ml.p4d.24xlarge", 2)} | BASE | LOSS
-    fields: dict[str, Any] = {"search": RATE, "objective": {"minimize": "loss"}, "trials": 15, **case.sweep}
+    fields: dict[str, Any] = {
+        "search": RATE,
+        "objective": {"minimize": "loss"},
+        "trials": 15,
+        **case.sweep,
+    }
     account = SageMakerAccount(region="us-west-2", role=ROLE, bucket="my-bucket")
     context = CompileContext(trial.run_name, Bundle("ab" * 32, 1000, 3), account)
-    plan = compile_tuning(Sweep(name="parity", job=settings, **fields), SageMaker(**case.target), context)
+    plan = compile_tuning(
+        Sweep(name="parity", job=settings, **fields), SageMaker(**case.target), context
+    )
     second = continued(plan.request, "first-1", 5, 15)
     third = continued(second, "second-1", 5, 20)
     warm = WarmStartConfig(WarmStartTypes.IDENTICAL_DATA_AND_ALGORITHM, {"first-1", "second-1"})
-    theirs = as_ours(sent(replace(case, tuner={"max_jobs": 5, "warm_start_config": warm, **case.tuner}), trial, wire))
-    theirs["WarmStartConfig"]["ParentHyperParameterTuningJobs"].sort(key=lambda row: row["HyperParameterTuningJobName"])
+    theirs = as_ours(
+        sent(
+            replace(case, tuner={"max_jobs": 5, "warm_start_config": warm, **case.tuner}),
+            trial,
+            wire,
+        )
+    )
+    theirs["WarmStartConfig"]["ParentHyperParameterTuningJobs"].sort(
+        key=lambda row: row["HyperParameterTuningJobName"]
+    )
     if name == "seed":
         third["HyperParameterTuningJobConfig"]["RandomSeed"] -= 15  # after two times
     assert theirs == third
@@ -194,9 +228,16 @@ def sent(case: Tuned, trial: Any, wire: Wire) -> dict[str, Any]:
         **case.tuner,
     }  # fmt: skip
     if "hyperband" in arguments:
-        arguments["strategy_config"] = sdk.StrategyConfig(sdk.HyperbandStrategyConfig(*arguments.pop("hyperband")))
-    ranges = {key: getattr(sdk, f"{kind}Parameter")(*given) for key, (kind, given) in RANGES[case.ranges].items()}
-    metrics = estimator.metric_definitions or [{"Name": "loss", "Regex": r"\[metrics\].* loss=([0-9.eE+-]+)"}]
+        arguments["strategy_config"] = sdk.StrategyConfig(
+            sdk.HyperbandStrategyConfig(*arguments.pop("hyperband"))
+        )
+    ranges = {
+        key: getattr(sdk, f"{kind}Parameter")(*given)
+        for key, (kind, given) in RANGES[case.ranges].items()
+    }
+    metrics = estimator.metric_definitions or [
+        {"Name": "loss", "Regex": r"\[metrics\].* loss=([0-9.eE+-]+)"}
+    ]
     tuner = sdk.HyperparameterTuner(estimator, "loss", ranges, metrics, **arguments)
     tuner.fit(**trial.fit_arguments(), wait=False)
     return wire.tuning_jobs.pop()

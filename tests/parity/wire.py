@@ -49,7 +49,11 @@ class Wire:
         target = request.headers.get("X-Amz-Target")
         if target is not None:
             operation = (target.decode() if isinstance(target, bytes) else target).partition(".")[2]
-            return 200, "application/x-amz-json-1.1", json.dumps(self._sagemaker(operation, json.loads(request.body)))
+            return (
+                200,
+                "application/x-amz-json-1.1",
+                json.dumps(self._sagemaker(operation, json.loads(request.body))),
+            )
         host = urlsplit(request.url).hostname or ""
         if host.startswith("sts."):
             self.calls.append("sts:" + parse_qs(_bytes(request.body).decode())["Action"][0])
@@ -71,7 +75,11 @@ class Wire:
             return {"TrainingJobArn": arn}
         if operation == "CreateHyperParameterTuningJob":
             self.tuning_jobs.append(body)
-            return {"HyperParameterTuningJobArn": arn.replace("training-job", "hyper-parameter-tuning-job")}
+            return {
+                "HyperParameterTuningJobArn": arn.replace(
+                    "training-job", "hyper-parameter-tuning-job"
+                )
+            }
         assert operation == "DescribeTrainingJob", operation
         algorithm = {"TrainingInputMode": "File"}
         return {

@@ -91,7 +91,9 @@ def test_a_part_of_a_line_stays_in_its_line() -> None:
 
 
 @given(TEXT, TEXT, st.lists(TEXT, max_size=3), st.integers(10, 60) | st.none(), st.booleans())
-def test_documents_show_nothing_else(text: str, other: str, more: list[str], width: int | None, color: bool) -> None:
+def test_documents_show_nothing_else(
+    text: str, other: str, more: list[str], width: int | None, color: bool
+) -> None:
     """Every kind of block, at every width, with and without colour, and as HTML: only what is seen, line feeds, and our
     own colours. A text within a line begins no line of its own."""
     blocks = [
@@ -162,7 +164,8 @@ def test_yaml_keeps_its_value(text: str) -> None:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 @pytest.mark.parametrize(
-    "text", [part for part in HOSTILE if part not in ("\x00", "\udcff")] + ["a b; rm -rf $HOME", "", "-x"]
+    "text",
+    [part for part in HOSTILE if part not in ("\x00", "\udcff")] + ["a b; rm -rf $HOME", "", "-x"],
 )
 def test_a_command_that_is_copied_is_the_command(text: str) -> None:
     """bash reads a word back as it was, whatever is in it, and the word shows what it holds."""
@@ -170,5 +173,7 @@ def test_a_command_that_is_copied_is_the_command(text: str) -> None:
     assert unseen_in(word) == []
     assert "\n" not in word
     argv = ["bash", "-c", f"printf %s {word}"]
-    done = subprocess.run(argv, capture_output=True, check=True, env={"LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin"})
+    done = subprocess.run(
+        argv, capture_output=True, check=True, env={"LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin"}
+    )
     assert done.stdout.decode() == text

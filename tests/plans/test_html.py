@@ -78,7 +78,9 @@ def test_nothing_is_fetched() -> None:
 
 def test_run_shows_its_state_and_reason() -> None:
     """A run in a notebook says its state and why it failed."""
-    status = RunStatus(RunState.FAILED, "rank 1: ValueError: no", 10.0, 12.5, ("Traceback", "ValueError: no"))
+    status = RunStatus(
+        RunState.FAILED, "rank 1: ValueError: no", 10.0, 12.5, ("Traceback", "ValueError: no")
+    )
     text = words(to_html(run_document("job-1", "local://host/job-1", status)))
     for part in ("job-1", "failed", "rank 1: ValueError: no", "2.5s", "Traceback"):
         assert part in text
@@ -100,7 +102,9 @@ def test_tables_are_left_aligned_where_styles_are_removed() -> None:
     plan = ct.plan(ct.bundled_job("digits_ddp"), "local")
     cells = [cell for cell in ET.fromstring(plan.to_html()).iter() if cell.tag in ("th", "td")]
     assert cells
-    assert {(cell.attrib.get("style"), cell.attrib.get("align")) for cell in cells} == {("text-align:left", "left")}
+    assert {(cell.attrib.get("style"), cell.attrib.get("align")) for cell in cells} == {
+        ("text-align:left", "left")
+    }
     assert ">2 files<br/>/a/b</td>" in to_html(Document([Pairs([("code", "2 files\n/a/b")])]))
 
 
@@ -128,15 +132,26 @@ def test_a_mistake_in_a_notebook_is_its_text_alone(
 def test_a_site_does_not_stretch_the_rows(tmp_path: Path) -> None:
     """The style of Material for MkDocs gives each cell of a table without a class more than a line of padding."""
     package = pytest.importorskip("material")
-    style = next(Path(package.__file__).parent.glob("templates/assets/stylesheets/main.*.css")).read_text("utf-8")
+    style = next(
+        Path(package.__file__).parent.glob("templates/assets/stylesheets/main.*.css")
+    ).read_text("utf-8")
     plan = to_html(Document([Table(("NAME", "STATE"), [("run-1", "lost"), ("run-2", "lost")])]))
     measure = "document.title = [...document.querySelectorAll('tr')].map(row => row.offsetHeight / 13).join(' ')"
     page = tmp_path / "page.html"
     page.write_text(
         f"<title></title><style>{style}</style><div class='md-typeset'>{plan}</div><script>{measure}</script>"
     )
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page.as_uri()]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE).stdout
+    command = [
+        "chromium",
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--dump-dom",
+        page.as_uri(),
+    ]
+    shown = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=DEADLINE
+    ).stdout
     heights = [float(height) for height in re.search("<title>(.*)</title>", shown)[1].split()]  # type: ignore[index]
     assert len(heights) == 3
     assert max(heights) < 2.2, "in lines of text"

@@ -14,7 +14,9 @@ from cloudtrain.targets.common.launch import LocalAccount
 from cloudtrain.targets.local.compile import compile_local
 
 CONTEXT = CompileContext(
-    "digits-3f9a1c22-1", Bundle("ab" * 32, 34_212, 12), LocalAccount("/state", "/usr/bin/python3", Machine(4))
+    "digits-3f9a1c22-1",
+    Bundle("ab" * 32, 34_212, 12),
+    LocalAccount("/state", "/usr/bin/python3", Machine(4)),
 )
 
 
@@ -30,7 +32,14 @@ def plan_for(instances: int = 2) -> Plan:
     return compile_local(job, ct.Local(instance_count=instances), CONTEXT)
 
 
-FINDING = Finding("LO201", Level.WARNING, "smaller", "add instances", ("resources", "instance_count"), "job.yaml:3:5")
+FINDING = Finding(
+    "LO201",
+    Level.WARNING,
+    "smaller",
+    "add instances",
+    ("resources", "instance_count"),
+    "job.yaml:3:5",
+)
 
 
 def test_text_holds_the_exact_request() -> None:
@@ -40,13 +49,17 @@ def test_text_holds_the_exact_request() -> None:
     assert json.loads(block) == plan_for().request
 
 
-@pytest.mark.parametrize(("instances", "whole"), [(140, True), (150, True), (160, False), (1024, False)])
+@pytest.mark.parametrize(
+    ("instances", "whole"), [(140, True), (150, True), (160, False), (1024, False)]
+)
 @pytest.mark.slow_after(1)
 def test_the_middle_of_a_very_long_request_is_counted(instances: int, whole: bool) -> None:
     """The first and the last lines are there, and one between them says how many are not."""
     plan = plan_for(instances)
     text = plan.to_text(width=None)
-    lines = [line.removeprefix("  ") for line in text[text.index("\n  {\n") + 1 :].splitlines() if line]
+    lines = [
+        line.removeprefix("  ") for line in text[text.index("\n  {\n") + 1 :].splitlines() if line
+    ]
     wanted = json.dumps(plan.request, indent=2).splitlines()
     places = [number for number, line in enumerate(lines) if "more lines of the request: " in line]
     assert (places == []) == whole
@@ -81,7 +94,9 @@ def test_many_instances_that_start_the_same_are_told(instances: int) -> None:
     every = [f"torchrun on instance {number}" for number in range(instances)]
     assert shown == (every if instances == 8 else [every[0], every[1], every[-1]])
     assert (told in text) is (instances > 8)
-    launchers = [process for process in plan.to_dict()["processes"] if process["role"] == "torchrun"]
+    launchers = [
+        process for process in plan.to_dict()["processes"] if process["role"] == "torchrun"
+    ]
     assert [process["instance"] for process in launchers] == list(range(instances))
 
 

@@ -36,7 +36,9 @@ BUNDLE = Bundle("5" * 64, 1000, 3)
 REPOSITORY = Path(__file__).parents[2]
 
 ACCOUNTS: dict[str, Any] = {
-    "local": LocalAccount("/state", "/py/bin/python", Machine(32, ("0", "1", "2", "3")), "host", "/usr/bin/mpirun"),
+    "local": LocalAccount(
+        "/state", "/py/bin/python", Machine(32, ("0", "1", "2", "3")), "host", "/usr/bin/mpirun"
+    ),
     "sagemaker": sagemaker.ACCOUNT,
     "azureml": azureml.ACCOUNT,
     "slurm": SlurmAccount(None, "/fsx/you/cloudtrain"),
@@ -55,7 +57,12 @@ def goldens() -> Iterator[tuple[str, Compile]]:
     """Each job of a golden file, as a function of the run's name."""
     for key, (fields, target, machine) in local.CASES.items():
         job = local.job(**fields)
-        yield f"local {key}", lambda name, j=job, t=target, m=machine: compile_local(j, t, local.context(m, name=name))
+        yield (
+            f"local {key}",
+            lambda name, j=job, t=target, m=machine: compile_local(
+                j, t, local.context(m, name=name)
+            ),
+        )
     for case in (*sagemaker.SAME, *sagemaker.STOPPED):
         settings = sagemaker.target_of(case)
         yield (
@@ -64,16 +71,24 @@ def goldens() -> Iterator[tuple[str, Compile]]:
                 c.job, s, CompileContext(name, BUNDLE, sagemaker.ACCOUNT)
             ),
         )
-    for job, target in ((processing.SCRIPT, processing.NETWORK), (processing.EVERYTHING, processing.ALL_SETTINGS)):
+    for job, target in (
+        (processing.SCRIPT, processing.NETWORK),
+        (processing.EVERYTHING, processing.ALL_SETTINGS),
+    ):
         yield f"processing {job.name}", lambda name, j=job, t=target: processing.plan_of(j, t, name)
     for key, case in azureml.CASES.items():
         job, target = azureml.job_of(case.job), ct.AzureML(**case.target)
         context = CompileContext("", BUNDLE, azureml.ACCOUNT)
         yield (
             f"azureml {key}",
-            lambda name, j=job, t=target, c=context: compile_azureml(j, t, c._replace(run_name=name)),
+            lambda name, j=job, t=target, c=context: compile_azureml(
+                j, t, c._replace(run_name=name)
+            ),
         )
-    for key, (settings, fields) in {**{key: ({}, job) for key, job in slurm.JOBS.items()}, **slurm.CLUSTERS}.items():
+    for key, (settings, fields) in {
+        **{key: ({}, job) for key, job in slurm.JOBS.items()},
+        **slurm.CLUSTERS,
+    }.items():
         job, target = slurm.job_of(fields), Slurm(shared_dir=slurm.SHARED, **settings)
         yield f"slurm {key}", lambda name, j=job, t=target: compile_plan(j, t, name=name)
 
@@ -81,10 +96,16 @@ def goldens() -> Iterator[tuple[str, Compile]]:
 def everywhere() -> Iterator[tuple[str, Compile]]:
     """Each example and each bundled script on every target, and emulated."""
     files = [
-        file for file in (REPOSITORY / "examples").iterdir() if file.suffix in SUFFIXES and "toml" not in file.name
+        file
+        for file in (REPOSITORY / "examples").iterdir()
+        if file.suffix in SUFFIXES and "toml" not in file.name
     ]
     files += (REPOSITORY / "training_scripts").glob("*/job.yaml")
-    emulated = {target.name: ct.Local(emulate=target.name) for target in all_targets() if "emulate" in target.parts}
+    emulated = {
+        target.name: ct.Local(emulate=target.name)
+        for target in all_targets()
+        if "emulate" in target.parts
+    }
     for file in sorted(files):
         job = ct.load_job(file)
         for settings in (*SETTINGS.values(), *emulated.values()):
@@ -100,7 +121,10 @@ def everywhere() -> Iterator[tuple[str, Compile]]:
 def tuners() -> Iterator[tuple[str, Compile]]:
     """A sweep as a request to each tuner."""
     job = {**sweeps.JOB, "checkpoint": {"sagemaker": "s3://b/c/"}, "outputs": {"logs": {}}}
-    fields: dict[str, Any] = {"search": {"lr": {"log": [1e-4, 1e-1]}}, "objective": {"minimize": "val_loss"}}
+    fields: dict[str, Any] = {
+        "search": {"lr": {"log": [1e-4, 1e-1]}},
+        "objective": {"minimize": "val_loss"},
+    }
     for target in all_targets():
         if "tuner" in target.parts:
             place = job if target.name == "azureml" else {**job, "outputs": {}}
@@ -117,7 +141,10 @@ def differences(compile_as: Compile, name: str) -> list[str]:
     """The parts of the plan under that name that differ from those of the renamed plan."""
     named, renamed = compile_as(name), compile_as(NAMELESS).renamed(name)
     parts = {part: (one, renamed.to_dict()[part]) for part, one in named.to_dict().items()}
-    parts |= {"outputs": (named.outputs, renamed.outputs), "order": (named.request_json, renamed.request_json)}
+    parts |= {
+        "outputs": (named.outputs, renamed.outputs),
+        "order": (named.request_json, renamed.request_json),
+    }
     parts |= {"every process": (list(named.processes), list(renamed.processes))}
     parts |= {"forms": tuple([sorted(plan.forms()) for plan in (named, renamed)])}  # type: ignore[dict-item]
     return [part for part, (one, other) in parts.items() if one != other]
@@ -125,7 +152,9 @@ def differences(compile_as: Compile, name: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [goldens, everywhere, tuners], ids=lambda kind: kind.__name__)
-def test_a_renamed_plan_is_the_plan_of_that_name(kind: Callable[[], Iterator[tuple[str, Compile]]]) -> None:
+def test_a_renamed_plan_is_the_plan_of_that_name(
+    kind: Callable[[], Iterator[tuple[str, Compile]]],
+) -> None:
     """In every part, for every job of the golden files, the examples and the bundled scripts."""
     compared, wrong = 0, dict[str, list[str]]()
     for title, compile_as in chain(kind()):
@@ -147,7 +176,9 @@ def test_a_longer_name_and_a_longer_number_stay() -> None:
         return Process(0, "rank", ("run", "/runs/job-1"), {"NAME": f"job-1{number}"}, number)
 
     processes = Processes([Alike("rank", ((0, 1_000_000),), make)])
-    plan = Plan("local", "job-1", "job", {"job-1": ["job-12", "see job-1."]}, processes=processes).renamed("job-2")
+    plan = Plan(
+        "local", "job-1", "job", {"job-1": ["job-12", "see job-1."]}, processes=processes
+    ).renamed("job-2")
     assert plan.request == {"job-2": ["job-12", "see job-2."]}
     assert asked == []
     assert plan.processes[-1].argv == ("run", "/runs/job-2")

@@ -60,7 +60,13 @@ def test_notice_looks_like_the_documented_error() -> None:
 def test_a_cut_column_has_room_or_is_left_out() -> None:
     """Each row is one line: cut with 12 columns or more, and without the last cell below."""
     table = Document(
-        [Table(("NAME", "STATE", "LAST"), [("run-12345678", "lost", "a reason without an end")], is_cut=True)]
+        [
+            Table(
+                ("NAME", "STATE", "LAST"),
+                [("run-12345678", "lost", "a reason without an end")],
+                is_cut=True,
+            )
+        ]
     )
     assert to_text(table, width=40).splitlines()[1] == "run-12345678  lost   a reason without..."
     assert to_text(table, width=30).splitlines() == ["NAME          STATE", "run-12345678  lost"]
@@ -72,7 +78,9 @@ def test_a_path_that_is_too_long_is_broken_after_a_slash() -> None:
     path = "/home/ada/.local/state/cloudtrain/runs/digits-ddp-4a521170-1/checkpoint"
     text = to_text(Document([Pairs([("run folder", path), ("hint", f"`cat {path}`")])]), width=60)
     assert path in text.splitlines()[0], "in a file, a search finds it"
-    text = to_text(Document([Pairs([("run folder", path), ("hint", f"`cat {path}`")])]), width=60, fold=True)
+    text = to_text(
+        Document([Pairs([("run folder", path), ("hint", f"`cat {path}`")])]), width=60, fold=True
+    )
     lines = text.splitlines()
     assert lines[0] == "  run folder  /home/ada/.local/state/cloudtrain/runs/"
     assert lines[1] == "              digits-ddp-4a521170-1/checkpoint"
@@ -83,7 +91,11 @@ def test_a_path_that_is_too_long_is_broken_after_a_slash() -> None:
 
 def test_a_long_value_never_reaches_the_first_column() -> None:
     """A list is broken after a comma; a name that is longer than a line is broken at its end."""
-    value = '{"hosts":["algo-1","algo-2"],"instance_type":"ml.p4d.24xlarge","digest":"' + 64 * "ab" + '"}'
+    value = (
+        '{"hosts":["algo-1","algo-2"],"instance_type":"ml.p4d.24xlarge","digest":"'
+        + 64 * "ab"
+        + '"}'
+    )
     lines = to_text(Document([Pairs([("groups", value)])]), width=40, fold=True).splitlines()
     assert lines[0].endswith('"algo-2"],')
     assert "".join(line[10:] for line in lines) == value
@@ -117,8 +129,13 @@ def test_lines_end_without_padding() -> None:
 def test_long_key_gets_its_own_line() -> None:
     """A run name is never cut: when the table is too wide, it stands alone and the rest stays in its columns."""
     name = "a-job-with-a-name-of-forty-characters-or-so-3f9a1c22-17"
-    rows = [(name, "preparing", "sagemaker", "12d3h", "1h30m"), ("short", "lost", "local", "2m", "1s")]
-    lines = to_text(Document([Table(("NAME", "STATE", "TARGET", "AGE", "DURATION"), rows)]), width=80).splitlines()
+    rows = [
+        (name, "preparing", "sagemaker", "12d3h", "1h30m"),
+        ("short", "lost", "local", "2m", "1s"),
+    ]
+    lines = to_text(
+        Document([Table(("NAME", "STATE", "TARGET", "AGE", "DURATION"), rows)]), width=80
+    ).splitlines()
     assert lines[1] == name
     assert max(map(len, lines)) <= 80
     assert lines[2].index("preparing") == lines[3].index("lost") == lines[0].index("STATE")
@@ -126,7 +143,9 @@ def test_long_key_gets_its_own_line() -> None:
 
 def test_last_column_is_wrapped_under_itself() -> None:
     """Running text in the last column continues in that column."""
-    lines = to_text(Document([Table(("CODE", "WHAT"), [("CT101", "word " * 30)])]), width=40).splitlines()
+    lines = to_text(
+        Document([Table(("CODE", "WHAT"), [("CT101", "word " * 30)])]), width=40
+    ).splitlines()
     assert len(lines) > 3
     assert all(line.startswith(" " * 7 + "word") for line in lines[2:])
 
@@ -140,14 +159,27 @@ def test_nothing_is_wrapped_without_a_width() -> None:
 @pytest.mark.parametrize("width", [30, 80, None])
 def test_command_can_be_pasted_into_a_shell(width: int | None) -> None:
     """A shell reads the argv back, backslashes at line ends included."""
-    argv = ["/usr/bin/python", "-m", "x", "--note", 'it\'s a "test"', "--empty", "", "--port", "${{ports.a}}", "*;&|"]
+    argv = [
+        "/usr/bin/python",
+        "-m",
+        "x",
+        "--note",
+        'it\'s a "test"',
+        "--empty",
+        "",
+        "--port",
+        "${{ports.a}}",
+        "*;&|",
+    ]
     text = to_text(Document([CommandLine(argv)]), width=width)
     assert shlex.split(text.strip().removeprefix("$ ").replace("\\\n", "")) == argv
 
 
 def test_control_characters_are_written_out() -> None:
     """A value cannot clear the screen or fake a line of output."""
-    text = to_text(Document([Pairs([("name", "a\x1b[2Jb\rc")]), Notice("error", "x\x07y")]), width=80)
+    text = to_text(
+        Document([Pairs([("name", "a\x1b[2Jb\rc")]), Notice("error", "x\x07y")]), width=80
+    )
     assert "a\\x1b[2Jb\\rc" in text
     assert "x\\x07y" in text
 
@@ -171,5 +203,8 @@ def test_wrapping_keeps_every_word_and_the_width(text: str, width: int) -> None:
 
 def test_literals_stay_whole() -> None:
     """A command in backticks is not broken over two lines, so it can be copied."""
-    lines = wrap("stop the run that you have just started with `cloudtrain stop digits-ddp-3f9a1c22-1` now", 60)
+    lines = wrap(
+        "stop the run that you have just started with `cloudtrain stop digits-ddp-3f9a1c22-1` now",
+        60,
+    )
     assert any("`cloudtrain stop digits-ddp-3f9a1c22-1`" in line for line in lines)

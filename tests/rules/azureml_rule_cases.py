@@ -20,7 +20,9 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIExampleExampleExample me@host"
 FILES = {"train.py": "", "requirements.txt": "horovod\n"}
 
 
-def account(subscription: str = SUBSCRIPTION, group: str = "research", name: str = "ws", **more: Any) -> AzureMLAccount:
+def account(
+    subscription: str = SUBSCRIPTION, group: str = "research", name: str = "ws", **more: Any
+) -> AzureMLAccount:
     return AzureMLAccount(subscription, group, name, **more)
 
 
@@ -79,7 +81,10 @@ def variables(**values: str) -> dict[str, Any]:
 
 def tensorflow(**more: Any) -> dict[str, Any]:
     """TensorFlow on CPU instances unless the case says otherwise."""
-    return {"distribution": {"type": "tensorflow"} | more, "environment": {"framework": "tensorflow"}}
+    return {
+        "distribution": {"type": "tensorflow"} | more,
+        "environment": {"framework": "tensorflow"},
+    }
 
 
 def retires(days: int) -> AzureMLAccount:
@@ -88,7 +93,11 @@ def retires(days: int) -> AzureMLAccount:
     return account(overlay=read_overlay({"azureml": {ONE_GPU: {"retired": day}}}, "instances.toml"))
 
 
-ONE_GPU, FOUR_GPUS, EIGHT_GPUS = "Standard_NC24ads_A100_v4", "Standard_NC96ads_A100_v4", "Standard_ND96isr_H100_v5"
+ONE_GPU, FOUR_GPUS, EIGHT_GPUS = (
+    "Standard_NC24ads_A100_v4",
+    "Standard_NC96ads_A100_v4",
+    "Standard_ND96isr_H100_v5",
+)
 ARM, AMD, CPU = "Standard_ND128isr_NDR_GB200_v6", "Standard_ND96isr_MI300X_v5", "Standard_E8ds_v4"
 TORCH, MPI, NONE = {"type": "torch"}, {"type": "mpi"}, {"type": "none"}
 TWO_H100 = {"resources": on(EIGHT_GPUS, 2, shm_size="64g"), "distribution": TORCH}

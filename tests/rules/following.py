@@ -57,18 +57,30 @@ class Follower:
         )
         self.job: dict[str, Any] = made.model_dump(mode="json", exclude_unset=True)
         self.target: dict[str, Any] = (
-            case.target.model_dump(exclude_unset=True) if _local(case) else copy.deepcopy(case.target)
+            case.target.model_dump(exclude_unset=True)
+            if _local(case)
+            else copy.deepcopy(case.target)
         )
         self.files = dict(case.files)
         self.account = None if _local(case) else case.account
-        self.service = "local" if _local(case) else "sagemaker" if isinstance(case, aws.Case) else "azureml"
+        self.service = (
+            "local" if _local(case) else "sagemaker" if isinstance(case, aws.Case) else "azureml"
+        )
 
     def changed(self) -> Any:
         """The case after the steps."""
         if _local(self.case):
-            return replace(self.case, job=self.job, target=ct.Local(**self.target), files=self.files)
+            return replace(
+                self.case, job=self.job, target=ct.Local(**self.target), files=self.files
+            )
         unset = dict.fromkeys(("entry_point", "resources", "environment", "max_runtime"))
-        return replace(self.case, job=unset | self.job, target=self.target, account=self.account, files=self.files)
+        return replace(
+            self.case,
+            job=unset | self.job,
+            target=self.target,
+            account=self.account,
+            files=self.files,
+        )
 
     # Where a value stands
 
@@ -128,18 +140,29 @@ class Follower:
             if isinstance(old, int) and text.isdecimal()
             else text
         )
-        names = path[:1] != ("metrics",) and f"`{key}`" in quoted and f"`{old}`" not in quoted and ":" not in str(text)
+        names = (
+            path[:1] != ("metrics",)
+            and f"`{key}`" in quoted
+            and f"`{old}`" not in quoted
+            and ":" not in str(text)
+        )
         if names:
             self.rename(path, text)
             return
         if not path or isinstance(old, list) or (isinstance(old, dict) and path[0] in OVERRIDES):
             raise Human("where?")
         if path[0] == "resources" and path[-1] in ("gpu", "interconnect"):
-            self.job["resources"] = {"instance_count": self.job["resources"].get("instance_count", 1)}
+            self.job["resources"] = {
+                "instance_count": self.job["resources"].get("instance_count", 1)
+            }
             path, old = ("resources", "instance_type", self.service), None
         if isinstance(old, dict) and self.service in old and len(set(old.values())) > 1:
             path, old = (*path, self.service), old.get(self.service)
-        if isinstance(old, str) and isinstance(text, str) and (start := re.match(r"(inputs|outputs)\.", text)):
+        if (
+            isinstance(old, str)
+            and isinstance(text, str)
+            and (start := re.match(r"(inputs|outputs)\.", text))
+        ):
             wrong = re.search(rf"\$\{{\{{({start[1]}\.[^}}]*)\}}\}}", quoted)
             assert wrong
             self.put(path, old.replace(wrong[1], text))
@@ -175,7 +198,9 @@ class Follower:
     def instances(self, table: str, line: str, needs: str = "") -> None:
         """A line of `instances.toml`, with the columns that it needs beside it."""
         more = "".join(f"{column} = 64\n" for column in re.findall(r"`(\w+)`", needs))
-        overlay = read_overlay(read_document(f"{table}\n{line}\n{more}", "toml").data, "instances.toml")
+        overlay = read_overlay(
+            read_document(f"{table}\n{line}\n{more}", "toml").data, "instances.toml"
+        )
         self.account = self.account._replace(overlay=overlay)
 
     def number(self, field: str, value: str) -> None:
@@ -203,7 +228,11 @@ class Follower:
             old = place[field]
             words = [*old] if isinstance(old, tuple) else shlex.split(old)
             if name.startswith("-x "):
-                at = next(number for number, word in enumerate(words) if word.partition("=")[0] == name[3:])
+                at = next(
+                    number
+                    for number, word in enumerate(words)
+                    if word.partition("=")[0] == name[3:]
+                )
                 words[at - 1 : at + 1] = []
             kept = [word for word in words if not word.startswith(name)]
             place[field] = (tuple(kept) if home == "docker_args" else shlex.join(kept)) or None
@@ -211,7 +240,9 @@ class Follower:
                 del place[field]
         elif home and ("." in home or home in ct.TrainingJob.model_fields):
             above = tuple(home.split("."))
-            self.drop((*above, name) if name in (self.at(above) or {}) else (*above, *name.split(".")))
+            self.drop(
+                (*above, name) if name in (self.at(above) or {}) else (*above, *name.split("."))
+            )
         elif path and bare in (path[-1], self.at(path)):
             self.drop(path)
         elif bare in self.target:

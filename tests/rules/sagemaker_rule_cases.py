@@ -32,7 +32,11 @@ class Case:
 
     @property
     def training_job(self) -> ct.TrainingJob:
-        fields = {"name": "job", "entry_point": "train.py", "resources": on("ml.g5.xlarge")} | self.job
+        fields = {
+            "name": "job",
+            "entry_point": "train.py",
+            "resources": on("ml.g5.xlarge"),
+        } | self.job
         return ct.TrainingJob(**{key: value for key, value in fields.items() if value is not None})
 
 
@@ -60,7 +64,9 @@ def settings(**fields: Any) -> Case:
     return Case({}, fields)
 
 
-def account(region: str = "us-west-2", role: str = ROLE, bucket: str = "my-bucket", **more: Any) -> SageMakerAccount:
+def account(
+    region: str = "us-west-2", role: str = ROLE, bucket: str = "my-bucket", **more: Any
+) -> SageMakerAccount:
     return SageMakerAccount(region, role, bucket, **more)
 
 
@@ -102,7 +108,9 @@ def groups(*spans: str, cpu: str = "ml.c5.18xlarge", **more: Any) -> dict[str, A
 
 def retired(name: str) -> SageMakerAccount:
     """An account whose owner has written into `instances.toml` that a type is retired."""
-    return account(overlay=read_overlay({"sagemaker": {name: {"retired": "2027-01-01"}}}, "instances.toml"))
+    return account(
+        overlay=read_overlay({"sagemaker": {name: {"retired": "2027-01-01"}}}, "instances.toml")
+    )
 
 
 TORCH, MPI, NONE = {"type": "torch"}, {"type": "mpi"}, {"type": "none"}

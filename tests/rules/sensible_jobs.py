@@ -12,12 +12,18 @@ PACKAGE = {"train.py": "", "setup.py": "", "mypackage/__init__.py": ""}
 
 DLC = "763104351884.dkr.ecr.us-west-2.amazonaws.com"
 NEURONX = f"{DLC}/pytorch-training-neuronx:2.9.0-neuronx-py312-sdk2.30.0-ubuntu24.04"
-PUBLIC_NEURONX = "public.ecr.aws/neuron/pytorch-training-neuronx:2.8.0-neuronx-py311-sdk2.26.0-ubuntu22.04"
+PUBLIC_NEURONX = (
+    "public.ecr.aws/neuron/pytorch-training-neuronx:2.8.0-neuronx-py311-sdk2.26.0-ubuntu22.04"
+)
 HF_NEURONX = f"{DLC}/huggingface-pytorch-training-neuronx:2.8.0-transformers4.55.4-neuronx-py310-sdk2.26.0-ubuntu22.04"
 OWN = "123456789012.dkr.ecr.us-west-2.amazonaws.com/mine:1"
 STORE = "azureml://datastores/workspaceblobstore/paths"
 REGISTRY = "azureml://registries/azureml/environments"
-A100, H100, H200 = "Standard_NC24ads_A100_v4", "Standard_ND96isr_H100_v5", "Standard_ND96isr_H200_v5"
+A100, H100, H200 = (
+    "Standard_NC24ads_A100_v4",
+    "Standard_ND96isr_H100_v5",
+    "Standard_ND96isr_H200_v5",
+)
 ND_A100, T4, CPU = "Standard_ND96asr_v4", "Standard_NC4as_T4_v3", "Standard_D8s_v5"
 TORCH, MPI = {"type": "torch"}, {"type": "mpi"}
 DEEPSPEED = {"type": "deepspeed"}
@@ -37,20 +43,32 @@ class Sensible:
     kind: str = "training"
 
 
-def aws(instance_type: str | None, count: int = 1, *, told: tuple[str, ...] = (), **fields: Any) -> Sensible:
+def aws(
+    instance_type: str | None, count: int = 1, *, told: tuple[str, ...] = (), **fields: Any
+) -> Sensible:
     """A training job on SageMaker."""
     settings, files = fields.pop("settings", {}), fields.pop("files", SRC)
-    resources = fields.pop("resources", {"instance_type": {"sagemaker": instance_type}, "instance_count": count})
+    resources = fields.pop(
+        "resources", {"instance_type": {"sagemaker": instance_type}, "instance_count": count}
+    )
     return Sensible("sagemaker", {"resources": resources} | fields, settings, told, files)
 
 
-def azure(instance_type: str | None, count: int = 1, *, told: tuple[str, ...] = (), **fields: Any) -> Sensible:
+def azure(
+    instance_type: str | None, count: int = 1, *, told: tuple[str, ...] = (), **fields: Any
+) -> Sensible:
     """A training job on Azure ML."""
     settings, files = fields.pop("settings", {}), fields.pop("files", SRC)
     resources = fields.pop("resources", {"instance_count": count})
     if instance_type is not None:
         resources = resources | {"instance_type": {"azureml": instance_type}}
-    return Sensible("azureml", {"resources": resources, "environment": PYTORCH_AZURE} | fields, settings, told, files)
+    return Sensible(
+        "azureml",
+        {"resources": resources, "environment": PYTORCH_AZURE} | fields,
+        settings,
+        told,
+        files,
+    )
 
 
 def pytorch(version: str = "2.10", **more: Any) -> dict[str, Any]:

@@ -151,7 +151,9 @@ CASES: dict[str, tuple[str, list[str], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_mistake_has_its_line(case: str, clean_environment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_mistake_has_its_line(
+    case: str, clean_environment: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One command says all of them, each with the line of the file where it stands."""
     text, arguments, paths = CASES[case]
     (clean_environment / "src").mkdir()
@@ -166,7 +168,9 @@ def test_every_mistake_has_its_line(case: str, clean_environment: Path, capsys: 
     for number, path in found:
         last = path.rpartition(".")[2]
         written = [
-            place for place, line in enumerate(lines, 1) if line.strip().startswith((f"{last}:", f"--{last[2:]}:"))
+            place
+            for place, line in enumerate(lines, 1)
+            if line.strip().startswith((f"{last}:", f"--{last[2:]}:"))
         ]
         assert not written or int(number) in {*written, *(place + 1 for place in written)}
 
@@ -190,7 +194,9 @@ def test_what_is_ignored_is_not_said_beside_a_refusal(clean_environment: Path) -
 def test_warnings_do_not_come_with_a_refusal(clean_environment: Path) -> None:
     """Only what stops the job: a warning is for a plan that there is."""
     (clean_environment / "train.py").write_text("")
-    job = ct.TrainingJob(name="job", entry_point="train.py", inputs={"x": {"sagemaker": "s3://b/x"}}, spot={})
+    job = ct.TrainingJob(
+        name="job", entry_point="train.py", inputs={"x": {"sagemaker": "s3://b/x"}}, spot={}
+    )
     with pytest.raises(JobError) as caught:
         ct.plan(job, "local")
     assert len(caught.value.problems) == 1
@@ -250,7 +256,11 @@ def test_what_compile_refuses_has_a_line(
             '{"name": "job", "entry_point": "train.py", "spot": {}}',
             'add `"checkpoint": {"sagemaker": "s3://...", ',
         ),
-        ("job.yaml", "name: job\nentry_point: train.py\nspot: {}\n", "add `checkpoint: {sagemaker: s3://..., "),
+        (
+            "job.yaml",
+            "name: job\nentry_point: train.py\nspot: {}\n",
+            "add `checkpoint: {sagemaker: s3://..., ",
+        ),
     ],
 )
 def test_a_finding_speaks_the_language_of_the_file(

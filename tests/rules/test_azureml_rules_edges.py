@@ -48,9 +48,18 @@ from tests.rules.test_azureml_rules import check
 MakeSource = Callable[..., Path]
 
 MNIST = {"train": {"azureml": "azureml:mnist:1"}}
-PRICED = account(overlay=read_overlay({"azureml": {"Standard_ND96isr_H200_v5": {"price": 50.0}}}, "instances.toml"))
+PRICED = account(
+    overlay=read_overlay(
+        {"azureml": {"Standard_ND96isr_H200_v5": {"price": 50.0}}}, "instances.toml"
+    )
+)
 OWN = read_overlay(
-    {"azureml": {"Standard_NX8r_v9": {"vcpus": 8, "memory_gib": 64, "gpus": 1, "gpu": "H100-80GB"}}}, "instances.toml"
+    {
+        "azureml": {
+            "Standard_NX8r_v9": {"vcpus": 8, "memory_gib": 64, "gpus": 1, "gpu": "H100-80GB"}
+        }
+    },
+    "instances.toml",
 )
 
 
@@ -157,10 +166,18 @@ LET_THROUGH: dict[str, Case] = {
     "instance_count -3": overrides(resources={"instanceCount": -3}),
     "instance_count 0": overrides(resources={"instanceCount": 0}),
     "instance_count as text": overrides(resources={"instanceCount": "2"}),
-    "process count 0": changed({"distribution": TORCH}, distribution={"processCountPerInstance": 0}),
-    "process count -1": changed({"distribution": TORCH}, distribution={"processCountPerInstance": -1}),
-    "process count as text": changed({"distribution": TORCH}, distribution={"processCountPerInstance": "eight"}),
-    "Mpi without a count": changed({"distribution": MPI}, distribution={"processCountPerInstance": None}),
+    "process count 0": changed(
+        {"distribution": TORCH}, distribution={"processCountPerInstance": 0}
+    ),
+    "process count -1": changed(
+        {"distribution": TORCH}, distribution={"processCountPerInstance": -1}
+    ),
+    "process count as text": changed(
+        {"distribution": TORCH}, distribution={"processCountPerInstance": "eight"}
+    ),
+    "Mpi without a count": changed(
+        {"distribution": MPI}, distribution={"processCountPerInstance": None}
+    ),
     "3 servers and 9 workers on 2 instances": Case(
         tensorflow(**PS, parameter_servers=3, workers=9) | {"resources": on(CPU, 2)}
     ),
@@ -172,13 +189,17 @@ LET_THROUGH: dict[str, Case] = {
     "a variable that is a number": overrides(environmentVariables={"SEED": 7}),
     "a variable that is true": overrides(environmentVariables={"DEBUG": True}),
     "a tag that is a number": overrides(tags={"year": 2026}),
-    "an unknown distribution": changed({"distribution": TORCH}, distribution={"distributionType": "deepspeed"}),
+    "an unknown distribution": changed(
+        {"distribution": TORCH}, distribution={"distributionType": "deepspeed"}
+    ),
     "an unknown tier": overrides(queueSettings={"jobTier": "cheap"}),
     "a queue that is a text": overrides(queueSettings="cheap"),
     "an input that is a text": overrides(inputs={"x": "y"}),
     "a reference to nothing": overrides(command="python train.py --data ${{inputs.nope}}"),
     "a key with a hyphen": overrides(inputs={"bad-key": {"jobInputType": "literal", "value": "1"}}),
-    "an unknown mode": overrides(inputs={"x": {"jobInputType": "uri_file", "uri": f"{STORE}/x", "mode": "Mount"}}),
+    "an unknown mode": overrides(
+        inputs={"x": {"jobInputType": "uri_file", "uri": f"{STORE}/x", "mode": "Mount"}}
+    ),
     "parameter servers as text": changed(tensorflow(), distribution={"parameterServerCount": "x"}),
 }
 
@@ -338,7 +359,11 @@ def test_what_is_wrong_in_another_way_is_found(name: str, make_source: MakeSourc
     ("compute", "kind", "more"),
     [
         ("k8s", "gpu-large", {}),
-        ("virtualClusters/a-long-name-of-a-virtual-cluster", "Singularity.ND40rs_v2", {"job_tier": "premium"}),
+        (
+            "virtualClusters/a-long-name-of-a-virtual-cluster",
+            "Singularity.ND40rs_v2",
+            {"job_tier": "premium"},
+        ),
     ],
 )
 def test_types_of_attached_computes_are_no_vm_sizes(
@@ -347,7 +372,9 @@ def test_types_of_attached_computes_are_no_vm_sizes(
     """A job on Kubernetes or on a virtual cluster names a type of its compute; nothing is wrong with it."""
     resources = {"instance_type": {"azureml": kind}, "instance_count": 2}
     fields = {"resources": resources, "distribution": TORCH | {"processes_per_instance": 4}}
-    assert {finding.code for finding in check(Case(fields, {"compute": compute, **more}), make_source)} == set()
+    assert {
+        finding.code for finding in check(Case(fields, {"compute": compute, **more}), make_source)
+    } == set()
 
 
 @pytest.mark.parametrize("code", ["AZ512", "AZ513"])
@@ -361,23 +388,32 @@ def test_the_finding_reads_as_documented(make_source: MakeSource) -> None:
     """The example of the documentation, word by word: two sizes that differ in one letter."""
     (found,) = (
         finding
-        for finding in check(job(resources=on("Standard_NC24s_v3", 4), distribution=TORCH), make_source)
+        for finding in check(
+            job(resources=on("Standard_NC24s_v3", 4), distribution=TORCH), make_source
+        )
         if finding.code == "AZ203"
     )
-    assert found.message == "`Standard_NC24s_v3` has no InfiniBand, and this job runs on 4 instances"
+    assert (
+        found.message == "`Standard_NC24s_v3` has no InfiniBand, and this job runs on 4 instances"
+    )
     assert (found.level, found.path) == (Level.ERROR, ("resources", "instance_type"))
 
 
 def test_overrides_are_pointed_at(make_source: MakeSource) -> None:
     """A finding about what the overrides write leads there, and not to the field that they replace."""
-    case = changed({"distribution": TORCH}, resources={"instanceType": "Standard_NC24r", "instanceCount": 2})
+    case = changed(
+        {"distribution": TORCH}, resources={"instanceType": "Standard_NC24r", "instanceCount": 2}
+    )
     places = {finding.code: finding.path for finding in check(case, make_source)}
     assert places["AZ204"] == ("azureml_overrides", "resources", "instanceType")
 
 
 _ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 5) | st.text("a'-:/$ 1", max_size=5),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["a", "b-c"]), inner, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["a", "b-c"]), inner, max_size=2)
+    ),
     max_leaves=4,
 )
 
@@ -385,7 +421,10 @@ _ANYTHING = st.recursive(
 def _bodies(kind: Any) -> st.SearchStrategy[Any]:
     """Values for a field of the body: mostly of its shape, with anything at the ends."""
     if isinstance(kind, dict) and "*" in kind:
-        return st.dictionaries(st.sampled_from(["x", "model", "b-c"]), _bodies(kind["*"]), max_size=2) | _ANYTHING
+        return (
+            st.dictionaries(st.sampled_from(["x", "model", "b-c"]), _bodies(kind["*"]), max_size=2)
+            | _ANYTHING
+        )
     if isinstance(kind, dict):
         known = {name: _bodies(inner) for name, inner in kind.items()}
         return st.fixed_dictionaries({}, optional=known) | _ANYTHING
@@ -397,7 +436,11 @@ def _bodies(kind: Any) -> st.SearchStrategy[Any]:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(body=st.fixed_dictionaries({}, optional={name: _bodies(kind) for name, kind in body_schema().items()}))
+@given(
+    body=st.fixed_dictionaries(
+        {}, optional={name: _bodies(kind) for name, kind in body_schema().items()}
+    )
+)
 def test_overrides_may_hold_anything(body: dict[str, Any], make_source: MakeSource) -> None:
     """Whatever the overrides put into the body, the answer is a list of findings, or the compiler's own refusal."""
     case = Case({"distribution": TORCH, "azureml_overrides": body}, {"max_cost": 5})

@@ -85,10 +85,20 @@ MORE: dict[str, tuple[str, Any]] = {
 """Jobs whose hints were wrong once, or are easily: another framework, another kind of machine, a part that is given."""
 
 JOBS: dict[str, tuple[str, Any]] = {
-    **{code: (code, bad) for rules in (test_rules, aws, azure) for code, (bad, *_) in rules.CASES.items()},
+    **{
+        code: (code, bad)
+        for rules in (test_rules, aws, azure)
+        for code, (bad, *_) in rules.CASES.items()
+    },
     **{f"overrides: {name}": (code, bad) for name, (code, bad, *_) in test_overrides.WRONG.items()},
-    **{f"azureml: {name}": (code, bad) for name, (code, bad, _) in test_azureml_rules_edges.WRONG.items()},
-    **{f"sagemaker: {name}": (code, bad) for name, (code, bad, _) in test_sagemaker_rules_edges.WRONG.items()},
+    **{
+        f"azureml: {name}": (code, bad)
+        for name, (code, bad, _) in test_azureml_rules_edges.WRONG.items()
+    },
+    **{
+        f"sagemaker: {name}": (code, bad)
+        for name, (code, bad, _) in test_sagemaker_rules_edges.WRONG.items()
+    },
     **{f"places: {name}": (code, bad) for name, (code, bad, _) in test_places.COLLIDE.items()},
     **MORE,
 }
@@ -118,7 +128,9 @@ LEADS_ON = {
 def check(case: Any, make_source: MakeSource, ignore: tuple[str, ...] = ()) -> tuple[Finding, ...]:
     """The findings for a case of any target."""
     rules = test_sagemaker_rules if isinstance(case, aws.Case) else test_azureml_rules
-    return (test_rules if isinstance(case, test_rules.Case) else rules).check(case, make_source, ignore)
+    return (test_rules if isinstance(case, test_rules.Case) else rules).check(
+        case, make_source, ignore
+    )
 
 
 def errors(findings: tuple[Finding, ...]) -> set[str]:
@@ -129,7 +141,11 @@ EACH_CODE = {code for rules in (test_rules, aws, azure) for code in rules.CASES}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in EACH_CODE | MORE.keys() else pytest.mark.slow) for name in JOBS]
+    "name",
+    [
+        pytest.param(name, marks=() if name in EACH_CODE | MORE.keys() else pytest.mark.slow)
+        for name in JOBS
+    ],
 )
 def test_a_hint_that_is_followed_helps(name: str, tmp_path: Path) -> None:
     """Each way out that a hint offers: the finding is gone, and no error is new. Only a notice may have no hint."""
@@ -144,14 +160,18 @@ def test_a_hint_that_is_followed_helps(name: str, tmp_path: Path) -> None:
         return root
 
     before = check(case, make_source)
-    assert not [finding for finding in before if not finding.hint and finding.level is not Level.NOTICE]
+    assert not [
+        finding for finding in before if not finding.hint and finding.level is not Level.NOTICE
+    ]
     told = [finding for finding in before if finding.code == code]
     for way, mended, ignore in followed(case, told[0]):
         after = check(mended, make_source, ignore)
         left = [finding for finding in after if finding.code == code]
         assert len(left) < len(told), f"still there after `{way}`: {left}"
         new = errors(after) - errors(before) - {LEADS_ON.get(name)} - OF_THE_INTERPRETER
-        assert not new, f"new after `{way}`: {[finding for finding in after if finding.code in new]}"
+        assert not new, (
+            f"new after `{way}`: {[finding for finding in after if finding.code in new]}"
+        )
 
 
 @pytest.mark.slow

@@ -16,7 +16,9 @@ from tests.rules.test_rules import Case, check
 PYDANTIC = pydantic.VERSION
 
 
-def findings(make_source: Callable[..., Path], text: str, python: str = sys.executable, **more: str) -> list[str]:
+def findings(
+    make_source: Callable[..., Path], text: str, python: str = sys.executable, **more: str
+) -> list[str]:
     """What LO207 says about a requirements file; `more` are other files of the source folder."""
     files = {
         "train.py": "",
@@ -24,9 +26,13 @@ def findings(make_source: Callable[..., Path], text: str, python: str = sys.exec
         **{name.replace("_", "."): found for name, found in more.items()},
     }
     case = Case(
-        {"environment": {"requirements": "requirements.txt"}}, ct.Local(python=python, build_environment=False), files
+        {"environment": {"requirements": "requirements.txt"}},
+        ct.Local(python=python, build_environment=False),
+        files,
     )
-    return [f"{item.message}; {item.hint}" for item in check(case, make_source) if item.code == "LO207"]
+    return [
+        f"{item.message}; {item.hint}" for item in check(case, make_source) if item.code == "LO207"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +46,10 @@ def findings(make_source: Callable[..., Path], text: str, python: str = sys.exec
         ("Pydantic==1.*", f"`Pydantic==1.*` (it has {PYDANTIC})"),
         ("pydantic~=99.1", f"`pydantic~=99.1` (it has {PYDANTIC})"),
         ("no-such-package --hash=sha256:00", "`no-such-package`"),
-        ("no-such-package; python_version >= '3.8' and sys_platform != 'win32'", "`no-such-package`"),
+        (
+            "no-such-package; python_version >= '3.8' and sys_platform != 'win32'",
+            "`no-such-package`",
+        ),
         ("-r more.txt", "`no-such-package`"),
     ],
 )
@@ -60,7 +69,9 @@ def test_what_is_missing_is_named(make_source: Callable[..., Path], line: str, n
         "no-such-package; sys_platform == 'win32' or platform_system == 'Windows'",
     ],
 )  # fmt: skip
-def test_what_is_there_or_is_not_understood_is_left_alone(make_source: Callable[..., Path], line: str) -> None:
+def test_what_is_there_or_is_not_understood_is_left_alone(
+    make_source: Callable[..., Path], line: str
+) -> None:
     """Nobody is told that something is missing that is not."""
     assert findings(make_source, f"{line}\n") == []
 
@@ -68,17 +79,24 @@ def test_what_is_there_or_is_not_understood_is_left_alone(make_source: Callable[
 def test_another_interpreter_is_asked(make_source: Callable[..., Path], tmp_path: Path) -> None:
     """Once, as a process; one that answers nothing, or is none, is no reason to say something."""
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\necho asked >> {tmp_path}/asked\nexec "{sys.executable}" -S "$@"\n')
+    python.write_text(
+        f'#!/bin/sh\necho asked >> {tmp_path}/asked\nexec "{sys.executable}" -S "$@"\n'
+    )
     python.chmod(0o700)
     (found,) = findings(make_source, "pydantic\nPyYAML\n", str(python))
-    assert f"`{python}` lacks packages that `requirements.txt` requires: `pydantic`, `PyYAML`; " in found
+    assert (
+        f"`{python}` lacks packages that `requirements.txt` requires: `pydantic`, `PyYAML`; "
+        in found
+    )
     assert (tmp_path / "asked").read_text() == "asked\n"
     python.write_text("#!/bin/sh\necho nonsense\n")
     assert findings(make_source, "pydantic\n", str(python)) == []
     assert findings(make_source, "pydantic\n", "/no/such/python") == []
 
 
-def test_no_interpreter_starts_for_nothing(make_source: Callable[..., Path], tmp_path: Path) -> None:
+def test_no_interpreter_starts_for_nothing(
+    make_source: Callable[..., Path], tmp_path: Path
+) -> None:
     """A job without requirements asks nobody."""
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/asked\n")

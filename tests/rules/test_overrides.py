@@ -36,7 +36,11 @@ def found(case: Any, make_source: MakeSource) -> tuple[Finding, ...]:
     """The findings on whichever target the case is for."""
     if isinstance(case, local.Case):
         return local.check(case, make_source)
-    return check_aws(case, make_source) if isinstance(case, aws.Case) else check_azure(case, make_source)
+    return (
+        check_aws(case, make_source)
+        if isinstance(case, aws.Case)
+        else check_azure(case, make_source)
+    )
 
 
 WRONG: dict[str, tuple[str, Any, tuple[str, ...], str]] = {

@@ -13,16 +13,36 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.code.bundled import script_names, script_path
 from cloudtrain.job.training import TrainingJob
-from cloudtrain.targets.sagemaker.catalogue.images import end_of_patches, facts, numbers, resolve_image, versions
+from cloudtrain.targets.sagemaker.catalogue.images import (
+    end_of_patches,
+    facts,
+    numbers,
+    resolve_image,
+    versions,
+)
 from cloudtrain.targets.sagemaker.rules import distribution
 from tests.rules.following import followed
-from tests.rules.sagemaker_rule_cases import DLC, SMDDP, Case, hugging_face, image, job, on, overrides, pytorch
+from tests.rules.sagemaker_rule_cases import (
+    DLC,
+    SMDDP,
+    Case,
+    hugging_face,
+    image,
+    job,
+    on,
+    overrides,
+    pytorch,
+)
 from tests.rules.test_sagemaker_rules import check
 
 MakeSource = Callable[..., Path]
 
-TARGET = ct.SageMaker(region="us-west-2", role="arn:aws:iam::123456789012:role/R", bucket="my-bucket")
-AZURE = ct.AzureML(subscription_id="11111111-2222-3333-4444-555555555555", resource_group="group", workspace="ws1")
+TARGET = ct.SageMaker(
+    region="us-west-2", role="arn:aws:iam::123456789012:role/R", bucket="my-bucket"
+)
+AZURE = ct.AzureML(
+    subscription_id="11111111-2222-3333-4444-555555555555", resource_group="group", workspace="ws1"
+)
 
 
 @pytest.fixture
@@ -88,7 +108,9 @@ TOLD: dict[str, tuple[Case, str, str]] = {
 
 
 @pytest.mark.parametrize("name", TOLD)
-def test_the_end_of_patches_is_told(name: str, make_source: MakeSource, on_the_day: Callable[[str], None]) -> None:
+def test_the_end_of_patches_is_told(
+    name: str, make_source: MakeSource, on_the_day: Callable[[str], None]
+) -> None:
     """With AWS's date and the versions that it still patches; who follows the hint hears nothing of it any more."""
     on_the_day("2026-11-27")
     case, message, hint = TOLD[name]
@@ -100,7 +122,9 @@ def test_the_end_of_patches_is_told(name: str, make_source: MakeSource, on_the_d
     assert [said(after, lambda files: make_source(files)) for after in mended] == [[]] * len(mended)
 
 
-def test_patches_end_after_their_last_day(make_source: MakeSource, on_the_day: Callable[[str], None]) -> None:
+def test_patches_end_after_their_last_day(
+    make_source: MakeSource, on_the_day: Callable[[str], None]
+) -> None:
     """On the day itself AWS still patches. Later the hint leaves out what has ended by then, too."""
     case = job(environment=pytorch("2.10"))
     for day in ("2026-11-27", "2027-01-21"):
@@ -109,12 +133,17 @@ def test_patches_end_after_their_last_day(make_source: MakeSource, on_the_day: C
     on_the_day("2027-01-22")
     ((message, hint),) = said(case, make_source)
     assert message.endswith("support ended on 2027-01-21")
-    assert hint == 'use `version: "2.11"` (until 2027-04-30) or `version: "2.13"` (until 2027-07-20)'
+    assert (
+        hint == 'use `version: "2.11"` (until 2027-04-30) or `version: "2.13"` (until 2027-07-20)'
+    )
     on_the_day("2028-01-01")
-    assert said(case, make_source)[0][1] == 'use `version: "2.14"`'  # the end of its patches is not known
+    # the end of its patches is not known
+    assert said(case, make_source)[0][1] == 'use `version: "2.14"`'
 
 
-def test_nothing_is_said_without_a_newer_image(make_source: MakeSource, on_the_day: Callable[[str], None]) -> None:
+def test_nothing_is_said_without_a_newer_image(
+    make_source: MakeSource, on_the_day: Callable[[str], None]
+) -> None:
     """Hugging Face's newest released image is built on PyTorch 2.9, which AWS patches no longer; Trainium's images and
     those of model parallelism library v2 have other ends; nor is a version that has no known end blamed."""
     on_the_day("2026-11-27")
@@ -123,7 +152,11 @@ def test_nothing_is_said_without_a_newer_image(make_source: MakeSource, on_the_d
         job(environment=hugging_face("5.3")),
         job(environment=pytorch("2.14")),
         job(environment={"framework": "pytorch"}),
-        job(resources=on("ml.trn1.32xlarge"), distribution={"type": "torch"}, environment=pytorch("2.8")),
+        job(
+            resources=on("ml.trn1.32xlarge"),
+            distribution={"type": "torch"},
+            environment=pytorch("2.8"),
+        ),
     ):
         assert said(case, make_source) == []
 
@@ -132,22 +165,32 @@ def test_the_dates_are_whole() -> None:
     """Each version that the catalogue has is in one range at most; each range has a source; newer ones end later."""
     for framework in ("pytorch", "tensorflow"):
         table = [row for row in facts()["patches"] if row["framework"] == framework]
-        assert all(row["source"] and (row["from"] == row["to"]) == (len(row["end"]) == 10) for row in table)
+        assert all(
+            row["source"] and (row["from"] == row["to"]) == (len(row["end"]) == 10) for row in table
+        )
         assert [numbers(row["to"]) for row in table] == sorted(numbers(row["to"]) for row in table)
-        ends = [row["end"] for row in table if row["from"] != "0" and row["to"] != "1.13"]  # AWS gave that two years
+        # AWS gave that two years
+        ends = [row["end"] for row in table if row["from"] != "0" and row["to"] != "1.13"]
         assert ends == sorted(ends)
         unknown = [one for one in versions(framework) if not end_of_patches(framework, one)]
-        assert unknown == [one for one in versions(framework) if numbers(one)[:2] > numbers(table[-1]["to"])]
+        assert unknown == [
+            one for one in versions(framework) if numbers(one)[:2] > numbers(table[-1]["to"])
+        ]
 
 
 def test_the_page_has_the_dates_of_the_catalogue() -> None:
     """docs/sagemaker.md, line by line; and its images of Hugging Face."""
     page = (Path(__file__).parents[2] / "docs" / "sagemaker.md").read_text()
     rows = re.findall(r"(PyTorch|TensorFlow) ([\d.]+) \| ([\d-]+)", page)
-    assert [(name, version, end_of_patches(name.lower(), version)) for name, version, _ in rows] == rows
+    assert [
+        (name, version, end_of_patches(name.lower(), version)) for name, version, _ in rows
+    ] == rows
     assert len(rows) == 8
     for version, torch in re.findall(r'\| `"(\d+\.\d+)"` \| (2\.[\d.]+) \|', page):
-        assert resolve_image("huggingface", version, region="us-west-2").engine == ("pytorch", torch)
+        assert resolve_image("huggingface", version, region="us-west-2").engine == (
+            "pytorch",
+            torch,
+        )
 
 
 def test_no_bundled_job_asks_for_an_unpatched_image(on_the_day: Callable[[str], None]) -> None:
@@ -176,7 +219,9 @@ def test_no_bundled_job_asks_for_an_unpatched_image(on_the_day: Callable[[str], 
 def test_azure_says_what_its_environment_holds(make_source: MakeSource) -> None:
     """A job for PyTorch 2.8 gets the environment of that name, and hears that it holds 2.10; `version: "2.10"` gets the
     same. A list that pins the torch inside fits, and one that pins 2.8 does not."""
-    folder = make_source({"train.py": "print(1)\n", "new.txt": "torch==2.10.0\n", "old.txt": "torch==2.8.0\n"})
+    folder = make_source(
+        {"train.py": "print(1)\n", "new.txt": "torch==2.10.0\n", "old.txt": "torch==2.8.0\n"}
+    )
 
     def plan(version: str, **more: str) -> ct.Plan:
         fields = {"framework": "pytorch", "version": version, "requirements": "none"} | more
@@ -185,15 +230,22 @@ def test_azure_says_what_its_environment_holds(make_source: MakeSource) -> None:
         return ct.plan(made, AZURE)
 
     (told,) = [one for one in plan("2.8").findings if one.code == "AZ607"]
-    assert told.message == "`acpt-pytorch-2.8-cuda12.6` has held PyTorch 2.10 since 2026-07-23, not 2.8"
+    assert (
+        told.message
+        == "`acpt-pytorch-2.8-cuda12.6` has held PyTorch 2.10 since 2026-07-23, not 2.8"
+    )
     assert (told.hint or "").startswith('write `version: "2.10"`')
     assert told.path == ("environment", "version")
     plans = [plan(version) for version in ("2.8", "2.8.0", "2.10", "2.10.0")]
     assert [sum(one.code == "AZ607" for one in found.findings) for found in plans] == [1, 1, 0, 0]
     bodies = {found.request["properties"]["environmentId"] for found in plans}
-    assert bodies == {"azureml://registries/azureml/environments/acpt-pytorch-2.8-cuda12.6/labels/latest"}
+    assert bodies == {
+        "azureml://registries/azureml/environments/acpt-pytorch-2.8-cuda12.6/labels/latest"
+    }
     with pytest.raises(ct.CloudtrainError, match=r"no curated environment of `pytorch` 2\.9"):
         plan("2.9")
     assert plan("2.8", requirements="new.txt").errors == ()
-    with pytest.raises(ct.CloudtrainError, match=r"torch 2\.8\.0 is in `old\.txt`, and the image has 2\.10"):
+    with pytest.raises(
+        ct.CloudtrainError, match=r"torch 2\.8\.0 is in `old\.txt`, and the image has 2\.10"
+    ):
         plan("2.8", requirements="old.txt")

@@ -123,7 +123,8 @@ COLLIDE: dict[str, tuple[str, Any, tuple[str, ...]]] = {
 
 APART: dict[str, Any] = {
     "folders that only begin alike": aws.job(
-        inputs=aws.reads(sagemaker="s3://my-bucket/train2"), checkpoint={"sagemaker": "s3://my-bucket/train"}
+        inputs=aws.reads(sagemaker="s3://my-bucket/train2"),
+        checkpoint={"sagemaker": "s3://my-bucket/train"},
     ),
     "two inputs at one place": aws.job(
         inputs={"a": {"sagemaker": "s3://my-bucket/x"}, "b": {"sagemaker": "s3://my-bucket/x"}}
@@ -137,12 +138,17 @@ APART: dict[str, Any] = {
         outputs={"model": {"azureml": "azureml://datastores/b/paths/x"}},
     ),
     "another workspace": azure.job(
-        outputs={"a": {"azureml": f"{STORE}/x"}, "b": {"azureml": WHOLE.replace("/ws/", "/other/") + "/x"}}
+        outputs={
+            "a": {"azureml": f"{STORE}/x"},
+            "b": {"azureml": WHOLE.replace("/ws/", "/other/") + "/x"},
+        }
     ),
     "another storage account": azure.job(
         outputs={"a": {"azureml": BLOB}, "b": {"azureml": BLOB.replace("acct", "other")}}
     ),
-    "an asset": azure.job(inputs={"train": {"azureml": "azureml:x:1"}}, outputs={"model": {"azureml": f"{STORE}/x"}}),
+    "an asset": azure.job(
+        inputs={"train": {"azureml": "azureml:x:1"}}, outputs={"model": {"azureml": f"{STORE}/x"}}
+    ),
 }
 
 
@@ -162,10 +168,16 @@ def test_places_that_do_not_collide(name: str, make_source: MakeSource) -> None:
 
 def processing(make_source: MakeSource, **places: Any) -> tuple[Finding, ...]:
     """The findings of a processing job on SageMaker."""
-    fields: dict[str, Any] = {"name": "prep", "entry_point": "train.py", "resources": aws.on("ml.m5.xlarge")}
+    fields: dict[str, Any] = {
+        "name": "prep",
+        "entry_point": "train.py",
+        "resources": aws.on("ml.m5.xlarge"),
+    }
     job = ct.ProcessingJob(**fields, **places)
     tree = scan(make_source({"train.py": ""}))
-    plan = compile_processing(job, ct.SageMaker(), CompileContext("prep-1", tree.identity, aws.ACCOUNT))
+    plan = compile_processing(
+        job, ct.SageMaker(), CompileContext("prep-1", tree.identity, aws.ACCOUNT)
+    )
     return check_plan(make_subject(job.view, ct.SageMaker(), aws.ACCOUNT, plan, tree, job))
 
 
@@ -173,11 +185,17 @@ def test_outputs_of_a_processing_job(make_source: MakeSource) -> None:
     """Each output of a processing job has a place of its own in S3, which may be that of another one or of an input."""
     one, two = {"sagemaker": "s3://my-bucket/x"}, {"sagemaker": "s3://my-bucket/y"}
     twice = processing(make_source, outputs={"a": one, "b": one})
-    assert [finding.path for finding in twice if finding.code == "CT505"] == [("outputs", "b", "sagemaker")]
+    assert [finding.path for finding in twice if finding.code == "CT505"] == [
+        ("outputs", "b", "sagemaker")
+    ]
     itself = processing(make_source, inputs={"raw": one}, outputs={"a": one})
-    assert [finding.path for finding in itself if finding.code == "CT505"] == [("outputs", "a", "sagemaker")]
+    assert [finding.path for finding in itself if finding.code == "CT505"] == [
+        ("outputs", "a", "sagemaker")
+    ]
     assert not [
-        item for item in processing(make_source, inputs={"raw": one}, outputs={"a": two}) if item.code == "CT505"
+        item
+        for item in processing(make_source, inputs={"raw": one}, outputs={"a": two})
+        if item.code == "CT505"
     ]
 
 
@@ -186,6 +204,9 @@ def test_a_link_leads_to_the_same_place(tmp_path: Path, make_source: MakeSource)
     (tmp_path / "data").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "data")
     case = local.Case(
-        {"inputs": {"a": {"local": str(tmp_path / "data")}}, "outputs": {"b": {"local": str(tmp_path / "link")}}}
+        {
+            "inputs": {"a": {"local": str(tmp_path / "data")}},
+            "outputs": {"b": {"local": str(tmp_path / "link")}},
+        }
     )
     assert "CT505" in {finding.code for finding in found(case, make_source)}

@@ -33,7 +33,9 @@ class Case:
     machine: Machine = field(default_factory=lambda: Machine(cpus=8))
 
 
-def check(case: Case, make_source: Callable[..., Path], ignore: tuple[str, ...] = ()) -> tuple[Finding, ...]:
+def check(
+    case: Case, make_source: Callable[..., Path], ignore: tuple[str, ...] = ()
+) -> tuple[Finding, ...]:
     """The findings for a case, through the real scan and the real compile."""
     job = ct.TrainingJob(**{"name": "job", "entry_point": "train.py", **case.job})
     tree = scan(make_source(case.files))
@@ -49,7 +51,10 @@ parser.add_argument("--learning_rate", type=float)
 print(parser.parse_args())
 """
 ALONE = {"train.py": "import torch\n"}
-JOINED = {"train.py": "import torch\nimport steps\n", "steps.py": "import torch.distributed as dist\n"}
+JOINED = {
+    "train.py": "import torch\nimport steps\n",
+    "steps.py": "import torch.distributed as dist\n",
+}
 SAVES = """\
 import torch, os
 parser.add_argument("--out-dir", default="out")
@@ -283,7 +288,12 @@ def test_a_wait_is_told_to_the_second(make_source: Callable[..., Path]) -> None:
     assert found.hint == "set `spot.max_wait` to at least `1h1m30s`"
 
 
-SERVERS = {"type": "tensorflow", "strategy": "parameter_server", "workers": 40, "parameter_servers": 40}
+SERVERS = {
+    "type": "tensorflow",
+    "strategy": "parameter_server",
+    "workers": 40,
+    "parameter_servers": 40,
+}
 
 
 @pytest.mark.parametrize(
@@ -302,11 +312,18 @@ SERVERS = {"type": "tensorflow", "strategy": "parameter_server", "workers": 40, 
     ],
 )  # fmt: skip
 def test_fewer_tasks_of_tensorflow_are_told(
-    make_source: Callable[..., Path], job: dict[str, Any], target: ct.Local, message: str | None, hint: str | None
+    make_source: Callable[..., Path],
+    job: dict[str, Any],
+    target: ct.Local,
+    message: str | None,
+    hint: str | None,
 ) -> None:
     """On a machine with eight CPUs: workers and servers together, or the hosts of an emulation."""
     found = [item for item in check(Case(job, target), make_source) if item.code == "LO201"]
-    told = f"scaled down to this machine (8 CPUs, no GPU): {message}", f"run it at full size with `{hint}`"
+    told = (
+        f"scaled down to this machine (8 CPUs, no GPU): {message}",
+        f"run it at full size with `{hint}`",
+    )
     assert [(item.message, item.hint) for item in found] == ([told] if message else [])
 
 
@@ -321,17 +338,23 @@ def test_checkpoints_do_not_go_to_a_file(make_source: Callable[..., Path]) -> No
     """The file itself is named."""
     found = check(Case({"checkpoint": {"local": "/dev/null"}}), make_source)
     told = [(item.message, item.path) for item in found if item.code == "LO104"]
-    assert told == [("`/dev/null` is a file, but `checkpoint` needs a folder", ("checkpoint", "local"))]
+    assert told == [
+        ("`/dev/null` is a file, but `checkpoint` needs a folder", ("checkpoint", "local"))
+    ]
 
 
 @pytest.mark.slow
-def test_large_bundles_are_found_before_they_are_uploaded(tmp_path: Path, make_source: Callable[..., Path]) -> None:
+def test_large_bundles_are_found_before_they_are_uploaded(
+    tmp_path: Path, make_source: Callable[..., Path]
+) -> None:
     """Over 50 MiB a warning, over 300 MiB an error; both name the largest files. The file is sparse: no disk is used."""
     for size, expected in ((40, set()), (60, {"CT303"}), (310, {"CT302"})):
         source = make_source(SOURCE)
         with (source / "weights.bin").open("wb") as file:
             file.truncate(size * 2**20)
-        found = [finding for finding in check(Case(), make_source) if finding.code in ("CT302", "CT303")]
+        found = [
+            finding for finding in check(Case(), make_source) if finding.code in ("CT302", "CT303")
+        ]
         assert {finding.code for finding in found} == expected
         assert all("weights.bin" in finding.details[0] for finding in found)
 
@@ -351,14 +374,18 @@ def test_missing_torch_is_found_before_the_launch(
 def test_an_ignored_file_is_named_with_its_rule(make_source: Callable[..., Path]) -> None:
     """An entry point that an ignore rule leaves out is not "missing": the finding names the rule."""
     files = {**SOURCE, ".cloudtrainignore": "*.py\n"}
-    (found,) = (finding for finding in check(Case(files=files), make_source) if finding.code == "CT101")
+    (found,) = (
+        finding for finding in check(Case(files=files), make_source) if finding.code == "CT101"
+    )
     assert "`.cloudtrainignore:1 *.py`" in found.message
     assert found.hint == "add `!train.py` to `.cloudtrainignore`"
 
 
 def test_errors_come_first(make_source: Callable[..., Path]) -> None:
     """Errors, then warnings, then notices."""
-    case = Case({"entry_point": "no.py", "spot": {}, "checkpoint": None, "distribution": {"type": "smddp"}})
+    case = Case(
+        {"entry_point": "no.py", "spot": {}, "checkpoint": None, "distribution": {"type": "smddp"}}
+    )
     levels = [finding.level.value for finding in check(case, make_source)]
     assert levels == sorted(levels, key=("error", "warning", "notice").index)
     assert set(levels) == {"error", "warning", "notice"}

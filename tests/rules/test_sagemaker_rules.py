@@ -22,14 +22,20 @@ def check(case: Case, make_source: MakeSource, ignore: tuple[str, ...] = ()) -> 
     """The findings for a case, through the real scan and the real compile."""
     job, target = case.training_job, ct.SageMaker(**case.target)
     tree = scan(make_source(case.files))
-    plan = compile_sagemaker(job, target, CompileContext("job-1a2b3c4d-1", tree.identity, case.account))
+    plan = compile_sagemaker(
+        job, target, CompileContext("job-1a2b3c4d-1", tree.identity, case.account)
+    )
     return check_plan(make_subject(job, target, case.account, plan, tree), ignore=ignore)
 
 
 def test_every_rule_has_a_case() -> None:
     """No rule without a bad and a good case. Those that ask the account are tested with their service."""
     online = ("SM9", "SM522")
-    rules = {rule.code for rule in all_rules() if rule.code.startswith("SM") and not rule.code.startswith(online)}
+    rules = {
+        rule.code
+        for rule in all_rules()
+        if rule.code.startswith("SM") and not rule.code.startswith(online)
+    }
     assert rules == CASES.keys()
     assert len(rules) >= 40
 
@@ -40,7 +46,9 @@ def test_the_bad_case_is_found(code: str, make_source: MakeSource) -> None:
     that the job has, or to nothing: a setting of the target."""
     bad, _, hint = CASES[code]
     everything = check(bad, make_source)
-    assert all(not finding.path or finding.path[0] in ct.TrainingJob.model_fields for finding in everything)
+    assert all(
+        not finding.path or finding.path[0] in ct.TrainingJob.model_fields for finding in everything
+    )
     found = [finding for finding in everything if finding.code == code]
     assert found
     assert found[0].level is rule_named(code).level

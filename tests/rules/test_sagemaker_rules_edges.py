@@ -39,7 +39,12 @@ from tests.rules.test_sagemaker_rules import check
 
 MakeSource = Callable[..., Path]
 
-EARLIER = {"sagemaker": {"ml.p5e.48xlarge": {"price": 60.0}, "ml.g9.xlarge": {"vcpus": 4, "memory_gib": 16}}}
+EARLIER = {
+    "sagemaker": {
+        "ml.p5e.48xlarge": {"price": 60.0},
+        "ml.g9.xlarge": {"vcpus": 4, "memory_gib": 16},
+    }
+}
 OVERLAY = account(overlay=read_overlay(EARLIER, "instances.toml"))
 
 
@@ -55,12 +60,17 @@ def mpi(options: str, **fields: Any) -> Case:
 RIGHT: dict[str, tuple[str, Case]] = {
     "a registry whose name says something": (
         "SM313",
-        job(resources=G5, distribution=TORCH, environment=image("tensorflow-cpu.example.com/mine:1")),
+        job(
+            resources=G5, distribution=TORCH, environment=image("tensorflow-cpu.example.com/mine:1")
+        ),
     ),
     "packages of the job's own": (
         "SM312",
         Case(
-            {"distribution": TORCH, "environment": tensorflow() | {"requirements": "requirements.txt"}},
+            {
+                "distribution": TORCH,
+                "environment": tensorflow() | {"requirements": "requirements.txt"},
+            },
             {"launch": "entrypoint"},
             files=WITH_REQUIREMENTS,
         ),
@@ -80,7 +90,11 @@ RIGHT: dict[str, tuple[str, Case]] = {
     ),
     "workers that the toolkit decides on, which SM324 says": (
         "SM328",
-        toolkit(resources=on("ml.g5.xlarge", 3), distribution=WORKERS | {"workers": 2}, environment=tensorflow()),
+        toolkit(
+            resources=on("ml.g5.xlarge", 3),
+            distribution=WORKERS | {"workers": 2},
+            environment=tensorflow(),
+        ),
     ),
     "a sign at the start of a file's name": ("SM343", script("a/+b.py")),
     "a path from here": ("SM343", script("./train.py")),
@@ -92,11 +106,23 @@ RIGHT: dict[str, tuple[str, Case]] = {
         "SM501",
         Case({"inputs": reads(sagemaker="s3://My_Bucket/x")}, account=account(region="us-east-1")),
     ),
-    "an access point": ("SM501", job(inputs=reads(sagemaker="s3://arn:aws:s3:us-west-2:123456789012:accesspoint/a/x"))),
-    "no bucket is known, which SM101 says": ("SM501", Case(account=account(bucket="BUCKET", missing=("bucket",)))),
-    "no role is known, which SM101 says": ("SM102", Case(account=account(role="ROLE", missing=("role",)))),
+    "an access point": (
+        "SM501",
+        job(inputs=reads(sagemaker="s3://arn:aws:s3:us-west-2:123456789012:accesspoint/a/x")),
+    ),
+    "no bucket is known, which SM101 says": (
+        "SM501",
+        Case(account=account(bucket="BUCKET", missing=("bucket",))),
+    ),
+    "no role is known, which SM101 says": (
+        "SM102",
+        Case(account=account(role="ROLE", missing=("role",))),
+    ),
     "a type of the user's own": ("SM201", Case({"resources": on("ml.g9.xlarge")}, account=OVERLAY)),
-    "EC2's name, which SM202 says": ("SM201", job(resources=on("g5.xlarge"), environment=image(BYOC))),
+    "EC2's name, which SM202 says": (
+        "SM201",
+        job(resources=on("g5.xlarge"), environment=image(BYOC)),
+    ),
     "a price of the user's own": (
         "SM413",
         Case({"resources": on("ml.p5e.48xlarge"), "max_runtime": "1h"}, {"max_cost": 100}, OVERLAY),
@@ -106,27 +132,45 @@ RIGHT: dict[str, tuple[str, Case]] = {
         "SM204",
         job(resources=on("ml.g5.xlarge", 4, interconnect="ethernet"), distribution=TORCH),
     ),
-    "workers reach parameter servers over TCP": ("SM204", job(resources=on("ml.g5.xlarge", 4), distribution=PS)),
+    "workers reach parameter servers over TCP": (
+        "SM204",
+        job(resources=on("ml.g5.xlarge", 4), distribution=PS),
+    ),
     "independent instances need no EFA": ("SM204", job(resources=on("ml.g5.xlarge", 4))),
     "the plugin of newer images finds EFA": (
         "SM206",
-        toolkit(resources=on("ml.p5en.48xlarge", 2), distribution=TORCH, environment=pytorch("2.6")),
+        toolkit(
+            resources=on("ml.p5en.48xlarge", 2), distribution=TORCH, environment=pytorch("2.6")
+        ),
     ),
     "one process of TensorFlow takes all GPUs without a distribution too": (
         "SM331",
         job(resources=P4D, environment=tensorflow()),
     ),
-    "one instance needs no EFA": ("SM206", toolkit(resources=on("ml.p5en.48xlarge"), distribution=TORCH)),
+    "one instance needs no EFA": (
+        "SM206",
+        toolkit(resources=on("ml.p5en.48xlarge"), distribution=TORCH),
+    ),
     "the toolkit switches EFA on for p4d": ("SM206", toolkit(resources=P4D, distribution=TORCH)),
     "cloudtrain's launcher switches EFA on": (
         "SM206",
-        Case({"resources": on("ml.p5en.48xlarge", 2), "distribution": TORCH}, {"launch": "entrypoint"}),
+        Case(
+            {"resources": on("ml.p5en.48xlarge", 2), "distribution": TORCH},
+            {"launch": "entrypoint"},
+        ),
     ),
     "CPU groups beside a GPU group": ("SM306", job(resources=groups("gpu"), distribution=MPI)),
-    "a group that works alone has one process": ("SM331", job(resources=groups("gpu"), distribution=MPI)),
+    "a group that works alone has one process": (
+        "SM331",
+        job(resources=groups("gpu"), distribution=MPI),
+    ),
     "one TensorFlow process takes all GPUs": (
         "SM331",
-        job(resources=P4D, distribution=PS, environment={"framework": "tensorflow", "version": "2.19"}),
+        job(
+            resources=P4D,
+            distribution=PS,
+            environment={"framework": "tensorflow", "version": "2.19"},
+        ),
     ),
     "Horovod is installed by the job": (
         "SM311",
@@ -139,10 +183,22 @@ RIGHT: dict[str, tuple[str, Case]] = {
             files={"train.py": "", "requirements.txt": "horovod\n"},
         ),
     ),
-    "an old image for Trainium": ("SM309", job(resources=TRN, distribution=TORCH, environment=pytorch("1.11.0"))),
-    "a list that no shell sees": ("SM601", Case({"hyperparameters": {"layers": [1, 2]}}, {"launch": "entrypoint"})),
-    "a reference becomes a plain path": ("SM601", toolkit(hyperparameters={"out": "${{outputs.model}}"})),
-    "quotes that are meant for the shell": ("SM601", toolkit(hyperparameters={"fsdp": '"full_shard auto_wrap"'})),
+    "an old image for Trainium": (
+        "SM309",
+        job(resources=TRN, distribution=TORCH, environment=pytorch("1.11.0")),
+    ),
+    "a list that no shell sees": (
+        "SM601",
+        Case({"hyperparameters": {"layers": [1, 2]}}, {"launch": "entrypoint"}),
+    ),
+    "a reference becomes a plain path": (
+        "SM601",
+        toolkit(hyperparameters={"out": "${{outputs.model}}"}),
+    ),
+    "quotes that are meant for the shell": (
+        "SM601",
+        toolkit(hyperparameters={"fsdp": '"full_shard auto_wrap"'}),
+    ),
     "AWS's own image of scikit-learn": (
         "SM310",
         toolkit(environment=image(f"{DLC}/sagemaker-scikit-learn:1.2-1-cpu-py3")),
@@ -150,7 +206,10 @@ RIGHT: dict[str, tuple[str, Case]] = {
     "quick to run for a day": ("SM411", job(resources=on("ml.m5.xlarge"))),
     "quotes that the shell takes away again": ("SM605", mpi("-x 'A=b c'")),
     "a line break between options": ("SM605", mpi("-x A=b\n-x C=d")),
-    "quotes for our own launcher": ("SM605", entrypoint(resources=G5, distribution=MPI | {"options": "-x 'A=b;  c'"})),
+    "quotes for our own launcher": (
+        "SM605",
+        entrypoint(resources=G5, distribution=MPI | {"options": "-x 'A=b;  c'"}),
+    ),
 }
 
 
@@ -174,7 +233,11 @@ WRONG: dict[str, tuple[str, Case, str]] = {
     ),
     "an image of one's own whose name says TensorFlow": (
         "SM313",
-        job(resources=G5, distribution=TORCH, environment=image(BYOC.replace("mine", "mine/tensorflow-2"))),
+        job(
+            resources=G5,
+            distribution=TORCH,
+            environment=image(BYOC.replace("mine", "mine/tensorflow-2")),
+        ),
         "framework: pytorch",
     ),
     "an image of one's own for Neuron": (
@@ -187,18 +250,36 @@ WRONG: dict[str, tuple[str, Case, str]] = {
         job(sagemaker_overrides={"AlgorithmSpecification": {"TrainingImage": "Mine:1"}}),
         "write `mine:1`",
     ),
-    "an image with a scheme": ("CT207", job(environment=image(f"docker://{BYOC}")), f"write `{BYOC}`"),
-    "a second command among mpirun's options": ("SM605", mpi("-x A=b ; rm -rf x"), "without quotes"),
+    "an image with a scheme": (
+        "CT207",
+        job(environment=image(f"docker://{BYOC}")),
+        f"write `{BYOC}`",
+    ),
+    "a second command among mpirun's options": (
+        "SM605",
+        mpi("-x A=b ; rm -rf x"),
+        "without quotes",
+    ),
     "a command inside of mpirun's options": ("SM605", mpi("-x A=$(cat x)"), "without quotes"),
-    "two blanks in quotes, of which the toolkit leaves one": ("SM605", mpi("-x 'A=b  c'"), "without quotes"),
+    "two blanks in quotes, of which the toolkit leaves one": (
+        "SM605",
+        mpi("-x 'A=b  c'"),
+        "without quotes",
+    ),
     "options of the data-parallel library": (
         "SM605",
-        job(resources=P4D, distribution=SMDDP | {"mpi_options": "-x A=b && x"}, environment=pytorch("2.2.0")),
+        job(
+            resources=P4D,
+            distribution=SMDDP | {"mpi_options": "-x A=b && x"},
+            environment=pytorch("2.2.0"),
+        ),
         "environment.variables",
     ),
     "quotes for a toolkit without a shell": (
         "SM605",
-        toolkit(resources=P4D, distribution=MPI | {"options": "-x 'A=b c'"}, environment=image(BYOC)),
+        toolkit(
+            resources=P4D, distribution=MPI | {"options": "-x 'A=b c'"}, environment=image(BYOC)
+        ),
         "without quotes",
     ),
     "a second command for our own launcher": (
@@ -208,7 +289,12 @@ WRONG: dict[str, tuple[str, Case, str]] = {
     ),
     "options of the overrides": (
         "SM605",
-        mpi("", sagemaker_overrides={"HyperParameters": {"sagemaker_mpi_custom_mpi_options": '"-x A=`x`"'}}),
+        mpi(
+            "",
+            sagemaker_overrides={
+                "HyperParameters": {"sagemaker_mpi_custom_mpi_options": '"-x A=`x`"'}
+            },
+        ),
         "remove `HyperParameters.sagemaker_mpi_custom_mpi_options` from `sagemaker_overrides`",
     ),
     "a session of the role": (
@@ -218,12 +304,20 @@ WRONG: dict[str, tuple[str, Case, str]] = {
     ),
     "a CPU image for Trainium": (
         "SM306",
-        job(resources=TRN, distribution=TORCH, environment=image(f"{DLC}/pytorch-training:2.8.0-cpu-py312")),
+        job(
+            resources=TRN,
+            distribution=TORCH,
+            environment=image(f"{DLC}/pytorch-training:2.8.0-cpu-py312"),
+        ),
         "Trainium",
     ),
     "a Trainium image for GPUs": (
         "SM306",
-        job(environment=image(f"{DLC}/pytorch-training-neuronx:2.9.0-neuronx-py312-sdk2.30.0-ubuntu24.04")),
+        job(
+            environment=image(
+                f"{DLC}/pytorch-training-neuronx:2.9.0-neuronx-py312-sdk2.30.0-ubuntu24.04"
+            )
+        ),
         "GPUs",
     ),
     "variables for mpirun are options": (
@@ -233,7 +327,12 @@ WRONG: dict[str, tuple[str, Case, str]] = {
     ),
     "the other launcher cannot start SMDDP": (
         "SM601",
-        job(resources=P4D, distribution=SMDDP, environment=pytorch("2.2.0"), hyperparameters={"x": "a b"}),
+        job(
+            resources=P4D,
+            distribution=SMDDP,
+            environment=pytorch("2.2.0"),
+            hyperparameters={"x": "a b"},
+        ),
         "write it into a file in the source folder, and give `x` the file's name",
     ),
     "fewer processes than asked for by the job itself": (
@@ -244,7 +343,10 @@ WRONG: dict[str, tuple[str, Case, str]] = {
     "the dearest preference counts": (
         "SM412",
         Case(
-            {"resources": {"instance_preferences": ["ml.g5.xlarge", "ml.p4d.24xlarge"]}, "max_runtime": "1h"},
+            {
+                "resources": {"instance_preferences": ["ml.g5.xlarge", "ml.p4d.24xlarge"]},
+                "max_runtime": "1h",
+            },
             {"max_cost": 25},
         ),
         "at most `59m",
@@ -252,7 +354,10 @@ WRONG: dict[str, tuple[str, Case, str]] = {
     "one preference without a price": (
         "SM413",
         Case(
-            {"resources": {"instance_preferences": ["ml.p4d.24xlarge", "ml.g6e.xlarge"]}, "max_runtime": "1h"},
+            {
+                "resources": {"instance_preferences": ["ml.p4d.24xlarge", "ml.g6e.xlarge"]},
+                "max_runtime": "1h",
+            },
             {"max_cost": 30},
         ),
         '`[sagemaker."ml.g6e.xlarge"]` and below it `price = 12.34`',
@@ -265,7 +370,10 @@ WRONG: dict[str, tuple[str, Case, str]] = {
     "a limit that the overrides take away is the service's default": (
         "SM412",
         Case(
-            {"max_runtime": "1h", "sagemaker_overrides": {"StoppingCondition": {"MaxRuntimeInSeconds": None}}},
+            {
+                "max_runtime": "1h",
+                "sagemaker_overrides": {"StoppingCondition": {"MaxRuntimeInSeconds": None}},
+            },
             {"max_cost": 30},
         ),
         "set `max_runtime` to at most `21h",
@@ -285,8 +393,16 @@ WRONG: dict[str, tuple[str, Case, str]] = {
         job(resources=on("Standard_ND96asr_v4"), environment=pytorch("2.8")),
         "write `ml.p4d.24xlarge`",
     ),
-    "a family without its letter": ("SM201", job(resources=on("ml.p4.24xlarge")), "did you mean `ml.p4d.24xlarge`?"),
-    "a size that the family lacks": ("SM201", job(resources=on("ml.p5.24xlarge")), "did you mean `ml.p5.4xlarge`?"),
+    "a family without its letter": (
+        "SM201",
+        job(resources=on("ml.p4.24xlarge")),
+        "did you mean `ml.p4d.24xlarge`?",
+    ),
+    "a size that the family lacks": (
+        "SM201",
+        job(resources=on("ml.p5.24xlarge")),
+        "did you mean `ml.p5.4xlarge`?",
+    ),
     "a sign at the start of the path": ("SM343", script("+train.py"), "to `train.py`"),
     "a dash at the start of the name": ("SM343", script("./-train.py"), "to `train.py`"),
     "a letter that is none of ASCII's": ("SM343", script("trän.py"), "to `tr_n.py`"),

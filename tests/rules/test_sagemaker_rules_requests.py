@@ -16,7 +16,17 @@ from cloudtrain.plans.plan import CompileContext, Finding, Plan
 from cloudtrain.rules.engine import Subject, check_plan
 from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
 from cloudtrain.targets.sagemaker.settings import SageMakerAccount
-from tests.rules.sagemaker_rule_cases import BYOC, FILES, P4D, PS, SMDDP, TORCH, WORKERS, pytorch, tensorflow
+from tests.rules.sagemaker_rule_cases import (
+    BYOC,
+    FILES,
+    P4D,
+    PS,
+    SMDDP,
+    TORCH,
+    WORKERS,
+    pytorch,
+    tensorflow,
+)
 from tests.rules.subjects import subject_of as make_subject
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "sagemaker_sdk_v2"
@@ -24,10 +34,14 @@ ACCOUNT = SageMakerAccount("us-west-2", "arn:aws:iam::123456789012:role/SageMake
 MakeSource = Callable[..., Path]
 
 
-def subject_of(make_source: MakeSource, target: dict[str, Any] | None = None, **fields: Any) -> Subject:
+def subject_of(
+    make_source: MakeSource, target: dict[str, Any] | None = None, **fields: Any
+) -> Subject:
     """A job with its plan; one ml.g5.xlarge unless the fields say otherwise."""
     resources = {"instance_type": {"sagemaker": "ml.g5.xlarge"}}
-    job = ct.TrainingJob(**{"name": "job", "entry_point": "train.py", "resources": resources} | fields)
+    job = ct.TrainingJob(
+        **{"name": "job", "entry_point": "train.py", "resources": resources} | fields
+    )
     tree, model = scan(make_source(FILES)), ct.SageMaker(**target or {})
     plan = compile_sagemaker(job, model, CompileContext("job-1a2b3c4d-1", tree.identity, ACCOUNT))
     return make_subject(job, model, ACCOUNT, plan, tree)
@@ -60,7 +74,10 @@ SENT_BY_SDK: dict[str, tuple[dict[str, Any], str]] = {
     "pt_spot_no_wait_err": ({"spot": {}}, "SM401"),
     "pt_spot_and_warm": ({"spot": {"max_wait": "1h"}, "max_runtime": "1h"}, "SM402"),
     "pt_spot_wait_lt_run": ({"spot": {"max_wait": "10m"}, "max_runtime": "1h"}, "CT402"),
-    "pt_inputs_rich": ({"inputs": {"fsx": {"sagemaker": "fsx://fs-0123456789abcdef0/abc/data"}}}, "SM508"),
+    "pt_inputs_rich": (
+        {"inputs": {"fsx": {"sagemaker": "fsx://fs-0123456789abcdef0/abc/data"}}},
+        "SM508",
+    ),
     "pt_full_lifecycle": ({"spot": {"max_wait": "2h"}, "max_runtime": "1h"}, "SM208"),
     "pt_bad_job_name": ({}, "SM110"),
 }
@@ -78,7 +95,18 @@ def test_what_the_sdk_sends_in_silence_is_stopped(name: str, make_source: MakeSo
     assert code in codes(check_plan(subject))
 
 
-ODD: tuple[Any, ...] = ("text", 7, True, None, [], ["text", 7], {}, {"text": 7}, [{}], [{"InstanceType": 7}])
+ODD: tuple[Any, ...] = (
+    "text",
+    7,
+    True,
+    None,
+    [],
+    ["text", 7],
+    {},
+    {"text": 7},
+    [{}],
+    [{"InstanceType": 7}],
+)
 
 
 @pytest.mark.slow
@@ -87,7 +115,12 @@ def test_no_rule_stumbles_over_an_odd_request(value: Any, make_source: MakeSourc
     """Overrides can make anything of a request. Every rule still answers, and the odd part is an error."""
     subject = subject_of(
         make_source,
-        {"subnets": ["subnet-1"], "security_group_ids": ["sg-1"], "keep_alive": "10m", "max_cost": 10.0},
+        {
+            "subnets": ["subnet-1"],
+            "security_group_ids": ["sg-1"],
+            "keep_alive": "10m",
+            "max_cost": 10.0,
+        },
         distribution=TORCH,
         inputs={"train": {"sagemaker": "s3://my-bucket/train"}},
         checkpoint={},
@@ -95,12 +128,19 @@ def test_no_rule_stumbles_over_an_odd_request(value: Any, make_source: MakeSourc
     )
     request = subject.plan.request
     places = [(name,) for name in request]
-    places += [(name, inner) for name in request if isinstance(request[name], dict) for inner in request[name]]
+    places += [
+        (name, inner)
+        for name in request
+        if isinstance(request[name], dict)
+        for inner in request[name]
+    ]
     for place in places:
         changed = json.loads(json.dumps(request))
         around = changed if len(place) == 1 else changed[place[0]]
         around[place[-1]] = value
-        assert isinstance(check_plan(with_plan(subject, replace(subject.plan, request=changed))), tuple)
+        assert isinstance(
+            check_plan(with_plan(subject, replace(subject.plan, request=changed))), tuple
+        )
 
 
 def test_a_wrong_type_is_an_error(make_source: MakeSource) -> None:
@@ -135,13 +175,19 @@ PLACES: list[tuple[dict[str, Any], tuple[str | int, ...]]] = [
 
 
 @pytest.mark.parametrize(
-    ("fields", "path"), PLACES, ids=lambda value: ".".join(map(str, value)) if isinstance(value, tuple) else ""
+    ("fields", "path"),
+    PLACES,
+    ids=lambda value: ".".join(map(str, value)) if isinstance(value, tuple) else "",
 )
 def test_a_refusal_leads_to_the_job(
     fields: dict[str, Any], path: tuple[str | int, ...], make_source: MakeSource
 ) -> None:
     """A part of the request that the service refuses is traced back to the field of the job that it comes from."""
-    found = [finding for finding in check_plan(subject_of(make_source, **fields)) if finding.code == "SM110"]
+    found = [
+        finding
+        for finding in check_plan(subject_of(make_source, **fields))
+        if finding.code == "SM110"
+    ]
     assert path in [finding.path for finding in found]
 
 
@@ -165,11 +211,19 @@ STARTED: list[tuple[str, dict[str, Any], dict[str, Any], bool]] = [
 
 @pytest.mark.parametrize(("name", "environment", "distribution", "known"), STARTED)
 def test_each_toolkit_against_each_distribution(
-    name: str, environment: dict[str, Any], distribution: dict[str, Any], known: bool, make_source: MakeSource
+    name: str,
+    environment: dict[str, Any],
+    distribution: dict[str, Any],
+    known: bool,
+    make_source: MakeSource,
 ) -> None:
     """SM303 speaks exactly where the launch view shows one process on each instance instead of what was asked for."""
     subject = subject_of(
-        make_source, {"launch": "toolkit"}, environment=environment, distribution=distribution, resources=P4D
+        make_source,
+        {"launch": "toolkit"},
+        environment=environment,
+        distribution=distribution,
+        resources=P4D,
     )
     assert ("SM303" not in codes(check_plan(subject))) is known
     roles = {process.role for process in subject.plan.processes}
@@ -189,13 +243,17 @@ def test_rules_of_sagemaker_are_not_imported_for_another_target(make_source: Mak
         f"source_dir={str(source)!r}); ct.plan(job, target='local'); "
         "print([m for m in sys.modules if m.startswith('cloudtrain.rules.engine.sagemaker')])"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert result.stdout.strip() == "[]"
 
 
 def test_a_processing_job_meets_only_the_rules_that_fit(make_source: MakeSource) -> None:
     """The request of a processing job is held against its own operation, and rules about training leave it alone."""
-    subject = subject_of(make_source, resources={"instance_type": {"sagemaker": "ml.m5.xlarge"}, "instance_count": 2})
+    subject = subject_of(
+        make_source, resources={"instance_type": {"sagemaker": "ml.m5.xlarge"}, "instance_count": 2}
+    )
     cluster = {"InstanceType": "ml.m5.xlarge", "InstanceCount": 2, "VolumeSizeInGB": 30}
     request = {
         "ProcessingJobName": subject.plan.run_name,
@@ -206,10 +264,15 @@ def test_a_processing_job_meets_only_the_rules_that_fit(make_source: MakeSource)
     }
     plan = replace(subject.plan, request=request, processes=())
     subject = replace(
-        subject, reading=replace(subject.reading, processing=ct.ProcessingJob(name="job", entry_point="train.py"))
+        subject,
+        reading=replace(
+            subject.reading, processing=ct.ProcessingJob(name="job", entry_point="train.py")
+        ),
     )
     assert codes(check_plan(with_plan(subject, plan))) == set()
     wrong = replace(
-        plan, request=request | {"ProcessingResources": {"ClusterConfig": cluster | {"InstanceType": "ml.x"}}}
+        plan,
+        request=request
+        | {"ProcessingResources": {"ClusterConfig": cluster | {"InstanceType": "ml.x"}}},
     )
     assert codes(check_plan(with_plan(subject, wrong))) == {"SM110"}

@@ -14,7 +14,10 @@ import cloudtrain as ct
 CLOUDS = {
     "sagemaker": ct.SageMaker(region="eu-west-1", role="arn:aws:iam::111122223333:role/R"),
     "azureml": ct.AzureML(
-        subscription_id="00000000-0000-0000-0000-000000000000", resource_group="g", workspace="w", compute="c"
+        subscription_id="00000000-0000-0000-0000-000000000000",
+        resource_group="g",
+        workspace="w",
+        compute="c",
     ),
 }
 PIPELINED = "from torch.distributed.pipelining import PipelineStage\n"
@@ -39,20 +42,46 @@ def found(
 
 def pytorch(version: str) -> dict[str, Any]:
     """The environment with that PyTorch."""
-    return {"environment": {"framework": "pytorch", "version": version, "image": {"azureml": "a/b:1"}}}
+    return {
+        "environment": {"framework": "pytorch", "version": version, "image": {"azureml": "a/b:1"}}
+    }
 
 
 @pytest.mark.parametrize("target", CLOUDS)
 @pytest.mark.parametrize(
     ("source", "fields", "old", "good", "message"),
     [
-        (SHARDED, {}, "2.5", "2.6", "imports `torch.distributed.fsdp.fully_shard`, which needs PyTorch 2.6 or newer"),
-        (PIPELINED, {}, "2.3.0", "2.4", "imports `torch.distributed.pipelining`, which needs PyTorch 2.4 or newer"),
-        (PIPELINED, {"hyperparameters": {"schedule": "zero-bubble-v"}}, "2.5", "2.6", "the schedule `zero-bubble-v`"),
+        (
+            SHARDED,
+            {},
+            "2.5",
+            "2.6",
+            "imports `torch.distributed.fsdp.fully_shard`, which needs PyTorch 2.6 or newer",
+        ),
+        (
+            PIPELINED,
+            {},
+            "2.3.0",
+            "2.4",
+            "imports `torch.distributed.pipelining`, which needs PyTorch 2.4 or newer",
+        ),
+        (
+            PIPELINED,
+            {"hyperparameters": {"schedule": "zero-bubble-v"}},
+            "2.5",
+            "2.6",
+            "the schedule `zero-bubble-v`",
+        ),
     ],
 )
 def test_what_a_version_cannot_run_is_found_before_it_is_paid_for(
-    make_source: Callable[..., Path], target: str, source: str, fields: Any, old: str, good: str, message: str
+    make_source: Callable[..., Path],
+    target: str,
+    source: str,
+    fields: Any,
+    old: str,
+    good: str,
+    message: str,
 ) -> None:
     """The import or the schedule is named, with the version that has it; that version is left alone."""
     said = found(make_source, target, "CT208", source, **fields, **pytorch(old))
@@ -62,21 +91,33 @@ def test_what_a_version_cannot_run_is_found_before_it_is_paid_for(
     assert found(make_source, target, "CT208", source, **fields, **pytorch(good)) == []
 
 
-def test_a_schedule_is_only_torchs_in_a_script_that_pipelines(make_source: Callable[..., Path]) -> None:
+def test_a_schedule_is_only_torchs_in_a_script_that_pipelines(
+    make_source: Callable[..., Path],
+) -> None:
     """`schedule` is a name that scripts use for other things."""
     schedule = {"hyperparameters": {"schedule": "zero-bubble-v"}}
-    assert found(make_source, "sagemaker", "CT208", "print(1)\n", **schedule, **pytorch("2.3")) == []
+    assert (
+        found(make_source, "sagemaker", "CT208", "print(1)\n", **schedule, **pytorch("2.3")) == []
+    )
     assert found(make_source, "local", "CT208", SHARDED, **pytorch("2.3")) == []
 
 
 def test_smp_may_stand_beside_newer_names() -> None:
     """Its images end at PyTorch 2.0; the bundled script that can use it has a job file without errors."""
-    job = ct.load_job(Path(__file__).parents[2] / "training_scripts" / "pipeline_gpt" / "job_smp.yaml")
-    assert [finding for finding in ct.plan(job, target=CLOUDS["sagemaker"]).findings if finding.level == "error"] == []
+    job = ct.load_job(
+        Path(__file__).parents[2] / "training_scripts" / "pipeline_gpt" / "job_smp.yaml"
+    )
+    assert [
+        finding
+        for finding in ct.plan(job, target=CLOUDS["sagemaker"]).findings
+        if finding.level == "error"
+    ] == []
 
 
 @pytest.mark.parametrize("target", CLOUDS)
-def test_a_demonstration_is_not_sent_to_a_paid_machine_unnoticed(make_source: Callable[..., Path], target: str) -> None:
+def test_a_demonstration_is_not_sent_to_a_paid_machine_unnoticed(
+    make_source: Callable[..., Path], target: str
+) -> None:
     """The tag of the bundled job files warns on the clouds, not here; without the tag there is nothing to say."""
     (said,) = found(make_source, target, "CT403", tags={"size": "toy"}, **pytorch("2.8"))
     assert "job_gpu.yaml" in str(said[1])
@@ -148,7 +189,9 @@ def test_azure_keeps_its_own_folders(make_source: Callable[..., Path]) -> None:
     assert found(make_source, "sagemaker", "CT404", line, **pytorch("2.8")) != []
 
 
-def test_data_that_only_this_machine_has_is_told(make_source: Callable[..., Path], tmp_path: Path) -> None:
+def test_data_that_only_this_machine_has_is_told(
+    make_source: Callable[..., Path], tmp_path: Path
+) -> None:
     """An absolute path on the clouds, `../data` on every target, also as an option's default. What exists nowhere here,
     or in every container, is left alone."""
     (tmp_path / "data").mkdir()
@@ -158,18 +201,26 @@ def test_data_that_only_this_machine_has_is_told(make_source: Callable[..., Path
         ({"hyperparameters": {"data": whole}}, whole, list(CLOUDS)),
         ({"arguments": ("--flag", f"--data={whole}")}, whole, list(CLOUDS)),
         ({"arguments": ("--data", above, "-x")}, above, [*CLOUDS, "local"]),
-        ({"hyperparameters": {"data": f"{whole}/none", "shell": "/bin/sh", "other": "../none"}}, "", []),
+        (
+            {"hyperparameters": {"data": f"{whole}/none", "shell": "/bin/sh", "other": "../none"}},
+            "",
+            [],
+        ),
     ]
     for fields, path, targets in cases:
         for target in (*CLOUDS, "local"):
             said = found(make_source, target, "CT212", **fields, **pytorch("2.8"))
             assert [message for message, _ in said] == (
-                [f"`--data {path}` is a path of this machine, which the run does not have"] if target in targets else []
+                [f"`--data {path}` is a path of this machine, which the run does not have"]
+                if target in targets
+                else []
             )
             assert all(f"`--set inputs.data.{target}={whole}" in str(hint) for _, hint in said)
     default = f"parser.add_argument('--data', default={above!r})\n"
     assert len(found(make_source, "local", "CT212", default)) == 1
-    ((message, hint),) = found(make_source, "local", "CT212", f"data = load({above!r}, '../none')\nload({above!r})\n")
+    ((message, hint),) = found(
+        make_source, "local", "CT212", f"data = load({above!r}, '../none')\nload({above!r})\n"
+    )
     assert f"line 1 of `train.py` names `{above}`, a path of this machine" in message
     assert f"`inputs: {{data: {{local: {whole}}}}}`" in str(hint)
     assert f"`command: ln -sfn ${{{{inputs.data}}}} {above} && python train.py`" in str(hint)
@@ -188,13 +239,22 @@ GUARDED = "if __name__ == '__main__':\n    input()\n"
             "a = 1\nget_ipython().system('ls')\nget_ipython().system('pwd')\n",
             "`get_ipython()` is called in lines 2, 3 of",
         ),
-        ("from IPython import get_ipython\nget_ipython().system('ls')\n", "`get_ipython()` is called in line 2 of"),
+        (
+            "from IPython import get_ipython\nget_ipython().system('ls')\n",
+            "`get_ipython()` is called in line 2 of",
+        ),
         (
             "import pandas\ndisplay(pandas)\n",
             "`display()` is called in line 2 of `train.py`, which only a notebook has",
         ),
-        ("def main():\n    return input('?')\nif __name__ == '__main__':\n    main()\n", "and a run has no keyboard"),
-        ("try:\n    import a\nexcept ImportError:\n    def a(x): return x\nname = input()\n", "called in line 5 of"),
+        (
+            "def main():\n    return input('?')\nif __name__ == '__main__':\n    main()\n",
+            "and a run has no keyboard",
+        ),
+        (
+            "try:\n    import a\nexcept ImportError:\n    def a(x): return x\nname = input()\n",
+            "called in line 5 of",
+        ),
         ("with open('a') as file:\n    input(file.read())\n", "called in line 2 of"),
         ("import part\n", "`input()` is called in line 1 of `part.py`"),
         ("def ask():\n    return input()\n", None),
@@ -249,7 +309,9 @@ def test_a_folder_that_the_run_does_not_have_is_told(
     plan = ct.plan(ct.TrainingJob(name="job", entry_point="train.py", source_dir=str(source)))
     said = [item.message for item in plan.findings if item.code == "CT405"]
     assert said == (
-        [f"line 2 of `train.py` writes into `{folder}`, a folder that the run does not have"] if folder else []
+        [f"line 2 of `train.py` writes into `{folder}`, a folder that the run does not have"]
+        if folder
+        else []
     )
 
 
@@ -279,7 +341,16 @@ parser.parse_args()
         ("data 3 --lrate=1 -l 1", ["`lrate` is not an option of `train.py`"]),
     ],
 )  # fmt: skip
-def test_arguments_that_argparse_refuses(make_source: Callable[..., Path], words: str, messages: list[str]) -> None:
+def test_arguments_that_argparse_refuses(
+    make_source: Callable[..., Path], words: str, messages: list[str]
+) -> None:
     """Missing arguments and unknown options are found beside flags and arguments without dashes, too."""
-    said = found(make_source, "local", "CT209", POSITIONAL, arguments=words.split(), distribution={"type": "none"})
+    said = found(
+        make_source,
+        "local",
+        "CT209",
+        POSITIONAL,
+        arguments=words.split(),
+        distribution={"type": "none"},
+    )
     assert [message for message, _ in said] == messages

@@ -67,9 +67,15 @@ def test_the_table_is_enough(name: str, make_source: Callable[..., Path]) -> Non
     check, case, code = CASES[name]
     written, target = case.training_job, ct.SageMaker(**case.target)
     tree = scan(make_source(case.files))
-    plan = compile_sagemaker(written, target, CompileContext("job-1a2b3c4d-1", tree.identity, case.account))
+    plan = compile_sagemaker(
+        written, target, CompileContext("job-1a2b3c4d-1", tree.identity, case.account)
+    )
     subject = subject_of(written, target, case.account, plan, tree)
-    own = [(found.message, found.hint, found.path) for found in check_plan(subject) if found.code == code]
+    own = [
+        (found.message, found.hint, found.path)
+        for found in check_plan(subject)
+        if found.code == code
+    ]
     bare: Any = replace(subject, reading=Reading("sagemaker", written, case.account, plan))
     assert own
     assert [(fault.message, fault.hint, fault.path) for fault in check(bare)] == own

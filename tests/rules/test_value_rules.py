@@ -32,7 +32,9 @@ def source(tmp_path: Path) -> Path:
 
 def plan_of(source: Path, target: Any = "local", **job: Any) -> Plan:
     start = {} if "command" in job else {"entry_point": "train.py"}
-    return ct.plan(ct.TrainingJob(name="job", source_dir=str(source), **start, **job), target=target)
+    return ct.plan(
+        ct.TrainingJob(name="job", source_dir=str(source), **start, **job), target=target
+    )
 
 
 def about_secrets(plan: Plan) -> list[Finding]:
@@ -67,22 +69,37 @@ def test_a_secret_is_an_error_and_is_never_shown(
     (finding,) = about_secrets(plan)
     assert (finding.code, finding.path) == ("CT305", path)
     assert finding.hint
-    shown = [plan.to_text(), plan.to_text(width=20), plan.to_html(), plan.to_json(), repr(plan.findings)]
+    shown = [
+        plan.to_text(),
+        plan.to_text(width=20),
+        plan.to_html(),
+        plan.to_json(),
+        repr(plan.findings),
+    ]
     assert not [text for text in shown if value in text]
 
 
 @pytest.mark.parametrize("target", ["sagemaker", "azureml"])
 def test_the_clouds_hide_it_too(source: Path, target: str) -> None:
     """The hint names the target's own store of secrets; Azure ML's literal inputs are looked at as well."""
-    job: dict[str, Any] = {"environment": {"framework": "pytorch", "version": "2.8", "variables": {"HF_TOKEN": HF}}}
-    job["resources"] = {"instance_type": {"sagemaker": "ml.g5.xlarge", "azureml": "Standard_NC6s_v3"}}
+    job: dict[str, Any] = {
+        "environment": {"framework": "pytorch", "version": "2.8", "variables": {"HF_TOKEN": HF}}
+    }
+    job["resources"] = {
+        "instance_type": {"sagemaker": "ml.g5.xlarge", "azureml": "Standard_NC6s_v3"}
+    }
     plan = plan_of(source, target, inputs={"x": {"value": GITLAB}}, **job)
     found = {finding.path: finding.hint for finding in about_secrets(plan)}
     assert ("environment", "variables", "HF_TOKEN") in found
     assert (("inputs", "x", "value") in found) == (target == "azureml")
-    assert all(("secretsmanager:" if target == "sagemaker" else "keyvault:") in (hint or "") for hint in found.values())
+    assert all(
+        ("secretsmanager:" if target == "sagemaker" else "keyvault:") in (hint or "")
+        for hint in found.values()
+    )
     assert HF in plan.request_json
-    assert not [value for value in (HF, GITLAB) if value in plan.to_text() + plan.to_json() + plan.to_html()]
+    assert not [
+        value for value in (HF, GITLAB) if value in plan.to_text() + plan.to_json() + plan.to_html()
+    ]
 
 
 def test_what_is_sent_stays_exact(source: Path) -> None:
@@ -96,9 +113,15 @@ def test_what_is_sent_stays_exact(source: Path) -> None:
 
 def test_all_secrets_of_one_value_are_hidden(source: Path) -> None:
     """One finding, and neither of the two values."""
-    plan = plan_of(source, command=f"HF_TOKEN={HF} python train.py --wandb-key {WANDB} --password {PASSWORD}")
+    plan = plan_of(
+        source, command=f"HF_TOKEN={HF} python train.py --wandb-key {WANDB} --password {PASSWORD}"
+    )
     assert len(about_secrets(plan)) == 1
-    assert not [value for value in (HF, WANDB, PASSWORD) if value in plan.to_text() + plan.to_json() + plan.to_html()]
+    assert not [
+        value
+        for value in (HF, WANDB, PASSWORD)
+        if value in plan.to_text() + plan.to_json() + plan.to_html()
+    ]
 
 
 def test_an_ignored_rule_still_hides(source: Path) -> None:
@@ -134,11 +157,17 @@ def test_what_only_sounds_like_a_secret_is_left_alone(source: Path, job: dict[st
 
 def test_a_submit_with_a_secret_is_stopped(source: Path, state_dir: Path) -> None:
     """Nothing is written, neither to the store nor to a run's folder."""
-    job = ct.TrainingJob(name="job", source_dir=str(source), entry_point="train.py", tags={"t": GITLAB})
+    job = ct.TrainingJob(
+        name="job", source_dir=str(source), entry_point="train.py", tags={"t": GITLAB}
+    )
     with pytest.raises(PreflightError) as caught:
         ct.submit(job)
     assert GITLAB not in repr(caught.value) + str(caught.value)
-    assert not [path for path in state_dir.rglob("*") if path.is_file() and GITLAB.encode() in path.read_bytes()]
+    assert not [
+        path
+        for path in state_dir.rglob("*")
+        if path.is_file() and GITLAB.encode() in path.read_bytes()
+    ]
 
 
 def test_the_command_line_never_prints_it(
@@ -173,6 +202,11 @@ def test_hiding_finds_every_form(before: str, secret: str, behind: str) -> None:
     """As it is, in JSON, and in JSON inside JSON, with quotes, backslashes and line ends in it."""
     secret = f"{secret}S3cretS3cret"
     text = before + secret + behind
-    for form in (text, json.dumps(text), json.dumps(json.dumps(text)), json.dumps(text, ensure_ascii=False)):
+    for form in (
+        text,
+        json.dumps(text),
+        json.dumps(json.dumps(text)),
+        json.dumps(text, ensure_ascii=False),
+    ):
         assert "S3cretS3cret" not in repr(hide({"a": [(form,)]}, [secret]))
     assert hide(before[:8], [secret]) == before[:8]  # no line of a secret is so short

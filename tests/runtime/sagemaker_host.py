@@ -28,7 +28,10 @@ with open(os.path.join(os.environ["SM_OUTPUT_DATA_DIR"], name), "w") as file:
 
 
 def resource_config(
-    host: str, groups: Mapping[str, list[str]] | None = None, *, hosts: tuple[str, ...] = ("algo-1",)
+    host: str,
+    groups: Mapping[str, list[str]] | None = None,
+    *,
+    hosts: tuple[str, ...] = ("algo-1",),
 ) -> dict[str, Any]:
     """`resourceconfig.json` of one host."""
     groups = groups or {"homogeneousCluster": list(hosts)}
@@ -57,7 +60,9 @@ class Host:
     out: str = ""
     err: str = ""
 
-    def fill(self, files: Mapping[str, str], hyperparameters: Mapping[str, Any], **launch: Any) -> Host:
+    def fill(
+        self, files: Mapping[str, str], hyperparameters: Mapping[str, Any], **launch: Any
+    ) -> Host:
         """Bundle and configuration, as the service puts them there."""
         source = self.root.parent / f"{self.root.name}-src"
         for name, text in files.items():
@@ -65,7 +70,9 @@ class Host:
             (source / name).write_text(text)
         scan(source).write(self.root / "input/data/code/sourcedir.tar.gz")
         request = {key: json.dumps(value) for key, value in hyperparameters.items()}
-        self.configure({**request, "cloudtrain_launch": json.dumps({"launcher": "single", **launch})})
+        self.configure(
+            {**request, "cloudtrain_launch": json.dumps({"launcher": "single", **launch})}
+        )
         return self
 
     def configure(self, request: Mapping[str, str]) -> None:
@@ -74,15 +81,26 @@ class Host:
         (self.root / "output/data").mkdir(parents=True, exist_ok=True)
         (config / "hyperparameters.json").write_text(json.dumps(request))
         (config / "resourceconfig.json").write_text(json.dumps(self.resource))
-        (config / "inputdataconfig.json").write_text(json.dumps({"code": {"TrainingInputMode": "File"}}))
+        (config / "inputdataconfig.json").write_text(
+            json.dumps({"code": {"TrainingInputMode": "File"}})
+        )
 
     def start(self, shell: tuple[str, ...] = ("/bin/sh",)) -> Host:
         argv = [*shell, *container_entrypoint(str(self.root))[1:]]
-        env = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(self.root), **self.variables}
+        env = {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "HOME": str(self.root),
+            **self.variables,
+        }
         if self.endpoints:
             env[EMULATION] = json.dumps(self.endpoints)
         self.process = subprocess.Popen(
-            argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            argv,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         return self
 
@@ -108,7 +126,9 @@ class Host:
 
     def seen(self, rank: int = 0) -> dict[str, Any]:
         """What the recorder wrote."""
-        found: dict[str, Any] = json.loads((self.root / f"output/data/seen_{rank}.json").read_text())
+        found: dict[str, Any] = json.loads(
+            (self.root / f"output/data/seen_{rank}.json").read_text()
+        )
         return found
 
     @property

@@ -51,7 +51,9 @@ def endpoint() -> Iterator[Endpoint]:
 
 def sender(endpoint: Endpoint) -> Sender:
     """One that sends there."""
-    return Sender(f"http://127.0.0.1:{endpoint.server_address[1]}/log-batch", "trial-1", "the-token")
+    return Sender(
+        f"http://127.0.0.1:{endpoint.server_address[1]}/log-batch", "trial-1", "the-token"
+    )
 
 
 def test_the_address() -> None:
@@ -71,14 +73,18 @@ def test_what_is_sent(endpoint: Endpoint) -> None:
     one.close()
     assert [authorization for _, authorization, _ in endpoint.received] == ["Bearer the-token"] * 2
     bodies = [body for _, _, body in endpoint.received]
-    assert [[(row["key"], row["value"], row["step"]) for row in body["metrics"]] for body in bodies] == [
+    assert [
+        [(row["key"], row["value"], row["step"]) for row in body["metrics"]] for body in bodies
+    ] == [
         [("loss", 0.5, 1), ("accuracy", 0.75, 1)],
         [("loss", 0.25, 2)],
     ]
     assert {body["run_id"] for body in bodies} == {"trial-1"}
 
 
-def test_what_cannot_be_sent_is_said_once(endpoint: Endpoint, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_sent_is_said_once(
+    endpoint: Endpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Training goes on."""
     endpoint.status = 403
     one = sender(endpoint)

@@ -45,7 +45,10 @@ JOB: dict[str, Any] = {
     "entry_point": "steps/prepare.py",
     "resources": {"instance_count": 2, "instance_type": "Standard_D4s_v3"},
     "environment": {"azureml": "azureml:base:1"},
-    "inputs": {"raw": {"azureml": "azureml:raw:1", "shard": True}, "raw2": {"azureml": "azureml:raw:2"}},
+    "inputs": {
+        "raw": {"azureml": "azureml:raw:1", "shard": True},
+        "raw2": {"azureml": "azureml:raw:2"},
+    },
     "outputs": {"lists": {}},
 }
 
@@ -70,7 +73,9 @@ class Cluster:
         kind, name = reference.split(".")
         return str(self.root / "wd" / (f"INPUT_{name}" if kind == "inputs" else name))
 
-    def run(self, job: ct.ProcessingJob, files: dict[str, str]) -> list[subprocess.CompletedProcess[str]]:
+    def run(
+        self, job: ct.ProcessingJob, files: dict[str, str]
+    ) -> list[subprocess.CompletedProcess[str]]:
         """What every instance did."""
         body = ct.plan(job, "azureml").request["properties"]
         command = re.sub(r"\$\{\{(\S+)\}\}", lambda match: self.path(match[1]), body["command"])
@@ -78,13 +83,21 @@ class Cluster:
         done = []
         for rank in range(count):
             code = self.root / f"code-{rank}"
-            shutil.copytree(RUNTIME, code / "cloudtrain" / "runtime", ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                RUNTIME,
+                code / "cloudtrain" / "runtime",
+                ignore=shutil.ignore_patterns("__pycache__"),
+            )
             for name, text in {"cloudtrain/__init__.py": "", **files}.items():
                 (code / name).parent.mkdir(parents=True, exist_ok=True)
                 (code / name).write_text(text)
             env = self.environment(rank, count, body)
             argv = ["bash", "-c", command]
-            done.append(subprocess.run(argv, cwd=code, env=env, capture_output=True, text=True, timeout=DEADLINE))
+            done.append(
+                subprocess.run(
+                    argv, cwd=code, env=env, capture_output=True, text=True, timeout=DEADLINE
+                )
+            )
         return done
 
     def environment(self, rank: int, count: int, body: dict[str, Any]) -> dict[str, str]:
@@ -114,7 +127,9 @@ def cluster(tmp_path: Path) -> Cluster:
     return Cluster(tmp_path)
 
 
-def job(make_source: Callable[..., Path], files: dict[str, str], **changes: Any) -> ct.ProcessingJob:
+def job(
+    make_source: Callable[..., Path], files: dict[str, str], **changes: Any
+) -> ct.ProcessingJob:
     return ct.ProcessingJob(**{**JOB, **changes}, source_dir=str(make_source(files)))
 
 
@@ -137,7 +152,9 @@ def test_every_file_goes_to_one_instance_and_the_script_sees_itself_as_elsewhere
 
 
 @pytest.mark.slow
-def test_arguments_are_exact_and_name_the_share(cluster: Cluster, make_source: Callable[..., Path]) -> None:
+def test_arguments_are_exact_and_name_the_share(
+    cluster: Cluster, make_source: Callable[..., Path]
+) -> None:
     """The share stands where the whole stood; a place whose name only begins alike stays; other words are untouched."""
     files = {"steps/prepare.py": SCRIPT}
     values = {
@@ -151,7 +168,14 @@ def test_arguments_are_exact_and_name_the_share(cluster: Cluster, make_source: C
     for seen in cluster.found():
         share = seen["raw"]
         assert share.startswith(str(cluster.root / "temporary"))
-        words = ["--dir", share, "--glob", f"{share}/b/*.csv", "--other", cluster.path("inputs.raw2")]
+        words = [
+            "--dir",
+            share,
+            "--glob",
+            f"{share}/b/*.csv",
+            "--other",
+            cluster.path("inputs.raw2"),
+        ]
         assert seen["argv"] == [*words, "--text", values["text"]]
         assert seen["variables"] == {
             "AZURE_ML_INPUT_raw": share,
@@ -160,7 +184,9 @@ def test_arguments_are_exact_and_name_the_share(cluster: Cluster, make_source: C
         }
 
 
-def test_a_shell_line_sees_the_share_too(cluster: Cluster, make_source: Callable[..., Path]) -> None:
+def test_a_shell_line_sees_the_share_too(
+    cluster: Cluster, make_source: Callable[..., Path]
+) -> None:
     """`command` is one shell line for each instance, with its own pipes and variables, quotes and all."""
     line = 'cat \'${{inputs.raw}}\'/b/*.csv | wc -l > "${{outputs.lists}}/$CLOUDTRAIN_INSTANCE.json"; echo "it\'s ${HOME-}"'
     files = {"unused.py": ""}
@@ -187,7 +213,11 @@ def test_one_instance_gets_all(cluster: Cluster, make_source: Callable[..., Path
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(st.lists(st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"])), max_size=4))
+@given(
+    st.lists(
+        st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"])), max_size=4
+    )
+)
 def test_words_that_do_not_name_the_input_stay(tmp_path: Path, words: list[str]) -> None:
     """Whatever the arguments hold, `--` and `--shard` too."""
     (tmp_path / "raw").mkdir(exist_ok=True)
@@ -219,4 +249,7 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
     env = {"PATH": str(tmp_path), "PYTHONPATH": str(RUNTIME.parents[1])}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 1
-    assert done.stderr == "error: `pyhton` is not on the PATH\n\nhint: use an environment that has it\n"
+    assert (
+        done.stderr
+        == "error: `pyhton` is not on the PATH\n\nhint: use an environment that has it\n"
+    )

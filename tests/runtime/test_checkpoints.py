@@ -75,7 +75,9 @@ def test_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "many"])
-def test_keeping_none_is_an_error(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keeping_none_is_an_error(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A run that keeps no checkpoint could not resume."""
     monkeypatch.setenv("CLOUDTRAIN_CHECKPOINT_KEEP", text)
     with pytest.raises(SetupError):
@@ -118,7 +120,8 @@ def test_a_damaged_checkpoint_is_never_loaded(
     if damage == "cut":
         victim.write_bytes(content[: data.draw(st.integers(0, len(content) - 2))])
     elif damage == "flip":
-        if victim.name == "checkpoint.json":  # may still say the same, for example with other white space
+        # may still say the same, for example with other white space
+        if victim.name == "checkpoint.json":
             content = content.replace(b'"crc32": "', b'"crc32": "0')
         place = data.draw(st.integers(0, len(content) - 1))
         victim.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
@@ -130,25 +133,33 @@ def test_a_damaged_checkpoint_is_never_loaded(
 
 
 @pytest.mark.parametrize("block", [None, 16 << 20])
-def test_checkpoints_of_earlier_versions_are_checked_and_loaded(two_saves: Path, tmp_path: Path, block: int) -> None:
+def test_checkpoints_of_earlier_versions_are_checked_and_loaded(
+    two_saves: Path, tmp_path: Path, block: int
+) -> None:
     """Their manifests contain SHA-256, of whole files or of blocks."""
     folder = tmp_path / "copy"
     shutil.copytree(two_saves, folder)
-    (state,) = (path for path in (folder / "000002-step-2").iterdir() if path.name != "checkpoint.json")
+    (state,) = (
+        path for path in (folder / "000002-step-2").iterdir() if path.name != "checkpoint.json"
+    )
     digest = hashlib.sha256(state.read_bytes()).hexdigest()
     entry = {
         "size": state.stat().st_size,
         **({"sha256": digest} if not block else {"block": block, "sha256": [digest]}),
     }
     manifest = json.loads((state.parent / "checkpoint.json").read_text())
-    (state.parent / "checkpoint.json").write_text(json.dumps({**manifest, "files": {state.name: entry}}))
+    (state.parent / "checkpoint.json").write_text(
+        json.dumps({**manifest, "files": {state.name: entry}})
+    )
     assert Checkpoints(folder).load() == ("second" * 50, 2)
     content = state.read_bytes()
     state.write_bytes(content[:40] + bytes([content[40] ^ 1]) + content[41:])
     assert Checkpoints(folder).load() == ("first", 1)
 
 
-def test_skipping_is_said(two_saves: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_skipping_is_said(
+    two_saves: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A person sees on stderr which checkpoint was not used."""
     folder = tmp_path / "copy"
     shutil.copytree(two_saves, folder)
@@ -212,7 +223,9 @@ def _cut_power(patch: pytest.MonkeyPatch, call: str, stop_at: int) -> Callable[[
     return lambda: count >= stop_at
 
 
-def test_a_state_is_synced_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_is_synced_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The order that survives a power cut: file, manifest, folder, rename, parent folder."""
     order: list[str] = []
     fsync, rename = os.fsync, Path.rename
@@ -262,7 +275,9 @@ def test_loading_never_runs_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """An object that would run a command when unpickled is refused."""
     monkeypatch.chdir(tmp_path)
     checkpoints = Checkpoints(tmp_path / "c")
-    checkpoints.save_sharded(lambda folder: (folder / "state.pickle").write_bytes(pickle.dumps(_Trap())), 1)
+    checkpoints.save_sharded(
+        lambda folder: (folder / "state.pickle").write_bytes(pickle.dumps(_Trap())), 1
+    )
     with pytest.raises(SetupError, match="neither plain data nor a numpy array"):
         checkpoints.load()
     assert not (tmp_path / "trapped").exists()
@@ -314,7 +329,11 @@ def test_tensors_and_optimizers_come_back(tmp_path: Path) -> None:
     """With torch loaded, the file is what plain `torch.load` opens, and weights_only is enough."""
     import torch
 
-    state = {"w": torch.arange(4.0), "group": [{"lr": 0.1, "betas": (0.9, 0.99)}], "n": torch.tensor(3)}
+    state = {
+        "w": torch.arange(4.0),
+        "group": [{"lr": 0.1, "betas": (0.9, 0.99)}],
+        "n": torch.tensor(3),
+    }
     path = Checkpoints(tmp_path).save(state, 1)
     assert path is not None
     loaded = Checkpoints(tmp_path).load()

@@ -40,7 +40,12 @@ def start(tmp_path: Path) -> Any:
     def run(*arguments: str, path: str = f"{program.parent}:{os.defpath}", **variables: str) -> Any:
         process = subprocess.Popen(
             [sys.executable, "-m", "cloudtrain.runtime.deepspeed_launcher", *arguments],
-            env={"PATH": path, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path), **variables},
+            env={
+                "PATH": path,
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "TMPDIR": str(tmp_path),
+                **variables,
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -53,7 +58,16 @@ def start(tmp_path: Path) -> Any:
 
 def test_one_instance(start: Any) -> None:
     """The same process goes on as `deepspeed`, with this instance's GPUs and the user's options and arguments."""
-    found = start("--autotuning", "tune", "train.py", "--epochs", "10", "--name", "a b", AZ_BATCHAI_GPU_COUNT="8")
+    found = start(
+        "--autotuning",
+        "tune",
+        "train.py",
+        "--epochs",
+        "10",
+        "--name",
+        "a b",
+        AZ_BATCHAI_GPU_COUNT="8",
+    )
     assert found["argv"] == [
         "--num_gpus", "8", "--autotuning", "tune", "train.py", "--epochs", "10", "--name", "a b",
     ]  # fmt: skip
@@ -74,11 +88,16 @@ def test_several_instances(start: Any) -> None:
 
 def test_hosts_that_nobody_names(start: Any) -> None:
     """Without a list of different hosts they get names, which DeepSpeed only counts."""
-    variables = SECOND_OF_TWO | {"AZ_BATCH_HOST_LIST": "127.0.0.1,127.0.0.1", "AZ_BATCHAI_GPU_COUNT": "1"}
+    variables = SECOND_OF_TWO | {
+        "AZ_BATCH_HOST_LIST": "127.0.0.1,127.0.0.1",
+        "AZ_BATCHAI_GPU_COUNT": "1",
+    }
     assert start("train.py", **variables)["hosts"] == "instance-0 slots=1\ninstance-1 slots=1\n"
 
 
-@pytest.mark.parametrize("choice", ["--include=localhost:0,2", "--exclude=localhost:1", "--num_gpus=2"])
+@pytest.mark.parametrize(
+    "choice", ["--include=localhost:0,2", "--exclude=localhost:1", "--num_gpus=2"]
+)
 def test_the_users_choice_of_gpus(start: Any, choice: str) -> None:
     """DeepSpeed refuses `--num_gpus` beside `--include`, so what the user chose stands alone."""
     assert start(choice, "train.py", AZ_BATCHAI_GPU_COUNT="8")["argv"] == [choice, "train.py"]
@@ -90,11 +109,21 @@ def test_the_users_choice_of_gpus(start: Any, choice: str) -> None:
         (["--autotuning", "run", "train.py"], SECOND_OF_TWO, "2 instances"),
         (["train.py"], {}, "no GPU was found on this instance"),
         (["train.py"], {"AZ_BATCHAI_GPU_COUNT": "0"}, "processes_per_instance"),
-        (["train.py"], {"RANK": "0", "WORLD_SIZE": "2", "AZUREML_NODE_COUNT": "2"}, "`MASTER_ADDR` is not set"),
-        (["train.py"], {"AZ_BATCHAI_GPU_COUNT": "1", "path": "/nowhere"}, "`deepspeed` is not on the PATH"),
+        (
+            ["train.py"],
+            {"RANK": "0", "WORLD_SIZE": "2", "AZUREML_NODE_COUNT": "2"},
+            "`MASTER_ADDR` is not set",
+        ),
+        (
+            ["train.py"],
+            {"AZ_BATCHAI_GPU_COUNT": "1", "path": "/nowhere"},
+            "`deepspeed` is not on the PATH",
+        ),
     ],
 )
-def test_what_cannot_start(start: Any, arguments: list[str], variables: dict[str, str], words: str) -> None:
+def test_what_cannot_start(
+    start: Any, arguments: list[str], variables: dict[str, str], words: str
+) -> None:
     """The reason is said with what to do, and without a traceback."""
     said = start(*arguments, **variables)
     assert said.startswith("error: ")
@@ -105,7 +134,9 @@ def test_what_cannot_start(start: Any, arguments: list[str], variables: dict[str
 
 def test_the_script_ends_the_options() -> None:
     """What follows the script is the script's, whatever it is called; flags have no value, other options do."""
-    assert options_of(["--force_multi", "--master_port", "1", "--num_gpus=2", "t.py", "--autotuning", "tune"]) == {
+    assert options_of(
+        ["--force_multi", "--master_port", "1", "--num_gpus=2", "t.py", "--autotuning", "tune"]
+    ) == {
         "--force_multi": "",
         "--master_port": "1",
         "--num_gpus": "2",

@@ -30,10 +30,14 @@ class Done:
 
     def written(self, rank: int, stream: str = "stdout", attempt: int = 0) -> str:
         """The output of a rank of instance 0."""
-        return (self.folder / f"logs/instance_0/fork/attempt_{attempt}/{rank}/{stream}.log").read_text()
+        return (
+            self.folder / f"logs/instance_0/fork/attempt_{attempt}/{rank}/{stream}.log"
+        ).read_text()
 
 
-def start(folder: Path, script: str, *options: str, preloaded: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+def start(
+    folder: Path, script: str, *options: str, preloaded: tuple[str, ...] = ()
+) -> subprocess.Popen[str]:
     """Two ranks of a script, unless the options say otherwise."""
     (folder / "src").mkdir(exist_ok=True)
     (folder / "src" / "train.py").write_text(script)
@@ -85,7 +89,11 @@ def test_a_rank_is_what_python_makes_of_a_script(tmp_path: Path) -> None:
     done = launch(tmp_path, LIKE_PYTHON)
     assert (done.code, done.said) == (0, "")
     bare = subprocess.run(
-        [sys.executable, "src/train.py", "--lr", "0.1"], cwd=tmp_path, capture_output=True, text=True, check=True
+        [sys.executable, "src/train.py", "--lr", "0.1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert json.loads(done.written(0)) == json.loads(done.written(1)) == json.loads(bare.stdout)
 
@@ -93,16 +101,27 @@ def test_a_rank_is_what_python_makes_of_a_script(tmp_path: Path) -> None:
 def test_a_rank_finds_its_variables(tmp_path: Path) -> None:
     """Two instances with two ranks each: every rank has its own variables, and its output lies by instance."""
     script = "import json, os; print(json.dumps(dict(os.environ)))"
-    done = launch(tmp_path, script, "--instances", "2", "--master-port", "4321", "--max-restarts", "3")
+    done = launch(
+        tmp_path, script, "--instances", "2", "--master-port", "4321", "--max-restarts", "3"
+    )
     assert done.code == 0
     for rank in range(4):
         folder = tmp_path / f"logs/instance_{rank // 2}/fork/attempt_0/{rank % 2}"
         found = json.loads((folder / "stdout.log").read_text())
         expected = rank_environment(
-            rank, instances=2, processes_per_instance=2, master_port="4321", max_restarts=3, attempt=0
+            rank,
+            instances=2,
+            processes_per_instance=2,
+            master_port="4321",
+            max_restarts=3,
+            attempt=0,
         )
         assert {name: found[name] for name in expected} == expected
-        assert (found["RANK"], found["GROUP_RANK"], found["LOCAL_RANK"]) == (str(rank), str(rank // 2), str(rank % 2))
+        assert (found["RANK"], found["GROUP_RANK"], found["LOCAL_RANK"]) == (
+            str(rank),
+            str(rank // 2),
+            str(rank % 2),
+        )
         assert json.loads((folder / "rank.json").read_text())["environment"] == expected
 
 
@@ -118,13 +137,16 @@ def test_a_rank_finds_its_variables(tmp_path: Path) -> None:
         ("os.kill(os.getpid(), 9)", -9, ""),
     ],
 )
-def test_each_way_to_end_is_told_as_it_was(tmp_path: Path, ending: str, code: int, stderr: str) -> None:
+def test_each_way_to_end_is_told_as_it_was(
+    tmp_path: Path, ending: str, code: int, stderr: str
+) -> None:
     """The exit code of the rank is the script's own; the launcher's is 0 or 1."""
     script = f"import os, sys, time\nif os.environ['RANK'] == '1':\n    {ending}\n"
     done = launch(tmp_path, script)
     assert done.code == (1 if code else 0)
     summary = [f"cloudtrain: rank 1 ended with exit code {code}"] if code else []
-    assert done.said.splitlines()[-1:] == summary  # rank 0 may not have been quick enough to end before it was asked to
+    # rank 0 may not have been quick enough to end before it was asked to
+    assert done.said.splitlines()[-1:] == summary
     assert done.written(1, "stderr") == stderr
 
 
@@ -132,10 +154,13 @@ def test_a_traceback_begins_in_the_script(tmp_path: Path) -> None:
     """It is what `python` prints, without frames of the launcher, through the script's own `sys.excepthook`."""
     script = "def bad():\n    raise ValueError('bad thing')\n\nbad()\n"
     done = launch(tmp_path, script, "--processes-per-instance", "1")
-    bare = subprocess.run([sys.executable, "src/train.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    bare = subprocess.run(
+        [sys.executable, "src/train.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.written(0, "stderr") == bare.stderr
     script = "import sys\nsys.excepthook = lambda *_: print('hooked')\n1 / 0\n"
-    hooked = launch(tmp_path, script, "--processes-per-instance", "1")  # a second rank would end this one
+    # a second rank would end this one
+    hooked = launch(tmp_path, script, "--processes-per-instance", "1")
     assert (hooked.code, hooked.written(0)) == (1, "hooked\n")
     wrong = launch(tmp_path, "print(1\n", "--processes-per-instance", "1")
     assert "SyntaxError: '(' was never closed" in wrong.written(0, "stderr")
@@ -155,10 +180,14 @@ def test_exit_handlers_run_and_threads_are_waited_for(tmp_path: Path) -> None:
 
 def test_one_failure_ends_all_and_comes_last_in_the_summary(tmp_path: Path) -> None:
     """The others are asked to leave; of several bad ends the first one is the last line, as torchrun has it."""
-    script = "import os, sys, time\nif os.environ['RANK'] == '1':\n    sys.exit(7)\ntime.sleep(3600)\n"
+    script = (
+        "import os, sys, time\nif os.environ['RANK'] == '1':\n    sys.exit(7)\ntime.sleep(3600)\n"
+    )
     done = launch(tmp_path, script, "--processes-per-instance", "3")
     first, second, last = done.said.splitlines()
-    assert {first, second} == {f"cloudtrain: rank {rank} ended with exit code -15" for rank in (0, 2)}
+    assert {first, second} == {
+        f"cloudtrain: rank {rank} ended with exit code -15" for rank in (0, 2)
+    }
     assert last == "cloudtrain: rank 1 ended with exit code 7"
 
 
@@ -217,7 +246,9 @@ def test_all_ranks_start_again_as_often_as_allowed(tmp_path: Path) -> None:
     done = launch(tmp_path, script, "--max-restarts", "2")
     assert done.code == 0
     for attempt in range(3):
-        assert [done.written(rank, attempt=attempt) for rank in (0, 1)] == [f"attempt {attempt} of 2\n"] * 2
+        assert [done.written(rank, attempt=attempt) for rank in (0, 1)] == [
+            f"attempt {attempt} of 2\n"
+        ] * 2
     assert [line.partition("; ")[2] for line in done.said.splitlines()] == [
         "starting all ranks again (1 of 2)",
         "starting all ranks again (2 of 2)",

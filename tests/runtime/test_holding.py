@@ -28,9 +28,14 @@ HANDLER = "signal.signal(signal.SIGTERM, lambda *_: print('handled', flush=True)
 
 def start(before: str = "", run: str = "train()", at: str = "4") -> subprocess.Popen[str]:
     """The script above, asked to hold at a step."""
-    env = os.environ | {"PYTHONPATH": str(Path(cloudtrain.__file__).parents[1]), "CLOUDTRAIN_HOLD_AT_STEP": at}
+    env = os.environ | {
+        "PYTHONPATH": str(Path(cloudtrain.__file__).parents[1]),
+        "CLOUDTRAIN_HOLD_AT_STEP": at,
+    }
     script = SCRIPT.format(before=before, run=run)
-    return subprocess.Popen([sys.executable, "-c", script], env=env, text=True, stdout=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-c", script], env=env, text=True, stdout=subprocess.PIPE
+    )
 
 
 def says(process: subprocess.Popen[str], count: int) -> list[str]:
@@ -80,13 +85,18 @@ sys.stdout = Told(sys.stdout.detach())
 def test_a_signal_that_comes_with_the_line_is_not_missed() -> None:
     """A rehearsal sends it as soon as it reads the line, which can be before the script waits."""
     process = start(HANDLER + AT_THE_LINE)
-    assert process.communicate(timeout=DEADLINE)[0].split("\n")[2:4] == ["handled", "[metrics] step=10"]
+    assert process.communicate(timeout=DEADLINE)[0].split("\n")[2:4] == [
+        "handled",
+        "[metrics] step=10",
+    ]
     assert process.returncode == 0
 
 
 def test_another_signal_does_not_end_it() -> None:
     """Only SIGTERM is what it waits for."""
-    process = start(HANDLER + "\nsignal.signal(signal.SIGUSR1, lambda *_: print('other', flush=True))")
+    process = start(
+        HANDLER + "\nsignal.signal(signal.SIGUSR1, lambda *_: print('other', flush=True))"
+    )
     says(process, 2)
     assert is_still(process)
     process.send_signal(signal.SIGUSR1)
@@ -113,6 +123,10 @@ def test_sigterm_does_what_it_does_without_it() -> None:
 
 def test_who_cannot_wait_goes_on() -> None:
     """Reports from another thread, where no signal is handled, and steps that do not come."""
-    for process in (start(run="threading.Thread(target=train).start()"), start(at="11"), start(at="soon")):
+    for process in (
+        start(run="threading.Thread(target=train).start()"),
+        start(at="11"),
+        start(at="soon"),
+    ):
         assert process.communicate(timeout=DEADLINE)[0].endswith("done\n")
         assert process.returncode == 0

@@ -44,7 +44,9 @@ SCALARS = {
     "flag": st.booleans(),
     "warmup": st.none() | st.integers(),
     "precision": st.sampled_from(["fp32", "bf16"]),
-    "name": st.text(st.characters(exclude_categories=["Cs"]), max_size=8).filter(lambda text: not text.startswith("-")),
+    "name": st.text(st.characters(exclude_categories=["Cs"]), max_size=8).filter(
+        lambda text: not text.startswith("-")
+    ),
     "layers": st.lists(st.integers(), max_size=4),
     "tags": st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), max_size=4),
 }
@@ -130,7 +132,9 @@ def test_the_spellings_of_a_command_line(argv: list[str], name: str, value: obje
 
 def test_argv_wins_over_sm_hps_wins_over_defaults() -> None:
     """The nearest source decides."""
-    found, _ = read_arguments(Config, ["--epochs", "9"], '{"epochs": 5, "lr": 0.5, "layers": [3, 4]}')
+    found, _ = read_arguments(
+        Config, ["--epochs", "9"], '{"epochs": 5, "lr": 0.5, "layers": [3, 4]}'
+    )
     assert (found.epochs, found.lr, found.layers, found.name) == (9, 0.5, [3, 4], "resnet50")
 
 
@@ -143,19 +147,26 @@ def test_hyphen_and_underscore_are_the_same() -> None:
 @given(
     st.dictionaries(
         st.from_regex(r"\A[a-z]{2,6}\Z"),
-        st.integers() | st.booleans() | st.floats(allow_nan=False) | st.lists(st.integers(), max_size=3),
+        st.integers()
+        | st.booleans()
+        | st.floats(allow_nan=False)
+        | st.lists(st.integers(), max_size=3),
     )
 )
 def test_a_mapping_of_defaults_gives_the_types(defaults: dict[str, Any]) -> None:
     """Without a dataclass, each default's own type is the type; the value passed back is the value."""
     found, _ = read_arguments(defaults, as_sagemaker_does(defaults))
     assert vars(found) == defaults
-    assert [type(value) for value in vars(found).values()] == [type(value) for value in defaults.values()]
+    assert [type(value) for value in vars(found).values()] == [
+        type(value) for value in defaults.values()
+    ]
 
 
 def test_a_default_of_none_takes_what_the_text_looks_like() -> None:
     """None says nothing of the type, so numbers are numbers and texts are texts."""
-    found, _ = read_arguments({"a": None, "b": None, "c": None}, ["--a", "3", "--b", "x y", "--c", ""])
+    found, _ = read_arguments(
+        {"a": None, "b": None, "c": None}, ["--a", "3", "--b", "x y", "--c", ""]
+    )
     assert vars(found) == {"a": 3, "b": "x y", "c": None}
 
 
@@ -219,8 +230,12 @@ def failing(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
     return found.returncode, found.stderr
 
 
-@pytest.mark.parametrize("variables", [{}, FIRST, FIRST | {"RANK": "2"}], ids=["alone", "first", "first_of_second"])
-def test_a_setup_error_ends_a_script_with_its_words(variables: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "variables", [{}, FIRST, FIRST | {"RANK": "2"}], ids=["alone", "first", "first_of_second"]
+)
+def test_a_setup_error_ends_a_script_with_its_words(
+    variables: dict[str, str], tmp_path: Path
+) -> None:
     """No traceback: what is wrong and what to type, once for each instance."""
     assert failing(tmp_path, **variables) == (
         1,
@@ -237,7 +252,10 @@ def test_the_other_processes_of_an_instance_say_nothing_more(tmp_path: Path) -> 
 def test_a_process_that_cannot_tell_who_it_is_says_that(tmp_path: Path) -> None:
     """The error about the environment needs no environment."""
     code, error = failing(tmp_path, "--unknown", **FIRST | {"RANK": "first"})
-    assert (code, error.partition("\n")[0]) == (1, "error: `RANK` is `first`, which is not a whole number")
+    assert (code, error.partition("\n")[0]) == (
+        1,
+        "error: `RANK` is `first`, which is not a whole number",
+    )
 
 
 def test_other_errors_keep_their_traceback(tmp_path: Path) -> None:
@@ -273,7 +291,10 @@ def test_a_required_value_must_be_given() -> None:
 
 def test_what_a_platform_adds_is_ignored_with_a_notice(capsys: pytest.CaptureFixture[str]) -> None:
     """SageMaker adds `--mp_parameters` and `--model_dir`, DeepSpeed's launcher `--local_rank=0`."""
-    found = arguments(Config, ["--local_rank=0", "--mp_parameters", "ddp=True,partitions=2", "--model_dir", "s3://b"])
+    found = arguments(
+        Config,
+        ["--local_rank=0", "--mp_parameters", "ddp=True,partitions=2", "--model_dir", "s3://b"],
+    )
     assert found == Config()
     told = "cloudtrain: ignored `--{}`, which the platform adds and the script does not use\n"
     names = ("local_rank", "mp_parameters", "model_dir")
@@ -292,7 +313,9 @@ def test_what_a_platform_adds_is_ignored_with_a_notice(capsys: pytest.CaptureFix
         ),
     ],
 )
-def test_an_unknown_option_ends_the_script(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_option_ends_the_script(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A run with a misspelt option would train with the default. All mistakes are told together."""
     with pytest.raises(SystemExit) as left:
         arguments(Config, argv)
@@ -318,6 +341,8 @@ def test_help_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
         (["--help", "True", "-h", "1"], {"h": 1, "help": True, "lr": 0.1}),
     ],
 )
-def test_a_hyperparameter_may_be_called_like_the_help(argv: list[str], expected: dict[str, object]) -> None:
+def test_a_hyperparameter_may_be_called_like_the_help(
+    argv: list[str], expected: dict[str, object]
+) -> None:
     """`h` is a name like any other: the script trains with it instead of ending well, untrained."""
     assert vars(arguments({"h": 24, "help": False, "lr": 0.1}, argv)) == expected

@@ -36,7 +36,9 @@ class Machine(NamedTuple):
     wheels: Path
     variables: dict[str, str]
 
-    def start(self, text: str, *words: str, python: str = "", **variables: str) -> subprocess.Popen[str]:
+    def start(
+        self, text: str, *words: str, python: str = "", **variables: str
+    ) -> subprocess.Popen[str]:
         """Install a requirements file in another process."""
         (self.code / "needs.txt").write_text(text)
         return subprocess.Popen(
@@ -45,7 +47,9 @@ class Machine(NamedTuple):
             text=True, start_new_session=True,
         )  # fmt: skip
 
-    def install(self, text: str, *words: str, python: str = "", **variables: str) -> tuple[int, str]:
+    def install(
+        self, text: str, *words: str, python: str = "", **variables: str
+    ) -> tuple[int, str]:
         """Return the exit code and what was said."""
         process = self.start(text, *words, python=python, **variables)
         said = process.communicate(timeout=DEADLINE)[1]
@@ -54,15 +58,21 @@ class Machine(NamedTuple):
     def versions(self, python: str = "") -> dict[str, str]:
         """What is installed."""
         code = "import importlib.metadata as m, json; print(json.dumps({d.metadata['Name']: m.version(d.metadata['Name']) for d in m.distributions()}))"
-        found = subprocess.run([python or self.python, "-c", code], stdout=subprocess.PIPE, check=True, cwd="/")
+        found = subprocess.run(
+            [python or self.python, "-c", code], stdout=subprocess.PIPE, check=True, cwd="/"
+        )
         versions: dict[str, str] = json.loads(found.stdout)
-        return {name: version for name, version in versions.items() if name not in ("pip", "setuptools")}
+        return {
+            name: version for name, version in versions.items() if name not in ("pip", "setuptools")
+        }
 
 
 @pytest.fixture
 def machine(tmp_path: Path, clean_environment: Path) -> Machine:
     """As an image has it: torch 2.8.0, and an index whose newest torchvision needs another torch."""
-    place, wheels, code, temporary = (tmp_path / name for name in ("image", "wheels", "code", "tmp"))
+    place, wheels, code, temporary = (
+        tmp_path / name for name in ("image", "wheels", "code", "tmp")
+    )
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
     (packages,) = place.glob("lib/python*/site-packages")
     for folder in (code, temporary):
@@ -70,7 +80,8 @@ def machine(tmp_path: Path, clean_environment: Path) -> Machine:
     import pip  # the environment gets that of the tests, because making one takes seconds
 
     (packages / "pip").symlink_to(Path(pip.__file__).parent)
-    (packages / "other.pth").touch()  # pip removes a folder all of whose files it removes, links or not
+    # pip removes a folder all of whose files it removes, links or not
+    (packages / "other.pth").touch()
     for version, vision in (("2.8.0", "0.23.0"), ("2.14.1", "0.29.2")):
         write_wheel(wheels, "torch", version)
         write_wheel(wheels, "torchvision", vision, needs=[f"torch=={version}"])
@@ -81,7 +92,10 @@ def machine(tmp_path: Path, clean_environment: Path) -> Machine:
     }  # fmt: skip
     found = Machine(str(place / "bin" / "python"), packages, code, wheels, variables)
     subprocess.run(
-        [found.python, "-m", "pip", "install", "-q", "torch==2.8.0"], env=variables, check=True, capture_output=True
+        [found.python, "-m", "pip", "install", "-q", "torch==2.8.0"],
+        env=variables,
+        check=True,
+        capture_output=True,
     )
     return found
 
@@ -126,10 +140,21 @@ def test_uv_gets_what_pip_gets(machine: Machine, tmp_path: Path) -> None:
     """Hashes and constraints, in the interpreter of the job."""
     wheel = write_wheel(machine.wheels, "ct-greeting", "1.0")
     variables = write_uv(tmp_path / "uv")
-    assert machine.install(f"{COMPLETE}ct-greeting==1.0 --hash=sha256:{wheel}\n", **variables)[0] == 0
+    assert (
+        machine.install(f"{COMPLETE}ct-greeting==1.0 --hash=sha256:{wheel}\n", **variables)[0] == 0
+    )
     assert machine.install("ct-greeting\n", **variables)[0] == 0
     first, second = calls(tmp_path)
-    assert first == ["pip", "install", "--python", machine.python, "--no-deps", "--require-hashes", "-r", "needs.txt"]
+    assert first == [
+        "pip",
+        "install",
+        "--python",
+        machine.python,
+        "--no-deps",
+        "--require-hashes",
+        "-r",
+        "needs.txt",
+    ]
     assert second[4] == "-c"
 
 
@@ -164,10 +189,15 @@ def test_a_replaced_torch_ends_the_job(machine: Machine, tmp_path: Path) -> None
 def test_a_torch_that_cannot_be_imported_ends_the_job(machine: Machine) -> None:
     """With the last line of its error; one that the list brings is not a mistake by itself."""
     assert machine.install(f"{COMPLETE}torch==2.14.1\n")[0] == 0
-    write_wheel(machine.wheels, "torch", "2.15.0", code="raise ImportError('libcudart.so.13 is missing')\n")
+    write_wheel(
+        machine.wheels, "torch", "2.15.0", code="raise ImportError('libcudart.so.13 is missing')\n"
+    )
     code, said = machine.install(f"{COMPLETE}torch==2.15.0\n")
     assert code == 1
-    assert "torch cannot be imported after the installation: ImportError: libcudart.so.13 is missing\n" in said
+    assert (
+        "torch cannot be imported after the installation: ImportError: libcudart.so.13 is missing\n"
+        in said
+    )
 
 
 @pytest.mark.slow
@@ -177,7 +207,11 @@ def test_another_torch_than_the_plans_ends_the_job(machine: Machine) -> None:
     code, said = machine.install(text)
     assert code == 1
     assert "error: the requirements are for torch 2.9.1, and this machine has 2.8.0\n" in said
-    subprocess.run([machine.python, "-m", "pip", "uninstall", "-qy", "torch"], check=True, env=machine.variables)
+    subprocess.run(
+        [machine.python, "-m", "pip", "uninstall", "-qy", "torch"],
+        check=True,
+        env=machine.variables,
+    )
     assert "for torch 2.9.1, and this machine has none" in machine.install(text)[1]
 
 
@@ -209,7 +243,11 @@ def test_processes_take_turns(machine: Machine, tmp_path: Path) -> None:
     assert [process.returncode for process in processes] == [0] * 4, said
     assert sum("installing `needs.txt`" in text for text in said) == len(calls(tmp_path)) == 1
     assert machine.install(text, **variables) == (0, "")
-    subprocess.run([machine.python, "-m", "pip", "uninstall", "-qy", "ct-greeting"], check=True, env=machine.variables)
+    subprocess.run(
+        [machine.python, "-m", "pip", "uninstall", "-qy", "ct-greeting"],
+        check=True,
+        env=machine.variables,
+    )
     assert "installing" in machine.install(text, **variables)[1]
     (machine.code / "more.txt").write_text("ct-greeting>=1\n")
     assert "installing" in machine.install(text, **variables)[1]
@@ -226,7 +264,9 @@ def whole(parent: Path) -> list[Path]:
 
 def build(machine: Machine, folder: Path, text: str, **variables: str) -> tuple[int, str]:
     """Build an environment on the machine's interpreter, by that of the tests."""
-    return machine.install(text, "--into", str(folder), "--base", machine.python, python=sys.executable, **variables)
+    return machine.install(
+        text, "--into", str(folder), "--base", machine.python, python=sys.executable, **variables
+    )
 
 
 @pytest.mark.slow_after(1)
@@ -234,7 +274,9 @@ def test_an_environment_keeps_the_torch_below(either: Machine, tmp_path: Path) -
     """A file without pins gets only what is missing; one that names torch gets its own, and the interpreter below stays
     as it is."""
     subprocess.run(
-        [either.python, "-m", "pip", "install", "-q", "torchvision==0.23.0"], env=either.variables, check=True
+        [either.python, "-m", "pip", "install", "-q", "torchvision==0.23.0"],
+        env=either.variables,
+        check=True,
     )
     folder = tmp_path / "environments" / "one"
     code, said = build(either, folder, "timm\n")
@@ -257,9 +299,7 @@ def test_uv_is_told_what_the_interpreter_below_has(machine: Machine, tmp_path: P
     """It looks only into the environment, and would install torch again."""
     variables = write_uv(tmp_path / "uv")
     program = tmp_path / "uv" / "uv"
-    listing = (
-        "import glob\nnames = glob.glob(arguments[3].replace('/bin/python', '/lib/python*/site-packages/torch-*'))\n"
-    )
+    listing = "import glob\nnames = glob.glob(arguments[3].replace('/bin/python', '/lib/python*/site-packages/torch-*'))\n"
     program.write_text(
         program.read_text().replace("words = [", f"{listing}open({str(tmp_path / 'seen')!r}, 'w').write(str(names))\nwords = [")
     )  # fmt: skip
@@ -277,7 +317,10 @@ def test_twenty_at_once_build_once(machine: Machine, tmp_path: Path) -> None:
     write_wheel(machine.wheels, "ct-greeting", "1.0")
     variables, folder = write_uv(tmp_path / "uv"), tmp_path / "environments" / "one"
     words = ("--into", str(folder), "--base", machine.python)
-    processes = [machine.start("ct-greeting\n", *words, python=sys.executable, **variables) for _ in range(20)]
+    processes = [
+        machine.start("ct-greeting\n", *words, python=sys.executable, **variables)
+        for _ in range(20)
+    ]
     said = [process.communicate(timeout=DEADLINE)[1] for process in processes]
     assert [process.returncode for process in processes] == [0] * 20, said
     assert [call[0] for call in calls(tmp_path)] == ["venv", "pip"]
@@ -292,7 +335,13 @@ def test_a_killed_build_is_never_used(machine: Machine, tmp_path: Path) -> None:
     variables, folder = write_uv(tmp_path / "uv"), tmp_path / "environments" / "one"
     (tmp_path / "uv" / "hold").touch()
     killed = machine.start(
-        "ct-greeting\n", "--into", str(folder), "--base", machine.python, python=sys.executable, **variables
+        "ct-greeting\n",
+        "--into",
+        str(folder),
+        "--base",
+        machine.python,
+        python=sys.executable,
+        **variables,
     )
     wait(lambda: (tmp_path / "uv" / "log").exists())
     os.killpg(killed.pid, signal.SIGKILL)
@@ -309,7 +358,9 @@ def test_a_killed_build_is_never_used(machine: Machine, tmp_path: Path) -> None:
 def test_what_cannot_be_built_says_why(machine: Machine, tmp_path: Path) -> None:
     """An interpreter that is none, one without a builder, and a package that nobody has; nothing half made is left."""
     folder = tmp_path / "environments" / "one"
-    code, said = machine.install("x\n", "--into", str(folder), "--base", "no/python", python=sys.executable)
+    code, said = machine.install(
+        "x\n", "--into", str(folder), "--base", "no/python", python=sys.executable
+    )
     assert (code, "code/no/python` failed: No such file or directory" in said) == (1, True), said
     broken: Mapping[str, str] = {"PATH": os.defpath}
     python = tmp_path / "python"
@@ -317,8 +368,13 @@ def test_what_cannot_be_built_says_why(machine: Machine, tmp_path: Path) -> None
         f'#!/bin/sh\n[ "$2" = venv ] && echo "Error: ensurepip is missing" && exit 1\nexec "{machine.python}" "$@"\n'
     )
     python.chmod(0o755)
-    code, said = machine.install("x\n", "--into", str(folder), "--base", str(python), python=sys.executable, **broken)
-    assert "error: the environment of `needs.txt` cannot be made: Error: ensurepip is missing\n" in said
+    code, said = machine.install(
+        "x\n", "--into", str(folder), "--base", str(python), python=sys.executable, **broken
+    )
+    assert (
+        "error: the environment of `needs.txt` cannot be made: Error: ensurepip is missing\n"
+        in said
+    )
     assert f"hint: install uv: `{python} -m pip install uv`\n" in said
     code, said = build(machine, folder, "no-such-package\n", **write_uv(tmp_path / "uv"))
     assert (code, "no-such-package" in said.splitlines()[-1]) == (1, True), said
@@ -339,9 +395,14 @@ def private_index(wheels: Path) -> Iterator[str]:
 
     class Index(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            is_known = self.headers.get("Authorization") == f"Basic {base64.b64encode(b'me:pa55w0rd').decode()}"
+            is_known = (
+                self.headers.get("Authorization")
+                == f"Basic {base64.b64encode(b'me:pa55w0rd').decode()}"
+            )
             name = self.path.rpartition("/")[2]
-            links = "".join(f'<a href="/{each.name}">{each.name}</a>' for each in wheels.glob("ct_greeting*"))
+            links = "".join(
+                f'<a href="/{each.name}">{each.name}</a>' for each in wheels.glob("ct_greeting*")
+            )
             content = (wheels / name).read_bytes() if name else links.encode()
             self.send_response(200 if is_known else 401)
             if not is_known:
@@ -369,7 +430,12 @@ def test_the_password_of_an_index_is_a_secret_of_the_job(either: Machine) -> Non
     digest = write_wheel(either.wheels, "ct-greeting", "1.0")
     with private_index(either.wheels) as address:
         secret = address.replace("//", "//me:pa55w0rd@")
-        variables = {**either.variables, "OWN": secret, "PIP_INDEX_URL": address, "UV_DEFAULT_INDEX": address}
+        variables = {
+            **either.variables,
+            "OWN": secret,
+            "PIP_INDEX_URL": address,
+            "UV_DEFAULT_INDEX": address,
+        }
         for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS"):
             del variables[name]
         text = f"{COMPLETE}--index-url {address}\nct-greeting==1.0 --hash=sha256:{digest}\n"
@@ -377,7 +443,10 @@ def test_the_password_of_an_index_is_a_secret_of_the_job(either: Machine) -> Non
         code, said = machine.install(text)
         assert code == 1, said
         machine = either._replace(
-            variables={**variables, "CLOUDTRAIN_SECRETS": '{"PIP_EXTRA_INDEX_URL": "env:OWN", "OTHER": "env:MISSING"}'}
+            variables={
+                **variables,
+                "CLOUDTRAIN_SECRETS": '{"PIP_EXTRA_INDEX_URL": "env:OWN", "OTHER": "env:MISSING"}',
+            }
         )
         code, said = machine.install(text)
         assert code == 0, said

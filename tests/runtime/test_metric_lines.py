@@ -21,7 +21,9 @@ def test_the_line_is_what_the_documentation_says(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == "[metrics] step=10 epoch=1 loss=0.25\n"
 
 
-def test_only_rank_0_prints(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_rank_0_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every rank calls `report`; one line comes out."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
@@ -76,14 +78,17 @@ def test_the_parser_never_raises(tail: str) -> None:
     assert found is None or all(isinstance(value, float) for value in found.values())
 
 
-@pytest.mark.parametrize("prefix", ["[1,0]<stdout>:", "[default0]:", "rank 0 | ", "2026-01-02T03:04:05Z "])
+@pytest.mark.parametrize(
+    "prefix", ["[1,0]<stdout>:", "[default0]:", "rank 0 | ", "2026-01-02T03:04:05Z "]
+)
 def test_a_launchers_prefix_does_not_matter(prefix: str) -> None:
     """mpirun, torchrun and the clouds put their own text in front."""
     assert parse_metrics(prefix + "[metrics] loss=1e-05\n") == {"loss": 1e-05}
 
 
 @pytest.mark.parametrize(
-    "line", ["[metrics]", "[metrics] loss", "[metrics] loss=", "[metrics] loss=low", "[metrics] a=1,b"]
+    "line",
+    ["[metrics]", "[metrics] loss", "[metrics] loss=", "[metrics] loss=low", "[metrics] a=1,b"],
 )
 def test_half_a_line_is_no_metric(line: str) -> None:
     """A line cut short or hand-written wrongly is ignored, not half read."""
@@ -102,4 +107,7 @@ def test_tensors_are_numbers() -> None:
     """A loss tensor needs no `.item()`, and a whole one stays whole."""
     import torch
 
-    assert format_metrics({"n": torch.tensor(3), "loss": torch.tensor(0.1)}) == "[metrics] n=3 loss=0.1"
+    assert (
+        format_metrics({"n": torch.tensor(3), "loss": torch.tensor(0.1)})
+        == "[metrics] n=3 loss=0.1"
+    )

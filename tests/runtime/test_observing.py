@@ -33,7 +33,9 @@ def train(profile: runtime.StepProfile, steps: int) -> None:
     profile.end()
 
 
-def test_a_trace_holds_the_steps_asked_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_holds_the_steps_asked_for(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Two of five; a Chrome trace in the run's folder, named on stderr."""
     train(runtime.StepProfile("2-3@0"), 5)
     (path,) = folder.iterdir()
@@ -44,7 +46,9 @@ def test_a_trace_holds_the_steps_asked_for(folder: Path, capsys: pytest.CaptureF
     assert str(path) in capsys.readouterr().err
 
 
-def test_a_run_that_ends_earlier_writes_what_it_has(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_ends_earlier_writes_what_it_has(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The plan may come from a variable, which needs no change of the job."""
     monkeypatch.setenv("CLOUDTRAIN_PROFILE", "2-100@all")
     train(runtime.StepProfile(), 3)
@@ -58,14 +62,18 @@ def test_other_ranks_and_no_plan_record_nothing(folder: Path) -> None:
     assert not folder.exists()
 
 
-@pytest.mark.parametrize(("text", "message"), [("soon", "`soon` is not a profile"), ("5-2", "ends before it begins")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("soon", "`soon` is not a profile"), ("5-2", "ends before it begins")]
+)
 def test_a_plan_that_is_none_is_refused(text: str, message: str) -> None:
     """With an example."""
     with pytest.raises(runtime.SetupError, match=message):
         runtime.StepProfile(text)
 
 
-def test_the_flight_recorder_writes_into_the_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_flight_recorder_writes_into_the_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Under the names that this torch reads; what the user set stays."""
     for name in list(os.environ):
         if name.startswith(("TORCH_FR", "TORCH_NCCL")):
@@ -81,14 +89,20 @@ def test_the_flight_recorder_writes_into_the_run(folder: Path, monkeypatch: pyte
             patch.delenv(name)
 
 
-def test_running_out_of_memory_leaves_a_snapshot(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_out_of_memory_leaves_a_snapshot(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a stand-in of CUDA's observer, which torch calls when an allocation fails."""
     import torch
 
     observers: list[Any] = []
-    monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", observers.append, raising=False)
+    monkeypatch.setattr(
+        torch._C, "_cuda_attach_out_of_memory_observer", observers.append, raising=False
+    )
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **_: None)
-    monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda path: Path(path).write_bytes(b"snapshot"))
+    monkeypatch.setattr(
+        torch.cuda.memory, "_dump_snapshot", lambda path: Path(path).write_bytes(b"snapshot")
+    )
     observing.watch_memory()
     observers[0](0, 1 << 30, 0, 0)
     assert (folder / "out_of_memory_rank_0.pickle").read_bytes() == b"snapshot"

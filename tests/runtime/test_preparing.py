@@ -35,7 +35,11 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """A process that asks for the data."""
     env = os.environ | {"PYTHONPATH": str(Path(cloudtrain.__file__).parents[1])}
     return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, *arguments], cwd=folder, env=env, text=True, stdout=subprocess.PIPE
+        [sys.executable, "-c", SCRIPT, *arguments],
+        cwd=folder,
+        env=env,
+        text=True,
+        stdout=subprocess.PIPE,
     )
 
 
@@ -64,5 +68,8 @@ def test_a_failure_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         runtime.prepared(tmp_path / "data", lambda _: 1 / 0)
     assert not (tmp_path / "data").exists()
-    assert runtime.prepared(tmp_path / "data", lambda aside: (aside / "a").touch()) == tmp_path / "data"
+    assert (
+        runtime.prepared(tmp_path / "data", lambda aside: (aside / "a").touch())
+        == tmp_path / "data"
+    )
     assert runtime.prepared(tmp_path / "data", lambda _: 1 / 0) == tmp_path / "data"

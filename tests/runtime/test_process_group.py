@@ -75,7 +75,9 @@ def test_smddp_is_taken_where_its_library_is_and_it_can_help() -> None:
         ("cpu:gloo,cuda:nkkl", 0, False, "`nkkl` is not a backend"),
     ],
 )
-def test_a_backend_that_cannot_run_is_a_clear_error(asked: str, gpus: int, folded: bool, why: str) -> None:
+def test_a_backend_that_cannot_run_is_a_clear_error(
+    asked: str, gpus: int, folded: bool, why: str
+) -> None:
     """What was asked for by name is never replaced in silence."""
     with pytest.raises(SetupError, match=why) as caught:
         choose_backend(asked, gpus=gpus, folded=folded, alone=False)
@@ -93,7 +95,9 @@ def test_a_library_that_does_not_load_is_told_and_passed_over(
     (broken / "torch_smddp.py").write_text("raise RuntimeError('not on this instance type')")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert choose_backend("auto", gpus=8, folded=False, alone=False) == NCCL
-    assert "smddp is installed but does not load: not on this instance type" in capsys.readouterr().err
+    assert (
+        "smddp is installed but does not load: not on this instance type" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.slow
@@ -105,7 +109,9 @@ def test_without_a_group_the_functions_answer_for_one_process() -> None:
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["nccl", "smddp"])
-def test_agreeing_on_a_stop_does_not_wait_for_the_gpu(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_agreeing_on_a_stop_does_not_wait_for_the_gpu(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     """The vote of a group that handles only GPUs goes through a gloo group beside it, which is made once."""
     import torch.distributed as dist
 
@@ -114,7 +120,9 @@ def test_agreeing_on_a_stop_does_not_wait_for_the_gpu(monkeypatch: pytest.Monkey
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
     monkeypatch.setattr(dist, "get_backend", lambda: name)
     monkeypatch.setattr(dist, "new_group", lambda backend: made.append(backend) or "beside")
-    monkeypatch.setattr(dist, "all_reduce", lambda vote, op, group: votes.append((vote.device.type, group)))
+    monkeypatch.setattr(
+        dist, "all_reduce", lambda vote, op, group: votes.append((vote.device.type, group))
+    )
     monkeypatch.setattr("cloudtrain.runtime.process_group._beside", {})
     assert (should_stop(), should_stop()) == (False, False)
     assert made == ["gloo"]
@@ -132,13 +140,22 @@ runtime.init_process_group()
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("variables", "seconds"), [({}, "1800.0"), ({"CLOUDTRAIN_TIMEOUT": "77"}, "77.0")])
-def test_collectives_have_a_timeout(tmp_path: Path, variables: dict[str, str], seconds: str) -> None:
+@pytest.mark.parametrize(
+    ("variables", "seconds"), [({}, "1800.0"), ({"CLOUDTRAIN_TIMEOUT": "77"}, "77.0")]
+)
+def test_collectives_have_a_timeout(
+    tmp_path: Path, variables: dict[str, str], seconds: str
+) -> None:
     """Half an hour unless a variable says otherwise."""
     found = subprocess.run(
         [sys.executable, "-c", TIMEOUT],
         cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY), **variables},
+        env={
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(tmp_path),
+            "PYTHONPATH": str(REPOSITORY),
+            **variables,
+        },
         capture_output=True,
         text=True,
         timeout=DEADLINE,
@@ -214,9 +231,22 @@ def test_two_ranks_agree_on_stopping_and_on_checkpoints(tmp_path: Path) -> None:
 
     (tmp_path / "script.py").write_text(SCRIPT)
     found = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "script.py"],
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            "script.py",
+        ],
         cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
+        env={
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(tmp_path),
+            "PYTHONPATH": str(REPOSITORY),
+            "OMP_NUM_THREADS": "1",
+        },
         capture_output=True,
         text=True,
         timeout=DEADLINE,

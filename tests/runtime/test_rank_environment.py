@@ -44,15 +44,21 @@ CASES = {
     "nothing set": ({}, Environment()),
     "torchrun": (
         TORCHRUN,
-        Environment("torchrun", "local", **SIXTH_OF_TWO_BY_FOUR, master_addr="host-0", master_port=29400),
+        Environment(
+            "torchrun", "local", **SIXTH_OF_TWO_BY_FOUR, master_addr="host-0", master_port=29400
+        ),
     ),
     "torchrun on SageMaker": (
         TORCHRUN | SAGEMAKER,
-        Environment("torchrun", "sagemaker", **SIXTH_OF_TWO_BY_FOUR, master_addr="algo-1", master_port=7777),
+        Environment(
+            "torchrun", "sagemaker", **SIXTH_OF_TWO_BY_FOUR, master_addr="algo-1", master_port=7777
+        ),
     ),
     "torchrun started by mpirun": (
         OPENMPI | TORCHRUN,
-        Environment("torchrun", "local", **SIXTH_OF_TWO_BY_FOUR, master_addr="host-0", master_port=29400),
+        Environment(
+            "torchrun", "local", **SIXTH_OF_TWO_BY_FOUR, master_addr="host-0", master_port=29400
+        ),
     ),
     "one process on SageMaker, whose toolkit sets the master all the same": (
         SAGEMAKER | {"SM_HOSTS": '["algo-1"]'},
@@ -64,49 +70,82 @@ CASES = {
     ),
     "SageMaker MPI on one group of several, whose first host is not the first of all": (
         {"SM_HOSTS": '["algo-1","algo-2","algo-3"]', "SM_DISTRIBUTION_INSTANCE_GROUPS": '["gpu"]'}
-        | {"SM_INSTANCE_GROUPS_DICT": '{"cpu":{"hosts":["algo-1"]},"gpu":{"hosts":["algo-2","algo-3"]}}'}
+        | {
+            "SM_INSTANCE_GROUPS_DICT": '{"cpu":{"hosts":["algo-1"]},"gpu":{"hosts":["algo-2","algo-3"]}}'
+        }
         | OPENMPI,
-        Environment("openmpi", "sagemaker", **SIXTH_OF_TWO_BY_FOUR, master_addr="algo-2", master_port=7777),
+        Environment(
+            "openmpi", "sagemaker", **SIXTH_OF_TWO_BY_FOUR, master_addr="algo-2", master_port=7777
+        ),
     ),
     "SageMaker MPI in a container of SDK v3": (
-        {"SM_HOSTS": '["algo-1","algo-2"]', "SM_MASTER_ADDR": "algo-2", "SM_MASTER_PORT": "7000"} | OPENMPI,
-        Environment("openmpi", "sagemaker", **SIXTH_OF_TWO_BY_FOUR, master_addr="algo-2", master_port=7000),
+        {"SM_HOSTS": '["algo-1","algo-2"]', "SM_MASTER_ADDR": "algo-2", "SM_MASTER_PORT": "7000"}
+        | OPENMPI,
+        Environment(
+            "openmpi", "sagemaker", **SIXTH_OF_TWO_BY_FOUR, master_addr="algo-2", master_port=7000
+        ),
     ),
     "SM_ variables that are no JSON": (
         {"SM_HOSTS": "algo-1", "SM_CURRENT_HOST": "algo-1"} | OPENMPI,
-        Environment("openmpi", "sagemaker", **SIXTH_OF_TWO_BY_FOUR, master_addr=None, master_port=29500),
+        Environment(
+            "openmpi", "sagemaker", **SIXTH_OF_TWO_BY_FOUR, master_addr=None, master_port=29500
+        ),
     ),
     "SageMaker MPI, where every rank sees the first host's SM_CURRENT_HOST": (
         SAGEMAKER | OPENMPI,
-        Environment("openmpi", "sagemaker", **SIXTH_OF_TWO_BY_FOUR, master_addr="algo-1", master_port=7777),
+        Environment(
+            "openmpi", "sagemaker", **SIXTH_OF_TWO_BY_FOUR, master_addr="algo-1", master_port=7777
+        ),
     ),
     "SageMaker MPI without the toolkit's master": (
         {"SM_HOSTS": '["algo-1","algo-2"]'} | OPENMPI,
-        Environment("openmpi", "sagemaker", **SIXTH_OF_TWO_BY_FOUR, master_addr="algo-1", master_port=7777),
+        Environment(
+            "openmpi", "sagemaker", **SIXTH_OF_TWO_BY_FOUR, master_addr="algo-1", master_port=7777
+        ),
     ),
     "torchrun on Azure ML": (
         AZURE | TORCHRUN,
-        Environment("torchrun", "azureml", **SIXTH_OF_TWO_BY_FOUR, master_addr="host-0", master_port=29400),
+        Environment(
+            "torchrun", "azureml", **SIXTH_OF_TWO_BY_FOUR, master_addr="host-0", master_port=29400
+        ),
     ),
     "Azure ML PyTorch": (
         AZURE
         | {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "NODE_RANK": "1"}
         | {"MASTER_ADDR": "10.0.0.4", "MASTER_PORT": "6105"},
-        Environment("pytorch", "azureml", **SIXTH_OF_TWO_BY_FOUR, master_addr="10.0.0.4", master_port=6105),
+        Environment(
+            "pytorch", "azureml", **SIXTH_OF_TWO_BY_FOUR, master_addr="10.0.0.4", master_port=6105
+        ),
     ),
     "Azure ML PyTorch, after accelerate has set its variables for CPUs": (
         AZURE
-        | {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "NODE_RANK": "1", "LOCAL_WORLD_SIZE": "1"}
+        | {
+            "RANK": "5",
+            "WORLD_SIZE": "8",
+            "LOCAL_RANK": "1",
+            "NODE_RANK": "1",
+            "LOCAL_WORLD_SIZE": "1",
+        }
         | {"MASTER_ADDR": "10.0.0.4", "MASTER_PORT": "6105"},
-        Environment("pytorch", "azureml", **SIXTH_OF_TWO_BY_FOUR, master_addr="10.0.0.4", master_port=6105),
+        Environment(
+            "pytorch", "azureml", **SIXTH_OF_TWO_BY_FOUR, master_addr="10.0.0.4", master_port=6105
+        ),
     ),
     "Azure ML MPI on two nodes": (
-        AZURE | OPENMPI | {"AZ_BATCH_MASTER_NODE": "10.0.0.4:6000", "AZ_BATCHAI_MPI_MASTER_NODE": "10.0.0.4"},
-        Environment("openmpi", "azureml", **SIXTH_OF_TWO_BY_FOUR, master_addr="10.0.0.4", master_port=6105),
+        AZURE
+        | OPENMPI
+        | {"AZ_BATCH_MASTER_NODE": "10.0.0.4:6000", "AZ_BATCHAI_MPI_MASTER_NODE": "10.0.0.4"},
+        Environment(
+            "openmpi", "azureml", **SIXTH_OF_TWO_BY_FOUR, master_addr="10.0.0.4", master_port=6105
+        ),
     ),
     "Azure ML MPI on one node": (
         AZURE
-        | {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+        | {
+            "OMPI_COMM_WORLD_RANK": "1",
+            "OMPI_COMM_WORLD_SIZE": "2",
+            "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+        }
         | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "AZ_BATCHAI_MPI_MASTER_NODE": "localhost"},
         Environment("openmpi", "azureml", 1, 2, 1, 2, 0, 1, "localhost", 6105),
     ),
@@ -116,7 +155,13 @@ CASES = {
     ),
     "SageMaker parameter server, whose chief is called master": (
         of_tensorflow(
-            {"master": ["algo-1:2222"], "ps": ["algo-1:2223", "algo-2:2223"], "worker": ["algo-2:2222"]}, "master", 0
+            {
+                "master": ["algo-1:2222"],
+                "ps": ["algo-1:2223", "algo-2:2223"],
+                "worker": ["algo-2:2222"],
+            },
+            "master",
+            0,
         ),
         Environment("tensorflow", "local", 0, 2, 0, 1, 0, 2, "algo-1", role="chief"),
     ),
@@ -126,15 +171,26 @@ CASES = {
     ),
     "TF_CONFIG without a cluster": ({"TF_CONFIG": '{"cluster": {}}'}, Environment()),
     "mpirun on this machine": (
-        {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+        {
+            "OMPI_COMM_WORLD_RANK": "1",
+            "OMPI_COMM_WORLD_SIZE": "2",
+            "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+        }
         | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
         Environment("openmpi", "local", 1, 2, 1, 2, 0, 1, "127.0.0.1", 29500),
     ),
     "SLURM": (
-        {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8"}
+        {
+            "SLURM_JOB_ID": "77",
+            "SLURM_STEP_ID": "0",
+            "SLURM_PROCID": "5",
+            "SLURM_STEP_NUM_TASKS": "8",
+        }
         | {"SLURM_LOCALID": "1", "SLURM_NODEID": "1", "SLURM_NNODES": "2", "SLURM_NTASKS": "8"}
         | {"SLURM_STEP_TASKS_PER_NODE": "4(x2)", "SLURM_STEP_NODELIST": "gpu[03-04],login"},
-        Environment("slurm", "local", **SIXTH_OF_TWO_BY_FOUR, master_addr="gpu03", master_port=20539),
+        Environment(
+            "slurm", "local", **SIXTH_OF_TWO_BY_FOUR, master_addr="gpu03", master_port=20539
+        ),
     ),
     "a SLURM batch script without srun is one process": (
         {"SLURM_JOB_ID": "77", "SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"},
@@ -167,7 +223,9 @@ def test_without_arguments_the_process_environment_is_read(monkeypatch: pytest.M
 
 @given(nodes=st.integers(1, 5), each=st.integers(1, 8), data=st.data())
 @pytest.mark.parametrize("launcher", ["torchrun", "azureml", "openmpi", "slurm"])
-def test_ranks_of_any_shape_are_derived_alike(launcher: str, nodes: int, each: int, data: st.DataObject) -> None:
+def test_ranks_of_any_shape_are_derived_alike(
+    launcher: str, nodes: int, each: int, data: st.DataObject
+) -> None:
     """Whatever a launcher leaves out is worked out: all launchers agree on all six numbers."""
     world = nodes * each
     rank = data.draw(st.integers(0, world - 1))
@@ -188,7 +246,14 @@ def test_ranks_of_any_shape_are_derived_alike(launcher: str, nodes: int, each: i
         },
     }[launcher]  # fmt: skip
     found = detect_environment(variables)
-    numbers = found.rank, found.world_size, found.local_rank, found.local_world_size, found.node_rank, found.node_count
+    numbers = (
+        found.rank,
+        found.world_size,
+        found.local_rank,
+        found.local_world_size,
+        found.node_rank,
+        found.node_count,
+    )
     assert numbers == (rank, world, local, each, node, nodes)
 
 
@@ -197,7 +262,10 @@ def test_ranks_of_any_shape_are_derived_alike(launcher: str, nodes: int, each: i
     [
         ({"RANK": "one", "WORLD_SIZE": "2"}, "`RANK` is `one`, which is not a whole number"),
         ({"RANK": "2", "WORLD_SIZE": "2"}, "rank 2 of 2"),
-        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "2"}, "local rank 3 of 2"),
+        (
+            {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "2"},
+            "local rank 3 of 2",
+        ),
         ({"TF_CONFIG": "{"}, "`TF_CONFIG` is not JSON"),
         (of_tensorflow({"worker": ["a:1"]}, "worker", 1), "`TF_CONFIG` has no `worker` 1"),
         (
@@ -214,6 +282,13 @@ def test_contradictions_are_named(variables: dict[str, str], message: str) -> No
 
 def test_two_mpiruns_on_one_machine_meet_at_different_ports() -> None:
     """The port comes from the name of the mpirun, so two of them do not join each other."""
-    base = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
-    ports = {detect_environment(base | {"PMIX_NAMESPACE": name}).master_port for name in ("prterun-1@1", "prterun-2@1")}
+    base = {
+        "OMPI_COMM_WORLD_RANK": "0",
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+    }
+    ports = {
+        detect_environment(base | {"PMIX_NAMESPACE": name}).master_port
+        for name in ("prterun-1@1", "prterun-2@1")
+    }
     assert len(ports) == 2

@@ -22,9 +22,17 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    "variable", ["CLOUDTRAIN_INPUT_TRAIN", "SM_CHANNEL_TRAIN", "AZURE_ML_INPUT_train", "AZUREML_DATAREFERENCE_train"]
+    "variable",
+    [
+        "CLOUDTRAIN_INPUT_TRAIN",
+        "SM_CHANNEL_TRAIN",
+        "AZURE_ML_INPUT_train",
+        "AZUREML_DATAREFERENCE_train",
+    ],
 )
-def test_an_input_is_where_its_platform_put_it(variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_input_is_where_its_platform_put_it(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One call finds the data on every target."""
     (tmp_path / "there").mkdir()
     monkeypatch.setenv(variable, str(tmp_path / "there"))
@@ -32,9 +40,12 @@ def test_an_input_is_where_its_platform_put_it(variable: str, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(
-    ("name", "variable"), [("train_1_x", "SM_CHANNEL_TRAIN-1.X"), ("_1x", "SM_CHANNEL_1X"), ("a_b", "SM_CHANNEL_A_B")]
+    ("name", "variable"),
+    [("train_1_x", "SM_CHANNEL_TRAIN-1.X"), ("_1x", "SM_CHANNEL_1X"), ("a_b", "SM_CHANNEL_A_B")],
 )
-def test_a_channel_with_another_name(name: str, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_channel_with_another_name(
+    name: str, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The input is found under its own name where the channel's has other characters."""
     (tmp_path / "there").mkdir()
     monkeypatch.setenv(variable, str(tmp_path / "there"))
@@ -59,7 +70,8 @@ def test_missing_data_is_an_error_that_names_the_variable() -> None:
 def test_missing_data_is_looked_for_where_the_script_says() -> None:
     """The hint names the script's own place and not one where it would not look."""
     with pytest.raises(
-        SetupError, match=r"put the data into `data/raw/dataset\.json`, or set `CLOUDTRAIN_INPUT_DATASET`"
+        SetupError,
+        match=r"put the data into `data/raw/dataset\.json`, or set `CLOUDTRAIN_INPUT_DATASET`",
     ):
         input_dir("dataset", default=Path("data/raw/dataset.json"))
 
@@ -68,9 +80,17 @@ def test_missing_data_is_looked_for_where_the_script_says() -> None:
     ("variables", "model", "result"),
     [
         ({}, "model", "result"),
-        ({"CLOUDTRAIN_MODEL_DIR": "m", "CLOUDTRAIN_OUTPUT_RESULT": "r", "SM_MODEL_DIR": "s"}, "m", "r"),
+        (
+            {"CLOUDTRAIN_MODEL_DIR": "m", "CLOUDTRAIN_OUTPUT_RESULT": "r", "SM_MODEL_DIR": "s"},
+            "m",
+            "r",
+        ),
         ({"SM_MODEL_DIR": "s", "SM_OUTPUT_DATA_DIR": "o"}, "s", "o/result"),
-        ({"AZUREML_RUN_ID": "1", "AZURE_ML_OUTPUT_model": "a", "AZURE_ML_OUTPUT_result": "b"}, "a", "b"),
+        (
+            {"AZUREML_RUN_ID": "1", "AZURE_ML_OUTPUT_model": "a", "AZURE_ML_OUTPUT_result": "b"},
+            "a",
+            "b",
+        ),
         ({"AZUREML_RUN_ID": "1"}, "outputs/model", "outputs/result"),
     ],
 )
@@ -80,12 +100,18 @@ def test_outputs_go_where_the_platform_keeps_them(
     """Launcher, SageMaker, Azure ML, Azure ML's own `outputs/`, working directory; all created."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert (model_dir(), output_dir("result"), output_dir("model")) == (Path(model), Path(result), Path(model))
+    assert (model_dir(), output_dir("result"), output_dir("model")) == (
+        Path(model),
+        Path(result),
+        Path(model),
+    )
     assert Path(model).is_dir()
     assert Path(result).is_dir()
 
 
-def test_the_checkpoint_folder_on_each_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checkpoint_folder_on_each_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SageMaker's folder counts only on SageMaker, and only when the job has a checkpoint configuration."""
     synced = tmp_path / "opt" / "checkpoints"
     assert checkpoint_dir() == Path("checkpoint")

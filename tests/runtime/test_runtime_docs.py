@@ -30,4 +30,6 @@ def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
         timeout=DEADLINE,
     )
     assert (found.returncode, found.stderr) == (0, "")
-    assert found.stdout.splitlines() == [f"[metrics] step={step} loss=0.25" for step in range(1, 101)]
+    assert found.stdout.splitlines() == [
+        f"[metrics] step={step} loss=0.25" for step in range(1, 101)
+    ]

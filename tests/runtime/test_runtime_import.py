@@ -40,8 +40,13 @@ def test_a_bundle_with_the_runtime_alone_works_without_any_package(tmp_path: Pat
 
 def test_the_runtime_works_on_the_python_of_older_containers(tmp_path: Path) -> None:
     """SageMaker's images of PyTorch 1.13 have Python 3.9: every module loads there, and arguments are read."""
-    python = next((path for path in sorted(PYENV.glob("3.9.*/bin/python"))), None) or shutil.which("python3.9")
-    if python is None or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode:
+    python = next((path for path in sorted(PYENV.glob("3.9.*/bin/python"))), None) or shutil.which(
+        "python3.9"
+    )
+    if (
+        python is None
+        or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode
+    ):
         pytest.skip("Python 3.9 is not installed")
     modules = [
         ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
@@ -73,7 +78,9 @@ def test_the_runtime_works_on_the_python_of_older_containers(tmp_path: Path) -> 
 def test_importing_the_runtime_loads_no_submodule() -> None:
     """A script that uses one function pays for that function."""
     code = "import sys, cloudtrain.runtime; print([m for m in sys.modules if m.startswith('cloudtrain.runtime.')])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent
+    )
     assert found.stdout.strip() == "[]"
 
 

@@ -30,7 +30,9 @@ pytestmark = pytest.mark.lifecycle
 
 PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
 
-SHELLS = [shell for shell in (("dash",), ("bash", "--posix"), ("busybox", "sh")) if shutil.which(shell[0])]
+SHELLS = [
+    shell for shell in (("dash",), ("bash", "--posix"), ("busybox", "sh")) if shutil.which(shell[0])
+]
 TWO = ("algo-1", "algo-2")
 
 AWKWARD = {
@@ -74,8 +76,13 @@ def test_awkward_values_arrive_exactly(host: Host, shell: tuple[str, ...]) -> No
 def test_it_runs_on_the_python_of_old_images(host: Host, version: str, tmp_path: Path) -> None:
     """Images of TensorFlow 1.15 have Python 3.7 and those of PyTorch 1.12 have 3.8: a script is started there, and a
     failure is explained."""
-    python = next(iter(sorted(PYENV.glob(f"{version}.*/bin/python"))), None) or shutil.which(f"python{version}")
-    if python is None or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode:
+    python = next(iter(sorted(PYENV.glob(f"{version}.*/bin/python"))), None) or shutil.which(
+        f"python{version}"
+    )
+    if (
+        python is None
+        or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode
+    ):
         pytest.skip(f"Python {version} is not installed")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/python3").symlink_to(python)
@@ -97,10 +104,18 @@ TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(st.dictionaries(TEXTS.filter(lambda key: key and not key.startswith("cloudtrain_")), TEXTS, max_size=40))
-def test_any_text_arrives_exactly(tmp_path_factory: pytest.TempPathFactory, user: dict[str, str]) -> None:
+@given(
+    st.dictionaries(
+        TEXTS.filter(lambda key: key and not key.startswith("cloudtrain_")), TEXTS, max_size=40
+    )
+)
+def test_any_text_arrives_exactly(
+    tmp_path_factory: pytest.TempPathFactory, user: dict[str, str]
+) -> None:
     """The same for any text that a process can receive."""
-    host = Host(tmp_path_factory.mktemp("host") / "ml").fill({"train.py": RECORDER}, user, entry_point="train.py")
+    host = Host(tmp_path_factory.mktemp("host") / "ml").fill(
+        {"train.py": RECORDER}, user, entry_point="train.py"
+    )
     own = {key: value for key, value in user.items() if not key.startswith("sagemaker_")}
     assert host.run() == 0, host.err
     assert host.seen()["argv"] == argv_of(own)
@@ -116,9 +131,7 @@ def test_nul_is_refused_in_words(host: Host) -> None:
 
 def test_script_in_a_folder_finds_its_neighbours(host: Host) -> None:
     """The bundle's top and the runtime can be imported, wherever the script stands."""
-    script = (
-        "import helper\nfrom cloudtrain import runtime\nassert runtime.detect_environment().platform == 'sagemaker'"
-    )
+    script = "import helper\nfrom cloudtrain import runtime\nassert runtime.detect_environment().platform == 'sagemaker'"
     host.fill({"sub/train.py": script, "helper.py": ""}, {}, entry_point="sub/train.py")
     assert host.run() == 0, host.err
 
@@ -126,8 +139,12 @@ def test_script_in_a_folder_finds_its_neighbours(host: Host) -> None:
 def test_shell_script_and_command(tmp_path: Path) -> None:
     """A shell script gets the hyperparameters as arguments; a command is a shell line."""
     script = 'printf "%s|" "$@" > "$SM_OUTPUT_DATA_DIR/out"'
-    first = Host(tmp_path / "a").fill({"run.sh": script}, {"name": "two words"}, entry_point="run.sh")
-    second = Host(tmp_path / "b").fill({"a": ""}, {}, command='echo "$SM_CURRENT_HOST" | tee $SM_OUTPUT_DATA_DIR/out')
+    first = Host(tmp_path / "a").fill(
+        {"run.sh": script}, {"name": "two words"}, entry_point="run.sh"
+    )
+    second = Host(tmp_path / "b").fill(
+        {"a": ""}, {}, command='echo "$SM_CURRENT_HOST" | tee $SM_OUTPUT_DATA_DIR/out'
+    )
     assert (first.run(), second.run()) == (0, 0), first.err + second.err
     assert (first.root / "output/data/out").read_text() == "--name|two words|"
     assert (second.root / "output/data/out").read_text() == "algo-1\n"
@@ -136,7 +153,10 @@ def test_shell_script_and_command(tmp_path: Path) -> None:
 def test_failure_file(host: Host) -> None:
     """A failing script ends the host with its exit code; the reason names the error and keeps within the limit."""
     steps = [f"def step_{n}():\n    step_{n + 1}()\n" for n in range(40)]
-    script = "".join(steps) + "def step_40():\n    raise ValueError('no such column: ' + 'y' * 20)\nstep_0()"
+    script = (
+        "".join(steps)
+        + "def step_40():\n    raise ValueError('no such column: ' + 'y' * 20)\nstep_0()"
+    )
     host.fill({"train.py": script}, {}, entry_point="train.py")
     assert host.run() == 1
     assert host.failure is not None
@@ -256,14 +276,18 @@ sys.exit(int(sys.argv[sys.argv.index("--code") + 1]))
 """
 
 
-def two_hosts(tmp_path: Path, files: dict[str, str], user: dict[str, Any], **launch: Any) -> list[Host]:
+def two_hosts(
+    tmp_path: Path, files: dict[str, str], user: dict[str, Any], **launch: Any
+) -> list[Host]:
     """Two hosts that share this machine, as an emulation has them."""
     names = [f"{host}:{port}" for host in TWO for port in (7777, 7778, 2222, 2223)]
     endpoints = {
         name: f"127.0.0.1:{port}" for name, port in zip(names, free_ports(len(names)), strict=True)
     }  # 8 at once, so that they differ
     return [
-        Host(tmp_path / name, resource_config(name, hosts=TWO), endpoints=endpoints).fill(files, user, **launch)
+        Host(tmp_path / name, resource_config(name, hosts=TWO), endpoints=endpoints).fill(
+            files, user, **launch
+        )
         for name in TWO
     ]
 
@@ -302,7 +326,13 @@ time.sleep(3600)
 @pytest.mark.mpi
 def test_mpirun(host: Host) -> None:
     """Ranks of one host get their argv exactly, through mpirun too."""
-    host.fill({"train.py": RECORDER}, AWKWARD, entry_point="train.py", launcher="mpirun", processes_per_instance=2)
+    host.fill(
+        {"train.py": RECORDER},
+        AWKWARD,
+        entry_point="train.py",
+        launcher="mpirun",
+        processes_per_instance=2,
+    )
     assert host.run() == 0, host.err
     assert [host.seen(rank)["argv"] for rank in range(2)] == [argv_of(AWKWARD)] * 2
 
@@ -314,7 +344,13 @@ def test_stop_of_mpirun_waits_for_the_ranks(host: Host) -> None:
         '"/ready"', '"/ready" + os.environ["OMPI_COMM_WORLD_RANK"]'
     )
     script = script.replace('"/saved"', '"/saved" + os.environ["OMPI_COMM_WORLD_RANK"]')
-    host.fill({"train.py": script}, {}, entry_point="train.py", launcher="mpirun", processes_per_instance=2).start()
+    host.fill(
+        {"train.py": script},
+        {},
+        entry_point="train.py",
+        launcher="mpirun",
+        processes_per_instance=2,
+    ).start()
     host.when(lambda: len(list((host.root / "output/data").glob("ready*"))) == 2)
     assert host.process is not None
     host.process.send_signal(signal.SIGTERM)
@@ -325,7 +361,10 @@ def test_stop_of_mpirun_waits_for_the_ranks(host: Host) -> None:
 @pytest.mark.torch
 def test_two_hosts_under_torchrun(tmp_path: Path) -> None:
     """Two hosts over loopback form one group of four ranks, in the order of the hosts."""
-    script = RECORDER + "import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\n"
+    script = (
+        RECORDER
+        + "import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\n"
+    )
     launch = {"launcher": "torchrun", "processes_per_instance": 2}
     hosts = two_hosts(tmp_path, {"train.py": script}, AWKWARD, entry_point="train.py", **launch)
     for host in hosts:
@@ -341,7 +380,13 @@ def test_two_hosts_under_torchrun(tmp_path: Path) -> None:
 def test_lines_carry_their_rank(host: Host) -> None:
     """A host has one log; what the backend reads of it tells the ranks apart."""
     script = "import os, sys\nprint('to stdout', os.environ['RANK'])\nprint('to stderr', os.environ['RANK'], file=sys.stderr)"
-    host.fill({"train.py": script}, {}, entry_point="train.py", launcher="torchrun", processes_per_instance=2)
+    host.fill(
+        {"train.py": script},
+        {},
+        entry_point="train.py",
+        launcher="torchrun",
+        processes_per_instance=2,
+    )
     assert host.run() == 0, host.err
     found = [line for text in (host.out, host.err) for line in lines_of(text, 0.0, 0, range(2))]
     ranks = {(line.rank, line.text) for line in found if line.text.startswith("to ")}
@@ -352,9 +397,17 @@ def test_lines_carry_their_rank(host: Host) -> None:
 def test_torchruns_rank_is_named(host: Host) -> None:
     """The rank that failed first is the reason, not torchrun's own traceback, which comes last."""
     script = "import os, time\nif os.environ['RANK'] == '1': raise KeyError('rank one')\ntime.sleep(3600)"
-    host.fill({"train.py": script}, {}, entry_point="train.py", launcher="torchrun", processes_per_instance=2)
+    host.fill(
+        {"train.py": script},
+        {},
+        entry_point="train.py",
+        launcher="torchrun",
+        processes_per_instance=2,
+    )
     assert host.run() == 1
-    assert (host.failure or "").startswith("rank 1 failed with exit code 1: KeyError: 'rank one'"), host.failure
+    assert (host.failure or "").startswith(
+        "rank 1 failed with exit code 1: KeyError: 'rank one'"
+    ), host.failure
 
 
 @pytest.mark.torch
@@ -368,9 +421,17 @@ if os.environ["RANK"] == "1":
     raise KeyError("rank one")
 time.sleep(3600)
 """
-    host.fill({"train.py": script}, {}, entry_point="train.py", launcher="torchrun", processes_per_instance=2)
+    host.fill(
+        {"train.py": script},
+        {},
+        entry_point="train.py",
+        launcher="torchrun",
+        processes_per_instance=2,
+    )
     assert host.start().wait(timeout=DEADLINE) == 1
-    assert (host.failure or "").startswith("rank 1 failed with exit code 1: KeyError: 'rank one'"), host.failure
+    assert (host.failure or "").startswith(
+        "rank 1 failed with exit code 1: KeyError: 'rank one'"
+    ), host.failure
 
 
 def test_reason_prefers_the_failed_rank() -> None:
@@ -408,12 +469,17 @@ def test_reason_is_what_a_rank_told() -> None:
     told = "error: `x.pt` is broken\n\nhint: remove it\n"
     lost = 'Traceback (most recent call last):\n  File "t.py", line 9, in <module>\nRuntimeError: closed by peer\n'
     expected = "process failed with exit code 1: `x.pt` is broken"
-    assert failure_text("process", 1, told + lost) == f"{expected}\nerror: `x.pt` is broken\nhint: remove it"
+    assert (
+        failure_text("process", 1, told + lost)
+        == f"{expected}\nerror: `x.pt` is broken\nhint: remove it"
+    )
     assert failure_text("process", 1, lost + told).startswith(expected)
     marked = "".join(f"[1,0]<stderr>:{line}\n" for line in told.splitlines())
     assert failure_text("process", 1, marked).startswith(expected)
     own = lost.replace("closed by peer", "bad thing")
-    assert failure_text("process", 1, told + own).startswith("process failed with exit code 1: RuntimeError: bad thing")
+    assert failure_text("process", 1, told + own).startswith(
+        "process failed with exit code 1: RuntimeError: bad thing"
+    )
 
 
 @given(st.text(max_size=3000), st.integers(-70, 255))

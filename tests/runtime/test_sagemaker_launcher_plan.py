@@ -50,15 +50,19 @@ def test_start_line_fits_the_service() -> None:
     assert all(0 < len(item) <= 256 and "\n" not in item for item in CONTAINER_ENTRYPOINT)
 
 
-@pytest.mark.parametrize("path", sorted((GOLDEN.parent.parent.parent / "cloudtrain/runtime").rglob("*launcher/*.py")))
+@pytest.mark.parametrize(
+    "path", sorted((GOLDEN.parent.parent.parent / "cloudtrain/runtime").rglob("*launcher/*.py"))
+)
 def test_launcher_is_old_python(path: Path) -> None:
     """The launcher's files parse as Python 3.7, which images with old frameworks have."""
     ast.parse(path.read_text(), feature_version=(3, 7))
 
 
 OWN_VALUES = {
-    "NCCL_DEBUG", "NCCL_IB_DISABLE", "NCCL_PROTO",  # tuning for old versions of NCCL's EFA plugin; left to the user
-    "SM_FRAMEWORK_PARAMS", "SM_MODULE_DIR",  # the launcher's own parameters, and where its bundle lies
+    # tuning for old versions of NCCL's EFA plugin; left to the user
+    "NCCL_DEBUG", "NCCL_IB_DISABLE", "NCCL_PROTO",
+    # the launcher's own parameters, and where its bundle lies
+    "SM_FRAMEWORK_PARAMS", "SM_MODULE_DIR",
     "SM_TRAINING_ENV",  # compared below
     "SM_NUM_CPUS", "PYTHONPATH",  # of the machine that recorded them
 }  # fmt: skip
@@ -84,7 +88,10 @@ def test_environment_is_the_toolkits(case: str, launch: dict[str, Any]) -> None:
     theirs = golden["env_delta"]
     request = {key: json.dumps(value) for key, value in json.loads(theirs["SM_HPS"]).items()}
     request["cloudtrain_launch"] = json.dumps({"entry_point": "train.py", **launch})
-    container = {"TRAINING_JOB_NAME": theirs["SAGEMAKER_JOB_NAME"], "AWS_REGION": theirs["SAGEMAKER_REGION"]}
+    container = {
+        "TRAINING_JOB_NAME": theirs["SAGEMAKER_JOB_NAME"],
+        "AWS_REGION": theirs["SAGEMAKER_REGION"],
+    }
     machine = HostMachine(gpus=golden["n_gpus"], efa="FI_PROVIDER" in theirs, variables=container)
     channels = json.loads(theirs["SM_INPUT_DATA_CONFIG"])
     plan = launch_plan(request, golden["resourceconfig"], channels | {"code": {}}, machine)
@@ -102,7 +109,14 @@ def test_environment_is_the_toolkits(case: str, launch: dict[str, Any]) -> None:
 
 def test_argv_as_the_toolkit_writes_it() -> None:
     """Keys sorted, one dash for one letter, None as nothing, a mapping as sorted `a=1,b=2`, a list as Python."""
-    user = {"l": [1], "cfg": {"b": {"x": 1}, "a": True}, "none": None, "flag": True, "lr": 1e-05, "name": "two words"}
+    user = {
+        "l": [1],
+        "cfg": {"b": {"x": 1}, "a": True},
+        "none": None,
+        "flag": True,
+        "lr": 1e-05,
+        "name": "two words",
+    }
     assert plan_of(user=user).programs[0].argv == (
         "python3", "train.py", "--cfg", "a=True,b={'x': 1}", "--flag", "True", "-l", "[1]", "--lr", "1e-05",
         "--name", "two words", "--none", "",
@@ -110,13 +124,24 @@ def test_argv_as_the_toolkit_writes_it() -> None:
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
 
-@given(st.dictionaries(st.text(min_size=1, max_size=10).filter(lambda key: not key.startswith("cloudtrain_")), VALUES))
+@given(
+    st.dictionaries(
+        st.text(min_size=1, max_size=10).filter(lambda key: not key.startswith("cloudtrain_")),
+        VALUES,
+    )
+)
 def test_request_round_trip(user: dict[str, Any]) -> None:
     """JSON in the request and back: the values are the same, and nothing of the launcher's is among them."""
     request = {key: json.dumps(value) for key, value in user.items()} | {"cloudtrain_launch": "{}"}
@@ -135,7 +160,11 @@ def test_argv_is_that_of_every_other_target(user: dict[str, Any]) -> None:
 
 def test_plain_text_stays_text() -> None:
     """A value that is not JSON, as tools other than cloudtrain write it, is a text."""
-    assert decode_hyperparameters({"name": "resnet50", "n": "3", "q": '"3"'}) == {"name": "resnet50", "n": 3, "q": "3"}
+    assert decode_hyperparameters({"name": "resnet50", "n": "3", "q": '"3"'}) == {
+        "name": "resnet50",
+        "n": 3,
+        "q": "3",
+    }
 
 
 def test_torchrun_on_two_hosts() -> None:
@@ -170,18 +199,28 @@ def test_torchrun_of_a_command() -> None:
 def test_processes_per_instance(machine: HostMachine, processes: int) -> None:
     """One process per GPU or Neuron core, one on a host without either."""
     assert plan_of(machine=machine, launcher="torchrun").processes_per_instance == processes
-    assert plan_of(machine=machine, launcher="torchrun", processes_per_instance=3).processes_per_instance == 3
+    assert (
+        plan_of(
+            machine=machine, launcher="torchrun", processes_per_instance=3
+        ).processes_per_instance
+        == 3
+    )
 
 
 def test_interpreter_of_the_job() -> None:
     """The script can have another Python than the launcher."""
     plan = plan_of(launcher="torchrun", interpreter="/opt/conda/bin/python")
-    assert (plan.programs[0].argv[0], plan.python) == ("/opt/conda/bin/python", "/opt/conda/bin/python")
+    assert (plan.programs[0].argv[0], plan.python) == (
+        "/opt/conda/bin/python",
+        "/opt/conda/bin/python",
+    )
 
 
 def test_mpirun_on_one_host() -> None:
     """Custom options stand before the script, split as a shell would."""
-    plan = plan_of(machine=HostMachine(gpus=2), launcher="mpirun", mpi_options="-x 'A=1 2' --tag-output")
+    plan = plan_of(
+        machine=HostMachine(gpus=2), launcher="mpirun", mpi_options="-x 'A=1 2' --tag-output"
+    )
     assert plan.programs[0].argv == (
         "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "2", "-x", "A=1 2",
         "--tag-output", "python3", "train.py",
@@ -207,7 +246,10 @@ def test_hosts_outside_the_groups_run_alone() -> None:
 
 def test_tensorflow_with_parameter_servers() -> None:
     """Chief and workers go round the hosts, servers too; servers get no GPU; the chief's end is the job's."""
-    plans = {host: plan_of(host, hosts=TWO, launcher="tensorflow", strategy="parameter_server") for host in TWO}
+    plans = {
+        host: plan_of(host, hosts=TWO, launcher="tensorflow", strategy="parameter_server")
+        for host in TWO
+    }
     roles = {host: [program.role for program in plan.programs] for host, plan in plans.items()}
     assert roles == {"algo-1": ["chief", "ps"], "algo-2": ["worker"]}
     config = read_tf_config(plans["algo-2"].programs[0].env)
@@ -227,16 +269,26 @@ def test_tensorflow_with_parameter_servers() -> None:
     st.integers(1, 5) | st.none(),
     st.sampled_from(["multi_worker_mirrored", "parameter_server"]),
 )
-def test_every_task_starts_once(hosts: int, workers: int | None, servers: int | None, strategy: str) -> None:
+def test_every_task_starts_once(
+    hosts: int, workers: int | None, servers: int | None, strategy: str
+) -> None:
     """However many tasks and hosts: each task runs on exactly one host, at an address of its own."""
     names = tuple(f"algo-{number}" for number in range(1, hosts + 1))
-    launch = {"workers": workers, "parameter_servers": servers if strategy == "parameter_server" else None}
-    plans = [plan_of(name, hosts=names, launcher="tensorflow", strategy=strategy, **launch) for name in names]
+    launch = {
+        "workers": workers,
+        "parameter_servers": servers if strategy == "parameter_server" else None,
+    }
+    plans = [
+        plan_of(name, hosts=names, launcher="tensorflow", strategy=strategy, **launch)
+        for name in names
+    ]
     configs = [json.loads(program.env["TF_CONFIG"]) for plan in plans for program in plan.programs]
     cluster = configs[0]["cluster"]
     addresses = [address for members in cluster.values() for address in members]
     tasks = sorted((config["task"]["type"], config["task"]["index"]) for config in configs)
-    assert tasks == sorted((role, index) for role, members in cluster.items() for index in range(len(members)))
+    assert tasks == sorted(
+        (role, index) for role, members in cluster.items() for index in range(len(members))
+    )
     assert len(set(addresses)) == len(addresses)
     assert set(addresses) <= set(plans[0].endpoints)
 
@@ -245,16 +297,26 @@ def test_network_of_an_emulation() -> None:
     """Where several hosts share a machine, every address that is listened on is another one."""
     network = Network({"algo-1:7777": "127.0.0.1:20001"})
     plan = plan_of("algo-2", hosts=TWO, launcher="torchrun", network=network)
-    assert plan.programs[0].argv[-5:] == ("--master_addr", "127.0.0.1", "--master_port", "20001", "train.py")
+    assert plan.programs[0].argv[-5:] == (
+        "--master_addr",
+        "127.0.0.1",
+        "--master_port",
+        "20001",
+        "train.py",
+    )
     assert plan.wait_for == "127.0.0.1"
-    assert (plan.environment["MASTER_ADDR"], plan.environment["MASTER_PORT"]) == ("127.0.0.1", "20001")
+    assert (plan.environment["MASTER_ADDR"], plan.environment["MASTER_PORT"]) == (
+        "127.0.0.1",
+        "20001",
+    )
     assert plan.environment["SM_HOSTS"] == '["algo-1","algo-2"]'
 
 
 def test_users_environment_wins() -> None:
     """What the job sets itself is not overwritten."""
     machine = HostMachine(
-        efa=True, variables={"NCCL_SOCKET_IFNAME": "eth1", "FI_PROVIDER": "tcp", "PYTHONPATH": "/mine"}
+        efa=True,
+        variables={"NCCL_SOCKET_IFNAME": "eth1", "FI_PROVIDER": "tcp", "PYTHONPATH": "/mine"},
     )
     environment = plan_of(machine=machine, launcher="torchrun").environment
     assert not {"NCCL_SOCKET_IFNAME", "FI_PROVIDER"} & environment.keys()
@@ -283,7 +345,9 @@ def test_gpus_of_this_machine(tmp_path: Path) -> None:
     for name in ("nvidia0", "nvidia1", "nvidiactl"):
         (tmp_path / name).touch()
     seen = {
-        visible: this_machine({"CUDA_VISIBLE_DEVICES": visible}, "ml.g5.12xlarge", devices=tmp_path).gpus
+        visible: this_machine(
+            {"CUDA_VISIBLE_DEVICES": visible}, "ml.g5.12xlarge", devices=tmp_path
+        ).gpus
         for visible in ("1", "0,1", "", "-1")
     }
     assert seen == {"1": 1, "0,1": 2, "": 0, "-1": 0}

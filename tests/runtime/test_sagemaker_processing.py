@@ -35,27 +35,37 @@ def container(root: Path, files: dict[str, str], *, hosts: int = 2, number: int 
     for folder in (code, config, root / "output", root / "processing" / "input" / "raw"):
         folder.mkdir(parents=True)
     with tarfile.open(code / "sourcedir.tar.gz", "w:gz") as archive:
-        archive.add(PACKAGE, "cloudtrain/runtime", filter=lambda item: None if "__pycache__" in item.name else item)
+        archive.add(
+            PACKAGE,
+            "cloudtrain/runtime",
+            filter=lambda item: None if "__pycache__" in item.name else item,
+        )
         for name, text in {"cloudtrain/__init__.py": "", **files}.items():
             info = tarfile.TarInfo(name)
             info.size = len(text.encode())
             archive.addfile(info, io.BytesIO(text.encode()))
     names = [f"algo-{index + 1}" for index in range(hosts)]
-    (config / "resourceconfig.json").write_text(json.dumps({"current_host": names[number], "hosts": names}))
+    (config / "resourceconfig.json").write_text(
+        json.dumps({"current_host": names[number], "hosts": names})
+    )
     (config / "processingjobconfig.json").write_text(json.dumps(job_config(root)))
     return root
 
 
 def job_config(root: Path) -> dict[str, object]:
     """The parts of `processingjobconfig.json` that matter: the request, as the service hands it over."""
-    raw, code, lists = (f"{root}/processing/{end}" for end in ("input/raw", "input/code", "output/lists"))
+    raw, code, lists = (
+        f"{root}/processing/{end}" for end in ("input/raw", "input/code", "output/lists")
+    )
     return {
         "ProcessingJobName": "prep-1",
         "ProcessingInputs": [
             {"InputName": "raw", "S3Input": {"S3Uri": "s3://b/raw", "LocalPath": raw}},
             {"InputName": "code", "S3Input": {"S3Uri": "s3://b/code", "LocalPath": code}},
         ],
-        "ProcessingOutputConfig": {"Outputs": [{"OutputName": "lists", "S3Output": {"LocalPath": lists}}]},
+        "ProcessingOutputConfig": {
+            "Outputs": [{"OutputName": "lists", "S3Output": {"LocalPath": lists}}]
+        },
     }
 
 
@@ -64,7 +74,9 @@ def environment() -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
 
 
-def run(root: Path, *words: str, arguments: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+def run(
+    root: Path, *words: str, arguments: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
     """What Docker runs: the entry point, then the arguments."""
     argv = [*container_entrypoint(words, root=str(root), python=sys.executable), *arguments]
     return subprocess.run(argv, env=environment(), capture_output=True, text=True, timeout=DEADLINE)
@@ -96,7 +108,9 @@ def test_a_failure_becomes_the_exit_message(tmp_path: Path) -> None:
     done = run(root, "bad.py")
     message = (root / "output/message").read_text("utf-8")
     assert done.returncode == 1
-    assert message.startswith("the script on algo-2 failed with exit code 1: ValueError: no such volume é\n")
+    assert message.startswith(
+        "the script on algo-2 failed with exit code 1: ValueError: no such volume é\n"
+    )
     assert "ValueError" in done.stderr
 
 
@@ -128,7 +142,9 @@ def test_a_command_line_runs_in_a_shell(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_requirements_that_cannot_be_installed_are_the_message(tmp_path: Path) -> None:
     """pip's own error is the reason, and the script never starts."""
-    root = container(tmp_path, {"ok.py": "open('ran', 'w')", "requirements.txt": "./no-such-folder\n"})
+    root = container(
+        tmp_path, {"ok.py": "open('ran', 'w')", "requirements.txt": "./no-such-folder\n"}
+    )
     done = run(root, "--requirements", "requirements.txt", "ok.py")
     assert done.returncode == 1
     assert "`requirements.txt` cannot be installed: " in (root / "output/message").read_text()

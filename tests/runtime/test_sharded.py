@@ -46,7 +46,11 @@ def state_of(value: float) -> dict[str, Any]:
     """Tensors large enough to be hashed beside the writing, and values that are none."""
     import torch
 
-    return {"weights": torch.full((600_000,), value), "small": {"bias": torch.full((3,), value)}, "step": int(value)}
+    return {
+        "weights": torch.full((600_000,), value),
+        "small": {"bias": torch.full((3,), value)},
+        "step": int(value),
+    }
 
 
 def saved(value: float = 2.0) -> Path:
@@ -60,7 +64,9 @@ def saved(value: float = 2.0) -> Path:
 
 def republish(path: Path) -> None:
     """What somebody does who changes a checkpoint and has read how it is checked."""
-    files = atomic.entries(path, [name for name in atomic.file_names(path) if name != atomic.MANIFEST])
+    files = atomic.entries(
+        path, [name for name in atomic.file_names(path) if name != atomic.MANIFEST]
+    )
     manifest = json.loads((path / atomic.MANIFEST).read_text())
     (path / atomic.MANIFEST).write_text(json.dumps({**manifest, "files": files}))
 
@@ -76,7 +82,12 @@ def test_what_was_written_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read == []
     assert atomic.is_whole(path)
     found = state_of(0.0)
-    assert runtime.Checkpoints("checkpoint").load_sharded(lambda folder: sharded.read_shards(found, folder)) is not None
+    assert (
+        runtime.Checkpoints("checkpoint").load_sharded(
+            lambda folder: sharded.read_shards(found, folder)
+        )
+        is not None
+    )
     assert found["step"] == 2
     assert bool((found["weights"] == 2).all())
     assert found["small"]["bias"].tolist() == [2, 2, 2]
@@ -180,11 +191,21 @@ def start_ranks(count: int, instances: int, what: str) -> None:
     """As many processes, shared out to instances that are simulated by what a launcher says to each."""
     each = count // instances
     Path("reader.py").write_text(READER)
-    usual = {"PATH": "/usr/bin:/bin", "HOME": ".", "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    usual = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": ".",
+        "PYTHONPATH": str(REPOSITORY),
+        "OMP_NUM_THREADS": "1",
+    }
     usual |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
     started = []
     for rank in range(count):
-        place = {"RANK": rank, "LOCAL_RANK": rank % each, "LOCAL_WORLD_SIZE": each, "GROUP_RANK": rank // each}
+        place = {
+            "RANK": rank,
+            "LOCAL_RANK": rank % each,
+            "LOCAL_WORLD_SIZE": each,
+            "GROUP_RANK": rank // each,
+        }
         variables = {**usual, **{name: str(value) for name, value in place.items()}}
         started.append(subprocess.Popen([sys.executable, "reader.py", what], env=variables))
     assert [process.wait(DEADLINE) for process in started] == [0] * count
@@ -221,7 +242,9 @@ def test_forged_metadata_runs_no_code() -> None:
     (path / sharded.METADATA).write_bytes(pickle.dumps(Malice()))
     republish(path)
     assert runtime.Checkpoints("checkpoint").agree() is not None
-    with pytest.raises(runtime.SetupError, match=r"data that this script never saves: it names `posix.mkdir`"):
+    with pytest.raises(
+        runtime.SetupError, match=r"data that this script never saves: it names `posix.mkdir`"
+    ):
         sharded.read_shards(state_of(0.0), path)
     assert not Path("planted").exists()
 

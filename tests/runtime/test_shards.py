@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from cloudtrain.runtime.shards import deal, keys_in, link_share
 
-KEYS = st.sets(st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), min_size=1), max_size=40)
+KEYS = st.sets(
+    st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), min_size=1),
+    max_size=40,
+)
 
 
 @given(KEYS, st.integers(min_value=1, max_value=9))

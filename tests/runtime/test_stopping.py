@@ -124,7 +124,9 @@ def test_a_script_that_does_not_watch_is_stopped_by_sigterm() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [0, 3, None])
-def test_the_marker_holds_any_whole_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Any) -> None:
+def test_the_marker_holds_any_whole_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Any
+) -> None:
     """What has an index is a step, such as numpy's integers, which JSON does not know."""
     monkeypatch.setenv("CLOUDTRAIN_RUN_DIR", str(tmp_path))
 
@@ -135,11 +137,15 @@ def test_the_marker_holds_any_whole_step(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(SystemExit) as left:
         runtime.exit_preempted(None if step is None else Counter())
     assert left.value.code == 0
-    assert json.loads((tmp_path / "preempted").read_text())["step"] == (None if step is None else int(step))
+    assert json.loads((tmp_path / "preempted").read_text())["step"] == (
+        None if step is None else int(step)
+    )
 
 
 @pytest.mark.parametrize("step", [1.5, -1])
-def test_what_is_no_step_leaves_no_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Any) -> None:
+def test_what_is_no_step_leaves_no_marker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Any
+) -> None:
     """A wrong step is told before anything is written."""
     monkeypatch.setenv("CLOUDTRAIN_RUN_DIR", str(tmp_path))
     with pytest.raises(runtime.SetupError, match="is not a whole number of at least 0"):
@@ -157,5 +163,7 @@ def test_a_process_that_works_for_another_leaves_stops_to_it(tmp_path: Path) -> 
         "print('still here')\n"
     )
     env = os.environ | {"PYTHONPATH": str(Path(cloudtrain.__file__).parents[1])}
-    found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True)
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
     assert (found.returncode, found.stdout) == (0, "still here\n")

@@ -10,7 +10,22 @@ from cloudtrain.runtime.torchrun_words import guard_program, misread
 
 pytestmark = pytest.mark.torch
 
-NAMES = ["log", "run", "max", "node", "local", "start", "master", "rdzv", "lo", "n", "log_dir", "module", "role", "lr"]
+NAMES = [
+    "log",
+    "run",
+    "max",
+    "node",
+    "local",
+    "start",
+    "master",
+    "rdzv",
+    "lo",
+    "n",
+    "log_dir",
+    "module",
+    "role",
+    "lr",
+]
 
 
 @pytest.fixture(scope="module")

@@ -33,13 +33,19 @@ def eventually(condition: Callable[[], Any], what: str = "", deadline: float = D
     return value
 
 
-def process_with(processes: Callable[[], list[psutil.Process]], variable: str, value: str) -> psutil.Process:
+def process_with(
+    processes: Callable[[], list[psutil.Process]], variable: str, value: str
+) -> psutil.Process:
     """The first of the processes that has this variable in its environment."""
-    return _first(processes, lambda process: process.environ().get(variable) == value, f"{variable}={value}")
+    return _first(
+        processes, lambda process: process.environ().get(variable) == value, f"{variable}={value}"
+    )
 
 
 def _first(
-    processes: Callable[[], list[psutil.Process]], is_it: Callable[[psutil.Process], bool], what: str
+    processes: Callable[[], list[psutil.Process]],
+    is_it: Callable[[psutil.Process], bool],
+    what: str,
 ) -> psutil.Process:
     """Processes come and go while one looks, and one that has just been started may not be known by its looks yet."""
 
@@ -141,7 +147,12 @@ class Place:
         return LocalService(self.root / "state", environ=self.environ)
 
     def plan(
-        self, script: str | dict[str, str] = "", *, name: str = "run-1", target: ct.Local | None = None, **job: Any
+        self,
+        script: str | dict[str, str] = "",
+        *,
+        name: str = "run-1",
+        target: ct.Local | None = None,
+        **job: Any,
     ) -> tuple[Plan, Any]:
         """A plan and its bundle. `script` is the text of train.py, or all files by name."""
         source = self.write(script, name)

@@ -19,7 +19,9 @@ from tests.targets.sagemaker.place import sagemaker
 
 pytestmark = pytest.mark.lifecycle
 
-THREE_LINES = "import sys\nprint('one')\nprint('two', flush=True)\nprint('three', file=sys.stderr)\n"
+THREE_LINES = (
+    "import sys\nprint('one')\nprint('two', flush=True)\nprint('three', file=sys.stderr)\n"
+)
 ENDLESS = "import time\nprint('up', flush=True)\nwhile True: time.sleep(0.05)\n"
 
 PLACES: dict[str, Callable[[Place], AbstractContextManager[Place]]] = {
@@ -105,7 +107,10 @@ def test_follow_to_the_last_line(anywhere: Place) -> None:
     script = "import time\nfor n in range(40):\n    print(n, flush=True)\n    time.sleep(0.01)\n"
     run = anywhere.submit(script)
     seen: list[RunState] = []
-    texts = [line.text for line in run.lines(follow=True, on_status=lambda status: seen.append(status.state))]
+    texts = [
+        line.text
+        for line in run.lines(follow=True, on_status=lambda status: seen.append(status.state))
+    ]
     assert texts == [str(n) for n in range(40)]
     assert seen[-1] is RunState.SUCCEEDED
     assert run.status.state is RunState.SUCCEEDED

@@ -23,7 +23,13 @@ def everything(root: Path) -> dict[str, str]:
     found = {}
     for path in paths_below(root):
         name = path.relative_to(root).as_posix()
-        found[name] = str(path.readlink()) if path.is_symlink() else path.read_text() if path.is_file() else ""
+        found[name] = (
+            str(path.readlink())
+            if path.is_symlink()
+            else path.read_text()
+            if path.is_file()
+            else ""
+        )
     return found
 
 
@@ -73,14 +79,18 @@ def test_names_that_are_refused(name: str, reason: str, tmp_path: Path) -> None:
     assert everything(tmp_path) == {}
 
 
-@pytest.mark.parametrize("name", ["a b", "ü", "x" * 255, "a/./b//c", "...", "..a", "C:x", "a\u202eb", "\udcff"])
+@pytest.mark.parametrize(
+    "name", ["a b", "ü", "x" * 255, "a/./b//c", "...", "..a", "C:x", "a\u202eb", "\udcff"]
+)
 def test_names_that_are_taken(name: str, tmp_path: Path) -> None:
     """What looks odd and is harmless."""
     (path,) = land(tmp_path, {name: "x"})
     assert path.read_text() == "x"
 
 
-@pytest.mark.parametrize("files", [("a", "a"), ("a", "./a"), ("a/b", "a//b"), ("a", "a/b"), ("a/b", "a")])
+@pytest.mark.parametrize(
+    "files", [("a", "a"), ("a", "./a"), ("a/b", "a//b"), ("a", "a/b"), ("a/b", "a")]
+)
 def test_a_place_is_taken_once(files: tuple[str, str], tmp_path: Path) -> None:
     """Two files of one name, however it is written, or a file that is a folder too."""
     with Staging(tmp_path / "got") as staging:
@@ -114,7 +124,9 @@ def test_a_link_of_an_earlier_download_is_not_followed(tmp_path: Path) -> None:
     assert everything(tmp_path) == before
 
 
-def test_a_link_that_is_planted_meanwhile_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_that_is_planted_meanwhile_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Somebody exchanges a folder for a link after it was looked at, when the first file is moved."""
     folder, outside, rename = tmp_path / "got/s", tmp_path / "outside", os.rename
     folder.mkdir(parents=True)
@@ -228,7 +240,11 @@ def test_nothing_ever_leaves(downloads: list[list[tuple[str, str | None]]]) -> N
                 land_members(root, download)
             except Unsafe:
                 assert everything(base) == before
-            assert {name for name in everything(base) if not name.startswith("a/b/got/")} == {"a", "a/b", "a/b/got"}
+            assert {name for name in everything(base) if not name.startswith("a/b/got/")} == {
+                "a",
+                "a/b",
+                "a/b/got",
+            }
         for path in paths_below(root):
             assert Path(os.path.realpath(path)).is_relative_to(root)
 

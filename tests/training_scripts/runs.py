@@ -83,7 +83,9 @@ def check_out(script: str, folder: Path) -> Path:
     if not copy.is_dir():
         copy_script(script, copy)
         shutil.copytree(
-            package / "runtime", folder / "cloudtrain" / "runtime", ignore=shutil.ignore_patterns("__pycache__")
+            package / "runtime",
+            folder / "cloudtrain" / "runtime",
+            ignore=shutil.ignore_patterns("__pycache__"),
         )
         shutil.copy(package / "__init__.py", folder / "cloudtrain")
     return copy / "train.py"
@@ -92,14 +94,26 @@ def check_out(script: str, folder: Path) -> Path:
 def forks(count: int, *options: str) -> list[str]:
     """A launcher that imports torch once and forks the ranks: half of torchrun's time."""
     port = str(free_port())
-    launcher = [sys.executable, "-u", "-m", "cloudtrain.runtime.fork_launcher", "--master-port", port]
+    launcher = [
+        sys.executable,
+        "-u",
+        "-m",
+        "cloudtrain.runtime.fork_launcher",
+        "--master-port",
+        port,
+    ]
     return [*launcher, "--processes-per-instance", str(count), *options]
 
 
 def start(folder: Path, *command: str | Path, **variables: str) -> subprocess.Popen[str]:
     """A run in `folder` with no variables but the usual and these, its stderr in a file."""
     folder.mkdir(exist_ok=True)
-    usual = {"PATH": os.environ["PATH"], "HOME": str(folder), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    usual = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
     with (folder / "stderr.txt").open("w") as errors:
         return subprocess.Popen(
             [str(part) for part in command],
@@ -201,7 +215,12 @@ def plant(script: Path, *edits: Edit) -> None:
 
 
 def assert_same_losses(
-    found: Run, reference: Run, *, at_least: int | None = None, within: float = FIVE_DECIMALS, norms: bool = True
+    found: Run,
+    reference: Run,
+    *,
+    at_least: int | None = None,
+    within: float = FIVE_DECIMALS,
+    norms: bool = True,
 ) -> None:
     """Every loss and every norm of a gradient is that of the reference. With `at_least`, only of steps that both report,
     so many of them. `norms` is False for an engine that reports none."""
@@ -210,7 +229,9 @@ def assert_same_losses(
         steps = [step for step in steps if step in reference.losses]
     assert len(steps) >= (at_least or 1), found
     for step in steps:
-        assert found.losses[step] == pytest.approx(reference.losses[step], abs=within), f"step {step}"
+        assert found.losses[step] == pytest.approx(reference.losses[step], abs=within), (
+            f"step {step}"
+        )
     assert set(found.norms) >= (set(steps) if reference.norms and norms else set())
     for step in set(steps) & set(reference.norms) if norms else ():
         expected = pytest.approx(reference.norms[step], rel=SAME_GRADIENT, abs=within)

@@ -30,7 +30,8 @@ def network() -> Iterator[ModuleType]:
         sys.modules.pop("network", None)
 
 
-# Lines as NCCL writes them, shortened; what machines, processes and addresses are called is changed.
+# Lines as NCCL writes them, shortened; what machines, processes and addresses are called is
+# changed.
 EFA = """\
 node-1:31:40 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>
 node-1:31:40 [0] NCCL INFO NET/Plugin: Failed to find ncclCollNetPlugin symbol.
@@ -85,14 +86,20 @@ node-1:31:40 [0] NCCL INFO Using network Socket
         ("nothing", "EFA", "NCCL's log names no network"),
     ],
 )  # fmt: skip
-def test_one_sentence_says_what_carries_the_messages(network: Any, log: str, expected: str, words: str) -> None:
+def test_one_sentence_says_what_carries_the_messages(
+    network: Any, log: str, expected: str, words: str
+) -> None:
     """Used, or not and why, from logs as users have posted them (NVIDIA/nccl 226, 941, 952, 1597; aws-ofi-nccl 1020)."""
-    assert words in network.sentence(network.read_log(log.splitlines()), expected, "cpu:gloo,cuda:nccl", 2)
+    assert words in network.sentence(
+        network.read_log(log.splitlines()), expected, "cpu:gloo,cuda:nccl", 2
+    )
 
 
 def test_without_nccl_or_a_second_instance_there_is_no_log_to_read(network: Any) -> None:
     """gloo is TCP; one instance needs no network."""
-    assert network.sentence(network.Found(), "EFA", "gloo", 2).startswith("EFA is not used, because gloo")
+    assert network.sentence(network.Found(), "EFA", "gloo", 2).startswith(
+        "EFA is not used, because gloo"
+    )
     assert network.sentence(network.Found(), "", "nccl", 1).startswith("One instance")
 
 
@@ -107,9 +114,12 @@ def test_the_logs_of_several_processes_are_read(network: Any, tmp_path: Path) ->
 
 def test_the_instance_type_is_what_sagemaker_says(network: Any) -> None:
     """In a variable, or in the resource configuration."""
-    assert network.instance_type({"SM_CURRENT_INSTANCE_TYPE": "ml.p4d.24xlarge"}) == "ml.p4d.24xlarge"
     assert (
-        network.instance_type({"SM_RESOURCE_CONFIG": '{"current_instance_type": "ml.p5.48xlarge"}'}) == "ml.p5.48xlarge"
+        network.instance_type({"SM_CURRENT_INSTANCE_TYPE": "ml.p4d.24xlarge"}) == "ml.p4d.24xlarge"
+    )
+    assert (
+        network.instance_type({"SM_RESOURCE_CONFIG": '{"current_instance_type": "ml.p5.48xlarge"}'})
+        == "ml.p5.48xlarge"
     )
     assert network.instance_type({"SM_RESOURCE_CONFIG": "torn"}) == network.instance_type({}) == ""
 
@@ -123,7 +133,11 @@ def test_the_rates_are_those_of_the_catalogue(network: Any, target: str) -> None
         for found in instance_types(target)
         if found.interconnect == "rdma" and found.fabric
     }
-    mine = {name: rate for name, rate in network.RATES.items() if name.startswith("ml.") == (target == "sagemaker")}
+    mine = {
+        name: rate
+        for name, rate in network.RATES.items()
+        if name.startswith("ml.") == (target == "sagemaker")
+    }
     assert mine
     assert {name: known.get(name) for name in mine} == mine
 
@@ -139,14 +153,17 @@ def test_two_processes_measure_each_other(tmp_path: Path) -> None:
     rows = {(row["operation"], row["bytes"]): row for row in result["rows"]}
     names = ("all_reduce", "all_gather", "reduce_scatter", "send")
     assert set(rows) == {(name, size) for name in names for size in (1024, 4096)}
-    bus = {"all_reduce": 1.0, "all_gather": 0.5, "reduce_scatter": 0.5, "send": 1.0}  # 2 (n-1)/n and (n-1)/n for n = 2
+    # 2 (n-1)/n and (n-1)/n for n = 2
+    bus = {"all_reduce": 1.0, "all_gather": 0.5, "reduce_scatter": 0.5, "send": 1.0}
     for (name, size), row in rows.items():
         assert row["algbw"] == pytest.approx(size / row["seconds"] / 1e9)
         assert row["busbw"] == pytest.approx(row["algbw"] * bus[name])
     assert "RDMA is not used, because gloo carries the messages over TCP." in found.lines
     assert found.reported["efficiency"][1] == 1
     assert found.reported["efficiency"][2] > 0
-    assert [line.split()[0] for line in found.lines if re.match(r" +\d+ +[\d.]+% +[\d.]+% ", line)] == [
+    assert [
+        line.split()[0] for line in found.lines if re.match(r" +\d+ +[\d.]+% +[\d.]+% ", line)
+    ] == [
         "2",
         "8",
         "32",
@@ -159,4 +176,6 @@ def test_one_process_is_refused(tmp_path: Path) -> None:
     """With the command that works."""
     found = run(tmp_path, sys.executable, check_out("bandwidth", tmp_path / "checkout"))
     assert found.exit_code == 1
-    assert found.errors.startswith("error: the bandwidth test needs at least two processes\n\nhint: torchrun")
+    assert found.errors.startswith(
+        "error: the bandwidth test needs at least two processes\n\nhint: torchrun"
+    )

@@ -125,7 +125,9 @@ class Calls:
         return self.made
 
 
-@pytest.mark.parametrize("function", [os.system, os.mkdir, eval, importlib.import_module], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "function", [os.system, os.mkdir, eval, importlib.import_module], ids=lambda f: f.__name__
+)
 def test_a_batch_that_runs_code_is_refused_before_it_runs(
     parts: Any, folder: Path, tmp_path: Path, function: Callable[..., object]
 ) -> None:
@@ -134,7 +136,9 @@ def test_a_batch_that_runs_code_is_refused_before_it_runs(
     text = {"mkdir": str(trace), "system": f"mkdir {trace}"}.get(
         function.__name__, f"__import__('os').mkdir('{trace}')"
     )
-    (folder / "data_batch_3").write_bytes(pickle.dumps({b"data": Calls(function, text)}, protocol=2))
+    (folder / "data_batch_3").write_bytes(
+        pickle.dumps({b"data": Calls(function, text)}, protocol=2)
+    )
     message = refusal(lambda: parts.cifar.read_cifar(folder))
     assert "`data_batch_3` is no batch of CIFAR-10" in message
     assert f"{function.__name__}`, which no image needs" in message
@@ -156,11 +160,18 @@ def test_an_archive_writes_nothing_and_follows_nothing(
 
 
 def test_what_is_too_large_is_not_read(
-    parts: Any, folder: Path, tmp_path: Path, digits: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    parts: Any,
+    folder: Path,
+    tmp_path: Path,
+    digits: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No file of the layout has more than 31 million bytes; a larger one is a mistake or an attack."""
     monkeypatch.setattr(parts.cifar, "LARGEST", 1_000_000)
-    archive = archive_of(tmp_path / "a.tar.gz", *[(tarfile.TarInfo(name), content) for name, content in digits.items()])
+    archive = archive_of(
+        tmp_path / "a.tar.gz",
+        *[(tarfile.TarInfo(name), content) for name, content in digits.items()],
+    )
     for place in (folder, archive):
         assert "_batch" in refusal(lambda place=place: parts.cifar.read_cifar(place))  # type: ignore[misc]
 
@@ -220,11 +231,15 @@ def test_an_empty_place_is_named(parts: Any, tmp_path: Path) -> None:
 def batches(parts: Any, folder: Path) -> Callable[..., Any]:
     """Makes `Batches` of the digits, 64 images per step."""
     train = parts.cifar.read_cifar(folder).train
-    return lambda **options: parts.batches.Batches(train, **{"global_batch": 64, "seed": 1, **options})
+    return lambda **options: parts.batches.Batches(
+        train, **{"global_batch": 64, "seed": 1, **options}
+    )
 
 
 @pytest.mark.parametrize("processes", [2, 3, 5, 64])
-def test_the_shares_of_all_processes_are_the_batch(batches: Callable[..., Any], processes: int) -> None:
+def test_the_shares_of_all_processes_are_the_batch(
+    batches: Callable[..., Any], processes: int
+) -> None:
     """Every image of a global batch is with exactly one process, cropped and mirrored as it would be with one alone."""
     import torch
 
@@ -237,30 +252,45 @@ def test_the_shares_of_all_processes_are_the_batch(batches: Callable[..., Any], 
             found_pixels, found_labels = share[step]
             assert found_pixels.equal(pixels[rank::processes])
             assert found_labels.equal(labels[rank::processes])
-        assert torch.cat([share.numbers(step) for share in shares]).sort()[0].equal(alone.numbers(step).sort()[0])
+        assert (
+            torch.cat([share.numbers(step) for share in shares])
+            .sort()[0]
+            .equal(alone.numbers(step).sort()[0])
+        )
 
 
 @pytest.mark.parametrize(
-    ("batch", "processes"), [(1439, 1), (2, 3)], ids=["more than the images", "fewer than the processes"]
+    ("batch", "processes"),
+    [(1439, 1), (2, 3)],
+    ids=["more than the images", "fewer than the processes"],
 )
-def test_a_batch_that_cannot_be_is_refused(batches: Callable[..., Any], batch: int, processes: int) -> None:
+def test_a_batch_that_cannot_be_is_refused(
+    batches: Callable[..., Any], batch: int, processes: int
+) -> None:
     """Otherwise an epoch had no step, and a training of nothing would succeed; or a process had no image."""
     message = refusal(lambda: batches(global_batch=batch, world_size=processes))
     assert f"a batch of {batch} for {processes} processes and 1438 images" in message
 
 
-def test_an_epoch_shows_an_image_at_most_once_and_the_next_in_another_order(batches: Callable[..., Any]) -> None:
+def test_an_epoch_shows_an_image_at_most_once_and_the_next_in_another_order(
+    batches: Callable[..., Any],
+) -> None:
     """22 whole batches of 1,438 images; asked again, in any order, a step has the same images."""
     some = batches()
     assert some.steps_per_epoch == 22
-    epochs = [[number for step in range(22) for number in some.numbers(22 * epoch + step).tolist()] for epoch in (0, 1)]
+    epochs = [
+        [number for step in range(22) for number in some.numbers(22 * epoch + step).tolist()]
+        for epoch in (0, 1)
+    ]
     assert [len(set(numbers)) for numbers in epochs] == [1408, 1408]
     assert epochs[0] != epochs[1]
     assert some.numbers(0).tolist() == epochs[0][:64]
     assert batches(seed=2).numbers(0).tolist() != epochs[0][:64]
 
 
-def test_augmentation_is_what_a_loop_over_images_gives(parts: Any, batches: Callable[..., Any]) -> None:
+def test_augmentation_is_what_a_loop_over_images_gives(
+    parts: Any, batches: Callable[..., Any]
+) -> None:
     """Pad by four, cut a window out, mirror it: the indexed form against the obvious one, image by image."""
     import torch
 
@@ -273,7 +303,9 @@ def test_augmentation_is_what_a_loop_over_images_gives(parts: Any, batches: Call
         y, x = int(down[place]), int(right[place])
         window = padded[:, y : y + 32, x : x + 32]
         assert pixels[place].equal(window.flip(2) if mirrored[place] else window)
-    assert batches(mirror=False)[3][0].equal(torch.where(mirrored.view(-1, 1, 1, 1).bool(), pixels.flip(3), pixels))
+    assert batches(mirror=False)[3][0].equal(
+        torch.where(mirrored.view(-1, 1, 1, 1).bool(), pixels.flip(3), pixels)
+    )
     assert batches(augment=False)[3][0].equal(some.images.pixels[numbers])
 
 
@@ -288,7 +320,8 @@ def test_throws_are_fair_and_new_in_every_epoch(parts: Any) -> None:
         joint.append((down * 9 + right) * 2 + mirrored)
         counts = torch.bincount(joint[-1], minlength=162).double()
         chi_square = ((counts - 50_000 / 162).square() / (50_000 / 162)).sum()
-        assert 161 - 5 * 18 < chi_square < 161 + 5 * 18  # the mean of chi-square is 161, its deviation 18
+        # the mean of chi-square is 161, its deviation 18
+        assert 161 - 5 * 18 < chi_square < 161 + 5 * 18
     for other in joint[1:]:
         assert (joint[0] == other).double().mean() == pytest.approx(1 / 162, abs=0.002)
 
@@ -298,7 +331,9 @@ def test_the_hash_is_splitmix64(parts: Any) -> None:
     import torch
 
     published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
-    assert parts.batches.mixed(torch.tensor([1, 2, 3])).tolist() == [number % 2**63 for number in published]
+    assert parts.batches.mixed(torch.tensor([1, 2, 3])).tolist() == [
+        number % 2**63 for number in published
+    ]
 
 
 # The network
@@ -308,13 +343,20 @@ def test_group_norm_sees_images_and_batch_norm_sees_batches(parts: Any) -> None:
     """Two halves of a batch give what the whole gives with GroupNorm, and something else with BatchNorm."""
     import torch
 
-    images = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    images = torch.randn(
+        8, 3, 32, 32, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
     far = {}
     for norm in ("group", "batch"):
         torch.manual_seed(1)
         network = parts.network.ResNet(8, 1, norm=norm).double()
         with torch.no_grad():
-            far[norm] = (network(images) - torch.cat([network(half) for half in images.split(4)])).abs().max().item()
+            far[norm] = (
+                (network(images) - torch.cat([network(half) for half in images.split(4)]))
+                .abs()
+                .max()
+                .item()
+            )
     assert far["group"] < 1e-12
     assert far["batch"] > 0.01
 
@@ -348,4 +390,6 @@ def test_every_parameter_is_decayed_or_not(parts: Any) -> None:
     assert (decayed["weight_decay"], free["weight_decay"]) == (5e-4, 0.0)
     assert len(decayed["params"]) + len(free["params"]) == len(list(network.parameters()))
     assert {parameter.ndim for parameter in decayed["params"]} == {2, 4}
-    assert sum(parameter.numel() for parameter in network.body.parameters()) == pytest.approx(0.27e6, rel=0.03)
+    assert sum(parameter.numel() for parameter in network.body.parameters()) == pytest.approx(
+        0.27e6, rel=0.03
+    )

@@ -11,13 +11,23 @@ from pathlib import Path
 import pytest
 
 from tests.deadlines import DEADLINE
-from tests.training_scripts.runs import HOLD, Run, assert_same_losses, check_out, held_once, kill_rank, run, terminate
+from tests.training_scripts.runs import (
+    HOLD,
+    Run,
+    assert_same_losses,
+    check_out,
+    held_once,
+    kill_rank,
+    run,
+    terminate,
+)
 
 pytestmark = pytest.mark.torch
 
 TWO = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-# In fp32 the order of a sum shows in its last digit, and a network at this learning rate doubles such a difference at
-# every step or two. What theory says of equal losses is therefore asked in fp64.
+# In fp32 the order of a sum shows in its last digit, and a network at this learning rate doubles
+# such a difference at every step or two. What theory says of equal losses is therefore asked in
+# fp64.
 SMALL = ["--precision", "fp64", "--width", "4", "--epochs", "1", "--report_every", "1"]
 EQUAL = 2e-6
 
@@ -44,7 +54,15 @@ def archive(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def alone(script: Path, archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One process that loads its own batches, never interrupted: what other runs are compared with."""
     folder = tmp_path_factory.mktemp("alone")
-    result = run(folder, sys.executable, script, *SMALL, "--workers", "0", CLOUDTRAIN_INPUT_CIFAR=str(archive))
+    result = run(
+        folder,
+        sys.executable,
+        script,
+        *SMALL,
+        "--workers",
+        "0",
+        CLOUDTRAIN_INPUT_CIFAR=str(archive),
+    )
     assert result.exit_code == 0, result.errors
     assert len(result.losses) == 22
     assert (folder / "model" / "model.pt").is_file()
@@ -71,7 +89,9 @@ def test_without_cifar_it_learns_digits_and_says_so(script: Path, tmp_path: Path
 def test_it_can_do_without_momentum(script: Path, archive: Path, tmp_path: Path) -> None:
     """Plain gradient descent, here of no step: Nesterov's look ahead needs a momentum and is left out."""
     none = ("--momentum", "0", "--epochs", "0", "--workers", "0")
-    found = run(tmp_path, sys.executable, script, *SMALL, *none, CLOUDTRAIN_INPUT_CIFAR=str(archive))
+    found = run(
+        tmp_path, sys.executable, script, *SMALL, *none, CLOUDTRAIN_INPUT_CIFAR=str(archive)
+    )
     assert found.exit_code == 0, found.errors
     assert sum(of for _, of in classes(found)) == 359
 
@@ -86,10 +106,14 @@ def test_synchronised_batch_norm_needs_gpus(script: Path, tmp_path: Path) -> Non
 def test_accuracy_per_class_counts_every_test_image(alone: Run) -> None:
     """As many images per class as the test batch has, and their sum is the accuracy that was reported."""
     assert [of for _, of in classes(alone)] == [38, 31, 51, 31, 34, 39, 33, 32, 40, 30]
-    assert sum(right for right, _ in classes(alone)) / 359 == pytest.approx(alone.last("test_accuracy"), abs=1e-6)
+    assert sum(right for right, _ in classes(alone)) / 359 == pytest.approx(
+        alone.last("test_accuracy"), abs=1e-6
+    )
 
 
-def test_two_processes_that_are_stopped_go_on_as_one(script: Path, archive: Path, alone: Run, tmp_path: Path) -> None:
+def test_two_processes_that_are_stopped_go_on_as_one(
+    script: Path, archive: Path, alone: Run, tmp_path: Path
+) -> None:
     """Two processes with two workers each, SIGTERM (which torchrun passes to workers, too), then one process: the
     losses of one that was never stopped, the same test images right, and the marker gone."""
     two = [*TWO, script, *SMALL, "--workers", "2", "--step_delay", "0.1"]

@@ -27,7 +27,15 @@ import yaml
 from cloudtrain import TrainingJob
 from tests.deadlines import DEADLINE
 from tests.training_scripts import runs
-from tests.training_scripts.runs import REPOSITORY, SAME_GRADIENT, Edit, Run, check_out, plant, terminate
+from tests.training_scripts.runs import (
+    REPOSITORY,
+    SAME_GRADIENT,
+    Edit,
+    Run,
+    check_out,
+    plant,
+    terminate,
+)
 
 FOLDER = REPOSITORY / "training_scripts" / "cifar_deepspeed"
 PYTHON = os.environ.get("CLOUDTRAIN_DEEPSPEED_PYTHON", sys.executable)
@@ -43,7 +51,8 @@ def has_deepspeed() -> bool:
 
 
 needs_deepspeed = pytest.mark.skipif(
-    not has_deepspeed(), reason="DeepSpeed is not installed: set CLOUDTRAIN_DEEPSPEED_PYTHON to a Python that has it"
+    not has_deepspeed(),
+    reason="DeepSpeed is not installed: set CLOUDTRAIN_DEEPSPEED_PYTHON to a Python that has it",
 )
 
 
@@ -60,7 +69,13 @@ def zero() -> ModuleType:
 
 def settings(zero: Any, **changes: Any) -> dict[str, Any]:
     """The configuration of a run with two processes, changed."""
-    plain = {"stage": 2, "global_batch": 64, "processes": 2, "accumulate": 1, "learning_rate": 0.005}
+    plain = {
+        "stage": 2,
+        "global_batch": 64,
+        "processes": 2,
+        "accumulate": 1,
+        "learning_rate": 0.005,
+    }
     rest = {"steps": 88, "warmup_steps": 11, "bf16": False}
     base = zero.read_settings(FOLDER / "ds_config.json")
     before = copy.deepcopy(base)
@@ -85,10 +100,14 @@ def test_batch_sizes_multiply_up(zero: Any, processes: int, accumulate: int) -> 
     """DeepSpeed refuses a configuration in which micro batch x parts x processes is not the batch."""
     found = settings(zero, processes=processes, accumulate=accumulate)
     micro = found["train_micro_batch_size_per_gpu"]
-    assert micro * found["gradient_accumulation_steps"] * processes == found["train_batch_size"] == 64
+    assert (
+        micro * found["gradient_accumulation_steps"] * processes == found["train_batch_size"] == 64
+    )
 
 
-@pytest.mark.parametrize(("changes", "said"), [({"processes": 3}, "3 processes x 1 parts"), ({"stage": 4}, "stage 4")])
+@pytest.mark.parametrize(
+    ("changes", "said"), [({"processes": 3}, "3 processes x 1 parts"), ({"stage": 4}, "stage 4")]
+)
 def test_what_cannot_be_is_said(zero: Any, changes: dict[str, Any], said: str) -> None:
     """A mean of means over shares of different sizes is not the mean; and there are four stages."""
     with pytest.raises(ValueError, match=said):
@@ -100,11 +119,20 @@ def test_what_cannot_be_is_said(zero: Any, changes: dict[str, Any], said: str) -
     [
         (["mp_rank_00_model_states.pt"], 0),
         (["mp_rank_00_model_states.pt", "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"], 1),
-        ([f"zero_pp_rank_{rank}_mp_rank_00_{what}_states.pt" for rank in range(12) for what in ("model", "optim")], 12),
+        (
+            [
+                f"zero_pp_rank_{rank}_mp_rank_00_{what}_states.pt"
+                for rank in range(12)
+                for what in ("model", "optim")
+            ],
+            12,
+        ),
     ],
     ids=["stage 0", "bf16", "stage 3"],
 )
-def test_the_processes_that_wrote_a_checkpoint(zero: Any, tmp_path: Path, files: list[str], writers: int) -> None:
+def test_the_processes_that_wrote_a_checkpoint(
+    zero: Any, tmp_path: Path, files: list[str], writers: int
+) -> None:
     """Each wrote one file of the optimizer, at the stages that divide it."""
     for file in files:
         (tmp_path / file).touch()
@@ -119,8 +147,18 @@ def test_each_stage_holds_less(zero: Any) -> None:
 
 def test_in_bf16_the_optimizer_holds_most(zero: Any) -> None:
     """Two bytes each for weight and gradient, and twelve for the weight in fp32 and its moments: the paper's table."""
-    assert [zero.bytes_per_parameter(stage, 1, bf16=True) for stage in (0, 1, 2, 3)] == [16, 16, 16, 16]
-    assert [zero.bytes_per_parameter(stage, 4, bf16=True) for stage in (0, 1, 2, 3)] == [16, 7, 5.5, 4]
+    assert [zero.bytes_per_parameter(stage, 1, bf16=True) for stage in (0, 1, 2, 3)] == [
+        16,
+        16,
+        16,
+        16,
+    ]
+    assert [zero.bytes_per_parameter(stage, 4, bf16=True) for stage in (0, 1, 2, 3)] == [
+        16,
+        7,
+        5.5,
+        4,
+    ]
 
 
 def test_the_job_files_are_the_three_forms() -> None:
@@ -129,7 +167,9 @@ def test_the_job_files_are_the_three_forms() -> None:
     for name in ("job.yaml", "job_mpi.yaml", "job_autotune.yaml"):
         job = TrainingJob(**yaml.safe_load((FOLDER / name).read_text("utf-8")))
         forms[name] = getattr(job.distribution, "launch", None)
-        assert (FOLDER / str(job.hyperparameters.get("deepspeed_config", "ds_config.json"))).is_file()
+        assert (
+            FOLDER / str(job.hyperparameters.get("deepspeed_config", "ds_config.json"))
+        ).is_file()
     assert forms == {"job.yaml": "torch", "job_mpi.yaml": "mpi", "job_autotune.yaml": "launcher"}
     tuned = json.loads((FOLDER / "ds_config_autotune.json").read_text())
     assert tuned["autotuning"]["enabled"] is True
@@ -148,7 +188,15 @@ def whole_run(folder: Path, *command: str | Path, stop_at: int | None = None) ->
     check_out("cifar_deepspeed", folder)
     path = f"{Path(PYTHON).parent}{os.pathsep}{os.environ['PATH']}"
     disturb = None if stop_at is None else terminate
-    done = runs.run(folder, *command, disturb=disturb, at=stop_at or 0, deadline=DEADLINE, PATH=path, **EXTENSIONS)
+    done = runs.run(
+        folder,
+        *command,
+        disturb=disturb,
+        at=stop_at or 0,
+        deadline=DEADLINE,
+        PATH=path,
+        **EXTENSIONS,
+    )
     assert (done.exit_code == 0) is (stop_at is None), done.errors  # torchrun ends a SIGTERM with 1
     return done
 
@@ -161,12 +209,17 @@ SCRIPT = Path("training_scripts", "cifar_deepspeed", "train.py")
 def test_losses_are_equal_across_the_stages(tmp_path: Path) -> None:
     """Stages 1 to 3 print the same losses throughout; stage 0 sums in another order, which shows in the last digits
     after some steps, as with one process."""
-    stages = {stage: run(tmp_path / str(stage), *TWO, SCRIPT, *SMALL, "--zero_stage", str(stage)) for stage in range(4)}
+    stages = {
+        stage: run(tmp_path / str(stage), *TWO, SCRIPT, *SMALL, "--zero_stage", str(stage))
+        for stage in range(4)
+    }
     assert [len(losses) for losses in stages.values()] == [22] * 4
     for step, loss in stages[1].items():
         assert stages[2][step] == pytest.approx(loss, abs=1e-5), f"step {step}"
         assert stages[3][step] == pytest.approx(loss, abs=1e-5), f"step {step}"
-        assert stages[0][step] == pytest.approx(loss, abs=1e-5 if step <= 8 else 0.02), f"step {step}"
+        assert stages[0][step] == pytest.approx(loss, abs=1e-5 if step <= 8 else 0.02), (
+            f"step {step}"
+        )
     assert stages[0][22] < 2.0 < stages[0][1]
     for stage in stages:
         assert (tmp_path / str(stage) / "model" / "model.pt").is_file()
@@ -227,17 +280,27 @@ def test_a_planted_fault_is_seen_at_each_stage(tmp_path: Path, alone: Run, stage
         "none": (),
         "factor": (("train.py", "engine.backward(loss)", "engine.backward(2 * loss)"),),
         "missing": (("train.py", AFTER_START, f"{NO_EXCHANGE[stage]}\n{AFTER_START}"),),
-        "shard": (("batches.py", "return whole[self.rank :: self.world_size]", "return whole[:: self.world_size]"),),
+        "shard": (
+            (
+                "batches.py",
+                "return whole[self.rank :: self.world_size]",
+                "return whole[:: self.world_size]",
+            ),
+        ),
     }
     for fault, edits in faults.items():
         plant(check_out("cifar_deepspeed", tmp_path / fault), *edits)
         found = whole_run(tmp_path / fault, *TWO, SCRIPT, *SMALL, "--zero_stage", stage)
-        assert (abs(found.norms[1] / alone.norms[1] - 1) > SAME_GRADIENT) is (fault != "none"), fault
+        assert (abs(found.norms[1] / alone.norms[1] - 1) > SAME_GRADIENT) is (fault != "none"), (
+            fault
+        )
 
 
 @needs_deepspeed
 @pytest.mark.torch
-def test_the_example_with_a_gpt_reports_the_whole_batch_and_resumes_on_its_data(tmp_path: Path) -> None:
+def test_the_example_with_a_gpt_reports_the_whole_batch_and_resumes_on_its_data(
+    tmp_path: Path,
+) -> None:
     """`examples/code/deepspeed_gpt`: two processes of two parts each, stopped half-way and resumed, report what one
     process of four parts does."""
     example = REPOSITORY / "examples" / "code" / "deepspeed_gpt"

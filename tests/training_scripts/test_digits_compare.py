@@ -19,7 +19,15 @@ SCRIPT = Path(__file__).parents[2] / "training_scripts" / "digits_ddp" / "compar
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
     """The words of each line, of three processes, whose parts of the gradients are not of one size."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", str(SCRIPT)]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "3",
+        str(SCRIPT),
+    ]
     small = "--hidden 256 --layers 3 --batch 8 --rounds 1 --buckets [0.1,25] --accumulate [5] --shares [8,16]".split()
     done = subprocess.run(
         [*command, *small],
@@ -42,7 +50,9 @@ def row(tables: list[list[str]], *name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["DDP", "all_reduce", "ring", "sharded servers", "one server"])
-def test_every_exchange_gives_the_gradients_of_one_process(tables: list[list[str]], name: str) -> None:
+def test_every_exchange_gives_the_gradients_of_one_process(
+    tables: list[list[str]], name: str
+) -> None:
     """Of the whole batch, which no process of the three has seen."""
     assert float(row(tables, *name.split())[-1]) < 1e-7
 
@@ -57,7 +67,9 @@ def test_every_exchange_gives_the_gradients_of_one_process(tables: list[list[str
         ("one server", 1, 2),
     ],
 )
-def test_theory_says_what_the_kernel_counts(tables: list[list[str]], name: str, worker: float, busiest: float) -> None:
+def test_theory_says_what_the_kernel_counts(
+    tables: list[list[str]], name: str, worker: float, busiest: float
+) -> None:
     """2 (n - 1) / n of the gradients for each process of a ring; n - 1 times the gradients for a server."""
     cells = [float(cell) for cell in row(tables, *name.split())[:4]]
     predicted = [worker * MEGABYTES, busiest * MEGABYTES]

@@ -59,7 +59,16 @@ def test_one_process_learns_the_digits(alone: Run) -> None:
 def test_two_processes_begin_the_same(script: Path, tmp_path: Path) -> None:
     """A short run alone and under bare torchrun: the same losses and the same accuracy."""
     alone = run(tmp_path / "alone", sys.executable, script, "--epochs", "2")
-    found = run(tmp_path / "two", *TORCHRUN, "--standalone", "--nproc-per-node", "2", script, "--epochs", "2")
+    found = run(
+        tmp_path / "two",
+        *TORCHRUN,
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        script,
+        "--epochs",
+        "2",
+    )
     assert (alone.exit_code, found.exit_code) == (0, 0), alone.errors + found.errors
     assert_same_losses(found, alone, at_least=5)
     assert found.accuracies == alone.accuracies
@@ -76,10 +85,22 @@ def test_two_processes_learn_the_same(script: Path, alone: Run, tmp_path: Path) 
     assert len(found.lines) == len(alone.lines)
 
 
-def test_two_simulated_instances_with_accumulation_learn_the_same(script: Path, alone: Run, tmp_path: Path) -> None:
+def test_two_simulated_instances_with_accumulation_learn_the_same(
+    script: Path, alone: Run, tmp_path: Path
+) -> None:
     """Two torchrun agents with one process each, and two micro-batches per step: still the same losses."""
     port = str(free_port())
-    command = [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", port]
+    command = [
+        *TORCHRUN,
+        "--nnodes",
+        "2",
+        "--nproc-per-node",
+        "1",
+        "--master-addr",
+        "127.0.0.1",
+        "--master-port",
+        port,
+    ]
     second = start(tmp_path / "second", *command, "--node-rank", "1", script, "--accumulate", "2")
     found = run(tmp_path / "first", *command, "--node-rank", "0", script, "--accumulate", "2")
     out, _ = second.communicate(timeout=DEADLINE)
@@ -88,7 +109,9 @@ def test_two_simulated_instances_with_accumulation_learn_the_same(script: Path, 
     assert out == ""
 
 
-def test_stopped_twice_it_goes_on_with_2_processes_and_then_with_1(script: Path, alone: Run, tmp_path: Path) -> None:
+def test_stopped_twice_it_goes_on_with_2_processes_and_then_with_1(
+    script: Path, alone: Run, tmp_path: Path
+) -> None:
     """SIGTERM, resume with 2 processes, SIGTERM, resume with 1: the losses of a run that was never stopped."""
     marker = tmp_path / "checkpoint" / "preempted"
     two = [*TORCHRUN, "--standalone", "--nproc-per-node", "2", script, "--step_delay", "0.01"]
@@ -114,18 +137,32 @@ def test_stopped_twice_it_goes_on_with_2_processes_and_then_with_1(script: Path,
     assert third.accuracies[460] == alone.accuracies[460]
 
 
-def test_a_killed_rank_is_started_again_from_the_last_checkpoint(script: Path, alone: Run, tmp_path: Path) -> None:
+def test_a_killed_rank_is_started_again_from_the_last_checkpoint(
+    script: Path, alone: Run, tmp_path: Path
+) -> None:
     """`kill -9` of rank 1 under `torchrun --max-restarts 1`: all ranks come back and lose no more than 10 steps."""
-    command = [*TORCHRUN, "--standalone", "--max-restarts", "1", "--nproc-per-node", "2", held_once(script)]
+    command = [
+        *TORCHRUN,
+        "--standalone",
+        "--max-restarts",
+        "1",
+        "--nproc-per-node",
+        "2",
+        held_once(script),
+    ]
     variables = {HOLD: "30"}
-    found = run(tmp_path, *command, "--checkpoint_every", "10", disturb=kill_rank(1), at=30, **variables)
+    found = run(
+        tmp_path, *command, "--checkpoint_every", "10", disturb=kill_rank(1), at=30, **variables
+    )
     assert found.exit_code == 0, found.errors
     assert len(found.resumed_from) == 1
     assert found.resumed_from[0] >= 20
     assert_same_losses(found, alone, at_least=47)
 
 
-def test_a_checkpoint_of_another_network_is_refused_without_a_traceback(script: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_network_is_refused_without_a_traceback(
+    script: Path, tmp_path: Path
+) -> None:
     """A forgotten folder of an earlier run: the message has the shapes, and says what to do."""
     assert run(tmp_path, sys.executable, script, "--epochs", "1").exit_code == 0
     found = run(tmp_path, sys.executable, script, "--epochs", "2", "--hidden", "64")
@@ -139,7 +176,9 @@ def test_a_checkpoint_of_another_network_is_refused_without_a_traceback(script: 
 def test_without_scikit_learn_it_says_what_to_install(script: Path, tmp_path: Path) -> None:
     """The data comes with scikit-learn; its absence is one line and a hint."""
     (tmp_path / "sklearn.py").write_text("")  # a module of that name without data
-    code = f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r}); runpy.run_path({str(script)!r})"
+    code = (
+        f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r}); runpy.run_path({str(script)!r})"
+    )
     found = run(tmp_path, sys.executable, "-c", code)
     assert found.exit_code == 1
     assert found.errors == (

@@ -27,4 +27,6 @@ def test_a_diverged_training_saves_nothing(name: str, arguments: str, tmp_path: 
     assert found.exit_code == 1
     assert "the training has diverged" in found.errors
     assert "Traceback" not in found.errors
-    assert not (tmp_path / "run" / "checkpoint").is_dir() or not list((tmp_path / "run" / "checkpoint").glob("0*"))
+    assert not (tmp_path / "run" / "checkpoint").is_dir() or not list(
+        (tmp_path / "run" / "checkpoint").glob("0*")
+    )

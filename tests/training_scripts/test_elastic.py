@@ -17,8 +17,15 @@ def test_a_lost_instance_comes_back_and_the_losses_go_on(tmp_path: Path) -> None
     """Two processes, one, two again; every reported loss is that of one process without any loss of instances."""
     script = check_out("digits_ddp", tmp_path / "checkout")
     alone = run(tmp_path / "alone", sys.executable, script, "--epochs", "6", "--report_every", "5")
-    arguments = ["--epochs", "6", "--lose_at", "20", "--alone_for", "10", "--step_delay", "0.3"]  # time to rejoin
-    found = run(tmp_path / "elastic", sys.executable, script.with_name("elastic.py"), *arguments, deadline=900)
+    # time to rejoin
+    arguments = ["--epochs", "6", "--lose_at", "20", "--alone_for", "10", "--step_delay", "0.3"]
+    found = run(
+        tmp_path / "elastic",
+        sys.executable,
+        script.with_name("elastic.py"),
+        *arguments,
+        deadline=900,
+    )
     assert found.exit_code == 0, [*found.lines, found.errors]
     result = json.loads((tmp_path / "elastic" / "elastic" / "elastic.json").read_text())
     assert result["sizes"][:3] == [2, 1, 2]

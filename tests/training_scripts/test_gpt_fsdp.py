@@ -58,7 +58,13 @@ def config(**changes: Any) -> SimpleNamespace:
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("layout", "expected"),
-    [("ddp", (8, 1, 1)), ("fsdp", (1, 8, 1)), ("hsdp", (2, 4, 1)), ("2d", (1, 4, 2)), ("tp", (1, 1, 8))],
+    [
+        ("ddp", (8, 1, 1)),
+        ("fsdp", (1, 8, 1)),
+        ("hsdp", (2, 4, 1)),
+        ("2d", (1, 4, 2)),
+        ("tp", (1, 1, 8)),
+    ],
 )
 def test_a_layout_puts_all_processes_into_its_grid(
     parts: dict[str, Any], layout: str, expected: tuple[int, int, int]
@@ -80,7 +86,11 @@ def test_a_layout_puts_all_processes_into_its_grid(
         (8, {"layout": "tp"}, "`heads` 4 cannot be cut into 8 equal parts"),
         (2, {"context": 63}, "`context` 63 cannot be cut into 2 equal parts"),
         (2, {"layout": "fsdp", "heads": 5}, "`width` 128 is no multiple of `heads` 5"),
-        (4, {"layout": "fsdp", "accumulate": 8}, "16 windows cannot be cut into 4 shares of 8 equal parts"),
+        (
+            4,
+            {"layout": "fsdp", "accumulate": 8},
+            "16 windows cannot be cut into 4 shares of 8 equal parts",
+        ),
     ],
 )
 def test_what_cannot_be_cut_is_refused_with_a_hint(
@@ -97,7 +107,12 @@ def test_what_cannot_be_cut_is_refused_with_a_hint(
 
 @pytest.mark.torch
 @settings(max_examples=examples(50), deadline=None)
-@given(rows=st.integers(1, 40), columns=st.integers(1, 8), shard=st.integers(1, 7), tensor=st.integers(1, 4))
+@given(
+    rows=st.integers(1, 40),
+    columns=st.integers(1, 8),
+    shard=st.integers(1, 7),
+    tensor=st.integers(1, 4),
+)
 def test_the_parts_of_a_tensor_are_all_of_it(
     parts: dict[str, Any], rows: int, columns: int, shard: int, tensor: int
 ) -> None:
@@ -108,7 +123,9 @@ def test_the_parts_of_a_tensor_are_all_of_it(
     weights = torch.arange(rows * columns).view(rows, columns)
     found: list[int] = []
     for place in [(row, column) for row in range(shard) for column in range(tensor)]:
-        mesh = SimpleNamespace(ndim=2, size=(shard, tensor).__getitem__, get_coordinate=lambda place=place: place)
+        mesh = SimpleNamespace(
+            ndim=2, size=(shard, tensor).__getitem__, get_coordinate=lambda place=place: place
+        )
         parameter = SimpleNamespace(device_mesh=mesh, placements=(Shard(0), Shard(1)))
         found += parts["layouts"].part_of(weights, parameter).flatten().tolist()
     assert sorted(found) == list(range(rows * columns))
@@ -141,7 +158,9 @@ def test_the_parts_of_a_tensor_are_all_of_it(
         ("", None),
     ],
 )
-def test_the_peak_of_a_gpu_follows_from_its_name(parts: dict[str, Any], name: str, expected: float | None) -> None:
+def test_the_peak_of_a_gpu_follows_from_its_name(
+    parts: dict[str, Any], name: str, expected: float | None
+) -> None:
     """As CUDA spells it; what is not in the table has no MFU."""
     assert parts["meter"].peak_of(name) == expected
 
@@ -199,8 +218,14 @@ def test_a_plan_of_512_processes_shows_what_each_would_hold() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert done.returncode == 0, done.stderr
     lines = {line.split("  ")[0]: line.split() for line in done.stdout.splitlines() if line}
-    assert lines["model.layers.0.mlp.up_proj.weight"][1:] == "11008 x 4096 22 x 4096 shard, tensor".split()
-    assert lines["model.layers.0.mlp.down_proj.weight"][1:] == "4096 x 11008 64 x 1376 shard, tensor".split()
+    assert (
+        lines["model.layers.0.mlp.up_proj.weight"][1:]
+        == "11008 x 4096 22 x 4096 shard, tensor".split()
+    )
+    assert (
+        lines["model.layers.0.mlp.down_proj.weight"][1:]
+        == "4096 x 11008 64 x 1376 shard, tensor".split()
+    )
     assert lines["model.layers.0.post_attention_layernorm.weight"][1:] == ["4096", "64", "shard"]
     here, alone = map(float, lines["all that stays"][-2:])
     assert alone == pytest.approx(6_888_361_984 * 16 / 2**30, abs=1e-3)
@@ -229,7 +254,9 @@ print(sum(map(plan._local, model.parameters())) * 16)
 print(plan.tracked(shape, config, grid, mesh))
 print(plan.extrapolated(shape, config, grid, mesh))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
     assert done.returncode == 0, done.stderr
     held, exact, from_few = map(float, done.stdout.split())
     assert from_few == pytest.approx(exact, rel=0.02)
@@ -242,7 +269,9 @@ print(plan.extrapolated(shape, config, grid, mesh))
 
 
 @pytest.mark.torch
-def test_a_plan_that_cannot_be_is_refused(parts: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_that_cannot_be_is_refused(
+    parts: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     """The same refusal as on 512 real processes, found at no cost."""
     with pytest.raises(SetupError, match="512 processes make no grid of tensor 3"):
         parts["plan"].print_plan(config(world=512, tensor=3))
@@ -261,7 +290,9 @@ def test_selective_recomputation_repeats_no_product(parts: dict[str, Any], famil
     class Counted(TorchDispatchMode):
         count = 0
 
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             self.count += function.name().split(".")[0] in large
             return function(*args, **(kwargs or {}))
 
@@ -275,7 +306,8 @@ def test_selective_recomputation_repeats_no_product(parts: dict[str, Any], famil
             gpt.loss_sum(model(tokens), tokens).backward()
         counts[how] = counted.count
     assert counts["none"] == counts["selective"]
-    again = 6 if family == "gpt2" else 7  # all of a layer but its last product, which no gradient needs
+    # all of a layer but its last product, which no gradient needs
+    again = 6 if family == "gpt2" else 7
     assert counts["full"] - counts["none"] == 2 * again
 
 
@@ -290,7 +322,9 @@ def test_logits_exist_for_some_tokens_at_a_time(parts: dict[str, Any], learns: b
     model.reset_parameters(1)
     tokens, seen = torch.arange(32).view(2, 16), []
     expected = gpt.loss_sum(model(tokens), tokens)
-    model.lm_head.register_forward_hook(lambda _head, _inputs, logits: seen.append(logits.shape[:-1].numel()))
+    model.lm_head.register_forward_hook(
+        lambda _head, _inputs, logits: seen.append(logits.shape[:-1].numel())
+    )
     with torch.set_grad_enabled(learns):
         found = model(tokens, following=tokens, at_once=8)
     assert found.item() == pytest.approx(expected.item(), rel=1e-6)
@@ -317,7 +351,13 @@ def test_a_thread_that_saves_takes_the_same_gpu(monkeypatch: pytest.MonkeyPatch)
 
 
 def rates(**changes: Any) -> SimpleNamespace:
-    usual = {"steps": 100, "learning_rate": 2.0, "warmup_steps": 10, "rate_schedule": "cosine", "min_rate": 0.1}
+    usual = {
+        "steps": 100,
+        "learning_rate": 2.0,
+        "warmup_steps": 10,
+        "rate_schedule": "cosine",
+        "min_rate": 0.1,
+    }
     return SimpleNamespace(**{**usual, "decay_share": 0.2, **changes})
 
 
@@ -331,7 +371,10 @@ def test_the_learning_rate_rises_stays_and_falls(parts: dict[str, Any]) -> None:
     wsd = rates(rate_schedule="wsd")
     assert [rate(step, wsd) for step in (10, 79)] == [2.0, 2.0]
     assert rate(90, wsd) == pytest.approx(2 * 0.55)
-    assert [rate(step, rates(rate_schedule="constant", warmup_steps=0)) for step in (0, 99)] == [2.0, 2.0]
+    assert [rate(step, rates(rate_schedule="constant", warmup_steps=0)) for step in (0, 99)] == [
+        2.0,
+        2.0,
+    ]
     assert rate(4, rates(warmup_steps=-1)) == pytest.approx(1.0, rel=0.01)  # a tenth of the steps
 
 
@@ -340,11 +383,16 @@ def test_matrices_decay_and_vectors_do_not(parts: dict[str, Any]) -> None:
     """Norms and biases keep their size."""
     model = parts["gpt"].GPT(parts["gpt"].Shape(1, 2, 16, 8, family="qwen2"))
     adam = parts["optimizing"].make_adamw(
-        model.parameters(), SimpleNamespace(weight_decay=0.1, beta1=0.8, beta2=0.99, learning_rate=1.0)
+        model.parameters(),
+        SimpleNamespace(weight_decay=0.1, beta1=0.8, beta2=0.99, learning_rate=1.0),
     )
-    decays = {id(one): group["weight_decay"] for group in adam.param_groups for one in group["params"]}
+    decays = {
+        id(one): group["weight_decay"] for group in adam.param_groups for one in group["params"]
+    }
     for name, parameter in model.named_parameters():
-        assert decays[id(parameter)] == (0.0 if "norm" in name or name.endswith("bias") else 0.1), name
+        assert decays[id(parameter)] == (0.0 if "norm" in name or name.endswith("bias") else 0.1), (
+            name
+        )
     assert adam.defaults["betas"] == (0.8, 0.99)
     assert adam.defaults["fused"]
 
@@ -365,10 +413,13 @@ def test_a_spike_is_left_out_and_divergence_ends_the_run(
     again.restore(guard.state())
     assert (again.left_out, again.usual) == (2, guard.usual)
     assert "step 60 is left out: the norm of its gradient is 50" in capsys.readouterr().err
-    with pytest.raises(SetupError, match="10 steps in a row were left out, up to step 72") as caught:
+    with pytest.raises(
+        SetupError, match="10 steps in a row were left out, up to step 72"
+    ) as caught:
         [guard.accepts(63 + step, torch.tensor(float("inf"))) for step in range(20)]
     assert caught.value.hint
-    assert parts["optimizing"].Guard("fp32", 0.0).accepts(1, torch.tensor(float("nan")))  # then the report ends the run
+    # then the report ends the run
+    assert parts["optimizing"].Guard("fp32", 0.0).accepts(1, torch.tensor(float("nan")))
 
 
 @pytest.mark.torch
@@ -396,7 +447,9 @@ def test_the_scale_of_fp16_halves_and_grows(parts: dict[str, Any]) -> None:
 @pytest.fixture
 def saved(parts: dict[str, Any], tmp_path: Path) -> Path:
     """A small tied Qwen3, as transformers would save it."""
-    model = parts["gpt"].GPT(parts["gpt"].Shape(2, 4, 32, 16, 300, "qwen3", kv_heads=2, head_width=16, tied=True))
+    model = parts["gpt"].GPT(
+        parts["gpt"].Shape(2, 4, 32, 16, 300, "qwen3", kv_heads=2, head_width=16, tied=True)
+    )
     model.reset_parameters(3)
     parts["huggingface"].export(dict(model.named_parameters()), model.shape, tmp_path / "hf")
     return tmp_path / "hf"
@@ -409,7 +462,12 @@ def test_a_folder_has_the_shape_and_the_weights(parts: dict[str, Any], saved: Pa
 
     folder, gpt = parts["huggingface"], parts["gpt"]
     shape = gpt.Shape(context=16, **folder.shape_in(saved))
-    assert (shape.family, shape.head_width, shape.tied, shape.feed_width) == ("qwen3", 16, True, 256)
+    assert (shape.family, shape.head_width, shape.tied, shape.feed_width) == (
+        "qwen3",
+        16,
+        True,
+        256,
+    )
     again = gpt.GPT(shape)
     folder.read_weights(again, saved)
     source = gpt.GPT(shape)
@@ -438,7 +496,10 @@ def test_a_folder_has_the_shape_and_the_weights(parts: dict[str, Any], saved: Pa
         ({"attention_bias": True}, "`attention_bias` True"),
         ({"hidden_act": "gelu"}, "`hidden_act` 'gelu'"),
         ({"quantization_config": {"bits": 4}}, "`quantization_config`"),
-        ({"intermediate_size": 128}, r"`model.layers.0.mlp.gate_proj.weight` has the shape \(256, 32\) instead of"),
+        (
+            {"intermediate_size": 128},
+            r"`model.layers.0.mlp.gate_proj.weight` has the shape \(256, 32\) instead of",
+        ),
         ({"num_hidden_layers": 1}, "has `model.layers.1.input_layernorm.weight`, which is no part"),
         ({"num_hidden_layers": 3}, "lacks `model.layers.2.input_layernorm.weight`"),
         ({"model_type": "llama"}, "has `model.layers.0.self_attn.q_norm.weight`, which is no part"),
@@ -468,7 +529,9 @@ def test_a_folder_contradicts_no_option(saved: Path, tmp_path: Path) -> None:
     ):
         weights.write_bytes(weights.read_bytes()[:3000])
         command = [sys.executable, str(FOLDER / "train.py"), *options]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False, cwd=tmp_path)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=DEADLINE, check=False, cwd=tmp_path
+        )
         assert done.returncode == 1
         assert message in done.stderr
         assert "Traceback" not in done.stderr

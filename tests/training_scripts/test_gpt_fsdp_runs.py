@@ -29,7 +29,18 @@ from tests.training_scripts.runs import (
 pytestmark = pytest.mark.torch
 
 REPOSITORY = Path(__file__).parents[2]
-SMALL = ["--layers", "2", "--width", "32", "--context", "32", "--steps", "16", "--report_every", "1"]
+SMALL = [
+    "--layers",
+    "2",
+    "--width",
+    "32",
+    "--context",
+    "32",
+    "--steps",
+    "16",
+    "--report_every",
+    "1",
+]
 SIX_DECIMALS = 1.5e-6  # of numbers printed with six
 
 
@@ -46,7 +57,11 @@ def kill_rank_1(launcher: psutil.Process) -> None:
 
 def run(script: Path, folder: Path, launcher: list[str], *arguments: str, **options: Any) -> Run:
     """A run in `folder`. The fork launcher is the checkout's own; without it nothing says where the runtime is."""
-    where = {"PYTHONPATH": str(script.parents[2])} if "cloudtrain.runtime.fork_launcher" in launcher else {}
+    where = (
+        {"PYTHONPATH": str(script.parents[2])}
+        if "cloudtrain.runtime.fork_launcher" in launcher
+        else {}
+    )
     return runs.run(folder, *launcher, script, *arguments, **where, **options)
 
 
@@ -62,14 +77,19 @@ def alone(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return result
 
 
-def test_all_layouts_learn_the_same_and_hold_what_they_should(script: Path, alone: Run, tmp_path: Path) -> None:
+def test_all_layouts_learn_the_same_and_hold_what_they_should(
+    script: Path, alone: Run, tmp_path: Path
+) -> None:
     """Four processes: every row's losses are one process's to 5 decimals, its gradients to 5 digits, those of bf16 are near; a shard of four holds a
     quarter, of two a half; recomputing and resharding take less memory while working."""
     found = run(script, tmp_path, forks(4), *SMALL, "--compare", "--steps", "3", "--heads", "4")
     assert found.exit_code == 0, found.errors
     rows = {line[:16].strip(): line[16:].replace(" x ", "x").split() for line in found.lines[2:16]}
     _, loss, difference, gradient, held, working, *_ = zip(*rows.values(), strict=True)
-    losses, differences = dict(zip(rows, map(float, loss), strict=True)), dict(zip(rows, difference, strict=True))
+    losses, differences = (
+        dict(zip(rows, map(float, loss), strict=True)),
+        dict(zip(rows, difference, strict=True)),
+    )
     exact = set(rows) - {"fsdp, bf16"}
     assert len(exact) == 13
     gradients = dict(zip(rows, map(float, gradient), strict=True))
@@ -120,7 +140,9 @@ def test_a_run_goes_on_in_any_layout_on_any_number_of_processes(
         torch.testing.assert_close(mine[name], weights, rtol=0, atol=1e-4)
 
 
-def test_after_a_kill_it_goes_on_from_what_was_written_meanwhile(script: Path, alone: Run, tmp_path: Path) -> None:
+def test_after_a_kill_it_goes_on_from_what_was_written_meanwhile(
+    script: Path, alone: Run, tmp_path: Path
+) -> None:
     """`kill -9` of rank 1 while checkpoints are written by a thread: the ranks come back at the newest whole one."""
     found = run(
         held_once(script), tmp_path, forks(2, "--max-restarts", "1"),
@@ -139,10 +161,22 @@ def test_after_a_kill_it_goes_on_from_what_was_written_meanwhile(script: Path, a
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="torch's compiler needs one of C++")
 @pytest.mark.parametrize(("layout", "recompute"), [("fsdp", "selective"), ("2d", "none")])
-def test_compiled_layers_learn_the_same(script: Path, tmp_path: Path, layout: str, recompute: str) -> None:
+def test_compiled_layers_learn_the_same(
+    script: Path, tmp_path: Path, layout: str, recompute: str
+) -> None:
     """A Llama in two shards or two tensor-parallel processes: losses and gradients of one process without the
     compiler. It gives wrong gradients, without an error, where a layer's input is still being exchanged."""
-    options = [*SMALL[:6], "--family", "llama", "--kv_heads", "2", "--steps", "3", "--report_every", "1"]
+    options = [
+        *SMALL[:6],
+        "--family",
+        "llama",
+        "--kv_heads",
+        "2",
+        "--steps",
+        "3",
+        "--report_every",
+        "1",
+    ]
     alone = run(script, tmp_path / "alone", [sys.executable], *options, "--layout", "ddp")
     more = ["--compile", "--layout", layout, "--recompute", recompute]
     found = run(script, tmp_path / "compiled", forks(2), *options, *more)

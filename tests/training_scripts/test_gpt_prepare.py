@@ -34,12 +34,25 @@ prepare.main()
 def documents(count: int) -> list[str]:
     """Texts of very different lengths, one of them empty, all different."""
     draw = random.Random(1)
-    return ["", *(f"{number} " + " ".join(draw.choices(WORDS, k=draw.randint(1, 60))) for number in range(1, count))]
+    return [
+        "",
+        *(
+            f"{number} " + " ".join(draw.choices(WORDS, k=draw.randint(1, 60)))
+            for number in range(1, count)
+        ),
+    ]
 
 
-def prepared(folder: Path, *options: str, rank: int = 0, processes: int = 1, python: str = sys.executable) -> Run:
+def prepared(
+    folder: Path, *options: str, rank: int = 0, processes: int = 1, python: str = sys.executable
+) -> Run:
     """One process of prepare.py, with large files divided into pieces of 3,000 bytes."""
-    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
+    places = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": processes,
+        "LOCAL_WORLD_SIZE": processes,
+    }
     variables = {name: str(value) for name, value in places.items()}
     return run(folder, python, "-c", IN_PIECES, *options, **(variables if processes > 1 else {}))
 
@@ -51,13 +64,19 @@ def texts_in(folder: Path) -> list[str]:
         tokens = np.fromfile(path, np.uint16, offset=1024)
         starts = np.load(path.with_suffix(".starts.npy")).tolist()
         ends = [*starts[1:], len(tokens)]
-        found += [bytes(tokens[a:b].astype(np.uint8)).decode() for a, b in zip(starts, ends, strict=True)]
+        found += [
+            bytes(tokens[a:b].astype(np.uint8)).decode() for a, b in zip(starts, ends, strict=True)
+        ]
     return found
 
 
 def write_jsonl(path: Path, texts: list[str], column: str = "text") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps({"id": number, column: text}) + "\n" for number, text in enumerate(texts)))
+    path.write_text(
+        "".join(
+            json.dumps({"id": number, column: text}) + "\n" for number, text in enumerate(texts)
+        )
+    )
 
 
 def test_rows_become_documents_whoever_reads_them(tmp_path: Path) -> None:
@@ -68,7 +87,9 @@ def test_rows_become_documents_whoever_reads_them(tmp_path: Path) -> None:
         folder = tmp_path / str(processes)
         write_jsonl(folder / "data" / "raw" / "rows.jsonl", texts)
         for rank in range(processes):
-            done = prepared(folder, "--shard_tokens", "1000", "--held_out", "3", rank=rank, processes=processes)
+            done = prepared(
+                folder, "--shard_tokens", "1000", "--held_out", "3", rank=rank, processes=processes
+            )
             assert done.exit_code == 0, done.errors
         assert sorted(texts_in(folder / "text")) == sorted(texts[1:])
         sizes.append({path.name: path.stat().st_size for path in (folder / "text").iterdir()})
@@ -99,7 +120,8 @@ def test_what_is_done_is_left_out_and_what_is_missing_made(tmp_path: Path) -> No
     assert checked.exit_code == 1
     assert f"{others[0]}` is missing or damaged" in checked.errors
     assert "Traceback" not in checked.errors
-    assert "(0 of" not in "\n".join(prepared(tmp_path, "--shard_tokens", "900").lines)  # made otherwise: all again
+    # made otherwise: all again
+    assert "(0 of" not in "\n".join(prepared(tmp_path, "--shard_tokens", "900").lines)
 
 
 def test_a_row_without_text_is_named(tmp_path: Path) -> None:
@@ -112,7 +134,10 @@ def test_a_row_without_text_is_named(tmp_path: Path) -> None:
     assert prepared(tmp_path, "--column", "content").exit_code == 0
     (tmp_path / "data" / "raw" / "rows.jsonl").write_text("{'a': 1}\n")
     assert "is not JSON" in prepared(tmp_path).errors
-    assert "there is no folder `gtp2`, and no input `tokenizer`" in prepared(tmp_path, "--tokenizer", "gtp2").errors
+    assert (
+        "there is no folder `gtp2`, and no input `tokenizer`"
+        in prepared(tmp_path, "--tokenizer", "gtp2").errors
+    )
 
 
 def has(*modules: str) -> bool:
@@ -157,7 +182,8 @@ print(json.dumps(found))
 
 @pytest.mark.torch
 @pytest.mark.skipif(
-    not has("datasets", "tokenizers", "pyarrow"), reason="set CLOUDTRAIN_LLM_PYTHON (make test-scripts)"
+    not has("datasets", "tokenizers", "pyarrow"),
+    reason="set CLOUDTRAIN_LLM_PYTHON (make test-scripts)",
 )
 def test_parquet_datasets_and_any_tokenizer(tmp_path: Path) -> None:
     """What `datasets` saves and Parquet become the same documents; each ends with the tokenizer's token for that; the
@@ -166,7 +192,11 @@ def test_parquet_datasets_and_any_tokenizer(tmp_path: Path) -> None:
 
     def said(code: str, *arguments: str) -> Any:
         done = subprocess.run(
-            [PYTHON, "-c", code, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+            [PYTHON, "-c", code, *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout or "null")

@@ -61,7 +61,9 @@ def test_files_of_nanogpt_and_llm_c_are_the_same_tokens(data: Any, tmp_path: Pat
     assert held_out.batch([3])[0].unique().tolist() == [ord("a")]
 
 
-def test_every_token_is_learned_once_and_never_from_another_document(data: Any, tmp_path: Path) -> None:
+def test_every_token_is_learned_once_and_never_from_another_document(
+    data: Any, tmp_path: Path
+) -> None:
     """Files of many lengths, some shorter than a window, one with documents of its own: each token but the first of its
     document is an expected output once, right after the token before it, and sees its own document only."""
     lengths, number = [1, 3, 41, 10, 2, 25], 0
@@ -86,7 +88,9 @@ def test_every_token_is_learned_once_and_never_from_another_document(data: Any, 
 
 
 @pytest.mark.parametrize("position", [0, 990, 1500])
-def test_a_mixture_has_its_shares_whatever_was_drawn_before(data: Any, tmp_path: Path, position: int) -> None:
+def test_a_mixture_has_its_shares_whatever_was_drawn_before(
+    data: Any, tmp_path: Path, position: int
+) -> None:
     """7 of 10 windows from the smaller source, which comes again; each source's windows come once in its epoch; a position
     says what follows."""
     for name, count in (("web", 3010), ("code", 510)):
@@ -99,7 +103,9 @@ def test_a_mixture_has_its_shares_whatever_was_drawn_before(data: Any, tmp_path:
     assert [source for source, _ in whole[:1000]].count(1) == 700
     of_web = [number for source, number in whole if source == 0]
     assert sorted(of_web[:301]) == list(range(301))
-    pieces = [each for start in range(position, position + 60, 6) for each in mixture.at(start, 6, seed=1)]
+    pieces = [
+        each for start in range(position, position + 60, 6) for each in mixture.at(start, 6, seed=1)
+    ]
     assert pieces == whole[position : position + 60]
     assert mixture.batch(pieces)[0].shape == (60, 10)
 
@@ -113,7 +119,9 @@ def test_a_mixture_has_its_shares_whatever_was_drawn_before(data: Any, tmp_path:
         ("web=1,books=1", "has no folder `books`"),
     ],
 )
-def test_a_mixture_that_cannot_be_is_refused(data: Any, tmp_path: Path, mixture: str, message: str) -> None:
+def test_a_mixture_that_cannot_be_is_refused(
+    data: Any, tmp_path: Path, mixture: str, message: str
+) -> None:
     """With what there is."""
     for name in ("web", "code"):
         (tmp_path / name).mkdir()
@@ -130,7 +138,8 @@ def test_packed_documents_learn_as_separate_ones(data: Any) -> None:
     row = torch.randint(256, (1, sum(lengths)), generator=torch.Generator().manual_seed(0))
     documents = torch.repeat_interleave(torch.arange(4), torch.tensor(lengths))[None]
     following = torch.where(documents[:, 1:] == documents[:, :-1], row[:, 1:], gpt.NOT_LEARNED)
-    for family in ("llama", "qwen2", "qwen3"):  # GPT-2's positions are learned, and go on in a packed row
+    # GPT-2's positions are learned, and go on in a packed row
+    for family in ("llama", "qwen2", "qwen3"):
         model = gpt.GPT(gpt.Shape(2, 4, 32, 64, family=family, kv_heads=2))
         model.reset_parameters(1)
         found = []
@@ -139,14 +148,17 @@ def test_packed_documents_learn_as_separate_ones(data: Any) -> None:
             packed = len(parts) == 1
             losses = [
                 gpt.loss_sum(
-                    model(part[:, :-1], None if those is None else those[:, :-1]), following if packed else part[:, 1:]
+                    model(part[:, :-1], None if those is None else those[:, :-1]),
+                    following if packed else part[:, 1:],
                 )
                 for part, those in parts
                 if part.shape[1] > 1
             ]
             total = torch.stack(losses).sum()
             total.backward()
-            found.append((total.item(), torch.cat([one.grad.flatten() for one in model.parameters()])))
+            found.append(
+                (total.item(), torch.cat([one.grad.flatten() for one in model.parameters()]))
+            )
         assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
         assert ((found[0][1] - found[1][1]).norm() / found[1][1].norm()).item() < 1e-6
 
@@ -156,9 +168,15 @@ def test_an_epoch_sees_every_window_once_wherever_it_is_cut(data: Any, tmp_path:
     (tmp_path / "a.bin").write_bytes(tokens(0, 301, "uint16"))
     learned, _ = data.read_corpus(tmp_path, 10, 100_000)
     whole = learned.at(0, 2 * learned.windows, seed=1)
-    assert sorted(whole[: learned.windows]) == sorted(whole[learned.windows :]) == list(range(learned.windows))
+    assert (
+        sorted(whole[: learned.windows])
+        == sorted(whole[learned.windows :])
+        == list(range(learned.windows))
+    )
     assert whole[: learned.windows] != whole[learned.windows :]
-    pieces = [number for start in range(0, len(whole), 4) for number in learned.at(start, 4, seed=1)]
+    pieces = [
+        number for start in range(0, len(whole), 4) for number in learned.at(start, 4, seed=1)
+    ]
     assert pieces[: len(whole)] == whole
     assert learned.at(0, 5, seed=2) != whole[:5]
 
@@ -171,7 +189,9 @@ def test_an_epoch_sees_every_window_once_wherever_it_is_cut(data: Any, tmp_path:
         (tokens(400, 200, "uint16"), "holds the token 599, and `--vocabulary` is 256"),
     ],
 )
-def test_files_that_cannot_be_learned_from_are_refused(data: Any, tmp_path: Path, content: bytes, message: str) -> None:
+def test_files_that_cannot_be_learned_from_are_refused(
+    data: Any, tmp_path: Path, content: bytes, message: str
+) -> None:
     """Before anything is computed, with a hint."""
     (tmp_path / "a.bin").write_bytes(content)
     with pytest.raises(SetupError, match=message) as caught:
@@ -184,7 +204,9 @@ def test_a_token_further_on_is_refused_when_it_is_read(data: Any, tmp_path: Path
     (tmp_path / "a.bin").write_bytes(bytes(2 << 17) + tokens(600, 199, "uint16"))
     (tmp_path / "val.bin").write_bytes(bytes(400))
     learned, _ = data.read_corpus(tmp_path, 10, 256)
-    with pytest.raises(SetupError, match="holds the token 798, and `--vocabulary` is 256") as caught:
+    with pytest.raises(
+        SetupError, match="holds the token 798, and `--vocabulary` is 256"
+    ) as caught:
         learned.batch([0, learned.windows - 1])
     assert not caught.value.on_every_rank
 
@@ -201,11 +223,18 @@ def test_an_empty_file_has_no_windows(data: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "is_held_out"),
     [
-        *(("fineweb_val_000000.bin", True), ("val.bin", True), ("TinyStories-valid.txt", True), ("test2.txt", True)),
+        *(
+            ("fineweb_val_000000.bin", True),
+            ("val.bin", True),
+            ("TinyStories-valid.txt", True),
+            ("test2.txt", True),
+        ),
         *(("interval.txt", False), ("latest.txt", False), ("medieval_greatest.txt", False)),
     ],
 )
-def test_a_word_of_the_name_says_what_is_held_out(data: Any, tmp_path: Path, name: str, is_held_out: bool) -> None:
+def test_a_word_of_the_name_says_what_is_held_out(
+    data: Any, tmp_path: Path, name: str, is_held_out: bool
+) -> None:
     """A word, not a part of one."""
     (tmp_path / name).write_bytes(b"a\0" * 300 if name.endswith("bin") else b"a" * 300)
     (tmp_path / "book.txt").write_text("b" * 300)
@@ -213,11 +242,14 @@ def test_a_word_of_the_name_says_what_is_held_out(data: Any, tmp_path: Path, nam
     assert held_out.tokens == (300 if is_held_out else 60)
 
 
-def test_the_held_out_loss_does_not_depend_on_the_parts(script: Path, text: Path, tmp_path: Path) -> None:
+def test_the_held_out_loss_does_not_depend_on_the_parts(
+    script: Path, text: Path, tmp_path: Path
+) -> None:
     """Three windows in one part, or in two of two and one."""
     options = ["--steps", "0", "--evaluate_windows", "3", "--accumulate"]
     losses = [
-        trained(script, tmp_path / parts, text, [sys.executable], *options, parts).last("test_loss") for parts in "12"
+        trained(script, tmp_path / parts, text, [sys.executable], *options, parts).last("test_loss")
+        for parts in "12"
     ]
     assert losses[0] == pytest.approx(losses[1], abs=2e-6)
 
@@ -242,8 +274,18 @@ def text(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = "the king of france was a good man and he had no sword but a horse".split()
     draw = random.Random(1)
     for number in range(10):
-        (folder / "raw" / f"play{number}.txt").write_text(" ".join(draw.choice(words) for _ in range(25_000)))
-    made = run(folder, sys.executable, script.with_name("prepare.py"), "--raw", "raw", "--shard_tokens", "60000")
+        (folder / "raw" / f"play{number}.txt").write_text(
+            " ".join(draw.choice(words) for _ in range(25_000))
+        )
+    made = run(
+        folder,
+        sys.executable,
+        script.with_name("prepare.py"),
+        "--raw",
+        "raw",
+        "--shard_tokens",
+        "60000",
+    )
     assert made.exit_code == 0, made.errors
     assert {path.name[:4] for path in (folder / "text").iterdir()} == {"trai", "val_", "unit"}
     return folder / "text"
@@ -260,7 +302,9 @@ def trained(script: Path, folder: Path, text: Path, launcher: list[str], *argume
     return found
 
 
-def test_the_held_out_loss_falls_and_another_layout_goes_on_exactly(script: Path, text: Path, tmp_path: Path) -> None:
+def test_the_held_out_loss_falls_and_another_layout_goes_on_exactly(
+    script: Path, text: Path, tmp_path: Path
+) -> None:
     """30 steps in one process; 10 in two shards with a batch of 16, then 20 in one process: the same windows, losses and
     gradients, and what is held out is predicted better and better."""
     whole = trained(script, tmp_path / "whole", text, [sys.executable], "--steps", "30")
@@ -270,7 +314,8 @@ def test_the_held_out_loss_falls_and_another_layout_goes_on_exactly(script: Path
     schedule = ["--steps", "30", "--checkpoint_every", "10"]
     folder = tmp_path / "parts"
     first = trained(script, folder, text, forks(2), *schedule, "--layout", "fsdp")
-    for checkpoint in sorted((folder / "checkpoint").iterdir())[1:]:  # as if it had been lost after step 10
+    # as if it had been lost after step 10
+    for checkpoint in sorted((folder / "checkpoint").iterdir())[1:]:
         for path in checkpoint.iterdir():
             path.unlink()
         checkpoint.rmdir()
@@ -293,7 +338,9 @@ def test_hardware_that_is_not_there_is_named(script: Path, tmp_path: Path) -> No
         assert "Traceback" not in found.errors
 
 
-def test_packed_documents_are_the_same_in_every_layout(script: Path, text: Path, tmp_path: Path) -> None:
+def test_packed_documents_are_the_same_in_every_layout(
+    script: Path, text: Path, tmp_path: Path
+) -> None:
     """With parts, shards, tensor and context parallelism, and logits in pieces: the losses and gradients of one process.
     Windows differ in how many of their tokens are learned, because short documents begin in some of them."""
     rows = tmp_path / "short"
@@ -301,7 +348,10 @@ def test_packed_documents_are_the_same_in_every_layout(script: Path, text: Path,
     draw = np.random.default_rng(1)
     for name, count in (("train", 4000), ("val", 500)):
         draw.integers(97, 105, count).astype(np.uint16).tofile(rows / f"{name}.bin")
-        np.save(rows / f"{name}.starts.npy", np.unique(np.append(0, draw.integers(0, count, count // 30))))
+        np.save(
+            rows / f"{name}.starts.npy",
+            np.unique(np.append(0, draw.integers(0, count, count // 30))),
+        )
     llama = ["--steps", "4", "--family", "llama", "--kv_heads", "2"]
     whole = trained(script, tmp_path / "whole", rows, [sys.executable], *llama, "--layout", "ddp")
     for number, options in enumerate(
@@ -324,13 +374,16 @@ def test_the_mask_of_blocks_for_gpus_says_the_same(data: Any, has_documents: boo
     from torch.nn.attention.flex_attention import flex_attention
 
     gpt: Any = importlib.import_module("gpt")
-    everywhere = torch.arange(160).view(4, 40)[[0, 3, 1, 2]].flatten()  # one from the front and one from the back
+    # one from the front and one from the back
+    everywhere = torch.arange(160).view(4, 40)[[0, 3, 1, 2]].flatten()
     here = everywhere[:80]
     documents = (torch.arange(160) // 37).repeat(2, 1)[:, everywhere] if has_documents else None
     of_queries = documents[:, :80] if documents is not None else None
     queries = torch.randn(2, 4, 80, 16, generator=torch.Generator().manual_seed(0))
     keys, values = torch.randn(2, 2, 2, 160, 16, generator=torch.Generator().manual_seed(1))
-    expected = gpt.attend(queries, keys, values, gpt.mask_of(here, everywhere, of_queries, documents))
+    expected = gpt.attend(
+        queries, keys, values, gpt.mask_of(here, everywhere, of_queries, documents)
+    )
     blocks = gpt.blocks_of(here, everywhere, of_queries, documents)
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
         patch.setattr(gpt, "compiled_flex", lambda: flex_attention)

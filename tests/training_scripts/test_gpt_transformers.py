@@ -77,19 +77,25 @@ def train(script: Path, folder: Path, start: Path, text: Path, count: int, *opti
 
 
 @pytest.fixture(scope="module")
-def trained(script: Path, made: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Run, Path]]:
+def trained(
+    script: Path, made: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Run, Path]]:
     """Ten steps of each model, each in another layout, and the folders that were written."""
     root = tmp_path_factory.mktemp("trained")
     return {
         name: (
-            train(script, root / name, made / name, made / "text", count, "--steps", "10", *options),
+            train(
+                script, root / name, made / name, made / "text", count, "--steps", "10", *options
+            ),
             root / name / "model" / "hf",
         )
         for name, (count, options) in TRAINED.items()
     }
 
 
-def test_ten_steps_have_the_losses_of_transformers(made: Path, trained: dict[str, tuple[Run, Path]]) -> None:
+def test_ten_steps_have_the_losses_of_transformers(
+    made: Path, trained: dict[str, tuple[Run, Path]]
+) -> None:
     """To five digits, whatever the layout."""
     theirs = checked("train", made, *TRAINED)
     for name, (found, _) in trained.items():
@@ -98,12 +104,16 @@ def test_ten_steps_have_the_losses_of_transformers(made: Path, trained: dict[str
         assert ours[9] < ours[0] - 0.05
 
 
-def test_transformers_opens_what_was_trained(made: Path, trained: dict[str, tuple[Run, Path]]) -> None:
+def test_transformers_opens_what_was_trained(
+    made: Path, trained: dict[str, tuple[Run, Path]]
+) -> None:
     """The same logits to 1e-5 of their range, and the test loss that the training printed at its end; `rope_theta`
     stands where versions 4 and 5 look for it."""
     losses = checked("held_out", made / "text", *(folder for _, folder in trained.values()))
     for found, folder in trained.values():
-        assert losses[str(folder)] == pytest.approx(found.last("test_loss"), abs=FIVE_DIGITS), folder
+        assert losses[str(folder)] == pytest.approx(found.last("test_loss"), abs=FIVE_DIGITS), (
+            folder
+        )
     for folder, found in checked("logits", *(folder for _, folder in trained.values())).items():
         assert found["difference"] <= 1e-5 * max(1.0, found["range"]), folder
         assert found["range"] > 1
@@ -116,11 +126,17 @@ def test_a_folder_trained_on_goes_on_at_another_size(
 ) -> None:
     """Five steps in two shards, five in four processes as two shards of two: the losses of ten steps at once. The second
     run takes the weights of its checkpoint, and not those of the folder again."""
-    first = train(script, tmp_path, made / "tied", made / "text", 2, "--steps", "5", "--layout", "fsdp")
-    again = train(script, tmp_path, made / "tied", made / "text", 4, "--steps", "10", "--layout", "2d")
+    first = train(
+        script, tmp_path, made / "tied", made / "text", 2, "--steps", "5", "--layout", "fsdp"
+    )
+    again = train(
+        script, tmp_path, made / "tied", made / "text", 4, "--steps", "10", "--layout", "2d"
+    )
     assert again.resumed_from == [5]
     assert first.losses | again.losses == pytest.approx(trained["tied"][0].losses, abs=FIVE_DIGITS)
-    assert again.last("test_loss") == pytest.approx(trained["tied"][0].last("test_loss"), abs=FIVE_DIGITS)
+    assert again.last("test_loss") == pytest.approx(
+        trained["tied"][0].last("test_loss"), abs=FIVE_DIGITS
+    )
 
 
 def test_pipeline_stages_begin_with_a_folder_and_write_one(
@@ -137,7 +153,11 @@ def test_pipeline_stages_begin_with_a_folder_and_write_one(
 
 @pytest.mark.parametrize(
     ("name", "count", "options"),
-    [("tied", 2, ["--layout", "fsdp"]), ("llama", 2, ["--layout", "tp"]), ("qwen3", 4, ["--layout", "2d"])],
+    [
+        ("tied", 2, ["--layout", "fsdp"]),
+        ("llama", 2, ["--layout", "tp"]),
+        ("qwen3", 4, ["--layout", "2d"]),
+    ],
 )
 def test_a_folder_goes_through_any_layout_unchanged(
     script: Path,

@@ -39,12 +39,19 @@ def has_libraries() -> bool:
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.skipif(not has_libraries(), reason="set CLOUDTRAIN_INTEGRATIONS_PYTHON to a Python that has them"),
+    pytest.mark.skipif(
+        not has_libraries(), reason="set CLOUDTRAIN_INTEGRATIONS_PYTHON to a Python that has them"
+    ),
 ]
 
 
 def train(
-    folder: Path, script: str, *, launcher: Sequence[str] = TWO, arguments: Sequence[str] = (), **variables: str
+    folder: Path,
+    script: str,
+    *,
+    launcher: Sequence[str] = TWO,
+    arguments: Sequence[str] = (),
+    **variables: str,
 ) -> Run:
     """Run a script in `folder`, with the runtime in its path."""
     usual = {"PYTHONPATH": str(REPOSITORY), "HF_HUB_OFFLINE": "1"}
@@ -76,7 +83,8 @@ def test_the_trainer_of_hugging_face_stops_and_resumes(tmp_path: Path) -> None:
     assert "skipped the torn checkpoint" in resumed.errors
     assert resumed.losses == {step: loss for step, loss in whole.losses.items() if step > last}
     assert resumed.last("eval_loss") == whole.last("eval_loss")
-    assert "train_loss" not in resumed.reported  # the Trainer's mean is of the steps since it has resumed
+    # the Trainer's mean is of the steps since it has resumed
+    assert "train_loss" not in resumed.reported
     assert not (folder / "checkpoint" / "preempted").exists()
 
     alone = train(tmp_path / "alone", "huggingface_tiny.py", USE_CPU="")
@@ -90,9 +98,12 @@ def test_lightning_stops_and_resumes(tmp_path: Path, processes: int) -> None:
     single process trains three times, with a data loader's worker, and Lightning's older package."""
     if processes == 2:
         whole, stopped, resumed = (
-            train(tmp_path, "lightning_tiny.py", arguments=(name,)) for name in ("whole", "stopped:6", "stopped")
+            train(tmp_path, "lightning_tiny.py", arguments=(name,))
+            for name in ("whole", "stopped:6", "stopped")
         )
-        assert [one.exit_code for one in (whole, stopped, resumed)] == [0, 0, 0], stopped.errors + resumed.errors
+        assert [one.exit_code for one in (whole, stopped, resumed)] == [0, 0, 0], (
+            stopped.errors + resumed.errors
+        )
     else:
         names = ("whole", "stopped:6", "stopped")
         usual = {"WORKERS": "1", "PACKAGE": "pytorch_lightning"}
@@ -116,7 +127,11 @@ def test_lightning_stops_and_resumes(tmp_path: Path, processes: int) -> None:
 @pytest.mark.parametrize(
     ("example", "options", "found"),
     [
-        ("accelerate.yaml", ["--processes-per-instance", "2"], r"\[metrics\] step=80 epoch=5 loss=\S+ processes=2"),
+        (
+            "accelerate.yaml",
+            ["--processes-per-instance", "2"],
+            r"\[metrics\] step=80 epoch=5 loss=\S+ processes=2",
+        ),
         ("hydra.yaml", [], r"it's a line: learning rate 0\.2, sizes \[8, 4\]"),
     ],
 )

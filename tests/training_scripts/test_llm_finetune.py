@@ -30,7 +30,9 @@ FOLDER = REPOSITORY / "training_scripts" / "llm_finetune"
 PYTHON = os.environ.get("CLOUDTRAIN_LLM_PYTHON", sys.executable)
 SMALL = ["--max_steps", "6", "--max_length", "64", "--eval_rows", "9", "--logging_steps", "1"]
 LORA = ["--use_peft", "--lora_r", "4", "--learning_rate", "0.002"]
-SAGEMAKER = ct.SageMaker(region="us-west-2", role="arn:aws:iam::111122223333:role/SageMakerTraining")
+SAGEMAKER = ct.SageMaker(
+    region="us-west-2", role="arn:aws:iam::111122223333:role/SageMakerTraining"
+)
 SAME = 1e-4
 LOOK_UPS = """
 import socket
@@ -58,7 +60,11 @@ needs_libraries = pytest.mark.skipif(
 def mistake(*options: str) -> str:
     """What the script says about options that it refuses: an error and a hint, without a traceback."""
     done = subprocess.run(
-        [sys.executable, FOLDER / "train.py", *options], capture_output=True, text=True, check=False, cwd=FOLDER
+        [sys.executable, FOLDER / "train.py", *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=FOLDER,
     )
     assert done.returncode
     assert "Traceback" not in done.stderr
@@ -69,7 +75,10 @@ def mistake(*options: str) -> str:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--lora_rank 8", "`--lora_rank` is not an option of the script (did you mean `--lora_r`?)"),
+        (
+            "--lora_rank 8",
+            "`--lora_rank` is not an option of the script (did you mean `--lora_r`?)",
+        ),
         ("--layout zero", "`zero` is not one of `ddp`, `fsdp`"),
         ("--load_in_4bit", "add `--use_peft`"),
         ("--load_in_4bit --use_peft --layout fsdp", "use `--layout ddp`"),
@@ -87,7 +96,8 @@ def test_a_mistake_in_the_options_is_an_error_with_a_hint(options: str, said: st
 def test_missing_packages_are_named() -> None:
     """With the file that has them."""
     assert re.search(
-        r"not installed: (torch, )?transformers, trl, .*bitsandbytes", mistake("--use_peft", "--load_in_4bit")
+        r"not installed: (torch, )?transformers, trl, .*bitsandbytes",
+        mistake("--use_peft", "--load_in_4bit"),
     )
     assert "pip install -r requirements-qlora.txt" in mistake("--use_peft", "--load_in_4bit")
     assert "pip install -r requirements.txt" in mistake()
@@ -98,7 +108,10 @@ def test_python_itself_has_questions_and_answers(tmp_path: Path) -> None:
     """Thousands, all different; they are not written over."""
     command = [sys.executable, FOLDER / "prepare.py", "pairs"]
     subprocess.run(command, check=True, cwd=tmp_path)
-    rows = [json.loads(line)["messages"] for line in (tmp_path / "data/examples/pairs.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)["messages"]
+        for line in (tmp_path / "data/examples/pairs.jsonl").read_text().splitlines()
+    ]
     assert len(rows) > 2000
     assert {tuple(message["role"] for message in row) for row in rows} == {("user", "assistant")}
     assert len({row[1]["content"] for row in rows}) > 0.99 * len(rows)
@@ -106,7 +119,9 @@ def test_python_itself_has_questions_and_answers(tmp_path: Path) -> None:
     assert (again.returncode, "hint: rm -r data/examples" in again.stderr) == (1, True)
 
     (tmp_path / "train.py").write_text("")
-    job = ct.load_job(FOLDER / "job.yaml", [f"source_dir={tmp_path}", "environment.requirements=none"])
+    job = ct.load_job(
+        FOLDER / "job.yaml", [f"source_dir={tmp_path}", "environment.requirements=none"]
+    )
     count = ct.plan(job, SAGEMAKER).uploads[0].file_count
     shutil.rmtree(tmp_path / "data")
     assert ct.plan(job, SAGEMAKER).uploads[0].file_count == count  # it was not sent with the code
@@ -140,7 +155,12 @@ def torchrun(count: int) -> list[str]:
 
 
 def tuned(
-    script: Path, folder: Path, *options: str, made: Path | None = None, launcher: Sequence[str] = (), **more: object
+    script: Path,
+    folder: Path,
+    *options: str,
+    made: Path | None = None,
+    launcher: Sequence[str] = (),
+    **more: object,
 ) -> Run:
     """A run with the tiny model; with that and the rows which the run in `made` has made."""
     folder.mkdir(exist_ok=True)
@@ -172,8 +192,12 @@ def check(script: Path, folder: Path, *what: str | Path) -> None:
     }
     program = Path(__file__).parent / "llm" / "check.py"
     command = [PYTHON, program, *what]
-    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["checked"]), done.stdout + done.stderr
+    done = subprocess.run(
+        command, cwd=folder, env=variables, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["checked"]), (
+        done.stdout + done.stderr
+    )
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +209,9 @@ def whole(script: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, 
 
 @pytest.mark.torch
 @needs_libraries
-def test_one_process_copies_and_shares_learn_the_same(script: Path, whole: tuple[Run, Path], tmp_path: Path) -> None:
+def test_one_process_copies_and_shares_learn_the_same(
+    script: Path, whole: tuple[Run, Path], tmp_path: Path
+) -> None:
     """The same rows in one process, with activations kept; and two shares of the model. Given folders, nothing is
     looked up."""
     copies, made = whole
@@ -201,10 +227,24 @@ def test_one_process_copies_and_shares_learn_the_same(script: Path, whole: tuple
     log, hooks = tmp_path / "looked_up", tmp_path / "hooks"
     hooks.mkdir()
     (hooks / "sitecustomize.py").write_text(LOOK_UPS.replace("LOG", repr(str(log))))
-    given = ["--model_name_or_path", "data/tiny", "--dataset_name", "data/pairs", "--learning_rate", "0.002"]
+    given = [
+        "--model_name_or_path",
+        "data/tiny",
+        "--dataset_name",
+        "data/pairs",
+        "--learning_rate",
+        "0.002",
+    ]
     keeping = ["--gradient_checkpointing", "False", "--per_device_train_batch_size", "8"]
     alone = tuned(
-        script, tmp_path / "one", *SMALL, *given, *keeping, made=made, launcher=[PYTHON], PYTHONPATH=str(hooks)
+        script,
+        tmp_path / "one",
+        *SMALL,
+        *given,
+        *keeping,
+        made=made,
+        launcher=[PYTHON],
+        PYTHONPATH=str(hooks),
     )
     assert_same(succeeded(alone), copies)
     assert not log.exists()
@@ -226,23 +266,40 @@ def test_a_model_that_is_not_sharded_is_not_trained_as_if(
 
 @pytest.mark.torch
 @needs_libraries
-def test_an_adapter_and_the_model_it_is_merged_into(script: Path, whole: tuple[Run, Path], tmp_path: Path) -> None:
+def test_an_adapter_and_the_model_it_is_merged_into(
+    script: Path, whole: tuple[Run, Path], tmp_path: Path
+) -> None:
     """LoRA learns the same in copies and in shares; the adapter and the merged model say the same in transformers."""
     options = [*SMALL, *LORA, "--lora_dropout", "0", "--merge"]
     copies = succeeded(tuned(script, tmp_path / "ddp", *options, made=whole[1]))
-    shares = succeeded(tuned(script, tmp_path / "fsdp", *options, "--layout", "fsdp", made=whole[1]))
+    shares = succeeded(
+        tuned(script, tmp_path / "fsdp", *options, "--layout", "fsdp", made=whole[1])
+    )
     assert_same(shares, copies)
     assert copies.losses[6] < copies.losses[1]
     for folder in (tmp_path / "ddp", tmp_path / "fsdp"):
-        assert {path.name for path in (folder / "model").glob("*.safetensors")} == {"adapter_model.safetensors"}
+        assert {path.name for path in (folder / "model").glob("*.safetensors")} == {
+            "adapter_model.safetensors"
+        }
         check(script, folder, "merged", "model")
 
 
 @pytest.mark.torch
 @needs_libraries
-def test_weights_of_4_bits_are_trained_beside(script: Path, whole: tuple[Run, Path], tmp_path: Path) -> None:
+def test_weights_of_4_bits_are_trained_beside(
+    script: Path, whole: tuple[Run, Path], tmp_path: Path
+) -> None:
     """QLoRA on a CPU, in one process. Rounded weights have another loss, which falls; the adapter opens."""
-    found = tuned(script, tmp_path, *SMALL, *LORA, "--load_in_4bit", "--merge", made=whole[1], launcher=[PYTHON])
+    found = tuned(
+        script,
+        tmp_path,
+        *SMALL,
+        *LORA,
+        "--load_in_4bit",
+        "--merge",
+        made=whole[1],
+        launcher=[PYTHON],
+    )
     before, after = (succeeded(found).reported["eval_loss"][step] for step in (0, 6))
     assert 1e-4 < abs(before - whole[0].reported["eval_loss"][0]) < 0.1
     assert after < before
@@ -263,7 +320,9 @@ def stop(script: Path, folder: Path, *options: str) -> int:
 
 @pytest.mark.torch
 @needs_libraries
-def test_a_stopped_training_goes_on_as_if_never_stopped(script: Path, whole: tuple[Run, Path], tmp_path: Path) -> None:
+def test_a_stopped_training_goes_on_as_if_never_stopped(
+    script: Path, whole: tuple[Run, Path], tmp_path: Path
+) -> None:
     """LoRA with dropout, in shares, and all weights, in copies: stopped, resumed, the same losses to 5 digits. Both in
     one folder, because neither may take the other's checkpoint for its own."""
     shares = [*SMALL, *LORA, "--layout", "fsdp"]
@@ -276,10 +335,14 @@ def test_a_stopped_training_goes_on_as_if_never_stopped(script: Path, whole: tup
         last = stop(script, folder, *options)
         assert 3 <= last < 6
         resumed = succeeded(tuned(script, folder, *options))
-        assert resumed.losses == pytest.approx({step: reference.losses[step] for step in range(last + 1, 7)}, abs=1e-5)
-        assert "train_loss" not in resumed.reported  # the Trainer's mean over steps that this run has not seen
+        assert resumed.losses == pytest.approx(
+            {step: reference.losses[step] for step in range(last + 1, 7)}, abs=1e-5
+        )
+        # the Trainer's mean over steps that this run has not seen
+        assert "train_loss" not in resumed.reported
         assert resumed.last("eval_loss") == pytest.approx(reference.last("eval_loss"), abs=1e-5)
-        assert resumed.lines[-1] == reference.lines[-1]  # what was held out before the first step is remembered
+        # what was held out before the first step is remembered
+        assert resumed.lines[-1] == reference.lines[-1]
 
 
 @pytest.mark.torch
@@ -292,10 +355,15 @@ def test_a_rehearsed_preemption_changes_nothing(whole: tuple[Run, Path], tmp_pat
         FOLDER / "job.yaml",
         [
             *(f"hyperparameters.{name}={value}" for name, value in small.items()),
-            *(f"inputs.{name}.local={whole[1] / 'data' / folder}" for name, folder in inputs.items()),
+            *(
+                f"inputs.{name}.local={whole[1] / 'data' / folder}"
+                for name, folder in inputs.items()
+            ),
         ],
     )
-    target = ct.Local(python=PYTHON, build_environment=False, processes_per_instance=2, grace_period=GRACE)
+    target = ct.Local(
+        python=PYTHON, build_environment=False, processes_per_instance=2, grace_period=GRACE
+    )
     found = rehearse(run_whole(job, lambda one: ct.submit(one, target)), at_step=3)
     assert (found.verdict.kind, found.left) == ("same", "saved"), found
     assert found.comparison.saved_at is not None
@@ -314,7 +382,8 @@ def test_make_gpu_measures_it(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     figures = {
-        figure["name"]: figure["value"] for figure in json.loads((tmp_path / "bench-gpu.json").read_text())["figures"]
+        figure["name"]: figure["value"]
+        for figure in json.loads((tmp_path / "bench-gpu.json").read_text())["figures"]
     }
     assert sorted(figures) == [
         "llm_finetune, 0.8 billion, LoRA", "llm_finetune, 0.8 billion, all weights",
@@ -333,9 +402,20 @@ def test_mfu_counts_what_is_computed(script: Path, whole: tuple[Run, Path], tmp_
 
 @pytest.mark.torch
 @needs_libraries
-def test_a_training_that_gets_worse_stops_with_its_best(script: Path, whole: tuple[Run, Path], tmp_path: Path) -> None:
+def test_a_training_that_gets_worse_stops_with_its_best(
+    script: Path, whole: tuple[Run, Path], tmp_path: Path
+) -> None:
     """Two looks without a gain, at a learning rate that is far too high."""
-    options = ["--eval_steps", "1", "--early_stopping_patience", "2", "--learning_rate", "0.1", "--eval_rows", "8"]
+    options = [
+        "--eval_steps",
+        "1",
+        "--early_stopping_patience",
+        "2",
+        "--learning_rate",
+        "0.1",
+        "--eval_rows",
+        "8",
+    ]
     launcher = [PYTHON]
     found = succeeded(tuned(script, tmp_path, *SMALL, *options, made=whole[1], launcher=launcher))
     looks = [line for line in found.lines if "eval_loss" in line]
@@ -357,20 +437,34 @@ def test_rows(script: Path, whole: tuple[Run, Path], tmp_path: Path, what: str) 
 @pytest.mark.torch
 @pytest.mark.slow
 @needs_libraries
-@pytest.mark.skipif(not has("gguf"), reason="gguf, which reads the model's package, is not installed")
+@pytest.mark.skipif(
+    not has("gguf"), reason="gguf, which reads the model's package, is not installed"
+)
 def test_a_real_model_learns_to_answer(script: Path, tmp_path: Path) -> None:
     """SmolLM2, a package of 93 MB: LoRA lowers the loss of answers that were held out by 8% or more, and it answers
     otherwise. Merged, it says the same; so does gpt_fsdp's decoder, also after two shards have written it again."""
     for what in ("smollm2", "pairs"):
         subprocess.run([PYTHON, script.with_name("prepare.py"), what], check=True, cwd=tmp_path)
-    options = ["--use_peft", "--max_steps", "8", "--max_length", "128", "--per_device_train_batch_size", "2"]
-    found = succeeded(tuned(script, tmp_path, *options, "--lora_r", "8", "--learning_rate", "0.002", "--merge"))
+    options = [
+        "--use_peft",
+        "--max_steps",
+        "8",
+        "--max_length",
+        "128",
+        "--per_device_train_batch_size",
+        "2",
+    ]
+    found = succeeded(
+        tuned(script, tmp_path, *options, "--lora_r", "8", "--learning_rate", "0.002", "--merge")
+    )
     losses = found.reported["eval_loss"]
     assert losses[8] <= 0.92 * losses[0]
     check(script, tmp_path, "merged", "model", "data/base")
     ask = [PYTHON, script.with_name("answer.py")], ["What does `os.path.join` do in Python?"]
     answers = [
-        subprocess.run([*ask[0], folder, *ask[1]], capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+        subprocess.run(
+            [*ask[0], folder, *ask[1]], capture_output=True, text=True, check=True, cwd=tmp_path
+        ).stdout
         for folder in ("data/base", "model")
     ]
     assert min(map(len, answers)) > 50
@@ -385,4 +479,6 @@ def test_a_real_model_learns_to_answer(script: Path, tmp_path: Path) -> None:
     assert (shards.exit_code, exported.is_dir()) == (0, True), shards.errors
     compare = [PYTHON, Path(__file__).parent / "llm" / "gpt_check.py", "logits", start, exported]
     done = subprocess.run(compare, capture_output=True, text=True, check=True)
-    assert all(found["difference"] <= 1e-5 * found["range"] for found in json.loads(done.stdout).values()), done.stdout
+    assert all(
+        found["difference"] <= 1e-5 * found["range"] for found in json.loads(done.stdout).values()
+    ), done.stdout

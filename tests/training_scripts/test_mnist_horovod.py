@@ -62,15 +62,21 @@ def starts_ranks(test: Callable[..., None]) -> Callable[..., None]:
 def test_both_clouds_start_eight_processes_with_mpi(target: str) -> None:
     """The job file compiles for both without an error: four processes on each of two instances, and Horovod's source."""
     targets = {
-        "sagemaker": ct.SageMaker(region="us-west-2", role="arn:aws:iam::111122223333:role/SageMakerTraining"),
+        "sagemaker": ct.SageMaker(
+            region="us-west-2", role="arn:aws:iam::111122223333:role/SageMakerTraining"
+        ),
         "azureml": ct.AzureML(
-            subscription_id="00000000-0000-0000-0000-000000000000", resource_group="group", workspace="work"
+            subscription_id="00000000-0000-0000-0000-000000000000",
+            resource_group="group",
+            workspace="work",
         ),
     }
     plan = ct.plan(ct.load_job(FOLDER / "job.yaml"), targets[target])
     assert plan.errors == ()
     ranks = [process for process in plan.processes if process.role == "rank"]
-    assert [process.env["OMPI_COMM_WORLD_RANK"] for process in ranks] == [str(rank) for rank in range(8)]
+    assert [process.env["OMPI_COMM_WORLD_RANK"] for process in ranks] == [
+        str(rank) for rank in range(8)
+    ]
     assert {process.env["OMPI_COMM_WORLD_LOCAL_SIZE"] for process in ranks} == {"4"}
     assert '"PIP_NO_BUILD_ISOLATION": "0"' in plan.to_json()
 
@@ -129,7 +135,9 @@ def test_the_digits_are_all_there(images: Any) -> None:
     train, test = images.read_digits()
     assert (len(train.labels), len(test.labels)) == (1438, 359)
     assert train.pixels.shape[1:] == (1, 8, 8)
-    assert sorted(set(train.pixels.flatten().tolist())) == [round(grey * 255 / 16) for grey in range(17)]
+    assert sorted(set(train.pixels.flatten().tolist())) == [
+        round(grey * 255 / 16) for grey in range(17)
+    ]
     assert sorted(set(test.labels.tolist())) == list(range(10))
 
 
@@ -139,20 +147,30 @@ def test_the_digits_are_all_there(images: Any) -> None:
 def test_idx_files_are_read_as_written(images: Any, tmp_path: Path, gzipped: bool) -> None:
     """Pixels and labels come back, gzipped or not."""
     written = images.read_digits()
-    for before, after in zip(written, images.read_mnist(write_mnist(tmp_path, written, gzipped=gzipped)), strict=True):
+    for before, after in zip(
+        written, images.read_mnist(write_mnist(tmp_path, written, gzipped=gzipped)), strict=True
+    ):
         assert after.pixels.equal(before.pixels)
         assert after.labels.equal(before.labels)
 
 
 TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 DAMAGE = {
-    "missing": (TRAIN_LABELS, None, "has neither `train-labels-idx1-ubyte` nor `train-labels-idx1-ubyte.gz`"),
+    "missing": (
+        TRAIN_LABELS,
+        None,
+        "has neither `train-labels-idx1-ubyte` nor `train-labels-idx1-ubyte.gz`",
+    ),
     "another kind": (TRAIN_IMAGES, idx(2049, (1,), b"0"), "does not begin with the number 2051"),
     "empty": (TRAIN_IMAGES, b"", "does not begin with the number 2051"),
     "cut off": (TRAIN_IMAGES, idx(2051, (2, 8, 8), bytes(100)), "declares 128 bytes and has 100"),
     "huge numbers": (TRAIN_IMAGES, idx(2051, (2**31, 2**31, 2**31), bytes(9)), "bytes and has 9"),
     "other labels": (TRAIN_LABELS, idx(2049, (3,), bytes(3)), "has 1438 images and 3 labels"),
-    "label 10": (TRAIN_LABELS, idx(2049, (1438,), bytes([10] * 1438)), "has the label 10, and there are ten classes"),
+    "label 10": (
+        TRAIN_LABELS,
+        idx(2049, (1438,), bytes([10] * 1438)),
+        "has the label 10, and there are ten classes",
+    ),
 }
 
 
@@ -193,10 +211,18 @@ def with_horovod() -> Iterator[dict[str, str]]:
 
 def renewed(variables: dict[str, str]) -> dict[str, str]:
     """The same with another socket, for one more run."""
-    return {name: f"{value}x" if name == "HOROVOD_STAND_IN" else value for name, value in variables.items()}
+    return {
+        name: f"{value}x" if name == "HOROVOD_STAND_IN" else value
+        for name, value in variables.items()
+    }
 
 
-def run(folder: Path, *command: str | Path, variables: dict[str, str] | None = None, stop_at: int | None = None) -> Run:
+def run(
+    folder: Path,
+    *command: str | Path,
+    variables: dict[str, str] | None = None,
+    stop_at: int | None = None,
+) -> Run:
     """A run in `folder` to its end. With `stop_at`, SIGTERM goes to rank 1 alone once that step is reported."""
     kept = {name: os.environ[name] for name in ("CLOUDTRAIN_STATE_DIR",) if name in os.environ}
     disturb = None if stop_at is None else stop_rank_1
@@ -227,7 +253,9 @@ def test_one_process_needs_no_horovod(alone: Run) -> None:
 
 
 @starts_ranks
-def test_two_processes_learn_the_same(alone: Run, with_horovod: dict[str, str], tmp_path: Path) -> None:
+def test_two_processes_learn_the_same(
+    alone: Run, with_horovod: dict[str, str], tmp_path: Path
+) -> None:
     """Under bare mpirun: the same losses to 5 decimals, the same accuracy, and one process that reports."""
     found = run(tmp_path, *MPIRUN, PYTHON, FOLDER / "train.py", variables=with_horovod)
     assert found.exit_code == 0, found.errors
@@ -242,15 +270,25 @@ def test_two_processes_learn_the_same(alone: Run, with_horovod: dict[str, str], 
 
 FAULTS: dict[str, Edit] = {
     "factor": ("train.py", "    loss.backward()", "    (2 * loss).backward()"),
-    "average": ("train.py", "network.named_parameters(), op=hvd.Sum", "network.named_parameters(), op=hvd.Average"),
-    "missing": ("train.py", "optimizer = hvd.DistributedOptimizer(optimizer,", "(lambda *_, **__: None)(optimizer,"),
+    "average": (
+        "train.py",
+        "network.named_parameters(), op=hvd.Sum",
+        "network.named_parameters(), op=hvd.Average",
+    ),
+    "missing": (
+        "train.py",
+        "optimizer = hvd.DistributedOptimizer(optimizer,",
+        "(lambda *_, **__: None)(optimizer,",
+    ),
     "shard": ("train.py", "batch[hvd.rank() :: hvd.size()]", "batch[:: hvd.size()]"),
 }
 
 
 @starts_ranks
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_seen(alone: Run, with_horovod: dict[str, str], tmp_path: Path, fault: str) -> None:
+def test_a_planted_fault_is_seen(
+    alone: Run, with_horovod: dict[str, str], tmp_path: Path, fault: str
+) -> None:
     """A factor, gradients averaged or not exchanged, a share taken twice: the first norm of the gradient says so."""
     script = check_out("mnist_horovod", tmp_path / "checkout")
     plant(script, FAULTS[fault])
@@ -296,7 +334,16 @@ def test_under_the_emulations_two_processes_learn_the_same(
     """As SageMaker's toolkit starts Horovod, and with the variables of Azure ML's MPI, where there is no mpirun here."""
     if IS_REAL and service == "azureml":
         pytest.skip("without mpirun the real Horovod finds itself alone")
-    two = ["--emulate", service, "--instances", "2", "--processes-per-instance", "1", "--python", PYTHON]
+    two = [
+        "--emulate",
+        service,
+        "--instances",
+        "2",
+        "--processes-per-instance",
+        "1",
+        "--python",
+        PYTHON,
+    ]
     changes = ["distribution.type=mpi"] if service == "azureml" else []
     options = [part for change in changes for part in ("--set", change)]
     command = [
@@ -309,7 +356,11 @@ def test_under_the_emulations_two_processes_learn_the_same(
         *two,
         *options,
     ]
-    here = {"PYTHONPATH": os.pathsep.join(filter(None, (str(REPOSITORY), with_horovod.get("PYTHONPATH"))))}
+    here = {
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, (str(REPOSITORY), with_horovod.get("PYTHONPATH")))
+        )
+    }
     found = run(tmp_path, *command, variables={**with_horovod, **here})
     assert found.exit_code == 0, "\n".join(found.lines) + found.errors
     assert_same_losses(found, alone, at_least=19)
@@ -339,7 +390,12 @@ def test_a_horovod_that_finds_itself_alone_is_not_believed(tmp_path: Path) -> No
     (tmp_path / "horovod" / "__init__.py").touch()
     (tmp_path / "horovod" / "torch.py").write_text("from alone import *\n")
     rank = {f"OMPI_COMM_WORLD_{name}": "2" if name.endswith("SIZE") else "0" for name in NUMBERS}
-    found = run(tmp_path, sys.executable, FOLDER / "train.py", variables={**rank, "PYTHONPATH": str(tmp_path)})
+    found = run(
+        tmp_path,
+        sys.executable,
+        FOLDER / "train.py",
+        variables={**rank, "PYTHONPATH": str(tmp_path)},
+    )
     assert (found.exit_code, found.lines) == (1, [])
     assert found.errors.startswith("error: 2 processes were started, and Horovod finds 1\n\nhint: ")
 
@@ -352,9 +408,12 @@ def test_mnist_given_as_an_input_is_what_it_trains_on(images: Any, tmp_path: Pat
 
     parts = images.read_digits()
     padded = [
-        images.Images(torch.nn.functional.pad(part.pixels, (1, 1, 2, 2))[:200], part.labels[:200]) for part in parts
+        images.Images(torch.nn.functional.pad(part.pixels, (1, 1, 2, 2))[:200], part.labels[:200])
+        for part in parts
     ]
-    variables = {"CLOUDTRAIN_INPUT_MNIST": str(write_mnist(tmp_path / "mnist", padded, gzipped=True))}
+    variables = {
+        "CLOUDTRAIN_INPUT_MNIST": str(write_mnist(tmp_path / "mnist", padded, gzipped=True))
+    }
     found = run(tmp_path, sys.executable, FOLDER / "train.py", "--epochs", "1", variables=variables)
     assert found.exit_code == 0, found.errors
     assert found.lines[0] == "processes=1 device=cpu images=200 of 12 x 10 pixels"

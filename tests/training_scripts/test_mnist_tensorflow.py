@@ -45,7 +45,8 @@ def has_tensorflow() -> bool:
 
 
 needs_tensorflow = pytest.mark.skipif(
-    not has_tensorflow(), reason="TensorFlow is not installed: set CLOUDTRAIN_TENSORFLOW_PYTHON to a Python that has it"
+    not has_tensorflow(),
+    reason="TensorFlow is not installed: set CLOUDTRAIN_TENSORFLOW_PYTHON to a Python that has it",
 )
 
 
@@ -87,7 +88,9 @@ def test_a_cluster_has_one_form(
     cluster = module("cluster")
     for role, places in written.items():
         for index, place in enumerate(places):
-            text = json.dumps({"cluster": written, "task": {"type": role, "index": index}, "environment": "cloud"})
+            text = json.dumps(
+                {"cluster": written, "task": {"type": role, "index": index}, "environment": "cloud"}
+            )
             monkeypatch.setenv("TF_CONFIG", text)
             config = cluster.join_cluster()
             assert config["cluster"] == found
@@ -121,7 +124,9 @@ def test_a_server_whose_chief_does_not_come_fails(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "tensorflow", no_server)
     (port,) = free_ports(1)
     with pytest.raises(SetupError, match=f"no chief at `127.0.0.1:{port}` after 0 s"):
-        cluster.serve({"cluster": {"chief": [f"127.0.0.1:{port}"]}, "task": {"type": "ps", "index": 0}})
+        cluster.serve(
+            {"cluster": {"chief": [f"127.0.0.1:{port}"]}, "task": {"type": "ps", "index": 0}}
+        )
 
 
 def test_a_server_that_is_to_stop_leaves_without_a_chief(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +142,9 @@ def test_a_server_that_is_to_stop_leaves_without_a_chief(monkeypatch: pytest.Mon
 
 def write_idx(path: Path, array: Any) -> None:
     """The array in MNIST's format, gzipped where the name says so."""
-    header = bytes((0, 0, 8, array.ndim)) + b"".join(length.to_bytes(4, "big") for length in array.shape)
+    header = bytes((0, 0, 8, array.ndim)) + b"".join(
+        length.to_bytes(4, "big") for length in array.shape
+    )
     data = header + array.tobytes()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
 
@@ -239,7 +246,10 @@ def test_what_is_not_mnist_is_said(tmp_path: Path) -> None:
 
 def test_the_job_files_are_the_two_strategies() -> None:
     """One script, two jobs; nothing but the strategy and the machines differs."""
-    jobs = [TrainingJob(**yaml.safe_load((FOLDER / name).read_text("utf-8"))) for name in ("job.yaml", "job_ps.yaml")]
+    jobs = [
+        TrainingJob(**yaml.safe_load((FOLDER / name).read_text("utf-8")))
+        for name in ("job.yaml", "job_ps.yaml")
+    ]
     strategies = [getattr(job.distribution, "strategy", None) for job in jobs]
     assert strategies == ["multi_worker_mirrored", "parameter_server"]
     assert jobs[0].hyperparameters == jobs[1].hyperparameters
@@ -286,7 +296,12 @@ def start(folder: Path, script: Path, *arguments: str, **variables: str) -> subp
     """One task in `folder`, with its output in `NAME.out` and `NAME.err`."""
     task = json.loads(variables.get("TF_CONFIG", '{"task": {"type": "alone", "index": 0}}'))["task"]
     name = f"{task['type']}{task['index']}"
-    plain = {"PATH": os.environ["PATH"], "HOME": str(folder), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    plain = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
     with (folder / f"{name}.out").open("w") as output, (folder / f"{name}.err").open("w") as errors:
         return subprocess.Popen(
             [PYTHON, str(script), *arguments], cwd=folder, env={**plain, **variables},
@@ -308,7 +323,9 @@ def run(
         {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})}
         for kind, index in all_tasks
     ]
-    started = [start(folder, script, *arguments, **config, **variables) for config in configs or [{}]]
+    started = [
+        start(folder, script, *arguments, **config, **variables) for config in configs or [{}]
+    ]
     names = [f"{kind}{index}" for kind, index in all_tasks] or ["alone0"]
     result, deadline = Run(), time.monotonic() + DEADLINE
     while any(process.poll() is None for process in started):
@@ -332,7 +349,9 @@ def assert_succeeded(found: Run) -> None:
     assert set(found.exit_codes.values()) == {0}, (found.exit_codes, found.errors)
 
 
-def assert_same_losses(found: dict[int, float], expected: dict[int, float], *, at_least: int) -> None:
+def assert_same_losses(
+    found: dict[int, float], expected: dict[int, float], *, at_least: int
+) -> None:
     """Every loss that both report is equal but for the noise of adding up in another order."""
     common = sorted(set(found) & set(expected))
     assert len(common) >= at_least
@@ -369,7 +388,11 @@ def test_run_once_more_it_says_the_same(script: Path, tmp_path: Path) -> None:
     assert_succeeded(second)
     assert "resumed from step 23" in second.errors
     assert second.losses == {}
-    assert second.lines[-1].split(",")[0] == first.lines[-1].split(",")[0] != "test accuracy 0.0000 after 23 steps"
+    assert (
+        second.lines[-1].split(",")[0]
+        == first.lines[-1].split(",")[0]
+        != "test accuracy 0.0000 after 23 steps"
+    )
 
 
 STOPPED_EARLY = """
@@ -385,7 +408,9 @@ runpy.run_path({script!r}, run_name="__main__")
 
 @needs_tensorflow
 @pytest.mark.torch
-def test_a_chief_that_is_stopped_before_its_first_step_leaves_well(script: Path, tmp_path: Path) -> None:
+def test_a_chief_that_is_stopped_before_its_first_step_leaves_well(
+    script: Path, tmp_path: Path
+) -> None:
     """It saves what there is, leaves the marker, and all end with 0."""
     early = tmp_path / "early.py"
     early.write_text(STOPPED_EARLY.format(script=str(script)))
@@ -399,7 +424,9 @@ def test_a_chief_that_is_stopped_before_its_first_step_leaves_well(script: Path,
 @needs_tensorflow
 @pytest.mark.torch
 @pytest.mark.parametrize("workers", [1, 2])
-def test_workers_in_step_learn_the_same(script: Path, alone: Run, tmp_path: Path, workers: int) -> None:
+def test_workers_in_step_learn_the_same(
+    script: Path, alone: Run, tmp_path: Path, workers: int
+) -> None:
     """MultiWorkerMirroredStrategy with one and with two workers: the losses of one process, and as many reports."""
     found = run(tmp_path, script, workers=workers)
     assert_succeeded(found)
@@ -433,7 +460,9 @@ def test_a_planted_fault_is_seen(alone: Run, tmp_path: Path, fault: str) -> None
 
 @needs_tensorflow
 @pytest.mark.torch
-def test_stopped_with_two_workers_it_goes_on_with_one_process(script: Path, alone: Run, tmp_path: Path) -> None:
+def test_stopped_with_two_workers_it_goes_on_with_one_process(
+    script: Path, alone: Run, tmp_path: Path
+) -> None:
     """SIGTERM to both: they agree on the step, save, leave with 0; one process has the losses of one run."""
     first = run(tmp_path, script, "--step_delay", "0.02", workers=2, signal_at=60)
     assert_succeeded(first)
@@ -455,7 +484,11 @@ def test_a_resumed_run_drops_what_one_run_drops(tmp_path: Path, workers: int) ->
     script = check_out("mnist_tensorflow", tmp_path / "checkout")
     plant(
         script,
-        ("train.py", "            keras.layers.Dense(10),", "keras.layers.Dropout(0.3), keras.layers.Dense(10),"),
+        (
+            "train.py",
+            "            keras.layers.Dense(10),",
+            "keras.layers.Dropout(0.3), keras.layers.Dense(10),",
+        ),
     )
     arguments = ("--epochs", "2", "--report_every", "1")
     whole = run(tmp_path / "whole", script, *arguments, workers=workers)
@@ -470,7 +503,9 @@ def test_a_resumed_run_drops_what_one_run_drops(tmp_path: Path, workers: int) ->
 
 @needs_tensorflow
 @pytest.mark.torch
-def test_killed_it_goes_on_from_the_last_checkpoint(script: Path, alone: Run, tmp_path: Path) -> None:
+def test_killed_it_goes_on_from_the_last_checkpoint(
+    script: Path, alone: Run, tmp_path: Path
+) -> None:
     """`kill -9` while steps are saved one after the other: what the next run finds is whole."""
     arguments = ("--checkpoint_every", "1", "--report_every", "1", "--epochs", "10")
     first = run(tmp_path, script, *arguments, signal_at=40, with_signal=signal.SIGKILL)
@@ -506,7 +541,9 @@ def test_a_chief_two_workers_and_a_server(script: Path, tmp_path: Path) -> None:
 def test_mnist_is_trained_on_when_it_is_given(script: Path, tmp_path: Path) -> None:
     """Files in MNIST's format in the input `mnist` are what is learned, and nothing is said about digits."""
     write_mnist(tmp_path / "given", "idx")
-    found = run(tmp_path / "run", script, "--epochs", "3", CLOUDTRAIN_INPUT_MNIST=str(tmp_path / "given"))
+    found = run(
+        tmp_path / "run", script, "--epochs", "3", CLOUDTRAIN_INPUT_MNIST=str(tmp_path / "given")
+    )
     assert_succeeded(found)
     assert "no input `mnist`" not in found.errors
     assert found.accuracies[69] >= 0.8
@@ -518,7 +555,11 @@ def test_mnist_is_trained_on_when_it_is_given(script: Path, tmp_path: Path) -> N
 def cloudtrain(folder: Path, *arguments: str) -> str:
     """What a command prints; it must succeed."""
     folder.mkdir(exist_ok=True)
-    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "CLOUDTRAIN_STATE_DIR": str(folder / "state")}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "CLOUDTRAIN_STATE_DIR": str(folder / "state"),
+    }
     command = [sys.executable, "-m", "cloudtrain", *arguments, "--python", PYTHON]
     done = subprocess.run(
         command, cwd=folder, env=environment, text=True, check=False, timeout=DEADLINE,
@@ -532,9 +573,12 @@ def cloudtrain(folder: Path, *arguments: str) -> str:
 @pytest.mark.torch
 @pytest.mark.parametrize("service", ["sagemaker", "azureml"])
 @pytest.mark.parametrize(("name", "lowest"), [("job.yaml", 0.85), ("job_ps.yaml", 0.7)])
-def test_it_runs_as_the_services_would_run_it(tmp_path: Path, name: str, lowest: float, service: str) -> None:
+def test_it_runs_as_the_services_would_run_it(
+    tmp_path: Path, name: str, lowest: float, service: str
+) -> None:
     """With the TF_CONFIG of each: `master` and servers that the toolkit starts, `ps: []`, servers without a chief."""
-    instances = "3" if (name, service) == ("job_ps.yaml", "azureml") else "2"  # there the server needs one of its own
+    # there the server needs one of its own
+    instances = "3" if (name, service) == ("job_ps.yaml", "azureml") else "2"
     arguments = ("submit", str(FOLDER / name), "--emulate", service, "--instances", instances)
     output = cloudtrain(tmp_path, *arguments, "--set", "hyperparameters.epochs=4")
     found = re.search(r"test accuracy (\d\.\d+) after 92 steps", output)
@@ -547,5 +591,7 @@ def test_it_runs_as_the_services_would_run_it(tmp_path: Path, name: str, lowest:
 def test_a_rehearsed_preemption_changes_nothing(tmp_path: Path) -> None:
     """Two workers on the local target, whole, and stopped at a step and resumed: the losses are the same."""
     job = str(FOLDER / "job.yaml")
-    output = cloudtrain(tmp_path, "rehearse", job, "--instances", "2", "--set", "hyperparameters.epochs=3")
+    output = cloudtrain(
+        tmp_path, "rehearse", job, "--instances", "2", "--set", "hyperparameters.epochs=3"
+    )
     assert "same: " in output

@@ -62,12 +62,18 @@ class Play:
         if state is not None:
             self.server.load_state_dict(state)
         self.workers = list(range(1, workers + 1))
-        self.promises: dict[int, Any] = {w: self.server.exchange(w, None, False) for w in self.workers}
+        self.promises: dict[int, Any] = {
+            w: self.server.exchange(w, None, False) for w in self.workers
+        }
         self.numbers: list[int] = []
 
     def ready(self) -> list[int]:
         """Workers that have a task. Those that were told to leave have left."""
-        self.workers = [w for w in self.workers if not (self.promises[w].done() and self.promises[w].value() is None)]
+        self.workers = [
+            w
+            for w in self.workers
+            if not (self.promises[w].done() and self.promises[w].value() is None)
+        ]
         return [worker for worker in self.workers if self.promises[worker].done()]
 
     def move(self, worker: int) -> None:
@@ -99,13 +105,17 @@ def test_staleness_stays_within_what_the_bound_promises(
     play = Play(server_module, workers, last=40, max_staleness=lead)
     play.to_the_end(cycle(picks))
     assert sorted(play.numbers) == list(range(40))
-    assert max(row.staleness for row in play.server.seen) <= server_module.largest_staleness(workers, lead)
+    assert max(row.staleness for row in play.server.seen) <= server_module.largest_staleness(
+        workers, lead
+    )
 
 
 @pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
 @given(st.integers(1, 4), st.lists(st.integers(0, 11), min_size=1, max_size=30))
-def test_without_a_bound_a_fast_worker_never_waits(server_module: ModuleType, workers: int, picks: list[int]) -> None:
+def test_without_a_bound_a_fast_worker_never_waits(
+    server_module: ModuleType, workers: int, picks: list[int]
+) -> None:
     """Every worker has a task at all times, each number is handed out once, and each gradient moves the weights."""
     play = Play(server_module, workers, last=30)
     order = cycle(picks)
@@ -151,7 +161,9 @@ def test_the_bound_on_staleness_is_reached(server_module: ModuleType) -> None:
     for _ in range(3):
         play.move(2)
     play.move(1)
-    assert max(row.staleness for row in play.server.seen) == server_module.largest_staleness(2, 1) == 3
+    assert (
+        max(row.staleness for row in play.server.seen) == server_module.largest_staleness(2, 1) == 3
+    )
 
 
 @pytest.mark.slow
@@ -229,7 +241,11 @@ def test_events_come_at_their_updates(server_module: ModuleType) -> None:
         ("evaluate", 11),
         ("save", 11),
     ]
-    assert [event.content["weights"].tolist()[0] for event in events if event.kind == "save"] == [-5.0, -10.0, -11.0]
+    assert [event.content["weights"].tolist()[0] for event in events if event.kind == "save"] == [
+        -5.0,
+        -10.0,
+        -11.0,
+    ]
     assert events[0].content == {"loss": 2.0, "staleness": 0.0}
 
 

@@ -13,7 +13,16 @@ import yaml
 from cloudtrain import TrainingJob
 from cloudtrain.runtime import parse_metrics
 from tests.deadlines import DEADLINE
-from tests.training_scripts.runs import REPOSITORY, Disturb, check_out, kill_rank, lines_of, plant, start, terminate
+from tests.training_scripts.runs import (
+    REPOSITORY,
+    Disturb,
+    check_out,
+    kill_rank,
+    lines_of,
+    plant,
+    start,
+    terminate,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -36,7 +45,9 @@ def run(
         lines.append(line.rstrip("\n"))
         starts += line.startswith("processes=")
         reached = (parse_metrics(line) or {}).get("step", 0)
-        for begun, step in [(begun, step) for begun, step in todo if begun == starts and reached >= step]:
+        for begun, step in [
+            (begun, step) for begun, step in todo if begun == starts and reached >= step
+        ]:
             todo.pop((begun, step))(psutil.Process(process.pid))
     return process.wait(timeout=DEADLINE), lines, (folder / "stderr.txt").read_text()
 
@@ -64,7 +75,9 @@ def test_a_server_and_one_worker_do_what_one_process_does(script: Path, tmp_path
     assert (tmp_path / "two" / "model" / "model.pt").is_file()
 
 
-def test_killed_stopped_and_resumed_with_other_workers_it_still_learns(script: Path, tmp_path: Path) -> None:
+def test_killed_stopped_and_resumed_with_other_workers_it_still_learns(
+    script: Path, tmp_path: Path
+) -> None:
     """`kill -9` of a worker, a restart, SIGTERM, a resume in one process: every step is reported, none lost."""
     two = [
         "--nproc-per-node",
@@ -80,7 +93,11 @@ def test_killed_stopped_and_resumed_with_other_workers_it_still_learns(script: P
     events = {(1, 60): kill_rank(2), (2, 160): terminate}
     _, first, errors = run(tmp_path, *TORCHRUN, *two, at=events)
     assert "error: worker 2 has died" in errors
-    (restarted,) = [int(line.split()[4].rstrip(";")) for line in errors.splitlines() if "resumed from update" in line]
+    (restarted,) = [
+        int(line.split()[4].rstrip(";"))
+        for line in errors.splitlines()
+        if "resumed from update" in line
+    ]
     assert restarted >= 60
     marker = json.loads((tmp_path / "checkpoint" / "preempted").read_text())
     assert marker["signal"] == "SIGTERM"
@@ -98,12 +115,20 @@ def test_a_resumed_run_drops_what_one_run_drops(tmp_path: Path) -> None:
     """With a layer of dropout, planted: a server and a worker, stopped, then one process, have the losses of one
     process that was never stopped."""
     script = check_out("parameter_server", tmp_path / "checkout")
-    plant(script, ("worker.py", "nn.Sequential(*layers[:-1])", "nn.Sequential(nn.Dropout(0.3), *layers[:-1])"))
+    plant(
+        script,
+        (
+            "worker.py",
+            "nn.Sequential(*layers[:-1])",
+            "nn.Sequential(nn.Dropout(0.3), *layers[:-1])",
+        ),
+    )
     (tmp_path / "whole").mkdir()
     (tmp_path / "parts").mkdir()
     arguments = [script, "--epochs", "2", "--report_every", "1"]
     _, whole, errors = run(tmp_path / "whole", sys.executable, *arguments)
-    two = [*TORCHRUN, "--nproc-per-node", "2", *arguments, "--step_seconds", "0.2"]  # SIGTERM may come late
+    # SIGTERM may come late
+    two = [*TORCHRUN, "--nproc-per-node", "2", *arguments, "--step_seconds", "0.2"]
     _, first, _ = run(tmp_path / "parts", *two, at={(1, 20): terminate})
     code, second, errors = run(tmp_path / "parts", sys.executable, *arguments)
     assert code == 0, errors
@@ -112,7 +137,9 @@ def test_a_resumed_run_drops_what_one_run_drops(tmp_path: Path) -> None:
     assert len(losses(whole)) == 88
 
 
-def test_the_experiment_prints_its_table_and_draws_its_picture(script: Path, tmp_path: Path) -> None:
+def test_the_experiment_prints_its_table_and_draws_its_picture(
+    script: Path, tmp_path: Path
+) -> None:
     """Two workers, one epoch: six rows that agree with what theory says of bytes and staleness."""
     pytest.importorskip("matplotlib")
     arguments = ["--experiment", "--epochs", "1", "--step_seconds", "0.008"]
@@ -132,7 +159,8 @@ def test_the_experiment_prints_its_table_and_draws_its_picture(script: Path, tmp
     assert list(bound) == ["-", "-", "5"] * 2
     assert all(int(largest[row]) <= int(bound[row]) for row in (2, 5))
     assert (float(staleness[0]), float(staleness[3])) == (0, 0)
-    assert float(staleness[1]) > 0  # both start with the same weights, so one is late, however quick they are
+    # both start with the same weights, so one is late, however quick they are
+    assert float(staleness[1]) > 0
     assert (tmp_path / "parameter_server.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -149,5 +177,12 @@ def test_what_cannot_be_is_one_line(script: Path, tmp_path: Path) -> None:
 
 def test_the_job_has_a_server_and_two_workers() -> None:
     """Rank 0 is the server: processes are workers plus one."""
-    job = TrainingJob(**yaml.safe_load((REPOSITORY / "training_scripts/parameter_server/job.yaml").read_text("utf-8")))
-    assert job.distribution.model_dump(exclude_none=True) == {"type": "torch", "processes_per_instance": 3}
+    job = TrainingJob(
+        **yaml.safe_load(
+            (REPOSITORY / "training_scripts/parameter_server/job.yaml").read_text("utf-8")
+        )
+    )
+    assert job.distribution.model_dump(exclude_none=True) == {
+        "type": "torch",
+        "processes_per_instance": 3,
+    }

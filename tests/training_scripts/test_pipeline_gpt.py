@@ -47,7 +47,9 @@ def balance(parts: dict[str, ModuleType]) -> Any:
 
 
 @pytest.mark.parametrize("name", ["simple", "1f1b"])
-@pytest.mark.parametrize(("processes", "microbatches"), [(1, 1), (2, 2), (4, 4), (4, 8), (3, 10), (8, 8)])
+@pytest.mark.parametrize(
+    ("processes", "microbatches"), [(1, 1), (2, 2), (4, 4), (4, 8), (3, 10), (8, 8)]
+)
 def test_a_simulated_schedule_has_the_bubble_of_the_formula(
     schedules: Any, name: str, processes: int, microbatches: int
 ) -> None:
@@ -66,28 +68,45 @@ def test_1f1b_holds_activations_of_fewer_microbatches_than_gpipe(schedules: Any)
 
 def test_a_v_brings_the_last_stage_back_to_the_first_process(schedules: Any) -> None:
     """Loops deal stages out in turn; a V comes back, so that the loss is where the data is."""
-    assert [schedules.stages_of("interleaved", process, 3, 2) for process in range(3)] == [[0, 3], [1, 4], [2, 5]]
-    assert [schedules.stages_of("zero-bubble-v", process, 3, 2) for process in range(3)] == [[0, 5], [1, 4], [2, 3]]
+    assert [schedules.stages_of("interleaved", process, 3, 2) for process in range(3)] == [
+        [0, 3],
+        [1, 4],
+        [2, 5],
+    ]
+    assert [schedules.stages_of("zero-bubble-v", process, 3, 2) for process in range(3)] == [
+        [0, 5],
+        [1, 4],
+        [2, 3],
+    ]
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["simple", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v"])
-def test_every_microbatch_goes_once_forward_and_once_back_through_every_stage(schedules: Any, name: str) -> None:
+def test_every_microbatch_goes_once_forward_and_once_back_through_every_stage(
+    schedules: Any, name: str
+) -> None:
     """Whether the backward comes whole or in two halves."""
     chunks = schedules.chunks_of(name, 2)
     order = schedules.order_of(name, 4, 8, chunks)
     for process, actions in enumerate(order):
         stages = schedules.stages_of(name, process, 4, chunks)
         pairs = sorted(itertools.product(stages, range(8)))
-        done = {kind: sorted((a.stage, a.microbatch) for a in actions if a.kind == kind) for kind in "FBIW"}
+        done = {
+            kind: sorted((a.stage, a.microbatch) for a in actions if a.kind == kind)
+            for kind in "FBIW"
+        }
         assert done["F"] == pairs
         assert sorted(done["B"] + done["I"]) == pairs
         assert done["I"] == done["W"]
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("processes", "microbatches", "chunks"), [(2, 4, 2), (4, 4, 2), (4, 8, 2), (4, 8, 3)])
-def test_interleaving_divides_the_bubble(schedules: Any, processes: int, microbatches: int, chunks: int) -> None:
+@pytest.mark.parametrize(
+    ("processes", "microbatches", "chunks"), [(2, 4, 2), (4, 4, 2), (4, 8, 2), (4, 8, 3)]
+)
+def test_interleaving_divides_the_bubble(
+    schedules: Any, processes: int, microbatches: int, chunks: int
+) -> None:
     """(p - 1) / (v m + p - 1), and both zero-bubble schedules have less with two chunks."""
 
     def ideal(name: str, chunks: int) -> float:
@@ -161,7 +180,10 @@ def test_shards_and_tensor_parallelism_divide_a_stage(balance: Any) -> None:
 
 def test_the_table_shows_each_stage_and_what_balancing_gained(balance: Any) -> None:
     """Parameters, time and memory of each stage, and the slowest stage against the mean."""
-    cheap, dear = balance.Cost("Embedding", 2**16, 2**10, 0.001), balance.Cost("Layer", 2**18, 2**20, 0.004)
+    cheap, dear = (
+        balance.Cost("Embedding", 2**16, 2**10, 0.001),
+        balance.Cost("Layer", 2**18, 2**20, 0.004),
+    )
     costs = [cheap, cheap, cheap, cheap, cheap, dear, dear]
     chosen = balance.choose(costs, 2, {0: 2, 1: 1}, "time")
     assert balance.table(costs, chosen, {0: 2, 1: 1}, [0, 1]) == (
@@ -215,7 +237,9 @@ def test_slices_of_the_model_are_the_model(parts: dict[str, ModuleType]) -> None
 
     parts_together = {**first.state_dict(), **rest.state_dict()}
     assert parts_together.keys() == whole.state_dict().keys()
-    assert all(torch.equal(parts_together[name], value) for name, value in whole.state_dict().items())
+    assert all(
+        torch.equal(parts_together[name], value) for name, value in whole.state_dict().items()
+    )
     tokens = torch.randint(256, (2, 12), generator=torch.Generator().manual_seed(0))
     assert torch.equal(rest(first(tokens)), whole(tokens))
 
@@ -244,7 +268,9 @@ def test_what_a_block_keeps_grows_with_the_microbatch(parts: dict[str, ModuleTyp
     shape = gpt.Shape(layers=1, heads=2, width=16, context=8)
     blocks = gpt.slices_of(shape)
     one, two = (
-        parts["balance"].profile(blocks, torch.zeros(count, 8, dtype=torch.long), gpt.loss_of, repeat=1)
+        parts["balance"].profile(
+            blocks, torch.zeros(count, 8, dtype=torch.long), gpt.loss_of, repeat=1
+        )
         for count in (1, 2)
     )
     assert [cost.name for cost in one] == ["Embedding", "Layer", "Head"]
@@ -262,12 +288,28 @@ def test_what_a_block_keeps_grows_with_the_microbatch(parts: dict[str, ModuleTyp
         ({"shards": 2, "tensor": 2}, 2, "2 processes cannot hold 1 replicas x 2 shards x 2 tensor"),
         ({"tensor": 3, "layers": 1}, 6, "`heads` 4 cannot be cut into 3 equal parts"),
         ({"global_batch": 12}, 2, "12 windows cannot be cut into 1 x 8 equal parts"),
-        ({"global_batch": 24, "shards": 2, "replicas": 2}, 4, "24 windows cannot be cut into 4 x 8 equal parts"),
+        (
+            {"global_batch": 24, "shards": 2, "replicas": 2},
+            4,
+            "24 windows cannot be cut into 4 x 8 equal parts",
+        ),
         ({"layers": 5, "schedule": "interleaved"}, 4, "7 blocks are too few for 8 stages"),
         ({"microbatches": 2}, 4, "`1f1b` needs at least 4 microbatches"),
-        ({"recompute": "full", "schedule": "zero-bubble-v"}, 2, "`--recompute` does not go with `zero-bubble-v`"),
-        ({"compile": True, "schedule": "zero-bubble"}, 2, "`--compile` does not go with `zero-bubble`"),
-        ({"microbatches": 9, "global_batch": 18, "schedule": "interleaved"}, 2, "`interleaved` cannot run: .*rounds"),
+        (
+            {"recompute": "full", "schedule": "zero-bubble-v"},
+            2,
+            "`--recompute` does not go with `zero-bubble-v`",
+        ),
+        (
+            {"compile": True, "schedule": "zero-bubble"},
+            2,
+            "`--compile` does not go with `zero-bubble`",
+        ),
+        (
+            {"microbatches": 9, "global_batch": 18, "schedule": "interleaved"},
+            2,
+            "`interleaved` cannot run: .*rounds",
+        ),
     ],
 )
 def test_what_cannot_run_is_said_before_anything_is_computed(
@@ -300,29 +342,41 @@ def test_what_cannot_run_is_said_before_anything_is_computed(
 
 @pytest.mark.torch
 def test_a_text_that_is_not_there_is_an_error(
-    parts: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    parts: dict[str, ModuleType],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A path with a typing error is named; only where nobody gave a text is the demonstration's used, and that said."""
     data: Any = importlib.import_module("data")
     monkeypatch.chdir(tmp_path)
     assert data.text_folder() is None
-    assert capsys.readouterr().err == "cloudtrain: no input `text`: training on the English of Python's own help\n"
+    assert (
+        capsys.readouterr().err
+        == "cloudtrain: no input `text`: training on the English of Python's own help\n"
+    )
     (tmp_path / "data" / "text").mkdir(parents=True)
     assert data.text_folder() == Path("data", "text")
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("CLOUDTRAIN_INPUT_TEXT", "/data/typo")
-    with pytest.raises(SetupError, match="the input `text` was not found: `/data/typo` does not exist"):
+    with pytest.raises(
+        SetupError, match="the input `text` was not found: `/data/typo` does not exist"
+    ):
         data.text_folder()
 
 
 @pytest.mark.torch
-def test_a_text_that_is_too_short_is_said_at_the_start(parts: dict[str, ModuleType], tmp_path: Path) -> None:
+def test_a_text_that_is_too_short_is_said_at_the_start(
+    parts: dict[str, ModuleType], tmp_path: Path
+) -> None:
     """Its last tenth must hold a window, or the test after the training would fail; and there must be a text."""
     gpt: Any = importlib.import_module("gpt")
     with pytest.raises(SetupError, match="there is no text in"):
         gpt.read_text(tmp_path)
     (tmp_path / "a.txt").write_text("a" * 900)
-    with pytest.raises(SetupError, match="the text has 900 bytes, and its last tenth no window of `--context` 128"):
+    with pytest.raises(
+        SetupError, match="the text has 900 bytes, and its last tenth no window of `--context` 128"
+    ):
         gpt.divided(gpt.read_text(tmp_path), 128)
     train, test = gpt.divided(gpt.read_text(tmp_path), 89)
     assert (len(train), len(test)) == (810, 90)

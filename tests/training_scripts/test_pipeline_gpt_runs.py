@@ -54,7 +54,9 @@ def test_one_process_learns_english(alone: Run) -> None:
     assert alone.lines[-1].startswith(f"test loss {test_loss:.4f} after 30 steps")
 
 
-def test_stopped_it_goes_on_with_other_stages_replicas_and_schedule(script: Path, alone: Run, tmp_path: Path) -> None:
+def test_stopped_it_goes_on_with_other_stages_replicas_and_schedule(
+    script: Path, alone: Run, tmp_path: Path
+) -> None:
     """Four stages on 2 processes with zero bubble, SIGTERM, then 2 replicas of four stages on 4 processes, of which one
     is killed: the losses of a single process that was never stopped, and in the end its model."""
     first = run(
@@ -68,9 +70,19 @@ def test_stopped_it_goes_on_with_other_stages_replicas_and_schedule(script: Path
         first.lines[0]
         == "processes=2 replicas=1 shards=1 stages=4 tensor=1 schedule=zero-bubble-v device=cpu backend=gloo"
     )
-    assert [line.split()[1] for line in first.lines[2:6]] == ["0", "1", "1", "0"]  # who holds each stage
+    # who holds each stage
+    assert [line.split()[1] for line in first.lines[2:6]] == ["0", "1", "1", "0"]
 
-    other = ["--replicas", "2", "--schedule", "interleaved", "--microbatches", "4", "--balance", "memory"]
+    other = [
+        "--replicas",
+        "2",
+        "--schedule",
+        "interleaved",
+        "--microbatches",
+        "4",
+        "--balance",
+        "memory",
+    ]
     second = run(
         tmp_path,
         *TORCHRUN, "4", "--max-restarts", "1", held_once(script), *SMALL, *other, "--checkpoint_every", "5",
@@ -93,13 +105,21 @@ def test_a_dry_run_says_what_each_process_would_hold(script: Path, tmp_path: Pat
     grid = ["--world", "16", "--shards", "2", "--tensor", "2", "--precision", "bf16"]
     found = run(tmp_path, sys.executable, script, "--dry_run", *SIZE, *grid, "--global_batch", "32")
     assert found.exit_code == 0, found.errors
-    assert found.lines[0] == ("16 processes: replicas 1 x shards 2 x stages 4 x tensor 2; 1 of 4 stages on each; bf16")
-    assert [line.split()[:2] for line in found.lines[2:6]] == [[str(stage), str(stage)] for stage in range(4)]
-    assert re.fullmatch(r"[\d,]+ parameters; the fullest process is \d with [\d.]+ GiB, .*", found.lines[-1])
+    assert found.lines[0] == (
+        "16 processes: replicas 1 x shards 2 x stages 4 x tensor 2; 1 of 4 stages on each; bf16"
+    )
+    assert [line.split()[:2] for line in found.lines[2:6]] == [
+        [str(stage), str(stage)] for stage in range(4)
+    ]
+    assert re.fullmatch(
+        r"[\d,]+ parameters; the fullest process is \d with [\d.]+ GiB, .*", found.lines[-1]
+    )
 
 
 @pytest.mark.slow
-def test_it_goes_on_from_shards_and_tensor_parallelism(script: Path, alone: Run, tmp_path: Path) -> None:
+def test_it_goes_on_from_shards_and_tensor_parallelism(
+    script: Path, alone: Run, tmp_path: Path
+) -> None:
     """Two shards x two tensor-parallel processes, SIGTERM, then two stages under another schedule: the losses of a
     single process that was never stopped, and its model."""
     cut = ["--shards", "2", "--tensor", "2", "--step_delay", "0.05"]
@@ -119,7 +139,9 @@ def test_every_grid_has_the_gradients_of_one_process(script: Path, tmp_path: Pat
     processes cannot form is said."""
     found = run(tmp_path, *TORCHRUN, "4", script, "--compare")
     assert found.exit_code == 0, found.errors
-    rows = re.findall(r"^(\S.*?) +(\d x \d x \d x \d) +5\.\d+ +\S+ +(\S+)$", "\n".join(found.lines), re.MULTILINE)
+    rows = re.findall(
+        r"^(\S.*?) +(\d x \d x \d x \d) +5\.\d+ +\S+ +(\S+)$", "\n".join(found.lines), re.MULTILINE
+    )
     assert [name for name, _, _ in rows] == [
         "bf16", "replicas", "fsdp", "fsdp, interleaved", "fsdp, zero-bubble", "fsdp, zero-bubble-v", "fsdp, bf16",
         "tp", "tp, interleaved", "tp, zero-bubble", "tp, zero-bubble-v", "replicas x fsdp", "replicas x tp",
@@ -127,7 +149,10 @@ def test_every_grid_has_the_gradients_of_one_process(script: Path, tmp_path: Pat
     ]  # fmt: skip
     for name, _, difference in rows:
         assert float(difference) < (0.02 if "bf16" in name else 1e-6), name
-    assert found.lines[-1] == "replicas x fsdp x tp: 4 processes cannot hold 2 replicas x 2 shards x 2 tensor"
+    assert (
+        found.lines[-1]
+        == "replicas x fsdp x tp: 4 processes cannot hold 2 replicas x 2 shards x 2 tensor"
+    )
 
 
 def test_measured_schedules_agree_with_one_process(script: Path, tmp_path: Path) -> None:
@@ -145,7 +170,8 @@ def test_measured_schedules_agree_with_one_process(script: Path, tmp_path: Path)
         assert float(difference) < 1e-6
         assert float(gradients) < 1e-6
     for name, formula, ideal, measured, _ in rows[5:]:
-        assert 0 <= float(measured) < 1, name  # how near theory it is, `make bench` says: here the machine may be busy
+        # how near theory it is, `make bench` says: here the machine may be busy
+        assert 0 <= float(measured) < 1, name
         assert formula == ("-" if name.startswith("zero") else ideal)
     for simple, *_, zero_bubble, zero_bubble_v in (rows[5:10], rows[10:]):
         assert max(float(zero_bubble[2]), float(zero_bubble_v[2])) < float(simple[2])
@@ -234,8 +260,15 @@ def test_the_smp_engine_learns_the_same(script: Path, alone: Run, tmp_path: Path
     library = tmp_path / "library" / "smdistributed" / "modelparallel"
     library.mkdir(parents=True)
     (library / "torch.py").write_text(STAND_IN)
-    arguments = ["--engine", "smp", "--mp_parameters", '{"partitions": 1, "microbatches": 4, "ddp": true}']
-    found = run(tmp_path, sys.executable, script, *SMALL, *arguments, PYTHONPATH=str(tmp_path / "library"))
+    arguments = [
+        "--engine",
+        "smp",
+        "--mp_parameters",
+        '{"partitions": 1, "microbatches": 4, "ddp": true}',
+    ]
+    found = run(
+        tmp_path, sys.executable, script, *SMALL, *arguments, PYTHONPATH=str(tmp_path / "library")
+    )
     assert found.exit_code == 0, found.errors
     assert len(found.losses) == 30
     assert_same_losses(found, alone, norms=False)
@@ -243,7 +276,9 @@ def test_the_smp_engine_learns_the_same(script: Path, alone: Run, tmp_path: Path
     assert (tmp_path / "model" / "model.pt").is_file()
 
 
-def test_documents_and_recomputed_layers_learn_as_in_one_process(script: Path, tmp_path: Path) -> None:
+def test_documents_and_recomputed_layers_learn_as_in_one_process(
+    script: Path, tmp_path: Path
+) -> None:
     """Rows of gpt_fsdp's prepare.py, packed and masked in every stage: two stages that recompute, and shards with tensor
     parallelism, have the losses of one process; windows differ in how much of them is learned."""
     import numpy as np
@@ -253,7 +288,10 @@ def test_documents_and_recomputed_layers_learn_as_in_one_process(script: Path, t
     draw = np.random.default_rng(1)
     for name, count in (("train", 3000), ("val", 400)):
         draw.integers(97, 105, count).astype(np.uint16).tofile(text / f"{name}.bin")
-        np.save(text / f"{name}.starts.npy", np.unique(np.append(0, draw.integers(0, count, count // 20))))
+        np.save(
+            text / f"{name}.starts.npy",
+            np.unique(np.append(0, draw.integers(0, count, count // 20))),
+        )
     llama = [
         "--family",
         "llama",

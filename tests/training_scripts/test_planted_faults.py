@@ -12,7 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.training_scripts.runs import SAME_GRADIENT, Edit, Run, assert_same_losses, check_out, forks, plant, run
+from tests.training_scripts.runs import (
+    SAME_GRADIENT,
+    Edit,
+    Run,
+    assert_same_losses,
+    check_out,
+    forks,
+    plant,
+    run,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -63,7 +72,9 @@ FAULTS = ("factor", "missing", "shard")
 
 def run_of(script: Path, folder: Path, processes: int, arguments: str) -> Run:
     """All losses and norms of a short run."""
-    found = run(folder, *forks(processes), script, *arguments.split(), PYTHONPATH=str(script.parents[2]))
+    found = run(
+        folder, *forks(processes), script, *arguments.split(), PYTHONPATH=str(script.parents[2])
+    )
     assert found.exit_code == 0, found.errors
     assert found.norms
     return found
@@ -132,7 +143,9 @@ COMPARED_FAULTS: dict[str, tuple[Edit, ...]] = {
 def test_the_comparison_sees_keys_whose_gradients_stay_away(tmp_path: Path) -> None:
     """With context parallelism, keys and values get gradients from all processes that share a window."""
     script = check_out("gpt_fsdp", tmp_path / "checkout")
-    gathered = "(differentiable if part.requires_grad else plain)(part.contiguous(), dimension, group)"
+    gathered = (
+        "(differentiable if part.requires_grad else plain)(part.contiguous(), dimension, group)"
+    )
     plant(script, ("layouts.py", gathered, "plain(part.detach().contiguous(), dimension, group)"))
     small = "--layers 1 --width 32 --heads 4 --context 16 --steps 2 --compare".split()
     found = run(tmp_path / "run", *forks(2), script, *small, PYTHONPATH=str(script.parents[2]))
@@ -160,7 +173,13 @@ def test_the_comparison_of_all_layouts_sees_a_planted_fault(fault: str, tmp_path
 
 
 PIPELINED_FAULTS: dict[str, tuple[Edit, ...]] = {
-    "factor": (("pipeline.py", "/ (self.count * self.times)", "/ (self.count * self.times) * place.tensor"),),
+    "factor": (
+        (
+            "pipeline.py",
+            "/ (self.count * self.times)",
+            "/ (self.count * self.times) * place.tensor",
+        ),
+    ),
     "missing": (
         (
             "layouts.py",

@@ -21,7 +21,9 @@ from tests.training_scripts.runs import (
 
 pytestmark = pytest.mark.torch
 
-RESNET = "--model toy --image_size 8 --batch 8 --split_size 4 --steps 20 --report_every 1 --device cpu"
+RESNET = (
+    "--model toy --image_size 8 --batch 8 --split_size 4 --steps 20 --report_every 1 --device cpu"
+)
 DROPS: dict[str, tuple[str, int, Edit]] = {
     "toy_smddp": ("--steps 60", 2, ("train.py", "model(images[mine])", "model(nn.functional.dropout(images[mine]))")),
     "cifar_ddp": (
@@ -80,7 +82,9 @@ def test_a_resumed_run_draws_what_one_run_draws(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", OLDER)
-def test_a_checkpoint_of_an_earlier_version_is_refused_in_a_sentence(name: str, tmp_path: Path) -> None:
+def test_a_checkpoint_of_an_earlier_version_is_refused_in_a_sentence(
+    name: str, tmp_path: Path
+) -> None:
     """Once, on whichever number of processes, and without a traceback."""
     arguments, processes, _ = DROPS[name]
     older, script = check_out(name, tmp_path / "older"), check_out(name, tmp_path / "checkout")
@@ -89,6 +93,9 @@ def test_a_checkpoint_of_an_earlier_version_is_refused_in_a_sentence(name: str, 
         command = [*forks(processes), each, *arguments.split()]
         found = run(tmp_path / "run", *command, PYTHONPATH=str(each.parents[2]))
         assert found.exit_code == exit_code, found.errors
-    assert found.errors.count("error: the checkpoint was saved by an earlier version of this script") == 1
+    assert (
+        found.errors.count("error: the checkpoint was saved by an earlier version of this script")
+        == 1
+    )
     assert "hint: remove the checkpoints to start from the beginning" in found.errors
     assert "Traceback" not in found.errors

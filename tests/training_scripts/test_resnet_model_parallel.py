@@ -27,7 +27,15 @@ from tests.training_scripts.runs import HOLD
 
 FOLDER = Path(__file__).parents[2] / "training_scripts" / "resnet_model_parallel"
 SCRIPT = FOLDER / "train.py"
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SCRIPT]
+TORCHRUN = [
+    sys.executable,
+    "-m",
+    "torch.distributed.run",
+    "--standalone",
+    "--nproc-per-node",
+    "2",
+    SCRIPT,
+]
 
 TORCHVISION_RESNET50 = "d7e4f8bb0a5363446a59c81c3887ccf66900a11651a0ae2dec96d1bb1eb6ea81"
 """SHA-256 of the lines `NAME SHAPE` of `torchvision.models.resnet50().state_dict()`, torchvision 0.28."""
@@ -35,7 +43,9 @@ TORCHVISION_RESNET50 = "d7e4f8bb0a5363446a59c81c3887ccf66900a11651a0ae2dec96d1bb
 
 def load(name: str) -> ModuleType:
     """One file of the script's folder that imports no other, under a name of its own."""
-    spec = importlib.util.spec_from_file_location(f"resnet_model_parallel_{name}", FOLDER / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(
+        f"resnet_model_parallel_{name}", FOLDER / f"{name}.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -59,7 +69,9 @@ def test_the_balanced_cuts_have_the_fastest_slowest_stage(costs: list[float], st
     cuts = balance.balanced(costs, stages)
     others = [[0, *rest] for rest in itertools.combinations(range(1, len(costs)), stages - 1)]
     assert cuts in others
-    assert max(balance.stage_costs(costs, cuts)) == min(max(balance.stage_costs(costs, other)) for other in others)
+    assert max(balance.stage_costs(costs, cuts)) == min(
+        max(balance.stage_costs(costs, other)) for other in others
+    )
     assert sum(balance.stage_costs(costs, cuts)) == sum(costs)
 
 
@@ -75,8 +87,13 @@ def test_the_cost_of_a_piece_is_measured_and_leaves_no_trace() -> None:
     import torch
     from torch import nn
 
-    pieces = [nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 2048), nn.Linear(2048, 8), nn.BatchNorm1d(8))]
-    before = [{name: tensor.clone() for name, tensor in piece.state_dict().items()} for piece in pieces]
+    pieces = [
+        nn.Linear(8, 8),
+        nn.Sequential(nn.Linear(8, 2048), nn.Linear(2048, 8), nn.BatchNorm1d(8)),
+    ]
+    before = [
+        {name: tensor.clone() for name, tensor in piece.state_dict().items()} for piece in pieces
+    ]
     narrow, wide = balance.measured(pieces, torch.randn(256, 8))
     assert 0 < narrow < wide
     for piece, state in zip(pieces, before, strict=True):
@@ -93,12 +110,18 @@ def test_resnet50_has_the_weights_of_torchvision() -> None:
         model = load("resnet").ResNet()
     assert sum(parameter.numel() for parameter in model.parameters()) == 25_557_032
     lines = [f"{name} {tuple(tensor.shape)}" for name, tensor in model.state_dict().items()]
-    assert (len(lines), lines[0], lines[-1]) == (320, "conv1.weight (64, 3, 7, 7)", "fc.bias (1000,)")
+    assert (len(lines), lines[0], lines[-1]) == (
+        320,
+        "conv1.weight (64, 3, 7, 7)",
+        "fc.bias (1000,)",
+    )
     assert hashlib.sha256("\n".join(lines).encode()).hexdigest() == TORCHVISION_RESNET50
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("stages", "microbatches"), [(1, 1), (1, 4), (2, 1), (2, 6), (3, 2), (4, 8)])
+@pytest.mark.parametrize(
+    ("stages", "microbatches"), [(1, 1), (1, 4), (2, 1), (2, 6), (3, 2), (4, 8)]
+)
 def test_one_forward_one_backward_is_a_schedule(stages: int, microbatches: int) -> None:
     """Everything once, nothing before what it needs, few microbatches held, and no bubble beyond theory's."""
     ticks = load("devices").one_forward_one_backward(stages, microbatches)
@@ -114,7 +137,10 @@ def test_one_forward_one_backward_is_a_schedule(stages: int, microbatches: int) 
             assert stage == stages - 1 or when["B", stage + 1, number] < tick
     for stage in range(stages):
         held = itertools.accumulate(
-            1 if action.kind == "F" else -1 for actions in ticks for action in actions if action.stage == stage
+            1 if action.kind == "F" else -1
+            for actions in ticks
+            for action in actions
+            if action.stage == stage
         )
         assert max(held) <= stages - stage
     assert len(ticks) == 2 * (microbatches + stages - 1)
@@ -126,12 +152,19 @@ def images_and_labels() -> Any:
     import torch
 
     generator = torch.Generator().manual_seed(0)
-    images = torch.randn(8, 3, 32, 32, generator=generator).contiguous(memory_format=torch.channels_last)
+    images = torch.randn(8, 3, 32, 32, generator=generator).contiguous(
+        memory_format=torch.channels_last
+    )
     return images, torch.arange(8) % 3
 
 
 def gradients(
-    norm: str, batch: Any, split_size: int | None, cuts: list[int], device: str = "cpu", overlap: bool = True
+    norm: str,
+    batch: Any,
+    split_size: int | None,
+    cuts: list[int],
+    device: str = "cpu",
+    overlap: bool = True,
 ) -> tuple[float, dict[str, Any]]:
     """Loss, and gradients and statistics by name: through the pipeline, or plainly without a split size."""
     import torch
@@ -150,8 +183,13 @@ def gradients(
         loss.backward()
     else:
         chain = list(model.pieces().values())
-        parts = [torch.nn.Sequential(*chain[first:end]) for first, end in itertools.pairwise([*cuts, len(chain)])]
-        pipeline = devices.DevicePipeline(parts, places(device, len(parts)), split_size, loss_of, overlap)
+        parts = [
+            torch.nn.Sequential(*chain[first:end])
+            for first, end in itertools.pairwise([*cuts, len(chain)])
+        ]
+        pipeline = devices.DevicePipeline(
+            parts, places(device, len(parts)), split_size, loss_of, overlap
+        )
         loss = pipeline.step(images, labels)
     found = {name: parameter.grad for name, parameter in model.named_parameters()}
     everything = {**found, **dict(model.named_buffers())}
@@ -163,7 +201,10 @@ def places(kind: str, stages: int) -> list[Any]:
     import torch
 
     gpus = torch.cuda.device_count() if kind == "cuda" else 0
-    return [torch.device("cuda", stage % gpus) if gpus else torch.device("cpu") for stage in range(stages)]
+    return [
+        torch.device("cuda", stage % gpus) if gpus else torch.device("cpu")
+        for stage in range(stages)
+    ]
 
 
 def difference(one: tuple[float, dict[str, Any]], other: tuple[float, dict[str, Any]]) -> float:
@@ -171,22 +212,32 @@ def difference(one: tuple[float, dict[str, Any]], other: tuple[float, dict[str, 
     over one: a sum in another order rounds as its terms are large."""
     assert one[1].keys() == other[1].keys()
     tensors = ((one[1][name], other[1][name]) for name in one[1])
-    return max(abs(one[0] - other[0]), *(float((a - b).abs().max() / b.abs().max().clamp(min=1)) for a, b in tensors))
+    return max(
+        abs(one[0] - other[0]),
+        *(float((a - b).abs().max() / b.abs().max().clamp(min=1)) for a, b in tensors),
+    )
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("cuts", [[0], [0, 3], [0, 1, 5]])
-def test_split_without_pipelining_is_the_whole_model(images_and_labels: Any, cuts: list[int]) -> None:
+def test_split_without_pipelining_is_the_whole_model(
+    images_and_labels: Any, cuts: list[int]
+) -> None:
     """With BatchNorm: one, two and three stages give the loss, gradients and statistics of plain training."""
     assert (
-        difference(gradients("batch", images_and_labels, 8, cuts), gradients("batch", images_and_labels, None, []))
+        difference(
+            gradients("batch", images_and_labels, 8, cuts),
+            gradients("batch", images_and_labels, None, []),
+        )
         < 1e-12
     )
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("split_size", [1, 2, 4])
-def test_pipelined_is_the_whole_model_where_images_do_not_mix(images_and_labels: Any, split_size: int) -> None:
+def test_pipelined_is_the_whole_model_where_images_do_not_mix(
+    images_and_labels: Any, split_size: int
+) -> None:
     """With GroupNorm, whose statistics are of one image, no split size changes loss or gradients."""
     plain = gradients("group", images_and_labels, None, [])
     assert difference(gradients("group", images_and_labels, split_size, [0, 3]), plain) < 1e-12
@@ -222,12 +273,20 @@ def test_a_folder_of_pictures_is_read(tmp_path: Path) -> None:
     import torch
     from PIL import Image
 
-    for name, colour, size in [("cat/a.png", 20, (40, 30)), ("cat/b.JPG", 30, (16, 16)), ("dog/c.png", 200, (20, 50))]:
+    for name, colour, size in [
+        ("cat/a.png", 20, (40, 30)),
+        ("cat/b.JPG", 30, (16, 16)),
+        ("dog/c.png", 200, (20, 50)),
+    ]:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         Image.new("L", size, colour).save(tmp_path / name)
     (tmp_path / "cat" / "notes.txt").write_text("no picture")
     images = load("data").load_folder(tmp_path, 16)
-    assert (images.pixels.shape, images.labels.tolist(), images.classes) == ((3, 3, 16, 16), [0, 0, 1], 2)
+    assert (images.pixels.shape, images.labels.tolist(), images.classes) == (
+        (3, 3, 16, 16),
+        [0, 0, 1],
+        2,
+    )
     assert images.pixels.mean().abs() < 1e-5
     pixels, labels = images.batch(torch.tensor([2, 0]), 32)
     assert (pixels.shape, labels.tolist()) == ((2, 3, 32, 32), [1, 0])
@@ -236,10 +295,17 @@ def test_a_folder_of_pictures_is_read(tmp_path: Path) -> None:
 
 def environment(folder: Path) -> dict[str, str]:
     """A plain environment without a GPU: these tests are about processes."""
-    return {"PATH": os.environ["PATH"], "HOME": str(folder), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
 
 
-TRAINING = "--model resnet14 --image_size 32 --batch 12 --split_size 4 --steps 12 --report_every 1".split()
+TRAINING = (
+    "--model resnet14 --image_size 32 --batch 12 --split_size 4 --steps 12 --report_every 1".split()
+)
 
 
 def lines_of(folder: Path, *command: str | Path, stop_at: int | None = None) -> Iterator[str]:
@@ -297,7 +363,9 @@ def test_processes_and_interruptions_change_nothing(tmp_path: Path) -> None:
 def test_it_can_do_without_momentum(tmp_path: Path) -> None:
     """There is none to save, and none is missed when it goes on, with or without."""
     toy = "--model toy --image_size 8 --batch 4 --split_size 2 --report_every 1".split()
-    first = losses_of(lines_of(tmp_path, sys.executable, SCRIPT, *toy, "--momentum", "0", "--steps", "2"))
+    first = losses_of(
+        lines_of(tmp_path, sys.executable, SCRIPT, *toy, "--momentum", "0", "--steps", "2")
+    )
     second = losses_of(lines_of(tmp_path, sys.executable, SCRIPT, *toy, "--steps", "3"))
     assert (sorted(first), sorted(second)) == ([-1, 1, 2], [-1, 3])
 
@@ -305,8 +373,19 @@ def test_it_can_do_without_momentum(tmp_path: Path) -> None:
 @pytest.mark.torch
 def test_a_batch_larger_than_the_data_is_refused(tmp_path: Path) -> None:
     """Of 1,797 scans 1,438 are trained on."""
-    command = [sys.executable, str(SCRIPT), "--model", "toy", "--batch", "1439", "--split_size", "1439"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True)
+    command = [
+        sys.executable,
+        str(SCRIPT),
+        "--model",
+        "toy",
+        "--batch",
+        "1439",
+        "--split_size",
+        "1439",
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True
+    )
     assert done.returncode == 1
     assert done.stderr == "error: `--batch 1439` of 1438 images\n\nhint: give at most as many\n"
 
@@ -318,14 +397,20 @@ def test_the_experiment_draws_its_three_plots(tmp_path: Path) -> None:
     assert "2 processes with 1 CPU thread each as devices" in output[0]
     seconds = json.loads((tmp_path / "plots" / "times.json").read_text())["seconds"]
     kinds = {(kind, size) for kind in ("one device", "pipelined") for size in (2, 4)}
-    names = {"whole, one device", "split, two devices", *(f"{kind}, split size {size}" for kind, size in kinds)}
+    names = {
+        "whole, one device",
+        "split, two devices",
+        *(f"{kind}, split size {size}" for kind, size in kinds),
+    }
     assert set(seconds) == names
     assert all(len(times) == 2 and min(times) > 0 for times in seconds.values())
     for name in names:
         assert any(line.startswith(name) for line in output)
     pictures = {path.name: path.read_bytes() for path in (tmp_path / "plots").glob("*.png")}
     assert set(pictures) == {"mp_vs_rn.png", "mp_vs_rn_vs_pp.png", "split_size_tradeoff.png"}
-    assert all(content.startswith(b"\x89PNG") and len(content) > 10_000 for content in pictures.values())
+    assert all(
+        content.startswith(b"\x89PNG") and len(content) > 10_000 for content in pictures.values()
+    )
 
 
 @pytest.mark.torch
@@ -334,13 +419,22 @@ def test_as_tutorial_measures_what_the_tutorial_measures(tmp_path: Path) -> None
     """One command: its batch, split sizes and two devices, with means and standard deviations, and its three plots."""
     output = list(lines_of(tmp_path, sys.executable, SCRIPT, "--as_tutorial", "--tiny"))
     head = next(line for line in output if "means of" in line)
-    assert head.startswith("resnet14, batch 120, 64 pixels; 2 processes with 1 CPU thread each as devices; means of 2")
-    assert output[output.index(head) + 1].split() == ["seconds", "standard", "deviation", "speed-up"]
+    assert head.startswith(
+        "resnet14, batch 120, 64 pixels; 2 processes with 1 CPU thread each as devices; means of 2"
+    )
+    assert output[output.index(head) + 1].split() == [
+        "seconds",
+        "standard",
+        "deviation",
+        "speed-up",
+    ]
     seconds = json.loads((tmp_path / "plots" / "times.json").read_text())["seconds"]
     sizes = [1, 3, 5, 8, 10, 12, 20, 40, 60]
     kinds = {f"{kind}, split size {size}" for kind in ("one device", "pipelined") for size in sizes}
     assert set(seconds) == {"whole, one device", "split, two devices", *kinds}
-    mean, deviation = next(line for line in output if line.startswith("whole, one device")).split()[3:5]
+    mean, deviation = next(line for line in output if line.startswith("whole, one device")).split()[
+        3:5
+    ]
     first, second = seconds["whole, one device"]
     assert float(mean) == pytest.approx((first + second) / 2, abs=1e-4)
     assert float(deviation) == pytest.approx(abs(first - second) / 2, abs=1e-4)
@@ -356,7 +450,12 @@ def test_the_numbers_of_the_tutorial(monkeypatch: pytest.MonkeyPatch, place: Mod
 
     experiment = importlib.import_module("experiment")
     numbers = experiment.TUTORIAL
-    assert [numbers[name] for name in ("batch", "image_size", "batches", "repeats")] == [120, 128, 3, 10]
+    assert [numbers[name] for name in ("batch", "image_size", "batches", "repeats")] == [
+        120,
+        128,
+        3,
+        10,
+    ]
     assert numbers["splits"] == [1, 3, 5, 8, 10, 12, 20, 40, 60]
     logits, labels = torch.randn(6, 1000), torch.randint(1000, (6,))
     loss = experiment.mse_on_one_hot(6)
@@ -396,7 +495,9 @@ def test_the_numbers_of_the_tutorial(monkeypatch: pytest.MonkeyPatch, place: Mod
         ),
     ],
 )
-def test_what_cannot_be_measured_is_refused(tmp_path: Path, words: str, message: str, hint: str) -> None:
+def test_what_cannot_be_measured_is_refused(
+    tmp_path: Path, words: str, message: str, hint: str
+) -> None:
     """One sentence instead of a traceback or an abort, before processes start."""
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     found = subprocess.run(
@@ -426,7 +527,9 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         (3, [], "2 pieces do not make 3 stages\nhint: use fewer stages"),
     ],
 )
-def test_cuts_that_cannot_be_are_refused(place: ModuleType, stages: int, cuts: list[str], message: str) -> None:
+def test_cuts_that_cannot_be_are_refused(
+    place: ModuleType, stages: int, cuts: list[str], message: str
+) -> None:
     """One line that names it, and what can be done."""
     import torch
 
@@ -440,7 +543,10 @@ def test_cuts_that_cannot_be_are_refused(place: ModuleType, stages: int, cuts: l
 @pytest.mark.torch
 def test_as_many_stages_as_processes(place: ModuleType) -> None:
     """Two stages where nothing else is said; another number than that of the processes is refused."""
-    assert [str(device) for device in place.find_place(1, "gloo", "cpu", None).devices] == ["cpu", "cpu"]
+    assert [str(device) for device in place.find_place(1, "gloo", "cpu", None).devices] == [
+        "cpu",
+        "cpu",
+    ]
     assert len(place.find_place(4, "gloo", "cpu", None).devices) == 4
     with pytest.raises(SetupError, match="4 processes are 4 stages, not 2"):
         place.find_place(4, "gloo", "cpu", 2)

@@ -15,13 +15,21 @@ from cloudtrain import TrainingJob
 from cloudtrain.code.bundled import copy_script
 from cloudtrain.runtime import arguments
 
-FOLDERS = sorted(path.parent for path in (Path(__file__).parents[2] / "training_scripts").glob("*/train.py"))
+FOLDERS = sorted(
+    path.parent for path in (Path(__file__).parents[2] / "training_scripts").glob("*/train.py")
+)
 SHARING = [folder for folder in FOLDERS if (folder / ".cloudtraininclude").is_file()]
 
-AZUREML = {"subscription_id": "00000000-0000-0000-0000-000000000000", "resource_group": "group", "workspace": "work"}
+AZUREML = {
+    "subscription_id": "00000000-0000-0000-0000-000000000000",
+    "resource_group": "group",
+    "workspace": "work",
+}
 TARGETS = {
     "local": ct.Local(),
-    "sagemaker": ct.SageMaker(region="us-west-2", role="arn:aws:iam::111122223333:role/SageMakerTraining"),
+    "sagemaker": ct.SageMaker(
+        region="us-west-2", role="arn:aws:iam::111122223333:role/SageMakerTraining"
+    ),
     "azureml": ct.AzureML(**AZUREML),
     "slurm": ct.Slurm(shared_dir="/fsx"),
 }
@@ -77,7 +85,9 @@ def test_every_job_of_a_decoder_has_a_plan_on_every_target(file: Path, target: s
     if target not in only.get(file.name, TARGETS):
         pytest.skip("the library or the image is SageMaker's")
     plan = ct.plan(ct.load_job(file), TARGETS[target])
-    found = {finding.code for finding in plan.findings if finding.level.value in ("error", "warning")}
+    found = {
+        finding.code for finding in plan.findings if finding.level.value in ("error", "warning")
+    }
     usual = {"local": {"LO101", "LO103"}, "slurm": {"SL901", "SL902"}}.get(
         target, {"CT403"} if file.name == "job.yaml" else set()
     )
@@ -101,9 +111,18 @@ def declared_in(folder: Path) -> tuple[Any, dict[str, float]]:
         node
         for node in ast.parse((folder / "train.py").read_text("utf-8")).body
         if isinstance(node, ast.ClassDef | ast.Assign)
-        and names & {getattr(node, "name", ""), *(getattr(name, "id", "") for name in getattr(node, "targets", ()))}
+        and names
+        & {
+            getattr(node, "name", ""),
+            *(getattr(name, "id", "") for name in getattr(node, "targets", ())),
+        }
     ]
-    found: dict[str, Any] = {"dataclass": dataclass, "field": field, "Literal": Literal, "Path": Path}
+    found: dict[str, Any] = {
+        "dataclass": dataclass,
+        "field": field,
+        "Literal": Literal,
+        "Path": Path,
+    }
     exec(compile(ast.Module(nodes, []), "train.py", "exec", dont_inherit=True), found)
     return found["Config"], found["AT_LEAST"]
 
@@ -113,14 +132,23 @@ def test_every_count_has_a_smallest_value(folder: Path, capsys: pytest.CaptureFi
     """A script divides by most whole numbers that it takes, so each is refused below its bound, all in one line."""
     config, at_least = declared_in(folder)
     kinds = {one.name: str(getattr(one.type, "__name__", one.type)) for one in fields(config)}
-    free = {"seed", "local_rank", "zero_stage"}  # seeds may be anything; the last has a message of its own
-    assert {name for name, kind in kinds.items() if kind in ("int", "int | None", "list[int]")} - free <= set(at_least)
+    # seeds may be anything; the last has a message of its own
+    free = {"seed", "local_rank", "zero_stage"}
+    assert {
+        name for name, kind in kinds.items() if kind in ("int", "int | None", "list[int]")
+    } - free <= set(at_least)
     assert vars(arguments(config, [], at_least=at_least)) == vars(config())
     with pytest.raises(SystemExit) as left:
-        arguments(config, [f"--{name}={least - 1:g}" for name, least in at_least.items()], at_least=at_least)
+        arguments(
+            config,
+            [f"--{name}={least - 1:g}" for name, least in at_least.items()],
+            at_least=at_least,
+        )
     assert left.value.code == 2
     said = capsys.readouterr().err
-    assert [name for name, least in at_least.items() if f"`--{name}`: `{least - 1:g}" not in said] == []
+    assert [
+        name for name, least in at_least.items() if f"`--{name}`: `{least - 1:g}" not in said
+    ] == []
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -137,7 +165,12 @@ def test_no_code_stands_twice() -> None:
     for file in files:
         by_content.setdefault(file.read_bytes(), []).append(f"{file.parent.name}/{file.name}")
     assert [names for names in by_content.values() if len(names) > 1] == []
-    assert {folder.name for folder in SHARING} == {"cifar_deepspeed", "gpt_fsdp", "llm_finetune", "pipeline_gpt"}
+    assert {folder.name for folder in SHARING} == {
+        "cifar_deepspeed",
+        "gpt_fsdp",
+        "llm_finetune",
+        "pipeline_gpt",
+    }
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -161,7 +194,9 @@ def test_every_target_gets_the_bundle_of_a_copy(folder: Path, target: str, tmp_p
     """From the checkout, by `bundled:` and from a copy the plans have one hash; that of the checkout says what comes
     from elsewhere."""
     copy = copy_script(folder.name, tmp_path / "copy")
-    (tmp_path / "bundled.yaml").write_text((copy / "job.yaml").read_text() + f"source_dir: bundled:{folder.name}\n")
+    (tmp_path / "bundled.yaml").write_text(
+        (copy / "job.yaml").read_text() + f"source_dir: bundled:{folder.name}\n"
+    )
     files = (folder / "job.yaml", tmp_path / "bundled.yaml", copy / "job.yaml")
     here, bundled, copied = (ct.plan(ct.load_job(file), TARGETS[target]) for file in files)
     assert here.uploads[0].file_count == copied.uploads[0].file_count > len(list(folder.iterdir()))
@@ -189,13 +224,30 @@ def test_determinism_can_be_switched_wherever_it_is_on() -> None:
     """It has a price, and who measures speed does not want it; each script asks the runtime or its library, with its
     option."""
     root = FOLDERS[0].parent
-    asks = "runtime.use_determinism(config.deterministic", "if config.deterministic and not has_servers:"
+    asks = (
+        "runtime.use_determinism(config.deterministic",
+        "if config.deterministic and not has_servers:",
+    )
     texts = {folder.name: (folder / "train.py").read_text("utf-8") for folder in FOLDERS}
-    having = {path.parent.name for path in root.glob("*/*.py") if any(ask in path.read_text("utf-8") for ask in asks)}
+    having = {
+        path.parent.name
+        for path in root.glob("*/*.py")
+        if any(ask in path.read_text("utf-8") for ask in asks)
+    }
     having.add("pipeline_gpt")  # it begins as gpt_fsdp does
-    usual = {"cifar_ddp", "digits_ddp", "gpt_fsdp", "spleen_segmentation", "mnist_horovod", "mnist_tensorflow"}
+    usual = {
+        "cifar_ddp",
+        "digits_ddp",
+        "gpt_fsdp",
+        "spleen_segmentation",
+        "mnist_horovod",
+        "mnist_tensorflow",
+    }
     assert having >= usual
     assert "group, device = begin(config" in texts["pipeline_gpt"]
     assert {name for name, text in texts.items() if "    deterministic: bool" in text} == having
-    assert [name for name, text in texts.items() if "torch.use_deterministic_algorithms" in text] == []
-    assert "full_determinism: bool = False" in texts["llm_finetune"]  # its library's word, off as there
+    assert [
+        name for name, text in texts.items() if "torch.use_deterministic_algorithms" in text
+    ] == []
+    # its library's word, off as there
+    assert "full_determinism: bool = False" in texts["llm_finetune"]

@@ -36,8 +36,12 @@ FOLDER = Path(__file__).parents[2] / "training_scripts" / "spleen_segmentation"
 PARTS = ("volumes", "prepare", "make_volumes", "patches")
 NO_NIBABEL = "nibabel is not installed: `pip install nibabel==5.4.2` (the extra `dev` has it)"
 NO_MONAI = "monai is not installed: `pip install monai==1.6.1` (the extra `dev` has it)"
-SAGEMAKER = ct.SageMaker(region="us-west-2", role="arn:aws:iam::111122223333:role/SageMakerTraining")
-AZUREML = ct.AzureML(subscription_id="00000000-0000-0000-0000-000000000000", resource_group="group", workspace="work")
+SAGEMAKER = ct.SageMaker(
+    region="us-west-2", role="arn:aws:iam::111122223333:role/SageMakerTraining"
+)
+AZUREML = ct.AzureML(
+    subscription_id="00000000-0000-0000-0000-000000000000", resource_group="group", workspace="work"
+)
 MM = 8.0
 
 
@@ -70,7 +74,9 @@ def scaling() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def task(parts: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six small synthetic volumes. Tests that change files change a copy."""
-    return Path(parts.make_volumes.write_synthetic(tmp_path_factory.mktemp("task") / "raw", 6, MM, 1))
+    return Path(
+        parts.make_volumes.write_synthetic(tmp_path_factory.mktemp("task") / "raw", 6, MM, 1)
+    )
 
 
 @pytest.fixture
@@ -91,7 +97,9 @@ def prepared(parts: Any, task: Path, tmp_path_factory: pytest.TempPathFactory) -
 # Preparation of one volume.
 
 
-def test_preparing_moves_nothing_in_the_patient(parts: Any, task: Path, prepared: list[Any]) -> None:
+def test_preparing_moves_nothing_in_the_patient(
+    parts: Any, task: Path, prepared: list[Any]
+) -> None:
     """Files point their axes three ways. Afterwards all point right, front, head, and in the scanner's millimetres the
     organ is where it was and as large as it was."""
     import nibabel
@@ -138,7 +146,9 @@ def test_resampling_keeps_a_slope(parts: Any, spacing: tuple[float, float, float
     made = parts.prepare.resampled(slope, matrices)
     i, j, k = np.meshgrid(*(np.arange(n) for n in made.shape), indexing="ij")
     expected = 3 * i * spacing[0] - j * spacing[1] + 0.5 * k * spacing[2]
-    inner = (slice(3, -4),) * 3 if min(made.shape) > 8 else (slice(2, -2), slice(2, -2), slice(2, -2))
+    inner = (
+        (slice(3, -4),) * 3 if min(made.shape) > 8 else (slice(2, -2), slice(2, -2), slice(2, -2))
+    )
     assert np.allclose(made[inner], expected[inner], atol=1e-3)
     assert np.allclose(np.diag(moved)[:3], spacing)
     assert all(np.allclose(matrix.sum(1), 1) for matrix in matrices)
@@ -159,7 +169,8 @@ def test_the_window_and_the_percentiles(parts: Any) -> None:
     import numpy as np
 
     settings = parts.prepare.settings_of(
-        parts.prepare.Config(), {"modality": {"0": "CT"}, "labels": {"0": "background", "1": "organ"}}
+        parts.prepare.Config(),
+        {"modality": {"0": "CT"}, "labels": {"0": "background", "1": "organ"}},
     )
     units = np.array([-1000, -57, 53.5, 164, 3000], np.float32)
     assert parts.prepare.NORMALISE["CT"](units, settings).tolist() == [0, 0, 0.5, 1, 1]
@@ -169,11 +180,15 @@ def test_the_window_and_the_percentiles(parts: Any) -> None:
         assert (grey[0], grey[500], grey[1000]) == pytest.approx((0, 0.5, 1))
 
 
-def test_the_real_scan_is_prepared_with_the_label_that_it_can_have(parts: Any, tmp_path: Path) -> None:
+def test_the_real_scan_is_prepared_with_the_label_that_it_can_have(
+    parts: Any, tmp_path: Path
+) -> None:
     """nibabel's scan at two points in time. Otsu's threshold takes a third of it for the head, in one piece of space,
     and says so."""
     raw = parts.make_volumes.write_epi(tmp_path / "raw")
-    assert json.loads((raw / "dataset.json").read_text())["labels"]["1"] == "head by Otsu's threshold"
+    assert (
+        json.loads((raw / "dataset.json").read_text())["labels"]["1"] == "head by Otsu's threshold"
+    )
     parts.prepare.prepare_all(raw, tmp_path, (4, 4, 4))
     first, second = parts.volumes.read_volumes(tmp_path)
     both = ((first.label > 0) & (second.label > 0)).sum()
@@ -184,15 +199,21 @@ def test_the_real_scan_is_prepared_with_the_label_that_it_can_have(parts: Any, t
 
 def test_a_modality_that_nobody_has_thought_of_is_refused(parts: Any) -> None:
     """With what there is."""
-    with pytest.raises(SetupError, match=r"the modality is `PET`\nhint: one of CT, MRI is understood"):
+    with pytest.raises(
+        SetupError, match=r"the modality is `PET`\nhint: one of CT, MRI is understood"
+    ):
         parts.prepare.settings_of(parts.prepare.Config(), {"modality": {"0": "PET"}, "labels": {}})
 
 
-@pytest.mark.parametrize("window", [[0.0, 0.0], [164.0, -57.0], [5.0], [], [0.0, 1.0, 2.0], [0.0, float("nan")]])
+@pytest.mark.parametrize(
+    "window", [[0.0, 0.0], [164.0, -57.0], [5.0], [], [0.0, 1.0, 2.0], [0.0, float("nan")]]
+)
 def test_a_window_without_a_width_is_refused(parts: Any, window: list[float]) -> None:
     """Everything would become no number, or black what is white."""
     with pytest.raises(SetupError, match="has no width"):
-        parts.prepare.settings_of(parts.prepare.Config(window=window), {"modality": {"0": "CT"}, "labels": {}})
+        parts.prepare.settings_of(
+            parts.prepare.Config(window=window), {"modality": {"0": "CT"}, "labels": {}}
+        )
 
 
 TASK = {"modality": {"0": "CT"}, "labels": {"0": "background"}, "training": []}
@@ -227,17 +248,34 @@ def test_an_instance_with_other_images_than_the_task_names_fails(raw: Path, tmp_
     assert strange.returncode == 1
     assert strange.stderr.startswith("error: dataset.json names none of the 6 files in ")
     (tmp_path / "nothing").mkdir()
-    empty = prepare(tmp_path, raw, "--workers", "1", **several, CLOUDTRAIN_INPUT_IMAGES=str(tmp_path / "nothing"))
+    empty = prepare(
+        tmp_path,
+        raw,
+        "--workers",
+        "1",
+        **several,
+        CLOUDTRAIN_INPUT_IMAGES=str(tmp_path / "nothing"),
+    )
     assert (empty.returncode, empty.stdout.split(",")[0]) == (0, "0 of 0 volumes are prepared")
 
 
 # Preparation of all volumes: processes.
 
 
-def prepare(folder: Path, raw: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def prepare(
+    folder: Path, raw: Path, *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run `prepare.py` to its end."""
     return subprocess.run(
-        [sys.executable, str(FOLDER / "prepare.py"), "--raw", str(raw), "--spacing", f"{MM},{MM},{MM}", *arguments],
+        [
+            sys.executable,
+            str(FOLDER / "prepare.py"),
+            "--raw",
+            str(raw),
+            "--spacing",
+            f"{MM},{MM},{MM}",
+            *arguments,
+        ],
         cwd=folder,
         env={"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", **variables},
         text=True,
@@ -258,7 +296,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.lifecycle
 @pytest.mark.slow
-def test_a_broken_volume_is_named_and_the_others_are_prepared(parts: Any, raw: Path, tmp_path: Path) -> None:
+def test_a_broken_volume_is_named_and_the_others_are_prepared(
+    parts: Any, raw: Path, tmp_path: Path
+) -> None:
     """Five kinds of broken, with two workers. Whole again, only those are prepared, the rest is there already."""
     import nibabel
     import numpy as np
@@ -271,7 +311,9 @@ def test_a_broken_volume_is_named_and_the_others_are_prepared(parts: Any, raw: P
     scan = nibabel.load(image[2])
     nibabel.save(nibabel.Nifti1Image(np.asarray(scan.dataobj)[..., None], scan.affine), image[2])
     other = nibabel.load(label[3])
-    nibabel.save(nibabel.Nifti1Image(np.asarray(other.dataobj) * np.uint8(7), other.affine), label[3])
+    nibabel.save(
+        nibabel.Nifti1Image(np.asarray(other.dataobj) * np.uint8(7), other.affine), label[3]
+    )
     label[4].unlink()
 
     first = prepare(tmp_path, raw, "--workers", "2")
@@ -280,11 +322,15 @@ def test_a_broken_volume_is_named_and_the_others_are_prepared(parts: Any, raw: P
     assert outcome["synthetic_00"].startswith("EOFError: ")
     assert outcome["synthetic_01"].startswith("ImageFileError: ")
     assert outcome["synthetic_02"] == "ValueError: the image has 4 dimensions, not 3"
-    assert outcome["synthetic_03"] == "ValueError: the label holds 7, which dataset.json does not name"
+    assert (
+        outcome["synthetic_03"] == "ValueError: the label holds 7, which dataset.json does not name"
+    )
     assert outcome["synthetic_04"].startswith("FileNotFoundError: ")
     assert re.fullmatch(r"\d+ x \d+ x \d+ became \d+ x \d+ x \d+", outcome["synthetic_05"])
     assert first.stdout.splitlines()[-1].startswith("1 of 6 volumes are prepared, 5 failed")
-    assert [volume.name for volume in parts.volumes.read_volumes(tmp_path / "volumes")] == ["synthetic_05"]
+    assert [volume.name for volume in parts.volumes.read_volumes(tmp_path / "volumes")] == [
+        "synthetic_05"
+    ]
 
     for path, data in whole.items():
         path.write_bytes(data)
@@ -294,7 +340,9 @@ def test_a_broken_volume_is_named_and_the_others_are_prepared(parts: Any, raw: P
     assert Counter("became" in text for text in said(second).values()) == {True: 5, False: 1}
 
 
-def test_other_settings_and_other_files_are_prepared_anew(parts: Any, raw: Path, tmp_path: Path) -> None:
+def test_other_settings_and_other_files_are_prepared_anew(
+    parts: Any, raw: Path, tmp_path: Path
+) -> None:
     """What is there counts only if it was made from these files with these settings, and is whole."""
     import nibabel
 
@@ -303,15 +351,25 @@ def test_other_settings_and_other_files_are_prepared_anew(parts: Any, raw: Path,
 
     def outcomes(window: float) -> list[str]:
         task = json.loads((raw / "dataset.json").read_text())
-        settings = modules.settings_of(modules.Config(spacing=[MM] * 3, window=[-57.0, window]), task)
+        settings = modules.settings_of(
+            modules.Config(spacing=[MM] * 3, window=[-57.0, window]), task
+        )
         cases = modules.cases_of(task, raw / "imagesTr", raw / "labelsTr", out)[:2]
-        return ["there" if modules.prepare_one(case, settings) == "already there" else "made" for case in cases]
+        return [
+            "there" if modules.prepare_one(case, settings) == "already there" else "made"
+            for case in cases
+        ]
 
-    assert [outcomes(164), outcomes(164), outcomes(200), outcomes(200)] == [["made"] * 2, ["there"] * 2] * 2
+    assert [outcomes(164), outcomes(164), outcomes(200), outcomes(200)] == [
+        ["made"] * 2,
+        ["there"] * 2,
+    ] * 2
     (out / "synthetic_00.label.npy").unlink()
     torn = out / "synthetic_01.image.npy"
     torn.write_bytes(torn.read_bytes()[:-1])
-    with pytest.raises(SetupError, match=r"2 of 2 volumes in .* are not whole, of which one is `synthetic_00`"):
+    with pytest.raises(
+        SetupError, match=r"2 of 2 volumes in .* are not whole, of which one is `synthetic_00`"
+    ):
         parts.volumes.read_volumes(out)
     assert outcomes(200) == ["made", "made"]
     assert len(parts.volumes.read_volumes(out)) == 2
@@ -359,7 +417,11 @@ def test_killed_or_stopped_it_goes_on_where_it_was(
     outcome = said(done)
     assert outcome[first] == "already there"
     assert "became" in " ".join(outcome.values())
-    found = {name: data for name, data in contents(tmp_path / "volumes").items() if not name.endswith(".writing")}
+    found = {
+        name: data
+        for name, data in contents(tmp_path / "volumes").items()
+        if not name.endswith(".writing")
+    }
     assert found == contents(prepared[0].folder)
 
 
@@ -397,9 +459,13 @@ def prepared_by(text: str, tmp_path: Path, raw: Path) -> subprocess.CompletedPro
 @pytest.mark.lifecycle
 def test_a_worker_that_is_killed_is_told(raw: Path, tmp_path: Path) -> None:
     """As for want of memory: the volumes that are not prepared are named, and the next run prepares them."""
-    done = prepared_by(LOSES_A_WORKER_LATER.format(script=str(FOLDER / "prepare.py")), tmp_path, raw)
+    done = prepared_by(
+        LOSES_A_WORKER_LATER.format(script=str(FOLDER / "prepare.py")), tmp_path, raw
+    )
     assert done.returncode == 1, done.stderr
-    named = re.findall(r"^(\S+): a worker was killed, perhaps for its memory", done.stdout, re.MULTILINE)
+    named = re.findall(
+        r"^(\S+): a worker was killed, perhaps for its memory", done.stdout, re.MULTILINE
+    )
     assert 4 <= len(named) <= 6
     again = said(prepare(tmp_path, raw, "--workers", "1"))
     assert all("became" in again[name] for name in named)
@@ -432,13 +498,19 @@ if __name__ == "__main__":
 @pytest.mark.slow
 @pytest.mark.lifecycle
 @pytest.mark.parametrize("late", [False, True], ids=["while they start", "when all work"])
-def test_a_worker_that_is_killed_before_all_is_given_out_is_told(raw: Path, tmp_path: Path, late: bool) -> None:
+def test_a_worker_that_is_killed_before_all_is_given_out_is_told(
+    raw: Path, tmp_path: Path, late: bool
+) -> None:
     """The pool takes nothing more then, every volume is named, and nobody waits for the workers that are left: these
     leave SIGTERM to their parent. The first volume may have been prepared by then."""
-    done = prepared_by(LOSES_A_WORKER.format(script=str(FOLDER / "prepare.py"), late=late), tmp_path, raw)
+    done = prepared_by(
+        LOSES_A_WORKER.format(script=str(FOLDER / "prepare.py"), late=late), tmp_path, raw
+    )
     assert done.returncode == 1, done.stderr
     assert done.stderr == ""
-    named = re.findall(r"^\S+: a worker was killed, perhaps for its memory", done.stdout, re.MULTILINE)
+    named = re.findall(
+        r"^\S+: a worker was killed, perhaps for its memory", done.stdout, re.MULTILINE
+    )
     assert len(named) == 6 or (late and len(named) == 5)
 
 
@@ -452,24 +524,42 @@ def test_processes_share_the_work(raw: Path, tmp_path: Path, prepared: list[Any]
 
     def variables_of(number: int) -> tuple[dict[str, str], dict[str, str]]:
         instance = {"CLOUDTRAIN_INSTANCE": str(number), "CLOUDTRAIN_INSTANCE_COUNT": "2"}
-        ranks = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+        ranks = {
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "1",
+        }
         return (
             {
                 **instance,
                 "CLOUDTRAIN_INPUT_IMAGES": str(tmp_path / f"share-{number}"),
                 "CLOUDTRAIN_OUTPUT_VOLUMES": "instances",
             },
-            {**ranks, "RANK": str(number), "LOCAL_RANK": str(number), "CLOUDTRAIN_OUTPUT_VOLUMES": "ranks"},
+            {
+                **ranks,
+                "RANK": str(number),
+                "LOCAL_RANK": str(number),
+                "CLOUDTRAIN_OUTPUT_VOLUMES": "ranks",
+            },
         )
 
     cases = [variables for number in range(2) for variables in variables_of(number)]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda variables: said(prepare(tmp_path, raw, "--workers", "1", **variables)), cases))
+        found = list(
+            pool.map(
+                lambda variables: said(prepare(tmp_path, raw, "--workers", "1", **variables)), cases
+            )
+        )
     by_instance, by_rank = found[::2], found[1::2]
     for first, second in (by_instance, by_rank):
         assert (len(first), len(second)) == (3, 3)
         assert not set(first) & set(second)
-    assert contents(tmp_path / "instances") == contents(tmp_path / "ranks") == contents(prepared[0].folder)
+    assert (
+        contents(tmp_path / "instances")
+        == contents(tmp_path / "ranks")
+        == contents(prepared[0].folder)
+    )
 
 
 # Patches and pictures.
@@ -480,7 +570,13 @@ def test_patches_do_not_depend_on_the_number_of_processes(parts: Any, prepared: 
     import numpy as np
 
     def patches(**changes: Any) -> Any:
-        settings = {"volumes": prepared, "size": (16, 8, 8), "global_batch": 5, "seed": 1, **changes}
+        settings = {
+            "volumes": prepared,
+            "size": (16, 8, 8),
+            "global_batch": 5,
+            "seed": 1,
+            **changes,
+        }
         return parts.patches.Patches(**settings)
 
     alone = patches()
@@ -519,12 +615,16 @@ def test_a_patch_holds_its_centre_and_is_black_outside(parts: Any) -> None:
             assert patch.shape == size
             inside = tuple(c - at for c, at in zip(centre, corner, strict=True))
             assert patch[inside] == volume[centre]
-            expected = np.prod([min(have, want) for have, want in zip(volume.shape, size, strict=True)])
+            expected = np.prod(
+                [min(have, want) for have, want in zip(volume.shape, size, strict=True)]
+            )
             assert np.count_nonzero(patch) == expected
 
 
 @pytest.mark.slow
-def test_the_picture_tells_right_missed_and_wrong_apart(tmp_path: Path, parts: Any, prepared: list[Any]) -> None:
+def test_the_picture_tells_right_missed_and_wrong_apart(
+    tmp_path: Path, parts: Any, prepared: list[Any]
+) -> None:
     """By voxel, for two classes; and the file is a PNG with all three colours in it."""
     np = pytest.importorskip("numpy")
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
@@ -536,12 +636,15 @@ def test_the_picture_tells_right_missed_and_wrong_apart(tmp_path: Path, parts: A
         assert pictures.kinds(truth, guess).tolist() == [0, 1, 2, 3, 1, 3]
         volume = prepared[0]
         shifted = np.roll(volume.label, 2, axis=0)
-        pictures.draw(tmp_path / "a.png", "a", volume.image, volume.label, shifted, volume.facts["spacing"])
+        pictures.draw(
+            tmp_path / "a.png", "a", volume.image, volume.label, shifted, volume.facts["spacing"]
+        )
     pixels = imread(tmp_path / "a.png")[..., :3]
     assert pixels.shape[1] == 900
     for colour in pictures.KINDS.values():
         wanted = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
-        assert (np.abs(pixels - wanted).max(-1) < 0.01).sum() > 100, colour  # the legend alone has some
+        # the legend alone has some
+        assert (np.abs(pixels - wanted).max(-1) < 0.01).sum() > 100, colour
 
 
 # The projection.
@@ -549,7 +652,9 @@ def test_the_picture_tells_right_missed_and_wrong_apart(tmp_path: Path, parts: A
 
 def test_the_projection_is_its_model(scaling: Any) -> None:
     """One process takes what was given; more take starts, the largest share, and an exchange, as the model says."""
-    config = scaling.Config(volumes=10, prepare_efficiency=0.9, train_efficiency=0.8, global_batch=4)
+    config = scaling.Config(
+        volumes=10, prepare_efficiency=0.9, train_efficiency=0.8, global_batch=4
+    )
     assert scaling.hours(1, config) == 90
     assert scaling.hours_of_preparation(4, config) == pytest.approx(45 * 3 / 10 / 0.9)
     assert scaling.hours_of_preparation(10, config) == scaling.hours_of_preparation(64, config)
@@ -607,36 +712,64 @@ def test_both_jobs_have_a_plan_on_both_clouds() -> None:
         for item in request["ProcessingInputs"]
     }
     assert dealt == {"images": True, "labels": False, "dataset": False, "code": False}
-    assert request["ProcessingOutputConfig"]["Outputs"][0]["S3Output"]["S3UploadMode"] == "Continuous"
+    assert (
+        request["ProcessingOutputConfig"]["Outputs"][0]["S3Output"]["S3UploadMode"] == "Continuous"
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.lifecycle
-def test_the_prepared_volumes_of_a_run_are_the_input_of_the_next(parts: Any, raw: Path, tmp_path: Path) -> None:
+def test_the_prepared_volumes_of_a_run_are_the_input_of_the_next(
+    parts: Any, raw: Path, tmp_path: Path
+) -> None:
     """`prepare.yaml` on two instances of this machine; then `run:spleen-prepare/output/volumes` is where they are."""
-    places = {"images": raw / "imagesTr", "labels": raw / "labelsTr", "dataset": raw / "dataset.json"}
+    places = {
+        "images": raw / "imagesTr",
+        "labels": raw / "labelsTr",
+        "dataset": raw / "dataset.json",
+    }
     changes = [f"inputs.{name}.local={place}" for name, place in places.items()]
     run = ct.submit(
-        ct.load_job(FOLDER / "prepare.yaml", [*changes, f"hyperparameters.spacing=[{MM},{MM},{MM}]"]), "local"
+        ct.load_job(
+            FOLDER / "prepare.yaml", [*changes, f"hyperparameters.spacing=[{MM},{MM},{MM}]"]
+        ),
+        "local",
     )
     assert run.wait(DEADLINE).state is ct.RunState.SUCCEEDED, run.last_status.reason
-    job = ct.load_job(FOLDER / "job.yaml", ["inputs.volumes.local=run:spleen-prepare/output/volumes"])
+    job = ct.load_job(
+        FOLDER / "job.yaml", ["inputs.volumes.local=run:spleen-prepare/output/volumes"]
+    )
     place = Path(ct.plan(job, "local").processes[0].env["CLOUDTRAIN_INPUT_VOLUMES"])
-    assert [volume.name for volume in parts.volumes.read_volumes(place)] == [f"synthetic_0{n}" for n in range(6)]
+    assert [volume.name for volume in parts.volumes.read_volumes(place)] == [
+        f"synthetic_0{n}" for n in range(6)
+    ]
 
 
-# Training. MONAI imports everything that it has, which takes longer than all runs here together. So a server imports it
-# once, and most runs are forks of it, by the project's own launcher.
+# Training. MONAI imports everything that it has, which takes longer than all runs here together. So
+# a server imports it once, and most runs are forks of it, by the project's own launcher.
 
 SMALL = [
-    *("--precision", "fp64", "--steps", "16", "--patch", "16,16,8", "--channels", "4,8", "--residual_units", "0"),
+    *(
+        "--precision",
+        "fp64",
+        "--steps",
+        "16",
+        "--patch",
+        "16,16,8",
+        "--channels",
+        "4,8",
+        "--residual_units",
+        "0",
+    ),
     *("--report_every", "1", "--evaluate_every", "8", "--checkpoint_every", "6", "--pictures", "1"),
 ]
 EQUAL = 2e-6
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
-def become(folder: str, processes: int, port: int, arguments: list[str], variables: dict[str, str]) -> None:
+def become(
+    folder: str, processes: int, port: int, arguments: list[str], variables: dict[str, str]
+) -> None:
     """In a fork of the server: run the script with so many ranks."""
     os.chdir(folder)
     os.environ.clear()
@@ -653,7 +786,9 @@ def server() -> Any:
     if importlib.util.find_spec("monai") is None:
         pytest.skip(NO_MONAI)
     context: Any = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["monai.networks.nets.unet", "monai.inferers.utils", "torch._dynamo"])
+    context.set_forkserver_preload(
+        ["monai.networks.nets.unet", "monai.inferers.utils", "torch._dynamo"]
+    )
     return context
 
 
@@ -672,11 +807,14 @@ def variables(**more: str) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **more}
 
 
-def run(server: Any, folder: Path, *arguments: str, processes: int = 1, exit_code: int = 0, **more: str) -> Result:
+def run(
+    server: Any, folder: Path, *arguments: str, processes: int = 1, exit_code: int = 0, **more: str
+) -> Result:
     """Run the script to its end in a fork of the server."""
     folder.mkdir(exist_ok=True)
     process: BaseProcess = server.Process(
-        target=become, args=(str(folder), processes, free_port(), list(arguments), variables(**more))
+        target=become,
+        args=(str(folder), processes, free_port(), list(arguments), variables(**more)),
     )
     process.start()
     process.join(DEADLINE)
@@ -691,7 +829,8 @@ def stopped_by_sigterm(folder: Path, step: int, *arguments: str, **more: str) ->
     with (folder / "errors.txt").open("w") as errors:
         process = subprocess.Popen(
             [*TORCHRUN, str(FOLDER / "train.py"), *arguments],
-            cwd=folder, env=variables(**more, CLOUDTRAIN_HOLD_AT_STEP=str(step)),  # it waits for the signal
+            # it waits for the signal
+            cwd=folder, env=variables(**more, CLOUDTRAIN_HOLD_AT_STEP=str(step)),
             text=True, stdout=subprocess.PIPE, stderr=errors,
         )  # fmt: skip
     lines = []
@@ -733,15 +872,22 @@ def test_stopped_with_two_processes_and_resumed_with_three_it_learns_what_one_do
 
 
 @pytest.mark.torch
-def test_without_volumes_it_learns_from_synthetic_ones_and_says_so(server: Any, tmp_path: Path) -> None:
+def test_without_volumes_it_learns_from_synthetic_ones_and_says_so(
+    server: Any, tmp_path: Path
+) -> None:
     """A shortened demonstration: the notice, a loss that falls, pictures, a model; and nothing of the volumes stays."""
     found = run(server, tmp_path, "--steps", "30", "--pictures", "2", TMPDIR=str(tmp_path))
     assert "no input `volumes`: training on synthetic ones, ellipsoids and noise" in found.stderr
     assert "train=9 held_out=3 classes=2" in found.stdout
     assert found.losses[30] < 0.75 * found.losses[1]
-    assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == ["synthetic_00.png", "synthetic_05.png"]
+    assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == [
+        "synthetic_00.png",
+        "synthetic_05.png",
+    ]
     assert (tmp_path / "model" / "model.pt").is_file()
-    assert not [path for path in tmp_path.rglob("*.npy") if path.parent.parent != tmp_path / "pictures"]
+    assert not [
+        path for path in tmp_path.rglob("*.npy") if path.parent.parent != tmp_path / "pictures"
+    ]
 
 
 @pytest.mark.torch
@@ -752,7 +898,9 @@ def test_without_volumes_it_learns_from_synthetic_ones_and_says_so(server: Any, 
         (["--global_batch", "0"], "`--global_batch`: `0` is not 1 or more"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(server: Any, tmp_path: Path, arguments: list[str], problem: str) -> None:
+def test_what_cannot_be_trained_is_refused(
+    server: Any, tmp_path: Path, arguments: list[str], problem: str
+) -> None:
     """One sentence and a hint, before any work."""
     refused = run(server, tmp_path, *arguments, exit_code=1)
     assert f"error: {problem}\n\nhint: " in refused.stderr
@@ -763,6 +911,10 @@ def test_without_monai_it_says_what_to_install(tmp_path: Path) -> None:
     """One line and a hint, no traceback."""
     (tmp_path / "monai.py").write_text("raise ModuleNotFoundError(name='monai')\n")
     code = f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r}); runpy.run_path({str(FOLDER / 'train.py')!r})"
-    found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert found.returncode == 1
-    assert found.stderr == "error: `monai` is not installed\n\nhint: pip install -r requirements.txt\n"
+    assert (
+        found.stderr == "error: `monai` is not installed\n\nhint: pip install -r requirements.txt\n"
+    )

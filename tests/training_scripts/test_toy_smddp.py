@@ -12,8 +12,12 @@ import cloudtrain as ct
 from tests.training_scripts.runs import FIVE_DECIMALS, run, terminate
 
 FOLDER = Path(__file__).parents[2] / "training_scripts" / "toy_smddp"
-SAGEMAKER = ct.SageMaker(region="us-west-2", role="arn:aws:iam::111122223333:role/SageMakerTraining")
-AZUREML = ct.AzureML(subscription_id="00000000-0000-0000-0000-000000000000", resource_group="group", workspace="work")
+SAGEMAKER = ct.SageMaker(
+    region="us-west-2", role="arn:aws:iam::111122223333:role/SageMakerTraining"
+)
+AZUREML = ct.AzureML(
+    subscription_id="00000000-0000-0000-0000-000000000000", resource_group="group", workspace="work"
+)
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
@@ -21,7 +25,9 @@ def job(**changes: object) -> ct.TrainingJob:
     """The script's job, with another distribution."""
     found = ct.load_job(FOLDER / "job.yaml")
     return (
-        found.model_copy(update={"distribution": found.distribution.model_copy(update=changes)}) if changes else found
+        found.model_copy(update={"distribution": found.distribution.model_copy(update=changes)})
+        if changes
+        else found
     )
 
 
@@ -50,7 +56,9 @@ def test_azure_refuses_smddp_and_says_what_to_use() -> None:
     (problem,) = refusal.value.problems
     assert problem.message == "`smddp` is SageMaker's own library and does not exist on Azure ML"
     assert problem.hint == "use `distribution: {type: torch}`: the same script with NCCL"
-    assert ct.plan(ct.load_job(FOLDER / "job.yaml", ["distribution.type=torch"]), AZUREML).errors == ()
+    assert (
+        ct.plan(ct.load_job(FOLDER / "job.yaml", ["distribution.type=torch"]), AZUREML).errors == ()
+    )
 
 
 @pytest.mark.torch
@@ -68,15 +76,28 @@ def test_one_and_two_processes_learn_the_same_and_a_resumed_run_too(tmp_path: Pa
     rest = run(tmp_path / "half", sys.executable, FOLDER / "train.py")
     assert rest.resumed_from == [50]
     assert {**half.losses, **rest.losses} == pytest.approx(alone.losses, abs=FIVE_DECIMALS)
-    assert (sorted(half.losses), sorted(rest.losses)) == ([10, 20, 30, 40, 50], [60, 70, 80, 90, 100])
+    assert (sorted(half.losses), sorted(rest.losses)) == (
+        [10, 20, 30, 40, 50],
+        [60, 70, 80, 90, 100],
+    )
     assert rest.accuracies == alone.accuracies
 
 
 @pytest.mark.torch
 def test_sigterm_leaves_a_marker_and_a_checkpoint(tmp_path: Path) -> None:
     """It stops after its step, with exit code 0."""
-    found = run(tmp_path, sys.executable, FOLDER / "train.py", "--step_delay", "0.02", disturb=terminate, at=10)
+    found = run(
+        tmp_path,
+        sys.executable,
+        FOLDER / "train.py",
+        "--step_delay",
+        "0.02",
+        disturb=terminate,
+        at=10,
+    )
     assert found.exit_code == 0, found.errors
     step = json.loads((tmp_path / "checkpoint" / "preempted").read_text())["step"]
     assert 10 <= step < 100
-    assert [path.name for path in (tmp_path / "checkpoint").glob("*-step-*")] == [f"000001-step-{step}"]
+    assert [path.name for path in (tmp_path / "checkpoint").glob("*-step-*")] == [
+        f"000001-step-{step}"
+    ]

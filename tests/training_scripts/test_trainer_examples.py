@@ -26,7 +26,9 @@ finally:
     sys.path.pop(0)
 
 EXAMPLES = REPOSITORY / "examples"
-PYTHONS = {word: os.environ.get(f"CLOUDTRAIN_{word}_PYTHON", "") for word in ("INTEGRATIONS", "LLM")}
+PYTHONS = {
+    word: os.environ.get(f"CLOUDTRAIN_{word}_PYTHON", "") for word in ("INTEGRATIONS", "LLM")
+}
 PAGES = {"huggingface_trainer": "hugging-face.md", "lightning": "lightning.md"}
 NOTICES = {"local": ["LO201"], "sagemaker": [], "azureml": ["AZ117", "AZ702"], "slurm": []}
 """That the counts are scaled down to a machine without GPUs; that spot waits without a limit; the size of /dev/shm."""
@@ -59,7 +61,9 @@ def test_a_page_makes_the_example(name: str, folder: Path) -> None:
     for path in ("train.py", "requirements.txt"):
         assert (folder / path).read_text("utf-8") == (code / path).read_text("utf-8")
     job = ct.load_job(folder / "job.yaml", [f"source_dir={code}", "checkpoint.local=/c"])
-    assert job == ct.load_job(EXAMPLES / f"{name}.yaml", [f"source_dir={code}", "checkpoint.local=/c"])
+    assert job == ct.load_job(
+        EXAMPLES / f"{name}.yaml", [f"source_dir={code}", "checkpoint.local=/c"]
+    )
 
 
 @pytest.mark.parametrize("target", NOTICES)
@@ -77,15 +81,30 @@ def command(name: str, word: str, verb: str, *options: str) -> list[str]:
     python = PYTHONS[word]
     if not python or subprocess.run([python, *ask], check=False).returncode:
         pytest.skip(f"set CLOUDTRAIN_{word}_PYTHON to a Python that has {module}")
-    run = [sys.executable, "-m", "cloudtrain", verb, str(EXAMPLES / f"{name}.yaml"), "--python", python]
+    run = [
+        sys.executable,
+        "-m",
+        "cloudtrain",
+        verb,
+        str(EXAMPLES / f"{name}.yaml"),
+        "--python",
+        python,
+    ]
     return [*run, "--no-build-environment", *options]
 
 
 def run(words: list[str], state: Path) -> str:
     """What the command prints; it must succeed."""
-    usual = {"CLOUDTRAIN_STATE_DIR": str(state), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "80"}
+    usual = {
+        "CLOUDTRAIN_STATE_DIR": str(state),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "COLUMNS": "80",
+    }
     variables = {**os.environ, **usual}
-    done = subprocess.run(words, env=variables, capture_output=True, text=True, check=False, timeout=3 * DEADLINE)
+    done = subprocess.run(
+        words, env=variables, capture_output=True, text=True, check=False, timeout=3 * DEADLINE
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

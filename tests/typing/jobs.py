@@ -21,8 +21,13 @@ job = ct.TrainingJob(
         volume_size="200g",
         shm_size=2**36,
     ),
-    environment=ct.Environment(framework="pytorch", version="2.8", azureml="azureml:mine:1", image="mine:1"),
-    inputs={"train": ct.Input(sagemaker="s3://bucket/cifar", local="data"), "rate": ct.Input(value=0.1)},
+    environment=ct.Environment(
+        framework="pytorch", version="2.8", azureml="azureml:mine:1", image="mine:1"
+    ),
+    inputs={
+        "train": ct.Input(sagemaker="s3://bucket/cifar", local="data"),
+        "rate": ct.Input(value=0.1),
+    },
     outputs={"plots": ct.Output(mode="upload")},
     checkpoint=ct.Checkpoint(local="checkpoints", keep=2),
     spot=ct.Spot(max_wait="6h"),
@@ -35,7 +40,10 @@ as_data = ct.TrainingJob(
     name="a",
     entry_point="train.py",
     distribution={"type": "torch"},
-    resources={"instance_count": 2, "instance_groups": [{"name": "a", "instance_type": "b", "instance_count": 1}]},
+    resources={
+        "instance_count": 2,
+        "instance_groups": [{"name": "a", "instance_type": "b", "instance_count": 1}],
+    },
     environment={"framework": "pytorch"},
     inputs={"train": {"local": "data"}, "test": ct.Input(local="test")},
     checkpoint={"local": "checkpoints"},
@@ -67,7 +75,9 @@ with_variables = ct.TrainingJob(
         distribution_groups=("a",),
     ),
 )
-groups = ct.Resources(instance_groups=[ct.InstanceGroup(name="a", instance_type="ml.g5.xlarge", instance_count=2)])
+groups = ct.Resources(
+    instance_groups=[ct.InstanceGroup(name="a", instance_type="ml.g5.xlarge", instance_count=2)]
+)
 
 every_distribution: list[ct.TrainingJob] = [
     job.replace(distribution=distribution)
@@ -86,13 +96,21 @@ every_distribution: list[ct.TrainingJob] = [
 processing = ct.ProcessingJob(
     name="a",
     entry_point="prepare.py",
-    inputs={"raw": ct.Input(local="data"), "other": ct.ProcessingInput(local="b", path="/opt/ml/processing/b")},
+    inputs={
+        "raw": ct.Input(local="data"),
+        "other": ct.ProcessingInput(local="b", path="/opt/ml/processing/b"),
+    },
     outputs={"done": ct.ProcessingOutput(mode="mount")},
     max_runtime="30m",
 )
 
 sagemaker = ct.SageMaker(region="us-west-2", subnets=["subnet-1"], keep_alive="1h", max_cost=10)
-azureml = ct.AzureML(workspace="ws", locations=("eastus",), docker_args=["--ipc=host"], services={"a": {"type": "ssh"}})
+azureml = ct.AzureML(
+    workspace="ws",
+    locations=("eastus",),
+    docker_args=["--ipc=host"],
+    services={"a": {"type": "ssh"}},
+)
 slurm = ct.Slurm(shared_dir="/fsx", setup=["module load cuda"], grace_period="2m")
 local = ct.Local(launcher="fork", grace_period="1m", emulate="sagemaker")
 
@@ -113,7 +131,11 @@ def follow(job: ct.TrainingJob) -> ct.RunStatus:
     except (ct.JobError, ct.SettingsError, ct.PreflightError, ct.TargetError) as error:
         raise SystemExit(error.hint) from None
     lines: list[ct.LogLine] = list(run.logs(follow=True))
-    print(len(lines), len(ct.recover()), [other.name for other in ct.runs(states=[ct.RunState.FAILED])])
+    print(
+        len(lines),
+        len(ct.recover()),
+        [other.name for other in ct.runs(states=[ct.RunState.FAILED])],
+    )
     return run.wait()
 
 

@@ -53,16 +53,26 @@ def models() -> list[type[Model]]:
     waiting: list[type[Model]] = [Model]
     while waiting:
         model = waiting.pop()
-        waiting += [below for below in model.__subclasses__() if below.__module__.startswith("cloudtrain.")]
+        waiting += [
+            below for below in model.__subclasses__() if below.__module__.startswith("cloudtrain.")
+        ]
         found[f"{model.__module__}.{model.__name__}"] = model
-    return [model for model in found.values() if model is not Model and not model.__name__.startswith("_")]
+    return [
+        model
+        for model in found.values()
+        if model is not Model and not model.__name__.startswith("_")
+    ]
 
 
 @cache
 def body_of(model: type[BaseModel]) -> ast.ClassDef:
     """The class as it is written."""
     module = ast.parse(inspect.getsource(importlib.import_module(model.__module__)))
-    (found,) = [node for node in module.body if isinstance(node, ast.ClassDef) and node.name == model.__name__]
+    (found,) = [
+        node
+        for node in module.body
+        if isinstance(node, ast.ClassDef) and node.name == model.__name__
+    ]
     return found
 
 
@@ -150,17 +160,24 @@ def test_models_without_parameters_take_what_they_hold(model: type[Model]) -> No
     fields = written_fields(model)
     numbers = r"\b(?:Count|Whole)\b", r"\bFiniteFloat\b"
     assert {name: taken(text) for name, text in fields.items()} == {
-        name: re.sub(numbers[0], "int", re.sub(numbers[1], "float", text)) for name, text in fields.items()
+        name: re.sub(numbers[0], "int", re.sub(numbers[1], "float", text))
+        for name, text in fields.items()
     }
     assert not is_per_target(model)
-    assert all(init_of(base) is None for base in model.__mro__ if base.__module__.startswith("cloudtrain."))
+    assert all(
+        init_of(base) is None for base in model.__mro__ if base.__module__.startswith("cloudtrain.")
+    )
 
 
 def test_type_checkers_see_every_public_name() -> None:
     """The imports for them bring each name of the table, and the settings of every target that comes with the package,
     from where the program has them."""
     module = ast.parse(inspect.getsource(cloudtrain))
-    (block,) = [node for node in module.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    (block,) = [
+        node
+        for node in module.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
     seen = [
         (alias.asname, f"{node.module}.{alias.name}")
         for node in block.body
@@ -172,4 +189,7 @@ def test_type_checkers_see_every_public_name() -> None:
     assert {name for name, _ in seen} == built_in.union(cloudtrain.__all__, ["__version__"])
     for name, origin in seen:
         home, _, own = origin.rpartition(".")
-        assert (name, getattr(importlib.import_module(home), own)) == (own, getattr(cloudtrain, own))
+        assert (name, getattr(importlib.import_module(home), own)) == (
+            own,
+            getattr(cloudtrain, own),
+        )

@@ -56,15 +56,23 @@ ONLY_CLOUDTRAIN = {"04_parallelism"}
 
 def blocks_of(page: Path) -> str:
     """The Python blocks of a page, in their order, as one program."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(
+        r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
     return READERS_OWN.get(page.stem, "") + "\n".join(blocks) if blocks else ""
 
 
 def cells_of(notebook: Path) -> str:
     """The code cells of a notebook, as one program."""
-    cells = [cell for cell in json.loads(notebook.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
+    cells = [
+        cell
+        for cell in json.loads(notebook.read_text("utf-8"))["cells"]
+        if cell["cell_type"] == "code"
+    ]
     sources = ["".join(cell["source"]) for cell in cells]
-    return "\n".join(source for source in sources if notebook.stem not in ONLY_CLOUDTRAIN or "ct." in source)
+    return "\n".join(
+        source for source in sources if notebook.stem not in ONLY_CLOUDTRAIN or "ct." in source
+    )
 
 
 @pytest.mark.slow
@@ -74,7 +82,9 @@ def test_documented_calls_type_check(tmp_path: Path, pytestconfig: pytest.Config
     programs = {f"page_{page.stem}": blocks_of(page) for page in PAGES if page.stem != WALK_THROUGH}
     programs |= {f"notebook_{notebook.stem}": cells_of(notebook) for notebook in NOTEBOOKS}
     programs["jobs"] = (REPOSITORY / "tests" / "typing" / "jobs.py").read_text("utf-8")
-    files = [tmp_path / f"{name.replace('-', '_')}.py" for name, program in programs.items() if program]
+    files = [
+        tmp_path / f"{name.replace('-', '_')}.py" for name, program in programs.items() if program
+    ]
     for file, program in zip(files, filter(None, programs.values()), strict=True):
         file.write_text(program, "utf-8")
     config = tmp_path / "mypy.ini"
@@ -82,9 +92,16 @@ def test_documented_calls_type_check(tmp_path: Path, pytestconfig: pytest.Config
     cache = pytestconfig.cache.mkdir("mypy") if pytestconfig.cache else tmp_path / "cache"
     mypy = [sys.executable, "-m", "mypy", "--config-file", str(config), "--cache-dir", str(cache)]
     result = subprocess.run(
-        [*mypy, *map(str, files)], cwd=REPOSITORY, capture_output=True, text=True, timeout=DEADLINE, check=False
+        [*mypy, *map(str, files)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
     )
-    assert result.stdout == f"Success: no issues found in {len(files)} source files\n", result.stdout + result.stderr
+    assert result.stdout == f"Success: no issues found in {len(files)} source files\n", (
+        result.stdout + result.stderr
+    )
 
 
 @pytest.mark.slow
@@ -92,7 +109,17 @@ def test_the_sample_target_type_checks(tmp_path: Path) -> None:
     """A package with a target of its own keeps the promises as mypy reads them."""
     pytest.importorskip("mypy")
     config = tmp_path / "mypy.ini"
-    config.write_text(f"[mypy]\nmypy_path = {SAMPLE}\n[mypy-cloudtrain.*]\nfollow_imports = silent\n", "utf-8")
-    command = [sys.executable, "-m", "mypy", "--config-file", str(config), "-p", "cloudtrain_folder"]
+    config.write_text(
+        f"[mypy]\nmypy_path = {SAMPLE}\n[mypy-cloudtrain.*]\nfollow_imports = silent\n", "utf-8"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--config-file",
+        str(config),
+        "-p",
+        "cloudtrain_folder",
+    ]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -15,11 +15,23 @@ from tests.deadlines import DEADLINE
 ROOT = Path(__file__).parents[2]
 
 
-def run(*argv: str, cwd: Path, check: bool = True, env: Mapping[str, str] = {}) -> subprocess.CompletedProcess[str]:
+def run(
+    *argv: str, cwd: Path, check: bool = True, env: Mapping[str, str] = {}
+) -> subprocess.CompletedProcess[str]:
     """Run a command away from the checkout."""
-    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "VIRTUAL_ENV")
+    }
     result = subprocess.run(
-        argv, cwd=cwd, env={**clean, **env}, capture_output=True, text=True, check=False, timeout=DEADLINE
+        argv,
+        cwd=cwd,
+        env={**clean, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE,
     )
     assert not check or result.returncode == 0, result.stdout + result.stderr
     return result

@@ -72,7 +72,9 @@ class Project:
         (folder / "queue" / "data" / "digits" / "digits.txt").write_text("0123456789")
         (folder / "job.yaml").write_text(JOB)
         (folder / "second.yaml").write_text(SECOND)
-        self.configure('target = "folder"\n[folder]\nroot = "queue"\n[profiles.other.folder]\nroot = "elsewhere"\n')
+        self.configure(
+            'target = "folder"\n[folder]\nroot = "queue"\n[profiles.other.folder]\nroot = "elsewhere"\n'
+        )
 
     def configure(self, text: str) -> None:
         """Write `cloudtrain.toml`."""
@@ -80,7 +82,9 @@ class Project:
 
     def __call__(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run `cloudtrain`."""
-        return run(str(self._binaries / "cloudtrain"), *argv, cwd=self.folder, check=check, env=self.env)
+        return run(
+            str(self._binaries / "cloudtrain"), *argv, cwd=self.folder, check=check, env=self.env
+        )
 
     def fails(self, *argv: str, code: int = 2) -> str:
         """What a command says that must fail with this exit code."""
@@ -91,7 +95,9 @@ class Project:
 
     def python(self, script: str) -> str:
         """What a script prints that uses the package."""
-        return run(str(self._binaries / "python"), "-c", script, cwd=self.folder, env=self.env).stdout
+        return run(
+            str(self._binaries / "python"), "-c", script, cwd=self.folder, env=self.env
+        ).stdout
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +204,10 @@ def test_its_own_rule(project: Project) -> None:
     said = project.fails("submit", "job.yaml", "--target", "folder")
     assert "[FO101]" in said
     assert 'add `root = "PATH"` to `[folder]` in cloudtrain.toml' in said
-    assert "FO101" not in project("check", "job.yaml", "--target", "folder", "--ignore", "FO101").stdout
+    assert (
+        "FO101"
+        not in project("check", "job.yaml", "--target", "folder", "--ignore", "FO101").stdout
+    )
     told = project("explain", "FO101").stdout
     assert "No folder is named for the runs." in told
     assert "which the settings name" in told
@@ -237,8 +246,15 @@ def test_the_schema_has_its_fields(project: Project) -> None:
 
 def test_the_shell_completes_its_name(project: Project) -> None:
     """TAB after `--target` offers it, and after `explain` its rule."""
-    for line, word in (("cloudtrain submit --target fo", "folder"), ("cloudtrain explain FO", "FO101")):
-        words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1), "_CLOUDTRAIN_COMPLETE": "complete_bash"}
+    for line, word in (
+        ("cloudtrain submit --target fo", "folder"),
+        ("cloudtrain explain FO", "FO101"),
+    ):
+        words = {
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(line.split()) - 1),
+            "_CLOUDTRAIN_COMPLETE": "complete_bash",
+        }
         project.env |= words
         assert project(check=False).stdout.split() == [word]
 
@@ -253,12 +269,17 @@ def test_a_run_whose_processes_were_killed_is_lost(project: Project) -> None:
     project("submit", "job.yaml")
     name = project("submit", "second.yaml", "--detach").stdout.strip()
     eventually(lambda: "trained" in project("logs", name).stdout)
-    found = [one for one in psutil.process_iter(["cmdline"]) if any(name in word for word in one.info["cmdline"] or ())]
+    found = [
+        one
+        for one in psutil.process_iter(["cmdline"])
+        if any(name in word for word in one.info["cmdline"] or ())
+    ]
     killed = [child for one in found for child in (one, *_children(one))]
     for process in killed:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(killed, timeout=DEADLINE)  # a killed process is there until the kernel has ended it
+    # a killed process is there until the kernel has ended it
+    psutil.wait_procs(killed, timeout=DEADLINE)
     assert json.loads(project("status", name, "--json").stdout)["state"] == "lost"
     assert project("logs", name).stdout.count("trained") == 1
 

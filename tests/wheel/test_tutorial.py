@@ -77,7 +77,9 @@ def steps(page: str) -> list[Command | File]:
             assert match["name"], f"no name above the block\n{match['text']}"
             found.append(File(match["name"], match["text"]))
             continue
-        for command in re.finditer(r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", match["text"], re.MULTILINE):
+        for command in re.finditer(
+            r"^\$ ((?:.*\\\n)*.*)\n((?:(?!\$ ).*\n)*)", match["text"], re.MULTILINE
+        ):
             start, end = (match.start("text") + offset for offset in command.span(2))
             found.append(Command(command[1], command[2], start, end))
     return found
@@ -92,7 +94,9 @@ def comparable(text: str) -> str:
 
 def agree(shown: str, printed: str) -> bool:
     """Whether a command printed what the page shows."""
-    parts = [re.escape(comparable(part)) for part in re.split(r"^\.\.\.$", shown, flags=re.MULTILINE)]
+    parts = [
+        re.escape(comparable(part)) for part in re.split(r"^\.\.\.$", shown, flags=re.MULTILINE)
+    ]
     return re.fullmatch(r"\s*.*\s*".join(parts), comparable(printed)) is not None
 
 
@@ -107,7 +111,14 @@ def elided(shown: str, printed: str) -> str:
 
 def lend(binaries: Path, *names: str) -> None:
     """Put distributions of the tests' environment, and what they depend on, into another one."""
-    site = Path(run(str(binaries / "python"), "-c", "import site; print(*site.getsitepackages())", cwd=binaries).stdout)
+    site = Path(
+        run(
+            str(binaries / "python"),
+            "-c",
+            "import site; print(*site.getsitepackages())",
+            cwd=binaries,
+        ).stdout
+    )
     wanted, seen = list(names), set[str]()
     while wanted:
         name = re.split(r"[^\w.-]", wanted.pop())[0]
@@ -139,9 +150,18 @@ def project(wheel: Path, clean_environment: Path) -> Path:
 
 def environment(home: Path) -> dict[str, str]:
     """What a shell of 80 columns has in which the page's `.venv` is active."""
-    kept = {name: value for name, value in os.environ.items() if name in ("LANG", "LC_ALL", "TMPDIR")}
+    kept = {
+        name: value for name, value in os.environ.items() if name in ("LANG", "LC_ALL", "TMPDIR")
+    }
     path = f"{home / 'tiny-gpt' / '.venv' / 'bin'}:{os.environ['PATH']}"
-    return {**kept, "PATH": path, "HOME": str(home), "COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"}
+    return {
+        **kept,
+        "PATH": path,
+        "HOME": str(home),
+        "COLUMNS": "80",
+        "TERM": "dumb",
+        "NO_COLOR": "1",
+    }
 
 
 def test_the_page_from_top_to_bottom(project: Path, request: pytest.FixtureRequest) -> None:
@@ -168,10 +188,13 @@ def test_the_page_from_top_to_bottom(project: Path, request: pytest.FixtureReque
         assert "Traceback" not in printed, printed
         printed_by.append((step, elided(step.shown, printed)))
         if not agree(step.shown, printed):
-            lines = difflib.unified_diff(step.shown.splitlines(), printed.splitlines(), "page", "printed", lineterm="")
+            lines = difflib.unified_diff(
+                step.shown.splitlines(), printed.splitlines(), "page", "printed", lineterm=""
+            )
             differing.append("\n".join((f"$ {step.line}", *lines)))
     if request.config.getoption("--update-golden"):
-        for command, text in reversed(printed_by):  # from the end, so that the places of earlier ones stay
+        # from the end, so that the places of earlier ones stay
+        for command, text in reversed(printed_by):
             page = page[: command.start] + text + page[command.end :]
         PAGE.write_text(page, "utf-8")
     else:

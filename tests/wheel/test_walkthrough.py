@@ -11,7 +11,9 @@ from tests.wheel.test_sample_target import JOB, PACKAGE
 
 PAGE = (ROOT / "docs" / "adding-a-target.md").read_text()
 BLOCKS = re.findall(r"^`([\w./]+)`:\n\n```\w+\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-FILES = sorted(str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*") if file.suffix in (".py", ".toml"))
+FILES = sorted(
+    str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*") if file.suffix in (".py", ".toml")
+)
 
 
 @pytest.mark.parametrize("name", FILES)

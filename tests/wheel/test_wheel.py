@@ -50,9 +50,13 @@ def test_the_wheel_holds_each_script_whole(wheel: Path, tmp_path: Path) -> None:
         copy = copy_script(script, tmp_path / script)
         for file in copy.rglob("*"):
             if file.is_file():
-                expected[f"cloudtrain/_training_scripts/{script}/{file.relative_to(copy)}"] = file.read_bytes()
+                expected[f"cloudtrain/_training_scripts/{script}/{file.relative_to(copy)}"] = (
+                    file.read_bytes()
+                )
     with zipfile.ZipFile(wheel) as archive:
-        held = {name: archive.read(name) for name in archive.namelist() if "/_training_scripts/" in name}
+        held = {
+            name: archive.read(name) for name in archive.namelist() if "/_training_scripts/" in name
+        }
     assert held == expected
     assert "cloudtrain/_training_scripts/gpt_fsdp/gpt.py" in held
 
@@ -63,7 +67,13 @@ def test_a_bundle_from_the_wheel_is_that_of_the_checkout(installed: Path, tmp_pa
         "[sagemaker]\nregion = 'us-west-2'\nrole = 'arn:aws:iam::111122223333:role/R'\n"
     )
     plan = run(
-        str(installed / "cloudtrain"), "plan", "bundled:gpt_fsdp", "--target", "sagemaker", "--json", cwd=tmp_path
+        str(installed / "cloudtrain"),
+        "plan",
+        "bundled:gpt_fsdp",
+        "--target",
+        "sagemaker",
+        "--json",
+        cwd=tmp_path,
     )
     tree = scan(ROOT / "training_scripts" / "gpt_fsdp")
     (code,) = json.loads(plan.stdout)["uploads"]
@@ -74,7 +84,9 @@ def test_a_core_installation_plans_without_torch_and_sdks(installed: Path, tmp_p
     """`scripts list` and a plan of a bundled script work with the core dependencies alone."""
     cloudtrain = str(installed / "cloudtrain")
     assert "digits_ddp" in run(cloudtrain, "scripts", "list", cwd=tmp_path).stdout
-    plan = run(cloudtrain, "plan", "bundled:digits_ddp", "--json", "--ignore", "LO103", cwd=tmp_path)
+    plan = run(
+        cloudtrain, "plan", "bundled:digits_ddp", "--json", "--ignore", "LO103", cwd=tmp_path
+    )
     assert json.loads(plan.stdout)["target"] == "local"
     missing = run(cloudtrain, "check", "bundled:digits_ddp", cwd=tmp_path, check=False)
     assert missing.returncode == 2
@@ -106,8 +118,20 @@ def test_a_bundled_script_trains_from_the_wheel(installed: Path, tmp_path: Path)
     The script finds `cloudtrain.runtime` in its bundle.
     """
     cloudtrain = str(installed / "cloudtrain")
-    argv = ["submit", "bundled:digits_ddp", "--processes-per-instance", "2", "--python", sys.executable]
+    argv = [
+        "submit",
+        "bundled:digits_ddp",
+        "--processes-per-instance",
+        "2",
+        "--python",
+        sys.executable,
+    ]
     result = run(cloudtrain, *argv, cwd=tmp_path)
     assert "test_accuracy=" in result.stdout
-    script = "import cloudtrain as ct; print(ct.bundled_job('digits_ddp').name, ct.run('last').state)"
-    assert run(str(installed / "python"), "-c", script, cwd=tmp_path).stdout.split() == ["digits-ddp", "succeeded"]
+    script = (
+        "import cloudtrain as ct; print(ct.bundled_job('digits_ddp').name, ct.run('last').state)"
+    )
+    assert run(str(installed / "python"), "-c", script, cwd=tmp_path).stdout.split() == [
+        "digits-ddp",
+        "succeeded",
+    ]

@@ -42,7 +42,8 @@ def _all_gather(size: int, device: torch.device) -> Call:
     n = dist.get_world_size()
     whole = torch.ones(elements(size, n), device=device)
     mine = whole[: len(whole) // n].clone()
-    gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # its name from torch 2.13 on
+    # its name from torch 2.13 on
+    gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
     return lambda: gather(whole, mine)
 
 
@@ -57,10 +58,16 @@ def _reduce_scatter(size: int, device: torch.device) -> Call:
 def _send(size: int, device: torch.device) -> Call:
     """Let every process send to the next process at the same time."""
     rank, n = dist.get_rank(), dist.get_world_size()
-    there, here = torch.ones(elements(size, 1), device=device), torch.empty(elements(size, 1), device=device)
+    there, here = (
+        torch.ones(elements(size, 1), device=device),
+        torch.empty(elements(size, 1), device=device),
+    )
 
     def exchange() -> None:
-        operations = [dist.P2POp(dist.isend, there, (rank + 1) % n), dist.P2POp(dist.irecv, here, (rank - 1) % n)]
+        operations = [
+            dist.P2POp(dist.isend, there, (rank + 1) % n),
+            dist.P2POp(dist.irecv, here, (rank - 1) % n),
+        ]
         for work in dist.batch_isend_irecv(operations):
             work.wait()
 

@@ -34,7 +34,9 @@ def instance_type(variables: Mapping[str, str] = os.environ) -> str:
     if named:
         return named
     try:
-        return str(json.loads(variables.get("SM_RESOURCE_CONFIG", "{}")).get("current_instance_type", ""))
+        return str(
+            json.loads(variables.get("SM_RESOURCE_CONFIG", "{}")).get("current_instance_type", "")
+        )
     except ValueError:
         return ""
 
@@ -55,11 +57,14 @@ class Found:
         """Return whether messages bypass the kernel."""
         if self.name in ("AWS Libfabric", "Libfabric"):
             return self.provider.startswith("efa")
-        return self.name == "IB" or self.name.startswith("IBext")  # of the plugin, with its version, as IBext_v10
+        # of the plugin, with its version, as IBext_v10
+        return self.name == "IB" or self.name.startswith("IBext")
 
 
 _USES = re.compile(r"Using network ([\w ]+?)\s*$")
-_PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is (\S+?)(?:,| |$)(?:.*?(?:found|fabric is) \(?(\d+) nics)?")
+_PROVIDER = re.compile(
+    r"NET/OFI Selected [Pp]rovider is (\S+?)(?:,| |$)(?:.*?(?:found|fabric is) \(?(\d+) nics)?"
+)
 _IB_CARDS = re.compile(r"NET/IB : Using (.*)")
 _REASONS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"NET/IB : No device found"),
@@ -104,13 +109,17 @@ def sentence(found: Found, expected: str, backend: str, nodes: int) -> str:
     if nodes == 1:
         return "One instance: messages stay inside of it, and no network is used."
     if not found.name:
-        return "NCCL's log names no network: run with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,NET."
+        return (
+            "NCCL's log names no network: run with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,NET."
+        )
     cards = f", {found.cards} cards" if found.cards else ""
     if found.is_rdma:
         kind = "EFA" if found.provider.startswith("efa") else "InfiniBand"
         return f"{kind} is used (NCCL's network is {found.name}{cards})."
     because = found.why or (
-        f"libfabric chose the provider {found.provider}" if found.provider else "NCCL's log does not say why"
+        f"libfabric chose the provider {found.provider}"
+        if found.provider
+        else "NCCL's log does not say why"
     )
     if not expected:
         return f"No RDMA is used (NCCL's network is {found.name}): {because}."

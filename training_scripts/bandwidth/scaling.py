@@ -36,7 +36,9 @@ def step_seconds(
         seconds, size = 0.0, 0
         if dist.get_rank() < count:
             torch.manual_seed(0)
-            pairs = [module for _ in range(layers) for module in (nn.Linear(width, width), nn.ReLU())]
+            pairs = [
+                module for _ in range(layers) for module in (nn.Linear(width, width), nn.ReLU())
+            ]
             network = nn.Sequential(*pairs).to(device)
             size = sum(parameter.nbytes for parameter in network.parameters())
             ids = [device.index] if device.type == "cuda" else None
@@ -70,7 +72,9 @@ def exchange_seconds(size: int, processes: int, gigabits: float, latency: float)
     return steps * latency + steps / processes * size * 8 / (gigabits * 1e9)
 
 
-def projected(alone: float, size: int, latency: float, processes: list[int]) -> Iterator[tuple[int, list[float]]]:
+def projected(
+    alone: float, size: int, latency: float, processes: list[int]
+) -> Iterator[tuple[int, list[float]]]:
     """Map processes to efficiency over each network of NETWORKS. `alone` is the measured seconds of a step on one
     process, `latency` that of the smallest measured message. The result is a lower bound, because it assumes that no
     part of the exchange is hidden."""

@@ -23,7 +23,8 @@ import torch.distributed as dist
 
 try:
     from cloudtrain import runtime
-except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+# not installed; in a checkout it stands two folders up, and the runtime is plain Python
+except ModuleNotFoundError:
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
@@ -51,7 +52,15 @@ class Config:
     check: bool = False  # time an all-reduce by hand, too, and say how far the table is away
 
 
-AT_LEAST = {"smallest": 4, "largest": 4, "factor": 2, "width": 1, "layers": 1, "batch": 1, "rounds": 1}
+AT_LEAST = {
+    "smallest": 4,
+    "largest": 4,
+    "factor": 2,
+    "width": 1,
+    "layers": 1,
+    "batch": 1,
+    "rounds": 1,
+}
 
 config = runtime.arguments(Config, at_least=AT_LEAST)
 if not torch.cuda.is_available():
@@ -80,7 +89,8 @@ say(
 )
 if group.world_size == 1:
     raise runtime.SetupError(
-        "the bandwidth test needs at least two processes", hint="torchrun --nproc-per-node 2 train.py"
+        "the bandwidth test needs at least two processes",
+        hint="torchrun --nproc-per-node 2 train.py",
     )
 
 n = group.world_size
@@ -95,8 +105,18 @@ for operation in OPERATIONS:
         moved = 4 * elements(size, 1 if operation.name in ("all_reduce", "send") else n)
         algorithm = moved / seconds / 1e9
         bus = algorithm * operation.factor(n)
-        say(f"{operation.name:<15} {words(size):>6} {seconds * 1e6:>10.1f} {algorithm:>11.3f} {bus:>11.3f}")
-        rows.append({"operation": operation.name, "bytes": moved, "seconds": seconds, "algbw": algorithm, "busbw": bus})
+        say(
+            f"{operation.name:<15} {words(size):>6} {seconds * 1e6:>10.1f} {algorithm:>11.3f} {bus:>11.3f}"
+        )
+        rows.append(
+            {
+                "operation": operation.name,
+                "bytes": moved,
+                "seconds": seconds,
+                "algbw": algorithm,
+                "busbw": bus,
+            }
+        )
         best = max(best, bus)
         if operation.name == "all_reduce" and size == config.smallest:
             latency = seconds / (2 * (n - 1))
@@ -109,7 +129,10 @@ if place.node_count > 1 and gigabits:
         f"an instance: {best / (gigabits / 8):.0%} (a process has {each:.2f} GB/s of it)"
     )
 else:
-    say(f"\nbest bus bandwidth {best:.2f} GB/s" + ("" if kind else "; the instance type is not known here"))
+    say(
+        f"\nbest bus bandwidth {best:.2f} GB/s"
+        + ("" if kind else "; the instance type is not known here")
+    )
 wait_for_all()
 verdict = sentence(read_logs(logs), expected, group.backend, place.node_count)
 say(verdict)
@@ -128,12 +151,18 @@ if config.check:
             torch.cuda.synchronize()
         by_hand.append((time.perf_counter() - begun) / turns)
     off = sorted(ours)[2] / sorted(by_hand)[2] - 1
-    say(f"an all-reduce of {words(config.largest)} timed by hand: {sorted(by_hand)[2] * 1e6:.1f} us; ours {off:+.1%}")
+    say(
+        f"an all-reduce of {words(config.largest)} timed by hand: {sorted(by_hand)[2] * 1e6:.1f} us; ours {off:+.1%}"
+    )
 
-say(f"\na model of {config.layers} layers, width {config.width}, {config.batch} rows on each process")
+say(
+    f"\na model of {config.layers} layers, width {config.width}, {config.batch} rows on each process"
+)
 say(f"{'processes':>9} {'step ms':>9} {'rows/s':>10} {'speed-up':>9} {'efficiency':>11}")
 alone, gradients = 0.0, 0
-for count, seconds, size in step_seconds(device, config.width, config.layers, config.batch, config.rounds):
+for count, seconds, size in step_seconds(
+    device, config.width, config.layers, config.batch, config.rounds
+):
     alone, gradients = alone or seconds, size
     speed_up = count * alone / seconds
     say(
@@ -143,12 +172,22 @@ for count, seconds, size in step_seconds(device, config.width, config.layers, co
     runtime.report(step=count, efficiency=speed_up / count)
 
 if latency:  # else no all-reduce was measured
-    say(f"\nprojected: {gradients / 1e6:.1f} MB of gradients, {latency * 1e6:.0f} us for a message, nothing hidden")
+    say(
+        f"\nprojected: {gradients / 1e6:.1f} MB of gradients, {latency * 1e6:.0f} us for a message, nothing hidden"
+    )
     say(f"{'processes':>9} " + " ".join(f"{rate:>6g} Gb/s" for rate in NETWORKS))
     for count, efficiencies in projected(alone, gradients, latency, [2, 8, 32, 128]):
         say(f"{count:>9} " + " ".join(f"{efficiency:>11.1%}" for efficiency in efficiencies))
 
 if group.is_main:
-    result = {"processes": n, "instances": place.node_count, "backend": group.backend, "network": verdict, "rows": rows}
-    (runtime.output_dir("bandwidth") / "bandwidth.json").write_text(json.dumps(result, indent=1) + "\n")
+    result = {
+        "processes": n,
+        "instances": place.node_count,
+        "backend": group.backend,
+        "network": verdict,
+        "rows": rows,
+    }
+    (runtime.output_dir("bandwidth") / "bandwidth.json").write_text(
+        json.dumps(result, indent=1) + "\n"
+    )
 runtime.destroy_process_group()

@@ -55,14 +55,18 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
         """
         epoch, position = divmod(step, self.steps_per_epoch)
         start = position * self.global_batch
-        whole = permutation(len(self.images.labels), self.seed, epoch)[start : start + self.global_batch]
+        whole = permutation(len(self.images.labels), self.seed, epoch)[
+            start : start + self.global_batch
+        ]
         return whole[self.rank :: self.world_size]
 
     def __getitem__(self, step: int) -> tuple[Tensor, Tensor]:
         numbers = self.numbers(step)
         pixels, labels = self.images.pixels[numbers], self.images.labels[numbers]
         if self.augment:
-            pixels = augmented(pixels, numbers, self.seed, step // self.steps_per_epoch, mirror=self.mirror)
+            pixels = augmented(
+                pixels, numbers, self.seed, step // self.steps_per_epoch, mirror=self.mirror
+            )
         return pixels, labels
 
 

@@ -56,25 +56,36 @@ def read_cifar(place: Path) -> Cifar:
     batches = sorted(name for name in files if name.startswith(TRAIN))
     if not batches or TEST not in files:
         raise SetupError(
-            f"`{place}` has no `{TRAIN}1` or no `{TEST}`", hint="it should hold the python version of CIFAR-10"
+            f"`{place}` has no `{TRAIN}1` or no `{TEST}`",
+            hint="it should hold the python version of CIFAR-10",
         )
     names = label_names(files.get(META))
     train = [images_of(name, files[name], len(names)) for name in batches]
-    both = Images(torch.cat([part.pixels for part in train]), torch.cat([part.labels for part in train]))
+    both = Images(
+        torch.cat([part.pixels for part in train]), torch.cat([part.labels for part in train])
+    )
     return Cifar(both, images_of(TEST, files[TEST], len(names)), names)
 
 
 def read_files(place: Path) -> dict[str, bytes]:
     """Return the content of each of CIFAR-10's files in `place`, by name."""
-    folders = [place, *sorted(path for path in place.glob("*") if path.is_dir())] if place.is_dir() else []
+    folders = (
+        [place, *sorted(path for path in place.glob("*") if path.is_dir())]
+        if place.is_dir()
+        else []
+    )
     for folder in folders:
         if (folder / TEST).is_file():
             paths = [path for path in folder.iterdir() if is_wanted(path.name) and path.is_file()]
-            return {path.name: limited(path.name, path.open("rb"), path.stat().st_size) for path in paths}
+            return {
+                path.name: limited(path.name, path.open("rb"), path.stat().st_size)
+                for path in paths
+            }
     archives = sorted(place.rglob("*.tar.gz")) if place.is_dir() else [place]
     if not archives or not archives[0].is_file():
         raise SetupError(
-            f"`{place}` holds neither `{TEST}` nor a `.tar.gz` archive", hint="give the folder `cifar-10-batches-py`"
+            f"`{place}` holds neither `{TEST}` nor a `.tar.gz` archive",
+            hint="give the folder `cifar-10-batches-py`",
         )
     return read_archive(archives[0])
 
@@ -93,7 +104,9 @@ def read_archive(path: Path) -> dict[str, bytes]:
                     assert content is not None  # it is a regular file
                     found[name] = limited(name, content, member.size)
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise SetupError(f"`{path}` is not a whole `.tar.gz` archive: {error}", hint="fetch it again") from None
+        raise SetupError(
+            f"`{path}` is not a whole `.tar.gz` archive: {error}", hint="fetch it again"
+        ) from None
     return found
 
 
@@ -107,14 +120,20 @@ def limited(name: str, file: Any, size: int) -> bytes:
     with file:
         if size > LARGEST:
             raise SetupError(
-                f"`{name}` has {size:,} bytes, and a batch has at most {LARGEST:,}", hint="is it CIFAR-10?"
+                f"`{name}` has {size:,} bytes, and a batch has at most {LARGEST:,}",
+                hint="is it CIFAR-10?",
             )
         content: bytes = file.read(LARGEST)
     return content
 
 
-# How numpy builds arrays and scalars again, under the names that its versions 1 and 2 write into pickles.
-REBUILD, FROM_BUFFER, SCALAR = np.empty(1).__reduce__()[0], np.empty(1).__reduce_ex__(5)[0], np.int64(1).__reduce__()[0]
+# How numpy builds arrays and scalars again, under the names that its versions 1 and 2 write into
+# pickles.
+REBUILD, FROM_BUFFER, SCALAR = (
+    np.empty(1).__reduce__()[0],
+    np.empty(1).__reduce_ex__(5)[0],
+    np.int64(1).__reduce__()[0],
+)
 KNOWN = {
     ("numpy.core.multiarray", "_reconstruct"): REBUILD,
     ("numpy._core.multiarray", "_reconstruct"): REBUILD,
@@ -142,9 +161,11 @@ def unpickled(name: str, file: BinaryIO) -> dict[str, Any]:
     try:
         value = Numbers(file, encoding="bytes").load()
         return {as_text(key): entry for key, entry in value.items()}
-    except Exception as error:  # noqa: BLE001  a pickle that was cut off or tampered with fails in any way
+    # a pickle that was cut off or tampered with fails in any way
+    except Exception as error:  # noqa: BLE001
         raise SetupError(
-            f"`{name}` is no batch of CIFAR-10: {error}", hint="fetch it again, from a source that you trust"
+            f"`{name}` is no batch of CIFAR-10: {error}",
+            hint="fetch it again, from a source that you trust",
         ) from None
 
 
@@ -162,11 +183,29 @@ def images_of(name: str, content: bytes, classes: int) -> Images:
     """Return the images of one batch after checking their format."""
     batch = unpickled(name, io.BytesIO(content))
     data, labels = batch.get("data"), batch.get("labels")
-    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != PIXELS:
-        raise SetupError(f"`data` of `{name}` is no uint8 array of shape (images, {PIXELS})", hint="is it CIFAR-10?")
-    if not isinstance(labels, list) or len(labels) != len(data) or not all(label in range(classes) for label in labels):
-        raise SetupError(f"`labels` of `{name}` are not {len(data)} numbers below {classes}", hint="is it CIFAR-10?")
-    return Images(torch.from_numpy(data.copy()).view(-1, *SHAPE), torch.tensor([int(label) for label in labels]))
+    if (
+        not isinstance(data, np.ndarray)
+        or data.dtype != np.uint8
+        or data.ndim != 2
+        or data.shape[1] != PIXELS
+    ):
+        raise SetupError(
+            f"`data` of `{name}` is no uint8 array of shape (images, {PIXELS})",
+            hint="is it CIFAR-10?",
+        )
+    if (
+        not isinstance(labels, list)
+        or len(labels) != len(data)
+        or not all(label in range(classes) for label in labels)
+    ):
+        raise SetupError(
+            f"`labels` of `{name}` are not {len(data)} numbers below {classes}",
+            hint="is it CIFAR-10?",
+        )
+    return Images(
+        torch.from_numpy(data.copy()).view(-1, *SHAPE),
+        torch.tensor([int(label) for label in labels]),
+    )
 
 
 def as_text(value: bytes | str) -> str:

@@ -36,7 +36,9 @@ class Python2Pickler(pickle._Pickler):  # the one written in Python: its parts c
     def save_bytes(self, value: bytes) -> None:
         short = len(value) < 256
         head = (
-            pickle.SHORT_BINSTRING + bytes([len(value)]) if short else pickle.BINSTRING + struct.pack("<i", len(value))
+            pickle.SHORT_BINSTRING + bytes([len(value)])
+            if short
+            else pickle.BINSTRING + struct.pack("<i", len(value))
         )
         self.write(head + value)  # type: ignore[attr-defined]
         self.memoize(value)  # type: ignore[attr-defined]
@@ -56,7 +58,9 @@ def load_digits() -> tuple[Tensor, Tensor]:
     imported, because that takes a second."""
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
-        sys.exit("error: the digits come with scikit-learn, which is not installed\n\nhint: pip install scikit-learn")
+        sys.exit(
+            "error: the digits come with scikit-learn, which is not installed\n\nhint: pip install scikit-learn"
+        )
     path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     rows = [line.split(b",") for line in gzip.decompress(path.read_bytes()).splitlines()]
     table = torch.tensor([[float(cell) for cell in row] for row in rows])
@@ -73,8 +77,18 @@ def digits_files() -> dict[str, bytes]:
     parts = [("test_batch", "testing batch 1 of 1", slice(0, cut))]
     edges = torch.linspace(cut, len(pixels), TRAIN_BATCHES + 1).long().tolist()
     for number, (start, end) in enumerate(itertools.pairwise(edges), start=1):
-        parts.append((f"data_batch_{number}", f"training batch {number} of {TRAIN_BATCHES}", slice(start, end)))
-    meta = {b"num_cases_per_batch": cut, b"label_names": [name.encode() for name in NAMES], b"num_vis": 3072}
+        parts.append(
+            (
+                f"data_batch_{number}",
+                f"training batch {number} of {TRAIN_BATCHES}",
+                slice(start, end),
+            )
+        )
+    meta = {
+        b"num_cases_per_batch": cut,
+        b"label_names": [name.encode() for name in NAMES],
+        b"num_vis": 3072,
+    }
     files = {"batches.meta": pickled(meta)}
     for name, label, part in parts:
         numbers = range(*part.indices(len(pixels)))

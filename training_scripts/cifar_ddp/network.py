@@ -35,7 +35,9 @@ class GroupNorm(nn.GroupNorm):
 def group_norm(channels: int) -> nn.GroupNorm:
     """Return a GroupNorm with as many groups of equal size as possible, of `GROUP` channels or more."""
     most = max(1, channels // GROUP)
-    return GroupNorm(max(groups for groups in range(1, most + 1) if channels % groups == 0), channels)
+    return GroupNorm(
+        max(groups for groups in range(1, most + 1) if channels % groups == 0), channels
+    )
 
 
 NORMS = {"group": group_norm, "batch": nn.BatchNorm2d, "sync": nn.SyncBatchNorm}
@@ -65,10 +67,16 @@ class Block(nn.Module):
 class ResNet(nn.Module):
     """Maps images with mean 0 and variance 1, (count, 3, 32, 32), to logits, (count, classes)."""
 
-    def __init__(self, width: int = 16, blocks: int = 3, classes: int = 10, norm: Norm = "group") -> None:
+    def __init__(
+        self, width: int = 16, blocks: int = 3, classes: int = 10, norm: Norm = "group"
+    ) -> None:
         super().__init__()
         stages = [(width, 1), (2 * width, 2), (4 * width, 2)]
-        layers: list[nn.Module] = [nn.Conv2d(3, width, 3, 1, 1, bias=False), NORMS[norm](width), nn.ReLU()]
+        layers: list[nn.Module] = [
+            nn.Conv2d(3, width, 3, 1, 1, bias=False),
+            NORMS[norm](width),
+            nn.ReLU(),
+        ]
         inside = width
         for outside, stride in stages:
             for number in range(blocks):
@@ -78,7 +86,8 @@ class ResNet(nn.Module):
         self.head = nn.Linear(inside * GRID**2, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        places = functional.avg_pool2d(self.body(x), 8 // GRID)  # adaptive pooling has no repeatable backward on GPUs
+        # adaptive pooling has no repeatable backward on GPUs
+        places = functional.avg_pool2d(self.body(x), 8 // GRID)
         return self.head(places.flatten(1))
 
 
@@ -87,6 +96,12 @@ def decayed_and_not(network: nn.Module, weight_decay: float) -> list[dict[str, o
     biases have no reason to be there."""
     parameters = list(network.parameters())
     return [
-        {"params": [parameter for parameter in parameters if parameter.ndim > 1], "weight_decay": weight_decay},
-        {"params": [parameter for parameter in parameters if parameter.ndim <= 1], "weight_decay": 0.0},
+        {
+            "params": [parameter for parameter in parameters if parameter.ndim > 1],
+            "weight_decay": weight_decay,
+        },
+        {
+            "params": [parameter for parameter in parameters if parameter.ndim <= 1],
+            "weight_decay": 0.0,
+        },
     ]

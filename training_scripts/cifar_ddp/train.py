@@ -35,7 +35,8 @@ from torch.utils.data import DataLoader
 
 try:
     from cloudtrain import runtime
-except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+# not installed; in a checkout it stands two folders up, and the runtime is plain Python
+except ModuleNotFoundError:
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
@@ -54,12 +55,15 @@ class Config:
     momentum: float = 0.9
     weight_decay: float = 5e-4
     label_smoothing: float = 0.1
-    width: int = 8  # channels of the first stage; the second has twice, the third four times as many
+    # channels of the first stage; the second has twice, the third four times as many
+    width: int = 8
     blocks: int = 1  # residual blocks per stage: 3 make ResNet-20
-    # batch: faster on GPUs, but what is learned depends on the processes; sync: over all processes, on GPUs only
+    # batch: faster on GPUs, but what is learned depends on the processes; sync: over all processes,
+    # on GPUs only
     norm: Literal["group", "batch", "sync"] = "group"
     augment: bool = True  # shift every image by up to four pixels
-    mirror: bool | None = None  # and mirror half of them; unless told, CIFAR-10 only: a mirrored digit is no digit
+    # and mirror half of them; unless told, CIFAR-10 only: a mirrored digit is no digit
+    mirror: bool | None = None
     precision: Literal["auto", "fp32", "bf16", "fp64"] = (
         "auto"  # auto: bf16 on GPUs that have it; fp64: to compare runs
     )
@@ -92,7 +96,9 @@ precision = config.precision
 if precision == "auto":
     precision = "bf16" if on_gpu and runtime.has_bf16() else "fp32"
 if config.norm == "sync" and not on_gpu:
-    raise runtime.SetupError("`--norm sync` needs GPUs", hint="use `--norm group`, which is the same on all processes")
+    raise runtime.SetupError(
+        "`--norm sync` needs GPUs", hint="use `--norm group`, which is the same on all processes"
+    )
 runtime.use_tf32(config.tf32)
 dtype = torch.float64 if precision == "fp64" else torch.float32  # of weights, gradients and sums
 
@@ -104,7 +110,9 @@ def load_images() -> tuple[Cifar, bool]:
         place = runtime.input_dir("cifar", default=place if place.exists() else folder)
         if given := str(place) != folder:
             return read_cifar(place), given
-        runtime.notice("no input `cifar`: training on handwritten digits that come with scikit-learn, in its format")
+        runtime.notice(
+            "no input `cifar`: training on handwritten digits that come with scikit-learn, in its format"
+        )
         return read_cifar(write_digits(Path(folder))), given
 
 
@@ -133,12 +141,19 @@ def learning_rate_at(step: int) -> float:
     """Rise linearly to the peak, then follow half a cosine down to zero at the last step."""
     if step < warmup_steps:
         return config.learning_rate * (step + 1) / (warmup_steps + 1)
-    return config.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warmup_steps) / (last_step - warmup_steps)))
+    return (
+        config.learning_rate
+        * 0.5
+        * (1 + math.cos(math.pi * (step - warmup_steps) / (last_step - warmup_steps)))
+    )
 
 
-# Mean and spread of each colour, over the training images. Bytes have 256 values, so counting them is exact.
+# Mean and spread of each colour, over the training images. Bytes have 256 values, so counting them
+# is exact.
 levels = torch.arange(256, dtype=torch.float64)
-histogram = torch.stack([torch.bincount(train.pixels[:, c].flatten(), minlength=256) for c in range(3)]).double()
+histogram = torch.stack(
+    [torch.bincount(train.pixels[:, c].flatten(), minlength=256) for c in range(3)]
+).double()
 share = histogram / histogram.sum(1, keepdim=True)
 means = share @ levels
 spreads = (share @ levels.square() - means.square()).sqrt()
@@ -168,10 +183,14 @@ def confusion() -> torch.Tensor:
     network.eval()
     counts = torch.zeros(len(names) ** 2, dtype=torch.long, device=group.device)
     mine = slice(group.rank, None, group.world_size)
-    for pixels, labels in zip(test.pixels[mine].split(500), test.labels[mine].split(500), strict=True):
+    for pixels, labels in zip(
+        test.pixels[mine].split(500), test.labels[mine].split(500), strict=True
+    ):
         with in_precision():
             guesses = network(prepared(pixels)).argmax(1)
-        counts += torch.bincount(labels.to(group.device) * len(names) + guesses, minlength=len(counts))
+        counts += torch.bincount(
+            labels.to(group.device) * len(names) + guesses, minlength=len(counts)
+        )
     network.train()
     dist.all_reduce(counts)
     return counts.view(len(names), len(names)).cpu()
@@ -207,11 +226,16 @@ if resumed := checkpoints.load(map_location=group.device):
 
 
 def save(step: int) -> None:
-    random = runtime.random_states()  # of all processes, for what a network of yours may draw: dropout
-    checkpoints.save({"network": network.state_dict(), "optimizer": optimizer.state_dict(), "random": random}, step)
+    # of all processes, for what a network of yours may draw: dropout
+    random = runtime.random_states()
+    checkpoints.save(
+        {"network": network.state_dict(), "optimizer": optimizer.state_dict(), "random": random},
+        step,
+    )
 
 
-# Forked workers share the images' memory; `spawn` would copy them, and run this file again in each worker.
+# Forked workers share the images' memory; `spawn` would copy them, and run this file again in each
+# worker.
 loader = DataLoader(
     batches,
     sampler=range(first_step, last_step),
@@ -221,7 +245,8 @@ loader = DataLoader(
     multiprocessing_context="fork" if config.workers else None,
     worker_init_fn=runtime.leave_stops_to_the_parent,
     pin_memory=on_gpu,
-    generator=torch.Generator(),  # else it would draw from the random states that a checkpoint has restored
+    # else it would draw from the random states that a checkpoint has restored
+    generator=torch.Generator(),
 )
 
 started = time.perf_counter()
@@ -229,8 +254,8 @@ for step, (pixels, labels) in enumerate(loader, start=first_step):
     for parameter_group in optimizer.param_groups:
         parameter_group["lr"] = learning_rate_at(step)
 
-    # DistributedDataParallel averages gradients over the processes, so each loss is a sum, scaled such that this
-    # average is the mean over the whole batch, whatever the sizes of the shares.
+    # DistributedDataParallel averages gradients over the processes, so each loss is a sum, scaled
+    # such that this average is the mean over the whole batch, whatever the sizes of the shares.
     with in_precision():
         logits = model(prepared(pixels))
     labels = labels.to(group.device, non_blocking=True)
@@ -246,7 +271,9 @@ for step, (pixels, labels) in enumerate(loader, start=first_step):
         dist.all_reduce(total)
         epoch = done / batches.steps_per_epoch
         figures = {"loss": total / config.global_batch, "gradient_norm": gradient_norm()}
-        runtime.report(step=done, total=last_step, epoch=epoch, **figures, learning_rate=learning_rate_at(step))
+        runtime.report(
+            step=done, total=last_step, epoch=epoch, **figures, learning_rate=learning_rate_at(step)
+        )
         runtime.check_finite(done, **figures)
     optimizer.zero_grad()
     if done % batches.steps_per_epoch == 0:

@@ -36,11 +36,13 @@ from torch import nn
 
 try:
     from cloudtrain import runtime
-except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+# not installed; in a checkout it stands two folders up, and the runtime is plain Python
+except ModuleNotFoundError:
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
-# In a checkout four of the files below stand only there (.cloudtraininclude); a copy and a bundle have them here.
+# In a checkout four of the files below stand only there (.cloudtraininclude); a copy and a bundle
+# have them here.
 sys.path.append(str(Path(__file__).resolve().parent.parent / "cifar_ddp"))
 from batches import Batches
 from cifar import Cifar, read_cifar
@@ -51,16 +53,19 @@ from zero import bytes_per_parameter, count_writers, read_settings, settings_for
 
 @dataclass
 class Config:
-    zero_stage: int = 2  # 0: nothing is divided; 1: Adam's moments; 2: and gradients; 3: and weights
+    # 0: nothing is divided; 1: Adam's moments; 2: and gradients; 3: and weights
+    zero_stage: int = 2
     epochs: int = 4
     global_batch: int = 64  # images per optimizer step, over all processes
     accumulate: int = 1  # parts into which each process cuts its share
-    learning_rate: float = 0.005  # peak; rises over the first epoch's half, then falls along a cosine
+    # peak; rises over the first epoch's half, then falls along a cosine
+    learning_rate: float = 0.005
     label_smoothing: float = 0.1
     width: int = 8  # channels of the first stage of the network
     blocks: int = 1  # residual blocks per stage
     deepspeed_config: str = (
-        ""  # used as it is, with its own stage and batch; unless given, ds_config.json and the above
+        # used as it is, with its own stage and batch; unless given, ds_config.json and the above
+        ""
     )
     seed: int = 1
     backend: str = "auto"
@@ -80,17 +85,22 @@ try:
     import deepspeed
 except ModuleNotFoundError:
     raise runtime.SetupError(
-        "this script needs DeepSpeed", hint="pip install -r requirements.txt, into an environment that has torch"
+        "this script needs DeepSpeed",
+        hint="pip install -r requirements.txt, into an environment that has torch",
     ) from None
 
 torch.manual_seed(config.seed)
 if not torch.cuda.is_available():
     torch.set_num_threads(1)  # the network is too small to share among cores
 
-# Whoever started the processes, the runtime finds its rank; DeepSpeed joins the group that is there. It asks for these
-# variables all the same, and under MPI or alone nobody has set them.
+# Whoever started the processes, the runtime finds its rank; DeepSpeed joins the group that is
+# there. It asks for these variables all the same, and under MPI or alone nobody has set them.
 group = runtime.init_process_group(config.backend)
-for name, number in (("RANK", group.rank), ("WORLD_SIZE", group.world_size), ("LOCAL_RANK", group.local_rank)):
+for name, number in (
+    ("RANK", group.rank),
+    ("WORLD_SIZE", group.world_size),
+    ("LOCAL_RANK", group.local_rank),
+):
     os.environ[name] = str(number)
 os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
 os.environ.setdefault("MASTER_PORT", "29500")
@@ -104,14 +114,19 @@ def load_images() -> tuple[Cifar, bool]:
         place = runtime.input_dir("cifar", default=place if place.exists() else folder)
         if given := str(place) != folder:
             return read_cifar(place), given
-        runtime.notice("no input `cifar`: training on handwritten digits that come with scikit-learn, in its format")
+        runtime.notice(
+            "no input `cifar`: training on handwritten digits that come with scikit-learn, in its format"
+        )
         return read_cifar(write_digits(Path(folder))), given
 
 
 (train, test, names), is_cifar = load_images()
-settings: str | dict[str, Any] = config.deepspeed_config  # a path, or what the autotuner puts there: base64
+# a path, or what the autotuner puts there: base64
+settings: str | dict[str, Any] = config.deepspeed_config
 if not settings:
-    steps_per_epoch = Batches(train, config.global_batch, config.seed, group.rank, group.world_size).steps_per_epoch
+    steps_per_epoch = Batches(
+        train, config.global_batch, config.seed, group.rank, group.world_size
+    ).steps_per_epoch
     try:
         settings = settings_for(
             read_settings(Path(__file__).with_name("ds_config.json")),
@@ -131,10 +146,14 @@ if not settings:
 
 network = ResNet(config.width, config.blocks, len(names))
 parameter_count = sum(parameter.numel() for parameter in network.parameters())
-engine, _, _, _ = deepspeed.initialize(model=network, model_parameters=network.parameters(), config=settings)
+engine, _, _, _ = deepspeed.initialize(
+    model=network, model_parameters=network.parameters(), config=settings
+)
 dtype = torch.bfloat16 if engine.bfloat16_enabled() else torch.float32
 stage, accumulate = engine.zero_optimization_stage(), engine.gradient_accumulation_steps()
-batches = Batches(train, engine.train_batch_size(), config.seed, group.rank, group.world_size, mirror=is_cifar)
+batches = Batches(
+    train, engine.train_batch_size(), config.seed, group.rank, group.world_size, mirror=is_cifar
+)
 last_step = config.epochs * batches.steps_per_epoch
 if group.is_main:
     print(
@@ -161,7 +180,9 @@ def accuracy() -> float:
     engine.eval()
     right = torch.zeros((), dtype=torch.long, device=engine.device)
     for start in range(0, len(test.labels), 100 * group.world_size):
-        mine = range(start, min(start + 100 * group.world_size, len(test.labels)))[group.rank :: group.world_size]
+        mine = range(start, min(start + 100 * group.world_size, len(test.labels)))[
+            group.rank :: group.world_size
+        ]
         numbers = torch.tensor(list(mine) or [0])
         guesses = engine(prepared(test.pixels[numbers])).argmax(1).cpu()
         right += (guesses == test.labels[numbers]).sum().to(engine.device) * bool(mine)
@@ -170,7 +191,8 @@ def accuracy() -> float:
     return right.item() / len(test.labels)
 
 
-# All processes write their parts of a checkpoint into one folder, which gets its name when it is whole.
+# All processes write their parts of a checkpoint into one folder, which gets its name when it is
+# whole.
 checkpoints = runtime.Checkpoints()
 first_step = 0
 if saved := checkpoints.agree():
@@ -187,26 +209,36 @@ if saved := checkpoints.agree():
 
 
 def save(step: int) -> None:
-    more = {"random": runtime.random_states()}  # of all processes, for what a network of yours may draw: dropout
-    checkpoints.save_sharded(lambda path: engine.save_checkpoint(str(path), "parts", more, save_latest=False), step)
+    # of all processes, for what a network of yours may draw: dropout
+    more = {"random": runtime.random_states()}
+    checkpoints.save_sharded(
+        lambda path: engine.save_checkpoint(str(path), "parts", more, save_latest=False), step
+    )
 
 
 def gradient_norm() -> torch.Tensor:
     """Return the norm of this process's gradient. At stage 0 this is the whole gradient. Call it between `backward` and
     `step`.
     """
-    norms = [parameter.grad.norm() for parameter in network.parameters() if parameter.grad is not None]
+    norms = [
+        parameter.grad.norm() for parameter in network.parameters() if parameter.grad is not None
+    ]
     return torch.stack(norms).norm() if norms else torch.tensor(0.0)
 
 
 started = time.perf_counter()
 for step in range(first_step, last_step):
-    # DeepSpeed averages over the parts and the processes; all have as many images, so it is the mean over the batch.
+    # DeepSpeed averages over the parts and the processes; all have as many images, so it is the
+    # mean over the batch.
     pixels, labels = batches[step]
     loss_sum = torch.zeros((), device=engine.device)
-    for part, truth in zip(pixels.tensor_split(accumulate), labels.tensor_split(accumulate), strict=True):
+    for part, truth in zip(
+        pixels.tensor_split(accumulate), labels.tensor_split(accumulate), strict=True
+    ):
         logits = engine(prepared(part)).float()
-        loss = nn.functional.cross_entropy(logits, truth.to(engine.device), label_smoothing=config.label_smoothing)
+        loss = nn.functional.cross_entropy(
+            logits, truth.to(engine.device), label_smoothing=config.label_smoothing
+        )
         engine.backward(loss)
         norm = gradient_norm()
         engine.step()
@@ -215,8 +247,12 @@ for step in range(first_step, last_step):
     done = step + 1
     if done % config.report_every == 0 or done == first_step + 1:
         dist.all_reduce(loss_sum)
-        whole = engine.get_global_grad_norm()  # before clipping; of fp32 at stage 0 DeepSpeed keeps none
-        figures = {"loss": loss_sum / batches.global_batch, "gradient_norm": norm if whole is None else whole}
+        # before clipping; of fp32 at stage 0 DeepSpeed keeps none
+        whole = engine.get_global_grad_norm()
+        figures = {
+            "loss": loss_sum / batches.global_batch,
+            "gradient_norm": norm if whole is None else whole,
+        }
         runtime.report(step=done, total=last_step, **figures, learning_rate=engine.get_lr()[0])
     if done % batches.steps_per_epoch == 0:
         runtime.report(step=done, epoch=done // batches.steps_per_epoch, test_accuracy=accuracy())
@@ -235,5 +271,8 @@ if group.is_main:
     if stage < 3:
         torch.save(network.state_dict(), runtime.model_dir() / "model.pt")
     milliseconds = 1000 * seconds / max(1, last_step - first_step)
-    print(f"test accuracy {share:.4f} after {last_step} steps, {seconds:.1f} s, {milliseconds:.0f} ms/step", flush=True)
+    print(
+        f"test accuracy {share:.4f} after {last_step} steps, {seconds:.1f} s, {milliseconds:.0f} ms/step",
+        flush=True,
+    )
 runtime.destroy_process_group()

@@ -61,7 +61,9 @@ def settings_for(
     if stage not in STAGES:
         raise ValueError(f"there is no ZeRO stage {stage}: it is one of 0, 1, 2, 3")
     if global_batch % (processes * accumulate):
-        raise ValueError(f"{global_batch} images cannot be divided by {processes} processes x {accumulate} parts")
+        raise ValueError(
+            f"{global_batch} images cannot be divided by {processes} processes x {accumulate} parts"
+        )
     settings = copy.deepcopy(base)
     settings["train_batch_size"] = global_batch
     settings["train_micro_batch_size_per_gpu"] = global_batch // processes // accumulate
@@ -75,4 +77,6 @@ def settings_for(
 
 def bytes_per_parameter(stage: int, processes: int, bf16: bool = False) -> float:
     """Return the bytes that one process holds for each parameter of the model, without activations and buffers."""
-    return sum(size / (processes if stage >= FROM_STAGE[part] else 1) for part, size in BYTES[bf16].items())
+    return sum(
+        size / (processes if stage >= FROM_STAGE[part] else 1) for part, size in BYTES[bf16].items()
+    )

@@ -28,7 +28,8 @@ from torch.nn.utils import parameters_to_vector
 
 try:
     from cloudtrain import runtime
-except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+# not installed; in a checkout it stands two folders up, and the runtime is plain Python
+except ModuleNotFoundError:
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
@@ -40,16 +41,26 @@ class Config:
     batch: int = 64  # images of each process and step; in the table of no_sync, of each micro-batch
     buckets: list[float] = field(default_factory=lambda: [1, 5, 25, 100])  # sizes to try, MB
     accumulate: list[int] = field(default_factory=lambda: [2, 4, 8])  # micro-batches to try
-    shares: list[int] = field(default_factory=lambda: [32, 128, 512])  # images of each process, for the speed-up
+    # images of each process, for the speed-up
+    shares: list[int] = field(default_factory=lambda: [32, 128, 512])
     rounds: int = 15  # each figure is the median of so many, taken in turn
     tables: list[str] = field(default_factory=lambda: ["speed", "exchange", "buckets", "no_sync"])
     seed: int = 1
 
 
-AT_LEAST = {"hidden": 1, "layers": 1, "batch": 1, "buckets": 1e-3, "accumulate": 1, "shares": 1, "rounds": 1}
+AT_LEAST = {
+    "hidden": 1,
+    "layers": 1,
+    "batch": 1,
+    "buckets": 1e-3,
+    "accumulate": 1,
+    "shares": 1,
+    "rounds": 1,
+}
 
 
-# The exchanges. Each turns the sum's parts, one flat tensor on every process, into the sum, in place.
+# The exchanges. Each turns the sum's parts, one flat tensor on every process, into the sum, in
+# place.
 
 
 def all_reduce(flat: Tensor) -> None:
@@ -131,7 +142,9 @@ def in_turn(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, fl
             call()
             seconds[number, turn] = time.perf_counter() - started
     dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
-    return {name: statistics.median(seconds[number, 1:].tolist()) for number, name in enumerate(calls)}
+    return {
+        name: statistics.median(seconds[number, 1:].tolist()) for number, name in enumerate(calls)
+    }
 
 
 def bytes_written() -> int:
@@ -169,7 +182,8 @@ def load_digits() -> tuple[Tensor, Tensor]:
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
         raise runtime.SetupError(
-            "the digits come with scikit-learn, which is not installed", hint="pip install scikit-learn"
+            "the digits come with scikit-learn, which is not installed",
+            hint="pip install scikit-learn",
         )
     path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     rows = [line.split(b",") for line in gzip.decompress(path.read_bytes()).splitlines()]
@@ -219,10 +233,14 @@ def speed_table(config: Config, images: Tensor, labels: Tensor) -> None:
     say(f"{'batch':>6} {'of each':>8} {'one, ms':>8} {f'{n}, ms':>8} {'speed-up':>9}")
     for share in config.shares:
         one, everybody = found[f"one {share}"], found[f"all {share}"]
-        say(f"{n * share:>6} {share:>8} {one * 1e3:>8.1f} {everybody * 1e3:>8.1f} {one / everybody:>8.2f}x")
+        say(
+            f"{n * share:>6} {share:>8} {one * 1e3:>8.1f} {everybody * 1e3:>8.1f} {one / everybody:>8.2f}x"
+        )
 
 
-def exchange_table(config: Config, mine: tuple[Tensor, Tensor], everything: tuple[Tensor, Tensor]) -> None:
+def exchange_table(
+    config: Config, mine: tuple[Tensor, Tensor], everything: tuple[Tensor, Tensor]
+) -> None:
     """Compare bytes and time of the exchanges, and check that all of them average the same gradients."""
     n = dist.get_world_size()
     network, model = make_network(config), DistributedDataParallel(make_network(config))
@@ -239,12 +257,23 @@ def exchange_table(config: Config, mine: tuple[Tensor, Tensor], everything: tupl
 
     size = local.nbytes
     buffer = local.clone()
-    alone = in_turn({name: lambda f=f: f(buffer.copy_(local)) for name, (f, _) in EXCHANGES.items()}, config.rounds)
-    steps: dict[str, Callable[[], object]] = {name: lambda f=f: exchanged(f) for name, (f, _) in EXCHANGES.items()}
-    whole = in_turn({"no exchange": lambda: local_step(network, mine), "DDP": with_ddp, **steps}, config.rounds)
+    alone = in_turn(
+        {name: lambda f=f: f(buffer.copy_(local)) for name, (f, _) in EXCHANGES.items()},
+        config.rounds,
+    )
+    steps: dict[str, Callable[[], object]] = {
+        name: lambda f=f: exchanged(f) for name, (f, _) in EXCHANGES.items()
+    }
+    whole = in_turn(
+        {"no exchange": lambda: local_step(network, mine), "DDP": with_ddp, **steps}, config.rounds
+    )
     with_ddp()  # from its second backward on, it has its final buckets
-    say(f"\n{n} processes, gradients of {size / 1e6:.1f} MB; sent by a worker and by the busiest process, in MB")
-    say(f"{'':<16} {'theory':>13} {'as the kernel counts':>21} {'exchange ms':>12} {'step ms':>8} {'difference':>11}")
+    say(
+        f"\n{n} processes, gradients of {size / 1e6:.1f} MB; sent by a worker and by the busiest process, in MB"
+    )
+    say(
+        f"{'':<16} {'theory':>13} {'as the kernel counts':>21} {'exchange ms':>12} {'step ms':>8} {'difference':>11}"
+    )
     say(f"{'no exchange':<16} {'':>13} {'':>21} {'':>12} {whole['no exchange'] * 1e3:>8.1f}")
     for name in ("DDP", *EXCHANGES):
         exchange, theory = EXCHANGES["all_reduce" if name == "DDP" else name]
@@ -254,7 +283,9 @@ def exchange_table(config: Config, mine: tuple[Tensor, Tensor], everything: tupl
         predicted = " ".join(f"{share * size / 1e6:6.1f}" for share in theory(n))
         counted = f"{sent[-1] / 1e6:6.1f} {max(sent) / 1e6:6.1f}"
         milliseconds = f"{alone[name] * 1e3:.1f}" if name in alone else "overlaps"
-        say(f"{name:<16} {predicted:>13} {counted:>21} {milliseconds:>12} {whole[name] * 1e3:>8.1f} {worst:>11.1e}")
+        say(
+            f"{name:<16} {predicted:>13} {counted:>21} {milliseconds:>12} {whole[name] * 1e3:>8.1f} {worst:>11.1e}"
+        )
 
 
 def buckets_table(config: Config, mine: tuple[Tensor, Tensor]) -> None:
@@ -289,12 +320,18 @@ def buckets_table(config: Config, mine: tuple[Tensor, Tensor]) -> None:
         flat.copy_(local_step(network, mine))
         dist.all_reduce(flat)
 
-    calls = {"no exchange": lambda: local_step(network, mine), "after backward": afterwards, **calls}
+    calls = {
+        "no exchange": lambda: local_step(network, mine),
+        "after backward": afterwards,
+        **calls,
+    }
     counts["after backward"] = 1
     found = in_turn(calls, config.rounds)
     exposed_afterwards = found["after backward"] - found["no exchange"]
     say(f"\n{dist.get_world_size()} processes, one step of {config.batch} images each")
-    say(f"{'bucket_cap_mb':<16} {'buckets':>7} {'step ms':>8} {'exchange not hidden, ms':>24} {'of all':>7}")
+    say(
+        f"{'bucket_cap_mb':<16} {'buckets':>7} {'step ms':>8} {'exchange not hidden, ms':>24} {'of all':>7}"
+    )
     for name, seconds in found.items():
         left = seconds - found["no exchange"]
         rest = f" {left * 1e3:>24.1f} {left / exposed_afterwards:>7.0%}" if name in counts else ""
@@ -314,10 +351,16 @@ def no_sync_table(config: Config, mine: tuple[Tensor, Tensor]) -> None:
                 loss_of(model, mine).backward()
 
     kinds = [(count, hold_back) for count in config.accumulate for hold_back in (False, True)]
-    found = in_turn({str(kind): lambda kind=kind: accumulate(*kind) for kind in kinds}, config.rounds)
+    found = in_turn(
+        {str(kind): lambda kind=kind: accumulate(*kind) for kind in kinds}, config.rounds
+    )
     sent = {str(kind): bytes_sent(lambda kind=kind: accumulate(*kind))[0] / 1e6 for kind in kinds}
-    say(f"\n{dist.get_world_size()} processes, gradients of several micro-batches of {config.batch} images")
-    say(f"{'micro-batches':>13} {'sync each, ms':>14} {'no_sync, ms':>12} {'gain':>6} {'MB sent':>8} {'no_sync':>8}")
+    say(
+        f"\n{dist.get_world_size()} processes, gradients of several micro-batches of {config.batch} images"
+    )
+    say(
+        f"{'micro-batches':>13} {'sync each, ms':>14} {'no_sync, ms':>12} {'gain':>6} {'MB sent':>8} {'no_sync':>8}"
+    )
     for count in config.accumulate:
         each, held = str((count, False)), str((count, True))
         say(
@@ -332,12 +375,16 @@ def main() -> None:
     group = runtime.init_process_group("gloo")
     images, labels = load_digits()
     ours = range(config.batch * group.world_size)
-    chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(config.seed))[: len(ours)]
+    chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(config.seed))[
+        : len(ours)
+    ]
     share = chosen[group.rank :: group.world_size]
     mine, everything = (images[share], labels[share]), (images[chosen], labels[chosen])
     largest = max([config.batch, *(config.shares if "speed" in config.tables else [])])
     if largest * group.world_size > len(images):
-        raise runtime.SetupError(f"{group.world_size} processes want more than the {len(images)} images of the data")
+        raise runtime.SetupError(
+            f"{group.world_size} processes want more than the {len(images)} images of the data"
+        )
     tables: dict[str, Callable[[], None]] = {
         "speed": lambda: speed_table(config, images, labels),
         "exchange": lambda: exchange_table(config, mine, everything),

@@ -25,7 +25,8 @@ from pathlib import Path
 
 try:
     from cloudtrain import runtime
-except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+# not installed; in a checkout it stands two folders up, and the runtime is plain Python
+except ModuleNotFoundError:
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
@@ -35,7 +36,8 @@ class Config:
     epochs: int = 10
     lose_at: int = 40  # the step at which instance 1 is lost
     alone_for: int = 40  # steps that instance 0 then makes before it comes back
-    step_delay: float = 0.05  # seconds of sleep after each step, so that there is time to lose somebody
+    # seconds of sleep after each step, so that there is time to lose somebody
+    step_delay: float = 0.05
 
 
 AT_LEAST = {"epochs": 1, "lose_at": 1, "alone_for": 1, "step_delay": 0}
@@ -46,8 +48,19 @@ PATIENCE = 300.0
 class Instance:
     """An agent of torchrun with one process, in its own session: killing the session stands for losing the machine."""
 
-    def __init__(self, number: int, port: int, config: Config, lines: "queue.Queue[tuple[int, str]]") -> None:
-        options = ["--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "9", "--rdzv-id", "digits"]
+    def __init__(
+        self, number: int, port: int, config: Config, lines: "queue.Queue[tuple[int, str]]"
+    ) -> None:
+        options = [
+            "--nnodes",
+            "1:2",
+            "--nproc-per-node",
+            "1",
+            "--max-restarts",
+            "9",
+            "--rdzv-id",
+            "digits",
+        ]
         options += [
             "--rdzv-backend",
             "c10d",
@@ -59,7 +72,9 @@ class Instance:
         script = ["--epochs", str(config.epochs), "--step_delay", str(config.step_delay)]
         script += ["--checkpoint_every", "10", "--report_every", "5"]
         usual = {
-            key: value for key, value in os.environ.items() if not key.startswith(("TORCHELASTIC", "RANK", "WORLD"))
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("TORCHELASTIC", "RANK", "WORLD"))
         }
         self.number = number
         self.process = subprocess.Popen(
@@ -92,7 +107,9 @@ class Instance:
 
 def children(pid: int) -> list[int]:
     """Return the processes that a process started."""
-    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    listed = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False
+    )
     direct = [int(word) for word in listed.stdout.split()]
     return [*direct, *(below for child in direct for below in children(child))]
 
@@ -136,7 +153,13 @@ def main() -> int:
             back_at = step
             print(f"instance 1 comes back at step {step}", flush=True)
     exit_codes = [instance.process.wait(timeout=60) for instance in here.values()]
-    result = {"sizes": sizes, "lost_at": lost_at, "back_at": back_at, "losses": losses, "exit_codes": exit_codes}
+    result = {
+        "sizes": sizes,
+        "lost_at": lost_at,
+        "back_at": back_at,
+        "losses": losses,
+        "exit_codes": exit_codes,
+    }
     (runtime.output_dir("elastic") / "elastic.json").write_text(json.dumps(result, indent=1) + "\n")
     print(f"processes of each attempt: {sizes}; exit codes {exit_codes}", flush=True)
     return 0 if exit_codes[0] == 0 and back_at is not None else 1

@@ -18,7 +18,8 @@ from pathlib import Path
 
 try:
     from cloudtrain import runtime
-except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+# not installed; in a checkout it stands two folders up, and the runtime is plain Python
+except ModuleNotFoundError:
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
@@ -37,7 +38,14 @@ class Config:
     report_every: int = 5
 
 
-AT_LEAST = {"instance": 0, "most": 1, "processes": 1, "epochs": 1, "step_delay": 0, "report_every": 1}
+AT_LEAST = {
+    "instance": 0,
+    "most": 1,
+    "processes": 1,
+    "epochs": 1,
+    "step_delay": 0,
+    "report_every": 1,
+}
 
 
 def endpoint(folder: Path, host: str, *, is_first: bool) -> str:
@@ -58,13 +66,33 @@ def endpoint(folder: Path, host: str, *, is_first: bool) -> str:
 
 config = runtime.arguments(Config, at_least=AT_LEAST)
 folder, host = Path(config.meeting), config.host or socket.gethostname()
-options = ["--nnodes", f"1:{config.most}", "--nproc-per-node", str(config.processes), "--max-restarts", "9"]
+options = [
+    "--nnodes",
+    f"1:{config.most}",
+    "--nproc-per-node",
+    str(config.processes),
+    "--max-restarts",
+    "9",
+]
 options += ["--rdzv-backend", "c10d", "--rdzv-id", "digits", "--local-addr", host]
 options += ["--rdzv-endpoint", endpoint(folder, host, is_first=config.instance == 0)]
 options += ["--rdzv-conf", f"is_host={config.instance == 0}"]
 script = ["--epochs", str(config.epochs), "--step_delay", str(config.step_delay)]
 script += ["--checkpoint_every", "10", "--report_every", str(config.report_every)]
-variables = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "MASTER_"))}
-variables |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "CLOUDTRAIN_CHECKPOINT_DIR": str(folder / "checkpoint")}
-agent = [sys.executable, "-m", "torch.distributed.run", *options, str(Path(__file__).with_name("train.py")), *script]
-os.execve(sys.executable, agent, {**variables, "CLOUDTRAIN_PATIENCE": "60"})  # so that SIGTERM reaches the agent
+variables = {
+    key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "MASTER_"))
+}
+variables |= {
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    "CLOUDTRAIN_CHECKPOINT_DIR": str(folder / "checkpoint"),
+}
+agent = [
+    sys.executable,
+    "-m",
+    "torch.distributed.run",
+    *options,
+    str(Path(__file__).with_name("train.py")),
+    *script,
+]
+# so that SIGTERM reaches the agent
+os.execve(sys.executable, agent, {**variables, "CLOUDTRAIN_PATIENCE": "60"})

@@ -36,7 +36,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 try:
     from cloudtrain import runtime
-except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+# not installed; in a checkout it stands two folders up, and the runtime is plain Python
+except ModuleNotFoundError:
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
@@ -45,8 +46,10 @@ except ModuleNotFoundError:  # not installed; in a checkout it stands two folder
 class Config:
     epochs: int = 20
     global_batch: int = 64  # images per optimizer step, over all processes
-    accumulate: int = 1  # micro-batches per step and process; gradients are exchanged after the last one
-    learning_rate: float = 0.1  # peak; rises over the first epoch, then falls to zero along a cosine
+    # micro-batches per step and process; gradients are exchanged after the last one
+    accumulate: int = 1
+    # peak; rises over the first epoch, then falls to zero along a cosine
+    learning_rate: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 1e-4
     hidden: int = 128
@@ -72,7 +75,10 @@ if not torch.cuda.is_available():
 group = runtime.init_process_group(config.backend)
 runtime.watch_for_stop()
 if group.is_main:
-    print(f"processes={group.world_size} device={group.device.type} backend={group.backend}", flush=True)
+    print(
+        f"processes={group.world_size} device={group.device.type} backend={group.backend}",
+        flush=True,
+    )
 
 
 def load_digits() -> tuple[torch.Tensor, torch.Tensor]:
@@ -81,7 +87,8 @@ def load_digits() -> tuple[torch.Tensor, torch.Tensor]:
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
         raise runtime.SetupError(
-            "the digits come with scikit-learn, which is not installed", hint="pip install scikit-learn"
+            "the digits come with scikit-learn, which is not installed",
+            hint="pip install scikit-learn",
         )
     path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     rows = [line.split(b",") for line in gzip.decompress(path.read_bytes()).splitlines()]
@@ -101,7 +108,9 @@ def batch_at(step: int) -> torch.Tensor:
     """Return the training images of one step. They depend only on seed and step, so neither the number of processes nor
     an interruption changes what is learned."""
     epoch, position = divmod(step, steps_per_epoch)
-    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(config.seed * 100_003 + epoch))
+    order = torch.randperm(
+        len(train), generator=torch.Generator().manual_seed(config.seed * 100_003 + epoch)
+    )
     start = position * config.global_batch
     return train[order[start : start + config.global_batch].to(train.device)]
 
@@ -135,7 +144,10 @@ network = nn.Sequential(
 ).to(group.device)
 model = DistributedDataParallel(network, gradient_as_bucket_view=True)
 optimizer = torch.optim.SGD(
-    network.parameters(), lr=config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
+    network.parameters(),
+    lr=config.learning_rate,
+    momentum=config.momentum,
+    weight_decay=config.weight_decay,
 )
 
 # Resume: the checkpoint has all that is not a function of the step.
@@ -150,8 +162,12 @@ if resumed := checkpoints.load(map_location=group.device):
 
 
 def save(step: int) -> None:
-    random = runtime.random_states()  # of all processes, for what a network of yours may draw: dropout
-    checkpoints.save({"network": network.state_dict(), "optimizer": optimizer.state_dict(), "random": random}, step)
+    # of all processes, for what a network of yours may draw: dropout
+    random = runtime.random_states()
+    checkpoints.save(
+        {"network": network.state_dict(), "optimizer": optimizer.state_dict(), "random": random},
+        step,
+    )
 
 
 started = time.perf_counter()
@@ -159,15 +175,18 @@ for step in range(first_step, last_step):
     for parameter_group in optimizer.param_groups:
         parameter_group["lr"] = learning_rate_at(step)
 
-    # Every process takes its share of the batch, in micro-batches. DistributedDataParallel averages gradients over the
-    # processes, so each loss is a sum, scaled such that this average is the mean over the whole batch.
+    # Every process takes its share of the batch, in micro-batches. DistributedDataParallel averages
+    # gradients over the processes, so each loss is a sum, scaled such that this average is the mean
+    # over the whole batch.
     batch = batch_at(step)
     micro_batches = batch[group.rank :: group.world_size].tensor_split(config.accumulate)
     loss_sum = torch.zeros((), device=group.device)
     for number, micro_batch in enumerate(micro_batches, start=1):
         is_last = number == config.accumulate
         with contextlib.nullcontext() if is_last else model.no_sync():
-            loss = nn.functional.cross_entropy(model(images[micro_batch]), labels[micro_batch], reduction="sum")
+            loss = nn.functional.cross_entropy(
+                model(images[micro_batch]), labels[micro_batch], reduction="sum"
+            )
             (loss * group.world_size / len(batch)).backward()
         loss_sum += loss.detach()
     optimizer.step()

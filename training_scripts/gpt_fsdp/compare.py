@@ -72,7 +72,9 @@ class Row:
         dist.barrier()
         begun = time.perf_counter()
         if step == 1:
-            (loss, norm), self.working = working_bytes(lambda: train_step(self.spread, self.optimizer, step), device)
+            (loss, norm), self.working = working_bytes(
+                lambda: train_step(self.spread, self.optimizer, step), device
+            )
         else:
             loss, norm = train_step(self.spread, self.optimizer, step)
         mean = loss.clone()
@@ -89,7 +91,9 @@ class Row:
         return local_bytes(self.spread.model.parameters()) + local_bytes(states)
 
 
-def compare(config: Any, group: Any, device: torch.device, make_optimizer: Callable[..., Any], step: Step) -> None:
+def compare(
+    config: Any, group: Any, device: torch.device, make_optimizer: Callable[..., Any], step: Step
+) -> None:
     """Train all rows that these processes can form for `config.steps` steps, and print the table on rank 0."""
     rows, refused = [], []
     for name, changes in ROWS.items():
@@ -106,7 +110,9 @@ def compare(config: Any, group: Any, device: torch.device, make_optimizer: Calla
             row.turn(number, step, device)
     if group.is_main:
         tokens = config.global_batch * config.context
-        print(f"processes={group.world_size} device={device.type} steps={config.steps} tokens per step={tokens}")
+        print(
+            f"processes={group.world_size} device={device.type} steps={config.steps} tokens per step={tokens}"
+        )
         print("\n".join([table(rows, tokens), "", LEGEND, *refused]), flush=True)
 
 
@@ -149,9 +155,12 @@ class LiveTensors(TorchDispatchMode):
         self.most = 0
         self._storages: dict[int, weakref.ref[Any]] = {}
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Run the operation. An operation on a distributed tensor is followed by the operations on its local parts."""
-        if any(issubclass(kind, FakeTensor) for kind in types):  # DTensor tries an operation out, without memory
+        # DTensor tries an operation out, without memory
+        if any(issubclass(kind, FakeTensor) for kind in types):
             return function(*args, **(kwargs or {}))
         if any(kind not in (Tensor, torch.nn.Parameter) for kind in types):
             return NotImplemented
@@ -160,9 +169,12 @@ class LiveTensors(TorchDispatchMode):
         for storage in storages_of(result):
             if id(storage) not in inputs:  # a view or an update of what was there
                 self._storages[id(storage)] = weakref.ref(storage)
-        alive = {key: storage for key, ref in self._storages.items() if (storage := ref()) is not None}
+        alive = {
+            key: storage for key, ref in self._storages.items() if (storage := ref()) is not None
+        }
         self._storages = {key: self._storages[key] for key in alive}
-        self.most = max(self.most, sum(storage.nbytes() for storage in alive.values()))  # none is freed meanwhile
+        # none is freed meanwhile
+        self.most = max(self.most, sum(storage.nbytes() for storage in alive.values()))
         return result
 
 
@@ -170,4 +182,8 @@ def storages_of(tree: Any) -> list[Any]:
     """Return the memory of all plain tensors in nested containers."""
     from torch.utils._pytree import tree_leaves
 
-    return [leaf.untyped_storage() for leaf in tree_leaves(tree) if type(leaf) in (Tensor, torch.nn.Parameter)]
+    return [
+        leaf.untyped_storage()
+        for leaf in tree_leaves(tree)
+        if type(leaf) in (Tensor, torch.nn.Parameter)
+    ]

@@ -35,7 +35,8 @@ HEADER_BYTES = 1024
 MAGIC = {20240520: np.uint16, 20240801: np.uint32}
 """Maps the first number of llm.c's header to the type of the tokens; the third number is their count."""
 
-HELD_OUT = re.compile(r"(?<![a-z])(val|valid|validation|test)(set|data)?(?![a-z])")  # and not `interval`, `latest`
+# and not `interval`, `latest`
+HELD_OUT = re.compile(r"(?<![a-z])(val|valid|validation|test)(set|data)?(?![a-z])")
 
 Batch: TypeAlias = "tuple[Tensor, Tensor, Tensor | None]"
 """Inputs, expected outputs, and the number of each input's document; None where no window has two of them."""
@@ -122,7 +123,9 @@ class Corpus:
 
     def batch(self, numbers: Sequence[int]) -> Batch:
         """Return inputs, expected outputs and documents, (count, context) each."""
-        tokens, begins, real = (np.stack(parts) for parts in zip(*map(self.window, numbers), strict=True))
+        tokens, begins, real = (
+            np.stack(parts) for parts in zip(*map(self.window, numbers), strict=True)
+        )
         if tokens.max() >= self.vocabulary:
             raise vocabulary_error(self.parts[0].path.parent, int(tokens.max()), self.vocabulary)
         following = np.where(begins[:, 1:], NOT_LEARNED, tokens[:, 1:])
@@ -179,7 +182,9 @@ class Mixture:
 
 
 @lru_cache(maxsize=4)
-def turns_of(shares: tuple[int, ...], seed: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def turns_of(
+    shares: tuple[int, ...], seed: int
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return whose turn each window of a round is, and how many the same source had in this round before."""
     turns = np.repeat(np.arange(len(shares)), shares)
     np.random.default_rng(seed).shuffle(turns)
@@ -200,15 +205,25 @@ def shares_of(mixture: str) -> dict[str, int]:
         weights = {name.strip(): float(value) for name, _, value in pairs}
     except ValueError:
         weights = {}
-    if len(weights) != len(pairs) or not all(0 < value < float("inf") for value in weights.values()):
-        raise SetupError(f"`--mixture {mixture}` names no weights", hint="write it as `--mixture web=0.7,code=0.3`")
+    if len(weights) != len(pairs) or not all(
+        0 < value < float("inf") for value in weights.values()
+    ):
+        raise SetupError(
+            f"`--mixture {mixture}` names no weights",
+            hint="write it as `--mixture web=0.7,code=0.3`",
+        )
     total = sum(weights.values())
     exact = {name: ROUND * value / total for name, value in weights.items()}
     shares = {name: int(value) for name, value in exact.items()}
-    for name in sorted(exact, key=lambda name: shares[name] - exact[name])[: ROUND - sum(shares.values())]:
+    for name in sorted(exact, key=lambda name: shares[name] - exact[name])[
+        : ROUND - sum(shares.values())
+    ]:
         shares[name] += 1
     if rare := [name for name, share in shares.items() if not share]:
-        raise SetupError(f"`{rare[0]}` has less than a thousandth of the mixture", hint="give it more, or leave it out")
+        raise SetupError(
+            f"`{rare[0]}` has less than a thousandth of the mixture",
+            hint="give it more, or leave it out",
+        )
     return shares
 
 
@@ -218,7 +233,9 @@ def order(count: int, seed: int, epoch: int) -> Tensor:
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed * 100_003 + epoch))
 
 
-def read_corpus(folder: Path, context: int, vocabulary: int, mixture: str = "") -> tuple[Corpus | Mixture, Corpus]:
+def read_corpus(
+    folder: Path, context: int, vocabulary: int, mixture: str = ""
+) -> tuple[Corpus | Mixture, Corpus]:
     """Return the text to learn from, and the held-out text. With a `mixture`, its sources are subfolders.
 
     Raises:
@@ -228,24 +245,40 @@ def read_corpus(folder: Path, context: int, vocabulary: int, mixture: str = "") 
         return _corpora(folder, context, vocabulary)
     shares = shares_of(mixture)
     if missing := [name for name in shares if not (folder / name).is_dir()]:
-        there = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_dir())) if folder.is_dir() else ""
-        raise SetupError(f"`{folder}` has no folder `{missing[0]}`", hint=f"its folders are: {there or 'none'}")
-    learned, kept = zip(*(_corpora(folder / name, context, vocabulary) for name in shares), strict=True)
+        there = (
+            ", ".join(sorted(path.name for path in folder.iterdir() if path.is_dir()))
+            if folder.is_dir()
+            else ""
+        )
+        raise SetupError(
+            f"`{folder}` has no folder `{missing[0]}`", hint=f"its folders are: {there or 'none'}"
+        )
+    learned, kept = zip(
+        *(_corpora(folder / name, context, vocabulary) for name in shares), strict=True
+    )
     all_kept = Corpus(tuple(part for corpus in kept for part in corpus.parts), context, vocabulary)
     return Mixture(learned, tuple(shares.values())), all_kept
 
 
 def _corpora(folder: Path, context: int, vocabulary: int) -> tuple[Corpus, Corpus]:
     paths = (
-        sorted(path for path in folder.rglob("*") if path.suffix in (".bin", ".txt")) if folder.is_dir() else [folder]
+        sorted(path for path in folder.rglob("*") if path.suffix in (".bin", ".txt"))
+        if folder.is_dir()
+        else [folder]
     )
     if not paths:
-        raise SetupError(f"there is no text in `{folder}`", hint="put `*.txt`, or `*.bin` from prepare.py, there")
+        raise SetupError(
+            f"there is no text in `{folder}`", hint="put `*.txt`, or `*.bin` from prepare.py, there"
+        )
     files = [file for file in map(opened, paths) if file.of]  # an empty file cannot be mapped
     learned = [file for file in files if not _is_held_out(file.path)]
     kept = [file for file in files if _is_held_out(file.path)]
     if not kept:
-        kept = [Tokens(f.path, f.kind, f.offset, f.of - f.of // 10, f.of // 10) for f in learned if f.of >= 10]
+        kept = [
+            Tokens(f.path, f.kind, f.offset, f.of - f.of // 10, f.of // 10)
+            for f in learned
+            if f.of >= 10
+        ]
         learned = [Tokens(f.path, f.kind, f.offset, 0, f.of - f.of // 10) for f in learned]
     corpora = Corpus(tuple(learned), context, vocabulary), Corpus(tuple(kept), context, vocabulary)
     for name, corpus in zip(("learn from", "hold out"), corpora, strict=True):
@@ -287,7 +320,8 @@ def opened(path: Path) -> Tokens:
     count = int(header[2])
     if HEADER_BYTES + count * np.dtype(kind).itemsize != size:
         raise SetupError(
-            f"`{path}` should hold {count:,} tokens and is {size:,} bytes long", hint="copy it again: it is cut off"
+            f"`{path}` should hold {count:,} tokens and is {size:,} bytes long",
+            hint="copy it again: it is cut off",
         )
     return Tokens(path, kind, HEADER_BYTES, 0, count)
 
@@ -334,14 +368,22 @@ class Text:
             starts = starts_at(step, text=self.bytes, seed=config.seed, **size)
             return *windows_at(self.bytes, starts.chunk(shares)[share], config.context), None
         numbers: list[Any] = self.of_user.at(position, config.global_batch, config.seed)
-        return self.of_user.batch(numbers[share * len(numbers) // shares : (share + 1) * len(numbers) // shares])
+        return self.of_user.batch(
+            numbers[share * len(numbers) // shares : (share + 1) * len(numbers) // shares]
+        )
 
     def held_out(self, places: range, of: int, seed: int) -> Batch:
         """Return some of the `of` held-out windows that are always the same."""
         if self.held_out_of_user is None:
-            starts = starts_at(0, count=of, text=self.held_out_bytes, context=self.config.context, seed=seed)
-            return *windows_at(self.held_out_bytes, starts[places.start : places.stop], self.config.context), None
-        return self.held_out_of_user.batch([place % self.held_out_of_user.windows for place in places])
+            starts = starts_at(
+                0, count=of, text=self.held_out_bytes, context=self.config.context, seed=seed
+            )
+            return *windows_at(
+                self.held_out_bytes, starts[places.start : places.stop], self.config.context
+            ), None
+        return self.held_out_of_user.batch(
+            [place % self.held_out_of_user.windows for place in places]
+        )
 
 
 class Feed:
@@ -366,10 +408,16 @@ class Feed:
         inputs, following, documents = self._make(step)
         if self._device.type != "cuda":
             return inputs, following, documents
-        return inputs.pin_memory(), following.pin_memory(), None if documents is None else documents.pin_memory()
+        return (
+            inputs.pin_memory(),
+            following.pin_memory(),
+            None if documents is None else documents.pin_memory(),
+        )
 
 
 def moved(batch: Batch, device: torch.device) -> Batch:
     """Return a batch on the device."""
-    inputs, following, documents = (part if part is None else part.to(device, non_blocking=True) for part in batch)
+    inputs, following, documents = (
+        part if part is None else part.to(device, non_blocking=True) for part in batch
+    )
     return inputs, following, documents  # type: ignore[return-value]

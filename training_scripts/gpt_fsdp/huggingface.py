@@ -22,7 +22,11 @@ from torch import Tensor
 
 from cloudtrain.runtime import SetupError, input_dir, notice
 
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
 
 TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -48,7 +52,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         config: dict[str, Any] = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         raise SetupError(
-            f"`{path}` cannot be read", hint="give a folder that transformers' `save_pretrained` wrote"
+            f"`{path}` cannot be read",
+            hint="give a folder that transformers' `save_pretrained` wrote",
         ) from None
     for found, why in _unable(config):
         raise SetupError(f"`{path}`: this decoder cannot do {found}", hint=why)
@@ -61,15 +66,26 @@ def _unable(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if kind not in ARCHITECTURES:
         yield f"`model_type` {kind!r}", f"it can do {', '.join(ARCHITECTURES)}"
     rope = config.get("rope_parameters") or {}
-    for name, scaling in (("rope_scaling", config.get("rope_scaling") or {}), ("rope_parameters", rope)):
+    for name, scaling in (
+        ("rope_scaling", config.get("rope_scaling") or {}),
+        ("rope_parameters", rope),
+    ):
         type_ = scaling.get("rope_type") or scaling.get("type") or "default"
         if type_ != "default":
-            yield f"`{name}` {type_!r}", "take a model with plain RoPE: Llama 3.1 and newer scale it"
+            yield (
+                f"`{name}` {type_!r}",
+                "take a model with plain RoPE: Llama 3.1 and newer scale it",
+            )
         if scaling.get("partial_rotary_factor", 1.0) != 1.0:
             yield f"`{name}` with `partial_rotary_factor`", "take a model that rotates whole heads"
     if config.get("use_sliding_window") or "sliding_attention" in (config.get("layer_types") or ()):
         yield "`use_sliding_window`", "take a model whose layers see the whole context"
-    usual = {"hidden_act": "silu", "mlp_bias": False, "attention_dropout": 0.0, "quantization_config": None}
+    usual = {
+        "hidden_act": "silu",
+        "mlp_bias": False,
+        "attention_dropout": 0.0,
+        "quantization_config": None,
+    }
     if kind != "qwen2":
         usual["attention_bias"] = False
     for name, value in usual.items():
@@ -112,7 +128,8 @@ def start_of(config: Any, usual: Any) -> Path | None:
         given = getattr(config, option)
         if given not in (value, getattr(usual, option)):
             raise SetupError(
-                f"`--{option} {given}` is not the shape in `{start}`, which has {value}", hint=f"leave `--{option}` out"
+                f"`--{option} {given}` is not the shape in `{start}`, which has {value}",
+                hint=f"leave `--{option}` out",
             )
         setattr(config, option, value)
     if config.export and config.family == "gpt2":
@@ -148,7 +165,8 @@ def stored_in(folder: Path) -> dict[str, Tensor]:
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise SetupError(
-            f"`{folder}` has no weights in safetensors", hint="save it with `save_pretrained`, which writes them"
+            f"`{folder}` has no weights in safetensors",
+            hint="save it with `save_pretrained`, which writes them",
         )
     found: dict[str, Tensor] = {}
     for path in files:
@@ -161,7 +179,9 @@ def stored_in(folder: Path) -> dict[str, Tensor]:
                 if name != "__metadata__":
                     found[name] = _tensor(mapped, start, entry)
         except (ValueError, KeyError, TypeError) as error:
-            raise SetupError(f"`{path}` is not a whole file of safetensors: {error}", hint="copy it again") from None
+            raise SetupError(
+                f"`{path}` is not a whole file of safetensors: {error}", hint="copy it again"
+            ) from None
     return found
 
 
@@ -171,7 +191,11 @@ def _tensor(mapped: mmap.mmap, start: int, entry: dict[str, Any]) -> Tensor:
     if end == first:
         return torch.empty(size, dtype=kind)
     raw = torch.frombuffer(mapped, dtype=torch.uint8, count=end - first, offset=start + first)
-    return raw.view(kind).view(size) if (start + first) % kind.itemsize == 0 else raw.clone().view(kind).view(size)
+    return (
+        raw.view(kind).view(size)
+        if (start + first) % kind.itemsize == 0
+        else raw.clone().view(kind).view(size)
+    )
 
 
 def read_weights(model: GPT, folder: Path) -> None:
@@ -189,12 +213,20 @@ def read_weights(model: GPT, folder: Path) -> None:
     extra = [name for name in stored if name not in whole_model and not name.endswith(ignored)]
     missing = [name for name in named if name not in stored]
     if missing or extra:
-        what = f"lacks `{missing[0]}`" if missing else f"has `{extra[0]}`, which is no part of the model"
-        raise SetupError(f"`{folder}` {what}", hint="its `config.json` and its weights are of different models")
+        what = (
+            f"lacks `{missing[0]}`"
+            if missing
+            else f"has `{extra[0]}`, which is no part of the model"
+        )
+        raise SetupError(
+            f"`{folder}` {what}", hint="its `config.json` and its weights are of different models"
+        )
     for name, parameter in named.items():
         if stored[name].shape != parameter.shape:
             sizes = f"{tuple(stored[name].shape)} instead of {tuple(parameter.shape)}"
-            raise SetupError(f"`{folder}`: `{name}` has the shape {sizes}", hint="copy `config.json` again")
+            raise SetupError(
+                f"`{folder}`: `{name}` has the shape {sizes}", hint="copy `config.json` again"
+            )
         fill(parameter, stored[name])
 
 
@@ -217,7 +249,11 @@ def export(
         for old in folder.glob("*.safetensors*"):
             old.unlink()
     for number, names in enumerate(files, 1):
-        file = "model.safetensors" if len(files) == 1 else f"model-{number:05d}-of-{len(files):05d}.safetensors"
+        file = (
+            "model.safetensors"
+            if len(files) == 1
+            else f"model-{number:05d}-of-{len(files):05d}.safetensors"
+        )
         index |= dict.fromkeys(names, file)
         _write_file(folder / file, {name: named[name] for name in names}, is_main)
     if is_main:
@@ -234,7 +270,11 @@ def export(
 
 def copy_tokenizer(sources: list[Path | None], folder: Path) -> None:
     """Copy the files of a tokenizer from the first folder that has them."""
-    found = [[source / name for name in TOKENIZER if (source / name).is_file()] for source in sources if source]
+    found = [
+        [source / name for name in TOKENIZER if (source / name).is_file()]
+        for source in sources
+        if source
+    ]
     paths = next((each for each in found if each), [])
     for path in paths:
         if not (folder / path.name).exists() or not path.samefile(folder / path.name):
@@ -263,7 +303,11 @@ def _write_file(path: Path, named: dict[str, Any], is_main: bool) -> None:
     offset = 0
     for name, parameter in named.items():
         end = offset + 4 * parameter.numel()
-        header[name] = {"dtype": "F32", "shape": list(parameter.shape), "data_offsets": [offset, end]}
+        header[name] = {
+            "dtype": "F32",
+            "shape": list(parameter.shape),
+            "data_offsets": [offset, end],
+        }
         offset = end
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)

@@ -59,7 +59,10 @@ class Grid:
         front and one from the back, because positions at the back see more and take longer."""
         if self.context == 1:
             return None
-        place, parts = rank // self.tensor % self.context, torch.arange(length).chunk(2 * self.context)
+        place, parts = (
+            rank // self.tensor % self.context,
+            torch.arange(length).chunk(2 * self.context),
+        )
         return torch.cat([parts[place], parts[-1 - place]])
 
 
@@ -89,9 +92,12 @@ def grid_of(config: Any, world: int) -> Grid:
         )
     grid = LAYOUTS[config.layout](world // part, config.replicas, config.tensor)
     if grid.data * grid.tensor * part != world:
-        option, size = ("replicas", config.replicas) if config.layout == "hsdp" else ("tensor", config.tensor)
+        option, size = (
+            ("replicas", config.replicas) if config.layout == "hsdp" else ("tensor", config.tensor)
+        )
         raise SetupError(
-            f"{world} processes make no grid of {option} {size}", hint=f"start a multiple of `--{option}` processes"
+            f"{world} processes make no grid of {option} {size}",
+            hint=f"start a multiple of `--{option}` processes",
         )
     if part > 1 and (grid.tensor > 1 or config.context % (2 * part)):
         raise SetupError(
@@ -100,7 +106,12 @@ def grid_of(config: Any, world: int) -> Grid:
         )
     grid = Grid(grid.replicate, grid.shard, grid.tensor, part)
     shape = shape_of(config)
-    sizes = {"heads": shape.heads, "kv_heads": shape.kv_heads, "context": shape.context, "vocabulary": shape.vocabulary}
+    sizes = {
+        "heads": shape.heads,
+        "kv_heads": shape.kv_heads,
+        "context": shape.context,
+        "vocabulary": shape.vocabulary,
+    }
     for name, size in {**sizes, "feed_width": shape.feed_width}.items():
         if size % grid.tensor:
             raise SetupError(
@@ -124,15 +135,23 @@ def shape_of(config: Any) -> Shape:
     optional = ("family", "kv_heads", "head_width", "feed_width", "rope_theta", "norm_eps", "tied")
     more = {name: getattr(config, name) for name in optional if hasattr(config, name)}
     if config.width % config.heads and not more.get("head_width"):
-        raise SetupError(f"`width` {config.width} is no multiple of `heads` {config.heads}", hint="change `--heads`")
-    shape = Shape(config.layers, config.heads, config.width, config.context, config.vocabulary, **more)
+        raise SetupError(
+            f"`width` {config.width} is no multiple of `heads` {config.heads}",
+            hint="change `--heads`",
+        )
+    shape = Shape(
+        config.layers, config.heads, config.width, config.context, config.vocabulary, **more
+    )
     assert shape.family in FAMILIES
     if shape.heads % shape.kv_heads:
         raise SetupError(
-            f"`heads` {shape.heads} is no multiple of `kv_heads` {shape.kv_heads}", hint="change `--kv_heads`"
+            f"`heads` {shape.heads} is no multiple of `kv_heads` {shape.kv_heads}",
+            hint="change `--kv_heads`",
         )
     if shape.family != "gpt2" and shape.head_width % 2:
-        raise SetupError(f"RoPE turns pairs, and `head_width` is {shape.head_width}", hint="make it even")
+        raise SetupError(
+            f"RoPE turns pairs, and `head_width` is {shape.head_width}", hint="make it even"
+        )
     return shape
 
 
@@ -141,10 +160,15 @@ def check_hardware(config: Any, device: torch.device) -> None:
     if config.float8 and not has_float8():
         raise SetupError(
             f"`--float8` needs a GPU with float8 (H100, L40S, B200, MI300), and this is {name_of(device)}",
-            hint="leave it out; `--precision bf16` runs here" if device.type == "cuda" else "leave it out",
+            hint="leave it out; `--precision bf16` runs here"
+            if device.type == "cuda"
+            else "leave it out",
         )
     if config.precision == "bf16" and device.type == "cuda" and not has_bf16():
-        raise SetupError(f"{name_of(device)} has no bf16, and would imitate it slowly", hint="use `--precision fp16`")
+        raise SetupError(
+            f"{name_of(device)} has no bf16, and would imitate it slowly",
+            hint="use `--precision fp16`",
+        )
     if config.async_tensor and (device.type != "cuda" or torch.cuda.device_count() < 2):
         raise SetupError(
             f"`--async_tensor` needs GPUs that reach each other's memory (NVLink), and this is {name_of(device)}",
@@ -159,7 +183,8 @@ def begin(config: Any, *, sends: bool = False) -> tuple[Any, torch.device]:
     """Start the process group. Return it and the device on which the model is."""
     runtime.use_determinism(config.deterministic)
     if not torch.cuda.is_available():
-        torch.set_num_threads(1)  # a process stands for a device, and one thread each keeps them alike
+        # a process stands for a device, and one thread each keeps them alike
+        torch.set_num_threads(1)
     runtime.use_tf32(config.tf32)
     group = runtime.init_process_group(config.backend, sends=sends)
     if group.device.type == "cuda" and group.backend == "gloo" and group.world_size > 1:
@@ -188,16 +213,22 @@ class Spread:
         mesh = None if is_alone else make_mesh(grid, device)
         self.model = arrange(self.shape, config, grid, mesh)
         self._is_shared = grid.data * grid.context > 1
-        self._excess = excess_of(mesh.get_group("shard"), device) if config.layout in SHARDED else 1.0
+        self._excess = (
+            excess_of(mesh.get_group("shard"), device) if config.layout in SHARDED else 1.0
+        )
         self._gather = None if grid.context == 1 else gathering(grid, device)
-        self.positions = grid.positions_of(dist.get_rank(), config.context) if grid.context > 1 else None
+        self.positions = (
+            grid.positions_of(dist.get_rank(), config.context) if grid.context > 1 else None
+        )
         self.model.to_empty(device=device)
         self.model.tie()
         initialise(self.model, self.shape, config.seed)
         self.trained: nn.Module = self.model
         if config.layout == "ddp" and not is_alone:
             ids = [device.index] if device.type == "cuda" else None
-            self.trained = nn.parallel.DistributedDataParallel(self.model, device_ids=ids, gradient_as_bucket_view=True)
+            self.trained = nn.parallel.DistributedDataParallel(
+                self.model, device_ids=ids, gradient_as_bucket_view=True
+            )
         with_compiler = config.compile and grid.tensor == 1
         self.loss_sum = torch.compile(loss_sum) if with_compiler else loss_sum
 
@@ -211,7 +242,9 @@ class Spread:
         inputs, following, documents = self._mine(inputs, following, documents)
         count = tokens_to_learn(following, self._is_shared)
         total = torch.zeros((), device=self.device)
-        shares = zip(inputs.chunk(parts), following.chunk(parts), parts_of(documents, parts), strict=True)
+        shares = zip(
+            inputs.chunk(parts), following.chunk(parts), parts_of(documents, parts), strict=True
+        )
         for number, (part, target, those) in enumerate(shares, start=1):
             with self._exchanging(number == parts), logits_in_parts(self.grid.tensor):
                 loss = self._loss(part, target, those, self.config.logits_at_once) / count
@@ -227,22 +260,46 @@ class Spread:
         if self.positions is None:
             return inputs, following, documents
         self.positions = here = self.positions.to(self.device)
-        return inputs[:, here], following[:, here], None if documents is None else documents[:, here]
+        return (
+            inputs[:, here],
+            following[:, here],
+            None if documents is None else documents[:, here],
+        )
 
     @torch.no_grad()
-    def evaluate(self, inputs: Tensor, following: Tensor, documents: Tensor | None = None) -> Tensor:
+    def evaluate(
+        self, inputs: Tensor, following: Tensor, documents: Tensor | None = None
+    ) -> Tensor:
         """Return a loss whose mean over all processes is that of all tokens. Logits exist for some tokens at a time:
         those of a whole batch are often larger than all else. It is not compiled, because compiling takes longer than
         a single evaluation; but `flex_attention`, which masks documents on GPUs, needs the compiler."""
         inputs, following, documents = self._mine(inputs, following, documents)
         count, parts = tokens_to_learn(following, self._is_shared), self.config.accumulate
-        needs_compiler = self.device.type == "cuda" and (documents is not None or self.grid.context > 1)
-        eager = contextlib.nullcontext() if needs_compiler else torch.compiler.set_stance("force_eager")
+        needs_compiler = self.device.type == "cuda" and (
+            documents is not None or self.grid.context > 1
+        )
+        eager = (
+            contextlib.nullcontext() if needs_compiler else torch.compiler.set_stance("force_eager")
+        )
         with logits_in_parts(self.grid.tensor), eager:
-            shares = list(zip(inputs.chunk(parts), following.chunk(parts), parts_of(documents, parts), strict=False))
-            return torch.stack([whole(self._loss(*share, at_once=LOGITS_AT_ONCE)) for share in shares]).sum() / count
+            shares = list(
+                zip(
+                    inputs.chunk(parts),
+                    following.chunk(parts),
+                    parts_of(documents, parts),
+                    strict=False,
+                )
+            )
+            return (
+                torch.stack(
+                    [whole(self._loss(*share, at_once=LOGITS_AT_ONCE)) for share in shares]
+                ).sum()
+                / count
+            )
 
-    def _loss(self, inputs: Tensor, following: Tensor, documents: Tensor | None, at_once: int = 0) -> Tensor:
+    def _loss(
+        self, inputs: Tensor, following: Tensor, documents: Tensor | None, at_once: int = 0
+    ) -> Tensor:
         """Return the sum of the losses. With `at_once`, the model computes it from a part of the logits at a time."""
         kind = PRECISIONS[self.config.precision]
         is_cast = kind is not None and self.config.layout not in SHARDED  # else FSDP2 casts
@@ -258,7 +315,8 @@ class Spread:
         """Exchange gradients only with the last part of the batch. The gradients of other parts stay on the process."""
         if self.config.layout in SHARDED:
             self.model.set_requires_gradient_sync(is_last)
-        no_sync = getattr(self.trained, "no_sync", contextlib.nullcontext)  # DistributedDataParallel has it
+        # DistributedDataParallel has it
+        no_sync = getattr(self.trained, "no_sync", contextlib.nullcontext)
         with contextlib.nullcontext() if is_last else no_sync():
             yield
 
@@ -279,7 +337,8 @@ def make_mesh(grid: Grid, device: torch.device) -> Any:
     sizes = (grid.replicate, grid.shard * grid.context, grid.tensor)
     mesh = dist.init_device_mesh(device.type, sizes, mesh_dim_names=AXES)
     if grid.shard > 1 and grid.tensor > 1:
-        mesh["shard", "tensor"]._flatten("model")  # or the norm of gradients goes over one axis, then over the other
+        # or the norm of gradients goes over one axis, then over the other
+        mesh["shard", "tensor"]._flatten("model")
     return mesh
 
 
@@ -288,14 +347,21 @@ def gathering(grid: Grid, device: torch.device) -> Callable[[Tensor, int], Tenso
     up the gradients, also those that are not contiguous, which `torch.distributed.nn.all_gather` gets wrong on gloo."""
     import torch.distributed._functional_collectives as collectives
 
-    group = dist.init_device_mesh(device.type, (grid.data, grid.context), mesh_dim_names=("data", "part")).get_group(
-        "part"
+    group = dist.init_device_mesh(
+        device.type, (grid.data, grid.context), mesh_dim_names=("data", "part")
+    ).get_group("part")
+    # to 2.12
+    name = (
+        "all_gather_single"
+        if hasattr(collectives, "all_gather_single_autograd")
+        else "all_gather_tensor"
     )
-    name = "all_gather_single" if hasattr(collectives, "all_gather_single_autograd") else "all_gather_tensor"  # to 2.12
     plain, differentiable = getattr(collectives, name), getattr(collectives, f"{name}_autograd")
 
     def gather(part: Tensor, dimension: int) -> Tensor:
-        found: Tensor = (differentiable if part.requires_grad else plain)(part.contiguous(), dimension, group)
+        found: Tensor = (differentiable if part.requires_grad else plain)(
+            part.contiguous(), dimension, group
+        )
         return found
 
     return gather
@@ -362,9 +428,11 @@ def shard(model: GPT, mesh: Any, config: Any) -> None:
     if (kind := PRECISIONS[config.precision]) is not None:
         policy = MixedPrecisionPolicy(param_dtype=kind, reduce_dtype=torch.float32)
     blocks: list[nn.Module] = list(model.layers.values())
-    if model.has_embedding and not model.shape.tied:  # else it is gathered with the head, whose weights it has
+    # else it is gathered with the head, whose weights it has
+    if model.has_embedding and not model.shape.tied:
         blocks.insert(0, model.model.embed_tokens)  # type: ignore[arg-type]
-        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # nothing changes it in place
+        # nothing changes it in place
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
     for block in blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=config.reshard)
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
@@ -385,8 +453,11 @@ def cut(model: GPT, mesh: Any) -> None:
 
     positions = Shard(1)  # of (batch, length, width)
     gathered = PrepareModuleInput(input_layouts=positions, desired_input_layouts=Replicate())
-    with_seen = PrepareModuleInput(input_layouts=(positions, None), desired_input_layouts=(Replicate(), None))
-    heads = SequenceParallel(sequence_dim=2, use_local_output=True)  # of (batch, length, heads, head_width)
+    with_seen = PrepareModuleInput(
+        input_layouts=(positions, None), desired_input_layouts=(Replicate(), None)
+    )
+    # of (batch, length, heads, head_width)
+    heads = SequenceParallel(sequence_dim=2, use_local_output=True)
     layer = {
         "input_layernorm": SequenceParallel(),
         "self_attn": with_seen,
@@ -402,15 +473,27 @@ def cut(model: GPT, mesh: Any) -> None:
     }
     ends = {
         "model.embed_tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=positions),
-        "model.embed_positions": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0)),  # (length, width)
+        # (length, width)
+        "model.embed_positions": RowwiseParallel(
+            input_layouts=Replicate(), output_layouts=Shard(0)
+        ),
         "model.norm": SequenceParallel(use_local_output=True),
-        "lm_head": ColwiseParallel(input_layouts=positions, output_layouts=Shard(-1), use_local_output=False),
+        "lm_head": ColwiseParallel(
+            input_layouts=positions, output_layouts=Shard(-1), use_local_output=False
+        ),
     }
     for block in model.layers.values():
-        parallelize_module(block, mesh, {name: plan for name, plan in layer.items() if has_module(block, name)})
-    parallelize_module(model, mesh, {name: plan for name, plan in ends.items() if has_module(model, name)})
-    if model.has_embedding:  # what is still being exchanged gets wrong gradients, or none, from a compiled layer
-        model.model.embed_tokens.register_forward_hook(lambda _embedding, _tokens, found: found.clone())
+        parallelize_module(
+            block, mesh, {name: plan for name, plan in layer.items() if has_module(block, name)}
+        )
+    parallelize_module(
+        model, mesh, {name: plan for name, plan in ends.items() if has_module(model, name)}
+    )
+    # what is still being exchanged gets wrong gradients, or none, from a compiled layer
+    if model.has_embedding:
+        model.model.embed_tokens.register_forward_hook(
+            lambda _embedding, _tokens, found: found.clone()
+        )
     model.tensor = mesh.size()
     model.tie()
 
@@ -433,7 +516,8 @@ def excess_of(group: Any, device: torch.device) -> float:
     if count == 1:
         return 1.0
     mean = torch.zeros(1, device=device)
-    reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)  # its name from 2.13 on
+    # its name from 2.13 on
+    reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
     reduce_scatter(mean, torch.ones(count, device=device), op=dist.ReduceOp.AVG, group=group)
     return float(mean.item())
 

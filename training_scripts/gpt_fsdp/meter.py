@@ -26,7 +26,9 @@ B200 = "https://resources.nvidia.com/en-us-blackwell-architecture/datasheet"
 L40S = "https://www.nvidia.com/en-us/data-center/l40s/"
 L4 = "https://www.nvidia.com/en-us/data-center/l4/"
 A10 = "https://www.nvidia.com/en-us/data-center/products/a10-gpu/"
-A10G = "https://d1.awsstatic.com/product-marketing/ec2/NVIDIA_AWS_A10G_DataSheet_FINAL_02_17_2022.pdf"
+A10G = (
+    "https://d1.awsstatic.com/product-marketing/ec2/NVIDIA_AWS_A10G_DataSheet_FINAL_02_17_2022.pdf"
+)
 
 PEAKS: list[tuple[str, float | None, str]] = [
     ("MIG", None, "a part of a GPU; no peak of its own is published"),
@@ -55,7 +57,9 @@ def peak_of(name: str) -> float | None:
 class Meter:
     """Speed over windows of steps. The first window, with warm-up and compilation, does not count."""
 
-    def __init__(self, shape: Shape, device: torch.device, processes: int, *, is_bf16: bool) -> None:
+    def __init__(
+        self, shape: Shape, device: torch.device, processes: int, *, is_bf16: bool
+    ) -> None:
         self.device, self.flops = device, flops_per_token(shape)
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
         peak = peak_of(name) if is_bf16 else None  # the table is of bf16

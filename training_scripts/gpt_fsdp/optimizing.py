@@ -18,7 +18,9 @@ IN_A_ROW = 10
 WARM, LARGEST_SCALE, GROW_EVERY = 20, 2.0**24, 1000
 
 
-def make_adamw(parameters: Iterable[Tensor], config: Any, *, fused: bool = True) -> torch.optim.AdamW:
+def make_adamw(
+    parameters: Iterable[Tensor], config: Any, *, fused: bool = True
+) -> torch.optim.AdamW:
     """Make AdamW. Matrices decay and vectors (biases, norms) do not. One kernel updates all parameters, and each
     process the parts that it holds."""
     every = list(parameters)
@@ -40,7 +42,8 @@ def learning_rate_at(step: int, config: Any) -> float:
     schedule = getattr(config, "rate_schedule", "cosine")
     if schedule == "cosine":
         fall = 0.5 * (1 + math.cos(math.pi * step / config.steps))
-    elif schedule == "wsd":  # warm up, stay, decay: what was learned before the decay can be trained on
+    # warm up, stay, decay: what was learned before the decay can be trained on
+    elif schedule == "wsd":
         fall = min(1.0, (config.steps - step) / max(1.0, config.decay_share * config.steps))
     else:
         fall = 1.0
@@ -69,7 +72,9 @@ def clip_gradients(parameters: Sequence[Tensor], limit: float, group: Any) -> Te
     """Scale gradients so that their norm is at most `limit`. It is the norm of the whole model, over all processes of
     the group, which hold one replica in stages."""
     gradients = [(part_here(parameter.grad), copies_of(parameter)) for parameter in parameters]
-    squares = torch.stack([gradient.float().square().sum() / copies for gradient, copies in gradients]).sum()
+    squares = torch.stack(
+        [gradient.float().square().sum() / copies for gradient, copies in gradients]
+    ).sum()
     dist.all_reduce(squares, group=group)
     norm = squares.sqrt()
     scale = (limit / (norm + 1e-6)).clamp(max=1.0)
@@ -95,7 +100,10 @@ class Guard:
 
     def state(self) -> dict[str, float]:
         """Return what a resumed run needs."""
-        return {name: getattr(self, name) for name in ("scale", "usual", "seen", "good", "left_out", "in_a_row")}
+        return {
+            name: getattr(self, name)
+            for name in ("scale", "usual", "seen", "good", "left_out", "in_a_row")
+        }
 
     def restore(self, state: dict[str, float]) -> None:
         vars(self).update(state)
@@ -105,7 +113,9 @@ class Guard:
         norm = torch.nn.utils.clip_grad_norm_(parameters, limit * self.scale)
         if self.scale != 1.0:
             with torch.no_grad():
-                torch._foreach_mul_([one.grad for one in parameters if one.grad is not None], 1 / self.scale)
+                torch._foreach_mul_(
+                    [one.grad for one in parameters if one.grad is not None], 1 / self.scale
+                )
             norm = norm / self.scale
         return norm
 

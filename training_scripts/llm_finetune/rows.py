@@ -20,7 +20,11 @@ def read_rows(place: str, split: str) -> Any:
     """Return the rows of a split of a file, of a folder (of such files, `train.jsonl` or `test-0.parquet` for a split,
     or that `save_to_disk` wrote), or of a data set of the Hub."""
     path = Path(place)
-    files = sorted(file for file in path.rglob("*") if file.suffix in KINDS) if path.is_dir() else [path]
+    files = (
+        sorted(file for file in path.rglob("*") if file.suffix in KINDS)
+        if path.is_dir()
+        else [path]
+    )
     named = [file for file in files if path.is_dir() and file.stem.split("-")[0] == split]
     try:
         if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
@@ -28,7 +32,9 @@ def read_rows(place: str, split: str) -> Any:
             rows = rows[split] if isinstance(rows, datasets.DatasetDict) else rows
         elif path.exists():
             chosen = named or (files if split == "train" else [])
-            rows = datasets.load_dataset(KINDS[chosen[0].suffix], data_files=list(map(str, chosen)), split="train")
+            rows = datasets.load_dataset(
+                KINDS[chosen[0].suffix], data_files=list(map(str, chosen)), split="train"
+            )
         else:
             rows = datasets.load_dataset(place, split=split)
         if not len(rows):
@@ -46,8 +52,12 @@ def encode_rows(rows: Any, tokenizer: Any, max_length: int, answers_only: bool) 
     rows; a long conversation is cut off, and a row left without an answer is dropped."""
     columns = set(rows.column_names)
     if not (columns & {"messages", "text"} or columns >= {"prompt", "completion"}):
-        message = f"the examples have the columns {', '.join(f'`{name}`' for name in sorted(columns))}"
-        raise runtime.SetupError(message, hint="name them `messages`, `prompt` and `completion`, or `text`")
+        message = (
+            f"the examples have the columns {', '.join(f'`{name}`' for name in sorted(columns))}"
+        )
+        raise runtime.SetupError(
+            message, hint="name them `messages`, `prompt` and `completion`, or `text`"
+        )
 
     def encode_batch(batch: dict[str, list[Any]]) -> dict[str, list[list[int]]]:
         result: dict[str, list[list[int]]] = {"input_ids": [], "completion_mask": []}
@@ -61,9 +71,13 @@ def encode_rows(rows: Any, tokenizer: Any, max_length: int, answers_only: bool) 
                     result["completion_mask"].append(learned)
         return result
 
-    encoded = rows.map(encode_batch, batched=True, remove_columns=rows.column_names, load_from_cache_file=False)
+    encoded = rows.map(
+        encode_batch, batched=True, remove_columns=rows.column_names, load_from_cache_file=False
+    )
     if not len(encoded):
-        raise runtime.SetupError(f"no answer starts within {max_length} tokens", hint="raise `--max_length`")
+        raise runtime.SetupError(
+            f"no answer starts within {max_length} tokens", hint="raise `--max_length`"
+        )
     return encoded
 
 
@@ -75,21 +89,32 @@ def encode(row: dict[str, Any], tokenizer: Any) -> tuple[list[int], list[int], b
         ids = [*tokenizer(row["text"])["input_ids"], tokenizer.eos_token_id]
         return ids, [1] * len(ids), True
     if not isinstance(row["prompt"], str):
-        return *encode_chat([*row["prompt"], *row["completion"]], tokenizer, first=len(row["prompt"])), False
+        return *encode_chat(
+            [*row["prompt"], *row["completion"]], tokenizer, first=len(row["prompt"])
+        ), False
     prompt = tokenizer(row["prompt"])["input_ids"]
-    answer = [*tokenizer(row["completion"], add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    answer = [
+        *tokenizer(row["completion"], add_special_tokens=False)["input_ids"],
+        tokenizer.eos_token_id,
+    ]
     return prompt + answer, [0] * len(prompt) + [1] * len(answer), False
 
 
-def encode_chat(messages: list[dict[str, str]], tokenizer: Any, first: int = 0) -> tuple[list[int], list[int]]:
+def encode_chat(
+    messages: list[dict[str, str]], tokenizer: Any, first: int = 0
+) -> tuple[list[int], list[int]]:
     """Return the tokens of a conversation up to its last answer, and a mask of the answers from message `first` on: of
     what the template adds to the conversation before. Where a template changes earlier answers (some drop their
     reasoning), only the last one is learned, as it would be generated."""
     if tokenizer.chat_template is None:
-        raise runtime.SetupError("the tokenizer has no chat template", hint="use columns `prompt`, `completion`")
+        raise runtime.SetupError(
+            "the tokenizer has no chat template", hint="use columns `prompt`, `completion`"
+        )
 
     def render(count: int, asks: bool) -> list[int]:
-        text = tokenizer.apply_chat_template(messages[:count], add_generation_prompt=asks, tokenize=False)
+        text = tokenizer.apply_chat_template(
+            messages[:count], add_generation_prompt=asks, tokenize=False
+        )
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
     ids: list[int] = []
@@ -97,7 +122,9 @@ def encode_chat(messages: list[dict[str, str]], tokenizer: Any, first: int = 0) 
     for number, message in enumerate(messages):
         if message["role"] == "assistant" and number >= first:
             asked, whole = render(number, True), render(number + 1, False)
-            before = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(asked, whole, strict=False))))
+            before = len(
+                list(takewhile(lambda pair: pair[0] == pair[1], zip(asked, whole, strict=False)))
+            )
             earlier = mask if asked[: len(ids)] == ids else []
             mask = earlier + [0] * (before - len(earlier)) + [1] * (len(whole) - before)
             ids = whole

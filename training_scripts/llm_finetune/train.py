@@ -31,21 +31,26 @@ from typing import Literal
 
 try:
     from cloudtrain import runtime
-except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+# not installed; in a checkout it stands two folders up, and the runtime is plain Python
+except ModuleNotFoundError:
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
 
 @dataclass
 class Config:
-    model_name_or_path: str = ""  # a folder or a name of the Hub; else the input `base`; else a tiny random model
-    dataset_name: str = ""  # a file, a folder or a name of the Hub; else the input `examples`; else Python's docstrings
+    # a folder or a name of the Hub; else the input `base`; else a tiny random model
+    model_name_or_path: str = ""
+    # a file, a folder or a name of the Hub; else the input `examples`; else Python's docstrings
+    dataset_name: str = ""
     dataset_train_split: str = "train"
-    dataset_test_split: str = ""  # held-out examples; else the last `eval_rows` of the shuffled training split
+    # held-out examples; else the last `eval_rows` of the shuffled training split
+    dataset_test_split: str = ""
     eval_rows: int = 32  # of the held-out examples, at most
     completion_only_loss: bool = True  # learn the answers; False: questions too
     max_length: int = 1024  # tokens of one example
-    packing: bool = False  # several examples in a row of `max_length` tokens, none of which sees another
+    # several examples in a row of `max_length` tokens, none of which sees another
+    packing: bool = False
 
     use_peft: bool = False  # LoRA: train two thin matrices beside each frozen one
     lora_r: int = 16  # their width
@@ -56,7 +61,8 @@ class Config:
     merge: bool = False  # LoRA: also save the whole model, in the subfolder `merged`
 
     layout: Literal["ddp", "fsdp"] = "ddp"  # each process holds the model, or a share of it
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # auto: bf16 or fp16, by the GPU; fp32 without one
+    # auto: bf16 or fp16, by the GPU; fp32 without one
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     attn_implementation: str = "sdpa"
     gradient_checkpointing: bool = True  # compute activations again instead of keeping them
 
@@ -65,18 +71,22 @@ class Config:
     gradient_accumulation_steps: int = 1
     num_train_epochs: float = 1.0
     max_steps: int = -1  # wins over the epochs
-    learning_rate: float | None = None  # else 2e-4 for LoRA, 2e-5 for all weights, 2e-3 for the tiny model
+    # else 2e-4 for LoRA, 2e-5 for all weights, 2e-3 for the tiny model
+    learning_rate: float | None = None
     lr_scheduler_type: str = "cosine"
     warmup_ratio: float = 0.03  # of all steps
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
     logging_steps: int = 5
-    eval_steps: int = 0  # steps between two looks at the held-out examples; 0: only before and after
-    early_stopping_patience: int = 0  # stop after so many looks without a gain, and take the best; needs `eval_steps`
+    # steps between two looks at the held-out examples; 0: only before and after
+    eval_steps: int = 0
+    # stop after so many looks without a gain, and take the best; needs `eval_steps`
+    early_stopping_patience: int = 0
     save_steps: int = 100
     save_total_limit: int = 2
     seed: int = 1
-    full_determinism: bool = False  # equal runs give equal losses on GPUs, too, at some cost in speed
+    # equal runs give equal losses on GPUs, too, at some cost in speed
+    full_determinism: bool = False
 
 
 AT_LEAST = {
@@ -90,11 +100,17 @@ AT_LEAST = {
 def check(config: Config) -> None:
     """Check that the options go together, and that the packages are installed."""
     if config.load_in_4bit and not config.use_peft:
-        raise runtime.SetupError("weights of 4 bits cannot be trained", hint="add `--use_peft`: LoRA beside them")
+        raise runtime.SetupError(
+            "weights of 4 bits cannot be trained", hint="add `--use_peft`: LoRA beside them"
+        )
     if config.load_in_4bit and config.layout == "fsdp":
-        raise runtime.SetupError("`--load_in_4bit` does not go with `--layout fsdp`", hint="use `--layout ddp`")
+        raise runtime.SetupError(
+            "`--load_in_4bit` does not go with `--layout fsdp`", hint="use `--layout ddp`"
+        )
     if config.merge and not config.use_peft:
-        raise runtime.SetupError("`--merge` needs an adapter", hint="add `--use_peft`; without it the model is whole")
+        raise runtime.SetupError(
+            "`--merge` needs an adapter", hint="add `--use_peft`; without it the model is whole"
+        )
     if config.layout == "fsdp" and runtime.detect_environment().world_size == 1:
         raise runtime.SetupError(
             "`--layout fsdp` shards the model over several processes, and this is one",
@@ -102,12 +118,22 @@ def check(config: Config) -> None:
         )
     if config.early_stopping_patience and not config.eval_steps:
         raise runtime.SetupError(
-            "`--early_stopping_patience` needs looks at the held-out loss", hint="set `--eval_steps`"
+            "`--early_stopping_patience` needs looks at the held-out loss",
+            hint="set `--eval_steps`",
         )
-    needed = ["torch", "transformers", "trl", "peft", "datasets", *(["bitsandbytes"] if config.load_in_4bit else [])]
+    needed = [
+        "torch",
+        "transformers",
+        "trl",
+        "peft",
+        "datasets",
+        *(["bitsandbytes"] if config.load_in_4bit else []),
+    ]
     if missing := [name for name in needed if find_spec(name) is None]:
         file = "requirements-qlora.txt" if "bitsandbytes" in missing else "requirements.txt"
-        raise runtime.SetupError(f"not installed: {', '.join(missing)}", hint=f"pip install -r {file}")
+        raise runtime.SetupError(
+            f"not installed: {', '.join(missing)}", hint=f"pip install -r {file}"
+        )
 
 
 def found_input(given: str, name: str) -> str:
@@ -121,14 +147,22 @@ def found_input(given: str, name: str) -> str:
 def main() -> None:
     config = runtime.arguments(Config, at_least=AT_LEAST)
     check(config)
-    model, examples = found_input(config.model_name_or_path, "base"), found_input(config.dataset_name, "examples")
+    model, examples = (
+        found_input(config.model_name_or_path, "base"),
+        found_input(config.dataset_name, "examples"),
+    )
     if all(not place or Path(place).exists() for place in (model, examples)):
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when the libraries are imported: nothing is looked up
+        # read when the libraries are imported: nothing is looked up
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    if runtime.detect_environment().world_size == 1:  # transformers would take all GPUs, with DataParallel
+    # transformers would take all GPUs, with DataParallel
+    if runtime.detect_environment().world_size == 1:
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
-    # In a checkout meter.py and gpt.py stand only there (.cloudtraininclude); a copy and a bundle have them here.
-    sys.path += [str(Path(__file__).resolve().parent.parent / name) for name in ("gpt_fsdp", "pipeline_gpt")]
+    # In a checkout meter.py and gpt.py stand only there (.cloudtraininclude); a copy and a bundle
+    # have them here.
+    sys.path += [
+        str(Path(__file__).resolve().parent.parent / name) for name in ("gpt_fsdp", "pipeline_gpt")
+    ]
     from tuning import tune
 
     tune(config, model, examples)

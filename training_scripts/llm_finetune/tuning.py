@@ -44,8 +44,13 @@ class Trainer(SFTTrainer):
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         model = self.model_wrapped
-        if self.is_sharded and sum(isinstance(module, FSDPModule) for module in model.modules()) < 2:
-            raise runtime.SetupError(f"no layer of `{type(model).__name__}` is sharded", hint="use `--layout ddp`")
+        if (
+            self.is_sharded
+            and sum(isinstance(module, FSDPModule) for module in model.modules()) < 2
+        ):
+            raise runtime.SetupError(
+                f"no layer of `{type(model).__name__}` is sharded", hint="use `--layout ddp`"
+            )
         model.eval()
         total = torch.zeros(2, dtype=torch.float64, device=self.args.device)
         for batch in self._shares():
@@ -53,28 +58,39 @@ class Trainer(SFTTrainer):
             with torch.no_grad(), self.compute_loss_context_manager():
                 logits = model(**batch, use_cache=False).logits[:, :-1]
             learned = labels != UNSEEN
-            loss = torch.nn.functional.cross_entropy(logits[learned].float(), labels[learned], reduction="sum")
+            loss = torch.nn.functional.cross_entropy(
+                logits[learned].float(), labels[learned], reduction="sum"
+            )
             total += torch.stack([loss.double(), learned.sum().double()])
         dist.all_reduce(total)
         metrics = {"eval_loss": (total[0] / total[1]).item()}
         self.log(metrics)
         model.train()
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        self.control = self.callback_handler.on_evaluate(
+            self.args, self.state, self.control, metrics
+        )
         return metrics
 
     def _shares(self) -> Iterator[dict[str, torch.Tensor]]:
         """Yield this process's batches. All processes yield equally many, because a sharded model computes together."""
-        size, world, rank = self.args.per_device_eval_batch_size, self.args.world_size, self.args.process_index
+        size, world, rank = (
+            self.args.per_device_eval_batch_size,
+            self.args.world_size,
+            self.args.process_index,
+        )
         for start in range(0, len(self.held_out), size * world):
             rows = self.held_out[start + rank : start + size * world : world]
-            rows = rows or [{**self.held_out[0], "completion_mask": [0]}]  # computed with, not counted
+            # computed with, not counted
+            rows = rows or [{**self.held_out[0], "completion_mask": [0]}]
             width = max(len(row["input_ids"]) for row in rows)
             ids = torch.full((len(rows), width), self.processing_class.pad_token_id)
             seen, labels = torch.zeros_like(ids), torch.full_like(ids, UNSEEN)
             for number, row in enumerate(rows):
                 tokens, length = torch.tensor(row["input_ids"]), len(row["input_ids"])
                 ids[number, :length], seen[number, :length] = tokens, 1
-                labels[number, :length] = torch.where(torch.tensor(row["completion_mask"]) == 1, tokens, UNSEEN)
+                labels[number, :length] = torch.where(
+                    torch.tensor(row["completion_mask"]) == 1, tokens, UNSEEN
+                )
             batch = {"input_ids": ids, "attention_mask": seen, "labels": labels}
             yield {name: part.to(self.args.device) for name, part in batch.items()}
 
@@ -93,7 +109,9 @@ class Speed(TrainerCallback):
         """Return the speed, the most memory and, where the GPU's peak is known, MFU in one line."""
         if len(self.seen) < 2:
             return "too few reports to measure a speed"
-        speed = median((after[1] - before[1]) / (after[0] - before[0]) for before, after in pairwise(self.seen))
+        speed = median(
+            (after[1] - before[1]) / (after[0] - before[0]) for before, after in pairwise(self.seen)
+        )
         name = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
         text = f"{speed:,.0f} tokens/s, {peak_mib(group.device):,.0f} MiB at most"
         peak = peak_of(name) if precision == "bf16" else None  # the table is of bf16
@@ -108,7 +126,8 @@ def flops_per_token(model: torch.nn.Module, length: int) -> int:
     again does not count."""
     layers = [layer for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
     products = sum(
-        (6 if layer.weight.requires_grad else 4) * layer.in_features * layer.out_features for layer in layers
+        (6 if layer.weight.requires_grad else 4) * layer.in_features * layer.out_features
+        for layer in layers
     )
     shape: Any = model.config
     heads = shape.num_attention_heads
@@ -127,8 +146,13 @@ class Options(SFTConfig):
 
 def options_of(config: Any, precision: str, learning_rate: float) -> Options:
     takes_best = config.early_stopping_patience > 0
-    recompute = config.gradient_checkpointing  # that of `fsdp_config` adds a word to the names of saved weights
-    shares = {"fsdp_version": 2, "cpu_ram_efficient_loading": False, "state_dict_type": "FULL_STATE_DICT"}
+    # that of `fsdp_config` adds a word to the names of saved weights
+    recompute = config.gradient_checkpointing
+    shares = {
+        "fsdp_version": 2,
+        "cpu_ram_efficient_loading": False,
+        "state_dict_type": "FULL_STATE_DICT",
+    }
     return Options(
         output_dir=str(runtime.checkpoint_dir()),
         **{name: getattr(config, name) for name in SAME},
@@ -146,7 +170,9 @@ def options_of(config: Any, precision: str, learning_rate: float) -> Options:
 def precision_of(config: Any) -> str:
     has_gpu = torch.cuda.is_available()
     if config.precision == "fp16" and not has_gpu:
-        raise runtime.SetupError("fp16 needs a GPU, and none is visible", hint="use `--precision bf16`")
+        raise runtime.SetupError(
+            "fp16 needs a GPU, and none is visible", hint="use `--precision bf16`"
+        )
     best = "fp32" if not has_gpu else "bf16" if runtime.has_bf16() else "fp16"
     return best if config.precision == "auto" else str(config.precision)
 
@@ -159,11 +185,15 @@ def split_rows(config: Any, examples: str) -> tuple[Any, Any]:
         return rows, held_out.select(range(min(config.eval_rows, len(held_out))))
     cut = len(rows) - config.eval_rows
     if cut < 1:
-        raise runtime.SetupError(f"{len(rows)} examples, {config.eval_rows} held out", hint="lower `--eval_rows`")
+        raise runtime.SetupError(
+            f"{len(rows)} examples, {config.eval_rows} held out", hint="lower `--eval_rows`"
+        )
     return rows.select(range(cut)), rows.select(range(cut, len(rows)))
 
 
-def make_trainer(config: Any, place: str, examples: str, dtype: torch.dtype, options: Options) -> Trainer:
+def make_trainer(
+    config: Any, place: str, examples: str, dtype: torch.dtype, options: Options
+) -> Trainer:
     """Return the trainer of the model at `place`, with the rows of `examples` as tokens."""
     tokenizer = read_tokenizer(place)
     train_rows, held_out = (
@@ -175,7 +205,9 @@ def make_trainer(config: Any, place: str, examples: str, dtype: torch.dtype, opt
         r=config.lora_r, lora_alpha=config.lora_alpha, lora_dropout=config.lora_dropout, task_type="CAUSAL_LM",
         target_modules=names if names == "all-linear" else names.split(","),
     )  # fmt: skip
-    model = read_model(place, dtype, config.attn_implementation, options.device, config.load_in_4bit)
+    model = read_model(
+        place, dtype, config.attn_implementation, options.device, config.load_in_4bit
+    )
     trainer = Trainer(
         model, options, train_dataset=train_rows, eval_dataset=held_out, processing_class=tokenizer,
         peft_config=adapter if config.use_peft else None,
@@ -189,7 +221,8 @@ def make_trainer(config: Any, place: str, examples: str, dtype: torch.dtype, opt
         plugin.transformer_cls_names_to_wrap = list(model._no_split_modules)
     for weight in trainer.model.parameters():
         if weight.requires_grad:
-            weight.data = weight.data.float()  # TRL makes QLoRA's adapters bf16, which fp16's scaler cannot take
+            # TRL makes QLoRA's adapters bf16, which fp16's scaler cannot take
+            weight.data = weight.data.float()
     return trainer
 
 
@@ -203,34 +236,56 @@ def tune(config: Any, place: str, examples: str) -> None:
     if config.layout == "fsdp" and not torch.cuda.is_available():
         shard_on_cpus()
     examples = examples or str(runtime.prepared(data_folder("pairs"), write_pairs))
-    place = place or str(runtime.prepared(data_folder("tiny"), lambda folder: make_tiny(folder, pairs(), config.seed)))
-    group = runtime.init_process_group()  # in a group, `save_pretrained` writes nothing but on rank 0
+    place = place or str(
+        runtime.prepared(
+            data_folder("tiny"), lambda folder: make_tiny(folder, pairs(), config.seed)
+        )
+    )
+    # in a group, `save_pretrained` writes nothing but on rank 0
+    group = runtime.init_process_group()
     kind = "full" if not config.use_peft else "qlora" if config.load_in_4bit else "lora"
     # Weights of one kind cannot be loaded as another's, so each has its own checkpoints.
-    os.environ["CLOUDTRAIN_CHECKPOINT_DIR"] = str(runtime.checkpoint_dir() / f"{kind}-{config.layout}")
+    os.environ["CLOUDTRAIN_CHECKPOINT_DIR"] = str(
+        runtime.checkpoint_dir() / f"{kind}-{config.layout}"
+    )
     kinds = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
     frozen = config.use_peft and config.layout == "ddp" and torch.cuda.is_available()
     dtype = kinds[precision] if frozen else torch.float32  # what is trained stays fp32
     set_seed(config.seed)
-    trainer = make_trainer(config, place, examples, dtype, options_of(config, precision, learning_rate))
+    trainer = make_trainer(
+        config, place, examples, dtype, options_of(config, precision, learning_rate)
+    )
     if group.is_main:
-        weights = sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad)
+        weights = sum(
+            weight.numel() for weight in trainer.model.parameters() if weight.requires_grad
+        )
         facts = f"layout={config.layout} processes={group.world_size} device={group.device.type} precision={precision}"
-        print(f"{kind} {facts} rows={len(trainer.train_dataset)} trained_weights={weights:,}", flush=True)
+        print(
+            f"{kind} {facts} rows={len(trainer.train_dataset)} trained_weights={weights:,}",
+            flush=True,
+        )
     trainer.add_callback(speed := Speed())
     integrations.train(trainer)
     after = trainer.evaluate()["eval_loss"]
     before = next(row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row)
-    if trainer.is_fsdp_enabled:  # transformers 5.3 writes checkpoints in shares; of those, `save_model` writes nothing
+    # transformers 5.3 writes checkpoints in shares; of those, `save_model` writes nothing
+    if trainer.is_fsdp_enabled:
         trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
     trainer.save_model()
     folder = runtime.model_dir()
-    if group.is_main and not any(folder.glob("adapter_model.safetensors" if config.use_peft else "model*.safetensors")):
-        raise runtime.SetupError(f"the trainer has not written the weights to `{folder}`", on_every_rank=False)
+    if group.is_main and not any(
+        folder.glob("adapter_model.safetensors" if config.use_peft else "model*.safetensors")
+    ):
+        raise runtime.SetupError(
+            f"the trainer has not written the weights to `{folder}`", on_every_rank=False
+        )
     summary = speed.summary(trainer.model, config.max_length, group, precision)
     runtime.destroy_process_group()
     if group.is_main:
         print(summary)
         if config.merge:
             merge_adapter(place, folder, folder / "merged", dtype)
-        print(f"held-out loss {before:.4f} before, {after:.4f} after ({after / before - 1:+.1%})", flush=True)
+        print(
+            f"held-out loss {before:.4f} before, {after:.4f} after ({after / before - 1:+.1%})",
+            flush=True,
+        )

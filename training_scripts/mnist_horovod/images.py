@@ -54,11 +54,13 @@ def read_part(folder: Path, part: str) -> Images:
     (label_count,), labels = read_idx(folder, f"{part}-labels-idx1-ubyte", LABELS)
     if count != label_count or count == 0:
         raise SetupError(
-            f"`{folder}` has {count} images and {label_count} labels in its `{part}` files", hint="fetch them again"
+            f"`{folder}` has {count} images and {label_count} labels in its `{part}` files",
+            hint="fetch them again",
         )
     if labels.max() > 9:
         raise SetupError(
-            f"`{part}-labels-idx1-ubyte` has the label {labels.max()}, and there are ten classes", hint="is it MNIST?"
+            f"`{part}-labels-idx1-ubyte` has the label {labels.max()}, and there are ten classes",
+            hint="is it MNIST?",
         )
     return Images(pixels.view(count, 1, rows, columns), labels.long())
 
@@ -68,7 +70,8 @@ def read_idx(folder: Path, name: str, magic: int) -> tuple[tuple[int, ...], torc
     found = next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
     if found is None:
         raise SetupError(
-            f"`{folder}` has neither `{name}` nor `{name}.gz`", hint="it should hold the four files of MNIST"
+            f"`{folder}` has neither `{name}` nor `{name}.gz`",
+            hint="it should hold the four files of MNIST",
         )
     try:
         with gzip.open(found) if found.suffix == ".gz" else found.open("rb") as file:
@@ -78,11 +81,14 @@ def read_idx(folder: Path, name: str, magic: int) -> tuple[tuple[int, ...], torc
     dimensions = 3 if magic == IMAGES else 1
     start = 4 + 4 * dimensions
     if len(content) < start or struct.unpack_from(">I", content)[0] != magic:
-        raise SetupError(f"`{found}` does not begin with the number {magic}", hint="is it an idx file of MNIST?")
+        raise SetupError(
+            f"`{found}` does not begin with the number {magic}", hint="is it an idx file of MNIST?"
+        )
     sizes = struct.unpack_from(f">{dimensions}I", content, 4)
     if math.prod(sizes) != len(content) - start:
         raise SetupError(
-            f"`{found}` declares {math.prod(sizes):,} bytes and has {len(content) - start:,}", hint="fetch it again"
+            f"`{found}` declares {math.prod(sizes):,} bytes and has {len(content) - start:,}",
+            hint="fetch it again",
         )
     return sizes, torch.frombuffer(bytearray(content[start:]), dtype=torch.uint8)
 
@@ -96,12 +102,16 @@ def read_digits() -> tuple[Images, Images]:
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
         raise SetupError(
-            "there is no MNIST in `data/mnist`, and no scikit-learn with its digits", hint="pip install scikit-learn"
+            "there is no MNIST in `data/mnist`, and no scikit-learn with its digits",
+            hint="pip install scikit-learn",
         )
     path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     rows = [line.split(b",") for line in gzip.decompress(path.read_bytes()).splitlines()]
     table = torch.tensor([[float(cell) for cell in row] for row in rows])
     table = table[torch.randperm(len(table), generator=torch.Generator().manual_seed(0))]
-    pixels, labels = (table[:, :64] * 255 / 16).round().byte().view(-1, 1, 8, 8), table[:, 64].long()
+    pixels, labels = (
+        (table[:, :64] * 255 / 16).round().byte().view(-1, 1, 8, 8),
+        table[:, 64].long(),
+    )
     fifth = len(table) // 5
     return Images(pixels[fifth:], labels[fifth:]), Images(pixels[:fifth], labels[:fifth])

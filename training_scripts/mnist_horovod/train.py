@@ -28,7 +28,8 @@ from torch import nn
 
 try:
     from cloudtrain import runtime
-except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+# not installed; in a checkout it stands two folders up, and the runtime is plain Python
+except ModuleNotFoundError:
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
@@ -39,7 +40,8 @@ from images import read_digits, read_mnist
 class Config:
     epochs: int = 4
     global_batch: int = 64  # images per optimizer step, over all processes
-    learning_rate: float = 0.1  # peak; rises over the first epoch, then falls to zero along a cosine
+    # peak; rises over the first epoch, then falls to zero along a cosine
+    learning_rate: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 1e-4
     channels: int = 8  # of the first convolution; the second has twice as many
@@ -50,7 +52,14 @@ class Config:
     step_delay: float = 0.0  # seconds of sleep after each step, to watch or interrupt a run
 
 
-AT_LEAST = {"epochs": 0, "global_batch": 1, "channels": 1, "report_every": 1, "checkpoint_every": 1, "step_delay": 0}
+AT_LEAST = {
+    "epochs": 0,
+    "global_batch": 1,
+    "channels": 1,
+    "report_every": 1,
+    "checkpoint_every": 1,
+    "step_delay": 0,
+}
 
 config = runtime.arguments(Config, at_least=AT_LEAST)
 started_processes = runtime.detect_environment().world_size  # as mpirun tells; 1 where nobody does
@@ -67,7 +76,8 @@ except ModuleNotFoundError as error:
 
     runtime.notice(f"`{error.name}` is not installed: training in one process, without Horovod")
 
-# 1. Horovod asks MPI (or horovodrun) who this process is. A Horovod built without MPI finds itself alone under mpirun,
+# 1. Horovod asks MPI (or horovodrun) who this process is. A Horovod built without MPI finds itself
+#    alone under mpirun,
 # and every process would train for itself.
 hvd.init()
 if started_processes not in (1, hvd.size()):
@@ -76,7 +86,8 @@ if started_processes not in (1, hvd.size()):
         hint="`horovodrun --check-build` should list MPI, and mpirun should start the processes; "
         "or use `horovodrun -np N`",
     )
-# The runtime must agree about ranks, whoever started them: rank 0 alone reports, and writes checkpoints.
+# The runtime must agree about ranks, whoever started them: rank 0 alone reports, and writes
+# checkpoints.
 for name, number in (
     ("RANK", hvd.rank()),
     ("WORLD_SIZE", hvd.size()),
@@ -96,24 +107,34 @@ else:
     device = torch.device("cpu")
     torch.set_num_threads(1)  # the network is too small to share among cores
 
-# The data: the input `mnist`, else data/mnist, else the digits of scikit-learn. All of it fits on the device.
+# The data: the input `mnist`, else data/mnist, else the digits of scikit-learn. All of it fits on
+# the device.
 nothing = Path()
-place = runtime.input_dir("mnist", default=Path("data/mnist") if Path("data/mnist").exists() else nothing)
+place = runtime.input_dir(
+    "mnist", default=Path("data/mnist") if Path("data/mnist").exists() else nothing
+)
 if place == nothing:
     runtime.notice("no input `mnist`: training on handwritten digits that come with scikit-learn")
-train, test = (part.to(device) for part in (read_digits() if place == nothing else read_mnist(place)))
+train, test = (
+    part.to(device) for part in (read_digits() if place == nothing else read_mnist(place))
+)
 steps_per_epoch = math.ceil(len(train) / config.global_batch)
 last_step = config.epochs * steps_per_epoch
 if hvd.rank() == 0:
     height, width = train.pixels.shape[2:]
-    print(f"processes={hvd.size()} device={device.type} images={len(train)} of {height} x {width} pixels", flush=True)
+    print(
+        f"processes={hvd.size()} device={device.type} images={len(train)} of {height} x {width} pixels",
+        flush=True,
+    )
 
 
 def batch_at(step: int) -> torch.Tensor:
     """Return the training images of one step. They depend only on seed and step, so neither the number of processes nor
     an interruption changes what is learned."""
     epoch, position = divmod(step, steps_per_epoch)
-    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(config.seed * 100_003 + epoch))
+    order = torch.randperm(
+        len(train), generator=torch.Generator().manual_seed(config.seed * 100_003 + epoch)
+    )
     start = position * config.global_batch
     return order[start : start + config.global_batch].to(device)
 
@@ -143,19 +164,28 @@ network = nn.Sequential(
     nn.Conv2d(config.channels, 2 * config.channels, 3, stride=2, padding=1),
     nn.ReLU(),
     nn.Flatten(),
-    nn.Linear(2 * config.channels * halved(train.pixels.shape[2]) * halved(train.pixels.shape[3]), 10),
+    nn.Linear(
+        2 * config.channels * halved(train.pixels.shape[2]) * halved(train.pixels.shape[3]), 10
+    ),
 ).to(device)
 
-# 3. The optimizer's `step` first exchanges gradients, which it began to do during `backward`. They are added up and not
+# 3. The optimizer's `step` first exchanges gradients, which it began to do during `backward`. They
+#    are added up and not
 # averaged, because each loss below is a share of the mean over the whole batch.
 optimizer = torch.optim.SGD(
-    network.parameters(), lr=config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
+    network.parameters(),
+    lr=config.learning_rate,
+    momentum=config.momentum,
+    weight_decay=config.weight_decay,
 )
-optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=network.named_parameters(), op=hvd.Sum)
+optimizer = hvd.DistributedOptimizer(
+    optimizer, named_parameters=network.named_parameters(), op=hvd.Sum
+)
 
-# 4. Rank 0 alone reads the checkpoint and hands out what it says. A new optimizer has no state to receive, and
-# `broadcast_optimizer_state` makes one by a step with zero gradients, which moves the weights by their decay. So it is
-# called only where there is a state to hand out, and before the weights are.
+# 4. Rank 0 alone reads the checkpoint and hands out what it says. A new optimizer has no state to
+#    receive, and
+# `broadcast_optimizer_state` makes one by a step with zero gradients, which moves the weights by
+# their decay. So it is called only where there is a state to hand out, and before the weights are.
 checkpoints = runtime.Checkpoints()
 first_step, random = 0, None
 if hvd.rank() == 0 and (saved := checkpoints.load(map_location=device)):
@@ -171,8 +201,12 @@ hvd.broadcast_parameters(network.state_dict(), root_rank=0)
 
 
 def save(step: int) -> None:
-    random = runtime.random_states(hvd.allgather_object)  # of all processes, for what your network may draw: dropout
-    checkpoints.save({"network": network.state_dict(), "optimizer": optimizer.state_dict(), "random": random}, step)
+    # of all processes, for what your network may draw: dropout
+    random = runtime.random_states(hvd.allgather_object)
+    checkpoints.save(
+        {"network": network.state_dict(), "optimizer": optimizer.state_dict(), "random": random},
+        step,
+    )
 
 
 started = time.perf_counter()
@@ -187,14 +221,21 @@ for step in range(first_step, last_step):
     loss.backward()
     optimizer.step()  # from here on the gradients are those of all processes together
 
-    # One small exchange says what the loss of the whole batch is, and whether any process was asked to stop.
+    # One small exchange says what the loss of the whole batch is, and whether any process was asked
+    # to stop.
     done = step + 1
     epoch, position = divmod(done, steps_per_epoch)
     said = torch.stack([loss.detach(), torch.tensor(float(runtime.should_stop()), device=device)])
     batch_loss, asked_to_stop = hvd.allreduce(said, op=hvd.Sum, name="said").tolist()
     if done % config.report_every == 0 or done == first_step + 1:
         norm = torch.stack([parameter.grad.norm() for parameter in network.parameters()]).norm()
-        runtime.report(step=done, total=last_step, epoch=done / steps_per_epoch, loss=batch_loss, gradient_norm=norm)
+        runtime.report(
+            step=done,
+            total=last_step,
+            epoch=done / steps_per_epoch,
+            loss=batch_loss,
+            gradient_norm=norm,
+        )
     optimizer.zero_grad()
     if position == 0:
         runtime.report(step=done, epoch=epoch, test_accuracy=test_accuracy())

@@ -51,9 +51,17 @@ def with_chief(config: dict[str, Any]) -> dict[str, Any]:
     first, *others = cluster["worker"]
     if task["type"] == "worker":
         number = task["index"]
-        task = {**task, "type": "worker", "index": number - 1} if number else {**task, "type": "chief", "index": 0}
+        task = (
+            {**task, "type": "worker", "index": number - 1}
+            if number
+            else {**task, "type": "chief", "index": 0}
+        )
     cluster = {**cluster, "chief": [first], "worker": others}
-    return {**config, "cluster": {role: places for role, places in cluster.items() if places}, "task": task}
+    return {
+        **config,
+        "cluster": {role: places for role, places in cluster.items() if places},
+        "task": task,
+    }
 
 
 def serve(config: dict[str, Any]) -> None:

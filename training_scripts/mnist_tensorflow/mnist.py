@@ -65,14 +65,19 @@ def read_digits() -> Mnist:
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
         raise SetupError(
-            "the digits come with scikit-learn, which is not installed", hint="pip install scikit-learn, or give MNIST"
+            "the digits come with scikit-learn, which is not installed",
+            hint="pip install scikit-learn, or give MNIST",
         )
     path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     table = np.loadtxt(gzip.decompress(path.read_bytes()).splitlines(), np.uint8, delimiter=",")
     shuffled = table[np.random.RandomState(0).permutation(len(table))]
     images = Images(shuffled[:, :64].reshape(-1, 8, 8, 1), shuffled[:, 64])
     fifth = len(table) // 5
-    return Mnist(Images(*(part[fifth:] for part in images)), Images(*(part[:fifth] for part in images)), white=16)
+    return Mnist(
+        Images(*(part[fifth:] for part in images)),
+        Images(*(part[:fifth] for part in images)),
+        white=16,
+    )
 
 
 def read_idx(path: Path, axes: int) -> Bytes:
@@ -85,12 +90,14 @@ def read_idx(path: Path, axes: int) -> Bytes:
     header = 4 + 4 * axes
     if data[:4] != bytes((0, 0, 8, axes)) or len(data) < header:
         raise SetupError(
-            f"`{path}` is not an idx file of bytes with {axes} axes", hint="give the four files of MNIST as they are"
+            f"`{path}` is not an idx file of bytes with {axes} axes",
+            hint="give the four files of MNIST as they are",
         )
     shape = np.frombuffer(data, ">u4", axes, 4).astype(int).tolist()
     if len(data) != header + math.prod(shape):
         raise SetupError(
-            f"`{path}` is cut off: it holds {len(data) - header:,} values, not {shape}", hint="copy it again"
+            f"`{path}` is cut off: it holds {len(data) - header:,} values, not {shape}",
+            hint="copy it again",
         )
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
 
@@ -110,23 +117,41 @@ def _from_archive(path: Path) -> tuple[Images, Images]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             parts = {name: (arrays[f"x_{name}"], arrays[f"y_{name}"]) for name in ("train", "test")}
-    except (KeyError, TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        OSError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         raise SetupError(
-            f"`{path}` is not MNIST: {error}", hint="it should hold x_train, y_train, x_test and y_test"
+            f"`{path}` is not MNIST: {error}",
+            hint="it should hold x_train, y_train, x_test and y_test",
         ) from None
     train, test = (_checked(f"{path} ({name})", *pair) for name, pair in parts.items())
     return train, test
 
 
 def _checked(name: str, pixels: NDArray[np.generic], labels: NDArray[np.generic]) -> Images:
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or labels.shape != pixels.shape[:1] or not len(labels):
+    if (
+        pixels.dtype != np.uint8
+        or pixels.ndim != 3
+        or labels.shape != pixels.shape[:1]
+        or not len(labels)
+    ):
         raise SetupError(
-            f"{name}: images {pixels.shape} and labels {labels.shape}", hint="as in MNIST: bytes, (n, 28, 28) and (n,)"
+            f"{name}: images {pixels.shape} and labels {labels.shape}",
+            hint="as in MNIST: bytes, (n, 28, 28) and (n,)",
         )
     if labels.dtype.kind not in "iu":
-        raise SetupError(f"{name}: labels are {labels.dtype}", hint="they should be whole numbers from 0 to 9")
+        raise SetupError(
+            f"{name}: labels are {labels.dtype}", hint="they should be whole numbers from 0 to 9"
+        )
     if labels.max() >= DIGITS or labels.min() < 0:
         raise SetupError(
-            f"{name}: there are labels from {labels.min()} to {labels.max()}", hint="they should be 0 to 9"
+            f"{name}: there are labels from {labels.min()} to {labels.max()}",
+            hint="they should be 0 to 9",
         )
     return Images(pixels[..., np.newaxis], labels.astype(np.uint8))

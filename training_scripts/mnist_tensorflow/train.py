@@ -31,7 +31,8 @@ from pathlib import Path
 
 try:
     from cloudtrain import runtime
-except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+# not installed; in a checkout it stands two folders up, and the runtime is plain Python
+except ModuleNotFoundError:
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
@@ -42,8 +43,10 @@ from mnist import Mnist, read_digits, read_mnist
 @dataclass
 class Config:
     epochs: int = 10
-    global_batch: int = 64  # images per step of all workers together; with parameter servers, of one worker
-    learning_rate: float = 0.05  # peak; rises over the first epoch, then falls to zero along a cosine
+    # images per step of all workers together; with parameter servers, of one worker
+    global_batch: int = 64
+    # peak; rises over the first epoch, then falls to zero along a cosine
+    learning_rate: float = 0.05
     momentum: float = 0.9
     channels: int = 16
     hidden: int = 64
@@ -77,7 +80,8 @@ is_main = runtime.detect_environment().is_main
 cores = int(os.environ.get("OMP_NUM_THREADS", "0"))  # of this process; 0: all
 tf.config.threading.set_intra_op_parallelism_threads(cores)
 
-# How to train is what TF_CONFIG says. With parameter servers, workers and servers do nothing but what the chief asks.
+# How to train is what TF_CONFIG says. With parameter servers, workers and servers do nothing but
+# what the chief asks.
 has_servers = "ps" in job["cluster"]
 if has_servers and "worker" not in job["cluster"]:
     raise runtime.SetupError(
@@ -123,8 +127,9 @@ last_step = config.epochs * steps_per_epoch
 test_parts = math.ceil(len(test.labels) / 1000)  # so many at once fit into any memory
 
 
-# The data. What a step sees depends on seed and step alone, so that neither the number of workers nor an interruption
-# changes what is learned. All of this is traced into graphs, which carry the images (as bytes) to whoever runs them.
+# The data. What a step sees depends on seed and step alone, so that neither the number of workers
+# nor an interruption changes what is learned. All of this is traced into graphs, which carry the
+# images (as bytes) to whoever runs them.
 
 
 def rows_at(step: tf.Tensor) -> tf.Tensor:
@@ -143,7 +148,9 @@ def digits_of(labels: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.gather(labels, rows), tf.int32)
 
 
-def share(step: tf.Tensor, number: tf.Tensor | int, count: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def share(
+    step: tf.Tensor, number: tf.Tensor | int, count: int
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return images and labels of one of `count` replicas, and the number of images of all replicas together."""
     rows = rows_at(step)
     mine = rows[number::count]
@@ -155,12 +162,17 @@ def shares_of_worker(first_step: int, context: tf.distribute.InputContext) -> tf
     replicas = context.num_replicas_in_sync // context.num_input_pipelines
     first = context.input_pipeline_id * replicas
     steps = tf.data.Dataset.range(first_step, last_step, output_type=tf.int32)
-    pairs = steps.flat_map(lambda step: tf.data.Dataset.range(replicas, output_type=tf.int32).map(lambda r: (step, r)))
-    shares = pairs.map(lambda step, replica: share(step, first + replica, context.num_replicas_in_sync))
+    pairs = steps.flat_map(
+        lambda step: tf.data.Dataset.range(replicas, output_type=tf.int32).map(lambda r: (step, r))
+    )
+    shares = pairs.map(
+        lambda step, replica: share(step, first + replica, context.num_replicas_in_sync)
+    )
     return shares.prefetch(tf.data.AUTOTUNE)
 
 
-# The network. Under a strategy's scope its variables are mirrored, or stand on the parameter servers.
+# The network. Under a strategy's scope its variables are mirrored, or stand on the parameter
+# servers.
 with strategy.scope():
     network = keras.Sequential(
         [
@@ -173,7 +185,10 @@ with strategy.scope():
         ]
     )
     learning_rate = keras.optimizers.schedules.CosineDecay(
-        0.0, max(1, last_step - steps_per_epoch), warmup_target=config.learning_rate, warmup_steps=steps_per_epoch
+        0.0,
+        max(1, last_step - steps_per_epoch),
+        warmup_target=config.learning_rate,
+        warmup_steps=steps_per_epoch,
     )
     optimizer = keras.optimizers.SGD(learning_rate, config.momentum)
     optimizer.build(network.trainable_variables)
@@ -199,11 +214,16 @@ def count_right(number: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.cast(found == digits_of(test.labels, rows), tf.int32))
 
 
-# Checkpoints. Every worker that trains in step takes part in a save, and what is not the chief's is thrown away. A
-# checkpoint's name ends in its step (the optimizer's own count misses some where two workers add to it at once), and
-# it counts when the file `checkpoint` names it, which is written last.
-# Keras keeps the states of layers that draw, such as dropout, apart from what TensorFlow saves of a network.
-drawing = [variable.value for variable in network.non_trainable_variables if "seed_generator" in variable.path]
+# Checkpoints. Every worker that trains in step takes part in a save, and what is not the chief's is
+# thrown away. A checkpoint's name ends in its step (the optimizer's own count misses some where two
+# workers add to it at once), and it counts when the file `checkpoint` names it, which is written
+# last. Keras keeps the states of layers that draw, such as dropout, apart from what TensorFlow
+# saves of a network.
+drawing = [
+    variable.value
+    for variable in network.non_trainable_variables
+    if "seed_generator" in variable.path
+]
 random = {"random": drawing} if drawing else {}
 checkpoint = tf.train.Checkpoint(network=network, optimizer=optimizer, **random)
 own_folder = tempfile.TemporaryDirectory()
@@ -241,7 +261,9 @@ def step_together(batches: tf.distribute.DistributedIterator, stop: tf.Tensor) -
     def on_replica(*mine: tf.Tensor) -> tf.Tensor:
         return tf.stack([learn(*mine), stop])
 
-    return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(on_replica, next(batches)), axis=None)
+    return strategy.reduce(
+        tf.distribute.ReduceOp.SUM, strategy.run(on_replica, next(batches)), axis=None
+    )
 
 
 @tf.function
@@ -261,7 +283,9 @@ def first_steps() -> tf.Tensor:
 
 
 def accuracy_together() -> float:
-    return sum(int(count_together(tf.constant(part))) for part in range(test_parts)) / len(test.labels)
+    return sum(int(count_together(tf.constant(part))) for part in range(test_parts)) / len(
+        test.labels
+    )
 
 
 def train_together() -> float:
@@ -272,7 +296,9 @@ def train_together() -> float:
             f"the workers resume from different steps: {begins}",
             hint="set `checkpoint` to a folder that all workers share",
         )
-    shares = strategy.distribute_datasets_from_function(lambda context: shares_of_worker(first_step, context))
+    shares = strategy.distribute_datasets_from_function(
+        lambda context: shares_of_worker(first_step, context)
+    )
     batches = iter(shares)
     for done in range(first_step + 1, last_step + 1):
         loss, votes = step_together(batches, tf.constant(float(runtime.should_stop()))).numpy()
@@ -284,7 +310,8 @@ def train_together() -> float:
     return accuracy_together()
 
 
-# Apart: the chief hands out steps, and each worker computes its step with the weights that it finds.
+# Apart: the chief hands out steps, and each worker computes its step with the weights that it
+# finds.
 
 
 @tf.function
@@ -303,12 +330,16 @@ def train_apart() -> float:
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
     def accuracy_apart() -> float:
-        counts = [coordinator.schedule(count_alone, (tf.constant(part),)) for part in range(test_parts)]
+        counts = [
+            coordinator.schedule(count_alone, (tf.constant(part),)) for part in range(test_parts)
+        ]
         return sum(coordinator.fetch(counts)) / len(test.labels)
 
     done = first_step
     while done < last_step:
-        end = min((done // every + 1) * every for every in (steps_per_epoch, config.checkpoint_every))
+        end = min(
+            (done // every + 1) * every for every in (steps_per_epoch, config.checkpoint_every)
+        )
         losses = []
         while done < min(end, last_step) and not runtime.should_stop():
             losses.append(coordinator.schedule(step_alone, (tf.constant(done),)))

@@ -56,12 +56,15 @@ def run_experiment(config: Any, digits: Digits, group: Any, call: Callable[..., 
         f"{share:.0%} of all gradients are {times}": replace(base, hiccups=share),
     }
     ring = dist.new_group(list(range(1, workers + 1)))
-    digits.gradient(start_of(base), 0)  # the first one takes a second, in which others would run ahead
+    # the first one takes a second, in which others would run ahead
+    digits.gradient(start_of(base), 0)
     found: dict[str, list[Outcome]] = {}
     for title, setting in scenarios.items():
         found[title] = []
         for method, lead in METHODS.items():
-            setting.max_staleness = lead if lead is None or config.max_staleness is None else config.max_staleness
+            setting.max_staleness = (
+                lead if lead is None or config.max_staleness is None else config.max_staleness
+            )
             run = run_ring if method == "ring all-reduce" else run_server
             outcome = run(method, setting, digits, group, call if run is run_server else ring)
             dist.barrier()
@@ -73,10 +76,14 @@ def run_experiment(config: Any, digits: Digits, group: Any, call: Callable[..., 
 
 def start_of(config: Any) -> Tensor:
     """Return the weights that every run starts with, independent of the previous run."""
-    return Digits(hidden=config.hidden, batch=config.batch, seed=config.seed, device=torch.device("cpu")).weights()
+    return Digits(
+        hidden=config.hidden, batch=config.batch, seed=config.seed, device=torch.device("cpu")
+    ).weights()
 
 
-def run_server(method: str, config: Any, digits: Digits, group: Any, call: Callable[..., Any]) -> Outcome:
+def run_server(
+    method: str, config: Any, digits: Digits, group: Any, call: Callable[..., Any]
+) -> Outcome:
     workers, last = group.world_size - 1, config.epochs * digits.batches_per_epoch
     server = Server(
         start_of(config),
@@ -102,12 +109,21 @@ def run_server(method: str, config: Any, digits: Digits, group: Any, call: Calla
     kept = []
     while not server.events.empty():
         kept.append(server.events.get())
-    curve = [(event.seconds, digits.accuracy(event.content)) for event in kept if event.kind == "evaluate"]
+    curve = [
+        (event.seconds, digits.accuracy(event.content))
+        for event in kept
+        if event.kind == "evaluate"
+    ]
     megabytes = server.weights.nbytes / 1e6
-    sent = {worker: megabytes * sum(row.worker == worker for row in server.seen) for worker in range(1, workers + 1)}
+    sent = {
+        worker: megabytes * sum(row.worker == worker for row in server.seen)
+        for worker in range(1, workers + 1)
+    }
     bound = largest_staleness(workers, config.max_staleness)
     # a task carries the weights one way, its result a gradient the other way
-    return Outcome(method, kept[-1].seconds, server.seen, curve, {0: sum(sent.values()), **sent}, bound)
+    return Outcome(
+        method, kept[-1].seconds, server.seen, curve, {0: sum(sent.values()), **sent}, bound
+    )
 
 
 def run_ring(method: str, config: Any, digits: Digits, group: Any, ring: Any) -> Outcome:
@@ -115,12 +131,16 @@ def run_ring(method: str, config: Any, digits: Digits, group: Any, ring: Any) ->
     the same step. A step counts as one update for each worker, at the sum of their learning rates."""
     workers, last = group.world_size - 1, config.epochs * digits.batches_per_epoch
     weights = torch.nn.Parameter(start_of(config))
-    optimizer = torch.optim.SGD([weights], lr=0.0, momentum=config.momentum, weight_decay=config.weight_decay)
+    optimizer = torch.optim.SGD(
+        [weights], lr=0.0, momentum=config.momentum, weight_decay=config.weight_decay
+    )
     seen, snapshots = [], []
     dist.barrier()
     started = time.perf_counter()
     for first in range(0, last - last % workers if group.rank else 0, workers):
-        gradient, _, computing = compute(config, digits, group.rank, first + group.rank - 1, weights.detach())
+        gradient, _, computing = compute(
+            config, digits, group.rank, first + group.rank - 1, weights.detach()
+        )
         asked = time.perf_counter()
         dist.all_reduce(gradient, group=ring)
         seen.append(Seen(group.rank, 0, computing, time.perf_counter() - asked))
@@ -134,8 +154,17 @@ def run_ring(method: str, config: Any, digits: Digits, group: Any, ring: Any) ->
     gathered: list[Any] = [None] * group.world_size
     dist.all_gather_object(gathered, (seen, curve, seconds))
     megabytes = 2 * (workers - 1) / workers * weights.nbytes / 1e6
-    sent = {0: 0.0, **{worker: megabytes * len(gathered[worker][0]) for worker in range(1, workers + 1)}}
-    return Outcome(method, gathered[1][2], [row for rows, _, _ in gathered for row in rows], gathered[1][1], sent)
+    sent = {
+        0: 0.0,
+        **{worker: megabytes * len(gathered[worker][0]) for worker in range(1, workers + 1)},
+    }
+    return Outcome(
+        method,
+        gathered[1][2],
+        [row for rows, _, _ in gathered for row in rows],
+        gathered[1][1],
+        sent,
+    )
 
 
 def table(found: dict[str, list[Outcome]], workers: int) -> list[str]:
@@ -167,17 +196,29 @@ def draw(found: dict[str, list[Outcome]], workers: int, picture: str) -> None:
         return
     figure = Figure(figsize=(17, 4 * len(found)), layout="constrained")
     longest = max(one.seconds for outcomes in found.values() for one in outcomes)
-    last = min(12, max(row.staleness for outcomes in found.values() for one in outcomes for row in one.seen))
+    last = min(
+        12,
+        max(row.staleness for outcomes in found.values() for one in outcomes for row in one.seen),
+    )
     names = [str(worker) for worker in range(1, workers + 1)]
-    for band, (title, outcomes) in zip(figure.subfigures(len(found), squeeze=False)[:, 0], found.items(), strict=True):
+    for band, (title, outcomes) in zip(
+        figure.subfigures(len(found), squeeze=False)[:, 0], found.items(), strict=True
+    ):
         band.suptitle(f"{workers} workers, {title}", fontweight="bold")
         accuracy, idle, staleness, sent = band.subplots(1, 4)
         accuracy.set(
-            title="accuracy", xlabel="seconds", ylabel="test accuracy", xlim=(0, 1.03 * longest), ylim=(0.5, 1)
+            title="accuracy",
+            xlabel="seconds",
+            ylabel="test accuracy",
+            xlim=(0, 1.03 * longest),
+            ylim=(0.5, 1),
         )
         idle.set(title="idle", xlabel="worker", ylabel="% of its time", ylim=(0, 100))
         staleness.set(
-            title="staleness", xlabel="updates by others meanwhile", ylabel="% of all gradients", ylim=(0, 100)
+            title="staleness",
+            xlabel="updates by others meanwhile",
+            ylabel="% of all gradients",
+            ylim=(0, 100),
         )
         sent.set(title="sent", xlabel="process", ylabel="MB over the whole run")
         idle.set_xticks(range(workers), names)
@@ -188,8 +229,16 @@ def draw(found: dict[str, list[Outcome]], workers: int, picture: str) -> None:
             place = (number - (len(outcomes) - 1) / 2) * 0.27
             accuracy.plot(*zip(*one.curve, strict=True), label=one.method)
             accuracy.plot(*one.curve[-1], "o", color=f"C{number}")
-            idle.bar([w + place for w in range(workers)], [100 * one.idle(w + 1) for w in range(workers)], 0.27)
-            sent.bar([p + place for p in range(workers + 1)], [one.sent[p] for p in range(workers + 1)], 0.27)
+            idle.bar(
+                [w + place for w in range(workers)],
+                [100 * one.idle(w + 1) for w in range(workers)],
+                0.27,
+            )
+            sent.bar(
+                [p + place for p in range(workers + 1)],
+                [one.sent[p] for p in range(workers + 1)],
+                0.27,
+            )
             stale = [min(row.staleness, last) for row in one.seen]
             shares = [100 * stale.count(value) / len(stale) for value in range(last + 1)]
             staleness.bar([value + place for value in range(last + 1)], shares, 0.27)

@@ -84,7 +84,9 @@ class Server:
         weight_decay: float,
     ) -> None:
         self.weights = torch.nn.Parameter(weights)
-        self.optimizer = torch.optim.SGD([self.weights], lr=0.0, momentum=momentum, weight_decay=weight_decay)
+        self.optimizer = torch.optim.SGD(
+            [self.weights], lr=0.0, momentum=momentum, weight_decay=weight_decay
+        )
         self.learning_rate_at = learning_rate_at
         self.workers, self.last_update, self.max_staleness = workers, last_update, max_staleness
         self.periods = {"report": report_every, "evaluate": evaluate_every, "save": save_every}
@@ -93,9 +95,11 @@ class Server:
         self.next_number = 0
         self.again: list[int] = []  # numbers that an earlier run had handed out and not got back
         self.under_way: set[int] = set()
-        self.done = dict.fromkeys(range(1, workers + 1), 0)  # gradients of each worker that has not left
+        # gradients of each worker that has not left
+        self.done = dict.fromkeys(range(1, workers + 1), 0)
         self.asking: dict[int, Future[Task | None]] = {}  # workers that wait for a task
-        self.arrived: set[int] = set()  # nobody starts before all are there, or the first would do much of the work
+        # nobody starts before all are there, or the first would do much of the work
+        self.arrived: set[int] = set()
         self.stopping = False
 
         self.lock = threading.Lock()
@@ -146,7 +150,11 @@ class Server:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.weights.data.copy_(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.updates, self.next_number, self.again = state["updates"], state["next_number"], list(state["again"])
+        self.updates, self.next_number, self.again = (
+            state["updates"],
+            state["next_number"],
+            list(state["again"]),
+        )
 
     def _apply(self, worker: int, result: Result) -> None:
         staleness = self.updates - result.version
@@ -167,7 +175,10 @@ class Server:
         if kind == "report":
             fresh, self.losses = self.losses, []
             staleness = [row.staleness for row in self.seen[-len(fresh) :]]
-            content = {"loss": sum(fresh) / len(fresh), "staleness": sum(staleness) / len(staleness)}
+            content = {
+                "loss": sum(fresh) / len(fresh),
+                "staleness": sum(staleness) / len(staleness),
+            }
         else:
             content = self.weights.detach().clone() if kind == "evaluate" else self.state_dict()
         assert self.started is not None
@@ -183,7 +194,10 @@ class Server:
             if finished:
                 del self.done[worker]
                 yield self.asking.pop(worker), None
-            elif self.max_staleness is None or self.done[worker] - min(self.done.values()) <= self.max_staleness:
+            elif (
+                self.max_staleness is None
+                or self.done[worker] - min(self.done.values()) <= self.max_staleness
+            ):
                 yield self.asking.pop(worker), self._next_task()
                 finished = self._all_is_given_out()
 
@@ -234,7 +248,10 @@ def summary(server: Server) -> list[str]:
         mine = [row for row in server.seen if row.worker == worker]
         waiting, computing = sum(row.waiting for row in mine), sum(row.computing for row in mine)
         staleness = sum(row.staleness for row in mine) / max(1, len(mine))
-        idle, sent = waiting / max(1e-9, waiting + computing), len(mine) * server.weights.nbytes / 1e6
+        idle, sent = (
+            waiting / max(1e-9, waiting + computing),
+            len(mine) * server.weights.nbytes / 1e6,
+        )
         lines.append(f"{worker:>7} {len(mine):>9} {staleness:>9.2f} {idle:>6.1%} {sent:>7.1f}")
     return lines
 
@@ -249,7 +266,9 @@ def histogram(counts: Counter[int], width: int = 40) -> list[str]:
         low, high = (1 << power) >> 1, max((1 << power) - 1, 0)
         share = bins[power] / sum(bins.values())
         name = str(low) if low == high else f"{low}-{high}"
-        lines.append(f"{name:>9} {bins[power]:>6} {share:>6.1%} {'#' * round(share * width)}".rstrip())
+        lines.append(
+            f"{name:>9} {bins[power]:>6} {share:>6.1%} {'#' * round(share * width)}".rstrip()
+        )
     return lines
 
 

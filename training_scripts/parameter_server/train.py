@@ -39,7 +39,8 @@ import torch.distributed.rpc as rpc
 
 try:
     from cloudtrain import runtime
-except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+# not installed; in a checkout it stands two folders up, and the runtime is plain Python
+except ModuleNotFoundError:
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
@@ -51,21 +52,25 @@ from worker import Digits, learning_rate_at, work
 class Config:
     epochs: int = 10
     batch: int = 32  # images of one gradient
-    learning_rate: float = 0.05  # peak; rises over the first epoch, then falls to zero along a cosine
+    # peak; rises over the first epoch, then falls to zero along a cosine
+    learning_rate: float = 0.05
     momentum: float = 0.9
     weight_decay: float = 1e-4
     hidden: int = 128
     seed: int = 1
-    max_staleness: int | None = None  # gradients that a worker may be ahead of the slowest one; None: no limit
+    # gradients that a worker may be ahead of the slowest one; None: no limit
+    max_staleness: int | None = None
 
     step_seconds: float = 0.0  # seconds that a gradient takes at least; sleep fills it up
     slow_worker: int = 0  # this worker takes `slow_factor` times as long; 0 for none
-    hiccups: float = 0.0  # share of all gradients that take `slow_factor` times as long, on whichever worker
+    # share of all gradients that take `slow_factor` times as long, on whichever worker
+    hiccups: float = 0.0
     slow_factor: float = 4.0
 
     report_every: int = 20  # updates
     checkpoint_every: int = 100  # updates
-    experiment: bool = False  # do not train; compare with ring all-reduce, print a table and draw a picture
+    # do not train; compare with ring all-reduce, print a table and draw a picture
+    experiment: bool = False
     picture: str = "parameter_server.png"
     costs: bool = False  # do not train; what exchanges would cost, for a network of these figures:
     gigabits: float = 25.0  # per second, each way, for each process
@@ -81,8 +86,10 @@ config = runtime.arguments(Config, at_least=AT_LEAST)
 place = runtime.detect_environment()
 workers = max(1, place.world_size - 1)
 problems = {
-    f"`--slow_worker` is {config.slow_worker}, and the workers are 1 to {workers}": config.slow_worker > workers,
-    "`--experiment` needs a server and two workers, so 3 processes": config.experiment and place.world_size < 3,
+    f"`--slow_worker` is {config.slow_worker}, and the workers are 1 to {workers}": config.slow_worker
+    > workers,
+    "`--experiment` needs a server and two workers, so 3 processes": config.experiment
+    and place.world_size < 3,
     "`--experiment` needs an epoch": config.experiment and config.epochs < 1,
 }
 if wrong := [text for text, found in problems.items() if found]:
@@ -90,13 +97,22 @@ if wrong := [text for text, found in problems.items() if found]:
 
 torch.set_num_threads(1)  # the network is too small to share among cores
 device = torch.device("cpu")
-if torch.cuda.is_available():  # the server needs no GPU, so the workers beside it start with the first
-    device = torch.device("cuda", max(0, place.local_rank - (place.node_rank == 0)) % torch.cuda.device_count())
+# the server needs no GPU, so the workers beside it start with the first
+if torch.cuda.is_available():
+    device = torch.device(
+        "cuda", max(0, place.local_rank - (place.node_rank == 0)) % torch.cuda.device_count()
+    )
 digits = Digits(hidden=config.hidden, batch=config.batch, seed=config.seed, device=device)
 if config.costs:
     from costs import tables
 
-    print(tables([parameter.nbytes for parameter in digits.network.parameters()], config.gigabits, config.latency))
+    print(
+        tables(
+            [parameter.nbytes for parameter in digits.network.parameters()],
+            config.gigabits,
+            config.latency,
+        )
+    )
     sys.exit()
 last_update = config.epochs * digits.batches_per_epoch
 
@@ -114,8 +130,10 @@ def join_rpc() -> None:
         yield dist.PrefixStore(f"attempt_{attempt}", store), rank, world_size
 
     dist.register_rendezvous_handler("attempt", rendezvous)
-    warnings.filterwarnings("ignore", "You are using a Backend")  # torch.distributed.rpc about itself
-    options = rpc.TensorPipeRpcBackendOptions(init_method="attempt://", rpc_timeout=1800)  # seconds; waiting is normal
+    # torch.distributed.rpc about itself
+    warnings.filterwarnings("ignore", "You are using a Backend")
+    # seconds; waiting is normal
+    options = rpc.TensorPipeRpcBackendOptions(init_method="attempt://", rpc_timeout=1800)
     name = f"worker{place.rank}" if place.rank else "server"
     rpc.init_rpc(name, rank=place.rank, world_size=place.world_size, rpc_backend_options=options)
 
@@ -141,7 +159,8 @@ if not place.is_main:
     rpc.shutdown()
     sys.exit()
 
-# From here on this is the server. Its rpc threads take gradients and hand out tasks; its main thread does what is slow.
+# From here on this is the server. Its rpc threads take gradients and hand out tasks; its main
+# thread does what is slow.
 server = Server(
     digits.weights(),
     workers=workers,
@@ -157,22 +176,30 @@ server = Server(
 checkpoints = runtime.Checkpoints()
 if resumed := checkpoints.load():
     server.load_state_dict(resumed.state)
-    runtime.notice(f"resumed from update {server.updates}; {len(server.again)} batches under way then are done again")
+    runtime.notice(
+        f"resumed from update {server.updates}; {len(server.again)} batches under way then are done again"
+    )
 serving.append(server)
-print(f"processes={place.world_size} workers={workers} max_staleness={config.max_staleness}", flush=True)
+print(
+    f"processes={place.world_size} workers={workers} max_staleness={config.max_staleness}",
+    flush=True,
+)
 if place.world_size > 1:
     join_rpc()
 else:  # the same worker, in a thread of this process
     alone = Digits(hidden=config.hidden, batch=config.batch, seed=config.seed, device=device)
     arguments = (config, alone, 1, lambda *args: server.exchange(*args).wait(), runtime.should_stop)
-    threading.excepthook = lambda failure: (sys.__excepthook__(*failure[:3]), os._exit(1))  # it must not go unseen
+    # it must not go unseen
+    threading.excepthook = lambda failure: (sys.__excepthook__(*failure[:3]), os._exit(1))
     threading.Thread(target=work, args=arguments, daemon=True).start()
 
 handle = {
     "report": lambda step, content: runtime.report(
         step=step, total=last_update, epoch=step / digits.batches_per_epoch, **content
     ),
-    "evaluate": lambda step, weights: runtime.report(step=step, test_accuracy=digits.accuracy(weights)),
+    "evaluate": lambda step, weights: runtime.report(
+        step=step, test_accuracy=digits.accuracy(weights)
+    ),
     "save": lambda step, state: checkpoints.save(state, step),
 }
 

@@ -27,7 +27,10 @@ def load_digits() -> tuple[Tensor, Tensor]:
     not imported because that takes a second."""
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
-        raise SetupError("the digits come with scikit-learn, which is not installed", hint="pip install scikit-learn")
+        raise SetupError(
+            "the digits come with scikit-learn, which is not installed",
+            hint="pip install scikit-learn",
+        )
     path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     rows = [line.split(b",") for line in gzip.decompress(path.read_bytes()).splitlines()]
     table = torch.tensor([[float(cell) for cell in row] for row in rows])
@@ -43,10 +46,14 @@ class Digits:
         layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.GELU())]
         self.network = nn.Sequential(*layers[:-1]).to(device)
         self.images, self.labels = (part.to(device) for part in load_digits())
-        shuffled = torch.randperm(len(self.images), generator=torch.Generator().manual_seed(0)).to(device)
+        shuffled = torch.randperm(len(self.images), generator=torch.Generator().manual_seed(0)).to(
+            device
+        )
         self.test, self.train = shuffled[: len(shuffled) // 5], shuffled[len(shuffled) // 5 :]
         if batch > len(self.train):
-            raise SetupError(f"`--batch {batch}` of {len(self.train)} images", hint="give at most as many")
+            raise SetupError(
+                f"`--batch {batch}` of {len(self.train)} images", hint="give at most as many"
+            )
         self.batch, self.seed = batch, seed
         self.batches_per_epoch = len(self.train) // batch
 
@@ -60,7 +67,9 @@ class Digits:
         self.network.train()
         vector_to_parameters(weights.to(self.images.device), self.network.parameters())
         epoch, position = divmod(number, self.batches_per_epoch)
-        order = torch.randperm(len(self.train), generator=torch.Generator().manual_seed(self.seed * 100_003 + epoch))
+        order = torch.randperm(
+            len(self.train), generator=torch.Generator().manual_seed(self.seed * 100_003 + epoch)
+        )
         chosen = self.train[order[position * self.batch :][: self.batch].to(self.train.device)]
         loss = nn.functional.cross_entropy(self.network(self.images[chosen]), self.labels[chosen])
         gradients = torch.autograd.grad(loss, list(self.network.parameters()))
@@ -70,7 +79,12 @@ class Digits:
     def accuracy(self, weights: Tensor) -> float:
         self.network.eval()
         vector_to_parameters(weights.to(self.images.device), self.network.parameters())
-        return (self.network(self.images[self.test]).argmax(1) == self.labels[self.test]).float().mean().item()
+        return (
+            (self.network(self.images[self.test]).argmax(1) == self.labels[self.test])
+            .float()
+            .mean()
+            .item()
+        )
 
 
 def learning_rate_at(config: Any, digits: Digits, update: int) -> float:
@@ -82,10 +96,14 @@ def learning_rate_at(config: Any, digits: Digits, update: int) -> float:
 def seconds_of(config: Any, worker: int, number: int) -> float:
     """Return the least seconds that a gradient takes: longer on the slow worker, and for batches with a hiccup."""
     hiccup = random.Random(number * 7919 + config.seed).random() < config.hiccups
-    return config.step_seconds * (config.slow_factor if hiccup or worker == config.slow_worker else 1)
+    return config.step_seconds * (
+        config.slow_factor if hiccup or worker == config.slow_worker else 1
+    )
 
 
-def compute(config: Any, digits: Digits, worker: int, number: int, weights: Tensor) -> tuple[Tensor, float, float]:
+def compute(
+    config: Any, digits: Digits, worker: int, number: int, weights: Tensor
+) -> tuple[Tensor, float, float]:
     """Return gradient, loss and the seconds they took. A sleep fills up the time, because the digits are too small a
     task. So workers that share a core wait for each other like workers on separate machines."""
     started = time.perf_counter()
@@ -94,7 +112,9 @@ def compute(config: Any, digits: Digits, worker: int, number: int, weights: Tens
     return gradient, loss, time.perf_counter() - started
 
 
-def work(config: Any, digits: Digits, worker: int, call: Call, should_stop: Callable[[], bool]) -> None:
+def work(
+    config: Any, digits: Digits, worker: int, call: Call, should_stop: Callable[[], bool]
+) -> None:
     """Work until the server has no more tasks."""
     torch.set_num_threads(1)
     result = None

@@ -43,7 +43,9 @@ class Cut:
 
     def parameter_bytes(self) -> float:
         """Return the bytes on one process for each parameter of its stage."""
-        return (STATE_BYTES / self.shards + (self.gathered_bytes if self.shards > 1 else 0)) / self.tensor
+        return (
+            STATE_BYTES / self.shards + (self.gathered_bytes if self.shards > 1 else 0)
+        ) / self.tensor
 
 
 WHOLE = Cut()
@@ -79,7 +81,8 @@ def _best(
     add: Callable[[float, float], float],
 ) -> list[tuple[int, int]]:
     """Return the cut with the least total, where `add` puts a stage's cost on top of the stages before it."""
-    best: list[tuple[float, list[tuple[int, int]]]] = [(0.0, [])] + [(math.inf, [])] * count  # of the first n blocks
+    # of the first n blocks
+    best: list[tuple[float, list[tuple[int, int]]]] = [(0.0, [])] + [(math.inf, [])] * count
     for stage in range(stages):
         longer = [(math.inf, [])] * (stage + 1)
         for end in range(stage + 1, count + 1):
@@ -102,10 +105,15 @@ def stage_bytes(costs: Sequence[Cost], blocks: range, held: int, cut: Cut = WHOL
     """Return the bytes on one process: parameters with their gradients and moments, and the activations of `held`
     microbatches."""
     each = cut.parameter_bytes()
-    return sum(each * costs[block].parameters + held * costs[block].activation_bytes / cut.tensor for block in blocks)
+    return sum(
+        each * costs[block].parameters + held * costs[block].activation_bytes / cut.tensor
+        for block in blocks
+    )
 
 
-def choose(costs: Sequence[Cost], stages: int, held: dict[int, int], by: str, cut: Cut = WHOLE) -> list[range]:
+def choose(
+    costs: Sequence[Cost], stages: int, held: dict[int, int], by: str, cut: Cut = WHOLE
+) -> list[range]:
     """Choose the blocks of each stage, balanced `by` time, memory, or number of blocks. `held[stage]` is the number of
     microbatches whose activations a stage keeps. It depends on the schedule and on the stage's position."""
     judges: dict[str, Callable[[int, range], float]] = {
@@ -118,10 +126,16 @@ def choose(costs: Sequence[Cost], stages: int, held: dict[int, int], by: str, cu
 
 
 def table(
-    costs: Sequence[Cost], chosen: Sequence[range], held: dict[int, int], processes: Sequence[int], cut: Cut = WHOLE
+    costs: Sequence[Cost],
+    chosen: Sequence[range],
+    held: dict[int, int],
+    processes: Sequence[int],
+    cut: Cut = WHOLE,
 ) -> str:
     """Return the split as text: one line for each stage, and how uneven it is. `processes[stage]` holds the stage."""
-    lines = [f"{'stage':>5} {'process':>7} {'blocks':>8} {'parameters':>12} {'ms':>8} {'held':>5} {'MiB':>8}"]
+    lines = [
+        f"{'stage':>5} {'process':>7} {'blocks':>8} {'parameters':>12} {'ms':>8} {'held':>5} {'MiB':>8}"
+    ]
     for stage, blocks in enumerate(chosen):
         lines.append(
             f"{stage:>5} {processes[stage]:>7} {f'{blocks[0]}-{blocks[-1]}':>8} "
@@ -130,7 +144,12 @@ def table(
         )
     by_count = split(len(costs), len(chosen), lambda _, first, end: float(end - first))
     uneven, usual = _unevenness(costs, chosen), _unevenness(costs, by_count)
-    return "\n".join([*lines, f"the slowest stage takes {uneven:.2f} of the mean; cut by number of blocks {usual:.2f}"])
+    return "\n".join(
+        [
+            *lines,
+            f"the slowest stage takes {uneven:.2f} of the mean; cut by number of blocks {usual:.2f}",
+        ]
+    )
 
 
 def _unevenness(costs: Sequence[Cost], chosen: Sequence[range]) -> float:
@@ -139,7 +158,10 @@ def _unevenness(costs: Sequence[Cost], chosen: Sequence[range]) -> float:
 
 
 def profile(
-    blocks: Sequence[nn.Module], tokens: Tensor, loss: Callable[[Tensor, Tensor], Tensor], repeat: int = 5
+    blocks: Sequence[nn.Module],
+    tokens: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    repeat: int = 5,
 ) -> list[Cost]:
     """Measure the blocks one after the other. `tokens` is one microbatch, because small ones cost more for each
     sequence than large ones. The loss belongs to the last block."""
@@ -147,14 +169,21 @@ def profile(
     for block in blocks:
         is_last = block is blocks[-1]
 
-        def run(block: nn.Module = block, x: Tensor = x, is_last: bool = is_last) -> tuple[Tensor, Tensor]:
+        def run(
+            block: nn.Module = block, x: Tensor = x, is_last: bool = is_last
+        ) -> tuple[Tensor, Tensor]:
             y = block(x.detach().requires_grad_(x.is_floating_point()))
             return y, loss(y, tokens) if is_last else y.sum()
 
         seconds = [_seconds(run, tokens) for _ in range(repeat + 1)][1:]  # the first one warms up
         parameters = sum(parameter.numel() for parameter in block.parameters())
         costs.append(
-            Cost(getattr(block, "name", type(block).__name__), parameters, _kept_bytes(run, block), median(seconds))
+            Cost(
+                getattr(block, "name", type(block).__name__),
+                parameters,
+                _kept_bytes(run, block),
+                median(seconds),
+            )
         )
         x = run()[0]
     return costs
@@ -182,7 +211,9 @@ def _kept_bytes(run: Callable[[], object], block: nn.Module) -> int:
 
     parameters = {parameter.untyped_storage()._cdata for parameter in block.parameters()}
     kept: dict[int, int] = {}
-    alive = []  # or an address is used again for something else; of the storage, because fake tensors have no data
+    # or an address is used again for something else; of the storage, because fake tensors have no
+    # data
+    alive = []
 
     def note(tensor: Tensor) -> Tensor:
         alive.append(tensor)

@@ -47,25 +47,47 @@ def say(text: str) -> None:
         print(text, flush=True)
 
 
-def compare(config: Any, device: torch.device, rows: dict[str, dict[str, Any]] = OF_SCHEDULES) -> None:
+def compare(
+    config: Any, device: torch.device, rows: dict[str, dict[str, Any]] = OF_SCHEDULES
+) -> None:
     """Print one line for each row that these processes can form. The model is small, the comparison is not."""
     world = dist.get_world_size()
     torch.manual_seed(config.seed)
-    shape = Shape(layers=2 * world if rows is OF_SCHEDULES else max(4, world), heads=4, width=32, context=32)
+    shape = Shape(
+        layers=2 * world if rows is OF_SCHEDULES else max(4, world), heads=4, width=32, context=32
+    )
     text = read_text()
     starts = starts_at(0, count=4 * world, text=text, context=shape.context, seed=config.seed)
     whole_model = GPT(shape)
     whole_model.reset_parameters(config.seed)
     whole_model.to(device)
-    loss = Alone(whole_model, 2 * world).step(*(part.to(device) for part in windows_at(text, starts, shape.context)))
+    loss = Alone(whole_model, 2 * world).step(
+        *(part.to(device) for part in windows_at(text, starts, shape.context))
+    )
     expected = {name: parameter.grad for name, parameter in whole_model.named_parameters()}
-    norm = torch.stack([g.square().sum() for g in expected.values() if g is not None]).sum().sqrt().item()
+    norm = (
+        torch.stack([g.square().sum() for g in expected.values() if g is not None])
+        .sum()
+        .sqrt()
+        .item()
+    )
 
-    say(f"\ngradients of {world} processes against a single process, with the same {len(starts)} windows")
-    say(f"{'layout':<24} {'replicas x shards x stages x tensor':>35} {'loss':>9} {'difference':>11} {'gradients':>11}")
+    say(
+        f"\ngradients of {world} processes against a single process, with the same {len(starts)} windows"
+    )
+    say(
+        f"{'layout':<24} {'replicas x shards x stages x tensor':>35} {'loss':>9} {'difference':>11} {'gradients':>11}"
+    )
     refused = []
     for name, changes in rows.items():
-        row = {"replicas": 1, "shards": 1, "tensor": 1, "schedule": "1f1b", "precision": "fp32", **changes}
+        row = {
+            "replicas": 1,
+            "shards": 1,
+            "tensor": 1,
+            "schedule": "1f1b",
+            "precision": "fp32",
+            **changes,
+        }
         stages = world // (row["replicas"] * row["shards"] * row["tensor"])
         if stages == 1 and row["schedule"] != "1f1b":
             continue  # one stage has no schedule
@@ -79,14 +101,24 @@ def compare(config: Any, device: torch.device, rows: dict[str, dict[str, Any]] =
         except SetupError as error:
             refused.append(f"{name}: {error.message}")
             continue
-        found, difference = gradients_of(arranged, shape, text, starts, expected, config.seed, device)
+        found, difference = gradients_of(
+            arranged, shape, text, starts, expected, config.seed, device
+        )
         grid = f"{row['replicas']} x {row['shards']} x {stages} x {row['tensor']}"
-        say(f"{name:<24} {grid:>35} {found:>9.6f} {abs(found - loss.item()):>11.1e} {difference / norm:>11.1e}")
+        say(
+            f"{name:<24} {grid:>35} {found:>9.6f} {abs(found - loss.item()):>11.1e} {difference / norm:>11.1e}"
+        )
     say("\n".join(["gradients: the norm of the difference, as a share of the norm", *refused]))
 
 
 def gradients_of(
-    row: Any, shape: Shape, text: Any, starts: Any, expected: dict[str, Any], seed: int, device: torch.device
+    row: Any,
+    shape: Shape,
+    text: Any,
+    starts: Any,
+    expected: dict[str, Any],
+    seed: int,
+    device: torch.device,
 ) -> tuple[float, float]:
     """Return the batch's loss in a layout, and the norm of the gradients' difference over the whole model."""
     place = take_place(row, device)
@@ -95,11 +127,15 @@ def gradients_of(
     chunks = chunks_of(row.schedule, row.chunks)
     if place.processes > 1:
         held = most_held(order_of(row.schedule, place.processes, row.microbatches, chunks))
-        split = choose([Cost("", 1, 0, 1.0)] * shape.block_count, place.processes * chunks, held, "blocks")
+        split = choose(
+            [Cost("", 1, 0, 1.0)] * shape.block_count, place.processes * chunks, held, "blocks"
+        )
         modules = make_stages(shape, split, row.schedule, chunks, seed, place, row.precision)
         run: Any = Pipeline(modules, row.schedule, chunks, row.microbatches, place)
     else:
-        modules = make_stages(shape, [range(shape.block_count)], "simple", 1, seed, place, row.precision)
+        modules = make_stages(
+            shape, [range(shape.block_count)], "simple", 1, seed, place, row.precision
+        )
         run = Alone(modules[0], row.microbatches, place)
     replicas = Replicas(modules, place, row.microbatches, overlaps="zero" not in row.schedule)
     loss = run.step(inputs, following)
@@ -108,7 +144,11 @@ def gradients_of(
     for module in modules.values():
         for name, parameter in module.named_parameters():
             gradient: Any = parameter.grad
-            right = part_of(expected[name], gradient) if hasattr(gradient, "placements") else expected[name]
+            right = (
+                part_of(expected[name], gradient)
+                if hasattr(gradient, "placements")
+                else expected[name]
+            )
             squares += (part_here(gradient) - right).square().sum() / copies_of(parameter)
             count += 1
     dist.all_reduce(loss)

@@ -27,11 +27,21 @@ def print_fit(config: Any) -> None:
     processes = config.world // (config.replicas * config.shards * config.tensor)
     chunks = chunks_of(config.schedule, config.chunks) if processes > 1 else 1
     costs, cut = costs_of(config, shape), cut_of(config)
-    held = most_held(order_of(config.schedule, processes, config.microbatches, chunks)) if processes > 1 else {0: 1}
+    held = (
+        most_held(order_of(config.schedule, processes, config.microbatches, chunks))
+        if processes > 1
+        else {0: 1}
+    )
     chosen = choose(costs, processes * chunks, held, config.balance, cut)
-    holders = {stage: p for p in range(processes) for stage in stages_of(config.schedule, p, processes, chunks)}
+    holders = {
+        stage: p
+        for p in range(processes)
+        for stage in stages_of(config.schedule, p, processes, chunks)
+    }
     grid = f"replicas {config.replicas} x shards {config.shards} x stages {processes} x tensor {config.tensor}"
-    print(f"{config.world} processes: {grid}; {chunks} of {processes * chunks} stages on each; {config.precision}")
+    print(
+        f"{config.world} processes: {grid}; {chunks} of {processes * chunks} stages on each; {config.precision}"
+    )
     print(table(costs, chosen, held, holders, cut))
     filled = [0.0] * processes
     for stage, blocks in enumerate(chosen):
@@ -50,16 +60,24 @@ def costs_of(config: Any, shape: Shape) -> list[Cost]:
     is_bf16, before = config.precision == "bf16", torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16 if is_bf16 and config.shards > 1 else before)
     try:
-        with FakeTensorMode(), torch.autocast("cpu", torch.bfloat16, enabled=is_bf16 and config.shards == 1):
+        with (
+            FakeTensorMode(),
+            torch.autocast("cpu", torch.bfloat16, enabled=is_bf16 and config.shards == 1),
+        ):
             tokens = torch.zeros(windows, shape.context, dtype=torch.long)
             blocks = slices_of(shape)
-            if config.recompute == "full":  # what selective recomputation keeps, autograd does not show: count all
+            # what selective recomputation keeps, autograd does not show: count all
+            if config.recompute == "full":
                 ease(blocks[1], config)
             found = profile(blocks, tokens, loss_of, repeat=1)
     finally:
         torch.set_default_dtype(before)
     of_head = 6 * shape.width * shape.vocabulary
     of_layer = (flops_per_token(shape) - of_head) / shape.layers
-    seconds = (flops * windows * shape.context / FLOPS / config.tensor for flops in (0, of_layer, of_head))
-    first, layer, last = (replace(cost, seconds=each) for cost, each in zip(found, seconds, strict=True))
+    seconds = (
+        flops * windows * shape.context / FLOPS / config.tensor for flops in (0, of_layer, of_head)
+    )
+    first, layer, last = (
+        replace(cost, seconds=each) for cost, each in zip(found, seconds, strict=True)
+    )
     return [first, *[layer] * shape.layers, last]

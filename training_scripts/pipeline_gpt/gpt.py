@@ -48,9 +48,11 @@ class Shape:
     context: int = 128  # tokens that the model sees at once
     vocabulary: int = BYTES
     family: str = "gpt2"
-    kv_heads: int = 0  # heads of keys and values, each for several heads of queries (GQA); else as many as `heads`
+    # heads of keys and values, each for several heads of queries (GQA); else as many as `heads`
+    kv_heads: int = 0
     head_width: int = 0  # else `width` / `heads`
-    feed_width: int = 0  # else 4 times `width` for gpt2, and 8/3 rounded up to a multiple of 256 for the others
+    # else 4 times `width` for gpt2, and 8/3 rounded up to a multiple of 256 for the others
+    feed_width: int = 0
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
     tied: bool = False  # the head has the embedding's weights
@@ -84,17 +86,26 @@ class Seen(NamedTuple):
 
 
 def seen_by(
-    shape: Shape, length: int, device: torch.device, documents: Tensor | None, positions: Tensor | None, gather: Any
+    shape: Shape,
+    length: int,
+    device: torch.device,
+    documents: Tensor | None,
+    positions: Tensor | None,
+    gather: Any,
 ) -> Seen:
     """Return what the positions of a window see. `documents` (batch, length) has a number for each document; tokens of
     different documents do not see each other. `positions` are those of this process, where it has not all of them."""
     here = torch.arange(length, device=device) if positions is None else positions
     cos = sin = None
     if shape.family != "gpt2":
-        half = torch.arange(0, shape.head_width, 2, device=device, dtype=torch.float32) / shape.head_width
+        half = (
+            torch.arange(0, shape.head_width, 2, device=device, dtype=torch.float32)
+            / shape.head_width
+        )
         angles = here[:, None].float() / shape.rope_theta**half
         angles = torch.cat((angles, angles), -1)
-        cos, sin = angles.cos()[:, None], angles.sin()[:, None]  # (length, 1, head_width): the same for all heads
+        # (length, 1, head_width): the same for all heads
+        cos, sin = angles.cos()[:, None], angles.sin()[:, None]
     everywhere, of_keys = here, documents
     if gather is not None:
         everywhere = gather(here[None], 1)[0]
@@ -102,7 +113,9 @@ def seen_by(
     return Seen(cos, sin, mask_of(here, everywhere, documents, of_keys), gather)
 
 
-def mask_of(here: Tensor, everywhere: Tensor, documents: Tensor | None, of_keys: Tensor | None) -> Any:
+def mask_of(
+    here: Tensor, everywhere: Tensor, documents: Tensor | None, of_keys: Tensor | None
+) -> Any:
     """Return which keys (columns) each query (row) sees; None if those are all before it. On GPUs it is a mask of
     blocks for `flex_attention`, which computes no block that nobody sees."""
     if documents is None and here is everywhere:
@@ -116,7 +129,9 @@ def mask_of(here: Tensor, everywhere: Tensor, documents: Tensor | None, of_keys:
     return (same & before)[:, None]
 
 
-def blocks_of(here: Tensor, everywhere: Tensor, documents: Tensor | None, of_keys: Tensor | None) -> Any:
+def blocks_of(
+    here: Tensor, everywhere: Tensor, documents: Tensor | None, of_keys: Tensor | None
+) -> Any:
     """Return the same as a mask of blocks."""
     from torch.nn.attention.flex_attention import create_block_mask
 
@@ -180,14 +195,19 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, seen: Seen) -> Tensor:
         batch, length, _ = x.shape
-        parts = (layer(x).view(batch, length, -1, self.head_width) for layer in (self.q_proj, self.k_proj, self.v_proj))
+        parts = (
+            layer(x).view(batch, length, -1, self.head_width)
+            for layer in (self.q_proj, self.k_proj, self.v_proj)
+        )
         queries, keys, values = parts
         if hasattr(self, "q_norm"):
             queries, keys = self.q_norm(queries), self.k_norm(keys)
         queries, keys = rotated(queries, seen), rotated(keys, seen)
         if seen.gather is not None:
             keys, values = seen.gather(keys, 1), seen.gather(values, 1)
-        found = attend(queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), seen.mask)
+        found = attend(
+            queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), seen.mask
+        )
         return self.o_proj(found.transpose(1, 2).reshape(batch, length, -1))
 
 
@@ -244,7 +264,9 @@ class GPT(nn.Module):
                 self.model.embed_positions = nn.Embedding(shape.context, shape.width)
         inner = [index for index in self.held if 0 < index < shape.block_count - 1]
         self.layers = {index: Layer(shape) for index in inner}
-        self.model.layers = nn.ModuleDict({str(index - 1): layer for index, layer in self.layers.items()})
+        self.model.layers = nn.ModuleDict(
+            {str(index - 1): layer for index, layer in self.layers.items()}
+        )
         if self.has_head:
             self.model.norm = shape.norm(shape.width)
             self.lm_head = nn.Linear(shape.width, shape.vocabulary, bias=False)
@@ -266,7 +288,13 @@ class GPT(nn.Module):
         found: dict[int, dict[str, nn.Parameter]] = {index: {} for index in self.held}
         for name, parameter in self.named_parameters():
             words = name.split(".")
-            index = 0 if "embed_" in name else int(words[2]) + 1 if words[1] == "layers" else self.shape.block_count - 1
+            index = (
+                0
+                if "embed_" in name
+                else int(words[2]) + 1
+                if words[1] == "layers"
+                else self.shape.block_count - 1
+            )
             found[index][name] = parameter
         return found
 
@@ -276,10 +304,14 @@ class GPT(nn.Module):
         held here."""
         for index, named in self.parameters_by_block().items():
             device = next(iter(named.values())).device if named else torch.device("cpu")
-            with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
+            with (
+                torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+                torch.no_grad(),
+            ):
                 torch.manual_seed(seed * 10_007 + index)
                 for name, parameter in named.items():
-                    if self.shape.tied and name == "lm_head.weight":  # alone here, and equal to the embedding there
+                    # alone here, and equal to the embedding there
+                    if self.shape.tied and name == "lm_head.weight":
                         torch.manual_seed(seed * 10_007)
                     reset(name, parameter, self.shape.layers)
 
@@ -295,7 +327,9 @@ class GPT(nn.Module):
         if self.has_embedding:
             tokens, x = x, self.model.embed_tokens(x)
             if self.shape.family == "gpt2":
-                here = torch.arange(length, device=tokens.device) if positions is None else positions
+                here = (
+                    torch.arange(length, device=tokens.device) if positions is None else positions
+                )
                 x = x + self.model.embed_positions(here)
         for layer in self.layers.values():
             x = layer(x, seen)
@@ -311,7 +345,9 @@ class GPT(nn.Module):
         parts = self._parts(x, following, at_once)
         if not torch.is_grad_enabled():
             return torch.stack([loss(*pair) for pair in parts]).sum()
-        losses = [checkpoint(loss, *pair, use_reentrant=False, preserve_rng_state=False) for pair in parts]
+        losses = [
+            checkpoint(loss, *pair, use_reentrant=False, preserve_rng_state=False) for pair in parts
+        ]
         return torch.stack(losses).sum()
 
     def _parts(self, x: Tensor, following: Tensor, at_once: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -347,7 +383,9 @@ def loss_of(logits: Tensor, following: Tensor) -> Tensor:
 
 def loss_sum(logits: Tensor, following: Tensor) -> Tensor:
     """Return the sum of the cross-entropies, in nats."""
-    return functional.cross_entropy(logits.flatten(0, 1).float(), following.flatten(), reduction="sum")
+    return functional.cross_entropy(
+        logits.flatten(0, 1).float(), following.flatten(), reduction="sum"
+    )
 
 
 def tokens_to_learn(following: Tensor, is_shared: bool) -> Tensor:

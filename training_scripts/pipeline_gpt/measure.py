@@ -42,10 +42,16 @@ from cloudtrain import runtime
 def measure(config: Any, device: torch.device) -> None:
     """Run all requested experiments, one after the other. Rank 0 prints the results."""
     if dist.get_world_size() < 2:
-        raise runtime.SetupError("one process has no pipeline", hint="`torchrun --nproc-per-node 4 train.py --measure`")
+        raise runtime.SetupError(
+            "one process has no pipeline", hint="`torchrun --nproc-per-node 4 train.py --measure`"
+        )
     check_version(dist.get_world_size())
     torch.manual_seed(config.seed)
-    experiments: dict[str, Callable[[Any, torch.device], None]] = {"exact": compare, "bubble": bubbles, "speed": speed}
+    experiments: dict[str, Callable[[Any, torch.device], None]] = {
+        "exact": compare,
+        "bubble": bubbles,
+        "speed": speed,
+    }
     for name in config.experiments:
         experiments[name](config, device)
 
@@ -109,7 +115,8 @@ class SleepingStage(nn.Module):
         self.seconds = 0.0
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x if x.requires_grad else x.detach().requires_grad_()  # stage 0 has layers that pass gradients on, too
+        # stage 0 has layers that pass gradients on, too
+        x = x if x.requires_grad else x.detach().requires_grad_()
         return SleepForInputs.apply(x, self) + SleepForWeights.apply(self.weight, self)
 
 
@@ -118,11 +125,15 @@ def recorded(stages: list[Any]) -> Iterator[list[Event]]:
     """Record the stages' actions inside the `with` block. All processes of a machine use the same clock."""
     events: list[Event] = []
 
-    def timed(call: Callable[..., Any], stage: int, kind_of: Callable[[dict[str, Any]], str]) -> Callable[..., Any]:
+    def timed(
+        call: Callable[..., Any], stage: int, kind_of: Callable[[dict[str, Any]], str]
+    ) -> Callable[..., Any]:
         def run(microbatch: int, *args: Any, **named: Any) -> Any:
             start = time.perf_counter()
             result = call(microbatch, *args, **named)
-            events.append(Event(Action(kind_of(named), stage, microbatch), start, time.perf_counter()))
+            events.append(
+                Event(Action(kind_of(named), stage, microbatch), start, time.perf_counter())
+            )
             return result
 
         return run
@@ -147,15 +158,21 @@ def bubbles(config: Any, _: torch.device) -> None:
     assert place is not None
     drawn: dict[str, list[list[Event]]] = {}
     for microbatches in (place.processes, 2 * place.processes):
-        say(f"\nbubbles of {place.processes} processes and {microbatches} microbatches, stages that sleep")
+        say(
+            f"\nbubbles of {place.processes} processes and {microbatches} microbatches, stages that sleep"
+        )
         say(f"{'schedule':<15} {'formula':>8} {'ideal':>8} {'measured':>9} {'held at most':>13}")
         for name, row in SCHEDULES.items():
             chunks = chunks_of(name, config.chunks)
             order = order_of(name, place.processes, microbatches, chunks)
             runs = sleep_through(name, chunks, microbatches, config, place)
             closest = sorted(runs, key=bubble)[len(runs) // 2]
-            assert [[event.action for event in events] for events in closest] == order, "the plan is not what ran"
-            formula = f"{row.formula(place.processes, microbatches, chunks):.3f}" if row.formula else "-"
+            assert [[event.action for event in events] for events in closest] == order, (
+                "the plan is not what ran"
+            )
+            formula = (
+                f"{row.formula(place.processes, microbatches, chunks):.3f}" if row.formula else "-"
+            )
             ideal = bubble(simulate(order, usual_seconds(chunks)))
             held = most_held_by_a_process(order, chunks)
             say(f"{name:<15} {formula:>8} {ideal:>8.3f} {bubble(closest):>9.3f} {held:>13.1f}")
@@ -169,12 +186,16 @@ def bubbles(config: Any, _: torch.device) -> None:
         say(f"\nwrote {path}" if draw(path, drawn) else "\nno picture: matplotlib is not installed")
 
 
-def sleep_through(name: str, chunks: int, microbatches: int, config: Any, place: Place) -> list[list[list[Event]]]:
+def sleep_through(
+    name: str, chunks: int, microbatches: int, config: Any, place: Place
+) -> list[list[list[Event]]]:
     """Return the events of all processes, for each repetition. A process's forward takes the same time with any
     schedule."""
     held = stages_of(name, place.process, place.processes, chunks)
     modules = {stage: SleepingStage() for stage in held}
-    pipeline = Pipeline(dict(modules), name, chunks, microbatches, place, loss=lambda output, _: output.mean())
+    pipeline = Pipeline(
+        dict(modules), name, chunks, microbatches, place, loss=lambda output, _: output.mean()
+    )
     batch = torch.zeros(microbatches, 8)
     pipeline.step(batch, batch)  # meets the neighbours, without sleeping
     for module in modules.values():
@@ -193,7 +214,9 @@ def all_of(mine: list[Event], place: Place) -> list[list[Event]]:
     """Return the events of all processes, on all processes."""
     everyone: list[Any] = [None] * place.processes
     dist.all_gather_object(everyone, [tuple(event) for event in mine], group=place.pipeline)
-    return [[Event(Action(*action), start, end) for action, start, end in events] for events in everyone]
+    return [
+        [Event(Action(*action), start, end) for action, start, end in events] for events in everyone
+    ]
 
 
 # Speed: two stages on two processes against the whole model on one.
@@ -212,7 +235,9 @@ def speed(config: Any, device: torch.device) -> None:
     dist.broadcast_object_list(costs, src=0)
     size = f"{shape.layers} layers, width {shape.width}, 2 windows per microbatch"
     say(f"\ntwo processes against one, milliseconds per step: {size}")
-    say(f"{'microbatches':>12} {'one':>8} {'schedule':>14} {'two':>8} {'speed-up':>9} {'2m/(m+1)':>9} {'share':>6}")
+    say(
+        f"{'microbatches':>12} {'one':>8} {'schedule':>14} {'two':>8} {'speed-up':>9} {'2m/(m+1)':>9} {'share':>6}"
+    )
     for microbatches in (2, 4, 8, 16):
         for name in ("1f1b", "zero-bubble-v"):
             if place is not None:
@@ -231,7 +256,9 @@ def race(
     """Return seconds per step of one process and of two: medians of turns taken one after the other."""
     chunks = chunks_of(name, 1)
     held = most_held(order_of(name, 2, microbatches, chunks))
-    modules = make_stages(shape, choose(costs, 2 * chunks, held, "time"), name, chunks, config.seed, place)
+    modules = make_stages(
+        shape, choose(costs, 2 * chunks, held, "time"), name, chunks, config.seed, place
+    )
     pipeline = Pipeline(modules, name, chunks, microbatches, place)
     whole = GPT(shape)
     whole.reset_parameters(config.seed)

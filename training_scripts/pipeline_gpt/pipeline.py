@@ -18,7 +18,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from gpt import GPT, logits_in_parts, loss_sum, tokens_to_learn
-from layouts import add_up, cut, ease, excess_of, initialise, is_older, parts_of, shape_of, shard, whole
+from layouts import (
+    add_up,
+    cut,
+    ease,
+    excess_of,
+    initialise,
+    is_older,
+    parts_of,
+    shape_of,
+    shard,
+    whole,
+)
 from optimizing import part_here
 from schedules import SCHEDULES, chunks_of, order_of, stages_of
 from torch import Tensor, nn
@@ -37,13 +48,15 @@ class Place:
     replica: int
     process: int
     pipeline: Any  # the process group of the stages that hand activations to each other
-    peers: Any  # the process group of those who hold the same parts of the same stages in the other replicas
+    # the process group of those who hold the same parts of the same stages in the other replicas
+    peers: Any
     device: torch.device
     shards: int = 1
     tensor: int = 1
     shard: int = 0
     mesh: Any = None  # the grid as torch knows it
-    model: Any = None  # the process group of those who hold one replica together; None where that is `pipeline`
+    # the process group of those who hold one replica together; None where that is `pipeline`
+    model: Any = None
 
     @property
     def shares(self) -> int:
@@ -61,14 +74,19 @@ def check(config: Any, world_size: int) -> None:
     shares = config.replicas * config.shards
     processes, rest = divmod(world_size, shares * config.tensor)
     if rest or not processes:
-        what = f"{config.replicas} replicas" + f" x {config.shards} shards x {config.tensor} tensor" * (
-            config.shards * config.tensor > 1
+        what = (
+            f"{config.replicas} replicas"
+            + f" x {config.shards} shards x {config.tensor} tensor"
+            * (config.shards * config.tensor > 1)
         )
-        raise SetupError(f"{world_size} processes cannot hold {what}", hint="start a multiple of their product")
+        raise SetupError(
+            f"{world_size} processes cannot hold {what}", hint="start a multiple of their product"
+        )
     shape = shape_of(config)
     if shape.tied and processes > 1:
         raise SetupError(
-            "the embedding and the head are in different stages, and `tied` weights are one", hint="use one stage"
+            "the embedding and the head are in different stages, and `tied` weights are one",
+            hint="use one stage",
         )
     for name in ("heads", "kv_heads", "context", "vocabulary", "feed_width"):
         if getattr(shape, name) % config.tensor:
@@ -82,7 +100,11 @@ def check(config: Any, world_size: int) -> None:
             hint="make `--global_batch` a multiple of replicas times shards times microbatches",
         )
     check_version(processes)
-    eased = [name for name in ("recompute", "compile") if getattr(config, name, "none") not in ("none", False)]
+    eased = [
+        name
+        for name in ("recompute", "compile")
+        if getattr(config, name, "none") not in ("none", False)
+    ]
     if eased and processes > 1 and config.schedule.startswith("zero"):
         raise SetupError(
             f"`--{eased[0]}` does not go with `{config.schedule}`, which computes a backward in two parts",
@@ -90,13 +112,25 @@ def check(config: Any, world_size: int) -> None:
         )
     stages = processes * chunks_of(config.schedule, config.chunks)
     if processes > 1 and stages > config.layers + 2:
-        raise SetupError(f"{config.layers + 2} blocks are too few for {stages} stages", hint="raise `--layers`")
+        raise SetupError(
+            f"{config.layers + 2} blocks are too few for {stages} stages", hint="raise `--layers`"
+        )
     if config.schedule == "1f1b" and config.microbatches < processes:
-        raise SetupError(f"`1f1b` needs at least {processes} microbatches", hint="raise `--microbatches`")
+        raise SetupError(
+            f"`1f1b` needs at least {processes} microbatches", hint="raise `--microbatches`"
+        )
     try:
-        order_of(config.schedule, processes, config.microbatches, chunks_of(config.schedule, config.chunks))
-    except ValueError as error:  # from torch, for example a number of microbatches that makes no equal rounds
-        raise SetupError(f"`{config.schedule}` cannot run: {error}", hint="change `--microbatches`") from None
+        order_of(
+            config.schedule,
+            processes,
+            config.microbatches,
+            chunks_of(config.schedule, config.chunks),
+        )
+    # from torch, for example a number of microbatches that makes no equal rounds
+    except ValueError as error:
+        raise SetupError(
+            f"`{config.schedule}` cannot run: {error}", hint="change `--microbatches`"
+        ) from None
 
 
 def check_version(processes: int) -> None:
@@ -134,7 +168,9 @@ class Loss:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self.times = excess_of(place.mesh.get_group("shard"), place.device) if place.shards > 1 else 1.0
+        self.times = (
+            excess_of(place.mesh.get_group("shard"), place.device) if place.shards > 1 else 1.0
+        )
         self.count = torch.ones((), device=place.device)
 
     def begin(self, following: Tensor) -> None:
@@ -167,16 +203,21 @@ class Pipeline:
 
         row, count = SCHEDULES[schedule], place.processes * chunks
         self.stages = [
-            Stage(module, number, count, place.device, group=place.pipeline) for number, module in modules.items()
+            Stage(module, number, count, place.device, group=place.pipeline)
+            for number, module in modules.items()
         ]
         for stage in self.stages:
             stage.here = dict(zip(modules, self.stages, strict=True))
         self.place = place
         self.loss = Loss(place)
         kind: Any = get_schedule_class(row.torch_name)
-        named = {"scale_grads": False} if "scale_grads" in signature(kind).parameters else {}  # the loss is scaled
+        # the loss is scaled
+        named = {"scale_grads": False} if "scale_grads" in signature(kind).parameters else {}
         self.schedule = kind(
-            self.stages[0] if row.single else self.stages, microbatches, loss_fn=loss or self.loss, **named
+            self.stages[0] if row.single else self.stages,
+            microbatches,
+            loss_fn=loss or self.loss,
+            **named,
         )
 
     def step(self, inputs: Tensor, following: Tensor, documents: Tensor | None = None) -> Tensor:
@@ -195,7 +236,9 @@ class Pipeline:
                 **masked,
             )
         return (
-            torch.stack(losses).sum().detach() * self.loss.times if has_last else torch.zeros((), device=inputs.device)
+            torch.stack(losses).sum().detach() * self.loss.times
+            if has_last
+            else torch.zeros((), device=inputs.device)
         )
 
 
@@ -211,7 +254,11 @@ class Alone:
         """Run forward and backward of one batch, with the same result as `Pipeline.step`."""
         self.loss.begin(following)
         total, count = torch.zeros((), device=inputs.device), self.microbatches
-        parts = list(zip(inputs.chunk(count), following.chunk(count), parts_of(documents, count), strict=True))
+        parts = list(
+            zip(
+                inputs.chunk(count), following.chunk(count), parts_of(documents, count), strict=True
+            )
+        )
         for number, (part, target, those) in enumerate(parts, start=1):
             if self.place.shards > 1:
                 self.model.set_requires_gradient_sync(number == self.microbatches)  # type: ignore[operator]
@@ -235,10 +282,14 @@ def make_stages(
     """Make the stages of this process. No other blocks exist here; these have the weights they have in the whole
     model. `easing` has the options `recompute` and `compile`."""
     numbers = stages_of(schedule, place.process, place.processes, chunks)
-    return {stage: make_stage(shape, split[stage], seed, place, precision, easing) for stage in numbers}
+    return {
+        stage: make_stage(shape, split[stage], seed, place, precision, easing) for stage in numbers
+    }
 
 
-def make_stage(shape: Any, blocks: range, seed: int, place: Place, precision: str, easing: Any = None) -> nn.Module:
+def make_stage(
+    shape: Any, blocks: range, seed: int, place: Place, precision: str, easing: Any = None
+) -> nn.Module:
     """Make a stage of some blocks: cut along `tensor` first, then sharded, then filled with their weights. The blocks
     of a stage stay gathered from its first microbatch to its last, because each microbatch would otherwise gather them
     again."""
@@ -247,7 +298,9 @@ def make_stage(shape: Any, blocks: range, seed: int, place: Place, precision: st
     if place.tensor > 1:
         cut(module, place.mesh["tensor"])
         if module.has_head:  # stages hand plain tensors on; the loss puts the parts together
-            module.lm_head.register_forward_hook(lambda _head, _inputs, logits: logits.to_local().clone())
+            module.lm_head.register_forward_hook(
+                lambda _head, _inputs, logits: logits.to_local().clone()
+            )
     if easing is not None:
         ease(module, easing)
     if place.shards > 1:
@@ -256,7 +309,8 @@ def make_stage(shape: Any, blocks: range, seed: int, place: Place, precision: st
     module.to_empty(device=place.device)
     module.tie()
     initialise(module, shape, seed)
-    if precision == "bf16" and place.shards == 1:  # else FSDP2 casts, and what goes from stage to stage is bf16, too
+    # else FSDP2 casts, and what goes from stage to stage is bf16, too
+    if precision == "bf16" and place.shards == 1:
         module.forward = torch.autocast(place.device.type, torch.bfloat16)(module.forward)  # type: ignore[method-assign]
     return module
 
@@ -269,10 +323,14 @@ class Replicas:
     done. FSDP2 does this itself.
     """
 
-    def __init__(self, modules: dict[int, nn.Module], place: Place, microbatches: int, *, overlaps: bool) -> None:
+    def __init__(
+        self, modules: dict[int, nn.Module], place: Place, microbatches: int, *, overlaps: bool
+    ) -> None:
         self.place = place
         self.is_needed = place.replicas > 1 and place.shards == 1
-        blocks = [named for module in modules.values() for named in module.parameters_by_block().values()]
+        blocks = [
+            named for module in modules.values() for named in module.parameters_by_block().values()
+        ]
         self.blocks = [list(named.values()) for named in blocks]
         self._under_way: dict[int, tuple[Tensor, Any]] = {}
         if self.is_needed and overlaps:
@@ -316,7 +374,8 @@ def gather(shape: Any, mine: dict[str, Any], place: Place) -> dict[str, Tensor] 
         return None
     with torch.device("meta"):
         everything = dict(GPT(shape).named_parameters())
-    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)  # two exchanges, said each time
+    # two exchanges, said each time
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
     here, is_main = dist.get_rank(), dist.get_rank() == 0
     holders: list[Any] = [None] * dist.get_world_size(place.model)
     dist.all_gather_object(holders, (here, list(mine)), group=place.model)

@@ -34,7 +34,13 @@ class Event(NamedTuple):
 Order = list[list[Action]]
 """The actions of each process, in order."""
 
-KINDS = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD": "B", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W"}
+KINDS = {
+    "FORWARD": "F",
+    "FULL_BACKWARD": "B",
+    "BACKWARD": "B",
+    "BACKWARD_INPUT": "I",
+    "BACKWARD_WEIGHT": "W",
+}
 """torch's names of the kinds. Their values are letters from torch 2.10 on, and were numbers before."""
 
 
@@ -88,14 +94,21 @@ def stages_of(name: str, process: int, processes: int, chunks: int) -> list[int]
 def order_of(name: str, processes: int, microbatches: int, chunks: int) -> Order:
     """Return the work of all processes, without starting any."""
     if name == "simple":
-        return [_all_forward_then_all_backward(process, microbatches) for process in range(processes)]
+        return [
+            _all_forward_then_all_backward(process, microbatches) for process in range(processes)
+        ]
     if name == "1f1b":
-        return [_one_forward_one_backward(process, processes, microbatches) for process in range(processes)]
+        return [
+            _one_forward_one_backward(process, processes, microbatches)
+            for process in range(processes)
+        ]
     return _order_of_torch(SCHEDULES[name].torch_name, processes, microbatches, chunks)
 
 
 def _all_forward_then_all_backward(process: int, microbatches: int) -> list[Action]:
-    return [Action(kind, process, microbatch) for kind in "FB" for microbatch in range(microbatches)]
+    return [
+        Action(kind, process, microbatch) for kind in "FB" for microbatch in range(microbatches)
+    ]
 
 
 def _one_forward_one_backward(process: int, processes: int, microbatches: int) -> list[Action]:
@@ -115,7 +128,9 @@ def _order_of_torch(torch_name: str, processes: int, microbatches: int, chunks: 
     stages."""
     from torch.distributed.pipelining.schedules import get_schedule_class
 
-    stage = SimpleNamespace(num_stages=processes * chunks, group_size=processes, group_rank=0, submod=None)
+    stage = SimpleNamespace(
+        num_stages=processes * chunks, group_size=processes, group_rank=0, submod=None
+    )
     planned = get_schedule_class(torch_name)([stage] * chunks, microbatches).pipeline_order
     return [
         [
@@ -129,7 +144,8 @@ def _order_of_torch(torch_name: str, processes: int, microbatches: int, chunks: 
 
 def simulate(order: Order, seconds: Callable[[Action], float]) -> list[list[Event]]:
     """Return when each action would run if sending took no time: as soon as its process and its input are ready."""
-    done: dict[tuple[bool, int, int], float] = {}  # (is it a forward, stage, microbatch) to when its result is there
+    # (is it a forward, stage, microbatch) to when its result is there
+    done: dict[tuple[bool, int, int], float] = {}
     last_stage = max(action.stage for actions in order for action in actions)
     events: list[list[Event]] = [[] for _ in order]
     waiting = [iter(actions) for actions in order]
@@ -149,7 +165,9 @@ def simulate(order: Order, seconds: Callable[[Action], float]) -> list[list[Even
     return events
 
 
-def _input_ready(action: Action, last_stage: int, done: dict[tuple[bool, int, int], float]) -> float | None:
+def _input_ready(
+    action: Action, last_stage: int, done: dict[tuple[bool, int, int], float]
+) -> float | None:
     """Return when the input of an action is ready; None while it has not been computed."""
     if action.kind == "W" or (action.kind == "F" and action.stage == 0):
         return 0.0  # of its own process, or from the data
@@ -191,7 +209,9 @@ def most_held_by_a_process(order: Order, chunks: int) -> float:
     """Return, for each process, the largest number of microbatches whose activations all its stages hold at one moment.
     A microbatch held by all stages of the process counts 1.
     """
-    return max(max(accumulate(_KEPT[action.kind] for action in actions)) for actions in order) / chunks
+    return (
+        max(max(accumulate(_KEPT[action.kind] for action in actions)) for actions in order) / chunks
+    )
 
 
 _KEPT = {"F": 1, "I": 0, "B": -1, "W": -1}

@@ -35,7 +35,9 @@ def train_with_smp(config: Any) -> None:
 
     smp.init()
     runtime.watch_for_stop()
-    device = torch.device("cuda", smp.local_rank()) if torch.cuda.is_available() else torch.device("cpu")
+    device = (
+        torch.device("cuda", smp.local_rank()) if torch.cuda.is_available() else torch.device("cpu")
+    )
     if device.type == "cuda":
         torch.cuda.set_device(device)
     shape = Shape(config.layers, config.heads, config.width, config.context)
@@ -54,8 +56,8 @@ def train_with_smp(config: Any) -> None:
         model.backward(loss)
         return loss
 
-    # Each process writes the part that it holds; which part that is, is part of the checkpoint. The library loads the
-    # weights at the first step, when it has cut the model.
+    # Each process writes the part that it holds; which part that is, is part of the checkpoint. The
+    # library loads the weights at the first step, when it has cut the model.
     folder = runtime.checkpoint_dir()
     first_step = 0
     if (folder / "newest").is_file():
@@ -76,8 +78,16 @@ def train_with_smp(config: Any) -> None:
     for step in range(first_step, config.steps):
         for parameter_group in optimizer.param_groups:
             parameter_group["lr"] = learning_rate_at(step, config)
-        starts = starts_at(step, count=config.global_batch, text=train_text, context=shape.context, seed=config.seed)
-        inputs, following = windows_at(train_text, starts.chunk(smp.dp_size())[smp.dp_rank()], shape.context)
+        starts = starts_at(
+            step,
+            count=config.global_batch,
+            text=train_text,
+            context=shape.context,
+            seed=config.seed,
+        )
+        inputs, following = windows_at(
+            train_text, starts.chunk(smp.dp_size())[smp.dp_rank()], shape.context
+        )
         optimizer.zero_grad()
         loss = forward_and_backward(inputs.to(device), following.to(device)).reduce_mean().detach()
         clip_gradients(list(model.local_parameters()), config.clip, smp.get_mp_process_group())

@@ -8,9 +8,14 @@ from pathlib import Path
 from schedules import Event
 
 FORWARDS = "0123456789"
-BACKWARDS = "abcdefghij"  # of the same microbatches; I and W in zero-bubble schedules are both shown so
+# of the same microbatches; I and W in zero-bubble schedules are both shown so
+BACKWARDS = "abcdefghij"
 COLOURS = {"F": "#7fb3d5", "B": "#76c7a0", "I": "#76c7a0", "W": "#f5c26b"}
-NAMES = {"F": "forward", "B": "backward (zero bubble: of the inputs)", "W": "backward of the weights"}
+NAMES = {
+    "F": "forward",
+    "B": "backward (zero bubble: of the inputs)",
+    "W": "backward of the weights",
+}
 DARK, LIGHT = 1.0, 0.6
 
 
@@ -22,7 +27,10 @@ def as_text(events: list[list[Event]], width: int = 100) -> str:
     for process, of_process in enumerate(events):
         line = ["."] * width
         for event in of_process:
-            first, last = (round((moment - begin) / (end - begin) * width) for moment in (event.start, event.end))
+            first, last = (
+                round((moment - begin) / (end - begin) * width)
+                for moment in (event.start, event.end)
+            )
             line[first:last] = _letter(event) * (last - first)
         lines.append(f"{process} |{''.join(line)}|")
     return "\n".join(lines)
@@ -56,10 +64,16 @@ def draw(path: Path, runs: Mapping[str, list[list[Event]]], unit: str = "seconds
         for process, of_process in enumerate(events):
             for (kind, stage, microbatch), start, end in of_process:
                 length, left = end - start, start - begin
-                look = {"color": COLOURS[kind], "edgecolor": "white", "alpha": DARK if stage >= processes else LIGHT}
+                look = {
+                    "color": COLOURS[kind],
+                    "edgecolor": "white",
+                    "alpha": DARK if stage >= processes else LIGHT,
+                }
                 panel.barh(process, length, left=left, height=0.9, linewidth=0.5, **look)
                 if length > 0.008 * longest:
-                    panel.text(left + length / 2, process, microbatch, ha="center", va="center", fontsize=7)
+                    panel.text(
+                        left + length / 2, process, microbatch, ha="center", va="center", fontsize=7
+                    )
         panel.set_title(name, loc="left", fontsize=10)
         panel.set_yticks(range(processes))
         panel.set_ylabel("process", fontsize=9)
@@ -68,9 +82,15 @@ def draw(path: Path, runs: Mapping[str, list[list[Event]]], unit: str = "seconds
         panel.spines[["top", "right"]].set_visible(False)
     panels[-1].set_xlabel(f"{unit}; the numbers are microbatches", fontsize=9)
     panels[-1].set_xlim(left=0)
-    shown = [action for events in runs.values() for of_process in events for action, _, _ in of_process]
+    shown = [
+        action for events in runs.values() for of_process in events for action, _, _ in of_process
+    ]
     kinds = {action.kind for action in shown}
-    handles = [Patch(facecolor=COLOURS[k], alpha=LIGHT, label=name) for k, name in NAMES.items() if k in kinds]
+    handles = [
+        Patch(facecolor=COLOURS[k], alpha=LIGHT, label=name)
+        for k, name in NAMES.items()
+        if k in kinds
+    ]
     if any(action.stage >= processes for action in shown):
         handles.append(Patch(facecolor="black", alpha=0.5, label="darker: a process's later stage"))
     figure.legend(handles=handles, loc="outside upper right", ncols=4, fontsize=8, frameon=False)

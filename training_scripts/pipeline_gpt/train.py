@@ -39,11 +39,13 @@ import torch.distributed as dist
 
 try:
     from cloudtrain import runtime
-except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+# not installed; in a checkout it stands two folders up, and the runtime is plain Python
+except ModuleNotFoundError:
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
-# In a checkout some of these stand only there (.cloudtraininclude); a copy and a bundle have them here.
+# In a checkout some of these stand only there (.cloudtraininclude); a copy and a bundle have them
+# here.
 sys.path.append(str(Path(__file__).resolve().parent.parent / "gpt_fsdp"))
 from balance import choose, cut_of, profile, table
 from data import Batch, Feed, Text, moved
@@ -56,27 +58,34 @@ from cloudtrain.runtime.sharded import read_shards, write_shards
 
 @dataclass
 class Config:
-    family: Literal["gpt2", "llama", "qwen2", "qwen3"] = "gpt2"  # the kind of norms, positions and feed-forward
+    # the kind of norms, positions and feed-forward
+    family: Literal["gpt2", "llama", "qwen2", "qwen3"] = "gpt2"
     layers: int = 8
     heads: int = 4
     width: int = 128
     context: int = 128  # tokens that the model sees at once
     vocabulary: int = 256  # at least the 256 bytes, where no tokenizer was used
-    kv_heads: int = 0  # of keys and values, each for several heads of queries; 0: as many as `heads`
+    # of keys and values, each for several heads of queries; 0: as many as `heads`
+    kv_heads: int = 0
     head_width: int = 0  # 0: `width` / `heads`
     feed_width: int = 0  # 0: four times `width` for gpt2, 8/3 of it for the others
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
     tied: bool = False  # the head has the embedding's weights; for one stage
-    init_from: str = ""  # a folder of transformers: its shape and weights; else the input `base`, or data/base
-    export: str = ""  # a folder in the model directory for the model as transformers opens it; instead of model.pt
+    # a folder of transformers: its shape and weights; else the input `base`, or data/base
+    init_from: str = ""
+    # a folder in the model directory for the model as transformers opens it; instead of model.pt
+    export: str = ""
     steps: int = 60
     global_batch: int = 16  # windows of text per optimizer step, over all replicas
     microbatches: int = 8  # parts into which each replica cuts its share of the batch
-    mixture: str = ""  # weights of the text's subfolders, as `web=0.7,code=0.3`; else all files, each window once
-    learning_rate: float = 1e-3  # peak. Three times as much is where training becomes chaotic: another order of
+    # weights of the text's subfolders, as `web=0.7,code=0.3`; else all files, each window once
+    mixture: str = ""
+    # peak. Three times as much is where training becomes chaotic: another order of
+    learning_rate: float = 1e-3
     # additions then changes the losses in the second digit
-    rate_schedule: Literal["cosine", "wsd", "constant"] = "cosine"  # wsd: stay, and decay at the end
+    # wsd: stay, and decay at the end
+    rate_schedule: Literal["cosine", "wsd", "constant"] = "cosine"
     warmup_steps: int = -1  # -1: a tenth of the steps
     decay_share: float = 0.2  # of the steps, for `wsd`
     min_rate: float = 0.0  # the end of the decay, as a share of the peak
@@ -86,32 +95,45 @@ class Config:
     clip: float = 1.0  # the largest norm that the gradient of the whole model may have
     seed: int = 1
 
-    precision: Literal["fp32", "bf16"] = "fp32"  # bf16: parameters computed with; weights, gradients' sums stay fp32
-    replicas: int = 1  # of the whole model; what replicas, shards and tensor leave of the processes are stages
-    shards: int = 1  # processes that share the parameters of a stage, each with data of its own (FSDP2)
+    # bf16: parameters computed with; weights, gradients' sums stay fp32
+    precision: Literal["fp32", "bf16"] = "fp32"
+    # of the whole model; what replicas, shards and tensor leave of the processes are stages
+    replicas: int = 1
+    # processes that share the parameters of a stage, each with data of its own (FSDP2)
+    shards: int = 1
     tensor: int = 1  # processes that compute each layer together (tensor parallelism)
     schedule: Literal["simple", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v"] = "1f1b"
-    chunks: int = 2  # stages per process, for `interleaved` and `zero-bubble`; the others have 1, `zero-bubble-v` has 2
-    recompute: Literal["none", "selective", "full"] = "none"  # activations computed again instead of kept
+    # stages per process, for `interleaved` and `zero-bubble`; the others have 1, `zero-bubble-v`
+    # has 2
+    chunks: int = 2
+    # activations computed again instead of kept
+    recompute: Literal["none", "selective", "full"] = "none"
     compile: bool = False  # torch.compile for each layer
-    balance: Literal["time", "memory", "blocks"] = "time"  # what the largest stage should have least of
-    placement: Literal["cluster", "spread"] = "cluster"  # neighbouring processes are stages, or replicas
+    # what the largest stage should have least of
+    balance: Literal["time", "memory", "blocks"] = "time"
+    # neighbouring processes are stages, or replicas
+    placement: Literal["cluster", "spread"] = "cluster"
 
     deterministic: bool = True  # equal runs give equal losses; False: the fastest kernels
     tf32: bool = False  # GPUs: fp32 products with three digits, several times as fast
     backend: str = "auto"  # nccl, gloo, or auto for the best that runs here
-    engine: Literal["torch", "smp"] = "torch"  # smp: SageMaker's own library, which exists only there
+    # smp: SageMaker's own library, which exists only there
+    engine: Literal["torch", "smp"] = "torch"
     report_every: int = 5  # steps
     checkpoint_every: int = 20  # steps
     step_delay: float = 0.0  # seconds of sleep after each step, to watch or interrupt a run
 
-    compare: bool = False  # do not train; the gradients of all grids of these processes, beside those of one process
+    # do not train; the gradients of all grids of these processes, beside those of one process
+    compare: bool = False
     dry_run: bool = False  # do not train; what each of `world` processes would hold
     world: int = 8  # processes of a dry run
     measure: bool = False  # do not train; measure the schedules, and say how far theory is away
-    experiments: list[Literal["exact", "bubble", "speed"]] = field(default_factory=lambda: ["exact", "bubble", "speed"])
+    experiments: list[Literal["exact", "bubble", "speed"]] = field(
+        default_factory=lambda: ["exact", "bubble", "speed"]
+    )
     repeat: int = 3  # times that each is measured; the median counts
-    sleep: float = 0.04  # seconds that a forward of one process takes where stages sleep instead of computing
+    # seconds that a forward of one process takes where stages sleep instead of computing
+    sleep: float = 0.04
 
 
 AT_LEAST = {
@@ -176,21 +198,30 @@ def share_at(step: int) -> Batch:
     return text.batch(step, step * config.global_batch, place.share, place.shares)
 
 
-# The split. Rank 0 measures a model of one layer at the size of a microbatch; all layers cost the same.
+# The split. Rank 0 measures a model of one layer at the size of a microbatch; all layers cost the
+# same.
 if stage_count > 1:
     costs = [None]
     if group.is_main:
         microbatch = share_at(0)[0].chunk(config.microbatches)[0].to(device)
-        first, layer, last = profile([one.to(device) for one in slices_of(shape)], microbatch, loss_of)
+        first, layer, last = profile(
+            [one.to(device) for one in slices_of(shape)], microbatch, loss_of
+        )
         costs = [[first, *[layer] * shape.layers, last]]
     dist.broadcast_object_list(costs, src=0)
     held = most_held(order_of(config.schedule, place.processes, config.microbatches, chunks))
     cut = cut_of(config)
     split = choose(costs[0], stage_count, held, config.balance, cut)
-    holders = {s: p for p in range(place.processes) for s in stages_of(config.schedule, p, place.processes, chunks)}
+    holders = {
+        s: p
+        for p in range(place.processes)
+        for s in stages_of(config.schedule, p, place.processes, chunks)
+    }
     if group.is_main:
         print(table(costs[0], split, held, holders, cut), flush=True)
-    modules = make_stages(shape, split, config.schedule, chunks, config.seed, place, config.precision, config)
+    modules = make_stages(
+        shape, split, config.schedule, chunks, config.seed, place, config.precision, config
+    )
     pipeline = Pipeline(modules, config.schedule, chunks, config.microbatches, place)
 else:
     blocks = [range(shape.block_count)]
@@ -200,11 +231,14 @@ else:
 if start:
     for module in modules.values():
         read_weights(module, start)
-named = {name: parameter for module in modules.values() for name, parameter in module.named_parameters()}
+named = {
+    name: parameter for module in modules.values() for name, parameter in module.named_parameters()
+}
 parameters = list(named.values())
 optimizer = make_adamw(parameters, config)
 
-# Resume: a checkpoint knows blocks and nothing of stages, so that each process takes what it holds now.
+# Resume: a checkpoint knows blocks and nothing of stages, so that each process takes what it holds
+# now.
 checkpoints = runtime.Checkpoints()
 first_step = 0
 
@@ -213,9 +247,13 @@ def state_by_name(random: str = "") -> dict[str, object]:
     """Return this process's part of the state: parameters and their moments, by names that do not depend on the stages,
     and random states.
     """
-    for parameter in parameters:  # AdamW makes its state with the first step; a checkpoint is read into it
+    # AdamW makes its state with the first step; a checkpoint is read into it
+    for parameter in parameters:
         if not optimizer.state[parameter]:
-            moments = {"exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
+            moments = {
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
             optimizer.state[parameter].update(step=torch.zeros(()), **moments)
     moments = {name: optimizer.state[parameter] for name, parameter in named.items()}
     return {
@@ -299,6 +337,7 @@ runtime.report(step=config.steps, test_loss=test_loss)
 if group.is_main:
     per_second = (config.steps - first_step) * config.global_batch * shape.context / seconds
     print(
-        f"test loss {test_loss:.4f} after {config.steps} steps, {seconds:.1f} s, {per_second:,.0f} tokens/s", flush=True
+        f"test loss {test_loss:.4f} after {config.steps} steps, {seconds:.1f} s, {per_second:,.0f} tokens/s",
+        flush=True,
     )
 runtime.destroy_process_group()

@@ -30,7 +30,8 @@ def balanced(costs: Sequence[float], stages: int) -> list[int]:
         raise ValueError(f"{len(costs)} pieces cannot make {stages} stages")
     before = list(accumulate(costs, initial=0.0))  # the cost of all pieces before each
     impossible = (float("inf"), [0])
-    best = [impossible, *((cost, [0]) for cost in before[1:])]  # for the first n pieces: slowest stage, and cuts
+    # for the first n pieces: slowest stage, and cuts
+    best = [impossible, *((cost, [0]) for cost in before[1:])]
     for _ in range(stages - 1):
         best = [
             min(
@@ -50,7 +51,9 @@ def stage_costs(costs: Sequence[float], cuts: Sequence[int]) -> list[float]:
     return [sum(costs[first:end]) for first, end in pairwise([*cuts, len(costs)])]
 
 
-def measured(pieces: Sequence[nn.Module], microbatch: torch.Tensor, repeats: int = 3) -> list[float]:
+def measured(
+    pieces: Sequence[nn.Module], microbatch: torch.Tensor, repeats: int = 3
+) -> list[float]:
     """Return the seconds that each piece takes for one microbatch, forward and backward, on the microbatch's device.
 
     All pieces run one after the other, so that caches behave as in a step. The first round warms up. The measurement

@@ -40,7 +40,9 @@ def one_forward_one_backward(stages: int, microbatches: int) -> list[list[Action
     done: set[Action] = set()
     ticks: list[list[Action]] = []
     while any(programs):
-        ticks.append([program[0] for program in programs if program and _needs(program[0], stages) <= done])
+        ticks.append(
+            [program[0] for program in programs if program and _needs(program[0], stages) <= done]
+        )
         done.update(ticks[-1])
         for action in ticks[-1]:
             programs[action.stage].pop(0)
@@ -78,7 +80,8 @@ class Lane:
         """Return the tensor for use on this lane from now on: later work here waits until it has arrived."""
         if self.stream and parcel.arrived:
             self.stream.wait_event(parcel.arrived)
-            parcel.tensor.record_stream(self.stream)  # its memory is not given away before the lane is done with it
+            # its memory is not given away before the lane is done with it
+            parcel.tensor.record_stream(self.stream)
         return parcel.tensor
 
 
@@ -94,8 +97,12 @@ class Link:
 
     def __init__(self, source: Lane, target: Lane, overlap: bool) -> None:
         self.source, self.target = source, target
-        self.leaving = torch.cuda.Stream(source.device) if overlap and source.stream else source.stream
-        self.arriving = torch.cuda.Stream(target.device) if overlap and target.stream else target.stream
+        self.leaving = (
+            torch.cuda.Stream(source.device) if overlap and source.stream else source.stream
+        )
+        self.arriving = (
+            torch.cuda.Stream(target.device) if overlap and target.stream else target.stream
+        )
 
     def send(self, tensor: torch.Tensor) -> Parcel:
         """Copy what the source has issued so far, without delaying the computing of source or target."""
@@ -105,9 +112,12 @@ class Link:
         for stream in (self.leaving, self.arriving):
             stream.wait_event(computed)
             tensor.record_stream(stream)
-        # Between devices the copy runs on the source's current stream, on one device on the innermost.
+        # Between devices the copy runs on the source's current stream, on one device on the
+        # innermost.
         with torch.cuda.stream(self.leaving), torch.cuda.stream(self.arriving):
-            copied = torch.empty_like(tensor, device=self.target.device).copy_(tensor, non_blocking=True)
+            copied = torch.empty_like(tensor, device=self.target.device).copy_(
+                tensor, non_blocking=True
+            )
         return Parcel(copied, self.arriving.record_event())
 
 
@@ -123,7 +133,9 @@ class Upload:
         if self.stream is None:
             return Parcel(tensor, None)
         with torch.cuda.stream(self.stream):
-            return Parcel(tensor.to(self.target.device, non_blocking=True), self.stream.record_event())
+            return Parcel(
+                tensor.to(self.target.device, non_blocking=True), self.stream.record_event()
+            )
 
 
 class DevicePipeline:
@@ -172,11 +184,16 @@ class DevicePipeline:
 
     def _forward(self, stage: int, number: int) -> None:
         lane, is_last = self.lanes[stage], stage == len(self.parts) - 1
-        parcel = self._activations.pop((stage, number)) if stage else self.uploads[0].send(self._images[number])
+        parcel = (
+            self._activations.pop((stage, number))
+            if stage
+            else self.uploads[0].send(self._images[number])
+        )
         x = lane.take(parcel)
         labels = lane.take(self.uploads[1].send(self._labels[number])) if is_last else None
         with lane.computing():
-            x = x.detach().requires_grad_(stage > 0)  # the graph ends here: each stage goes backward by itself
+            # the graph ends here: each stage goes backward by itself
+            x = x.detach().requires_grad_(stage > 0)
             with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
                 y = self.parts[stage](x)
             if labels is not None:
@@ -189,7 +206,9 @@ class DevicePipeline:
     def _backward(self, stage: int, number: int) -> None:
         lane = self.lanes[stage]
         x, y = self._held.pop((stage, number))
-        gradient = lane.take(self._gradients.pop((stage, number))) if stage < len(self.parts) - 1 else None
+        gradient = (
+            lane.take(self._gradients.pop((stage, number))) if stage < len(self.parts) - 1 else None
+        )
         with lane.computing():
             torch.autograd.backward(y, gradient)
         if stage and x.grad is not None:

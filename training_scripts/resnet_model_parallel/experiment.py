@@ -26,7 +26,13 @@ from cloudtrain import runtime
 CLASSES = 1000
 
 SIZES: dict[str, dict[str, Any]] = {
-    "cpu": {"image_size": 64, "batch": 48, "split_size": 48, "splits": [4, 8, 12, 24], "repeats": 3},
+    "cpu": {
+        "image_size": 64,
+        "batch": 48,
+        "split_size": 48,
+        "splits": [4, 8, 12, 24],
+        "repeats": 3,
+    },
     "gpu": {
         "image_size": 224,
         "batch": 480,
@@ -34,7 +40,14 @@ SIZES: dict[str, dict[str, Any]] = {
         "splits": [24, 40, 60, 80, 120, 160, 240],
         "precision": "bf16",
     },
-    "tiny": {"model": "resnet14", "image_size": 32, "batch": 8, "split_size": 8, "splits": [2, 4], "repeats": 2},
+    "tiny": {
+        "model": "resnet14",
+        "image_size": 32,
+        "batch": 8,
+        "split_size": 8,
+        "splits": [2, 4],
+        "repeats": 2,
+    },
 }
 """Sizes measured on each device by default. The tutorial has 120 images of 128 pixels in splits from 1. A GPU of today
 finishes those before the host has started the next 571 kernels, so they would show only the host's speed."""
@@ -67,13 +80,16 @@ def run(config: Any, place: Place, batch: tuple[torch.Tensor, torch.Tensor], los
     is_main = runtime.detect_environment().is_main
     if config.as_tutorial:
         loss = mse_on_one_hot(config.batch)
-    torch.use_deterministic_algorithms(False)  # as the tutorial: the fastest kernels, repeatable or not
+    # as the tutorial: the fastest kernels, repeatable or not
+    torch.use_deterministic_algorithms(False)
     steps = variants(config, place, batch, loss, is_main)
     times = interleaved(steps, config, place)
     if is_main:
         folder = runtime.output_dir("plots")
         print(table(config, place, times), flush=True)
-        (folder / "times.json").write_text(json.dumps({"where": place.words, "seconds": times}, indent=1) + "\n")
+        (folder / "times.json").write_text(
+            json.dumps({"where": place.words, "seconds": times}, indent=1) + "\n"
+        )
         draw(config, place, times, folder)
         print(f"plots: {', '.join(sorted(str(path) for path in folder.glob('*.png')))}", flush=True)
 
@@ -100,7 +116,9 @@ def variants(
     if place.devices[0].type == "cuda":  # once, and not within the steps that are timed
         images, labels = images.pin_memory(), labels.pin_memory()
     bf16 = config.precision == "bf16" and not place.across
-    model = MODELS[config.model](CLASSES, config.image_size, config.norm).to(memory_format=torch.channels_last)
+    model = MODELS[config.model](CLASSES, config.image_size, config.norm).to(
+        memory_format=torch.channels_last
+    )
 
     def training(pipeline: Any, parameters: Any) -> Step:
         optimizer = torch.optim.SGD([p for p in parameters if not p.is_meta], lr=0.001)
@@ -118,21 +136,30 @@ def variants(
         if alone is None:
             return lambda: None
         parts = parts_of(alone.pieces(), [0])
-        return training(DevicePipeline(parts, place.devices[:1], split_size, loss, bf16=bf16), alone.parameters())
+        return training(
+            DevicePipeline(parts, place.devices[:1], split_size, loss, bf16=bf16),
+            alone.parameters(),
+        )
 
     def split(split_size: int, cuts: list[int], overlap: bool = True) -> Step:
         mine = copy.deepcopy(model)
-        pipeline = place.pipeline(parts_of(mine.pieces(), cuts), images, split_size, loss, overlap, bf16)
+        pipeline = place.pipeline(
+            parts_of(mine.pieces(), cuts), images, split_size, loss, overlap, bf16
+        )
         return training(pipeline, mine.parameters())
 
     pieces = model.pieces()
     tutorial = [TUTORIAL_CUT[config.model]] if len(place.devices) == 2 else []
     cuts, costs = cut(place, pieces, images, tutorial)
     if is_main:
-        print(f"the cut of the {'tutorial' if tutorial else 'whole batch'}:\n{stage_table(place, pieces, cuts, costs)}")
+        print(
+            f"the cut of the {'tutorial' if tutorial else 'whole batch'}:\n{stage_table(place, pieces, cuts, costs)}"
+        )
     steps = {WHOLE: whole(len(images)), SPLIT: split(len(images), cuts, overlap=False)}
     for size in config.splits:
-        best, costs = cut(place, pieces, images[:size], config.cuts or (tutorial if config.as_tutorial else []))
+        best, costs = cut(
+            place, pieces, images[:size], config.cuts or (tutorial if config.as_tutorial else [])
+        )
         if is_main:
             print(f"split size {size}:\n{stage_table(place, pieces, best, costs)}", flush=True)
         steps[name_of("one device", size)] = whole(size)
@@ -190,13 +217,17 @@ def limit(times: Times, split_size: int, config: Any, place: Place) -> float:
 
 def best_split(times: Times, config: Any) -> int:
     """Return the split size at which the pipeline is fastest."""
-    return min(config.splits, key=lambda size: middle_of(times[pipelined(times, size, config)], config))
+    return min(
+        config.splits, key=lambda size: middle_of(times[pipelined(times, size, config)], config)
+    )
 
 
 def pipelined(times: Times, split_size: int, config: Any) -> str:
     """Return the name of the pipeline to compare with: where the tutorial is repeated, the one with its copies."""
     tutorial = name_of("tutorial's way", split_size)
-    return tutorial if config.as_tutorial and tutorial in times else name_of("pipelined", split_size)
+    return (
+        tutorial if config.as_tutorial and tutorial in times else name_of("pipelined", split_size)
+    )
 
 
 def table(config: Any, place: Place, times: Times) -> str:
@@ -204,7 +235,9 @@ def table(config: Any, place: Place, times: Times) -> str:
     device."""
     whole = middle_of(times[WHOLE], config)
     batches = "" if config.batches == 1 else f"{config.batches} batches of "
-    kind, spread = ("means", "standard deviation") if config.as_tutorial else ("medians", "quartiles")
+    kind, spread = (
+        ("means", "standard deviation") if config.as_tutorial else ("medians", "quartiles")
+    )
     lines = [
         f"{config.model}, {batches or 'batch '}{config.batch}, {config.image_size} pixels; {place.words}; "
         f"{kind} of {config.repeats}"
@@ -217,13 +250,20 @@ def table(config: Any, place: Place, times: Times) -> str:
         lines.append(f"{name:<32} {middle:>8.4f} {about:>18} {whole / middle - 1:>+9.1%}")
 
     def gain(size: int) -> str:
-        return f"{whole / middle_of(times[pipelined(times, size, config)], config) - 1:+.1%} speed-up"
+        return (
+            f"{whole / middle_of(times[pipelined(times, size, config)], config) - 1:+.1%} speed-up"
+        )
 
     best = best_split(times, config)
-    overhead, bound = middle_of(times[SPLIT], config) / whole - 1, whole / limit(times, best, config, place) - 1
+    overhead, bound = (
+        middle_of(times[SPLIT], config) / whole - 1,
+        whole / limit(times, best, config, place) - 1,
+    )
     lines.append(f"split without pipelining: {overhead:+.1%} time (the tutorial, on two GPUs: +7%)")
     if config.as_tutorial and TUTORIAL_SPLIT in config.splits:
-        lines.append(f"pipelined at split size {TUTORIAL_SPLIT}: {gain(TUTORIAL_SPLIT)} (the tutorial: +49%)")
+        lines.append(
+            f"pipelined at split size {TUTORIAL_SPLIT}: {gain(TUTORIAL_SPLIT)} (the tutorial: +49%)"
+        )
     lines.append(
         f"pipelined at split size {best}: {gain(best)} (the tutorial: +49% at 20, +54% at 12); "
         f"at most {bound:+.1%} with these microbatches"
@@ -267,25 +307,48 @@ def draw(config: Any, place: Place, times: Times, folder: Path) -> None:
         figure, axes = plt.subplots(figsize=(5.5, 4), layout="constrained")
         middles = [middle(times[bars[label]]) for label in labels]
         errors = [error(times[bars[label]]) for label in labels]
-        drawn = axes.bar(labels, middles, yerr=list(zip(*errors, strict=True)), capsize=8, width=0.55, color=COLOURS)
-        axes.bar_label(drawn, [f"{seconds:.3g} s" for seconds in middles], label_type="center", color="white")
+        drawn = axes.bar(
+            labels,
+            middles,
+            yerr=list(zip(*errors, strict=True)),
+            capsize=8,
+            width=0.55,
+            color=COLOURS,
+        )
+        axes.bar_label(
+            drawn, [f"{seconds:.3g} s" for seconds in middles], label_type="center", color="white"
+        )
         axes.set_ylabel(f"seconds per {unit}: {spread}")
         axes.set_title(title, fontsize="medium")
         figure.savefig(folder / file, dpi=150)
         plt.close(figure)
 
     figure, axes = plt.subplots(figsize=(7.5, 4.8), layout="constrained")
-    for (kind, label), colour in zip(LINES.items(), [COLOURS[2], "tab:purple", "grey"], strict=True):
+    for (kind, label), colour in zip(
+        LINES.items(), [COLOURS[2], "tab:purple", "grey"], strict=True
+    ):
         sizes = [size for size in sorted(config.splits) if name_of(kind, size) in times]
         if sizes:
             series = [times[name_of(kind, size)] for size in sizes]
             errors = list(zip(*map(error, series), strict=True))
             axes.errorbar(
-                sizes, list(map(middle, series)), yerr=errors, marker="o", capsize=4, label=label, color=colour
+                sizes,
+                list(map(middle, series)),
+                yerr=errors,
+                marker="o",
+                capsize=4,
+                label=label,
+                color=colour,
             )
     sizes = sorted(config.splits)
     bound = [limit(times, size, config, place) for size in sizes]
-    axes.plot(sizes, bound, "--", color=COLOURS[2], label="the least a pipeline can take with these microbatches")
+    axes.plot(
+        sizes,
+        bound,
+        "--",
+        color=COLOURS[2],
+        label="the least a pipeline can take with these microbatches",
+    )
     low, high = spread_of(times[WHOLE], config)
     axes.axhline(middle(times[WHOLE]), color=COLOURS[1], label="one device, whole batch")
     axes.axhspan(low, high, color=COLOURS[1], alpha=0.2)

@@ -37,13 +37,20 @@ class ProcessPipeline:
     images, the last the labels."""
 
     def __init__(
-        self, parts: Sequence[nn.Module], device: torch.device, images: torch.Tensor, split_size: int, loss: Loss
+        self,
+        parts: Sequence[nn.Module],
+        device: torch.device,
+        images: torch.Tensor,
+        split_size: int,
+        loss: Loss,
     ) -> None:
         self.device = device
         self.rank, self.stages = dist.get_rank(), len(parts)
         self.is_first, self.is_last = self.rank == 0, self.rank == self.stages - 1
         ends = [(number == 0, number == self.stages - 1) for number in range(self.stages)]
-        chain = nn.Sequential(*(Boundaries(part, *end) for part, end in zip(parts, ends, strict=True)))
+        chain = nn.Sequential(
+            *(Boundaries(part, *end) for part, end in zip(parts, ends, strict=True))
+        )
         self.shapes = copy.deepcopy(chain).eval().to("meta")  # computes shapes, and holds nothing
         for number, part in enumerate(chain):  # of the others' parts only names stay
             part.to(device if number == self.rank else "meta")
@@ -76,7 +83,11 @@ class ProcessPipeline:
     @torch.no_grad()
     def predict(self, images: torch.Tensor) -> torch.Tensor:
         """Return the output for a batch, on every process."""
-        x = self._upload(images) if self.is_first else torch.empty_like(self._input_shape(images), device=self.device)
+        x = (
+            self._upload(images)
+            if self.is_first
+            else torch.empty_like(self._input_shape(images), device=self.device)
+        )
         if not self.is_first:
             dist.recv(x, self.rank - 1)
         y = self.part(x)
@@ -97,4 +108,8 @@ class ProcessPipeline:
         return self.shapes[: self.rank](images.to("meta"))
 
     def _upload(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
+        return (
+            tensor.pin_memory().to(self.device, non_blocking=True)
+            if self.device.type == "cuda"
+            else tensor
+        )

@@ -15,7 +15,9 @@ def normalisation(kind: str, channels: int) -> nn.Module:
     """Return a normalisation layer. `batch` uses statistics over all images of a microbatch, `group` statistics of each
     image alone.
     """
-    return nn.BatchNorm2d(channels) if kind == "batch" else GroupNorm(math.gcd(32, channels), channels)
+    return (
+        nn.BatchNorm2d(channels) if kind == "batch" else GroupNorm(math.gcd(32, channels), channels)
+    )
 
 
 class GroupNorm(nn.GroupNorm):
@@ -56,7 +58,11 @@ class ResNet(nn.Module):
     """`layers`: bottlenecks in each of the four layers. `width`: channels of the first convolution."""
 
     def __init__(
-        self, classes: int = 1000, layers: tuple[int, ...] = (3, 4, 6, 3), width: int = 64, norm: str = "batch"
+        self,
+        classes: int = 1000,
+        layers: tuple[int, ...] = (3, 4, 6, 3),
+        width: int = 64,
+        norm: str = "batch",
     ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
@@ -83,7 +89,11 @@ class ResNet(nn.Module):
         layers = {name: layer for name, layer in self.named_children() if name.startswith("layer")}
         return {
             "stem": nn.Sequential(self.conv1, self.bn1, self.relu, self.maxpool),
-            **{f"{name}.{number}": block for name, layer in layers.items() for number, block in layer.named_children()},
+            **{
+                f"{name}.{number}": block
+                for name, layer in layers.items()
+                for number, block in layer.named_children()
+            },
             "head": nn.Sequential(self.avgpool, nn.Flatten(), self.fc),
         }
 

@@ -19,7 +19,8 @@ import numpy as np
 
 try:
     from cloudtrain import runtime
-except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+# not installed; in a checkout it stands two folders up, and the runtime is plain Python
+except ModuleNotFoundError:
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
@@ -41,7 +42,8 @@ AT_LEAST = {"count": 1, "voxel": 0.1}
 ORIENTATIONS = ("LPS", "RAS", "LAS")
 """Directions of a file's axes: to the left or right, back or front, feet (inferior) or head (superior)."""
 
-# Centre and half axes in mm, from the centre of the body towards right, front, head; and Hounsfield units.
+# Centre and half axes in mm, from the centre of the body towards right, front, head; and Hounsfield
+# units.
 ORGANS: dict[str, tuple[tuple[int, int, int], tuple[int, int, int], int]] = {
     "liver": ((65, 10, 20), (65, 60, 48), 85),
     "stomach": ((-40, 45, 15), (40, 28, 34), 0),
@@ -60,7 +62,10 @@ def synthetic(random: np.random.Generator, voxel: float) -> tuple[Array, Array, 
     body = np.array((155, 112, 500)) * random.uniform(0.9, 1.1, 3)
     field = np.array((2 * body[0] + 40, 2 * body[1] + 40, random.uniform(130, 190)))
     shape = (field / spacing).astype(int)
-    mm = np.meshgrid(*((np.arange(n) - (n - 1) / 2) * s for n, s in zip(shape, spacing, strict=True)), indexing="ij")
+    mm = np.meshgrid(
+        *((np.arange(n) - (n - 1) / 2) * s for n, s in zip(shape, spacing, strict=True)),
+        indexing="ij",
+    )
 
     def ellipsoid(centre: Any, axes: Any) -> Array:
         return sum(((place - c) / a) ** 2 for place, c, a in zip(mm, centre, axes, strict=True)) < 1
@@ -69,10 +74,14 @@ def synthetic(random: np.random.Generator, voxel: float) -> tuple[Array, Array, 
     units[ellipsoid((0, 0, 0), body)] = -90
     units[ellipsoid((0, 0, 0), body - (18, 18, 0))] = 45
     for centre, axes, value in ORGANS.values():
-        where = ellipsoid(centre + random.normal(0, 5, 3), np.array(axes) * random.uniform(0.85, 1.15, 3))
+        where = ellipsoid(
+            centre + random.normal(0, 5, 3), np.array(axes) * random.uniform(0.85, 1.15, 3)
+        )
         units[where] = value + random.normal(0, 5)
     units += random.normal(0, 18, shape)
-    affine = nibabel.affines.from_matvec(np.diag(spacing), -(shape - 1) / 2 * spacing + random.uniform(-50, 50, 3))
+    affine = nibabel.affines.from_matvec(
+        np.diag(spacing), -(shape - 1) / 2 * spacing + random.uniform(-50, 50, 3)
+    )
     return units, where, affine  # the spleen is the last of the organs
 
 
@@ -82,7 +91,10 @@ def write_synthetic(folder: Path, count: int, voxel: float, seed: int) -> Path:
     for number, name in enumerate(names):
         units, label, affine = synthetic(np.random.default_rng([seed, number]), voxel)
         orientation = nibabel.orientations.axcodes2ornt(ORIENTATIONS[number % len(ORIENTATIONS)])
-        for part, values, kind in (("imagesTr", units.round(), np.int16), ("labelsTr", label, np.uint8)):
+        for part, values, kind in (
+            ("imagesTr", units.round(), np.int16),
+            ("labelsTr", label, np.uint8),
+        ):
             image = nibabel.Nifti1Image(values.astype(kind), affine).as_reoriented(orientation)
             save(image, folder / part / f"{name}.nii.gz")
     about = "Synthetic volumes, not patients: ellipsoids for organs, and noise."
@@ -100,7 +112,9 @@ def write_epi(folder: Path) -> Path:
         save(nibabel.Nifti1Image(volume, scan.affine), folder / "imagesTr" / f"{name}.nii.gz")
         save(nibabel.Nifti1Image(head, scan.affine), folder / "labelsTr" / f"{name}.nii.gz")
     about = "nibabel's example4d.nii.gz. The label is Otsu's threshold, which tells the head from the air."
-    return write_task(folder, "EPI", about, "MRI", {"0": "background", "1": "head by Otsu's threshold"}, names)
+    return write_task(
+        folder, "EPI", about, "MRI", {"0": "background", "1": "head by Otsu's threshold"}, names
+    )
 
 
 def otsu(values: Array) -> float:
@@ -119,7 +133,12 @@ def save(image: nibabel.Nifti1Image, path: Path) -> None:
 
 
 def write_task(
-    folder: Path, name: str, description: str, modality: str, labels: dict[str, str], names: list[str]
+    folder: Path,
+    name: str,
+    description: str,
+    modality: str,
+    labels: dict[str, str],
+    names: list[str],
 ) -> Path:
     """Write dataset.json in the Decathlon's format."""
     task = {
@@ -130,7 +149,9 @@ def write_task(
         "labels": labels,
         "numTraining": len(names),
         "numTest": 0,
-        "training": [{"image": f"./imagesTr/{n}.nii.gz", "label": f"./labelsTr/{n}.nii.gz"} for n in names],
+        "training": [
+            {"image": f"./imagesTr/{n}.nii.gz", "label": f"./labelsTr/{n}.nii.gz"} for n in names
+        ],
         "test": [],
     }
     (folder / "dataset.json").write_text(json.dumps(task, indent=1) + "\n")

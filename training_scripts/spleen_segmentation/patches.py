@@ -39,12 +39,19 @@ class Patches:
 
     def __getitem__(self, step: int) -> tuple[Array, Array]:
         """Return a step's float32 (patches, 1, x, y, z) and int64 (patches, x, y, z)."""
-        found = [self.patch(step, number) for number in range(self.rank, self.global_batch, self.world_size)]
-        return np.stack([image for image, _ in found])[:, None], np.stack([label for _, label in found])
+        found = [
+            self.patch(step, number)
+            for number in range(self.rank, self.global_batch, self.world_size)
+        ]
+        return np.stack([image for image, _ in found])[:, None], np.stack(
+            [label for _, label in found]
+        )
 
     def volume_of(self, step: int, number: int) -> Volume:
         epoch, position = divmod(step * self.global_batch + number, len(self.volumes))
-        return self.volumes[np.random.default_rng([self.seed, epoch]).permutation(len(self.volumes))[position]]
+        return self.volumes[
+            np.random.default_rng([self.seed, epoch]).permutation(len(self.volumes))[position]
+        ]
 
     def patch(self, step: int, number: int) -> tuple[Array, Array]:
         """Return image and label of one patch."""
@@ -59,7 +66,9 @@ class Patches:
         image, label = (cut(array, corner, self.size) for array in (volume.image, volume.label))
         image, label = image.astype(np.float32), label.astype(np.int64)
         if self.augment:
-            image = image * np.float32(random.uniform(0.9, 1.1)) + np.float32(random.uniform(-0.05, 0.05))
+            image = image * np.float32(random.uniform(0.9, 1.1)) + np.float32(
+                random.uniform(-0.05, 0.05)
+            )
         if self.mirror:
             axes = tuple(int(axis) for axis in np.flatnonzero(random.random(3) < 0.5))
             image, label = np.flip(image, axes).copy(), np.flip(label, axes).copy()

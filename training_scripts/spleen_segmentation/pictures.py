@@ -18,11 +18,16 @@ COLOURS = ListedColormap(list(KINDS.values()))
 SLICES = 3
 
 
-def draw(path: Path, title: str, image: Array, truth: Array, guess: Array, spacing: tuple[float, ...]) -> None:
+def draw(
+    path: Path, title: str, image: Array, truth: Array, guess: Array, spacing: tuple[float, ...]
+) -> None:
     """Write a PNG with slices from feet to head through the labelled part. The view is from below, with the patient's
     right on the left. Classes are not distinguished: a voxel is right when its class is."""
     shape = spacing[1] / spacing[0]  # of a pixel
-    figure = Figure(figsize=(9, 3 * SLICES * shape * image.shape[1] / image.shape[0] + 0.8), layout="constrained")
+    figure = Figure(
+        figsize=(9, 3 * SLICES * shape * image.shape[1] / image.shape[0] + 0.8),
+        layout="constrained",
+    )
     panels = figure.subplots(SLICES, 3, squeeze=False)
     for row, height in zip(panels, chosen_slices(truth), strict=True):
         grey, true, guessed = (as_seen(array[:, :, height]) for array in (image, truth, guess))
@@ -30,9 +35,25 @@ def draw(path: Path, title: str, image: Array, truth: Array, guess: Array, spaci
         for panel, overlay in zip(row, overlays, strict=True):
             panel.imshow(grey, cmap="gray", vmin=0, vmax=1, aspect=shape, interpolation="nearest")
             shown = np.ma.masked_equal(overlay, 0)
-            panel.imshow(shown, cmap=COLOURS, vmin=1, vmax=3, alpha=0.6, aspect=shape, interpolation="nearest")
+            panel.imshow(
+                shown,
+                cmap=COLOURS,
+                vmin=1,
+                vmax=3,
+                alpha=0.6,
+                aspect=shape,
+                interpolation="nearest",
+            )
             panel.set_axis_off()
-        row[0].text(0.02, 0.97, f"slice {height}", color="white", fontsize=8, va="top", transform=row[0].transAxes)
+        row[0].text(
+            0.02,
+            0.97,
+            f"slice {height}",
+            color="white",
+            fontsize=8,
+            va="top",
+            transform=row[0].transAxes,
+        )
     for panel, word in zip(panels[0], ("image", "truth", "prediction"), strict=True):
         panel.set_title(word, fontsize=10)
     handles = [Patch(color=colour, label=word) for word, colour in KINDS.items()]
@@ -52,7 +73,9 @@ def chosen_slices(truth: Array) -> list[int]:
 def kinds(truth: Array, guess: Array) -> Array:
     """Return 1 where both have the same label, 2 where only the truth has one, 3 where the prediction has a wrong
     one."""
-    return np.select([(truth == guess) & (truth > 0), (truth > 0) & (guess == 0), guess != truth], [1, 2, 3])
+    return np.select(
+        [(truth == guess) & (truth > 0), (truth > 0) & (guess == 0), guess != truth], [1, 2, 3]
+    )
 
 
 def as_seen(plane: Array) -> Array:

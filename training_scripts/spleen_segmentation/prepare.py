@@ -33,7 +33,8 @@ import numpy as np
 
 try:
     from cloudtrain import runtime
-except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+# not installed; in a checkout it stands two folders up, and the runtime is plain Python
+except ModuleNotFoundError:
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
@@ -42,9 +43,12 @@ from volumes import Array, Volume, write_volume
 
 @dataclass
 class Config:
-    raw: Path = Path("data", "raw")  # a task in the layout of the Decathlon, unless a job gives the inputs
-    spacing: list[float] = field(default_factory=lambda: [1.5, 1.5, 2.0])  # mm between voxels: right, front, head
-    window: list[float] = field(default_factory=lambda: [-57.0, 164.0])  # CT: Hounsfield units that become 0 and 1
+    # a task in the layout of the Decathlon, unless a job gives the inputs
+    raw: Path = Path("data", "raw")
+    # mm between voxels: right, front, head
+    spacing: list[float] = field(default_factory=lambda: [1.5, 1.5, 2.0])
+    # CT: Hounsfield units that become 0 and 1
+    window: list[float] = field(default_factory=lambda: [-57.0, 164.0])
     workers: int = 0  # processes on this instance; 0: one for each core
 
 
@@ -98,14 +102,20 @@ def task_in(path: Path) -> dict[str, Any]:
             hint="it should hold `modality`, `labels` and `training`, as in the Medical Segmentation Decathlon",
         ) from None
     if not pairs:
-        raise runtime.SetupError(f"`{path}` names nothing to train on", hint="list images and labels in its `training`")
+        raise runtime.SetupError(
+            f"`{path}` names nothing to train on", hint="list images and labels in its `training`"
+        )
     return task
 
 
 def cases_of(task: Mapping[str, Any], images: Path, labels: Path, out: Path) -> list[Case]:
     """Return the scans that dataset.json names for training, by name."""
-    pairs = sorted((Path(pair["image"]).name, Path(pair["label"]).name) for pair in task["training"])
-    return [Case(images / image, labels / label, Volume(out, name_of(image))) for image, label in pairs]
+    pairs = sorted(
+        (Path(pair["image"]).name, Path(pair["label"]).name) for pair in task["training"]
+    )
+    return [
+        Case(images / image, labels / label, Volume(out, name_of(image))) for image, label in pairs
+    ]
 
 
 def dealt_out(cases: list[Case], images: Path) -> list[Case]:
@@ -171,7 +181,10 @@ def digest(path: Path) -> str:
 
 def is_there(volume: Volume, made_from: Any, made_with: Any) -> bool:
     try:
-        return volume.is_whole and (volume.facts["made_from"], volume.facts["made_with"]) == (made_from, made_with)
+        return volume.is_whole and (volume.facts["made_from"], volume.facts["made_with"]) == (
+            made_from,
+            made_with,
+        )
     except (OSError, ValueError, KeyError):
         return False
 
@@ -183,7 +196,9 @@ def read_nifti(path: Path) -> tuple[Array, Array]:
     return image.get_fdata(dtype=np.float32, caching="unchanged"), image.affine
 
 
-def check(image: Array, affine: Array, label: Array, label_affine: Array, settings: Settings) -> None:
+def check(
+    image: Array, affine: Array, label: Array, label_affine: Array, settings: Settings
+) -> None:
     """Raise an error for faulty data that training would not detect."""
     if image.ndim != 3:
         raise ValueError(f"the image has {image.ndim} dimensions, not 3")
@@ -228,7 +243,9 @@ def body(grey: Array, affine: Array) -> tuple[tuple[slice, ...], Array]:
     return tuple(box), moved
 
 
-def weights(affine: Array, shape: tuple[int, ...], spacing: tuple[float, float, float]) -> tuple[list[Array], Array]:
+def weights(
+    affine: Array, shape: tuple[int, ...], spacing: tuple[float, float, float]
+) -> tuple[list[Array], Array]:
     """Return for each axis a matrix (new voxels, old voxels), and the new affine.
 
     A new voxel is the mean of the old ones around it, weighted by a triangle as wide as the larger of the two voxels:
@@ -274,22 +291,32 @@ def outcome(case: Case, settings: Settings) -> tuple[str, str | None]:
     """Prepare one volume. Return a description of the result, or the reason of the failure."""
     try:
         return prepare_one(case, settings), None
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with one file, the others are prepared
+    # whatever is wrong with one file, the others are prepared
+    except Exception as error:  # noqa: BLE001
         return "", f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def outcomes(cases: list[Case], settings: Settings, workers: int) -> Iterator[tuple[Case, str, str | None]]:
+def outcomes(
+    cases: list[Case], settings: Settings, workers: int
+) -> Iterator[tuple[Case, str, str | None]]:
     """Yield outcomes as they come. The largest volumes start first, so that all workers stay busy to the end. Ends
     early when asked to stop."""
-    ordered = sorted(cases, key=lambda case: case.image.stat().st_size if case.image.exists() else 0, reverse=True)
+    ordered = sorted(
+        cases,
+        key=lambda case: case.image.stat().st_size if case.image.exists() else 0,
+        reverse=True,
+    )
     if workers == 1:
         for case in ordered:
             yield case, *outcome(case, settings)
         return
-    # Numerics in one thread each: the cores are shared out by volumes. Workers are new processes, which read this.
+    # Numerics in one thread each: the cores are shared out by volumes. Workers are new processes,
+    # which read this.
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=runtime.leave_stops_to_the_parent) as pool:
+    with ProcessPoolExecutor(
+        workers, context, initializer=runtime.leave_stops_to_the_parent
+    ) as pool:
         running = {submitted(pool, case, settings): case for case in ordered}
         try:
             for future in as_completed(running):
@@ -297,13 +324,21 @@ def outcomes(cases: list[Case], settings: Settings, workers: int) -> Iterator[tu
                     yield running[future], *future.result()
                 except BrokenProcessPool:
                     for worker in multiprocessing.active_children():
-                        worker.kill()  # the pool sends SIGTERM, which they leave to their parent, and waits for them
-                    yield running[future], "", "a worker was killed, perhaps for its memory: try fewer `--workers`"
+                        # the pool sends SIGTERM, which they leave to their parent, and waits for
+                        # them
+                        worker.kill()
+                    yield (
+                        running[future],
+                        "",
+                        "a worker was killed, perhaps for its memory: try fewer `--workers`",
+                    )
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-def submitted(pool: ProcessPoolExecutor, case: Case, settings: Settings) -> Future[tuple[str, str | None]]:
+def submitted(
+    pool: ProcessPoolExecutor, case: Case, settings: Settings
+) -> Future[tuple[str, str | None]]:
     """Submit a case. A pool that has lost a worker refuses new work at once; here that becomes the case's outcome,
     too."""
     try:
@@ -317,17 +352,22 @@ def submitted(pool: ProcessPoolExecutor, case: Case, settings: Settings) -> Futu
 def settings_of(config: Config, task: Mapping[str, Any]) -> Settings:
     modality = task["modality"]["0"]
     if modality not in NORMALISE:
-        raise runtime.SetupError(f"the modality is `{modality}`", hint=f"one of {', '.join(NORMALISE)} is understood")
+        raise runtime.SetupError(
+            f"the modality is `{modality}`", hint=f"one of {', '.join(NORMALISE)} is understood"
+        )
     if len(config.spacing) != 3 or min(config.spacing) <= 0:
         raise runtime.SetupError(
-            f"`--spacing {config.spacing}` is no size of a voxel", hint="three numbers of mm, such as 1.5,1.5,2"
+            f"`--spacing {config.spacing}` is no size of a voxel",
+            hint="three numbers of mm, such as 1.5,1.5,2",
         )
     if len(config.window) != 2 or not config.window[0] < config.window[1]:
         raise runtime.SetupError(
-            f"`--window {config.window}` has no width", hint="two numbers, the smaller one first, such as -57,164"
+            f"`--window {config.window}` has no width",
+            hint="two numbers, the smaller one first, such as -57,164",
         )
     spacing, window = tuple(config.spacing), tuple(config.window)
-    return Settings(spacing, window, modality, task["labels"])  # type: ignore[arg-type]  # lengths are checked
+    # lengths are checked
+    return Settings(spacing, window, modality, task["labels"])  # type: ignore[arg-type]
 
 
 def prepare_all(raw: Path, out: Path, spacing: tuple[float, float, float]) -> None:
@@ -353,7 +393,8 @@ def main() -> None:
     here, out = runtime.detect_environment(), runtime.output_dir("volumes")
     task, images, labels = read_task(config.raw)
     settings, cases = settings_of(config, task), cases_of(task, images, labels, out)
-    if here.node_count > 1:  # the service has dealt out the images: what is not here is somewhere else
+    # the service has dealt out the images: what is not here is somewhere else
+    if here.node_count > 1:
         cases = dealt_out(cases, images)
     mine = cases[here.rank :: here.world_size]
     workers = max(1, min(config.workers or cores(), len(mine)))
@@ -365,7 +406,10 @@ def main() -> None:
         if runtime.should_stop() and done < len(mine):
             runtime.exit_preempted(done)
     seconds = time.perf_counter() - started
-    print(f"{done - failed} of {len(mine)} volumes are prepared, {failed} failed, {seconds:.1f} s", flush=True)
+    print(
+        f"{done - failed} of {len(mine)} volumes are prepared, {failed} failed, {seconds:.1f} s",
+        flush=True,
+    )
     if failed:
         sys.exit(1)
 

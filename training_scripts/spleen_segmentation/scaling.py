@@ -22,7 +22,8 @@ from pathlib import Path
 
 try:
     from cloudtrain import runtime
-except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+# not installed; in a checkout it stands two folders up, and the runtime is plain Python
+except ModuleNotFoundError:
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
@@ -45,7 +46,8 @@ class Config:
     global_batch: int = 32  # patches: no more processes than that can take part
     parameters: float = 4.8e6  # of a UNet with channels 16,32,64,128,256 and two residual units
     gigabits: float = 10.0  # between instances, per second
-    start_minutes: float = 6.0  # until instances are there, with image and requirements; for each of the two jobs
+    # until instances are there, with image and requirements; for each of the two jobs
+    start_minutes: float = 6.0
     prepare_efficiency: float = 1.0  # with several processes, where nothing is measured
     train_efficiency: float = 1.0
 
@@ -59,20 +61,35 @@ AT_LEAST = {
 # Measuring.
 
 
-def in_turn(rounds: int, count: int, voxel: float, steps: int) -> tuple[dict[int, float], dict[int, float]]:
+def in_turn(
+    rounds: int, count: int, voxel: float, steps: int
+) -> tuple[dict[int, float], dict[int, float]]:
     """Return median seconds by number of processes, of a preparation and of a training step."""
     prepared: dict[int, list[float]] = {1: [], 2: []}
     trained: dict[int, list[float]] = {1: [], 2: []}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        python("make_volumes.py", "--folder", folder / "raw", "--count", count, "--voxel", voxel, cwd=folder)
+        python(
+            "make_volumes.py",
+            "--folder",
+            folder / "raw",
+            "--count",
+            count,
+            "--voxel",
+            voxel,
+            cwd=folder,
+        )
         for turn in range(rounds):
             for processes in (1, 2):
                 prepared[processes].append(
                     preparation(folder / f"prepare-{turn}-{processes}", folder / "raw", processes)
                 )
-                trained[processes].append(training_step(folder / f"train-{turn}-{processes}", processes, steps))
-    return tuple({n: statistics.median(times) for n, times in kind.items()} for kind in (prepared, trained))  # type: ignore[return-value]
+                trained[processes].append(
+                    training_step(folder / f"train-{turn}-{processes}", processes, steps)
+                )
+    return tuple(
+        {n: statistics.median(times) for n, times in kind.items()} for kind in (prepared, trained)
+    )  # type: ignore[return-value]
 
 
 def preparation(folder: Path, raw: Path, processes: int) -> float:
@@ -116,7 +133,9 @@ def python(*words: object, cwd: Path) -> str:
     """Run a script of this folder, or a module, to its end. Return its output."""
     words = (HERE / str(words[0]), *words[1:]) if words[0] != "-m" else words
     command = [sys.executable, *map(str, words)]
-    return subprocess.run(command, cwd=cwd, env=environment(), check=True, text=True, stdout=subprocess.PIPE).stdout
+    return subprocess.run(
+        command, cwd=cwd, env=environment(), check=True, text=True, stdout=subprocess.PIPE
+    ).stdout
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -159,7 +178,10 @@ def hours_of_training(n: int, config: Config) -> float:
     per step."""
     n = min(n, config.global_batch)
     exchange = 2 * (n - 1) / n * config.parameters * 4 / (config.gigabits * 1e9 / 8)
-    return config.train_hours / n / efficiency_with(n, config.train_efficiency) + config.train_steps * exchange / 3600
+    return (
+        config.train_hours / n / efficiency_with(n, config.train_efficiency)
+        + config.train_steps * exchange / 3600
+    )
 
 
 def hours(n: int, config: Config) -> float:
@@ -192,13 +214,18 @@ def main() -> None:
         config.train_efficiency = min(1.0, efficiency(trained))
     here = " here, side by side on one machine" if config.rounds else ", as given"
     print(MODEL.format(**vars(config), megabytes=config.parameters * 4 / 1e6, here=here))
-    print(f"{'processes':>9} {'preparation, h':>15} {'training, h':>12} {'all, h':>8} {'speed-up':>9}")
+    print(
+        f"{'processes':>9} {'preparation, h':>15} {'training, h':>12} {'all, h':>8} {'speed-up':>9}"
+    )
     for n in (1, 2, 4, 8, 16, 32, 64, 128):
         total = hours(n, config)
         parts = f"{hours_of_preparation(n, config):>15.1f} {hours_of_training(n, config):>12.1f}"
         print(f"{n:>9} {parts} {total:>8.1f} {hours(1, config) / total:>9.1f}")
     least = enough(4.0, config)
-    print(f"\n{hours(1, config):.0f} hours " + (f"become 4 with {least} processes" if least else "never become 4"))
+    print(
+        f"\n{hours(1, config):.0f} hours "
+        + (f"become 4 with {least} processes" if least else "never become 4")
+    )
 
 
 if __name__ == "__main__":

@@ -36,7 +36,8 @@ from torch.utils.data import DataLoader
 
 try:
     from cloudtrain import runtime
-except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+# not installed; in a checkout it stands two folders up, and the runtime is plain Python
+except ModuleNotFoundError:
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
@@ -44,7 +45,9 @@ try:
     from monai.inferers.utils import sliding_window_inference
     from monai.networks.nets.unet import UNet
 except ModuleNotFoundError as error:
-    missing = runtime.SetupError(f"`{error.name}` is not installed", hint="pip install -r requirements.txt")
+    missing = runtime.SetupError(
+        f"`{error.name}` is not installed", hint="pip install -r requirements.txt"
+    )
     missing.tell()
     sys.exit(1)
 
@@ -58,14 +61,16 @@ class Config:
     steps: int = 150
     global_batch: int = 4  # patches per step, over all processes
     patch: list[int] = field(default_factory=lambda: [32, 32, 16])  # voxels
-    channels: list[int] = field(default_factory=lambda: [8, 16, 32])  # of the UNet's levels, each half as fine
+    # of the UNet's levels, each half as fine
+    channels: list[int] = field(default_factory=lambda: [8, 16, 32])
     residual_units: int = 1  # convolutions on each level
     learning_rate: float = 5e-3  # peak; rises over the warm-up, then falls to zero along a cosine
     warmup_steps: int = 10
     weight_decay: float = 1e-4
     labelled: float = 0.5  # how many patches are centred on a labelled voxel
     augment: bool = True  # a little brighter or darker, with a little more or less contrast
-    mirror: bool = False  # along each axis half of the time; a mirrored patient has the spleen on the wrong side
+    # along each axis half of the time; a mirrored patient has the spleen on the wrong side
+    mirror: bool = False
     overlap: float = 0.25  # of the windows that predict a whole volume
     precision: Literal["auto", "fp32", "bf16", "fp64"] = (
         "auto"  # auto: bf16 on GPUs that have it; fp64: to compare runs
@@ -107,23 +112,31 @@ if len(patch) != 3 or any(side % coarsest or side < 2 * coarsest for side in pat
     )
 if config.global_batch < group.world_size:
     raise runtime.SetupError(
-        f"`--global_batch {config.global_batch}` for {group.world_size} processes", hint="each needs at least one patch"
+        f"`--global_batch {config.global_batch}` for {group.world_size} processes",
+        hint="each needs at least one patch",
     )
 
-demo = tempfile.TemporaryDirectory()  # synthetic volumes, when there are no others; gone when the process ends
+# synthetic volumes, when there are no others; gone when the process ends
+demo = tempfile.TemporaryDirectory()
 
 
 def find_volumes() -> list[Volume]:
     """Return the volumes that `prepare.py` wrote: from the job's input, else from the default output folder of
     `prepare.py`.
     """
-    prepared = runtime.input_dir("volumes", default="volumes" if Path("volumes").is_dir() else demo.name)
+    prepared = runtime.input_dir(
+        "volumes", default="volumes" if Path("volumes").is_dir() else demo.name
+    )
     if str(prepared) == demo.name:
         from make_volumes import write_synthetic
         from prepare import prepare_all
 
         runtime.notice("no input `volumes`: training on synthetic ones, ellipsoids and noise")
-        prepare_all(write_synthetic(Path(demo.name, "raw"), count=12, voxel=6.0, seed=1), prepared, (6.0, 6.0, 6.0))
+        prepare_all(
+            write_synthetic(Path(demo.name, "raw"), count=12, voxel=6.0, seed=1),
+            prepared,
+            (6.0, 6.0, 6.0),
+        )
     return read_volumes(prepared)
 
 
@@ -178,7 +191,9 @@ def predict(volume: Volume) -> torch.Tensor:
     windows overlap, those with the voxel in their middle weigh more."""
     image = torch.from_numpy(volume.image.astype("float32")).to(group.device, dtype)[None, None]
     with in_precision():
-        logits = sliding_window_inference(image, patch, 4, network, overlap=config.overlap, mode="gaussian")
+        logits = sliding_window_inference(
+            image, patch, 4, network, overlap=config.overlap, mode="gaussian"
+        )
     return logits.argmax(1)[0]
 
 
@@ -230,7 +245,9 @@ network.to(group.device, dtype)
 model = DistributedDataParallel(
     network, device_ids=[group.device.index] if on_gpu else None, gradient_as_bucket_view=True
 )
-optimizer = torch.optim.AdamW(network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+optimizer = torch.optim.AdamW(
+    network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
+)
 if group.is_main:
     print(
         f"processes={group.world_size} device={group.device.type} backend={group.backend} precision={precision} "
@@ -251,8 +268,12 @@ if resumed := checkpoints.load(map_location=group.device):
 
 
 def save(step: int) -> None:
-    random = runtime.random_states()  # of all processes, for what a network of yours may draw: dropout
-    checkpoints.save({"network": network.state_dict(), "optimizer": optimizer.state_dict(), "random": random}, step)
+    # of all processes, for what a network of yours may draw: dropout
+    random = runtime.random_states()
+    checkpoints.save(
+        {"network": network.state_dict(), "optimizer": optimizer.state_dict(), "random": random},
+        step,
+    )
 
 
 loader = DataLoader(
@@ -263,7 +284,8 @@ loader = DataLoader(
     multiprocessing_context="fork" if config.workers else None,
     worker_init_fn=runtime.leave_stops_to_the_parent,
     pin_memory=on_gpu,
-    generator=torch.Generator(),  # else it would draw from the random states that a checkpoint has restored
+    # else it would draw from the random states that a checkpoint has restored
+    generator=torch.Generator(),
 )
 
 seconds, started = 0.0, time.perf_counter()
@@ -271,9 +293,12 @@ for step, (images, labels) in enumerate(loader, start=first_step):
     for parameter_group in optimizer.param_groups:
         parameter_group["lr"] = learning_rate_at(step)
 
-    # DistributedDataParallel averages gradients over the processes, so each loss is a sum, scaled such that this
-    # average is the mean over the whole batch, whatever the sizes of the shares.
-    images, labels = images.to(group.device, dtype, non_blocking=True), labels.to(group.device, non_blocking=True)
+    # DistributedDataParallel averages gradients over the processes, so each loss is a sum, scaled
+    # such that this average is the mean over the whole batch, whatever the sizes of the shares.
+    images, labels = (
+        images.to(group.device, dtype, non_blocking=True),
+        labels.to(group.device, non_blocking=True),
+    )
     with in_precision():
         logits = model(images)
     loss = loss_of(logits.to(dtype), labels)
@@ -286,7 +311,13 @@ for step, (images, labels) in enumerate(loader, start=first_step):
         dist.all_reduce(whole)
         epoch = done * config.global_batch / len(train)
         figures = {"loss": whole / config.global_batch, "gradient_norm": gradient_norm()}
-        runtime.report(step=done, total=config.steps, epoch=epoch, **figures, learning_rate=learning_rate_at(step))
+        runtime.report(
+            step=done,
+            total=config.steps,
+            epoch=epoch,
+            **figures,
+            learning_rate=learning_rate_at(step),
+        )
         runtime.check_finite(done, **figures)
     optimizer.zero_grad()
     if done % config.evaluate_every == 0 and done < config.steps:

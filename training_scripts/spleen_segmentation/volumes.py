@@ -64,7 +64,8 @@ class Volume:
         return self.folder / f"{self.name}.{end}"
 
     def _mapped(self, part: str) -> Array:
-        # Mapped anew each time: a mapping that is kept holds a file open, and there may be thousands.
+        # Mapped anew each time: a mapping that is kept holds a file open, and there may be
+        # thousands.
         return np.load(self.path(f"{part}.npy"), mmap_mode="r")
 
 
@@ -77,7 +78,9 @@ def read_volumes(folder: Path) -> list[Volume]:
     """
     found = [Volume(path.parent, path.stem) for path in sorted(folder.glob("*.json"))]
     if not found:
-        raise SetupError(f"there is no prepared volume in `{folder}`", hint="`prepare.py` makes them")
+        raise SetupError(
+            f"there is no prepared volume in `{folder}`", hint="`prepare.py` makes them"
+        )
     if torn := [volume.name for volume in found if not volume.is_whole]:
         raise SetupError(
             f"{len(torn)} of {len(found)} volumes in `{folder}` are not whole, of which one is `{torn[0]}`",

@@ -24,7 +24,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 try:
     from cloudtrain import runtime
-except ModuleNotFoundError:  # not installed; in a checkout it stands two folders up, and the runtime is plain Python
+# not installed; in a checkout it stands two folders up, and the runtime is plain Python
+except ModuleNotFoundError:
     sys.path.append(str(Path(__file__).resolve().parent.parent.parent))
     from cloudtrain import runtime
 
@@ -35,7 +36,8 @@ class Config:
     global_batch: int = 256  # images per step, over all processes
     learning_rate: float = 0.5
     seed: int = 1
-    backend: str = "auto"  # smddp where its library is installed, else nccl where there are GPUs, else gloo
+    # smddp where its library is installed, else nccl where there are GPUs, else gloo
+    backend: str = "auto"
     step_delay: float = 0.0  # seconds of sleep after each step, to watch or interrupt a run
 
 
@@ -45,15 +47,20 @@ config = runtime.arguments(Config, at_least=AT_LEAST)
 if not torch.cuda.is_available():
     torch.set_num_threads(1)
 
-# The change in the script. Without the runtime it is two lines instead of `dist.init_process_group("nccl")`:
+# The change in the script. Without the runtime it is two lines instead of
+# `dist.init_process_group("nccl")`:
 #     import smdistributed.dataparallel.torch.torch_smddp  # registers the backend
 #     dist.init_process_group("smddp")
 group = runtime.init_process_group(config.backend)
 runtime.watch_for_stop()
 if group.is_main:
-    print(f"processes={group.world_size} device={group.device.type} backend={group.backend}", flush=True)
+    print(
+        f"processes={group.world_size} device={group.device.type} backend={group.backend}",
+        flush=True,
+    )
 
-# The data: 1,797 scans as 64 grey values from 0 to 1, and their digits. The file comes with scikit-learn.
+# The data: 1,797 scans as 64 grey values from 0 to 1, and their digits. The file comes with
+# scikit-learn.
 package = importlib.util.find_spec("sklearn")
 if package is None or package.origin is None:
     raise runtime.SetupError(
@@ -61,7 +68,9 @@ if package is None or package.origin is None:
     )
 packed = Path(package.origin).with_name("datasets").joinpath("data", "digits.csv.gz").read_bytes()
 rows = [[float(cell) for cell in line.split(b",")] for line in gzip.decompress(packed).splitlines()]
-table = torch.tensor(rows, device=group.device)[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
+table = torch.tensor(rows, device=group.device)[
+    torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
+]
 images, labels = table[:, :64] / 16, table[:, 64].long()
 test, train = slice(0, len(rows) // 5), range(len(rows) // 5, len(rows))
 
@@ -78,11 +87,16 @@ if resumed:
     runtime.notice(f"resumed from step {resumed.step}")
 
 for step in range(resumed.step if resumed else 0, config.steps):
-    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(config.seed * 100_003 + step))
+    order = torch.randperm(
+        len(train), generator=torch.Generator().manual_seed(config.seed * 100_003 + step)
+    )
     batch = order[: config.global_batch] + train.start
     mine = batch[group.rank :: group.world_size].to(group.device)
-    loss = nn.functional.cross_entropy(model(images[mine]), labels[mine], reduction="sum") / len(batch)
-    (loss * group.world_size).backward()  # the average over the processes is then the mean over the whole batch
+    loss = nn.functional.cross_entropy(model(images[mine]), labels[mine], reduction="sum") / len(
+        batch
+    )
+    # the average over the processes is then the mean over the whole batch
+    (loss * group.world_size).backward()
     optimizer.step()
     done = step + 1
     if done % 10 == 0 or done == config.steps:

@@ -25,8 +25,10 @@ def adopt_command(
         str,
         argument(
             "SOURCE",
-            "A job's request or description (JSON or YAML), or `-` for stdin; a script or notebook; an existing "
-            "job (`sagemaker://REGION/NAME`, `azureml://WORKSPACE/NAME`); a launch command in quotes; a batch script; "
+            "A job's request or description (JSON or YAML), or `-` for stdin; a script or "
+            "notebook; an existing "
+            "job (`sagemaker://REGION/NAME`, `azureml://WORKSPACE/NAME`); a launch command in "
+            "quotes; a batch script; "
             "or a SkyPilot task file.",
         ),
     ],
@@ -35,31 +37,42 @@ def adopt_command(
         option("--job", "NAME", "The job to convert, if the source has several."),
     ] = None,
     write: Annotated[
-        Path | None, option("--write", "DIR", "Write job.yaml (or sweep.yaml) and cloudtrain.toml into DIR.")
+        Path | None,
+        option("--write", "DIR", "Write job.yaml (or sweep.yaml) and cloudtrain.toml into DIR."),
     ] = None,
     force: Annotated[bool, flag("--force", "With --write: replace files that exist.")] = False,
-    python: Annotated[str | None, option("--python", "PATH", "The Python interpreter to run the script with.")] = None,
+    python: Annotated[
+        str | None, option("--python", "PATH", "The Python interpreter to run the script with.")
+    ] = None,
     args: Annotated[
         str | None,
         option("--args", "TEXT", 'Arguments of the script, for example "--epochs 3".'),
     ] = None,
     time_limit: Annotated[
         float,
-        option("--time-limit", "SECONDS", "The most seconds that the script may run.", min=1, show_default=True),
+        option(
+            "--time-limit",
+            "SECONDS",
+            "The most seconds that the script may run.",
+            min=1,
+            show_default=True,
+        ),
     ] = 300,
-    static: Annotated[bool, flag("--static", "Write a draft from the text of the script, without running it.")] = False,
+    static: Annotated[
+        bool, flag("--static", "Write a draft from the text of the script, without running it.")
+    ] = False,
     yes: Annotated[bool, flag("--yes -y", "Run the script without asking.")] = False,
     json: options.Json = False,
 ) -> None:
     """Convert a training job of another tool to a job file.
 
-    Prints the job file, followed by the settings for cloudtrain.toml as comments. Then compiles the job and compares
-    its whole request with the original one. The exit code is 0 if the requests are equal. It is 1 if they differ, and
-    each difference is listed with its reason. Sends nothing.
+    Prints the job file, followed by the settings for cloudtrain.toml as comments. Then compiles the
+    job and compares its whole request with the original one. The exit code is 0 if the requests are
+    equal. It is 1 if they differ, and each difference is listed with its reason. Sends nothing.
 
-    A script or notebook that uses the SageMaker SDK, boto3 or azure-ai-ml is run up to its first job, in a copy of its
-    folder, without network and credentials. cloudtrain asks you first. With --static only the text of the script is
-    read, and the result is a draft that is not compared.
+    A script or notebook that uses the SageMaker SDK, boto3 or azure-ai-ml is run up to its first
+    job, in a copy of its folder, without network and credentials. cloudtrain asks you first. With
+    --static only the text of the script is read, and the result is a draft that is not compared.
 
     \b
     Examples:
@@ -97,9 +110,19 @@ def _words(text: str | None) -> list[str]:
 def _may_run(source: str, python: str | None) -> bool:
     """False if stdin is not a terminal, so that nobody can answer."""
     say(
-        f"To adopt {typed(source)}, cloudtrain runs it with {typed(python or sys.executable)} up to its first job:",
-        "in a copy of its folder, with another home folder, without credentials and without the network.",
-        "The script can still change files on this machine by their absolute paths. See docs/adopting.md.",
+        (
+            f"To adopt {typed(source)}, cloudtrain runs it with {typed(python or sys.executable)} "
+            "up to its first job:"
+        ),
+        (
+            "in a copy of its folder, with another home folder, without credentials and without "
+            "the "
+            "network."
+        ),
+        (
+            "The script can still change files on this machine by their absolute paths. See "
+            "docs/adopting.md."
+        ),
     )
     if not sys.stdin.isatty():
         return False  # which is an error that names `--yes`
@@ -123,22 +146,31 @@ def _show(adoption: Adoption, write: Path | None, *, force: bool, json: bool) ->
 
 
 def _settings_as_comments(adoption: Adoption) -> str:
-    """Return the settings for cloudtrain.toml as YAML comments, which can be printed below the job file."""
+    """Return the settings for cloudtrain.toml as YAML comments, which can be printed below the job
+    file."""
     if not adoption.settings_text:
         return ""
     lines = ["", "cloudtrain.toml, beside the job file:", "", *adoption.settings_text.splitlines()]
-    return "".join(f"# {line}".rstrip() + "\n" if line or index else "\n" for index, line in enumerate(lines))
+    return "".join(
+        f"# {line}".rstrip() + "\n" if line or index else "\n" for index, line in enumerate(lines)
+    )
 
 
 def _say_comparison(adoption: Adoption) -> None:
     if adoption.equal and not adoption.renewed:
         say(f"equal: the job starts the same as the original ({adoption.kind})")
     elif adoption.equal:
-        say(f"equal: the job sends the same request to `{adoption.target}` as the original ({adoption.kind})")
+        say(
+            f"equal: the job sends the same request to `{adoption.target}` as the original "
+            f"({adoption.kind})"
+        )
     else:
         count = len(adoption.differences)
         verb = "field differs" if count == 1 else "fields differ"
-        rows = [(item.path, _short(item.original), _short(item.adopted), item.reason) for item in adoption.differences]
+        rows = [
+            (item.path, _short(item.original), _short(item.adopted), item.reason)
+            for item in adoption.differences
+        ]
         head = Text(f"not equal: {count} {verb} from the original ({adoption.kind})")
         if adoption.is_draft:
             head = Text(f"a draft from {adoption.kind}, not compared with the original")

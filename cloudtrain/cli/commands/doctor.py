@@ -23,7 +23,13 @@ from cloudtrain.machines.table import tables
 from cloudtrain.plans.document import LEVEL_STYLE, Document, Notice, Span, Table
 from cloudtrain.rules.engine import load_rules
 from cloudtrain.system.files import KEPT, folder_size
-from cloudtrain.system.plugins import OWN_PACKAGE, package_of_target, part_of, pip_line, plugin_faults
+from cloudtrain.system.plugins import (
+    OWN_PACKAGE,
+    package_of_target,
+    part_of,
+    pip_line,
+    plugin_faults,
+)
 from cloudtrain.system.private import close_state_folder
 from cloudtrain.targets.common.launch import find_mpirun, this_machine
 from cloudtrain.targets.registry import all_targets
@@ -41,12 +47,14 @@ _TORCH_TIMEOUT = 120
 
 _TORCH_PROBE = (
     "import torch, torch.distributed as d; "
-    "print(torch.__version__, d.is_available(), torch.cuda.device_count() if torch.cuda.is_available() else 0)"
+    "print(torch.__version__, d.is_available(), torch.cuda.device_count() if "
+    "torch.cuda.is_available() else 0)"
 )
 
 
 class Diagnosis(NamedTuple):
-    """One line of the report. `level` is ok, warning, error, or optional (an optional package is missing)."""
+    """One line of the report. `level` is ok, warning, error, or optional (an optional package is
+    missing)."""
 
     subject: str
     level: str
@@ -65,8 +73,9 @@ def examine() -> list[Diagnosis]:
 
 
 def _torch() -> Diagnosis:
-    """Check torch in another process, because the import takes seconds and a broken CUDA installation can kill the
-    process. The process runs outside the working directory, so that a `torch.py` there is not imported."""
+    """Check torch in another process, because the import takes seconds and a broken CUDA
+    installation can kill the process. The process runs outside the working directory, so that a
+    `torch.py` there is not imported."""
     try:
         probe = subprocess.run(
             [sys.executable, "-c", _TORCH_PROBE],
@@ -77,7 +86,12 @@ def _torch() -> Diagnosis:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Diagnosis("torch", "warning", f"its import takes longer than {_TORCH_TIMEOUT} s", "is the disk slow?")
+        return Diagnosis(
+            "torch",
+            "warning",
+            f"its import takes longer than {_TORCH_TIMEOUT} s",
+            "is the disk slow?",
+        )
     if probe.returncode:
         reason = (probe.stderr.strip().splitlines() or [f"exit code {probe.returncode}"])[-1]
         return Diagnosis(
@@ -89,7 +103,12 @@ def _torch() -> Diagnosis:
         )
     version, has_distributed, gpus = probe.stdout.split()[-3:]
     if has_distributed != "True":
-        return Diagnosis("torch", "warning", f"{version}, built without torch.distributed", "install another build")
+        return Diagnosis(
+            "torch",
+            "warning",
+            f"{version}, built without torch.distributed",
+            "install another build",
+        )
     return Diagnosis("torch", "ok", f"{version}, {_count(int(gpus), 'GPU')}")
 
 
@@ -103,7 +122,8 @@ def _machine() -> Diagnosis:
 
 def _mpirun() -> Diagnosis:
     missing = (
-        f"not installed; only jobs with `mpi`, `horovod` or `deepspeed` with `launch: mpi` need it: `{pip_line('mpi')}`"
+        "not installed; only jobs with `mpi`, `horovod` or `deepspeed` with `launch: "
+        f"mpi` need it: `{pip_line('mpi')}`"
     )
     mpirun = find_mpirun(sys.executable, os.environ)
     return Diagnosis("mpirun", "ok", mpirun) if mpirun else Diagnosis("mpirun", "optional", missing)
@@ -134,9 +154,12 @@ def _disk() -> Diagnosis:
     free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
     if free < _ENOUGH_DISK:
         hint = (
-            "runs keep their code, models and checkpoints there; `cloudtrain prune --older-than 30d` removes old ones"
+            "runs keep their code, models and checkpoints there; `cloudtrain prune "
+            "--older-than 30d` removes old ones"
         )
-        return Diagnosis("disk", "warning", f"{format_size(free)} free under the state folder", hint)
+        return Diagnosis(
+            "disk", "warning", f"{format_size(free)} free under the state folder", hint
+        )
     sizes = {name: folder_size(folder / name) for name in ("runs", "bundles", "environments")}
     parts = ", ".join(f"{name} {format_size(size)}" for name, size in sizes.items())
     return Diagnosis("disk", "ok", f"{format_size(free)} free under the state folder; {parts}")
@@ -158,7 +181,9 @@ def _instances() -> Diagnosis:
     except CloudtrainError as error:
         return Diagnosis("instance types", "error", error.message, error.hint)
     files = ", ".join(dict.fromkeys(item.file for item in corrections))
-    return Diagnosis("instance types", "ok", f"the catalogue, corrected by {files}" if files else "the catalogue")
+    return Diagnosis(
+        "instance types", "ok", f"the catalogue, corrected by {files}" if files else "the catalogue"
+    )
 
 
 def _account(target: Target) -> Diagnosis | None:
@@ -173,14 +198,21 @@ def _account(target: Target) -> Diagnosis | None:
         package = package_of_target(target.name)
         if package == OWN_PACKAGE:
             raise
-        return Diagnosis(target.title, "error", f"{type(error).__name__}: {error}", f"upgrade its package `{package}`")
+        return Diagnosis(
+            target.title,
+            "error",
+            f"{type(error).__name__}: {error}",
+            f"upgrade its package `{package}`",
+        )
     return Diagnosis(target.title, "ok", message) if message else None
 
 
 def _plugins(targets: Sequence[Target]) -> Iterator[Diagnosis]:
     """Report the targets of other packages that cannot be used, or whose rules cannot."""
     for fault in plugin_faults():
-        yield Diagnosis(fault.name, "warning" if fault.is_harmless else "error", fault.message, fault.hint)
+        yield Diagnosis(
+            fault.name, "warning" if fault.is_harmless else "error", fault.message, fault.hint
+        )
     for target in targets:
         try:
             load_rules(target, online=True)
@@ -191,7 +223,9 @@ def _plugins(targets: Sequence[Target]) -> Iterator[Diagnosis]:
 def _scripts() -> Diagnosis:
     names = script_names()
     if not names:
-        return Diagnosis("scripts", "warning", "no bundled training scripts", "install cloudtrain again")
+        return Diagnosis(
+            "scripts", "warning", "no bundled training scripts", "install cloudtrain again"
+        )
     return Diagnosis("scripts", "ok", f"{_count(len(names), 'bundled training script')}")
 
 
@@ -230,12 +264,16 @@ def doctor_command(json: options.Json = False) -> None:
         print_json([finding._asdict() for finding in findings])
     else:
         rows = [
-            (finding.subject, Span(finding.level, LEVEL_STYLE[finding.level]), finding.message) for finding in findings
+            (finding.subject, Span(finding.level, LEVEL_STYLE[finding.level]), finding.message)
+            for finding in findings
         ]
-        hints: dict[tuple[str, str, str], list[str]] = {}  # a mistake in the settings stops several examinations
+        # a mistake in the settings stops several examinations
+        hints: dict[tuple[str, str, str], list[str]] = {}
         for finding in findings:
             if finding.hint and finding.level != "ok":
-                hints.setdefault((finding.level, finding.message, finding.hint), []).append(finding.subject)
+                hints.setdefault((finding.level, finding.message, finding.hint), []).append(
+                    finding.subject
+                )
         notices = [
             Notice(level, message if len(subjects) > 1 else f"{subjects[0]}: {message}", hint=hint)
             for (level, message, hint), subjects in hints.items()

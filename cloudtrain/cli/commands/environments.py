@@ -32,8 +32,9 @@ _LOCK = "requirements.lock.txt"
 def environments(ctx: typer.Context, json: options.Json = False) -> None:
     """List and remove environments; lock requirements.
 
-    The list has the environments that `cloudtrain submit --build-environment` has built on this machine, the last used
-    first. `cloudtrain prune` removes those that no submit has used for two weeks.
+    The list has the environments that `cloudtrain submit --build-environment` has built on this
+    machine, the last used first. `cloudtrain prune` removes those that no submit has used for two
+    weeks.
 
     \b
     Examples:
@@ -51,7 +52,10 @@ def environments(ctx: typer.Context, json: options.Json = False) -> None:
     elif found:
         show_table(("KEY", "SIZE", "USED", "PYTHON", "REQUIREMENTS", "RUNS"), map(_row, found))
     else:
-        say("cloudtrain has built no environment; `cloudtrain submit job.yaml --build-environment` builds one")
+        say(
+            "cloudtrain has built no environment; `cloudtrain submit job.yaml "
+            "--build-environment` builds one"
+        )
 
 
 def _row(item: Mapping[str, Any]) -> tuple[str, ...]:
@@ -89,15 +93,20 @@ def lock(
         argument("FILE", "A requirements file, a project, a script or a job."),
     ],
     target: options.TargetName = None,
-    python: Annotated[str | None, option("--python", "VERSION", "Default: that of the image or machine.")] = None,
-    output: Annotated[Path | None, option("--output -o", "OUT", f"Default: {_LOCK} beside FILE.")] = None,
+    python: Annotated[
+        str | None, option("--python", "VERSION", "Default: that of the image or machine.")
+    ] = None,
+    output: Annotated[
+        Path | None, option("--output -o", "OUT", f"Default: {_LOCK} beside FILE.")
+    ] = None,
     force: Annotated[bool, flag("--force", "Replace the file if it exists.")] = False,
 ) -> None:
     """Pin requirements for the image of a target.
 
-    uv chooses a version of every package and writes it with its hashes. PyTorch keeps the version of the image, and
-    what only PyTorch needs is left out, because the image has it. A job file says which image; without one, it is the
-    target's newest with PyTorch. Asks the package index; `plan` and `submit` never do.
+    uv chooses a version of every package and writes it with its hashes. PyTorch keeps the version
+    of the image, and what only PyTorch needs is left out, because the image has it. A job file says
+    which image; without one, it is the target's newest with PyTorch. Asks the package index; `plan`
+    and `submit` never do.
 
     \b
     Examples:
@@ -111,21 +120,30 @@ def lock(
     if is_job := path.suffix.lower() in SUFFIXES and file not in ("pyproject.toml", "pylock.toml"):
         read = job_file(source, None)
         job = anchored(read.job if read.sweep is None else read.sweep.job, Path.cwd())
-        folder, file = Path(job.source_dir or folder), job.environment.requirements or "requirements.txt"
+        folder, file = (
+            Path(job.source_dir or folder),
+            job.environment.requirements or "requirements.txt",
+        )
     if not (folder / file).is_file():
-        hint = "name a requirements file, a `pyproject.toml`, a script, or a job that has requirements"
+        hint = (
+            "name a requirements file, a `pyproject.toml`, a script, or a job that has requirements"
+        )
         raise UsageError(f"there is no file `{folder / file}`", hint=hint, code="CT903")
     destination = output or Path(os.path.relpath(folder / file)).with_name(_LOCK)
     given = {"--target": target, "--python": python, "-o": output and str(output)}
     words = ["cloudtrain", "environments", "lock", source]
     words += [word for name, value in given.items() if value for word in (name, value)]
     if destination.exists() and not force:
-        raise UsageError(f"`{destination}` already exists", hint=f"{typed(*words, '--force')} replaces it")
+        raise UsageError(
+            f"`{destination}` already exists", hint=f"{typed(*words, '--force')} replaces it"
+        )
     text, facts = resolve(folder, file, job, place, python, typed(*words).strip("`"))
     try:
         destination.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"cannot write `{destination}`: {error.strerror}", hint="name another file: `-o`") from None
+        raise UsageError(
+            f"cannot write `{destination}`: {error.strerror}", hint="name another file: `-o`"
+        ) from None
     print_lines([str(destination)])
     name = Path(os.path.relpath(destination, folder if is_job else destination.parent)).as_posix()
     say("; ".join(facts), f"in the job: `environment: {{requirements: {name}}}`")

@@ -12,7 +12,14 @@ from cloudtrain.cli.options import argument, flag, option
 from cloudtrain.cli.terminal import print_json, say, show, show_table
 from cloudtrain.errors import UsageError, did_you_mean
 from cloudtrain.job.model import parse_size
-from cloudtrain.machines.choose import INTERCONNECTS, ORDERS, Query, count_unpriced, select, without_each
+from cloudtrain.machines.choose import (
+    INTERCONNECTS,
+    ORDERS,
+    Query,
+    count_unpriced,
+    select,
+    without_each,
+)
 from cloudtrain.machines.overlay import apply_overlay, user_overlay
 from cloudtrain.machines.table import (
     InstanceType,
@@ -37,10 +44,15 @@ if TYPE_CHECKING:
 
 
 def _offer(words: Callable[[str], Iterable[str]]) -> Callable[[typer.Context, str], list[str]]:
-    """Return a completion function that offers `words(target)` for the target that the command line names."""
+    """Return a completion function that offers `words(target)` for the target that the command line
+    names."""
 
     def completion(ctx: typer.Context, incomplete: str) -> list[str]:
-        return [word for word in words(ctx.params.get("target") or _default_target()) if word.startswith(incomplete)]
+        return [
+            word
+            for word in words(ctx.params.get("target") or _default_target())
+            if word.startswith(incomplete)
+        ]
 
     return completion
 
@@ -51,7 +63,9 @@ def instances_command(
         argument(
             "[NAME]",
             "A type to show in full.",
-            autocompletion=_offer(lambda target: [instance.name for instance in instance_types(target)]),
+            autocompletion=_offer(
+                lambda target: [instance.name for instance in instance_types(target)]
+            ),
         ),
     ] = None,
     target: Annotated[
@@ -59,7 +73,11 @@ def instances_command(
         option(
             "--target -t",
             "TARGET",
-            "The target. Default: `target` in cloudtrain.toml, else the first target that lists instance types.",
+            (
+                "The target. Default: `target` in cloudtrain.toml, else the first target that "
+                "lists "
+                "instance types."
+            ),
             autocompletion=options.targets,
         ),
     ] = None,
@@ -72,7 +90,9 @@ def instances_command(
             autocompletion=_offer(lambda target: gpu_names(instance_types(target))),
         ),
     ] = None,
-    gpus: Annotated[int | None, option("--gpus", "N", "Only types with N GPUs (0: no GPU).", min=0)] = None,
+    gpus: Annotated[
+        int | None, option("--gpus", "N", "Only types with N GPUs (0: no GPU).", min=0)
+    ] = None,
     interconnect: Annotated[
         str | None,
         option(
@@ -84,7 +104,11 @@ def instances_command(
     ] = None,
     min_gpu_memory: Annotated[
         str | None,
-        option("--min-gpu-memory", "SIZE", "Only types with at least this much memory per GPU, for example 40g."),
+        option(
+            "--min-gpu-memory",
+            "SIZE",
+            "Only types with at least this much memory per GPU, for example 40g.",
+        ),
     ] = None,
     max_price: Annotated[
         float | None,
@@ -95,17 +119,28 @@ def instances_command(
         option(
             "--sort",
             "KEY",
-            "Sort by price (default; cheapest first), name, or gpus, gpu-memory, vcpus, memory, network (largest "
+            "Sort by price (default; cheapest first), name, or gpus, gpu-memory, vcpus, memory, "
+            "network (largest "
             "first).",
             autocompletion=_offer(lambda _: ORDERS),
         ),
     ] = "price",
-    everything: Annotated[bool, flag("--all -a", "Show all matching types, not only the first.")] = False,
-    retired: Annotated[bool, flag("--retired", "Include types that are no longer offered.")] = False,
+    everything: Annotated[
+        bool, flag("--all -a", "Show all matching types, not only the first.")
+    ] = False,
+    retired: Annotated[
+        bool, flag("--retired", "Include types that are no longer offered.")
+    ] = False,
     count: Annotated[int, option("-n --limit", "N", "Show the first N. Default: 20.", min=1)] = 20,
     refresh: Annotated[
         bool,
-        flag("--refresh", "First ask your account for the prices in its region; on Azure ML also for types and quota."),
+        flag(
+            "--refresh",
+            (
+                "First ask your account for the prices in its region; on Azure ML also for types "
+                "and quota."
+            ),
+        ),
     ] = False,
     profile: options.Profile = None,
     json: options.Json = False,
@@ -147,7 +182,11 @@ def instances_command(
 def _show_type(name: str, types: Sequence[InstanceType], query: Query, *, as_json: bool) -> None:
     for field in query.tests():
         flag = _flag(field)
-        raise UsageError(f"`{name}` is one type, so `{flag}` has no effect", hint=f"remove `{flag}`", code="CT902")
+        raise UsageError(
+            f"`{name}` is one type, so `{flag}` has no effect",
+            hint=f"remove `{flag}`",
+            code="CT902",
+        )
     instance = _type_named(name, types)
     print_json(asdict(instance)) if as_json else show(_page_of(instance), sys.stdout)
 
@@ -161,7 +200,8 @@ def _list_types(
     *,
     as_json: bool,
 ) -> None:
-    """Print the first `count` of the `types` that match. `every` includes the types that are no longer offered."""
+    """Print the first `count` of the `types` that match. `every` includes the types that are no
+    longer offered."""
     matches = select(types, query, sort)
     first = matches[:count]
     if as_json:
@@ -171,12 +211,16 @@ def _list_types(
     retired_count = len(select(every, query)) - len(matches)
     if not matches:
         _say_nothing(types, query, retired_count)
-    elif lines := [*_more(len(first), len(matches), types, query, retired_count), *([] if as_json else [_note(first)])]:
+    elif lines := [
+        *_more(len(first), len(matches), types, query, retired_count),
+        *([] if as_json else [_note(first)]),
+    ]:
         say(*lines)
 
 
 def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bool) -> bool:
-    """If the target is a cluster that lists its nodes, print the current nodes and return True; else return False."""
+    """If the target is a cluster that lists its nodes, print the current nodes and return True;
+    else return False."""
     from cloudtrain.targets.registry import service_of
 
     if target not in target_names() or table_of(target) is not None:
@@ -186,7 +230,8 @@ def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bo
         return False
     if name is not None:
         raise UsageError(
-            f"the nodes of `{target}` have no type names, so no name can be looked up", hint=f"remove `{name}`"
+            f"the nodes of `{target}` have no type names, so no name can be looked up",
+            hint=f"remove `{name}`",
         )
     kinds = service.instances(where(target, profile=profile).account.place)
     print_json([asdict(kind) for kind in kinds]) if json else _show_nodes(kinds)
@@ -195,7 +240,9 @@ def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bo
 
 def _types(target: str) -> Sequence[InstanceType]:
     if target not in target_names():
-        raise UsageError(f"`{target}` is not a target", hint=did_you_mean(target, target_names()), code="CT913")
+        raise UsageError(
+            f"`{target}` is not a target", hint=did_you_mean(target, target_names()), code="CT913"
+        )
     types = apply_overlay(instance_types(target), user_overlay(target=target), target)
     if not types:
         hint = "use " + " or ".join(f"`--target {name}`" for name in tables())
@@ -221,7 +268,9 @@ def _check(types: Sequence[InstanceType], query: Query, sort: str) -> None:
         hint = did_you_mean(query.interconnect, INTERCONNECTS)
         raise UsageError(f"there is no interconnect `{query.interconnect}`", hint=hint)
     if query.max_price is not None and not query.max_price > 0:
-        raise UsageError(f"`--max-price {query.max_price:g}` is not a price", hint="write for example `2.50`")
+        raise UsageError(
+            f"`--max-price {query.max_price:g}` is not a price", hint="write for example `2.50`"
+        )
     if sort not in ORDERS:
         raise UsageError(f"there is no sort key `{sort}`", hint=did_you_mean(sort, ORDERS))
 
@@ -237,21 +286,23 @@ def _type_named(name: str, types: Sequence[InstanceType]) -> InstanceType:
 
 
 def _default_target() -> str:
-    """Return the target in the settings if it has a table of types, else the first target with a table."""
+    """Return the target in the settings if it has a table of types, else the first target with a
+    table."""
     targets = list(tables())
     own = load_settings().default_target
     return own if own in targets else targets[0]
 
 
 def _elsewhere(name: str, target: str) -> str | None:
-    """Return a hint to add `--target` if another target has a type with this name; None otherwise."""
+    """Return a hint to add `--target` if another target has a type with this name; None
+    otherwise."""
     others = [other for other in tables() if other != target and instance_named(other, name)]
     return f"add `--target {others[0]}`" if others else None
 
 
 def _nearest(name: str, target: str, names: Sequence[str]) -> str:
-    """Return a hint for an unknown type: the most similar type or how to list all types, and the target's explanation
-    of the name if it has one."""
+    """Return a hint for an unknown type: the most similar type or how to list all types, and the
+    target's explanation of the name if it has one."""
     table = tables()[target]
     key_of = name_keys(target)
     whole = key_of(table.prefix + name)
@@ -267,22 +318,29 @@ def _nearest(name: str, target: str, names: Sequence[str]) -> str:
     return f"{near} {sentence}" if near.endswith("?") else f"{near}; {explanation}"
 
 
-def _more(shown_count: int, count: int, types: Sequence[InstanceType], query: Query, retired_count: int) -> list[str]:
-    """Return lines about the matching types that are not shown: one each for types beyond the limit, types without a
-    known price, and the `retired_count` types that are no longer offered. Omit lines with the number 0."""
+def _more(
+    shown_count: int, count: int, types: Sequence[InstanceType], query: Query, retired_count: int
+) -> list[str]:
+    """Return lines about the matching types that are not shown: one each for types beyond the
+    limit, types without a known price, and the `retired_count` types that are no longer offered.
+    Omit lines with the number 0."""
     lines = []
     if shown_count < count:
         lines.append(f"the first {shown_count} of {count}; `--all` lists all")
     if query.max_price is not None and (unknown := count_unpriced(types, query)):
-        lines.append(f"{unknown} more would match, but have no known price; omit `--max-price` to see them")
+        lines.append(
+            f"{unknown} more would match, but have no known price; omit `--max-price` to see them"
+        )
     if retired_count:
-        lines.append(f"{retired_count} more would match, but are no longer offered; `--retired` lists them")
+        lines.append(
+            f"{retired_count} more would match, but are no longer offered; `--retired` lists them"
+        )
     return lines
 
 
 def _note(types: Sequence[InstanceType]) -> str:
-    """Return the line below the table: the target, the unit of the network, the dates of the prices or where those
-    without a date come from, and how to set your own prices."""
+    """Return the line below the table: the target, the unit of the network, the dates of the prices
+    or where those without a date come from, and how to set your own prices."""
     unit = "network in Gbit/s"
     if _has_infiniband(types):
         unit = "IB is InfiniBand in Gbit/s"
@@ -292,24 +350,35 @@ def _note(types: Sequence[InstanceType]) -> str:
     dates = sorted({instance.price_date for instance in priced} - {""})
     words = [f"of {' to '.join(dict.fromkeys((dates[0], dates[-1])))}"] if dates else []
     sources = [instance.price_source for instance in priced if not instance.price_date]
-    undated = [source if source.startswith("/") else source.partition(" ")[0].rstrip(",") for source in sources]
+    undated = [
+        source if source.startswith("/") else source.partition(" ")[0].rstrip(",")
+        for source in sources
+    ]
     if undated:
-        words.append(f"{'some ' if dates else ''}from {' and '.join(dict.fromkeys(undated))}, which gives no date")
+        words.append(
+            f"{'some ' if dates else ''}from {' and '.join(dict.fromkeys(undated))}, which "
+            "gives no date"
+        )
     which = f"list prices {', '.join(words)}" if priced else "no price is known"
     own = "write your own into `instances.toml`, see `cloudtrain instances -h`"
     return f"types of {types[0].target}; {unit}; {which}; {own}"
 
 
 def _say_nothing(types: Sequence[InstanceType], query: Query, retired_count: int) -> None:
-    """Print why no type matches: how many would match without each filter, or that the filters exclude each other."""
+    """Print why no type matches: how many would match without each filter, or that the filters
+    exclude each other."""
     lines = ["no instance type matches"]
     if retired_count:
-        lines.append(f"{retired_count} would match, but are no longer offered; `--retired` lists them")
+        lines.append(
+            f"{retired_count} would match, but are no longer offered; `--retired` lists them"
+        )
     for field, number in without_each(types, query).items():
         if number:
             lines.append(f"without `{_flag(field)}` {number} would match")
     if len(lines) == 1:
-        lines[0] += "; " + ", ".join(f"`{_flag(field)}`" for field in query.tests()) + " exclude each other"
+        lines[0] += (
+            "; " + ", ".join(f"`{_flag(field)}`" for field in query.tests()) + " exclude each other"
+        )
     elif query.max_price is not None and (unknown := count_unpriced(types, query)):
         lines.append(f"{unknown} would match, but have no known price")
     say(*lines)
@@ -319,7 +388,8 @@ def _flag(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
-# Instance types as documents: a table of types for 80 columns, and a page with all facts about one type.
+# Instance types as documents: a table of types for 80 columns, and a page with all facts about one
+# type.
 
 _FABRIC = {"efa": "EFA", "infiniband": "InfiniBand", "": ""}
 
@@ -327,21 +397,24 @@ _SHORT = {"efa": "EFA", "infiniband": "IB", "": ""}
 
 
 def _show_types(types: Sequence[InstanceType]) -> None:
-    """Print a table with one row per type. The column NETWORK shows the bandwidth in Gbit/s and the kind of RDMA.
+    """Print a table with one row per type. The column NETWORK shows the bandwidth in Gbit/s and the
+    kind of RDMA.
 
-    On a target with InfiniBand, the table omits units because the names are long: memory is in GiB, and the column IB
-    shows the bandwidth of InfiniBand in Gbit/s. `(no)` marks InfiniBand without SR-IOV, which NCCL cannot use. A
-    retired type has `retired` in the column of prices.
+    On a target with InfiniBand, the table omits units because the names are long: memory is in GiB,
+    and the column IB shows the bandwidth of InfiniBand in Gbit/s. `(no)` marks InfiniBand without
+    SR-IOV, which NCCL cannot use. A retired type has `retired` in the column of prices.
     """
     if _has_infiniband(types):
-        show_table(("NAME", "GPUS", "GPU", "vCPU", "GiB", "IB", "USD/H"), map(_infiniband_row, types))
+        show_table(
+            ("NAME", "GPUS", "GPU", "vCPU", "GiB", "IB", "USD/H"), map(_infiniband_row, types)
+        )
     else:
         show_table(("NAME", "GPUS", "GPU", "vCPU", "MEMORY", "NETWORK", "USD/H"), map(_row, types))
 
 
 def _show_nodes(kinds: Sequence[NodeKind]) -> None:
-    """Print a table with one row per kind of node. A row shows the number of nodes, the number of idle nodes, and
-    their hardware, partitions and features."""
+    """Print a table with one row per kind of node. A row shows the number of nodes, the number of
+    idle nodes, and their hardware, partitions and features."""
     rows = [
         (
             str(kind.nodes),
@@ -375,7 +448,12 @@ def _row(instance: InstanceType) -> tuple[str, ...]:
     network = "-" if instance.network_gbps is None else f"{instance.network_gbps:g}"
     rdma = _SHORT[instance.fabric] if instance.interconnect == "rdma" else ""
     memory = f"{instance.memory_gib:g} GiB"
-    return (*_what(instance, instance.gpu or instance.neuron), memory, f"{network} {rdma}".strip(), _price(instance))
+    return (
+        *_what(instance, instance.gpu or instance.neuron),
+        memory,
+        f"{network} {rdma}".strip(),
+        _price(instance),
+    )
 
 
 def _infiniband_row(instance: InstanceType) -> tuple[str, ...]:
@@ -384,7 +462,12 @@ def _infiniband_row(instance: InstanceType) -> tuple[str, ...]:
         infiniband = f"{instance.network_gbps:g}" if instance.network_gbps else "yes"
     elif instance.fabric:
         infiniband = "(no)"
-    return (*_what(instance, instance.gpu), f"{instance.memory_gib:g}", infiniband, _price(instance))
+    return (
+        *_what(instance, instance.gpu),
+        f"{instance.memory_gib:g}",
+        infiniband,
+        _price(instance),
+    )
 
 
 def _what(instance: InstanceType, accelerator: str) -> tuple[str, ...]:
@@ -398,13 +481,23 @@ def _price(instance: InstanceType) -> str:
 
 
 def _machine(instance: InstanceType) -> list[tuple[str, str]]:
-    is_redundant = instance.network_gbps is None or f"{instance.network_gbps:g} Gigabit" in instance.network
-    gbps = "" if is_redundant or instance.fabric == "infiniband" else f", {instance.network_gbps:g} Gbit/s in all"
+    is_redundant = (
+        instance.network_gbps is None or f"{instance.network_gbps:g} Gigabit" in instance.network
+    )
+    gbps = (
+        ""
+        if is_redundant or instance.fabric == "infiniband"
+        else f", {instance.network_gbps:g} Gbit/s in all"
+    )
     part = f", {instance.gpu_slice} of an {instance.gpu_model}" if instance.gpu_slice else ""
     rows = [
         ("target", instance.target),
         *([("retired", instance.retired)] if instance.retired else []),
-        *([("retires", f"{instance.retires}, still offered until then")] if instance.retires else []),
+        *(
+            [("retires", f"{instance.retires}, still offered until then")]
+            if instance.retires
+            else []
+        ),
         ("GPUs", _each(instance.gpus, instance.gpu, instance.gpu_memory_gib) + part),
         ("vCPUs", f"{instance.vcpus} ({instance.architecture})"),
         ("memory", f"{instance.memory_gib:g} GiB"),
@@ -434,9 +527,14 @@ def _interconnect(instance: InstanceType) -> str:
     if instance.interconnect == "rdma":
         infiniband = instance.fabric == "infiniband"
         several = instance.interfaces > 1
-        number = f", {instance.interfaces} {'port' if infiniband else 'interface'}{'s' if several else ''}"
+        number = (
+            f", {instance.interfaces} "
+            f"{'port' if infiniband else 'interface'}{'s' if several else ''}"
+        )
         has_speed = infiniband and instance.network_gbps is not None
-        gbps = f", {instance.network_gbps:g} Gbit/s{' in all' if several else ''}" if has_speed else ""
+        gbps = (
+            f", {instance.network_gbps:g} Gbit/s{' in all' if several else ''}" if has_speed else ""
+        )
         return f"rdma ({fabric}{number if instance.interfaces else ''}{gbps})"
     return f"ethernet ({fabric} without SR-IOV, which NCCL cannot use)" if fabric else "ethernet"
 
@@ -445,10 +543,16 @@ def _prices(instance: InstanceType) -> list[tuple[str, str]]:
     if instance.price is None:
         rows = [("price", "not known")]
     else:
-        rows = [("price", _dollars(instance.price, instance.price_date)), ("", instance.price_source)]
+        rows = [
+            ("price", _dollars(instance.price, instance.price_date)),
+            ("", instance.price_source),
+        ]
     if instance.machine_price is not None:
         text = _dollars(instance.machine_price, instance.machine_price_date)
-        rows += [("machine only", f"{text}; with the service it costs more"), ("", instance.machine_price_source)]
+        rows += [
+            ("machine only", f"{text}; with the service it costs more"),
+            ("", instance.machine_price_source),
+        ]
     return rows
 
 
@@ -456,7 +560,8 @@ def _dollars(price: float, date: str) -> str:
     return f"{price:g} USD an hour" + (f" on {date}" if date else ", date not known")
 
 
-# `cloudtrain instances --refresh`: ask a target's service for its current instance types and prices.
+# `cloudtrain instances --refresh`: ask a target's service for its current instance types and
+# prices.
 
 _MOST_NAMED = 5
 """The most new types that a line names."""
@@ -467,8 +572,9 @@ class CanRefresh(Protocol):
     """A service that can list its current instance types and prices."""
 
     def refresh_catalogue(self, settings: Any) -> Refreshed:
-        """Ask the service for its types, and write them into the user's configuration folder. Raises `TargetError` if
-        it does not answer or refuses, and `SettingsError` if required account settings are missing."""
+        """Ask the service for its types, and write them into the user's configuration folder.
+        Raises `TargetError` if it does not answer or refuses, and `SettingsError` if required
+        account settings are missing."""
         ...
 
 
@@ -480,13 +586,24 @@ def _refresh_types(target: str, profile: str | None) -> Iterator[str]:
     service = service_of(target, settings)
     if not isinstance(service, CanRefresh):
         services = ((each.name, service_of(each.name, settings)) for each in all_targets())
-        able = " or ".join(f"`--target {name}`" for name, service in services if isinstance(service, CanRefresh))
-        message = f"the types of `{target}` cannot be refreshed, because their table is part of cloudtrain"
-        raise UsageError(message, hint=f"use {able}" if able else "upgrade cloudtrain for a newer table")
+        able = " or ".join(
+            f"`--target {name}`" for name, service in services if isinstance(service, CanRefresh)
+        )
+        message = (
+            f"the types of `{target}` cannot be refreshed, because their table is part of "
+            "cloudtrain"
+        )
+        raise UsageError(
+            message, hint=f"use {able}" if able else "upgrade cloudtrain for a newer table"
+        )
     result = service.refresh_catalogue(settings.target(target, profile=profile))
     yield f"{result.types} types of {result.location} written to {result.file}"
     if result.new_types:
         names = ", ".join(f"`{name}`" for name in result.new_types[:_MOST_NAMED])
-        more = f" and {len(result.new_types) - _MOST_NAMED} more" if len(result.new_types) > _MOST_NAMED else ""
+        more = (
+            f" and {len(result.new_types) - _MOST_NAMED} more"
+            if len(result.new_types) > _MOST_NAMED
+            else ""
+        )
         yield f"new in the catalogue: {names}{more}"
     yield from result.notes

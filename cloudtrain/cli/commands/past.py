@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
 def show_command(
     name: options.RunName,
-    job: Annotated[bool, flag("--job", "Print a job file that you can submit again from any folder.")] = False,
+    job: Annotated[
+        bool, flag("--job", "Print a job file that you can submit again from any folder.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Show what was sent: the job, the request and the source.
 
-    The source shows the git commit of the code, whether the code had uncommitted changes, and the hash of the bundle.
-    Secrets are not stored; they appear as `***`.
+    The source shows the git commit of the code, whether the code had uncommitted changes, and the
+    hash of the bundle. Secrets are not stored; they appear as `***`.
 
     \b
     Examples:
@@ -59,9 +61,9 @@ def diff_command(
 ) -> None:
     """Compare two runs, jobs or plans: fields, request and code.
 
-    A job is compiled for the target of the run or plan that it is compared with, unless you name a `--target`. The
-    exit code is 0 when nothing differs and 1 otherwise. The names of runs are not compared. Of two runs, the results
-    that differ are shown, too; they do not change the exit code.
+    A job is compiled for the target of the run or plan that it is compared with, unless you name a
+    `--target`. The exit code is 0 when nothing differs and 1 otherwise. The names of runs are not
+    compared. Of two runs, the results that differ are shown, too; they do not change the exit code.
 
     \b
     Examples:
@@ -83,23 +85,30 @@ def cost_command(
     by: Annotated[
         str,
         option(
-            "--by", "GROUP", "Group by job, month, target or tag:KEY.", autocompletion=options.groups, show_default=True
+            "--by",
+            "GROUP",
+            "Group by job, month, target or tag:KEY.",
+            autocompletion=options.groups,
+            show_default=True,
         ),
     ] = "job",
     since: Annotated[
-        str | None, option("--since", "TIME", "Only runs submitted since a date, or since `30d` ago.")
+        str | None,
+        option("--since", "TIME", "Only runs submitted since a date, or since `30d` ago."),
     ] = None,
     target: options.TargetOfRuns = None,
     profile: options.Profile = None,
-    offline: Annotated[bool, flag("--offline", "Do not ask targets for bills; use the data on this machine.")] = False,
+    offline: Annotated[
+        bool, flag("--offline", "Do not ask targets for bills; use the data on this machine.")
+    ] = False,
     csv: options.Csv = False,
     json: options.Json = False,
 ) -> None:
     """Sum the costs of runs by job, month, target or tag.
 
-    BILLED is the list price of the time that the target reports as billed. ESTIMATED is the list price of the time from
-    start to end, for runs whose target reports no billed time. All amounts are in US dollars. Runs on this machine and
-    on your own cluster are free.
+    BILLED is the list price of the time that the target reports as billed. ESTIMATED is the list
+    price of the time from start to end, for runs whose target reports no billed time. All amounts
+    are in US dollars. Runs on this machine and on your own cluster are free.
 
     \b
     Examples:
@@ -113,10 +122,16 @@ def cost_command(
 
     group_of = grouping(by)
     if group_of is None:
-        hint = "write `--by tag:KEY`" if by in ("tag", "tag:") else did_you_mean(by, ["job", "month", "target"])
+        hint = (
+            "write `--by tag:KEY`"
+            if by in ("tag", "tag:")
+            else did_you_mean(by, ["job", "month", "target"])
+        )
         raise UsageError(f"`--by {by}` is not a valid group", hint=hint, code="CT901")
     if csv and json:
-        raise UsageError("`--csv` and `--json` cannot be combined", hint="remove one of them", code="CT902")
+        raise UsageError(
+            "`--csv` and `--json` cannot be combined", hint="remove one of them", code="CT902"
+        )
     moment = None if since is None else moment_of(since)
     runs = list(costs(since=moment, target=target, profile=profile, online=not offline))
     groups = sums(runs, group_of)
@@ -124,7 +139,14 @@ def cost_command(
         groups.sort(key=lambda item: item.group)
     whole = Sum.of("all", runs)
     if json:
-        print_json({"by": by, "currency": "USD", "groups": [_data(item) for item in groups], "all": _data(whole)})
+        print_json(
+            {
+                "by": by,
+                "currency": "USD",
+                "groups": [_data(item) for item in groups],
+                "all": _data(whole),
+            }
+        )
     elif csv:
         print_csv([_data(item) for item in groups], _data(whole))
     else:
@@ -132,7 +154,11 @@ def cost_command(
 
 
 def _data(item: Sum) -> dict[str, object]:
-    amounts = {"billed": round(item.billed, 4), "estimated": round(item.estimated, 4), "total": round(item.total, 4)}
+    amounts = {
+        "billed": round(item.billed, 4),
+        "estimated": round(item.estimated, 4),
+        "total": round(item.total, 4),
+    }
     return item._asdict() | amounts
 
 
@@ -145,7 +171,10 @@ def _print_table(by: str, groups: Sequence[Sum], whole: Sum) -> None:
     show_table(headers, rows)
     notes = []
     if whole.estimated_runs:
-        notes.append(f"{_runs(whole.estimated_runs)} estimated from the list price and the time from start to end")
+        notes.append(
+            f"{_runs(whole.estimated_runs)} estimated from the list price and the time from "
+            "start to end"
+        )
     if whole.without_price:
         notes.append(f"{_runs(whole.without_price)} without a price and not in the sums")
     if whole.free_runs:
@@ -170,8 +199,9 @@ def code_command(
 ) -> None:
     """Write the code of a run into a folder.
 
-    Writes the files that were sent, even if the source folder has changed since. Leaves out cloudtrain's own runtime,
-    which is added to every bundle. Prints the path of each file on stdout.
+    Writes the files that were sent, even if the source folder has changed since. Leaves out
+    cloudtrain's own runtime, which is added to every bundle. Prints the path of each file on
+    stdout.
 
     \b
     Examples:
@@ -187,14 +217,16 @@ def code_command(
 
 def trials_command(
     name: options.SweepName,
-    best: Annotated[int | None, option("--best", "N", "Show only the N best trials, the best first.", min=1)] = None,
+    best: Annotated[
+        int | None, option("--best", "N", "Show only the N best trials, the best first.", min=1)
+    ] = None,
     csv: options.Csv = False,
     json: options.Json = False,
 ) -> None:
     """List the trials of a sweep.
 
-    Shows the number, state and hyperparameters of each trial, and its last value of the objective. A star marks the
-    best trial.
+    Shows the number, state and hyperparameters of each trial, and its last value of the objective.
+    A star marks the best trial.
 
     \b
     Examples:
@@ -206,7 +238,9 @@ def trials_command(
     from cloudtrain.lifecycle.sweep_run import ranked, sweep_of, trials_table
 
     if csv and json:
-        raise UsageError("`--csv` and `--json` cannot be combined", hint="remove one of them", code="CT902")
+        raise UsageError(
+            "`--csv` and `--json` cannot be combined", hint="remove one of them", code="CT902"
+        )
     sweep = sweep_of(run_named(name))
     trials, objective = sweep.trials(), sweep.objective
     if best is not None:
@@ -214,7 +248,10 @@ def trials_command(
     if json:
         print_json([trial.row() for trial in trials])
     elif csv:
-        rows = [trial.row() | {"started": _time(trial.started), "ended": _time(trial.ended)} for trial in trials]
+        rows = [
+            trial.row() | {"started": _time(trial.started), "ended": _time(trial.ended)}
+            for trial in trials
+        ]
         print_csv(rows, dict.fromkeys(key for row in rows for key in row))
     elif trials:
         show(Document([trials_table(trials, objective)]), sys.stdout)
@@ -223,9 +260,13 @@ def trials_command(
 
 
 def _time(moment: float | None) -> str | None:
-    """Return a time as spreadsheets and pandas read it, such as `2026-11-22T10:00:00Z`; None if there is none, or if a
-    damaged journal has an impossible one."""
+    """Return a time as spreadsheets and pandas read it, such as `2026-11-22T10:00:00Z`; None if
+    there is none, or if a damaged journal has an impossible one."""
     try:
-        return None if moment is None else f"{datetime.fromtimestamp(moment, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+        return (
+            None
+            if moment is None
+            else f"{datetime.fromtimestamp(moment, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+        )
     except (ValueError, OverflowError, OSError):
         return None

@@ -9,10 +9,28 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from cloudtrain.cli import options
-from cloudtrain.cli.options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, argument, flag, option, with_submit_options
+from cloudtrain.cli.options import (
+    OF_THE_JOB,
+    OF_THE_RUN,
+    SubmitOptions,
+    argument,
+    flag,
+    option,
+    with_submit_options,
+)
 from cloudtrain.cli.terminal import print_json, say, show, show_table, typed
 from cloudtrain.errors import CloudtrainError, JobError, UsageError, did_you_mean, more_about
-from cloudtrain.plans.document import Block, Cell, Document, Heading, Lines, Span, Text, visible, visible_json
+from cloudtrain.plans.document import (
+    Block,
+    Cell,
+    Document,
+    Heading,
+    Lines,
+    Span,
+    Text,
+    visible,
+    visible_json,
+)
 from cloudtrain.plans.plan import Finding, Level
 from cloudtrain.rules.engine import all_rules, money_checks, rule_named
 from cloudtrain.targets.registry import target_of
@@ -33,22 +51,25 @@ def plan_command(
         option(
             "--format -f",
             "FORMAT",
-            "text (default); json: the whole plan; request: the exact request; or a format of the target's own "
-            "tools: python for SDK code, sbatch for a batch script, az-cli for `az ml job create --file`, aws-cli for "
+            "text (default); json: the whole plan; request: the exact request; or a format of "
+            "the target's own "
+            "tools: python for SDK code, sbatch for a batch script, az-cli for `az ml job "
+            "create --file`, aws-cli for "
             "`aws sagemaker create-training-job --cli-input-json`.",
             autocompletion=options.formats,
         ),
     ] = "text",
     json: Annotated[bool, flag("--json", "Same as --format json.")] = False,
     short: Annotated[
-        bool, flag("--short", "Print only the summary and the findings, without processes and request.")
+        bool,
+        flag("--short", "Print only the summary and the findings, without processes and request."),
     ] = False,
 ) -> None:
     """Show exactly what `submit` would send, without sending it.
 
-    Same as `cloudtrain submit --dry-run`. Prints the request, the uploads, every process with its command line and
-    variables, and the findings of the checks. Uses no network and no account, writes no file, and prints the same text
-    every time.
+    Same as `cloudtrain submit --dry-run`. Prints the request, the uploads, every process with its
+    command line and variables, and the findings of the checks. Uses no network and no account,
+    writes no file, and prints the same text every time.
 
     With several targets, prints one table that compares them.
 
@@ -77,21 +98,28 @@ def plan_command(
 
 
 def _compare(submission: SubmitOptions, targets: list[str], form: str) -> None:
-    """Print one row for each target, as JSON the plans. The exit code is 2 if an error would stop one of them."""
+    """Print one row for each target, as JSON the plans. The exit code is 2 if an error would stop
+    one of them."""
     from cloudtrain.cli import inputs
 
     if form not in ("text", "json"):
         hint = f"leave out `--target {targets[1]}`, or print the table or `--json`"
-        raise UsageError(f"`--format {form}` prints the request of one target", hint=hint, code="CT902")
+        raise UsageError(
+            f"`--format {form}` prints the request of one target", hint=hint, code="CT902"
+        )
     places = [inputs.target_of(submission._replace(target=name)) for name in targets]
     file = inputs.job_of(submission)
     rows, data, failed = list[tuple[Cell, ...]](), list[dict[str, Any]](), False
     for name, place in zip(targets, places, strict=True):
         try:
-            plan = inputs.plan_of(inputs.pinned(file, place) if submission.pin else file, place, submission)
+            plan = inputs.plan_of(
+                inputs.pinned(file, place) if submission.pin else file, place, submission
+            )
         except JobError as error:  # the job cannot be compiled for this target, but for another
             findings = [(Level.ERROR, problem.code) for problem in error.problems]
-            data.append({"target": name, "findings": [_problem_json(problem) for problem in error.problems]})
+            data.append(
+                {"target": name, "findings": [_problem_json(problem) for problem in error.problems]}
+            )
             summary = dict[str, str]()
         else:
             findings = [(finding.level, finding.code) for finding in plan.findings]
@@ -106,7 +134,10 @@ def _compare(submission: SubmitOptions, targets: list[str], form: str) -> None:
         print_json(data)
     else:
         show_table(("TARGET", "INSTANCES", "PROCESSES", "COST", "CHECKS"), rows)
-        say(f"{typed('cloudtrain', 'plan', submission.job, '-t', targets[0])} prints the whole plan of one target")
+        say(
+            f"{typed('cloudtrain', 'plan', submission.job, '-t', targets[0])} prints the whole "
+            "plan of one target"
+        )
     if failed:
         raise typer.Exit(2)
 
@@ -117,15 +148,19 @@ def _counted(findings: Sequence[tuple[Level, str]]) -> Span:
     for level in (Level.ERROR, Level.WARNING):
         codes = [code for each, code in findings if each is level]
         if codes:
-            words.append(f"{len(codes)} {level}{'s' if codes[1:] else ''}: {', '.join(dict.fromkeys(codes))}")
+            words.append(
+                f"{len(codes)} {level}{'s' if codes[1:] else ''}: {', '.join(dict.fromkeys(codes))}"
+            )
     is_error = any(level is Level.ERROR for level, _ in findings)
-    return Span("; ".join(words) or "no problems", "bad" if is_error else "warn" if words else "good")
+    return Span(
+        "; ".join(words) or "no problems", "bad" if is_error else "warn" if words else "good"
+    )
 
 
 def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
-    """Print the plan on stdout. The text format includes the processes and the request only with `whole`. A plan with
-    errors is also printed, and the exit code is 2. A last line on stderr repeats the codes of the errors, which may be
-    far above."""
+    """Print the plan on stdout. The text format includes the processes and the request only with
+    `whole`. A plan with errors is also printed, and the exit code is 2. A last line on stderr
+    repeats the codes of the errors, which may be far above."""
     if form == "json":
         sys.stdout.write(visible_json(plan.to_json()))
     elif form == "request":
@@ -150,23 +185,30 @@ def _say_upload(plan: Plan, submission: SubmitOptions) -> None:
 
 
 def _say_errors(plan: Plan, *, above: bool) -> None:
-    """Print a line with the codes of the plan's errors, which may have scrolled off the screen. With `above`, the line
-    says that the errors are above the request."""
+    """Print a line with the codes of the plan's errors, which may have scrolled off the screen.
+    With `above`, the line says that the errors are above the request."""
     sys.stdout.flush()
     codes = ", ".join(f"`{code}`" for code in dict.fromkeys(error.code for error in plan.errors))
     count = "1 error" if len(plan.errors) == 1 else f"{len(plan.errors)} errors"
     where = ", above the request" if above else ""
-    say(f"{count}{where}: {codes}. A submit would send nothing; `--short` shows only the summary and the findings")
+    say(
+        f"{count}{where}: {codes}. A submit would send nothing; `--short` shows only the "
+        "summary and the findings"
+    )
 
 
 def _known_format(form: str, target: str) -> str:
-    """Return `form` if it is a format of any target. `target` is tried first, so that the others need not be loaded."""
+    """Return `form` if it is a format of any target. `target` is tried first, so that the others
+    need not be loaded."""
     if form in options.FORMATS or form in target_of(target).facts.plan_formats:
         return form
     names = options.formats("")
     if form in names:
         return form
-    message = f"invalid value for `--format` / `-f`: `{form}` is not one of {', '.join(f'`{name}`' for name in names)}"
+    message = (
+        f"invalid value for `--format` / `-f`: `{form}` is not one of "
+        f"{', '.join(f'`{name}`' for name in names)}"
+    )
     raise UsageError(message, hint=did_you_mean(form, names), code="CT901")
 
 
@@ -174,15 +216,28 @@ def _for_the_tool(plan: Plan, form: str) -> str:
     forms = plan.forms()
     if form not in forms:
         hint = ", ".join(f"`{name}`" for name in ("text", "json", "request", *forms))
-        raise UsageError(f"the target `{plan.target}` has no format `{form}`", hint=f"use one of {hint}", code="CT904")
+        raise UsageError(
+            f"the target `{plan.target}` has no format `{form}`",
+            hint=f"use one of {hint}",
+            code="CT904",
+        )
     return forms[form]()
 
 
 _FILE_WIDTH = 100
-"""The width if stdout is not a terminal. Long command lines are easier to read and compare if they are wrapped."""
+"""The width if stdout is not a terminal. Long command lines are easier to read and compare if they
+are wrapped."""
 
 
-_OF_A_CHECK = ("instances", "processes_per_instance", "python", "build_environment", "emulate", "gpu", "save_job")
+_OF_A_CHECK = (
+    "instances",
+    "processes_per_instance",
+    "python",
+    "build_environment",
+    "emulate",
+    "gpu",
+    "save_job",
+)
 
 
 @with_submit_options(OF_THE_JOB, _OF_A_CHECK)
@@ -192,15 +247,19 @@ def check_command(
         bool | None,
         flag(
             "--online/--offline",
-            "Also ask the target about role, bucket, inputs and quota. Default: only if you have credentials.",
+            (
+                "Also ask the target about role, bucket, inputs and quota. Default: only if you "
+                "have credentials."
+            ),
         ),
     ] = None,
     json: options.Json = False,
 ) -> None:
     """Check a job for mistakes before it costs money.
 
-    The exit code is 2 when a check finds an error, and 0 otherwise. Warnings and notices do not stop a submit.
-    `--json` prints a list with the code, level, message, hint and line of each finding, also for an invalid job file.
+    The exit code is 2 when a check finds an error, and 0 otherwise. Warnings and notices do not
+    stop a submit. `--json` prints a list with the code, level, message, hint and line of each
+    finding, also for an invalid job file.
 
     \b
     Examples:
@@ -235,12 +294,17 @@ def check_command(
 def _finding_json(finding: Finding) -> dict[str, Any]:
     """`line` is LINE of the position `FILE:LINE:COLUMN`; null without a position."""
     line = re.search(r":([0-9]+):[0-9]+$", finding.place or "")
-    return finding._asdict() | {"level": finding.level.value, "line": int(line[1]) if line else None}
+    return finding._asdict() | {
+        "level": finding.level.value,
+        "line": int(line[1]) if line else None,
+    }
 
 
 def _problem_json(problem: Problem) -> dict[str, Any]:
     """Convert a problem of an invalid job file to JSON data with the same fields as a finding."""
-    place = problem.file if problem.line is None else f"{problem.file}:{problem.line}:{problem.column}"
+    place = (
+        problem.file if problem.line is None else f"{problem.file}:{problem.line}:{problem.column}"
+    )
     hint = problem.hint or more_about(problem.code)
     finding = Finding(problem.code, Level.ERROR, problem.message, hint, problem.path, place)
     return _finding_json(finding) | {"line": problem.line}
@@ -282,7 +346,10 @@ def explain_command(
         if json:
             print_json([each._asdict() for each in every])
         else:
-            show_table(("CODE", "LEVEL", "WHAT IT FINDS"), [(each.code, each.level, each.summary) for each in every])
+            show_table(
+                ("CODE", "LEVEL", "WHAT IT FINDS"),
+                [(each.code, each.level, each.summary) for each in every],
+            )
         return
     error = errors.get(code.upper())
     one = _of_rule(rule_named(code)) if error is None else _of_error(error)
@@ -296,14 +363,18 @@ def _page_of(one: Explanation) -> Document:
     blocks: list[Block] = [Heading(f"{one.code} ({one.level})"), Text(one.summary)]
     for paragraph in one.explanation.split("\n\n"):
         is_code = paragraph.startswith("    ")
-        blocks.append(Lines(dedent(paragraph).splitlines()) if is_code else Text(" ".join(paragraph.split())))
+        blocks.append(
+            Lines(dedent(paragraph).splitlines()) if is_code else Text(" ".join(paragraph.split()))
+        )
     if one.can_be_ignored:
         blocks.append(Text(f"Accept it in one job with `--ignore {one.code}`."))
     return Document(blocks)
 
 
 def _of_rule(rule: Rule) -> Explanation:
-    return Explanation(rule.code, str(rule.level), rule.summary, rule.explanation, rule.check not in money_checks)
+    return Explanation(
+        rule.code, str(rule.level), rule.summary, rule.explanation, rule.check not in money_checks
+    )
 
 
 def _of_error(error: ErrorCode) -> Explanation:

@@ -11,7 +11,14 @@ import typer
 import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.options import LogLevel, argument, flag, option
-from cloudtrain.cli.runs import moment_of, outlived_by, require_consent, run_named, seconds_of, status_json
+from cloudtrain.cli.runs import (
+    moment_of,
+    outlived_by,
+    require_consent,
+    run_named,
+    seconds_of,
+    status_json,
+)
 from cloudtrain.cli.terminal import has_color, print_json, print_lines, say, show, typed
 from cloudtrain.errors import CloudtrainError, NothingWritten, UsageError, did_you_mean
 from cloudtrain.lifecycle.run import bundled, is_new, leave_out, source_of
@@ -32,19 +39,28 @@ _WHERE = option(
 
 def ps_command(
     everything: Annotated[bool, flag("--all -a", "Show all runs, not only the newest.")] = False,
-    count: Annotated[int, option("-n --limit", "N", "Show the newest N runs. Default: 20.", min=1)] = 20,
+    count: Annotated[
+        int, option("-n --limit", "N", "Show the newest N runs. Default: 20.", min=1)
+    ] = 20,
     active: Annotated[bool, flag("--active", "Only runs that have not ended.")] = False,
     state: Annotated[
-        str | None, option("--state", "STATE", "Only runs in this state.", autocompletion=options.states)
+        str | None,
+        option("--state", "STATE", "Only runs in this state.", autocompletion=options.states),
     ] = None,
     job: Annotated[str | None, option("--job", "NAME", "Only runs of this job.")] = None,
-    tag: Annotated[list[str] | None, option("--tag", "NAME=VALUE", "Only runs with this tag. Repeatable.")] = None,
+    tag: Annotated[
+        list[str] | None, option("--tag", "NAME=VALUE", "Only runs with this tag. Repeatable.")
+    ] = None,
     where: Annotated[list[str] | None, _WHERE] = None,
     target: options.TargetOfRuns = None,
     profile: options.Profile = None,
-    rehearsals: Annotated[bool, flag("--rehearsals", "Also show ended rehearsals (included in --all).")] = False,
+    rehearsals: Annotated[
+        bool, flag("--rehearsals", "Also show ended rehearsals (included in --all).")
+    ] = False,
     trials: Annotated[bool, flag("--trials", "Also show the trials of sweeps.")] = False,
-    size: Annotated[bool, flag("--size", "Show the size of each run's folder on this machine.")] = False,
+    size: Annotated[
+        bool, flag("--size", "Show the size of each run's folder on this machine.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """List runs, the newest first.
@@ -73,7 +89,12 @@ def ps_command(
         trials=trials,
     )
     if json:
-        print_json([status_json(run, run.last_status) | ({"size": run.size} if size else {}) for run in runs])
+        print_json(
+            [
+                status_json(run, run.last_status) | ({"size": run.size} if size else {})
+                for run in runs
+            ]
+        )
     elif runs:
         show(runs.document(with_size=size), sys.stdout)
         for run in [run for run in runs if run.waits]:
@@ -81,7 +102,9 @@ def ps_command(
         if len(runs) == count and not everything:
             there = f" --target {target}" if target else ""
             say(f"the newest {count}; `cloudtrain ps --all{there}` lists all runs")
-    elif not (rehearsals or everything or job or active or state or tag or where or target) and ct.runs(limit=1):
+    elif not (
+        rehearsals or everything or job or active or state or tag or where or target
+    ) and ct.runs(limit=1):
         say("only rehearsals have run; `cloudtrain ps --rehearsals` lists them")
     else:
         say(_nothing(active, state, job, has_labels=bool(tag or where)))
@@ -101,7 +124,11 @@ def _tag(text: str) -> tuple[str, str]:
     """Split a tag such as `team=vision` into key and value."""
     key, equals, value = text.partition("=")
     if not equals:
-        raise UsageError(f"`{text}` is not a tag", hint=f"write name and value: `--tag {text}=VALUE`", code="CT901")
+        raise UsageError(
+            f"`{text}` is not a tag",
+            hint=f"write name and value: `--tag {text}=VALUE`",
+            code="CT901",
+        )
     return key, value
 
 
@@ -135,17 +162,25 @@ def status_command(name: options.RunName, json: options.Json = False) -> None:
         from cloudtrain.plans.status import run_document
 
         folder = {"folder": str(run.directory)} if run.directory is not None else {}
-        show(run_document(run.name, str(run.ref), status, {"job": run.job_name} | folder), sys.stdout)
-        if status.started is not None and not status.metrics and status.state not in (RunState.FAILED, RunState.LOST):
+        show(
+            run_document(run.name, str(run.ref), status, {"job": run.job_name} | folder), sys.stdout
+        )
+        if (
+            status.started is not None
+            and not status.metrics
+            and status.state not in (RunState.FAILED, RunState.LOST)
+        ):
             _say_how_to_get_metrics(run)
 
 
 _READ = 2000
-"""Lines of output in which a status looks for metrics, because the states of some targets do not have them."""
+"""Lines of output in which a status looks for metrics, because the states of some targets do not
+have them."""
 
 
 def _say_how_to_get_metrics(run: Run) -> None:
-    """Print on stderr how a run without metrics gets some; nothing if its first lines have some or cannot be read."""
+    """Print on stderr how a run without metrics gets some; nothing if its first lines have some or
+    cannot be read."""
     with suppress(CloudtrainError):  # such as for a run that another machine submitted
         sent_job, metrics = run.show(), Metrics()
         if sent_job.kept.kind != "training" or sent_job.job.get("metrics"):
@@ -153,7 +188,10 @@ def _say_how_to_get_metrics(run: Run) -> None:
         lines = list(islice(run.logs(), _READ))
         if len(lines) < _READ and not any(metrics.of(line) for line in lines):
             pattern = typed("--set", "metrics.loss=loss[=: ]+([0-9.e+-]+)")
-            say(f"no metrics: call `runtime.report(loss=loss)`, or name a pattern of your output: {pattern}")
+            say(
+                "no metrics: call `runtime.report(loss=loss)`, or name a pattern of your "
+                f"output: {pattern}"
+            )
 
 
 def _print_sweep(run: Run, status: RunStatus, *, as_json: bool) -> None:
@@ -163,12 +201,19 @@ def _print_sweep(run: Run, status: RunStatus, *, as_json: bool) -> None:
     trials = sweep.trials()
     cost = sweep.cost(status, trials)
     if as_json:
-        money = {"cost": None, "cost_left": None} if cost is None else {"cost": cost.spent, "cost_left": cost.left}
+        money = (
+            {"cost": None, "cost_left": None}
+            if cost is None
+            else {"cost": cost.spent, "cost_left": cost.left}
+        )
         print_json(status_json(run, status) | money)
         return
     more = {"sweep": run.job_name, "continues": sweep.continues, "folder": run.directory}
     rows = {name: str(value) for name, value in more.items() if value is not None}
-    show(sweep_document(run.name, str(run.ref), status, trials, sweep.objective, rows, cost), sys.stdout)
+    show(
+        sweep_document(run.name, str(run.ref), status, trials, sweep.objective, rows, cost),
+        sys.stdout,
+    )
 
 
 def wait_command(
@@ -180,8 +225,8 @@ def wait_command(
 ) -> None:
     """Wait until a run has ended.
 
-    The exit code is 0 if the run succeeded, 1 if it failed, was stopped or was lost, and 4 after the timeout. After a
-    timeout the run continues.
+    The exit code is 0 if the run succeeded, 1 if it failed, was stopped or was lost, and 4 after
+    the timeout. After a timeout the run continues.
 
     \b
     Examples:
@@ -207,8 +252,8 @@ def stop_command(
 ) -> None:
     """Stop runs gracefully.
 
-    The processes get SIGTERM, so that they can save, and SIGKILL after the grace period. Ended runs are not changed.
-    If `last` is a run from another folder, the command asks first.
+    The processes get SIGTERM, so that they can save, and SIGKILL after the grace period. Ended runs
+    are not changed. If `last` is a run from another folder, the command asks first.
 
     \b
     Examples:
@@ -232,36 +277,58 @@ def stop_command(
 def logs_command(
     name: options.RunName,
     follow: Annotated[bool, flag("--follow -f", "Follow until the run ends.")] = False,
-    trial: Annotated[int | None, option("--trial", "N", "For a sweep: show the output of this trial.", min=1)] = None,
-    rank: Annotated[int | None, option("--rank", "N", "Only the process of this rank.", min=0)] = None,
+    trial: Annotated[
+        int | None, option("--trial", "N", "For a sweep: show the output of this trial.", min=1)
+    ] = None,
+    rank: Annotated[
+        int | None, option("--rank", "N", "Only the process of this rank.", min=0)
+    ] = None,
     instance: Annotated[
         str | None,
-        option("--instance --host", "N", "Only this instance: its number from 0, or its name, such as `algo-1`."),
+        option(
+            "--instance --host",
+            "N",
+            "Only this instance: its number from 0, or its name, such as `algo-1`.",
+        ),
     ] = None,
     tail: Annotated[
         int | None,
-        option("--tail", "N", "Only the newest N lines; with --follow, new lines after them.", min=0),
+        option(
+            "--tail", "N", "Only the newest N lines; with --follow, new lines after them.", min=0
+        ),
     ] = None,
-    grep: Annotated[str | None, option("--grep", "REGEX", "Only lines that this regular expression matches.")] = None,
+    grep: Annotated[
+        str | None, option("--grep", "REGEX", "Only lines that this regular expression matches.")
+    ] = None,
     since: Annotated[
-        str | None, option("--since", "TIME", "Only lines since a time: `2026-11-22T10:00`, or `10m` ago.")
+        str | None,
+        option("--since", "TIME", "Only lines since a time: `2026-11-22T10:00`, or `10m` ago."),
     ] = None,
     level: Annotated[
         LogLevel | None,
-        option("--level", "LEVEL", "Only warnings and errors (`warning`), or only errors and tracebacks (`error`)."),
+        option(
+            "--level",
+            "LEVEL",
+            "Only warnings and errors (`warning`), or only errors and tracebacks (`error`).",
+        ),
     ] = None,
     prefix: Annotated[
         bool,
         flag("--prefix/--no-prefix", "Print the rank before each line, or not. Default: print it."),
     ] = True,
-    timestamps: Annotated[bool, flag("--timestamps", "Print the time (UTC) before each line.")] = False,
-    raw: Annotated[bool, flag("--raw", "Print the output unchanged, with its control characters.")] = False,
+    timestamps: Annotated[
+        bool, flag("--timestamps", "Print the time (UTC) before each line.")
+    ] = False,
+    raw: Annotated[
+        bool, flag("--raw", "Print the output unchanged, with its control characters.")
+    ] = False,
     json: Annotated[bool, flag("--json", "Print one JSON object per line.")] = False,
 ) -> None:
     """Print the output of a run's processes.
 
-    Ctrl-C stops following; the run continues. `-f` leaves out the C++ frames of PyTorch's errors. Control characters
-    are shown as text (`\\x1b`), except colours on a terminal. Of a progress bar, only the last state is shown.
+    Ctrl-C stops following; the run continues. `-f` leaves out the C++ frames of PyTorch's errors.
+    Control characters are shown as text (`\\x1b`), except colours on a terminal. Of a progress bar,
+    only the last state is shown.
 
     \b
     Examples:
@@ -284,8 +351,12 @@ def logs_command(
 
         run = sweep_of(run).trial(trial)
     prefix = prefix and not run.is_sweep
-    form = LineFormat(prefix=prefix, timestamps=timestamps, as_json=json, raw=raw, color=has_color(sys.stdout))
-    code = print_logs(run, form, follow=follow, rank=rank, instance=only, tail=tail, selection=selection)
+    form = LineFormat(
+        prefix=prefix, timestamps=timestamps, as_json=json, raw=raw, color=has_color(sys.stdout)
+    )
+    code = print_logs(
+        run, form, follow=follow, rank=rank, instance=only, tail=tail, selection=selection
+    )
     raise typer.Exit(code)
 
 
@@ -299,13 +370,15 @@ def download_command(
         str,
         argument(
             "[PATH]",
-            "`model/`, `outputs/NAME`, `checkpoint/` or `logs/`; a local run also has `outputs/` (all outputs) "
+            "`model/`, `outputs/NAME`, `checkpoint/` or `logs/`; a local run also has "
+            "`outputs/` (all outputs) "
             "and `work/`. Default: everything.",
             autocompletion=options.parts,
         ),
     ] = "",
     to: Annotated[
-        Path | None, option("--to", "DIR", "The folder to copy into. Default: a folder with the run's name.")
+        Path | None,
+        option("--to", "DIR", "The folder to copy into. Default: a folder with the run's name."),
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -313,7 +386,8 @@ def download_command(
 
     `work/` holds the files that the script of a local run wrote into its working folder.
 
-    Later bundles of code leave the copies out: a new folder inside your project gets a `.cloudtrainignore`.
+    Later bundles of code leave the copies out: a new folder inside your project gets a
+    `.cloudtrainignore`.
 
     Prints the path of each copied file on stdout. The exit code is 1 when there is nothing to copy.
 
@@ -339,14 +413,22 @@ def download_command(
     if lines:
         more = f" and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
         say(
-            f"the next submit of `{run.job_name}` bundles these copies as code; if they are data, add to "
-            f"`{source}/.cloudtrainignore`: {', '.join(f'`{line}`' for line in lines[:_NAMED])}{more}"
+            f"the next submit of `{run.job_name}` bundles these copies as code; if they are "
+            "data, add to "
+            f"`{source}/.cloudtrainignore`: "
+            f"{', '.join(f'`{line}`' for line in lines[:_NAMED])}{more}"
         )
     if not files:
         yet = "" if run.state.is_final else " yet"
         say(f"`{run.name}` wrote no files{f' to `{path}`' if path else ''}{yet}")
         if path and run.working_files:
-            say(f"the files in its working folder: {typed('cloudtrain', 'download', run.name, 'work/')}")
+            say(
+                "the files in its working folder: "
+                f"{typed('cloudtrain', 'download', run.name, 'work/')}"
+            )
         elif path.strip("/") == "model" and not yet:
-            say("save the model in `runtime.model_dir()`, the folder that $CLOUDTRAIN_MODEL_DIR names")
+            say(
+                "save the model in `runtime.model_dir()`, the folder that $CLOUDTRAIN_MODEL_DIR "
+                "names"
+            )
         raise typer.Exit(1)

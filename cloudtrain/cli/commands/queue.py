@@ -33,15 +33,18 @@ def queue(
     target: Annotated[
         str | None,
         option(
-            "--target -t", "TARGET", "The target. Default: `target` in cloudtrain.toml.", autocompletion=options.targets
+            "--target -t",
+            "TARGET",
+            "The target. Default: `target` in cloudtrain.toml.",
+            autocompletion=options.targets,
         ),
     ] = None,
     json: options.Json = False,
 ) -> None:
     """List, move and drop the runs in a queue.
 
-    `cloudtrain submit --queue` adds a run to the queue of this machine. The list shows the started runs first, then the
-    waiting runs in the order in which they will start.
+    `cloudtrain submit --queue` adds a run to the queue of this machine. The list shows the started
+    runs first, then the waiting runs in the order in which they will start.
 
     \b
     Examples:
@@ -81,7 +84,8 @@ def move(
     first: Annotated[bool, flag("--first", "Move it before all other runs.")] = False,
     last: Annotated[bool, flag("--last", "Move it behind all other runs.")] = False,
     before: Annotated[
-        str | None, option("--before", "OTHER", "Move it before this run.", autocompletion=options.runs)
+        str | None,
+        option("--before", "OTHER", "Move it before this run.", autocompletion=options.runs),
     ] = None,
 ) -> None:
     """Change the place of a waiting run in the queue.
@@ -95,13 +99,19 @@ def move(
     """
     if first + last + (before is not None) != 1:
         raise UsageError(
-            "the new position is missing", hint="add `--first`, `--last` or `--before OTHER`", code="CT902"
+            "the new position is missing",
+            hint="add `--first`, `--last` or `--before OTHER`",
+            code="CT902",
         )
     run = run_named(name)
     other = None if before is None else run_named(before)
     if other is not None and other.target != run.target:
         message = f"`{run.name}` and `{other.name}` are in the queues of different targets"
-        raise UsageError(message, hint="name a run of the same target; `cloudtrain queue` lists the runs", code="CT902")
+        raise UsageError(
+            message,
+            hint="name a run of the same target; `cloudtrain queue` lists the runs",
+            code="CT902",
+        )
     _queue_of(run).move(run.ref, before=None if other is None else other.ref, last=last)
     place = run.status().queue_place
     say(f"`{run.name}` has started" if place is None else f"`{run.name}` has place {place}")
@@ -129,50 +139,74 @@ def _queue_of(run: Run) -> KeepsQueue:
     from cloudtrain.lifecycle.find import queue_of
 
     if run.is_sweep:
-        hint = f"`cloudtrain queue` lists them by name, and `cloudtrain stop {run.name}` ends the sweep"
-        raise UsageError(f"`{run.name}` is a sweep, and only its trials wait in the queue", hint=hint, code="CT940")
+        hint = (
+            f"`cloudtrain queue` lists them by name, and `cloudtrain stop {run.name}` ends "
+            "the sweep"
+        )
+        raise UsageError(
+            f"`{run.name}` is a sweep, and only its trials wait in the queue",
+            hint=hint,
+            code="CT940",
+        )
     return queue_of(run.target, load_settings())
 
 
 @options.silent
 def _metrics(_: str) -> list[str]:
-    """Return the metrics of ended runs on this machine, also with the minus for the lowest. No service is asked."""
-    ended = [run for run in ct.runs(limit=50) if run.last_status.state.is_final and run.directory is not None]
+    """Return the metrics of ended runs on this machine, also with the minus for the lowest. No
+    service is asked."""
+    ended = [
+        run
+        for run in ct.runs(limit=50)
+        if run.last_status.state.is_final and run.directory is not None
+    ]
     names = sorted({name for run in ended for name in run.status().metrics})
     return [*names, *(f"-{name}" for name in names)]
 
 
 def prune_command(
     older_than: Annotated[
-        str | None, option("--older-than", "AGE", "Remove runs that ended longer ago than AGE, such as `30d`.")
+        str | None,
+        option("--older-than", "AGE", "Remove runs that ended longer ago than AGE, such as `30d`."),
     ] = None,
     state: Annotated[
         list[str] | None,
-        option("--state", "STATE", "Remove runs in this state. Repeatable.", autocompletion=options.states),
+        option(
+            "--state",
+            "STATE",
+            "Remove runs in this state. Repeatable.",
+            autocompletion=options.states,
+        ),
     ] = None,
     job: Annotated[str | None, option("--job", "NAME", "Remove runs of this job.")] = None,
     larger_than: Annotated[
-        str | None, option("--larger-than", "SIZE", "Remove runs whose folder exceeds SIZE, such as `1g`.")
+        str | None,
+        option("--larger-than", "SIZE", "Remove runs whose folder exceeds SIZE, such as `1g`."),
     ] = None,
-    keep: Annotated[int | None, option("--keep", "N", "Always keep the newest N runs of each job.", min=0)] = None,
+    keep: Annotated[
+        int | None, option("--keep", "N", "Always keep the newest N runs of each job.", min=0)
+    ] = None,
     by: Annotated[
         str | None,
         option(
             "--by",
             "METRIC",
-            "With --keep: keep the N runs with the highest value of METRIC, not the newest runs. For the lowest "
+            "With --keep: keep the N runs with the highest value of METRIC, not the newest "
+            "runs. For the lowest "
             "value, put a minus before the name: `--by=-loss`.",
             autocompletion=_metrics,
         ),
     ] = None,
-    dry_run: Annotated[bool, flag("--dry-run", "Print the names without removing the runs.")] = False,
+    dry_run: Annotated[
+        bool, flag("--dry-run", "Print the names without removing the runs.")
+    ] = False,
     yes: Annotated[bool, flag("--yes -y", "Do not ask for confirmation.")] = False,
 ) -> None:
     """Remove old, failed or large runs, and keep the best.
 
-    Finds the ended runs that match all options, and removes them as `rm` does. Also removes code archives that
-    no submit has used for a day, and environments that no submit has used for two weeks. Prints the names of the
-    removed runs.
+    Finds the ended runs that match all options, and removes them as `rm` does. Also removes code
+    archives that no submit has used for a day, and environments that no submit has used for two
+    weeks. Prints the names of the removed runs.
 
     \b
     Examples:
@@ -184,13 +218,19 @@ def prune_command(
 
     if by is not None and keep is None:
         raise UsageError(
-            "`--by` needs `--keep`, the number of runs to keep", hint=f"write for example `--keep 3 --by {by}`"
+            "`--by` needs `--keep`, the number of runs to keep",
+            hint=f"write for example `--keep 3 --by {by}`",
         )
     if all(option is None for option in (older_than, state, job, larger_than, keep)):
         raise UsageError(
-            "no option selects runs to remove", hint="write for example `cloudtrain prune --older-than 30d`"
+            "no option selects runs to remove",
+            hint="write for example `cloudtrain prune --older-than 30d`",
         )
-    matches = [run for run in ct.runs(limit=None, states=_states(state), job=job) if run.last_status.state.is_final]
+    matches = [
+        run
+        for run in ct.runs(limit=None, states=_states(state), job=job)
+        if run.last_status.state.is_final
+    ]
     if keep is not None:
         matches = _beyond(matches, keep, by)
     if older_than is not None:
@@ -226,8 +266,8 @@ def _states(names: Iterable[str] | None) -> list[RunState]:
 
 
 def _beyond(runs: list[Run], keep: int, by: str | None) -> list[Run]:
-    """Return the runs that are not kept. Of each job, the `keep` newest runs are kept; with `by`, the `keep` best runs
-    by this metric. A run without the metric ranks last."""
+    """Return the runs that are not kept. Of each job, the `keep` newest runs are kept; with `by`,
+    the `keep` best runs by this metric. A run without the metric ranks last."""
     beyond: list[Run] = []
     metric, sign = (by or "").removeprefix("-"), -1.0 if (by or "").startswith("-") else 1.0
     metrics = {} if by is None else {run.name: run.status().metrics for run in runs}
@@ -235,7 +275,9 @@ def _beyond(runs: list[Run], keep: int, by: str | None) -> list[Run]:
     if metrics and metric not in names:
         hint = did_you_mean(metric, names) or "leave out `--by` to keep the newest runs"
         raise UsageError(f"no run has the metric `{metric}`; nothing was removed", hint=hint)
-    for _, group in groupby(sorted(runs, key=lambda run: run.job_name), key=lambda run: run.job_name):
+    for _, group in groupby(
+        sorted(runs, key=lambda run: run.job_name), key=lambda run: run.job_name
+    ):
         of_job = sorted(group, key=lambda run: run.created, reverse=True)
         if metrics:
             of_job.sort(key=lambda run: _rank(metrics[run.name].get(metric), sign))
@@ -260,8 +302,8 @@ def rm_command(
 ) -> None:
     """Remove ended runs from this machine.
 
-    Removes each run from the run store and deletes its folder with code, logs and outputs. Files that the run wrote
-    elsewhere and its data in a cloud stay. Prints the names of the removed runs.
+    Removes each run from the run store and deletes its folder with code, logs and outputs. Files
+    that the run wrote elsewhere and its data in a cloud stay. Prints the names of the removed runs.
 
     \b
     Examples:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 _OF_THE_RUN = (
-    "instances", "processes_per_instance", "launcher", "python", "build_environment", "grace_period", "emulate",
+    "instances", "processes_per_instance", "launcher", "python", "build_environment",
+    "grace_period", "emulate",
 )  # fmt: skip
 
 
@@ -41,24 +42,30 @@ def rehearse_command(
         ),
     ],
     at_step: Annotated[
-        int | None, option("--at-step", "N", "Interrupt at this step. Default: about halfway.", min=0)
+        int | None,
+        option("--at-step", "N", "Interrupt at this step. Default: about halfway.", min=0),
     ] = None,
     metric: Annotated[
-        list[str] | None, option("--metric", "NAME", "Compare this metric instead of the losses. Repeatable.")
+        list[str] | None,
+        option("--metric", "NAME", "Compare this metric instead of the losses. Repeatable."),
     ] = None,
     tolerance: Annotated[
         float | None,
         option(
-            "--tolerance", "X", "The largest difference at which two values count as equal. Default: 1e-5.", min=0.0
+            "--tolerance",
+            "X",
+            "The largest difference at which two values count as equal. Default: 1e-5.",
+            min=0.0,
         ),
     ] = None,
     json: options.Json = False,
 ) -> None:
     """Rehearse a preemption locally: interrupt, resume, compare.
 
-    The job runs on this machine three times: without interruption, interrupted by SIGTERM at a step (as a spot instance
-    is), and resumed from the checkpoint. The exit code is 0 when the resumed losses equal the losses of the
-    uninterrupted run. Otherwise it is 1, and the report names the first step that differs and likely causes.
+    The job runs on this machine three times: without interruption, interrupted by SIGTERM at a step
+    (as a spot instance is), and resumed from the checkpoint. The exit code is 0 when the resumed
+    losses equal the losses of the uninterrupted run. Otherwise it is 1, and the report names the
+    first step that differs and likely causes.
 
     \b
     Examples:
@@ -67,7 +74,9 @@ def rehearse_command(
       cloudtrain rehearse last --json
     """
     whole = _whole(submission._replace(job=what, target=DEFAULT_TARGET))
-    result = rehearse(whole, at_step=at_step, metrics=metric or (), tolerance=tolerance, on_stage=_say_stage)
+    result = rehearse(
+        whole, at_step=at_step, metrics=metric or (), tolerance=tolerance, on_stage=_say_stage
+    )
     if json:
         print_json(result.to_dict())
     else:
@@ -76,10 +85,13 @@ def rehearse_command(
 
 
 def _whole(submission: SubmitOptions) -> Run:
-    """Return the uninterrupted run of the rehearsal. If the user names a run, return this run; for a job, run it."""
+    """Return the uninterrupted run of the rehearsal. If the user names a run, return this run; for
+    a job, run it."""
     what = submission.job
     if not _is_job(what):
-        option = next((name for name in (*_OF_THE_RUN, "set_") if getattr(submission, name) is not None), None)
+        option = next(
+            (name for name in (*_OF_THE_RUN, "set_") if getattr(submission, name) is not None), None
+        )
         if option is not None:
             flag = "--" + option.rstrip("_").replace("_", "-")
             raise UsageError(
@@ -129,13 +141,18 @@ def _document(result: Rehearsal) -> Any:
     left = _LEFT[result.left].format(saved=comparison.saved_at, seconds=result.seconds_to_leave)
     again = f", so {comparison.repeated} steps were computed twice" if comparison.repeated else ""
     resumed = (
-        "reported no loss" if comparison.resumed_at is None else f"reports from step {comparison.resumed_at}{again}"
+        "reported no loss"
+        if comparison.resumed_at is None
+        else f"reports from step {comparison.resumed_at}{again}"
     )
-    outcome = Span(f"{verdict.kind.replace('_', ' ')}: {verdict.words}", "good" if verdict.survives else "bad")
+    outcome = Span(
+        f"{verdict.kind.replace('_', ' ')}: {verdict.words}", "good" if verdict.survives else "bad"
+    )
     blocks: list[Block] = [
         Heading(f"Preemption of {result.whole.name}"),
         Pairs([
-            ("whole", f"{result.whole.name}: steps {min(comparison.whole)} to {max(comparison.whole)}"),
+            ("whole", (f"{result.whole.name}: steps {min(comparison.whole)} to "
+                      f"{max(comparison.whole)}")),
             ("interrupted", f"{result.interrupted.name}: SIGTERM at step {result.at_step}; {left}"),
             ("resumed", f"{result.resumed.name}: {resumed}"),
             ("compared", f"{comparison.compared} values of {', '.join(comparison.metrics)}"),
@@ -143,6 +160,12 @@ def _document(result: Rehearsal) -> Any:
         ]),
     ]  # fmt: skip
     if not verdict.survives:
-        message = "an interruption would change this training" if verdict.kind != "unrepeatable" else "nothing is known"
-        blocks.append(Notice("error", message, details=[f"look at {item}" for item in verdict.look_at]))
+        message = (
+            "an interruption would change this training"
+            if verdict.kind != "unrepeatable"
+            else "nothing is known"
+        )
+        blocks.append(
+            Notice("error", message, details=[f"look at {item}" for item in verdict.look_at])
+        )
     return Document(blocks)

@@ -28,15 +28,17 @@ _FOLDERS = ("src", "code", "scripts", "training")
 def init_command(
     path: Annotated[Path, argument("[FILE]", "The job file to write.")] = Path("job.yaml"),
     script: Annotated[
-        Path | None, option("--script", "FILE", "Your training script. Default: cloudtrain looks for it.")
+        Path | None,
+        option("--script", "FILE", "Your training script. Default: cloudtrain looks for it."),
     ] = None,
     name: Annotated[str | None, option("--name", "NAME", "The job's name.")] = None,
     force: Annotated[bool, flag("--force", "Replace the file if it exists.")] = False,
 ) -> None:
     """Write a first job file.
 
-    The file holds the fields that most jobs need, with comments. An existing file is replaced only with --force.
-    Also writes a JSON Schema, so that editors can complete the file, and a first `.cloudtrainignore`.
+    The file holds the fields that most jobs need, with comments. An existing file is replaced only
+    with --force. Also writes a JSON Schema, so that editors can complete the file, and a first
+    `.cloudtrainignore`.
 
     \b
     Examples:
@@ -49,10 +51,13 @@ def init_command(
         raise UsageError(f"`{path}` is a folder", hint=hint)
     if path.suffix.lower() not in (".yaml", ".yml"):
         hint = f"type {typed('cloudtrain', 'init', str(path.with_suffix('.yaml')))}"
-        raise UsageError(f"`cloudtrain init` writes YAML, but `{path}` does not end in `.yaml`", hint=hint)
+        raise UsageError(
+            f"`cloudtrain init` writes YAML, but `{path}` does not end in `.yaml`", hint=hint
+        )
     if path.exists() and not force:
         raise UsageError(
-            f"`{path}` already exists", hint=f"{typed('cloudtrain', 'init', str(path), '--force')} replaces it"
+            f"`{path}` already exists",
+            hint=f"{typed('cloudtrain', 'init', str(path), '--force')} replaces it",
         )
     training_script = script if script is not None else _script_in(path)
     if script is not None and not script.is_file():
@@ -70,31 +75,44 @@ def init_command(
     schema = json.dumps(job_schema(), indent=1, ensure_ascii=False) + "\n"
     files = {path: _job_text(path, training_script, name), path.parent / _SCHEMA: schema}
     if not (source / IGNORE_FILE).exists():
-        files[source / IGNORE_FILE] = Path(__file__).with_name("cloudtrainignore.txt").read_text("utf-8")
+        files[source / IGNORE_FILE] = (
+            Path(__file__).with_name("cloudtrainignore.txt").read_text("utf-8")
+        )
     for file, text in files.items():
         try:
             file.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise UsageError(f"cannot write `{file}`: {error.strerror}", hint="name another file") from None
+            raise UsageError(
+                f"cannot write `{file}`: {error.strerror}", hint="name another file"
+            ) from None
     print_lines([str(file) for file in files])
     missing = "" if training_script.is_file() else f"write `{training_script}`, then "
-    check, submit = typed("cloudtrain", "check", str(path)), typed("cloudtrain", "submit", str(path))
+    check, submit = (
+        typed("cloudtrain", "check", str(path)),
+        typed("cloudtrain", "submit", str(path)),
+    )
     say(f"next: {missing}{check}, {submit}")
 
 
 def _script_in(file: Path) -> Path:
-    """Return the training script beside a job file: `train.py`, the only Python file, or the only one that runs as a
-    program. If there is none, search the subfolders `_FOLDERS` in the same way. If no script is found, return the path
-    for a new `train.py`."""
+    """Return the training script beside a job file: `train.py`, the only Python file, or the only
+    one that runs as a program. If there is none, search the subfolders `_FOLDERS` in the same way.
+    If no script is found, return the path for a new `train.py`."""
     folder = file.parent
     for place in (folder, *(folder / name for name in _FOLDERS)):
         scripts = sorted(path for path in place.glob("*.py") if path.is_file())
         if place / "train.py" in scripts:
             return place / "train.py"
-        mains = [path for path in scripts if len(scripts) == 1 or "__main__" in path.read_text(errors="replace")]
+        mains = [
+            path
+            for path in scripts
+            if len(scripts) == 1 or "__main__" in path.read_text(errors="replace")
+        ]
         if len(mains) > 1:
             names = ", ".join(f"`{path}`" for path in mains)
-            hint = f"choose one: {typed('cloudtrain', 'init', str(file), '--script', str(mains[0]))}"
+            hint = (
+                f"choose one: {typed('cloudtrain', 'init', str(file), '--script', str(mains[0]))}"
+            )
             raise UsageError(f"several scripts could train: {names}", hint=hint, code="CT903")
         if mains:
             return mains[0]
@@ -115,8 +133,8 @@ def _job_text(path: Path, script: Path, name: str) -> str:
 
 
 def _distribution(script: Path) -> str:
-    """The line is for torch if the script cannot be read, and a comment if its processes would not work
-    together."""
+    """The line is for torch if the script cannot be read, and a comment if its processes would not
+    work together."""
     from cloudtrain.job.script import distribution_of
 
     try:
@@ -124,14 +142,21 @@ def _distribution(script: Path) -> str:
     except UsageError:  # `check` says it
         kind = "torch"
     if kind == "torch":
-        return "distribution: {type: torch}   # torchrun starts the processes: DDP, FSDP, tensor and pipeline parallel"
+        return (
+            "distribution: {type: torch}   # torchrun starts the processes: DDP, FSDP, "
+            "tensor and pipeline parallel"
+        )
     if kind is None:
-        return "# distribution: {type: torch}   # torchrun starts the processes; without it one process runs the script"
+        return (
+            "# distribution: {type: torch}   # torchrun starts the processes; without it one "
+            "process runs the script"
+        )
     return f"distribution: {{type: {kind}}}"
 
 
 def _yaml(text: str) -> str:
-    """Return `text` as a YAML scalar, quoted as in JSON if YAML would read the plain text as something else."""
+    """Return `text` as a YAML scalar, quoted as in JSON if YAML would read the plain text as
+    something else."""
     from cloudtrain.documents.yaml_text import read_scalar
 
     plain = re.fullmatch(r"[A-Za-z0-9_./][A-Za-z0-9_./-]*", text) and read_scalar(text) == text
@@ -189,7 +214,12 @@ def list_all_scripts(json: options.Json = False) -> None:
     """List the bundled scripts."""
     scripts = script_summaries().items()
     if json:
-        print_json([{"name": folder.name, "path": str(folder), "summary": summary} for folder, summary in scripts])
+        print_json(
+            [
+                {"name": folder.name, "path": str(folder), "summary": summary}
+                for folder, summary in scripts
+            ]
+        )
     else:
         show_table(("NAME", "SUMMARY"), [(folder.name, summary) for folder, summary in scripts])
 
@@ -197,7 +227,9 @@ def list_all_scripts(json: options.Json = False) -> None:
 @scripts_command.command("show", cls=Command)
 def show_script(
     name: ScriptName,
-    file: Annotated[str, option("--file", "FILE", "The file to print. Default: train.py.")] = "train.py",
+    file: Annotated[
+        str, option("--file", "FILE", "The file to print. Default: train.py.")
+    ] = "train.py",
 ) -> None:
     """Print a file of a bundled script.
 
@@ -209,14 +241,18 @@ def show_script(
     files = script_files(name)
     if file not in files:
         owner = script_path(name).name
-        raise UsageError(f"`{owner}` has no file `{file}`", hint=did_you_mean(file, files), code="CT903")
+        raise UsageError(
+            f"`{owner}` has no file `{file}`", hint=did_you_mean(file, files), code="CT903"
+        )
     sys.stdout.write(files[file].read_text(encoding="utf-8"))
 
 
 @scripts_command.command(cls=Command)
 def copy(
     name: ScriptName,
-    destination: Annotated[Path | None, argument("[DEST]", "A new or empty folder. Default: NAME.")] = None,
+    destination: Annotated[
+        Path | None, argument("[DEST]", "A new or empty folder. Default: NAME.")
+    ] = None,
 ) -> None:
     """Copy a bundled script as a start for your own.
 
@@ -224,6 +260,11 @@ def copy(
     Example:
       cloudtrain scripts copy digits_ddp my-training
     """
-    folder = copy_script(name, destination if destination is not None else Path(script_path(name).name))
+    folder = copy_script(
+        name, destination if destination is not None else Path(script_path(name).name)
+    )
     print_lines([str(folder)])
-    say(f"edit the files in `{folder}`, then run {typed('cloudtrain', 'submit', f'{folder}/job.yaml')}")
+    say(
+        f"edit the files in `{folder}`, then run "
+        f"{typed('cloudtrain', 'submit', f'{folder}/job.yaml')}"
+    )

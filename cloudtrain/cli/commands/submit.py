@@ -11,9 +11,25 @@ import typer
 import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.follow import follow, lines_so_far, upload_progress
-from cloudtrain.cli.options import OF_THE_JOB, OF_THE_RUN, SubmitOptions, flag, option, with_submit_options
+from cloudtrain.cli.options import (
+    OF_THE_JOB,
+    OF_THE_RUN,
+    SubmitOptions,
+    flag,
+    option,
+    with_submit_options,
+)
 from cloudtrain.cli.runs import outlived_by, require_consent, run_named
-from cloudtrain.cli.terminal import OutputError, print_json, print_lines, say, show, show_table, typed, width_of
+from cloudtrain.cli.terminal import (
+    OutputError,
+    print_json,
+    print_lines,
+    say,
+    show,
+    show_table,
+    typed,
+    width_of,
+)
 from cloudtrain.errors import UsageError
 from cloudtrain.job.model import format_duration
 from cloudtrain.plans.document import on_one_line
@@ -32,20 +48,27 @@ if TYPE_CHECKING:
 def submit_command(
     submission: SubmitOptions,
     dry_run: Annotated[
-        bool, flag("--dry-run", "Print the whole plan on stdout, without sending or writing anything.")
+        bool,
+        flag("--dry-run", "Print the whole plan on stdout, without sending or writing anything."),
     ] = False,
     upload_only: Annotated[
         bool,
         flag(
             "--upload-only",
-            "Upload code and data for use with the target's own tools, and print their paths. Submits nothing.",
+            (
+                "Upload code and data for use with the target's own tools, and print their paths. "
+                "Submits nothing."
+            ),
         ),
     ] = False,
     offline: Annotated[
-        bool, flag("--offline", "Do not check role, bucket, inputs and quota with the target first.")
+        bool,
+        flag("--offline", "Do not check role, bucket, inputs and quota with the target first."),
     ] = False,
     detach: options.Detach = False,
-    quiet: Annotated[bool, flag("--quiet -q", "Do not show what changed since the job's last run.")] = False,
+    quiet: Annotated[
+        bool, flag("--quiet -q", "Do not show what changed since the job's last run.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Check a job, send it, and follow its run.
@@ -93,7 +116,13 @@ def submit_command(
 
 
 def _send(
-    file: JobFile, target: Where, submission: SubmitOptions, on_run: Callable[[Run], None], *, online: bool, quiet: bool
+    file: JobFile,
+    target: Where,
+    submission: SubmitOptions,
+    on_run: Callable[[Run], None],
+    *,
+    online: bool,
+    quiet: bool,
 ) -> Run:
     from cloudtrain.cli import inputs
 
@@ -119,12 +148,18 @@ def _upload(file: JobFile, target: Where, submission: SubmitOptions, *, as_json:
     from cloudtrain.cli import inputs
 
     with listening(say):
-        plan = ct.upload(file.work, target, **inputs.choices(file, submission), on_bytes=upload_progress())
+        plan = ct.upload(
+            file.work, target, **inputs.choices(file, submission), on_bytes=upload_progress()
+        )
     if as_json:
         print_json({"uploads": plan.to_dict()["uploads"]})
         return
     print_lines(item.destination for item in plan.uploads)
-    say("everything is uploaded; nothing was submitted" if plan.uploads else "the job has nothing to upload")
+    say(
+        "everything is uploaded; nothing was submitted"
+        if plan.uploads
+        else "the job has nothing to upload"
+    )
 
 
 def show_plan(plan: Plan) -> None:
@@ -143,7 +178,11 @@ def show_changes(changes: Changes | None) -> None:
     for count in range(len(items), 0, -1):
         left = len(items) - count
         more = [f"{left} more: cloudtrain diff {changes.run} last"] if left else []
-        lines = wrap(f"since {changes.run}: {'; '.join([*items[:count], *more])}", width, break_on_hyphens=False)
+        lines = wrap(
+            f"since {changes.run}: {'; '.join([*items[:count], *more])}",
+            width,
+            break_on_hyphens=False,
+        )
         if len(lines) <= _MOST_LINES or count == 1:
             break
     sys.stderr.write("".join(f"{line}\n" for line in [*lines[:_MOST_LINES], ""]))
@@ -158,29 +197,38 @@ def print_followed(run: Run) -> None:
 
 
 def print_detached(as_json: bool) -> Callable[[Run], None]:
-    """Return a function that prints a run's name on stdout. If stdout cannot be written, it prints the name on stderr,
-    because the run exists and costs money."""
+    """Return a function that prints a run's name on stdout. If stdout cannot be written, it prints
+    the name on stderr, because the run exists and costs money."""
 
     def print_run(run: Run) -> None:
-        reply = {"name": run.name, "ref": str(run.ref), "target": run.target, "state": str(run.last_status.state)}
+        reply = {
+            "name": run.name,
+            "ref": str(run.ref),
+            "target": run.target,
+            "state": str(run.last_status.state),
+        }
         _say_history(run)
         with outlived_by(run, OutputError, BrokenPipeError):
             print_json(reply | {"adopted": run.adopted}) if as_json else print_lines([run.name])
             sys.stdout.flush()
         if not as_json:
-            follow, stop = typed("cloudtrain", "logs", run.name, "-f"), typed("cloudtrain", "stop", run.name)
+            follow, stop = (
+                typed("cloudtrain", "logs", run.name, "-f"),
+                typed("cloudtrain", "stop", run.name),
+            )
             say(f"follow it with {follow}, stop it with {stop}")
 
     return print_run
 
 
 def _say_history(run: Run) -> None:
-    """Report whether an interrupted command submitted `run`, and whether `run` waits for another run. Also report
-    other runs that interrupted commands submitted without reporting them."""
+    """Report whether an interrupted command submitted `run`, and whether `run` waits for another
+    run. Also report other runs that interrupted commands submitted without reporting them."""
     if run.adopted:
         age = format_duration(int(max(0, time.time() - run.created)))
         say(
-            f"`{run.name}` was submitted {age} ago by a command that was interrupted before it could report the run; "
+            f"`{run.name}` was submitted {age} ago by a command that was interrupted before it "
+            "could report the run; "
             "this is the same run",
             "run the same command again to start another one",
         )
@@ -197,17 +245,20 @@ def rerun_command(
     name: Annotated[str | None, option("--name", "NAME", "Rename the job.")] = None,
     ignore: options.Ignore = None,
     offline: Annotated[
-        bool, flag("--offline", "With --set: do not check role, bucket and quota with the target first.")
+        bool,
+        flag("--offline", "With --set: do not check role, bucket and quota with the target first."),
     ] = False,
     detach: options.Detach = False,
     json: options.Json = False,
 ) -> None:
     """Submit a run again with the same code and request.
 
-    The source folder is not needed, because the sent code is used again. Only the run's name is new. With `--set`
-    the job is compiled and checked again, with the same code. The exit codes are the same as for `cloudtrain submit`.
+    The source folder is not needed, because the sent code is used again. Only the run's name is
+    new. With `--set` the job is compiled and checked again, with the same code. The exit codes are
+    the same as for `cloudtrain submit`.
 
-    For a sweep, the failed and interrupted trials run again with their values, under the sweep's name.
+    For a sweep, the failed and interrupted trials run again with their values, under the sweep's
+    name.
 
     \b
     Examples:
@@ -227,7 +278,11 @@ def rerun_command(
             online=not offline,
             on_plan=show_plan,
             on_bytes=upload_progress(),
-            on_run=print_detached(json) if detach else _print_goes_on if earlier.is_sweep else print_followed,
+            on_run=print_detached(json)
+            if detach
+            else _print_goes_on
+            if earlier.is_sweep
+            else print_followed,
         )
     except KeyboardInterrupt:
         say("", "interrupted while sending; `cloudtrain recover` reports whether the run exists")
@@ -247,14 +302,14 @@ def continue_command(
 ) -> None:
     """Continue a sweep, with more trials if you like.
 
-    This also continues a sweep that was stopped or whose driver was killed. Ended trials are not repeated, and new
-    trials learn from them.
+    This also continues a sweep that was stopped or whose driver was killed. Ended trials are not
+    repeated, and new trials learn from them.
 
-    If a run waits for another run and its waiting process has died, for example in a reboot, `continue` restarts that
-    process.
+    If a run waits for another run and its waiting process has died, for example in a reboot,
+    `continue` restarts that process.
 
-    On SageMaker's own tuner the sweep continues as a new tuning job with another name and a warm start. The new sweep
-    lists the trials of both sweeps. Azure ML's tuner cannot continue a sweep.
+    On SageMaker's own tuner the sweep continues as a new tuning job with another name and a warm
+    start. The new sweep lists the trials of both sweeps. Azure ML's tuner cannot continue a sweep.
 
     \b
     Examples:
@@ -288,9 +343,9 @@ def continue_command(
 def recover_command(json: options.Json = False) -> None:
     """Clean up after interrupted submissions.
 
-    If a submit was killed while it was sending a job, this command asks the target whether the run exists. If so, the
-    run is kept; otherwise the submission is forgotten. Other commands do the same when they need to; `recover` reports
-    the result.
+    If a submit was killed while it was sending a job, this command asks the target whether the run
+    exists. If so, the run is kept; otherwise the submission is forgotten. Other commands do the
+    same when they need to; `recover` reports the result.
 
     \b
     Example:

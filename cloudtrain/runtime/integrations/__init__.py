@@ -1,14 +1,14 @@
-"""Run the training loops of other libraries with cloudtrain's metrics, progress, graceful stop, checkpoints and
-resuming.
+"""Run the training loops of other libraries with cloudtrain's metrics, progress, graceful stop,
+checkpoints and resuming.
 
     from cloudtrain.runtime import integrations
 
     integrations.train(trainer)                 # Hugging Face, in place of trainer.train()
     integrations.fit(trainer, model, data)      # Lightning, in place of trainer.fit(model, data)
 
-`train` adds `HuggingFaceCallback` to the trainer, `fit` adds `LightningCallback`. A script may also add these callbacks
-itself. The libraries are imported on first use. `pass_to_hydra()` turns the job's hyperparameters into Hydra's
-overrides.
+`train` adds `HuggingFaceCallback` to the trainer, `fit` adds `LightningCallback`. A script may also
+add these callbacks itself. The libraries are imported on first use. `pass_to_hydra()` turns the
+job's hyperparameters into Hydra's overrides.
 """
 
 from __future__ import annotations

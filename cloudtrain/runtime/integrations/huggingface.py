@@ -1,4 +1,5 @@
-"""Support for the Trainer of Hugging Face's transformers, and for trainers derived from it, such as TRL's."""
+"""Support for the Trainer of Hugging Face's transformers, and for trainers derived from it, such as
+TRL's."""
 
 from __future__ import annotations
 
@@ -23,14 +24,17 @@ _NAME = re.compile(r"checkpoint-(\d+)")
 
 
 def train(trainer: Any, **arguments: Any) -> Any:
-    """Run `trainer.train(**arguments)`, starting from the newest whole checkpoint of `checkpoint_dir()`.
+    """Run `trainer.train(**arguments)`, starting from the newest whole checkpoint of
+    `checkpoint_dir()`.
 
-    Afterwards, `trainer.save_model()` writes to `model_dir()`. If the run is stopped, `train` does not return: the
-    process exits with code 0.
+    Afterwards, `trainer.save_model()` writes to `model_dir()`. If the run is stopped, `train` does
+    not return: the process exits with code 0.
     """
     tell_setup_errors()
     _load_to_numbered_cpus()
-    if not any(isinstance(callback, HuggingFaceCallback) for callback in trainer.callback_handler.callbacks):
+    if not any(
+        isinstance(callback, HuggingFaceCallback) for callback in trainer.callback_handler.callbacks
+    ):
         trainer.add_callback(HuggingFaceCallback())
     if "resume_from_checkpoint" not in arguments and trainer.args.resume_from_checkpoint is None:
         arguments["resume_from_checkpoint"] = from_main(newest_checkpoint(checkpoint_dir()))
@@ -39,14 +43,19 @@ def train(trainer: Any, **arguments: Any) -> Any:
 
 @cache
 def _load_to_numbered_cpus() -> None:
-    """Let `torch.load` accept accelerate's `cpu:1`, to which transformers 5.3 loads an optimizer."""
+    """Let `torch.load` accept accelerate's `cpu:1`, to which transformers 5.3 loads an
+    optimizer."""
     import torch
 
-    torch.serialization.register_package(19, lambda _: None, lambda item, to: item if to.startswith("cpu:") else None)
+    torch.serialization.register_package(
+        19, lambda _: None, lambda item, to: item if to.startswith("cpu:") else None
+    )
 
 
-class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where transformers is not installed, it is Any
-    """Reports the values that the Trainer logs. On SIGTERM, saves a checkpoint and ends the training.
+# where transformers is not installed, it is Any
+class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]
+    """Reports the values that the Trainer logs. On SIGTERM, saves a checkpoint and ends the
+    training.
 
     Checkpoints go to `checkpoint_dir()`.
     """
@@ -55,15 +64,20 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where trans
         self._reports = StepReports()
         self._stopping = self._resumed = False
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any
+    ) -> None:
         """Set the folder for checkpoints, and start to watch for SIGTERM."""
-        require_all_processes(args.world_size, "without GPUs, write `TrainingArguments(use_cpu=True)`")
+        require_all_processes(
+            args.world_size, "without GPUs, write `TrainingArguments(use_cpu=True)`"
+        )
         args.output_dir, self._resumed = str(checkpoint_dir()), state.global_step > 0
         watch_for_stop()
         spare_workers([train_dataloader])
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        """Report the numbers that the Trainer logs, but not the last mean of a resumed one, which lacks losses."""
+        """Report the numbers that the Trainer logs, but not the last mean of a resumed one, which
+        lacks losses."""
         wrong = ("train_loss",) if self._resumed and "train_runtime" in (logs or {}) else ()
         values = {name: value for name, value in (logs or {}).items() if name not in wrong}
         self._reports.log(state.global_step, state.max_steps, values)
@@ -76,32 +90,41 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]  # where trans
             control.should_evaluate = False
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """After a stop, skip saving and evaluating at the end of the epoch, because the checkpoint of the last step has
-        already been saved."""
+        """After a stop, skip saving and evaluating at the end of the epoch, because the checkpoint
+        of the last step has already been saved."""
         if self._stopping:
             control.should_save = control.should_evaluate = False
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Write the manifest, from which `newest_checkpoint` sees whether the checkpoint is whole."""
+        """Write the manifest, from which `newest_checkpoint` sees whether the checkpoint is
+        whole."""
         wait_for_all()
         if detect_environment().is_main:
             folder = Path(args.output_dir, f"checkpoint-{state.global_step}")
             (folder / MANIFEST).unlink(missing_ok=True)
-            manifest = {"version": 1, "step": state.global_step, "files": entries(folder, file_names(folder))}
+            manifest = {
+                "version": 1,
+                "step": state.global_step,
+                "files": entries(folder, file_names(folder)),
+            }
             write_file(folder / MANIFEST, json.dumps(manifest, indent=1).encode() + b"\n")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Exit if the training was stopped. Otherwise set the output folder to `model_dir()`, where `save_model()` then
-        writes."""
+        """Exit if the training was stopped. Otherwise set the output folder to `model_dir()`, where
+        `save_model()` then writes."""
         if self._stopping and state.global_step < state.max_steps:
             exit_preempted(state.global_step)
         args.output_dir = str(model_dir())
 
 
 def newest_checkpoint(directory: Path) -> str | None:
-    """Return the path of the Trainer's newest whole checkpoint in a folder, or None if there is none. Torn checkpoints
-    are skipped with a notice."""
-    checkpoints = [(int(match[1]), path) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
+    """Return the path of the Trainer's newest whole checkpoint in a folder, or None if there is
+    none. Torn checkpoints are skipped with a notice."""
+    checkpoints = [
+        (int(match[1]), path)
+        for path in directory.iterdir()
+        if (match := _NAME.fullmatch(path.name))
+    ]
     for _, path in sorted(checkpoints, reverse=True):
         if is_whole(path):
             return str(path)

@@ -11,27 +11,33 @@ _AS_IT_IS = re.compile(r"[\w.+/:@%-]*|[\[{].*")
 
 
 def pass_to_hydra() -> None:
-    """Change `--optimizer.lr 0.2` in `sys.argv` to `optimizer.lr=0.2`. Call it before the function decorated with
-    `@hydra.main`."""
+    """Change `--optimizer.lr 0.2` in `sys.argv` to `optimizer.lr=0.2`. Call it before the function
+    decorated with `@hydra.main`."""
     sys.argv[1:] = overrides_of(sys.argv[1:])
 
 
 def overrides_of(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with each `--name value` and `--name=value` changed to Hydra's `name=value`. Hydra's own
-    options are kept."""
+    """Return the arguments with each `--name value` and `--name=value` changed to Hydra's
+    `name=value`. Hydra's own options are kept."""
     overrides: list[str] = []
     waiting = list(arguments)
     while waiting:
         name, equals, value = waiting.pop(0).partition("=")
-        if not name.startswith("--") or (not equals and (not waiting or waiting[0].startswith("--"))):
+        if not name.startswith("--") or (
+            not equals and (not waiting or waiting[0].startswith("--"))
+        ):
             overrides.append(name + equals + value)
             continue
         value = value if equals else waiting.pop(0)
-        overrides.append(f"{name[2:]}={value}" if _AS_IT_IS.fullmatch(value) else f"{name[2:]}='{_escaped(value)}'")
+        overrides.append(
+            f"{name[2:]}={value}"
+            if _AS_IT_IS.fullmatch(value)
+            else f"{name[2:]}='{_escaped(value)}'"
+        )
     return overrides
 
 
 def _escaped(text: str) -> str:
-    """Return the text for use between single quotes: each quote gets a backslash, and the backslashes directly before a
-    quote or at the end of the text are doubled."""
+    """Return the text for use between single quotes: each quote gets a backslash, and the
+    backslashes directly before a quote or at the end of the text are doubled."""
     return re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)

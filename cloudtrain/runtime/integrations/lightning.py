@@ -1,4 +1,5 @@
-"""Support for Lightning's Trainer, both of the package `lightning.pytorch` and of `pytorch_lightning`."""
+"""Support for Lightning's Trainer, both of the package `lightning.pytorch` and of
+`pytorch_lightning`."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _FILE = "lightning.ckpt"
 
 
 def fit(trainer: Any, model: Any, *arguments: Any, **keywords: Any) -> None:
-    """Run `trainer.fit(model, ...)`, starting from the newest whole checkpoint of `checkpoint_dir()`.
+    """Run `trainer.fit(model, ...)`, starting from the newest whole checkpoint of
+    `checkpoint_dir()`.
 
     If the run is stopped, `fit` does not return: the process exits with code 0.
     """
@@ -37,7 +39,8 @@ def fit(trainer: Any, model: Any, *arguments: Any, **keywords: Any) -> None:
 
 
 class _Hooks:
-    """The callback's methods, shared by the callback classes for `lightning.pytorch` and `pytorch_lightning`."""
+    """The callback's methods, shared by the callback classes for `lightning.pytorch` and
+    `pytorch_lightning`."""
 
     resumes_from: str | None = None
     """The checkpoint that this process found; None where the script named one."""
@@ -49,19 +52,26 @@ class _Hooks:
         self._saved: dict[str, Any] = {}
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Check that the trainer uses all processes of the job, and that they resume from the same checkpoint."""
-        require_all_processes(trainer.world_size, "set `Trainer(devices=..., num_nodes=...)` to the numbers of the job")
+        """Check that the trainer uses all processes of the job, and that they resume from the same
+        checkpoint."""
+        require_all_processes(
+            trainer.world_size,
+            "set `Trainer(devices=..., num_nodes=...)` to the numbers of the job",
+        )
         names = from_every(self.resumes_from)
         if len({*names}) > 1:
             raise SetupError(
-                f"the processes see different newest checkpoints in `{self.checkpoints.directory}`: "
+                (
+                    "the processes see different newest checkpoints in "
+                    f"`{self.checkpoints.directory}`: "
+                )
                 + ", ".join(f"`{name}`" if name else "none" for name in names),
                 hint="keep checkpoints in a folder that every instance can read",
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the current random states, and those at the beginning of the epoch, with which the order of the data
-        was drawn."""
+        """Return the current random states, and those at the beginning of the epoch, with which the
+        order of the data was drawn."""
         return {"random": random_states(), "epoch_began": self._epoch_began}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -69,14 +79,15 @@ class _Hooks:
         self._saved = dict(state_dict)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Restore the random states of the checkpoint before Lightning draws the order of the data for the first
-        epoch."""
+        """Restore the random states of the checkpoint before Lightning draws the order of the data
+        for the first epoch."""
         if self._saved:
             restore_random_states(self._saved["random"])
         self._epoch_began = random_states()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Replace Lightning's handler of SIGTERM, and skip the batches that were already trained on."""
+        """Replace Lightning's handler of SIGTERM, and skip the batches that were already trained
+        on."""
         watch_for_stop()
         loaders = trainer.fit_loop._combined_loader.flattened
         spare_workers(loaders)
@@ -89,8 +100,8 @@ class _Hooks:
         self._saved = {}
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Record the random states at the beginning of every epoch but the first. For the first, `on_fit_start` records
-        them, because the order of its data is drawn earlier."""
+        """Record the random states at the beginning of every epoch but the first. For the first,
+        `on_fit_start` records them, because the order of its data is drawn earlier."""
         if trainer.current_epoch > 0 and not trainer.fit_loop.is_resuming:
             self._epoch_began = random_states()
 
@@ -98,7 +109,9 @@ class _Hooks:
         """Report metrics as often as Lightning logs. If a stop was requested, save and exit."""
         step, total = trainer.global_step, trainer.estimated_stepping_batches
         if step % max(1, trainer.log_every_n_steps) == 0:
-            self._reports.log(step, total, {**trainer.callback_metrics, "epoch": trainer.current_epoch})
+            self._reports.log(
+                step, total, {**trainer.callback_metrics, "epoch": trainer.current_epoch}
+            )
         else:
             self._reports.tick(step, total, {"epoch": trainer.current_epoch})
         if should_stop() and step < total:
@@ -116,17 +129,23 @@ class _Hooks:
         self._save(trainer)
 
     def _save(self, trainer: Any) -> None:
-        self.checkpoints.save_sharded(lambda folder: trainer.save_checkpoint(folder / _FILE), trainer.global_step)
+        self.checkpoints.save_sharded(
+            lambda folder: trainer.save_checkpoint(folder / _FILE), trainer.global_step
+        )
 
     def _skip_batches(self, trainer: Any, loaders: Any, count: int) -> None:
-        """Draw the order of the interrupted epoch again, and skip the batches that were already trained on.
+        """Draw the order of the interrupted epoch again, and skip the batches that were already
+        trained on.
 
         Lightning itself restores only its counters, so it would go on with the epoch's first batch.
         """
         fetcher = trainer.fit_loop._data_fetcher
         restore_random_states(self._epoch_began)
         for loader in loaders:
-            for sampler in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+            for sampler in (
+                getattr(loader, "sampler", None),
+                getattr(loader, "batch_sampler", None),
+            ):
                 set_epoch = getattr(sampler, "set_epoch", None)
                 if set_epoch is not None:
                     set_epoch(trainer.fit_loop.epoch_progress.current.processed)
@@ -137,9 +156,12 @@ class _Hooks:
 
 
 def _callback_of(package: str) -> Any:
-    """Return the callback class for trainers of `package`. Each package has its own base class of callbacks."""
+    """Return the callback class for trainers of `package`. Each package has its own base class of
+    callbacks."""
     base = import_module(f"{package}.callbacks").Callback
-    return type("LightningCallback", (_Hooks, base), {"__module__": __name__, "__doc__": _Hooks.__doc__})
+    return type(
+        "LightningCallback", (_Hooks, base), {"__module__": __name__, "__doc__": _Hooks.__doc__}
+    )
 
 
 def __getattr__(name: str) -> object:

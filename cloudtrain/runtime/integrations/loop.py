@@ -26,31 +26,39 @@ class StepReports:
         self._last = -math.inf
 
     def log(self, step: int, total: float, values: Mapping[str, Any]) -> None:
-        """Report a step with the finite numbers among `values`. `total` is the number of the last step. In names,
-        characters that a metric line does not allow are replaced."""
+        """Report a step with the finite numbers among `values`. `total` is the number of the last
+        step. In names, characters that a metric line does not allow are replaced."""
         self._last = time.monotonic()
         numbers = {
-            _metric_name(name): number for name, value in values.items() if (number := _number(value)) is not None
+            _metric_name(name): number
+            for name, value in values.items()
+            if (number := _number(value)) is not None
         }
         numbers.update({"step": step}, **({"total": int(total)} if 0 < total < math.inf else {}))
-        report(**{name: numbers.pop(name) for name in ("step", "epoch", "total") if name in numbers}, **numbers)
+        report(
+            **{name: numbers.pop(name) for name in ("step", "epoch", "total") if name in numbers},
+            **numbers,
+        )
 
     def tick(self, step: int, total: float, values: Mapping[str, Any]) -> None:
-        """Report the step if nothing was reported for a while. In a rehearsal run that pauses at a chosen step, report
-        every step."""
+        """Report the step if nothing was reported for a while. In a rehearsal run that pauses at a
+        chosen step, report every step."""
         if time.monotonic() - self._last > _QUIET or os.environ.get(HOLD, "").isdecimal():
             self.log(step, total, values)
 
 
 def require_all_processes(count: int, hint: str) -> None:
-    """Check that the library uses all processes of the job. Otherwise, the processes would train separate models.
+    """Check that the library uses all processes of the job. Otherwise, the processes would train
+    separate models.
 
     Raises:
         SetupError: the library uses fewer processes (`count`) than the job has.
     """
     world_size = detect_environment().world_size
     if count < world_size:
-        raise SetupError(f"the trainer uses {count} of the {world_size} processes of this job", hint=hint)
+        raise SetupError(
+            f"the trainer uses {count} of the {world_size} processes of this job", hint=hint
+        )
 
 
 def spare_workers(loaders: Iterable[Any]) -> None:
@@ -62,8 +70,8 @@ def spare_workers(loaders: Iterable[Any]) -> None:
 
 
 class _BothInits:
-    """A `worker_init_fn` that makes a worker ignore SIGTERM and then calls the script's own `worker_init_fn`. It is a
-    class, so that it can be pickled for spawned workers."""
+    """A `worker_init_fn` that makes a worker ignore SIGTERM and then calls the script's own
+    `worker_init_fn`. It is a class, so that it can be pickled for spawned workers."""
 
     def __init__(self, own: Any) -> None:
         self._own = own

@@ -1,9 +1,9 @@
 """Starts a job's processes inside a SageMaker container, instead of the image's training toolkit.
 
-In entrypoint mode, a job's bundle contains this package, and the container's entrypoint starts it. The launcher needs
-only a shell and Python 3.7 in the image, so it works where the toolkit is missing or old. Hyperparameters reach the
-script unchanged (toolkits up to 5.1.2 pass them through a shell), torchrun starts on every image, and a failed process
-ends the job at once.
+In entrypoint mode, a job's bundle contains this package, and the container's entrypoint starts it.
+The launcher needs only a shell and Python 3.7 in the image, so it works where the toolkit is
+missing or old. Hyperparameters reach the script unchanged (toolkits up to 5.1.2 pass them through a
+shell), torchrun starts on every image, and a failed process ends the job at once.
 
     arguments       hyperparameters as JSON and as argv
     spec            the hyperparameter `cloudtrain_launch`: the script or command, and its launcher
@@ -33,7 +33,8 @@ CODE_INPUT = "code"
 """The input of a processing job that holds it. The script does not see it as an input."""
 
 TRN2_CORES = 64
-"""Logical Neuron cores of ml.trn2.48xlarge; `neuron-ls` counts the physical ones, as sagemaker-training 5.1.4 knows."""
+"""Logical Neuron cores of ml.trn2.48xlarge; `neuron-ls` counts the physical ones, as
+sagemaker-training 5.1.4 knows."""
 
 FIND_PYTHON = "$(command -v python3||command -v python)"
 """Words of a shell line that find the image's own Python."""
@@ -45,15 +46,20 @@ _LINE = (
 
 
 def container_entrypoint(root: str = ROOT, python: str | None = None) -> list[str]:
-    """Return the argv that unpacks the bundle and starts the launcher. It uses the POSIX shell, and Python instead of
-    tar, which slim images lack. For emulation, `root` and `python` replace the container's paths.
+    """Return the argv that unpacks the bundle and starts the launcher. It uses the POSIX shell, and
+    Python instead of tar, which slim images lack. For emulation, `root` and `python` replace the
+    container's paths.
 
     SageMaker allows at most 256 characters in each argument, and no line breaks (botocore:
     TrainingContainerEntrypointString).
     """
     from shlex import quote
 
-    return ["/bin/sh", "-c", _LINE.format(root=quote(root), python=quote(python) if python else FIND_PYTHON)]
+    return [
+        "/bin/sh",
+        "-c",
+        _LINE.format(root=quote(root), python=quote(python) if python else FIND_PYTHON),
+    ]
 
 
 CONTAINER_ENTRYPOINT = tuple(container_entrypoint())

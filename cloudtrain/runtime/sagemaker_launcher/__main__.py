@@ -22,8 +22,8 @@ from .plan import WATCH_PORT, LaunchPlan, launch_plan
 
 
 def main(arguments: list[str]) -> int:
-    """Run the job and return the container's exit code: the exit code of the first failed process, or 128 plus the
-    number of the signal that killed it."""
+    """Run the job and return the container's exit code: the exit code of the first failed process,
+    or 128 plus the number of the signal that killed it."""
     root, children = Path(arguments[0] if arguments else ROOT), Children()
     signal.signal(signal.SIGTERM, lambda *_: children.ask_to_stop())
     try:
@@ -42,7 +42,9 @@ def _run(root: Path, children: Children, variables: dict[str, str]) -> int:
     plan = launch_plan(
         read_config(config / "hyperparameters.json"),
         resource,
-        read_config(config / "inputdataconfig.json") if (config / "inputdataconfig.json").exists() else {},
+        read_config(config / "inputdataconfig.json")
+        if (config / "inputdataconfig.json").exists()
+        else {},
         this_machine(variables, str(resource.get("current_instance_type"))),
         root=str(root),
         network=network,
@@ -72,15 +74,19 @@ def _run(root: Path, children: Children, variables: dict[str, str]) -> int:
     return code
 
 
-def _listen_for_chief(plan: LaunchPlan, network: Network, host: str, children: Children) -> Beacon | None:
-    """On the chief's host, start and return the beacon, a server that reports the chief's end to the other hosts. On
-    the other hosts, start a thread that waits for this report, and return None. If the plan names no host to watch,
-    only return None."""
+def _listen_for_chief(
+    plan: LaunchPlan, network: Network, host: str, children: Children
+) -> Beacon | None:
+    """On the chief's host, start and return the beacon, a server that reports the chief's end to
+    the other hosts. On the other hosts, start a thread that waits for this report, and return None.
+    If the plan names no host to watch, only return None."""
     if plan.watch is None:
         return None
     address, port = network.place(plan.watch, WATCH_PORT)
     if plan.watch == host:
-        return Beacon(port, others=len(plan.hosts) - 1, address=address if network.is_emulated else "")
+        return Beacon(
+            port, others=len(plan.hosts) - 1, address=address if network.is_emulated else ""
+        )
     watch_chief((address, port), children.chief_ended)
     return None
 
@@ -89,7 +95,11 @@ def _explain_failure(failed: Child | None, environment: Mapping[str, str]) -> st
     if failed is None:
         return "the chief failed, or its host was lost; read that host's log"
     logs = environment.get("PET_LOG_DIR")  # torchrun's setting: the ranks' output goes there
-    files = sorted(Path(logs).rglob("stderr.log"), key=lambda path: path.stat().st_mtime) if logs else []
+    files = (
+        sorted(Path(logs).rglob("stderr.log"), key=lambda path: path.stat().st_mtime)
+        if logs
+        else []
+    )
     assert failed.exit_code is not None, "it has ended"
     return failure_text(failed.program.role, failed.exit_code, failed.read_stderr_end(), files)
 

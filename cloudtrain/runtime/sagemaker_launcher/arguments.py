@@ -1,5 +1,5 @@
-"""Convert hyperparameters as sagemaker-training does: JSON texts in the request, values in `SM_HPS`, argv for the
-script."""
+"""Convert hyperparameters as sagemaker-training does: JSON texts in the request, values in
+`SM_HPS`, argv for the script."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ def decode_hyperparameters(hyperparameters: Mapping[str, str]) -> dict[str, Any]
 
 
 def split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return two mappings: the script's hyperparameters, and those that are reserved for the launcher."""
+    """Return two mappings: the script's hyperparameters, and those that are reserved for the
+    launcher."""
     ours = {key: value for key, value in values.items() if key.startswith(RESERVED_PREFIXES)}
     return {key: value for key, value in values.items() if key not in ours}, ours
 
 
 def argv_of(values: Mapping[str, Any], *, bare_flags: bool = False) -> list[str]:
-    """Return `--key value` for each hyperparameter, sorted by key; `-k` for one letter (sagemaker-training's
-    `mapping.to_cmd_args`). With `bare_flags`, a true value becomes `--key` alone, and a false value is left out."""
+    """Return `--key value` for each hyperparameter, sorted by key; `-k` for one letter
+    (sagemaker-training's `mapping.to_cmd_args`). With `bare_flags`, a true value becomes `--key`
+    alone, and a false value is left out."""
     argv = []
     for key in sorted(values):
         word, value = f"-{key}" if len(key) == 1 else f"--{key}", values[key]
@@ -36,8 +38,8 @@ def argv_of(values: Mapping[str, Any], *, bare_flags: bool = False) -> list[str]
 
 
 def text_of(value: Any) -> str:
-    """Return a value as text. None becomes an empty text, a boolean `True` or `False`, a list a Python literal, and a
-    mapping `a=1,b=2` with sorted keys."""
+    """Return a value as text. None becomes an empty text, a boolean `True` or `False`, a list a
+    Python literal, and a mapping `a=1,b=2` with sorted keys."""
     if value is None:
         return ""
     if isinstance(value, dict):

@@ -27,8 +27,8 @@ POLL = 0.05
 """Seconds between two looks at a leaving group."""
 
 _ENDING_RANKS = b"closing signal SIGTERM"
-"""What torchrun prints (1.9 to 2.13) when it begins to end its ranks: a rank has failed, unless torchrun was asked to
-stop."""
+"""What torchrun prints (1.9 to 2.13) when it begins to end its ranks: a rank has failed, unless
+torchrun was asked to stop."""
 
 _RANK_MARKS = {"torchrun": b"LOCAL_RANK=", "mpirun": b"OMPI_COMM_WORLD_RANK="}
 """The variable that identifies a rank of each launcher."""
@@ -41,10 +41,14 @@ class _Process(NamedTuple):
 
 
 class Child:
-    """A started process. It leads its own session, so that signals can reach a shell's children, too."""
+    """A started process. It leads its own session, so that signals can reach a shell's children,
+    too."""
 
     def __init__(
-        self, program: HostProgram, popen: subprocess.Popen[bytes], on_failing: Callable[[Child], None]
+        self,
+        program: HostProgram,
+        popen: subprocess.Popen[bytes],
+        on_failing: Callable[[Child], None],
     ) -> None:
         self.program = program
         self._on_failing = on_failing
@@ -57,8 +61,9 @@ class Child:
         self._listener.start()
 
     def wait(self) -> int:
-        """Return the exit code once the process has ended. If SIGTERM went to the whole process group, also wait for
-        the group's end, because a shell ends at once on SIGTERM while its script is still saving."""
+        """Return the exit code once the process has ended. If SIGTERM went to the whole process
+        group, also wait for the group's end, because a shell ends at once on SIGTERM while its
+        script is still saving."""
         exit_code = self._popen.wait()
         while self._group_was_told and _has_members(self.pid):
             time.sleep(POLL)
@@ -66,13 +71,14 @@ class Child:
         return exit_code
 
     def read_stderr_end(self) -> str:
-        """Return the last part of the process's stderr. Wait only briefly for the end of the stream, because
-        descendants may keep the pipe open."""
+        """Return the last part of the process's stderr. Wait only briefly for the end of the
+        stream, because descendants may keep the pipe open."""
         self._listener.join(timeout=2)
         return bytes(self._said).decode("utf-8", "replace")
 
     def terminate(self) -> None:
-        """Send SIGTERM to the process itself, its process group or its ranks, as the program's field `signal` says."""
+        """Send SIGTERM to the process itself, its process group or its ranks, as the program's
+        field `signal` says."""
         if self.program.signal == "group":
             self._group_was_told = True
             _signal(os.killpg, self.pid, signal.SIGTERM)
@@ -110,7 +116,8 @@ class Child:
 
 
 class Children:
-    """All processes of the host. One queue collects the events: a process ended, a signal arrived, the chief ended."""
+    """All processes of the host. One queue collects the events: a process ended, a signal arrived,
+    the chief ended."""
 
     def __init__(self) -> None:
         self.events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
@@ -128,12 +135,18 @@ class Children:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            hint = "install Open MPI in the image" if program.role == "mpirun" else "use an image that has it"
+            hint = (
+                "install Open MPI in the image"
+                if program.role == "mpirun"
+                else "use an image that has it"
+            )
             words = getattr(error, "strerror", None) or str(error)
             raise SetupError(f"could not start `{program.argv[0]}`: {words}", hint=hint) from None
         child = Child(program, popen, lambda child: self.events.put(("failing", child)))
         self.children.append(child)
-        threading.Thread(target=lambda: self.events.put(("ended", (child, child.wait()))), daemon=True).start()
+        threading.Thread(
+            target=lambda: self.events.put(("ended", (child, child.wait()))), daemon=True
+        ).start()
 
     def ask_to_stop(self) -> None:
         """Record a request to stop. A signal handler calls it."""
@@ -141,16 +154,17 @@ class Children:
         self.events.put(("stop", None))
 
     def chief_ended(self, exit_code: int | None) -> None:
-        """Record that the chief on another host has ended. `exit_code` is None if that host was lost."""
+        """Record that the chief on another host has ended. `exit_code` is None if that host was
+        lost."""
         self.events.put(("chief", exit_code))
 
     def finish(self, finishes: tuple[str, ...]) -> tuple[int, Child | None]:
-        """Wait until the host's processes have ended. Return the host's exit code, and the failed process, or None if
-        none failed.
+        """Wait until the host's processes have ended. Return the host's exit code, and the failed
+        process, or None if none failed.
 
-        The other processes are stopped after the first failure, or when a process whose role is in `finishes` succeeds.
-        They are killed if they have not ended after a short time. If the job is stopped, they are not killed, so that
-        they can save.
+        The other processes are stopped after the first failure, or when a process whose role is in
+        `finishes` succeeds. They are killed if they have not ended after a short time. If the job
+        is stopped, they are not killed, so that they can save.
         """
         result: tuple[int, Child | None] | None = None
         kill_at: float | None = None
@@ -170,7 +184,10 @@ class Children:
                 result = code, value[0] if kind == "ended" and code else None
                 self._each_alive("terminate")
                 kill_at = time.monotonic() + FAILURE_GRACE
-        return result or (max((child.exit_code or 0 for child in self.children), key=abs, default=0), None)
+        return result or (
+            max((child.exit_code or 0 for child in self.children), key=abs, default=0),
+            None,
+        )
 
     def sweep(self) -> None:
         """Kill all processes that still run in the children's sessions."""
@@ -197,18 +214,21 @@ class Children:
 
 
 def _has_members(group: int) -> bool:
-    """Return whether a process of the group still runs. Zombies do not count, because their parent may never collect
-    them."""
-    return any(process.group == group and process.state not in "ZX" for process in _processes().values())
+    """Return whether a process of the group still runs. Zombies do not count, because their parent
+    may never collect them."""
+    return any(
+        process.group == group and process.state not in "ZX" for process in _processes().values()
+    )
 
 
 def ranks_below(launcher: int, mark: bytes) -> list[int]:
-    """Return the process ids of the ranks that the process `launcher` has started: those of its descendants that have a
-    rank variable in their environment while their parents have none. `mark` is the name of this variable with `=`, for
-    example `OMPI_COMM_WORLD_RANK=`.
+    """Return the process ids of the ranks that the process `launcher` has started: those of its
+    descendants that have a rank variable in their environment while their parents have none. `mark`
+    is the name of this variable with `=`, for example `OMPI_COMM_WORLD_RANK=`.
 
-    When mpirun receives SIGTERM, it kills its ranks after one second, which is too short for saving. If instead the
-    ranks themselves are signalled, they have the whole grace period, and mpirun ends after them.
+    When mpirun receives SIGTERM, it kills its ranks after one second, which is too short for
+    saving. If instead the ranks themselves are signalled, they have the whole grace period, and
+    mpirun ends after them.
     """
     parents = {pid: process.parent for pid, process in _processes().items()}
     marked = {pid for pid in parents if _carries(pid, mark)}
@@ -224,7 +244,8 @@ def ranks_below(launcher: int, mark: bytes) -> list[int]:
 
 
 def _processes() -> dict[int, _Process]:
-    """Return the processes of this machine by their ids, from /proc; an empty dict where /proc does not exist."""
+    """Return the processes of this machine by their ids, from /proc; an empty dict where /proc does
+    not exist."""
     processes = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:

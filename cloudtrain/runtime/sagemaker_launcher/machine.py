@@ -1,5 +1,5 @@
-"""Detect a container's interpreter, CPUs, GPUs, Neuron cores and EFA. `cloudtrain plan` takes the same data from the
-catalogue of instance types."""
+"""Detect a container's interpreter, CPUs, GPUs, Neuron cores and EFA. `cloudtrain plan` takes the
+same data from the catalogue of instance types."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from . import TRN2_CORES
 class HostMachine:
     """The properties of a host that determine which processes it starts, and how.
 
-    `variables` is the container's environment: the variables of the image, of SageMaker and of the job.
+    `variables` is the container's environment: the variables of the image, of SageMaker and of the
+    job.
     """
 
     python: str = "python3"
@@ -35,8 +36,11 @@ class HostMachine:
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
-def this_machine(variables: Mapping[str, str], instance_type: str, *, devices: Path = Path("/dev")) -> HostMachine:
-    """Return the `HostMachine` of this process's container. `devices` is the folder of the device files."""
+def this_machine(
+    variables: Mapping[str, str], instance_type: str, *, devices: Path = Path("/dev")
+) -> HostMachine:
+    """Return the `HostMachine` of this process's container. `devices` is the folder of the device
+    files."""
     return HostMachine(
         python=sys.executable or "python3",
         shell="bash" if shutil.which("bash") else "/bin/sh",
@@ -55,7 +59,9 @@ def _neurons(instance_type: str, devices: Path) -> int:
     if instance_type == "ml.trn2.48xlarge":
         return TRN2_CORES
     try:
-        output = subprocess.run(["neuron-ls", "-j"], stdout=subprocess.PIPE, check=True, timeout=60).stdout
+        output = subprocess.run(
+            ["neuron-ls", "-j"], stdout=subprocess.PIPE, check=True, timeout=60
+        ).stdout
         return sum(int(device.get("nc_count", 0)) for device in json.loads(output.decode()))
     except (OSError, subprocess.SubprocessError, ValueError):
         return 0
@@ -77,7 +83,8 @@ def read_config(path: Path) -> Mapping[str, Any]:
         config = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise SetupError(
-            f"`{path}` cannot be read: {error}", hint="run this launcher in a SageMaker container, which has the file"
+            f"`{path}` cannot be read: {error}",
+            hint="run this launcher in a SageMaker container, which has the file",
         ) from None
     if not isinstance(config, dict):
         raise SetupError(f"`{path}` does not hold a JSON object")

@@ -1,4 +1,5 @@
-"""Wait until host names resolve, map them to real addresses, and report the chief's end to all hosts."""
+"""Wait until host names resolve, map them to real addresses, and report the chief's end to all
+hosts."""
 
 from __future__ import annotations
 
@@ -11,11 +12,13 @@ from collections.abc import Callable, Mapping
 from cloudtrain.runtime.errors import SetupError
 
 EMULATION = "CLOUDTRAIN_EMULATED_ENDPOINTS"
-"""The variable with a JSON object, `algo-1:7777` to `127.0.0.1:20123`. It is set where several hosts are simulated on
-one machine: their names do not exist, and their ports must differ. Nothing is installed there either."""
+"""The variable with a JSON object, `algo-1:7777` to `127.0.0.1:20123`. It is set where several
+hosts are simulated on one machine: their names do not exist, and their ports must differ. Nothing
+is installed there either."""
 
 PATIENCE = 900.0
-"""Seconds that hosts may start apart. sagemaker-pytorch-training waits as long for a name to resolve."""
+"""Seconds that hosts may start apart. sagemaker-pytorch-training waits as long for a name to
+resolve."""
 
 LATECOMERS = 30.0
 """Seconds that the chief's host stays after its end for hosts that have not connected yet."""
@@ -24,8 +27,8 @@ _RETRY = 0.2
 
 
 class Network:
-    """Maps `host:port` to the real address. Under emulation this is another port on this machine; else it is
-    `host:port` itself."""
+    """Maps `host:port` to the real address. Under emulation this is another port on this machine;
+    else it is `host:port` itself."""
 
     def __init__(self, endpoints: Mapping[str, str] | None = None) -> None:
         self.is_emulated = endpoints is not None
@@ -48,8 +51,8 @@ class Network:
 
 
 def wait_for_name(address: str, *, tell: Callable[[str], None], patience: float = PATIENCE) -> None:
-    """Wait until the host name resolves, because hosts start at different times. `tell` is called with a message if the
-    wait is long."""
+    """Wait until the host name resolves, because hosts start at different times. `tell` is called
+    with a message if the wait is long."""
     deadline, has_told = time.monotonic() + patience, False
     while True:
         try:
@@ -59,7 +62,8 @@ def wait_for_name(address: str, *, tell: Callable[[str], None], patience: float 
             if time.monotonic() > deadline:
                 hint = "the other instance may not have started; look at its log"
                 raise SetupError(
-                    f"the host `{address}` has no address after {patience:.0f} s: {error}", hint=hint
+                    f"the host `{address}` has no address after {patience:.0f} s: {error}",
+                    hint=hint,
                 ) from None
         if not has_told:
             tell(f"waiting for the host `{address}`")
@@ -68,8 +72,8 @@ def wait_for_name(address: str, *, tell: Callable[[str], None], patience: float 
 
 
 class Beacon:
-    """A server on the chief's host. Each other host connects to it, and receives the chief's exit code when the chief
-    has ended."""
+    """A server on the chief's host. Each other host connects to it, and receives the chief's exit
+    code when the chief has ended."""
 
     def __init__(self, port: int, others: int, *, address: str = "") -> None:
         """Listen on every interface of the host, or only at `address`."""
@@ -82,8 +86,8 @@ class Beacon:
     def tell(self, exit_code: int, *, patience: float) -> None:
         """Send the exit code to all other hosts.
 
-        Before sending, wait up to `patience` seconds for hosts that have not connected yet, because a host that
-        connects later would never receive the code.
+        Before sending, wait up to `patience` seconds for hosts that have not connected yet, because
+        a host that connects later would never receive the code.
         """
         with self._came:
             self._came.wait_for(lambda: len(self._held) >= self._others, timeout=patience)
@@ -107,9 +111,11 @@ class Beacon:
                 self._came.notify()
 
 
-def watch_chief(place: tuple[str, int], on_end: Callable[[int | None], None], *, patience: float = PATIENCE) -> None:
-    """Start a thread that calls `on_end` with the chief's exit code when the chief has ended, or with None if the
-    chief's host was lost or never reached."""
+def watch_chief(
+    place: tuple[str, int], on_end: Callable[[int | None], None], *, patience: float = PATIENCE
+) -> None:
+    """Start a thread that calls `on_end` with the chief's exit code when the chief has ended, or
+    with None if the chief's host was lost or never reached."""
     threading.Thread(target=_watch, args=(place, on_end, patience), daemon=True).start()
 
 

@@ -1,5 +1,5 @@
-"""Derive a host's processes from its configuration and machine. The functions are pure, so `cloudtrain plan` can show
-these processes on any computer."""
+"""Derive a host's processes from its configuration and machine. The functions are pure, so
+`cloudtrain plan` can show these processes on any computer."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ LAUNCHERS = ("torchrun", "mpirun", "tensorflow", "single")
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """The launch specification: the hyperparameter `cloudtrain_launch`, a JSON object that cloudtrain writes into the
-    request. It has an `entry_point`, the script in the bundle or `-m` and a module, or a `command`, a line for a
-    shell."""
+    """The launch specification: the hyperparameter `cloudtrain_launch`, a JSON object that
+    cloudtrain writes into the request. It has an `entry_point`, the script in the bundle or `-m`
+    and a module, or a `command`, a line for a shell."""
 
     launcher: str = "single"
     entry_point: str | None = None
@@ -55,22 +55,31 @@ def read_launch(reserved: Mapping[str, Any]) -> LaunchSpec:
     value = reserved.get(LAUNCH_KEY)
     if not isinstance(value, dict):
         message = (
-            f"the hyperparameter `{LAUNCH_KEY}` is missing" if value is None else f"`{LAUNCH_KEY}` is not a JSON object"
+            f"the hyperparameter `{LAUNCH_KEY}` is missing"
+            if value is None
+            else f"`{LAUNCH_KEY}` is not a JSON object"
         )
-        raise SetupError(message, hint="submit the job with cloudtrain, which adds this hyperparameter")
+        raise SetupError(
+            message, hint="submit the job with cloudtrain, which adds this hyperparameter"
+        )
     unknown = sorted(set(value) - {field.name for field in fields(LaunchSpec)})
     if unknown:
         raise _refusal(f"has the unknown key `{unknown[0]}`")
     launch = LaunchSpec(**{**value, "instance_groups": tuple(value.get("instance_groups") or ())})
     if launch.launcher not in LAUNCHERS:
-        raise _refusal(f"names the launcher `{launch.launcher}`, which is none of {', '.join(LAUNCHERS)}")
+        raise _refusal(
+            f"names the launcher `{launch.launcher}`, which is none of {', '.join(LAUNCHERS)}"
+        )
     if (launch.entry_point is None) == (launch.command is None):
         raise _refusal("must have either an `entry_point` or a `command`")
     return launch
 
 
 def _refusal(what: str) -> SetupError:
-    hint = "the bundle and the request come from different versions of cloudtrain; submit the job again"
+    hint = (
+        "the bundle and the request come from different versions of cloudtrain; submit the "
+        "job again"
+    )
     return SetupError(f"the hyperparameter `{LAUNCH_KEY}` {what}", hint=hint)
 
 
@@ -81,7 +90,8 @@ WORKER_PORT = 8890
 """The port of TensorFlow's workers in sagemaker-tensorflow-training."""
 
 CHIEF_PORT, SERVER_PORT = 2222, 2223
-"""With parameter servers: the port of chief and workers, and that of servers, as in sagemaker-tensorflow-training."""
+"""With parameter servers: the port of chief and workers, and that of servers, as in
+sagemaker-tensorflow-training."""
 
 WATCH_PORT = 7778
 """The port at which the launcher of the chief's host tells the others that the chief has ended."""
@@ -89,9 +99,9 @@ WATCH_PORT = 7778
 
 @dataclass(frozen=True)
 class HostProgram:
-    """One process that a host starts. `env` is added to the host's environment. `signal` says who receives SIGTERM:
-    `leader` means the process itself, which passes the signal on; `group` means a shell and all processes that it
-    started; `ranks` means the ranks that mpirun started."""
+    """One process that a host starts. `env` is added to the host's environment. `signal` says who
+    receives SIGTERM: `leader` means the process itself, which passes the signal on; `group` means a
+    shell and all processes that it started; `ranks` means the ranks that mpirun started."""
 
     role: str
     argv: tuple[str, ...]
@@ -104,16 +114,16 @@ class LaunchPlan:
     """The processes and settings of one host.
 
     Attributes:
-        programs: the processes that the host starts.
-        environment: variables for every process of the host, in addition to the container's.
-        processes_per_instance: number of ranks that torchrun or mpirun starts on this host; 1 without them.
-        hosts: the hosts of the distribution, in rank order; only this host if it runs the script alone.
-        requirements: the requirements file that is installed first.
-        wait_for: the master's host name, which must resolve before the processes start.
-        finishes: roles whose success ends all processes of the host, because parameter servers never end by themselves.
-        watch: the chief's host, whose launcher reports the chief's end to the other hosts; None if they need no report.
-        endpoints: `host:port` of every server in the job, including MASTER_PORT.
-        python: the interpreter that runs the script and installs its requirements.
+        programs: the processes that the host starts. environment: variables for every process of
+        the host, in addition to the container's. processes_per_instance: number of ranks that
+        torchrun or mpirun starts on this host; 1 without them. hosts: the hosts of the
+        distribution, in rank order; only this host if it runs the script alone. requirements: the
+        requirements file that is installed first. wait_for: the master's host name, which must
+        resolve before the processes start. finishes: roles whose success ends all processes of the
+        host, because parameter servers never end by themselves. watch: the chief's host, whose
+        launcher reports the chief's end to the other hosts; None if they need no report. endpoints:
+        `host:port` of every server in the job, including MASTER_PORT. python: the interpreter that
+        runs the script and installs its requirements.
     """
 
     programs: tuple[HostProgram, ...]
@@ -137,15 +147,18 @@ def launch_plan(
     root: str = ROOT,
     network: Network | None = None,
 ) -> LaunchPlan:
-    """Return the plan of the host that `resource_config` (`resourceconfig.json`) describes. `root` is `/opt/ml`, or the
-    folder that takes its place under emulation. Without a `network`, hosts are reached by their names."""
+    """Return the plan of the host that `resource_config` (`resourceconfig.json`) describes. `root`
+    is `/opt/ml`, or the folder that takes its place under emulation. Without a `network`, hosts are
+    reached by their names."""
     user, reserved = split(decode_hyperparameters(hyperparameters))
     launch, host = read_launch(reserved), resource_config["current_host"]
     hosts_of = instance_groups(resource_config)
     groups = launch.instance_groups or (() if launch.launcher == "single" else tuple(hosts_of))
     hosts = [name for group in groups for name in hosts_of.get(group, ())]
     arguments = [*launch.arguments, *argv_of(user, bare_flags=launch.bare_flags)]
-    setup = _HostSetup(launch, machine, root, network or Network(), host, hosts or [host], arguments)
+    setup = _HostSetup(
+        launch, machine, root, network or Network(), host, hosts or [host], arguments
+    )
     alone = launch.launcher == "single" or host not in hosts
     start = _single(setup) if alone else _LAUNCHERS[launch.launcher](setup)
     sm = sm_variables(
@@ -166,7 +179,9 @@ def launch_plan(
         environment=dict(sorted(environment.items())),
         hosts=(host,) if alone else tuple(hosts),
         requirements=launch.requirements,
-        wait_for=_address(setup.network, start.endpoints[0]) if several and start.endpoints else None,
+        wait_for=_address(setup.network, start.endpoints[0])
+        if several and start.endpoints
+        else None,
         watch=hosts[0] if several and start.finishes else None,
         endpoints=tuple(dict.fromkeys((*start.endpoints, f"{first}:{MASTER_PORT}"))),
         python=setup.python,
@@ -203,8 +218,8 @@ class _HostSetup:
         return self.launch.entry_point is not None and is_python(self.launch.entry_point)
 
     def program(self) -> list[str]:
-        """Return the argv of the script or the command. For a shell script or a command, it begins with the shell; for
-        a Python script, it begins with the script itself, without Python."""
+        """Return the argv of the script or the command. For a shell script or a command, it begins
+        with the shell; for a Python script, it begins with the script itself, without Python."""
         if self.launch.command is not None:
             return [self.machine.shell, "-c", self.launch.command]
         assert self.launch.entry_point is not None
@@ -217,8 +232,8 @@ class _HostSetup:
 
     @property
     def signal(self) -> str:
-        """Return who receives SIGTERM: `leader` for a Python script, else `group`, because a shell does not pass
-        signals on."""
+        """Return who receives SIGTERM: `leader` for a Python script, else `group`, because a shell
+        does not pass signals on."""
         return "leader" if self.is_python else "group"
 
     @property
@@ -227,15 +242,17 @@ class _HostSetup:
         return self.network.place(self.hosts[0], MASTER_PORT)
 
 
-# For each launcher, the part of the plan that depends on it: programs, ranks, endpoints and `finishes`.
+# For each launcher, the part of the plan that depends on it: programs, ranks, endpoints and
+# `finishes`.
 
 
 def _torchrun(setup: _HostSetup) -> LaunchPlan:
-    """Return the torchrun process of this host. Its options are written with underscores, which every torch since 1.9
-    accepts."""
+    """Return the torchrun process of this host. Its options are written with underscores, which
+    every torch since 1.9 accepts."""
     address, port = setup.master
     argv = [
-        setup.python, "-m", "cloudtrain.runtime.torchrun" if setup.network.is_emulated else "torch.distributed.run",
+        setup.python, "-m",
+        "cloudtrain.runtime.torchrun" if setup.network.is_emulated else "torch.distributed.run",
         "--nnodes", str(len(setup.hosts)),
         "--nproc_per_node", str(setup.processes),
         "--node_rank", str(setup.hosts.index(setup.host)),
@@ -252,7 +269,10 @@ def _torchrun(setup: _HostSetup) -> LaunchPlan:
 def _mpirun(setup: _HostSetup) -> LaunchPlan:
     if len(setup.hosts) > 1:
         raise SetupError(
-            f"this launcher can start mpirun on one instance only, but the job has {len(setup.hosts)}",
+            (
+                "this launcher can start mpirun on one instance only, but the job has "
+                f"{len(setup.hosts)}"
+            ),
             hint="use an image with sagemaker-training, or `distribution: {type: torch}`",
         )
     argv = ["mpirun", *mpirun_options(setup.processes, setup.launch.mpi_options), *setup.direct()]
@@ -261,8 +281,8 @@ def _mpirun(setup: _HostSetup) -> LaunchPlan:
 
 
 def _tensorflow(setup: _HostSetup) -> LaunchPlan:
-    """Return this host's processes, one for each TensorFlow task. The tasks find each other through TF_CONFIG.
-    Parameter servers run the script, too."""
+    """Return this host's processes, one for each TensorFlow task. The tasks find each other through
+    TF_CONFIG. Parameter servers run the script, too."""
     tasks = _tasks(setup.launch, setup.hosts)
     cluster: dict[str, list[str]] = {}
     for role, _, host, port in tasks:
@@ -281,24 +301,35 @@ def _tensorflow(setup: _HostSetup) -> LaunchPlan:
 
 
 def _tasks(launch: LaunchSpec, hosts: Sequence[str]) -> list[tuple[str, int, str, int]]:
-    """Return role, index, host and port of every task. Tasks are assigned to the hosts in turn. Tasks on the same host
-    have different ports."""
+    """Return role, index, host and port of every task. Tasks are assigned to the hosts in turn.
+    Tasks on the same host have different ports."""
     count = len(hosts)
     if launch.strategy == "multi_worker_mirrored":
-        return [("worker", n, hosts[n % count], WORKER_PORT + n // count) for n in range(launch.workers or count)]
+        return [
+            ("worker", n, hosts[n % count], WORKER_PORT + n // count)
+            for n in range(launch.workers or count)
+        ]
     trainers = max(launch.workers or count, 2)  # the chief only coordinates; one more must work
     return [
         *(
-            ("worker" if n else "chief", max(n - 1, 0), hosts[n % count], CHIEF_PORT + 2 * (n // count))
+            (
+                "worker" if n else "chief",
+                max(n - 1, 0),
+                hosts[n % count],
+                CHIEF_PORT + 2 * (n // count),
+            )
             for n in range(trainers)
         ),
-        *(("ps", n, hosts[n % count], SERVER_PORT + 2 * (n // count)) for n in range(launch.parameter_servers or 1)),
+        *(
+            ("ps", n, hosts[n % count], SERVER_PORT + 2 * (n // count))
+            for n in range(launch.parameter_servers or 1)
+        ),
     ]
 
 
 def _task_variables(cluster: Mapping[str, Sequence[str]], role: str, index: int) -> dict[str, str]:
-    """Return the variables of a task. Parameter servers see no GPU, because TensorFlow would reserve all GPU memory and
-    leave none to the host's workers."""
+    """Return the variables of a task. Parameter servers see no GPU, because TensorFlow would
+    reserve all GPU memory and leave none to the host's workers."""
     config = {"cluster": cluster, "environment": "cloud", "task": {"index": index, "type": role}}
     hidden = {"CUDA_VISIBLE_DEVICES": "-1"} if role == "ps" else {}
     return {"TF_CONFIG": json.dumps(config, sort_keys=True), **hidden}
@@ -312,7 +343,8 @@ _LAUNCHERS = {"torchrun": _torchrun, "mpirun": _mpirun, "tensorflow": _tensorflo
 
 
 def _own(setup: _HostSetup, first: str) -> dict[str, str]:
-    """Return the variables that the launcher sets in addition to the `SM_` variables. `first` is the master's host."""
+    """Return the variables that the launcher sets in addition to the `SM_` variables. `first` is
+    the master's host."""
     variables = setup.machine.variables
     address, port = setup.network.place(first, MASTER_PORT)
     path = variables.get("PYTHONPATH")
@@ -327,16 +359,18 @@ def _own(setup: _HostSetup, first: str) -> dict[str, str]:
 
 
 _RANK_OUTPUT = ("PET_TEE", "PET_REDIRECTS", "PET_LOG_DIR")
-"""torchrun's settings for the output of ranks. With PET_TEE torchrun marks each line with its rank, `[default3]:`. So
-the log of a host, which is all that SageMaker keeps, can be read rank by rank."""
+"""torchrun's settings for the output of ranks. With PET_TEE torchrun marks each line with its rank,
+`[default3]:`. So the log of a host, which is all that SageMaker keeps, can be read rank by rank."""
 
 
 def _defaults(setup: _HostSetup, resource: Mapping[str, Any]) -> dict[str, str]:
-    """Return the default environment variables of the host's processes. The job's own environment overrides them.
+    """Return the default environment variables of the host's processes. The job's own environment
+    overrides them.
 
-    GLOO_SOCKET_IFNAME names gloo's network interface. Without it, gloo looks up the host's own name, which images
-    without SageMaker's hostname shim cannot resolve, and then uses loopback. TORCH_ELASTIC_SHUTDOWN_TIMEOUT replaces
-    torchrun's default of 30 s, because ranks have 120 s after SIGTERM.
+    GLOO_SOCKET_IFNAME names gloo's network interface. Without it, gloo looks up the host's own
+    name, which images without SageMaker's hostname shim cannot resolve, and then uses loopback.
+    TORCH_ELASTIC_SHUTDOWN_TIMEOUT replaces torchrun's default of 30 s, because ranks have 120 s
+    after SIGTERM.
     """
     interface = resource.get("network_interface_name", "eth0")
     defaults = {
@@ -346,10 +380,14 @@ def _defaults(setup: _HostSetup, resource: Mapping[str, Any]) -> dict[str, str]:
     }
     if len(setup.hosts) > 1:
         defaults["GLOO_SOCKET_IFNAME"] = interface
-    if setup.launch.launcher == "torchrun" and not any(name in setup.machine.variables for name in _RANK_OUTPUT):
+    if setup.launch.launcher == "torchrun" and not any(
+        name in setup.machine.variables for name in _RANK_OUTPUT
+    ):
         defaults.update(PET_TEE="3", PET_LOG_DIR=f"{setup.root}/logs")
     if setup.machine.efa:
         defaults["FI_PROVIDER"] = "efa"
-        if str(resource.get("current_instance_type", "")).split(".")[1:2] in [[family] for family in RDMA_FAMILIES]:
+        if str(resource.get("current_instance_type", "")).split(".")[1:2] in [
+            [family] for family in RDMA_FAMILIES
+        ]:
             defaults.update(FI_EFA_USE_DEVICE_RDMA="1", RDMAV_FORK_SAFE="1")
     return {name: value for name, value in defaults.items() if name not in setup.machine.variables}

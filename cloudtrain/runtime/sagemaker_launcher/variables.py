@@ -1,8 +1,9 @@
-"""The `SM_*` environment variables, with the names and values that sagemaker-training 5.1 gives a script.
+"""The `SM_*` environment variables, with the names and values that sagemaker-training 5.1 gives a
+script.
 
-`SM_FRAMEWORK_PARAMS` holds the launcher's own hyperparameters. `SM_MODULE_DIR` is always the path of the code archive
-in the container. The toolkit sets this path only under network isolation, otherwise the archive's S3 URI. The input
-channel that holds the code has no variable.
+`SM_FRAMEWORK_PARAMS` holds the launcher's own hyperparameters. `SM_MODULE_DIR` is always the path
+of the code archive in the container. The toolkit sets this path only under network isolation,
+otherwise the archive's S3 URI. The input channel that holds the code has no variable.
 """
 
 from __future__ import annotations
@@ -19,14 +20,26 @@ HOMOGENEOUS = "homogeneousCluster"
 """SageMaker's name for the only group of a cluster whose instances all have one type."""
 
 
-RDMA_FAMILIES = ("p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300", "p6e-gb200", "trn1", "trn1n", "trn2")
-"""Instance families whose EFA reads and writes device memory. sagemaker-training 5.1.4 lacks p5en, p6-b*, trn1n and
-trn2."""
+RDMA_FAMILIES = (
+    "p4d",
+    "p4de",
+    "p5",
+    "p5e",
+    "p5en",
+    "p6-b200",
+    "p6-b300",
+    "p6e-gb200",
+    "trn1",
+    "trn1n",
+    "trn2",
+)
+"""Instance families whose EFA reads and writes device memory. sagemaker-training 5.1.4 lacks p5en,
+p6-b*, trn1n and trn2."""
 
 
 def instance_groups(resource: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return a map from each instance group to its hosts. If there are no groups, as in SageMaker's local mode, all
-    hosts form one group."""
+    """Return a map from each instance group to its hosts. If there are no groups, as in SageMaker's
+    local mode, all hosts form one group."""
     groups = resource.get("instance_groups") or []
     hosts_by_group = {group["instance_group_name"]: list(group["hosts"]) for group in groups}
     return hosts_by_group or {HOMOGENEOUS: list(resource["hosts"])}
@@ -43,14 +56,17 @@ def sm_variables(
     program: str,
     groups: Sequence[str],
 ) -> dict[str, str]:
-    """Return every `SM_` variable of one host. `user` and `reserved` are the hyperparameters of the script, decoded
-    from JSON, and of the launcher; `resource` is `resourceconfig.json`, `channels` is `inputdataconfig.json`. `root` is
-    `/opt/ml`, or the folder that takes its place under emulation; `program` is empty if the job runs a command;
-    `groups` are the instance groups of the distribution."""
+    """Return every `SM_` variable of one host. `user` and `reserved` are the hyperparameters of the
+    script, decoded from JSON, and of the launcher; `resource` is `resourceconfig.json`, `channels`
+    is `inputdataconfig.json`. `root` is `/opt/ml`, or the folder that takes its place under
+    emulation; `program` is empty if the job runs a command; `groups` are the instance groups of the
+    distribution."""
     channels = {name: channel for name, channel in channels.items() if name != CODE_CHANNEL}
     hosts_of = instance_groups(resource)
     own_group = resource.get("current_group_name", HOMOGENEOUS)
-    groups_dict = {group["instance_group_name"]: group for group in resource.get("instance_groups") or []}
+    groups_dict = {
+        group["instance_group_name"]: group for group in resource.get("instance_groups") or []
+    }
     distribution_hosts = [host for group in groups for host in hosts_of.get(group, ())]
     master = (distribution_hosts or resource["hosts"])[0]
     same = {
@@ -102,7 +118,10 @@ def sm_variables(
         framework_params=dict(reserved),
         channels=sorted(channels),
         training_env=whole,
-        user_args=[*launch.get("arguments", ()), *argv_of(user, bare_flags=bool(launch.get("bare_flags")))],
+        user_args=[
+            *launch.get("arguments", ()),
+            *argv_of(user, bare_flags=bool(launch.get("bare_flags"))),
+        ],
     )
     if resource.get("topology"):
         plain["topology"] = resource["topology"]
@@ -112,8 +131,8 @@ def sm_variables(
 
 
 def text_of(value: Any) -> str:
-    """Return a value as text: an empty text for None, a string unchanged, other values as compact JSON with sorted keys
-    (the toolkit's `to_env_vars`)."""
+    """Return a value as text: an empty text for None, a string unchanged, other values as compact
+    JSON with sorted keys (the toolkit's `to_env_vars`)."""
     if value is None:
         return ""
     if isinstance(value, str):

@@ -1,4 +1,5 @@
-"""VM sizes and curated environments of Azure ML. `tools/gen_azureml_instances.py` generates the table of sizes."""
+"""VM sizes and curated environments of Azure ML. `tools/gen_azureml_instances.py` generates the
+table of sizes."""
 
 from __future__ import annotations
 
@@ -19,11 +20,16 @@ def _explain_unknown(name: str) -> str | None:
 
 
 TABLE = InstanceTable(
-    DATA / "instances.csv", prefix="Standard_", any_case=True, fabric="infiniband", explain_unknown=_explain_unknown
+    DATA / "instances.csv",
+    prefix="Standard_",
+    any_case=True,
+    fabric="infiniband",
+    explain_unknown=_explain_unknown,
 )
 
 
-# Azure ML's curated environments by framework and version: images that Microsoft maintains in its public registry.
+# Azure ML's curated environments by framework and version: images that Microsoft maintains in its
+# public registry.
 
 
 class Curated(NamedTuple):
@@ -46,33 +52,45 @@ class Curated(NamedTuple):
 
 
 _EXAMPLES = "Azure/azureml-examples @ 085cd6ea (2026-07-31)"
-_ASSETS = f"{_EXAMPLES}; Azure/azureml-assets @ 6031e09b (2026-07-23), the Dockerfile: torch==2.10.0+cu126"
+_ASSETS = (
+    f"{_EXAMPLES}; Azure/azureml-assets @ 6031e09b (2026-07-23), the Dockerfile: "
+    "torch==2.10.0+cu126"
+)
 
 CURATED = (
-    Curated("pytorch", "2.10", "acpt-pytorch-2.8-cuda12.6", _ASSETS, former="2.8", since="2026-07-23"),
+    Curated(
+        "pytorch", "2.10", "acpt-pytorch-2.8-cuda12.6", _ASSETS, former="2.8", since="2026-07-23"
+    ),
     Curated("tensorflow", "2.16", "tensorflow-2.16-cuda12", _EXAMPLES),
 )
-"""The known curated environments, the newest of each framework first. Only environments seen in use are listed; use the
-id of any other."""
+"""The known curated environments, the newest of each framework first. Only environments seen in use
+are listed; use the id of any other."""
 
 
 def curated_environment(framework: str, version: str | None) -> Curated | None:
-    """`version` is like `2.10` or `2.10.0`. Without one, return the framework's newest environment."""
+    """`version` is like `2.10` or `2.10.0`. Without one, return the framework's newest
+    environment."""
     for row in CURATED:
         known = [f"{one}." for one in (row.version, row.former) if one]
-        if row.framework == framework and (version is None or f"{version}.".startswith(tuple(known))):
+        if row.framework == framework and (
+            version is None or f"{version}.".startswith(tuple(known))
+        ):
             return row
     return None
 
 
-# Guess the properties of an Azure VM size that the catalogue lacks, from its name; suggest a size for a misspelt name.
+# Guess the properties of an Azure VM size that the catalogue lacks, from its name; suggest a size
+# for a misspelt name.
 #
-# `Standard_ND96isr_H100_v5` is family ND, 96 vCPUs, features `isr`, accelerator H100, version 5. An `r` among the
-# features means RDMA, which is InfiniBand. The rule holds for all sizes of the catalogue's table, but Azure does not
-# promise it. No name tells whether the InfiniBand has SR-IOV, which NCCL needs.
+# `Standard_ND96isr_H100_v5` is family ND, 96 vCPUs, features `isr`, accelerator H100, version 5. An
+# `r` among the features means RDMA, which is InfiniBand. The rule holds for all sizes of the
+# catalogue's table, but Azure does not promise it. No name tells whether the InfiniBand has SR-IOV,
+# which NCCL needs.
 
 _NAME = re.compile(
-    r"standard_(?P<family>[a-z]+)(?P<vcpus>\d+)(?:-(?P<enabled>\d+))?(?P<features>[a-z]*)(?P<rest>\w*)", re.IGNORECASE
+    r"standard_(?P<family>[a-z]+)(?P<vcpus>\d+)(?:-(?P<enabled>\d+))?"
+    r"(?P<features>[a-z]*)(?P<rest>\w*)",
+    re.IGNORECASE,
 )
 
 _VERSION = re.compile(r"_v(\d+)$", re.IGNORECASE)
@@ -81,11 +99,13 @@ _NUMBERED = ("a", "d", "ds", "g", "gs")
 """Families whose number counted sizes, not vCPUs, before version 3: `Standard_DS3_v2` has 4."""
 
 _MODEL = re.compile(r"[a-z]+\d+[a-z]*", re.IGNORECASE)
-"""An accelerator, between the features and the version: the A100 of `_A100_v4`, the GB200 of `_NDR_GB200_v6`."""
+"""An accelerator, between the features and the version: the A100 of `_A100_v4`, the GB200 of
+`_NDR_GB200_v6`."""
 
 
 class Guess(NamedTuple):
-    """The properties that a size's name suggests. `text` is a sentence that marks them as a guess."""
+    """The properties that a size's name suggests. `text` is a sentence that marks them as a
+    guess."""
 
     has_infiniband: bool
     vcpus: int | None
@@ -96,22 +116,33 @@ class Guess(NamedTuple):
 
 
 def guess(name: str) -> Guess | None:
-    """Return the properties that a size's name (in upper or lower case) suggests; None for a name of another form."""
+    """Return the properties that a size's name (in upper or lower case) suggests; None for a name
+    of another form."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
     version = _VERSION.search(name)
-    has_model_number = match["family"].casefold() in _NUMBERED and (version is None or int(version[1]) < 3)
+    has_model_number = match["family"].casefold() in _NUMBERED and (
+        version is None or int(version[1]) < 3
+    )
     has_infiniband = "r" in match["features"].casefold()
     models = [word.upper() for word in name.split("_")[2:-1] if _MODEL.fullmatch(word)]
-    reason = "`r` among the letters after its number" if has_infiniband else "no `r` among the letters after its number"
-    text = f"by its name, `{name}` has {'' if has_infiniband else 'no '}InfiniBand ({reason}); that is a guess"
+    reason = (
+        "`r` among the letters after its number"
+        if has_infiniband
+        else "no `r` among the letters after its number"
+    )
+    text = (
+        f"by its name, `{name}` has {'' if has_infiniband else 'no '}InfiniBand ({reason}); "
+        "that is a guess"
+    )
     vcpus = None if has_model_number else int(match["enabled"] or match["vcpus"])
     return Guess(has_infiniband, vcpus, models[-1] if models else "", text)
 
 
 def nearest_size(name: str) -> str | None:
-    """Return the most similar name of the same series (`NC`, `ND`); None if no name is similar enough."""
+    """Return the most similar name of the same series (`NC`, `ND`); None if no name is similar
+    enough."""
     from difflib import get_close_matches  # importing it costs start-up time
 
     bare = name.casefold()
@@ -122,19 +153,24 @@ def nearest_size(name: str) -> str | None:
 
 
 def _series(name: str) -> str | None:
-    """Return the series of a size: the letters before its number, such as `nc`; None for a name of another form."""
+    """Return the series of a size: the letters before its number, such as `nc`; None for a name of
+    another form."""
     match = re.match(r"[a-z]+_([a-z]+)", name.casefold())
     return match[1] if match else None
 
 
-# Turn the answers of Azure's services about VM sizes into corrections of the catalogue. This code is pure.
+# Turn the answers of Azure's services about VM sizes into corrections of the catalogue. This code
+# is pure.
 #
-#     Azure ML, `vmSizes`         names, vCPUs, memory, number of GPUs, list prices; no GPU models, no InfiniBand
+#     Azure ML, `vmSizes`         names, vCPUs, memory, number of GPUs, list prices; no GPU models,
+#                                 no InfiniBand
 #     Azure ML, `usages`          the account's quota by family
-#     Microsoft.Compute, `skus`   RdmaEnabled, the CPU's architecture; many accounts may not read this answer
+#     Microsoft.Compute, `skus`   RdmaEnabled, the CPU's architecture; many accounts may not read
+#                                 this answer
 #
-# For a size in the catalogue's own table, only price and quota are corrected. A size that the table lacks is added
-# with the known facts. If InfiniBand is only guessed from the size's name, the field `source` says so.
+# For a size in the catalogue's own table, only price and quota are corrected. A size that the table
+# lacks is added with the known facts. If InfiniBand is only guessed from the size's name, the field
+# `source` says so.
 
 Cells = dict[str, Any]
 """Maps columns to values, as in one table of `instances.toml`."""
@@ -154,22 +190,29 @@ def overlay_of(
     date: str,
     location: str,
 ) -> dict[str, Cells]:
-    """Return the corrections by size name, in the form that `overlay.read_overlay` reads from the table `azureml`.
+    """Return the corrections by size name, in the form that `overlay.read_overlay` reads from the
+    table `azureml`.
 
-    The arguments are the entries of `value` in the answers. Sizes that no cluster accepts are left out. `skus` is None
-    if the account may not read that answer. `date` is the ISO date of the answers, and of the prices; `location` the
-    region.
+    The arguments are the entries of `value` in the answers. Sizes that no cluster accepts are left
+    out. `skus` is None if the account may not read that answer. `date` is the ISO date of the
+    answers, and of the prices; `location` the region.
     """
     quotas = _quotas(usages)
     capabilities = {str(sku.get("name", "")).casefold(): _capabilities(sku) for sku in skus or ()}
     corrections: dict[str, Cells] = {}
     for size in vm_sizes:
         name, of = size.get("name"), size.get("supportedComputeTypes")
-        if not isinstance(name, str) or (of is not None and "amlcompute" not in {str(kind).casefold() for kind in of}):
+        if not isinstance(name, str) or (
+            of is not None and "amlcompute" not in {str(kind).casefold() for kind in of}
+        ):
             continue
         row = instance_named("azureml", name)
         size_capabilities = capabilities.get(name.casefold(), {})
-        cells = {} if row else _machine(name, size, size_capabilities, f"vmSizes of {location} on {date}")
+        cells = (
+            {}
+            if row
+            else _machine(name, size, size_capabilities, f"vmSizes of {location} on {date}")
+        )
         quota = quotas.get(_family(str(size.get("family", ""))))
         cells |= _price(size, date, location) | ({} if quota is None else {"quota_vcpus": quota})
         if cells and (row or {"vcpus", "memory_gib"} <= cells.keys()):
@@ -177,8 +220,11 @@ def overlay_of(
     return corrections
 
 
-def _machine(name: str, size: Mapping[str, Any], capabilities: Mapping[str, str], source: str) -> Cells:
-    """`size` comes from `vmSizes`, and `capabilities` from Microsoft.Compute; `source` is their origin."""
+def _machine(
+    name: str, size: Mapping[str, Any], capabilities: Mapping[str, str], source: str
+) -> Cells:
+    """`size` comes from `vmSizes`, and `capabilities` from Microsoft.Compute; `source` is their
+    origin."""
     cells: Cells = {"source": source}
     counts: dict[str, Any] = {"vcpus": size.get("vCPUs"), "gpus": size.get("gpus")}
     cells |= {column: int(value) for column, value in counts.items() if _is_count(value)}
@@ -195,7 +241,8 @@ def _machine(name: str, size: Mapping[str, Any], capabilities: Mapping[str, str]
 
 
 def _fabric(name: str, capabilities: Mapping[str, str], source: str) -> Cells:
-    """The InfiniBand facts come from Microsoft.Compute's `capabilities`, or else from the size's name."""
+    """The InfiniBand facts come from Microsoft.Compute's `capabilities`, or else from the size's
+    name."""
     enabled = capabilities.get("rdmaenabled", "").casefold()
     properties = guess(name)
     if enabled in ("true", "false"):
@@ -209,24 +256,34 @@ def _fabric(name: str, capabilities: Mapping[str, str], source: str) -> Cells:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value > 0
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and isfinite(value)
+        and value > 0
+    )
 
 
 def _price(size: Mapping[str, Any], date: str, location: str) -> Cells:
-    """Return the list price of Linux on dedicated machines, in US dollars an hour; empty if the answer lacks it."""
+    """Return the list price of Linux on dedicated machines, in US dollars an hour; empty if the
+    answer lacks it."""
     prices = size.get("estimatedVMPrices") or {}
     if (prices.get("billingCurrency"), prices.get("unitOfMeasure")) != ("USD", "OneHour"):
         return {}
     for value in prices.get("values") or ():
         price = value.get("retailPrice")
         if (value.get("osType"), value.get("vmTier")) == ("Linux", "Standard") and _is_count(price):
-            return {"price": price, "price_date": date, "price_source": f"Azure ML vmSizes, {location}"}
+            return {
+                "price": price,
+                "price_date": date,
+                "price_source": f"Azure ML vmSizes, {location}",
+            }
     return {}
 
 
 def _quotas(usages: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Map families to the vCPUs that the account may use at once on dedicated machines. A negative limit, which means
-    unlimited, is left out."""
+    """Map families to the vCPUs that the account may use at once on dedicated machines. A negative
+    limit, which means unlimited, is left out."""
     quotas: dict[str, int] = {}
     for usage in usages:
         name = usage.get("name") or {}
@@ -239,7 +296,8 @@ def _quotas(usages: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def _family(words: str) -> str:
-    """`standardNDISRH100V5Family` and `Standard NDISRH100V5 Family Cluster Dedicated vCPUs` are the same family."""
+    """`standardNDISRH100V5Family` and `Standard NDISRH100V5 Family Cluster Dedicated vCPUs` are the
+    same family."""
     return squeeze(words).partition("family")[0]
 
 

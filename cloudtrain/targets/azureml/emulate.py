@@ -1,19 +1,21 @@
 """`emulate: azureml`: run the job on this machine as Azure ML would run it.
 
-cloudtrain compiles the job for Azure ML, with its counts scaled down. On Azure ML the service starts a job's processes;
-here the supervisor does. Each process has the argv and the environment of `cloudtrain.targets.azureml.launch`,
-except for:
+cloudtrain compiles the job for Azure ML, with its counts scaled down. On Azure ML the service
+starts a job's processes; here the supervisor does. Each process has the argv and the environment of
+`cloudtrain.targets.azureml.launch`, except for:
 
-    paths         inputs and outputs are in `data` of the run's folder; each instance has a copy of the code at
-                  `instances/N/wd`, its working directory
-    addresses     hosts with a port become 127.0.0.1 and a free port; lists of hosts become 127.0.0.1, 127.0.0.2, ...
+    paths         inputs and outputs are in `data` of the run's folder; each instance has a copy of
+                  the code at `instances/N/wd`, its working directory
+    addresses     hosts with a port become 127.0.0.1 and a free port; lists of hosts become
+                  127.0.0.1, 127.0.0.2, ...
     interface     `lo` instead of `eth0`
     interpreter   `python` and `python3` run the local target's interpreter
     requirements  are in the interpreter's environment, which is built before
     counts        instances, processes and GPUs are this machine's
-    mpirun        does not run; the ranks get its variables, and MASTER_PORT is a free port instead of 6105
-    added         CLOUDTRAIN_RUN_DIR, CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS (each instance's share), PATH,
-                  PYTHONUNBUFFERED
+    mpirun        does not run; the ranks get its variables, and MASTER_PORT is a free port instead
+                  of 6105
+    added         CLOUDTRAIN_RUN_DIR, CUDA_VISIBLE_DEVICES and OMP_NUM_THREADS (each instance's
+                  share), PATH, PYTHONUNBUFFERED
 """
 
 from __future__ import annotations
@@ -45,16 +47,23 @@ from cloudtrain.targets.common.compiling import Problems
 from cloudtrain.targets.common.launch import LocalAccount, LocalSettings, local_plan
 from cloudtrain.targets.common.launchers import loopback_variables
 from cloudtrain.targets.common.scaling import gpu_share, placed_job, scaled_job, without_echoes
-from cloudtrain.targets.common.specification import CodePlace, LaunchSpecification, Link, StartedProcess
+from cloudtrain.targets.common.specification import (
+    CodePlace,
+    LaunchSpecification,
+    Link,
+    StartedProcess,
+)
 
 # The locations of an emulated job's instances, data and code on this machine.
 
 LOOPBACK = "127.0.0.1"
 
 
-def local_layout(body: Body, account: LocalAccount, run_dir: str, run_name: str, workspace: str) -> JobLayout:
-    """Each instance has a different host address, because some tools count hosts. All processes listen at 127.0.0.1, on
-    free ports that are chosen when the job starts."""
+def local_layout(
+    body: Body, account: LocalAccount, run_dir: str, run_name: str, workspace: str
+) -> JobLayout:
+    """Each instance has a different host address, because some tools count hosts. All processes
+    listen at 127.0.0.1, on free ports that are chosen when the job starts."""
     data = f"{run_dir}/data"
     return JobLayout(
         run_name=run_name,
@@ -88,7 +97,8 @@ class Stage:
         return f"{self.run_dir}/programs"
 
 
-# The launch specification of an emulated job: its folders, files, links, processes and the paths of its results.
+# The launch specification of an emulated job: its folders, files, links, processes and the paths of
+# its results.
 
 _PORT = re.compile(r"\$\{\{ports\.(\w+)\}\}")
 
@@ -99,8 +109,15 @@ def specification(
     layout, run_dir, count = stage.layout, stage.run_dir, len(processes)
     programs = tuple(f"{stage.programs}/{name}" for name in ("python", "python3"))
     outputs = {name: layout.paths[f"outputs.{name}"] for name in stage.body.outputs}
-    written = {**stage.job.outputs, **({"checkpoint": stage.job.checkpoint} if stage.job.checkpoint else {})}
-    links = {name: item.local for name, item in written.items() if item.local is not None and name in outputs}
+    written = {
+        **stage.job.outputs,
+        **({"checkpoint": stage.job.checkpoint} if stage.job.checkpoint else {}),
+    }
+    links = {
+        name: item.local
+        for name, item in written.items()
+        if item.local is not None and name in outputs
+    }
     inputs = {name: item.local for name, item in stage.job.inputs.items() if item.local is not None}
     folders = [
         path
@@ -114,25 +131,49 @@ def specification(
         name=context.run_name,
         run_dir=run_dir,
         emulates="azureml",
-        code=CodePlace(stage.account.archive(context.bundle), context.bundle.sha256, layout.code[0], layout.code[1:]),
+        code=CodePlace(
+            stage.account.archive(context.bundle),
+            context.bundle.sha256,
+            layout.code[0],
+            layout.code[1:],
+        ),
         directories=tuple(sorted([layout.data, *folders, *links.values()])),
         files={path: f'#!/bin/sh\nexec {quote(stage.python)} "$@"\n' for path in programs},
         programs=programs,
         links=(
-            *(Link(layout.paths[f"inputs.{name}"], str(path), None) for name, path in inputs.items()),
+            *(
+                Link(layout.paths[f"inputs.{name}"], str(path), None)
+                for name, path in inputs.items()
+            ),
             *(Link(outputs[name], place, None) for name, place in links.items()),
-            *(Link(f"{run_dir}/{_log(rank, count)}", f"{run_dir}/logs/rank_{rank}.log", None) for rank in range(count)),
+            *(
+                Link(f"{run_dir}/{_log(rank, count)}", f"{run_dir}/logs/rank_{rank}.log", None)
+                for rank in range(count)
+            ),
         ),
         places={
             **own,
             "outputs": output_folders,
             "user_logs": (f"{run_dir}/user_logs",),
-            **{f"outputs/{name}": (path,) for name, path in outputs.items() if name not in NAMED_RESULTS},
+            **{
+                f"outputs/{name}": (path,)
+                for name, path in outputs.items()
+                if name not in NAMED_RESULTS
+            },
         },
         launcher="processes",
         instances=stage.body.instances,
         world_size=count,
-        ports=tuple(sorted({name for each in processes for text in each.env.values() for name in _PORT.findall(text)})),
+        ports=tuple(
+            sorted(
+                {
+                    name
+                    for each in processes
+                    for text in each.env.values()
+                    for name in _PORT.findall(text)
+                }
+            )
+        ),
         processes=tuple(_started_process(stage, process) for process in processes),
         finishes=("worker",) if any(process.role == "ps" for process in processes) else (),
         grace_period=grace_period,
@@ -150,13 +191,19 @@ def _started_process(stage: Stage, process: Process) -> StartedProcess:
 
 def _log(rank: int, count: int) -> str:
     """Return Azure ML's name of the log of one of `count` ranks."""
-    return f"user_logs/std_log_process_{rank:0{len(str(count - 1))}d}.txt" if count > 1 else "user_logs/std_log.txt"
+    return (
+        f"user_logs/std_log_process_{rank:0{len(str(count - 1))}d}.txt"
+        if count > 1
+        else "user_logs/std_log.txt"
+    )
 
 
 # Compile a job, a local target and a context into the plan of an emulated job.
 
 ACCOUNT = AzureMLAccount(
-    subscription_id="00000000-0000-0000-0000-000000000000", resource_group="emulated", workspace="emulated"
+    subscription_id="00000000-0000-0000-0000-000000000000",
+    resource_group="emulated",
+    workspace="emulated",
 )
 """Stands in for a workspace, because the request is never sent."""
 
@@ -167,8 +214,19 @@ def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: Compile
     stage = _stage(job, target, context)
     started = processes(stage.body, stage.layout)
     if not started:
-        message = f"cloudtrain cannot emulate `{stage.body.kind}`: Azure does not document its processes"
-        raise JobError([Problem(("azureml_overrides", "distribution"), message, "submit it to Azure ML", code="CT031")])
+        message = (
+            f"cloudtrain cannot emulate `{stage.body.kind}`: Azure does not document its processes"
+        )
+        raise JobError(
+            [
+                Problem(
+                    ("azureml_overrides", "distribution"),
+                    message,
+                    "submit it to Azure ML",
+                    code="CT031",
+                )
+            ]
+        )
     local_processes = [_here(stage, process, len(started)) for process in started]
     return local_plan(
         specification(stage, context, local_processes, grace_period=target.grace_period),
@@ -184,16 +242,27 @@ def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: Compile
 
 
 def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> Stage:
-    """Compile the job for Azure ML with this machine's counts, without requirements, which the interpreter has."""
+    """Compile the job for Azure ML with this machine's counts, without requirements, which the
+    interpreter has."""
     account: LocalAccount = context.account
     problems = Problems()
-    if job.distribution.type == "horovod":  # without mpirun every rank would train alone, without an error
-        message = "Horovod's ranks find each other through Azure ML's own mpirun, which is not on this machine"
+    # without mpirun every rank would train alone, without an error
+    if job.distribution.type == "horovod":
+        message = (
+            "Horovod's ranks find each other through Azure ML's own mpirun, which is not "
+            "on this machine"
+        )
         hint = "run it here without `--emulate azureml`"
         problems.append(Problem(("distribution", "type"), message, hint, code="CT030"))
-    local_job, _ = problems.value(lambda: scaled_job(job, target, account), (placed_job(job, target), None))
-    local_job = local_job.model_copy(update={"environment": job.environment.model_copy(update={"requirements": None})})
-    plan = problems.value(lambda: compile_azureml(local_job, AzureML(), context._replace(account=ACCOUNT)), None)
+    local_job, _ = problems.value(
+        lambda: scaled_job(job, target, account), (placed_job(job, target), None)
+    )
+    local_job = local_job.model_copy(
+        update={"environment": job.environment.model_copy(update={"requirements": None})}
+    )
+    plan = problems.value(
+        lambda: compile_azureml(local_job, AzureML(), context._replace(account=ACCOUNT)), None
+    )
     if problems or plan is None:
         raise JobError(without_echoes(problems))
     body = Body(plan.request)
@@ -203,16 +272,21 @@ def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> 
 
 
 def _here(stage: Stage, process: Process, world_size: int) -> Process:
-    env = process.env | {name: "lo" for name in INTERFACE_VARIABLES if process.env.get(name) == INTERFACE}
+    env = process.env | {
+        name: "lo" for name in INTERFACE_VARIABLES if process.env.get(name) == INTERFACE
+    }
     if stage.body.kind == "Mpi":
         env.setdefault("MASTER_PORT", stage.layout.listen(0, MASTER_PORT)[1])
     env |= _shares(stage, process.instance, world_size)
     loopback = loopback_variables(stage.account.loopback)
-    return replace(process, env=env | {name: value for name, value in loopback.items() if name not in env})
+    return replace(
+        process, env=env | {name: value for name, value in loopback.items() if name not in env}
+    )
 
 
 def _shares(stage: Stage, instance: int, world_size: int) -> dict[str, str]:
-    """On the PATH, the job's `python` comes first, followed by the other programs in the interpreter's folder."""
+    """On the PATH, the job's `python` comes first, followed by the other programs in the
+    interpreter's folder."""
     beside = stage.python.rpartition("/")[0]
     variables = {
         "CLOUDTRAIN_RUN_DIR": stage.run_dir,
@@ -230,7 +304,12 @@ def _summary(stage: Stage, world_size: int) -> Iterator[tuple[str, str]]:
     body, job = stage.body, stage.job
     machine = body.instance_type or "of any type"
     yield "target", f"local ({stage.account.machine}), as Azure ML would run it"
-    yield "instances", f"{body.instances} x {machine}, simulated" if body.instances > 1 else f"{machine}, simulated"
+    yield (
+        "instances",
+        f"{body.instances} x {machine}, simulated"
+        if body.instances > 1
+        else f"{machine}, simulated",
+    )
     yield "processes", str(world_size)
     yield "started by", f"the service itself ({body.kind or 'no distribution'})"
     yield "image", f"{body.environment} (not used here)"
@@ -245,8 +324,12 @@ def _notes(stage: Stage) -> Iterator[str]:
     body = stage.body
     if body.kind == "Mpi":
         yield (
-            "Azure ML's mpirun is not run here: ranks have its variables, but a script that calls MPI itself (mpi4py) "
+            "Azure ML's mpirun is not run here: ranks have its variables, but a script that "
+            "calls MPI itself (mpi4py) "
             "finds itself alone"
         )
     if not body.kind and body.instances > 1:
-        yield "what several instances run without a distribution is not documented; the emulation starts one process"
+        yield (
+            "what several instances run without a distribution is not documented; the "
+            "emulation starts one process"
+        )

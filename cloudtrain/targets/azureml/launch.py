@@ -1,9 +1,11 @@
-"""Derive the argv and environment of every process on the instances from the body of an Azure ML job.
+"""Derive the argv and environment of every process on the instances from the body of an Azure ML
+job.
 
-None of this was recorded on Azure. The sources are Microsoft's documentation ("Distributed GPU training guide", and the
-TensorFlow guides), code that reads the service's variables (DeepSpeed's `comm.py`, hi-ml, Microsoft's own examples),
-and environments that users have published. A variable that these sources do not mention is left out, or the docstring
-of its function says that it is inferred.
+None of this was recorded on Azure. The sources are Microsoft's documentation ("Distributed GPU
+training guide", and the TensorFlow guides), code that reads the service's variables (DeepSpeed's
+`comm.py`, hi-ml, Microsoft's own examples), and environments that users have published. A variable
+that these sources do not mention is left out, or the docstring of its function says that it is
+inferred.
 """
 
 from __future__ import annotations
@@ -22,16 +24,17 @@ from cloudtrain.targets.azureml.reading import Body
 
 # The paths of inputs and outputs on an instance, and the command line with these paths filled in.
 #
-# The folder names follow published logs: the folder of the input `train` is `INPUT_train`, and that of the output
-# `model` is `model`. A few paths in these logs suggest that a single input file keeps its name in the folder.
+# The folder names follow published logs: the folder of the input `train` is `INPUT_train`, and that
+# of the output `model` is `model`. A few paths in these logs suggest that a single input file keeps
+# its name in the folder.
 
 _FILE_NAME = r"/paths/(?:.*/)?([^/]+)$|^(?!azureml:)\w+://.*/([^/?]+)(?:\?.*)?$"
 """The last part of a datastore path or of an address; data assets do not have it."""
 
 
 def local_paths(body: Body, data: str) -> dict[str, str]:
-    """Map `inputs.NAME` and `outputs.NAME` to the texts that replace them in the command: a path in the folder `data`;
-    for a literal input, its value."""
+    """Map `inputs.NAME` and `outputs.NAME` to the texts that replace them in the command: a path in
+    the folder `data`; for a literal input, its value."""
     paths = {f"inputs.{name}": _input_text(name, item, data) for name, item in body.inputs.items()}
     return paths | {f"outputs.{name}": f"{data}/{name}" for name in body.outputs}
 
@@ -40,7 +43,11 @@ def service_paths(body: Body, data: str) -> dict[str, str]:
     """Return the texts of `local_paths`; with the mode `Direct`, the data's address."""
     places = {f"inputs.{name}": item for name, item in body.inputs.items() if not is_literal(item)}
     places |= {f"outputs.{name}": item for name, item in body.outputs.items() if item.get("uri")}
-    direct = {name: str(item.get("uri", "")) for name, item in places.items() if item.get("mode") == "Direct"}
+    direct = {
+        name: str(item.get("uri", ""))
+        for name, item in places.items()
+        if item.get("mode") == "Direct"
+    }
     return local_paths(body, data) | direct
 
 
@@ -54,13 +61,18 @@ def _input_text(name: str, item: Mapping[str, Any], data: str) -> str:
         return str(item.get("value", ""))
     folder = f"{data}/INPUT_{name}"
     uri = item.get("uri")
-    match = re.search(_FILE_NAME, uri) if item.get("jobInputType") == "uri_file" and isinstance(uri, str) else None
+    match = (
+        re.search(_FILE_NAME, uri)
+        if item.get("jobInputType") == "uri_file" and isinstance(uri, str)
+        else None
+    )
     return f"{folder}/{match[1] or match[2]}" if match else folder
 
 
 def fill_command(body: Body, paths: Mapping[str, str]) -> str:
-    """Values of literal inputs are inserted unchanged, as the service does. Every other text in `paths` is escaped to
-    fit the quotes around its reference, so that the script gets even a path with spaces as one argument."""
+    """Values of literal inputs are inserted unchanged, as the service does. Every other text in
+    `paths` is escaped to fit the quotes around its reference, so that the script gets even a path
+    with spaces as one argument."""
     literals = {f"inputs.{name}" for name, item in body.inputs.items() if is_literal(item)}
     command, parts, end, quotes = body.command, [], 0, _Quotes()
     for reference in find_references(command):
@@ -69,7 +81,10 @@ def fill_command(body: Body, paths: Mapping[str, str]) -> str:
             continue
         between = command[end : reference.start]
         quotes.pass_over(between)
-        parts += [between, value if reference.inner in literals else _quote_for(value, quotes.is_open)]
+        parts += [
+            between,
+            value if reference.inner in literals else _quote_for(value, quotes.is_open),
+        ]
         quotes.pass_over(reference.text)
         end = reference.end
     return "".join([*parts, command[end:]])
@@ -102,13 +117,16 @@ class _Quotes:
                 self.is_open = character
 
 
-# The addresses of a job's instances and the paths of its data and code, on the service or in an emulation.
+# The addresses of a job's instances and the paths of its data and code, on the service or in an
+# emulation.
 
 FIRST_ADDRESS = 4
-"""The first address of a subnet that Azure assigns: 10.0.0.4. The real addresses are known when the job runs."""
+"""The first address of a subnet that Azure assigns: 10.0.0.4. The real addresses are known when the
+job runs."""
 
 JOBS = "/mnt/azureml/cr/j"
-"""The service's folder of jobs. The service names each job's folder by a number; the run's name stands in for it."""
+"""The service's folder of jobs. The service names each job's folder by a number; the run's name
+stands in for it."""
 
 Listen = Callable[[int, int], tuple[str, str]]
 """Maps an instance and a port to the address and port where other processes reach it."""
@@ -142,12 +160,16 @@ class JobLayout:
 
 
 def addresses(network: str, first: int, count: int) -> tuple[str, ...]:
-    """Return consecutive addresses: `10.0.0.4`, `10.0.0.5`, ... for the network `10.0` and `first=4`."""
-    return tuple(f"{network}.{number >> 8}.{number & 255}" for number in range(first, first + count))
+    """Return consecutive addresses: `10.0.0.4`, `10.0.0.5`, ... for the network `10.0` and
+    `first=4`."""
+    return tuple(
+        f"{network}.{number >> 8}.{number & 255}" for number in range(first, first + count)
+    )
 
 
 def service_layout(body: Body, run_name: str, workspace_id: str, gpus: int | None) -> JobLayout:
-    """The addresses and the job's folder are examples; Azure assigns the real ones when the job starts."""
+    """The addresses and the job's folder are examples; Azure assigns the real ones when the job
+    starts."""
     hosts = addresses("10.0", FIRST_ADDRESS, body.instances)
     folder = f"{JOBS}/{run_name}"
     data = f"{folder}/cap/data-capability/wd"
@@ -165,13 +187,13 @@ def service_layout(body: Body, run_name: str, workspace_id: str, gpus: int | Non
 
 # The variable TF_CONFIG of Azure ML's TensorFlow distribution.
 #
-# The documentation shows two clusters of TensorFlow processes, in which every process uses port 2222. The first
-# cluster has only workers (`host0:2222`, `host1:2222`, without a key `ps`). The second has parameter servers on the
-# first hosts and workers on the next hosts.
+# The documentation shows two clusters of TensorFlow processes, in which every process uses port
+# 2222. The first cluster has only workers (`host0:2222`, `host1:2222`, without a key `ps`). The
+# second has parameter servers on the first hosts and workers on the next hosts.
 #
-# If a job has more processes than hosts, some processes share a host. cloudtrain assumes that Azure ML then assigns
-# ports as its predecessor Batch AI did: 2222 to the server and 2223 to the worker on the same host (recorded with
-# three instances, one server and three workers).
+# If a job has more processes than hosts, some processes share a host. cloudtrain assumes that Azure
+# ML then assigns ports as its predecessor Batch AI did: 2222 to the server and 2223 to the worker
+# on the same host (recorded with three instances, one server and three workers).
 
 FIRST_PORT = 2222
 
@@ -205,14 +227,16 @@ def cluster_text(all_tasks: tuple[Task, ...], layout: JobLayout) -> str:
     """Return the addresses of all tasks as JSON: the part of TF_CONFIG that all tasks share."""
     cluster: dict[str, list[str]] = {}
     for each in all_tasks:
-        cluster.setdefault(each.kind, []).append(":".join(layout.listen(each.instance, FIRST_PORT + each.local_rank)))
+        cluster.setdefault(each.kind, []).append(
+            ":".join(layout.listen(each.instance, FIRST_PORT + each.local_rank))
+        )
     return json.dumps(cluster)
 
 
 # The processes that each distribution starts, with the variables that distinguish them.
 #
-# AZUREML_PROCESS_NAME contains the rank in the whole job, so that only one process is named `rank_0`: in Microsoft's
-# own components, only the process `main` or `rank_0` writes files.
+# AZUREML_PROCESS_NAME contains the rank in the whole job, so that only one process is named
+# `rank_0`: in Microsoft's own components, only the process `main` or `rank_0` writes files.
 
 MASTER_PORT = 6105
 """The port of PyTorch's rank 0, as in the guide for version 1 of the SDK."""
@@ -221,8 +245,9 @@ BATCH_PORT = 6000
 """The port behind the master's address in AZ_BATCH_MASTER_NODE; it belongs to Batch."""
 
 INTERFACE = "eth0"
-"""The Ethernet card of Azure's GPU machines, for the first contact; the data then goes over InfiniBand. A published
-environment of an Mpi job has it; without NCCL_SOCKET_IFNAME, DeepSpeed stops."""
+"""The Ethernet card of Azure's GPU machines, for the first contact; the data then goes over
+InfiniBand. A published environment of an Mpi job has it; without NCCL_SOCKET_IFNAME, DeepSpeed
+stops."""
 
 
 _DEFAULTS = {"Mpi": {"NCCL_SOCKET_IFNAME": INTERFACE}}
@@ -230,7 +255,8 @@ _DEFAULTS = {"Mpi": {"NCCL_SOCKET_IFNAME": INTERFACE}}
 
 
 def _pytorch(body: Body, layout: JobLayout) -> Iterator[Alike]:
-    """The service starts the processes itself, without torchrun, so variables that only torchrun sets are missing."""
+    """The service starts the processes itself, without torchrun, so variables that only torchrun
+    sets are missing."""
     address, port = layout.listen(0, MASTER_PORT)
     count = body.processes_per_instance
 
@@ -278,7 +304,8 @@ def _mpi(body: Body, layout: JobLayout) -> Iterator[Alike]:
 
 
 def _tensorflow(body: Body, layout: JobLayout) -> Iterator[Alike]:
-    """Parameter servers come first. The AZUREML_PROCESS_NAME of TensorFlow's processes is unknown."""
+    """Parameter servers come first. The AZUREML_PROCESS_NAME of TensorFlow's processes is
+    unknown."""
     every = tasks(body)
     workers, cluster = sum(task.kind == "worker" for task in every), cluster_text(every, layout)
 
@@ -290,7 +317,9 @@ def _tensorflow(body: Body, layout: JobLayout) -> Iterator[Alike]:
             config = f'{{"cluster": {cluster}, "task": {own}, "environment": "cloud"}}'
             return Process(task.instance, kind, (), {"TF_CONFIG": config}, rank, task.local_rank)
 
-        return Alike(kind, tuple((task.instance, 1) for task in every[first : first + count]), process)
+        return Alike(
+            kind, tuple((task.instance, 1) for task in every[first : first + count]), process
+        )
 
     yield group("ps", 0, len(every) - workers)
     yield group("worker", len(every) - workers, workers)
@@ -298,7 +327,11 @@ def _tensorflow(body: Body, layout: JobLayout) -> Iterator[Alike]:
 
 def _none(body: Body, layout: JobLayout) -> Iterator[Alike]:  # noqa: ARG001 - the table's
     """Azure does not document what several instances do without a distribution."""
-    yield Alike("process", ((0, 1),), lambda _: Process(0, "process", (), {"AZUREML_PROCESS_NAME": "main"}, 0, 0))
+    yield Alike(
+        "process",
+        ((0, 1),),
+        lambda _: Process(0, "process", (), {"AZUREML_PROCESS_NAME": "main"}, 0, 0),
+    )
 
 
 _STARTS: dict[str, Callable[[Body, JobLayout], Iterator[Alike]]] = {
@@ -307,7 +340,8 @@ _STARTS: dict[str, Callable[[Body, JobLayout], Iterator[Alike]]] = {
     "TensorFlow": _tensorflow,
     "": _none,
 }
-"""Maps a distribution's type to its processes, each with only its own variables, and still without an argv."""
+"""Maps a distribution's type to its processes, each with only its own variables, and still without
+an argv."""
 
 
 def _on_each(layout: JobLayout, count: int) -> tuple[tuple[int, int], ...]:
@@ -316,28 +350,38 @@ def _on_each(layout: JobLayout, count: int) -> tuple[tuple[int, int], ...]:
 
 # The environment variables that the processes of all distributions have.
 #
-# Some variables are left out because they are unknown before the job runs: the run's token, the service's endpoints,
-# and the settings of the common runtime (`AZUREML_CR_..._CONFIG`) and of MLflow.
+# Some variables are left out because they are unknown before the job runs: the run's token, the
+# service's endpoints, and the settings of the common runtime (`AZUREML_CR_..._CONFIG`) and of
+# MLflow.
 
 UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"
 """Stands in for the ids of experiment and workspace, which the service makes up."""
 
 LONG = (
-    "AZUREML_ARM_PROJECT_NAME", "AZUREML_ARM_RESOURCEGROUP", "AZUREML_ARM_SUBSCRIPTION", "AZUREML_ARM_WORKSPACE_NAME",
-    "AZUREML_CR_DISTRIBUTED_CONFIG", "AZUREML_CR_EXECUTION_WORKING_DIR_PATH", "AZUREML_EXPERIMENT_ID",
-    "AZUREML_EXPERIMENT_SCOPE", "AZUREML_ROOT_RUN_ID", "AZUREML_WORKSPACE_ID", "AZUREML_WORKSPACE_SCOPE",
+    "AZUREML_ARM_PROJECT_NAME", "AZUREML_ARM_RESOURCEGROUP", "AZUREML_ARM_SUBSCRIPTION",
+    "AZUREML_ARM_WORKSPACE_NAME",
+    "AZUREML_CR_DISTRIBUTED_CONFIG", "AZUREML_CR_EXECUTION_WORKING_DIR_PATH",
+    "AZUREML_EXPERIMENT_ID",
+    "AZUREML_EXPERIMENT_SCOPE", "AZUREML_ROOT_RUN_ID", "AZUREML_WORKSPACE_ID",
+    "AZUREML_WORKSPACE_SCOPE",
     "AZ_BATCH_HOST_LIST", "AZ_BATCH_NODE_LIST",
 )  # fmt: skip
-"""Variables left out of a plan's processes: they repeat the request, or list the addresses of all instances."""
+"""Variables left out of a plan's processes: they repeat the request, or list the addresses of all
+instances."""
 
 
-def common_variables(body: Body, layout: JobLayout, instance: int, *, whole: bool = True) -> dict[str, str]:
-    """The service's variables override the job's. If `whole` is false, the variables in `LONG` are left out."""
+def common_variables(
+    body: Body, layout: JobLayout, instance: int, *, whole: bool = True
+) -> dict[str, str]:
+    """The service's variables override the job's. If `whole` is false, the variables in `LONG` are
+    left out."""
     variables = dict(body.variables)
     for name, item in body.inputs.items():
         prefix = "AZUREML_PARAMETER" if is_literal(item) else "AZURE_ML_INPUT"
         variables[f"{prefix}_{name}"] = layout.paths[f"inputs.{name}"]
-    variables |= {f"AZURE_ML_OUTPUT_{name}": layout.paths[f"outputs.{name}"] for name in body.outputs}
+    variables |= {
+        f"AZURE_ML_OUTPUT_{name}": layout.paths[f"outputs.{name}"] for name in body.outputs
+    }
     variables |= _of_the_run(body, layout) | _of_the_instance(layout, instance)
     if whole:
         return variables | _of_all_hosts(layout, instance)
@@ -345,7 +389,8 @@ def common_variables(body: Body, layout: JobLayout, instance: int, *, whole: boo
 
 
 def _of_the_run(body: Body, layout: JobLayout) -> dict[str, str]:
-    """These are in a published pod specification. `AZUREML_ARM_PROJECT_NAME` is the name of the experiment."""
+    """These are in a published pod specification. `AZUREML_ARM_PROJECT_NAME` is the name of the
+    experiment."""
     parts = layout.workspace_id.split("/")
     return {
         "AZUREML_ARM_PROJECT_NAME": body.experiment,
@@ -362,8 +407,8 @@ def _of_the_run(body: Body, layout: JobLayout) -> dict[str, str]:
 
 
 def _of_the_instance(layout: JobLayout, instance: int) -> dict[str, str]:
-    """AZ_BATCH_* are set only if the job has several instances, as documented. Microsoft's DeepSpeed example relies on
-    their absence from jobs with one instance."""
+    """AZ_BATCH_* are set only if the job has several instances, as documented. Microsoft's
+    DeepSpeed example relies on their absence from jobs with one instance."""
     variables = {
         "AZUREML_CR_EXECUTION_WORKING_DIR_PATH": layout.code[instance],
         "AZUREML_CR_NODE_RANK": str(instance),
@@ -379,20 +424,27 @@ def _of_the_instance(layout: JobLayout, instance: int) -> dict[str, str]:
 
 
 def _of_all_hosts(layout: JobLayout, instance: int) -> dict[str, str]:
-    """`rank` in AZUREML_CR_DISTRIBUTED_CONFIG is the instance's number. On Kubernetes, Azure ML writes the name of a
-    variable instead."""
-    config = {"AZUREML_CR_DISTRIBUTED_CONFIG": json.dumps({"rank": instance, "host_list": list(layout.hosts)})}
+    """`rank` in AZUREML_CR_DISTRIBUTED_CONFIG is the instance's number. On Kubernetes, Azure ML
+    writes the name of a variable instead."""
+    config = {
+        "AZUREML_CR_DISTRIBUTED_CONFIG": json.dumps(
+            {"rank": instance, "host_list": list(layout.hosts)}
+        )
+    }
     if not layout.is_multi:
         return config
-    return config | {"AZ_BATCH_HOST_LIST": ",".join(layout.hosts), "AZ_BATCH_NODE_LIST": ";".join(layout.hosts)}
+    return config | {
+        "AZ_BATCH_HOST_LIST": ",".join(layout.hosts),
+        "AZ_BATCH_NODE_LIST": ";".join(layout.hosts),
+    }
 
 
 # Every process of a job, with its argv and environment.
 
 
 def processes(body: Body, layout: JobLayout, *, whole: bool = True) -> Processes:
-    """Return every process, in order of start; none for Ray, whose processes are unknown. If `whole` is false, the
-    variables in `LONG` are left out, as for `Plan.processes`."""
+    """Return every process, in order of start; none for Ray, whose processes are unknown. If
+    `whole` is false, the variables in `LONG` are left out, as for `Plan.processes`."""
     argv, defaults = ("bash", "-c", fill_command(body, layout.paths)), _DEFAULTS.get(body.kind, {})
 
     @lru_cache(maxsize=4)
@@ -401,7 +453,9 @@ def processes(body: Body, layout: JobLayout, *, whole: bool = True) -> Processes
 
     def complete(own: Process) -> Process:
         env = {**defaults, **variables_of(own.instance), **own.env}
-        return Process(own.instance, own.role, argv, dict(sorted(env.items())), own.rank, own.local_rank)
+        return Process(
+            own.instance, own.role, argv, dict(sorted(env.items())), own.rank, own.local_rank
+        )
 
     start = _STARTS.get(body.kind)  # Azure does not document Ray's processes
     return Processes(start(body, layout) if start else ()).mapped(complete)

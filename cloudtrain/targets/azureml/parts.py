@@ -51,7 +51,9 @@ def distribution_of(job: TrainingJob, machines: MachineGroup) -> dict[str, Any] 
 
 _ALTERNATIVES = {
     "smddp": "use `distribution: {type: torch}`: the same script with NCCL",
-    "smp": "use `distribution: {type: torch}` as in `cloudtrain scripts copy pipeline_gpt`, or FSDP2",
+    "smp": (
+        "use `distribution: {type: torch}` as in `cloudtrain scripts copy pipeline_gpt`, or FSDP2"
+    ),
 }
 """Distributions that only SageMaker has, with what to do instead."""
 
@@ -62,12 +64,17 @@ def is_launcher(job: TrainingJob) -> bool:
 
 
 def processes_per_instance(job: TrainingJob, machines: MachineGroup) -> int:
-    """The body always has the number: the service's default of one would leave seven of eight GPUs idle."""
+    """The body always has the number: the service's default of one would leave seven of eight GPUs
+    idle."""
     count: int | None = getattr(job.distribution, "processes_per_instance", None)
     count = count or (machines.known.devices if machines.known else None)
     if count is not None:
         return count
-    what = f"`{machines.instance_type}` is not in the catalogue" if machines.instance_type else "no instance type given"
+    what = (
+        f"`{machines.instance_type}` is not in the catalogue"
+        if machines.instance_type
+        else "no instance type given"
+    )
     message = f"the number of processes per instance is not known: {what}"
     near = nearest_size(machines.instance_type) if machines.instance_type else None
     hint = "add `processes_per_instance` to `distribution` (the GPUs of an instance)"
@@ -75,13 +82,18 @@ def processes_per_instance(job: TrainingJob, machines: MachineGroup) -> int:
         place = machines.path or ("resources", "instance_type")
         raise JobError([Problem(place, message, f"did you mean `{near}`? Or {hint}", code="CT040")])
     hint += "" if machines.instance_type else ", or `resources.instance_type`"
-    raise JobError([Problem(("distribution", "processes_per_instance"), message, hint, code="CT040")])
+    raise JobError(
+        [Problem(("distribution", "processes_per_instance"), message, hint, code="CT040")]
+    )
 
 
 def _tensorflow(distribution: TensorFlow, instances: int) -> dict[str, Any]:
-    """By default the service starts one worker on each instance. With parameter servers, the body always contains the
-    number of workers, because the service would also start workers on the servers' instances."""
-    servers = (distribution.parameter_servers or 1) if distribution.strategy == "parameter_server" else 0
+    """By default the service starts one worker on each instance. With parameter servers, the body
+    always contains the number of workers, because the service would also start workers on the
+    servers' instances."""
+    servers = (
+        (distribution.parameter_servers or 1) if distribution.strategy == "parameter_server" else 0
+    )
     workers = distribution.workers or (max(1, instances - servers) if servers else None)
     counts = {} if workers is None else {"workerCount": workers}
     return {"distributionType": "TensorFlow", "parameterServerCount": servers, **counts}
@@ -100,10 +112,13 @@ def camel(name: str) -> str:
 _PREFIX = "azureml:"
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 _ASSET = re.compile(rf"(?P<name>{_WORD}):(?P<version>{_WORD}(?::{_WORD})*)")
-"""The name ends at the first colon, as azure-ai-ml 1.35.2 reads it: `mine:18.04:2022` has the version `18.04:2022`."""
+"""The name ends at the first colon, as azure-ai-ml 1.35.2 reads it: `mine:18.04:2022` has the
+version `18.04:2022`."""
 
 _LABEL = re.compile(rf"(?P<name>{_WORD})@(?P<label>[A-Za-z0-9_.-]+)")
-_LABELLED = re.compile(r"(?P<thing>/subscriptions/.+/(?P<kind>environments|data|models)/(?P<name>[^/]+))/labels/latest")
+_LABELLED = re.compile(
+    r"(?P<thing>/subscriptions/.+/(?P<kind>environments|data|models)/(?P<name>[^/]+))/labels/latest"
+)
 _MEANT = re.compile(rf"(?:azureml:)+(?P<name>{_WORD})(?::(?P<version>{_WORD}))?:?")
 
 _VIRTUAL_CLUSTERS = "virtualclusters"
@@ -112,39 +127,46 @@ LATEST = "latest"
 """The only label that Azure ML's own tools look up."""
 
 _CURATED = "AzureML-"
-"""The names of Microsoft's own environments. They are sent unchanged, because the service knows them."""
+"""The names of Microsoft's own environments. They are sent unchanged, because the service knows
+them."""
 
 UNNAMED = "cloudtrain"
-"""Name of all environments that a job defines without a name. Their version is a hash of the definition."""
+"""Name of all environments that a job defines without a name. Their version is a hash of the
+definition."""
 
 MODELS = ("mlflow_model", "custom_model", "triton_model")
 """Types of data that are registered as models."""
 
 
 def code_id(workspace_id: str, sha256: str) -> str:
-    """Return the id of a bundle's code asset. It contains the content's hash, so the same code is the same asset."""
+    """Return the id of a bundle's code asset. It contains the content's hash, so the same code is
+    the same asset."""
     return f"{workspace_id}/codes/cloudtrain-{sha256[:40]}/versions/1"
 
 
 def compute_id(workspace_id: str, compute: str) -> str:
-    """Return the id of a compute of the workspace. `serverless` counts as a compute, as in Azure ML's tools.
-    `virtualClusters/NAME` is a compute outside the workspace. Complete ids stay unchanged."""
+    """Return the id of a compute of the workspace. `serverless` counts as a compute, as in Azure
+    ML's tools. `virtualClusters/NAME` is a compute outside the workspace. Complete ids stay
+    unchanged."""
     plain = compute.removeprefix(_PREFIX)
     if plain.startswith("/subscriptions/"):
         return plain
     if is_virtual_cluster(plain):
-        return f"{workspace_id.partition('/workspaces/')[0]}/{_VIRTUAL_CLUSTERS}/{plain.partition('/')[2]}"
+        resource_group = workspace_id.partition("/workspaces/")[0]
+        return f"{resource_group}/{_VIRTUAL_CLUSTERS}/{plain.partition('/')[2]}"
     return f"{workspace_id}/computes/{plain}"
 
 
 def is_virtual_cluster(compute: str) -> bool:
-    """Return whether a setting or an id names a virtual cluster: `virtualClusters/NAME`, in upper or lower case."""
+    """Return whether a setting or an id names a virtual cluster: `virtualClusters/NAME`, in upper
+    or lower case."""
     return f"/{_VIRTUAL_CLUSTERS}/" in f"/{compute.removeprefix(_PREFIX)}".lower()
 
 
 def asset_id(workspace_id: str, reference: str, kind: str) -> str | None:
-    """Return the id of `azureml:name:version` or `azureml:name@latest`; ids and URIs stay unchanged. None for anything
-    else: `azureml:foo` does not mean version `foo` of an asset `azureml`. `kind`: `environments`, `data`, `models`."""
+    """Return the id of `azureml:name:version` or `azureml:name@latest`; ids and URIs stay
+    unchanged. None for anything else: `azureml:foo` does not mean version `foo` of an asset
+    `azureml`. `kind`: `environments`, `data`, `models`."""
     plain = reference.removeprefix(_PREFIX)
     if plain.startswith("/subscriptions/"):
         return plain
@@ -164,8 +186,8 @@ def asset_id(workspace_id: str, reference: str, kind: str) -> str | None:
 
 
 class Labelled(NamedTuple):
-    """The newest version of an asset of a workspace: `.../environments/mine/labels/latest`. `thing` is the ARM id
-    without version: `.../environments/mine`."""
+    """The newest version of an asset of a workspace: `.../environments/mine/labels/latest`. `thing`
+    is the ARM id without version: `.../environments/mine`."""
 
     thing: str
     kind: str
@@ -173,8 +195,8 @@ class Labelled(NamedTuple):
 
 
 def parse_label(reference: object) -> Labelled | None:
-    """Return the asset of an id that ends with the label `latest`. Returns None for other ids, and for ids of
-    registries, whose labels the service itself resolves."""
+    """Return the asset of an id that ends with the label `latest`. Returns None for other ids, and
+    for ids of registries, whose labels the service itself resolves."""
     match = _LABELLED.fullmatch(reference) if isinstance(reference, str) else None
     return Labelled(match["thing"], match["kind"], match["name"]) if match else None
 
@@ -184,19 +206,21 @@ def is_label(reference: str) -> bool:
 
 
 def asset_meant(reference: str) -> tuple[str, str | None] | None:
-    """Guess the name and version in a misspelt reference, such as `azureml:azureml:foo:2`; None if that is impossible.
-    The version is None if the reference has none, such as `azureml:foo`."""
+    """Guess the name and version in a misspelt reference, such as `azureml:azureml:foo:2`; None if
+    that is impossible. The version is None if the reference has none, such as `azureml:foo`."""
     match = _MEANT.fullmatch(reference)
     return (match["name"], match["version"]) if match else None
 
 
-# The machines of a job on Azure ML. A cluster has its own instance type; a job may name the type that it expects.
+# The machines of a job on Azure ML. A cluster has its own instance type; a job may name the type
+# that it expects.
 
 SERVERLESS = "serverless"
 
 
 def is_cluster(compute: str | None) -> bool:
-    """Return whether `compute` names a cluster with its own machines; otherwise the job is serverless."""
+    """Return whether `compute` names a cluster with its own machines; otherwise the job is
+    serverless."""
     return compute is not None and compute.removeprefix("azureml:").rpartition("/")[2] != SERVERLESS
 
 
@@ -204,9 +228,10 @@ _OF_KUBERNETES = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 
 
 def is_own_type(compute: str, name: str) -> bool:
-    """Whether the job must name one of the compute's own types: an object of a Kubernetes cluster, such as `gpu-large`,
-    or `Singularity.ND40rs_v2` of a virtual cluster. An Azure ML cluster has one type, a VM size, which the job may
-    name. Only the form of `name`, the job's type, shows whether the cluster is a Kubernetes cluster."""
+    """Whether the job must name one of the compute's own types: an object of a Kubernetes cluster,
+    such as `gpu-large`, or `Singularity.ND40rs_v2` of a virtual cluster. An Azure ML cluster has
+    one type, a VM size, which the job may name. Only the form of `name`, the job's type, shows
+    whether the cluster is a Kubernetes cluster."""
     return is_virtual_cluster(compute) or _OF_KUBERNETES.fullmatch(name) is not None
 
 
@@ -230,7 +255,9 @@ def machines_of(job: TrainingJob, account: AzureMLAccount) -> MachineGroup:
 _FOREIGN = {
     "instance_groups": "use `instance_type` and `instance_count`",
     "distribution_groups": "remove it",
-    "instance_preferences": "name one `instance_type`, and further regions in the target's `locations`",
+    "instance_preferences": (
+        "name one `instance_type`, and further regions in the target's `locations`"
+    ),
 }
 """Fields of `resources` that a job on Azure ML cannot have, with what to do about each."""
 
@@ -244,7 +271,9 @@ def duration_text(seconds: int) -> str:
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
-    time = "".join(f"{number}{unit}" for number, unit in ((hour, "H"), (minute, "M"), (second, "S")) if number)
+    time = "".join(
+        f"{number}{unit}" for number, unit in ((hour, "H"), (minute, "M"), (second, "S")) if number
+    )
     return "P" + (f"{days}D" if days else "") + (f"T{time}" if time else "")
 
 

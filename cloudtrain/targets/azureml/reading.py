@@ -1,6 +1,8 @@
-"""What the finished body of a job says: who starts the processes, on which machines, with which data and limits.
+"""What the finished body of a job says: who starts the processes, on which machines, with which
+data and limits.
 
-Overrides may contain any value. Values of a wrong type count as missing; AZ111 and similar rules report them.
+Overrides may contain any value. Values of a wrong type count as missing; AZ111 and similar rules
+report them.
 """
 
 from __future__ import annotations
@@ -37,7 +39,13 @@ from cloudtrain.rules.engine import (
 )
 from cloudtrain.rules.facts import DataPlace, data_place, split_uri
 from cloudtrain.rules.named import framework_of
-from cloudtrain.targets.azureml.parts import LAUNCHER, SERVERLESS, duration_seconds, is_virtual_cluster, machines_of
+from cloudtrain.targets.azureml.parts import (
+    LAUNCHER,
+    SERVERLESS,
+    duration_seconds,
+    is_virtual_cluster,
+    machines_of,
+)
 from cloudtrain.targets.azureml.settings import AzureMLAccount
 
 Request = Mapping[str, Any]
@@ -51,7 +59,8 @@ DEFAULT_EXPERIMENT = "Default"
 KINDS = {kind.casefold(): kind for kind in ("PyTorch", "Mpi", "TensorFlow", "Ray")}
 
 _LIFETIME, _SPOT_LIFETIME = 21 * 86_400, 7 * 86_400
-"""Seconds (Azure ML documentation, quotas: job lifetime, and job lifetime on a low-priority node)."""
+"""Seconds (Azure ML documentation, quotas: job lifetime, and job lifetime on a low-priority
+node)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +98,8 @@ class Body:
 
     @property
     def kind(self) -> str:
-        """The distribution's type: `PyTorch`, `Mpi`, `TensorFlow` or `Ray`; empty if the service starts one process.
-        The API takes the type in upper or lower case."""
+        """The distribution's type: `PyTorch`, `Mpi`, `TensorFlow` or `Ray`; empty if the service
+        starts one process. The API takes the type in upper or lower case."""
         kind = str(self.distribution.get("distributionType") or "")
         return KINDS.get(kind.casefold(), kind)
 
@@ -111,14 +120,16 @@ class Body:
 
     @property
     def ranks(self) -> int:
-        """The number of processes that the service starts with a distribution of PyTorch, MPI or TensorFlow."""
+        """The number of processes that the service starts with a distribution of PyTorch, MPI or
+        TensorFlow."""
         if self.kind == "TensorFlow":
             return self.workers + self.parameter_servers
         return self.instances * self.processes_per_instance
 
     @property
     def has_launcher(self) -> bool:
-        """Whether the service starts one launcher on each instance, which starts the ranks: Ray's or DeepSpeed's."""
+        """Whether the service starts one launcher on each instance, which starts the ranks: Ray's
+        or DeepSpeed's."""
         return self.kind == "Ray" or LAUNCHER in self.command
 
     # Machines and limits.
@@ -191,24 +202,34 @@ def _mappings(entries: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
 
 
 def machines_in(body: Body, job: MachineGroup, account: AzureMLAccount) -> MachineGroup:
-    """Return the machines in the body. On a cluster, whose type the body does not name, they are those of the job."""
+    """Return the machines in the body. On a cluster, whose type the body does not name, they are
+    those of the job."""
     if name := body.instance_type:
         return MachineGroup(name, body.instances, type_named("azureml", name, account.overlay))
-    return MachineGroup("", body.instances, None) if body.compute is None else replace(job, count=body.instances)
+    return (
+        MachineGroup("", body.instances, None)
+        if body.compute is None
+        else replace(job, count=body.instances)
+    )
 
 
 def distribution_in(job: TrainingJob, body: Body) -> Distribution:
-    """Return the distribution in the body, close to the job's own wording. It is the job's, unless overrides change it.
-    An MPI distribution without a count, which AZ302 reports, keeps the job's."""
+    """Return the distribution in the body, close to the job's own wording. It is the job's, unless
+    overrides change it. An MPI distribution without a count, which AZ302 reports, keeps the
+    job's."""
     if not is_written(overrides_of(job, "azureml"), "distribution"):
         return job.distribution
     count = positive_count(body.distribution.get("processCountPerInstance"))
     if body.kind == "PyTorch":
-        return as_written(job.distribution, Torch.model_construct(processes_per_instance=count or 1))
+        return as_written(
+            job.distribution, Torch.model_construct(processes_per_instance=count or 1)
+        )
     if body.kind == "Mpi":
         return as_written(job.distribution, MPI.model_construct(processes_per_instance=count))
     if body.kind == "TensorFlow":
-        distribution = tensorflow_with(bool(body.parameter_servers), body.parameter_servers, body.workers)
+        distribution = tensorflow_with(
+            bool(body.parameter_servers), body.parameter_servers, body.workers
+        )
         return as_written(job.distribution, distribution)
     if body.kind == "Ray":
         return job.distribution if isinstance(job.distribution, Ray) else Ray.model_construct()
@@ -225,7 +246,9 @@ class AzureMLReading(Reading):
         ("resources", "instance_count"): keys_at(("resources", "instanceCount")),
         ("environment", "variables"): keys_named("environmentVariables"),
         ("environment", "image"): keys_at(("environmentId",)),
-        ("distribution", "processes_per_instance"): keys_at(("distribution", "processCountPerInstance")),
+        ("distribution", "processes_per_instance"): keys_at(
+            ("distribution", "processCountPerInstance")
+        ),
         ("distribution", "parameter_servers"): keys_at(("distribution", "parameterServerCount")),
         ("distribution", "workers"): keys_at(("distribution", "workerCount")),
         ("max_runtime",): keys_at(("limits", "timeout")),
@@ -240,8 +263,8 @@ class AzureMLReading(Reading):
         return Body(self.request)
 
     def place(self, keys: tuple[str, ...], field: ValuePath = ()) -> ValuePath:
-        """Return the path of the setting that determines the body's field `keys`: an override, or else the job's
-        `field`, which is empty for settings of the target."""
+        """Return the path of the setting that determines the body's field `keys`: an override, or
+        else the job's `field`, which is empty for settings of the target."""
         return self.override_of(*keys) or field
 
     @property
@@ -266,13 +289,18 @@ class AzureMLReading(Reading):
         """The image that the job's environment is made of; empty for a named environment."""
         environment = self.body.text("environmentId")
         for upload in self.plan.uploads:
-            if upload.kind == "environment" and upload.content and upload.destination == environment:
+            if (
+                upload.kind == "environment"
+                and upload.content
+                and upload.destination == environment
+            ):
                 return text_at(json.loads(upload.content), "properties", "image")
         return ""
 
     @cached_property
     def environment_name(self) -> str:
-        """For messages: the image, or else the name in the id, such as `acpt-pytorch-2.8-cuda12.6`."""
+        """For messages: the image, or else the name in the id, such as
+        `acpt-pytorch-2.8-cuda12.6`."""
         parts = self.body.text("environmentId").split("/")
         name = parts[parts.index("environments") + 1] if "environments" in parts[:-1] else parts[-1]
         return self.image or name
@@ -280,12 +308,20 @@ class AzureMLReading(Reading):
     @property
     def environment_path(self) -> ValuePath:
         environment = self.job.environment
-        field = "azureml" if environment.of("azureml") else "image" if environment.image else "framework"
+        field = (
+            "azureml"
+            if environment.of("azureml")
+            else "image"
+            if environment.image
+            else "framework"
+        )
         return self.place(("environmentId",), ("environment", field))
 
     @property
     def variables(self) -> Mapping[str, str]:
-        return changed_variables(self.job, self.overrides.get("environmentVariables") if self.request else None)
+        return changed_variables(
+            self.job, self.overrides.get("environmentVariables") if self.request else None
+        )
 
     @property
     def max_runtime(self) -> int | None:
@@ -333,7 +369,11 @@ class AzureMLReading(Reading):
         for kind, entries in (("input", self.body.inputs), ("output", self.body.outputs)):
             for name, item in entries.items():
                 uri = item.get("uri")
-                if not isinstance(uri, str) or item.get("jobInputType") == "literal" or uri.startswith("/"):
+                if (
+                    not isinstance(uri, str)
+                    or item.get("jobInputType") == "literal"
+                    or uri.startswith("/")
+                ):
                     continue
                 parts, path = split_azure_uri(uri, self.account), (f"{kind}s", name, self.target)
                 if kind == "output" and name == "checkpoint" and self.job.checkpoint is not None:
@@ -349,29 +389,47 @@ def read(subject: Subject) -> AzureMLReading:
 
 DATASTORE_ADDRESS = re.compile(
     r"azureml://(?:subscriptions/(?P<subscription>[^/]+)/resourcegroups/(?P<group>[^/]+)/(?:providers/[^/]+/)?"
-    r"workspaces/(?P<workspace>[^/]+)/)?datastores/(?P<store>[^/]+)(?:/paths(?=/|$))?(?:/(?P<path>.*))?",
+    r"workspaces/(?P<workspace>[^/]+)/)?datastores/(?P<store>[^/]+)(?:/paths(?=/|"
+    r"$))?(?:/(?P<path>.*))?",
     re.IGNORECASE | re.DOTALL,
 )
-"""Matches the long form, the short form, and the form without `paths` in which the service names a job's artifacts."""
+"""Matches the long form, the short form, and the form without `paths` in which the service names a
+job's artifacts."""
 
 HADOOP_ADDRESS = re.compile(
-    r"(?:wasbs?|abfss?)://(?P<container>[^@/]+)@(?P<host>(?:(?P<account>[^./]+)\.)?[^/]+)(?:/(?P<path>.*))?", re.DOTALL
+    r"(?:wasbs?|abfss?)://(?P<container>[^@/]+)@(?P<host>(?:(?P<account>[^./]+)\.)?[^/]+)(?:/(?P<path>.*))?",
+    re.DOTALL,
 )
 
-_BLOB = re.compile(r"https?://(?P<account>[^./]+)\.(?:blob|dfs)\.[^/]+/(?P<container>[^/?]+)(?P<path>/[^?]*)?(?:\?.*)?")
+_BLOB = re.compile(
+    r"https?://(?P<account>[^./]+)\.(?:blob|"
+    r"dfs)\.[^/]+/(?P<container>[^/?]+)(?P<path>/[^?]*)?(?:\?.*)?"
+)
 
 
 def split_azure_uri(uri: str, account: AzureMLAccount) -> tuple[str, ...]:
-    """Split an address into parts, which are the same for every address of the same data. For example, a datastore's
-    address may or may not include the workspace of `account`, and a container has `https:`, `wasbs:` and `abfss:`
-    addresses."""
+    """Split an address into parts, which are the same for every address of the same data. For
+    example, a datastore's address may or may not include the workspace of `account`, and a
+    container has `https:`, `wasbs:` and `abfss:` addresses."""
     if match := DATASTORE_ADDRESS.fullmatch(uri):
         own = (account.subscription_id, account.resource_group, account.workspace)
         names = (match["subscription"], match["group"], match["workspace"])
-        is_own = match["workspace"] is None or [str(part).casefold() for part in names] == [p.casefold() for p in own]
-        return ("azureml", *(() if is_own else map(str, names)), match["store"], *_below(match["path"]))
+        is_own = match["workspace"] is None or [str(part).casefold() for part in names] == [
+            p.casefold() for p in own
+        ]
+        return (
+            "azureml",
+            *(() if is_own else map(str, names)),
+            match["store"],
+            *_below(match["path"]),
+        )
     if (match := _BLOB.fullmatch(uri) or HADOOP_ADDRESS.fullmatch(uri)) and match["account"]:
-        return ("storage", match["account"], match["container"], *_below(unquote(match["path"] or "")))
+        return (
+            "storage",
+            match["account"],
+            match["container"],
+            *_below(unquote(match["path"] or "")),
+        )
     return split_uri(uri)
 
 

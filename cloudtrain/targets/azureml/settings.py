@@ -22,12 +22,15 @@ if TYPE_CHECKING:
     from cloudtrain.machines.overlay import Overlay
 
 
-Credential = Literal["cli", "powershell", "developer_cli", "environment", "managed_identity", "workload_identity"]
+Credential = Literal[
+    "cli", "powershell", "developer_cli", "environment", "managed_identity", "workload_identity"
+]
 """Kinds of azure-identity's credentials that need no browser."""
 
 
 class Service(Model):
-    """An interactive service of a job on Azure ML. Open it from the job's page in the studio while the job runs."""
+    """An interactive service of a job on Azure ML. Open it from the job's page in the studio while
+    the job runs."""
 
     type: Literal["ssh", "tensor_board", "jupyter_lab", "vs_code"]
     all_instances: bool = Field(default=False, strict=True)
@@ -43,7 +46,11 @@ class Notifications(Model):
 
     emails: tuple[str, ...] = Field(min_length=1)
     """The addresses that get the emails."""
-    on: tuple[Literal["completed", "failed", "cancelled"], ...] = ("completed", "failed", "cancelled")
+    on: tuple[Literal["completed", "failed", "cancelled"], ...] = (
+        "completed",
+        "failed",
+        "cancelled",
+    )
     """The events that cause an email. Default: all three."""
 
     if TYPE_CHECKING:
@@ -52,7 +59,11 @@ class Notifications(Model):
             self,
             *,
             emails: Texts,
-            on: tuple[Literal["completed", "failed", "cancelled"], ...] = ("completed", "failed", "cancelled"),
+            on: tuple[Literal["completed", "failed", "cancelled"], ...] = (
+                "completed",
+                "failed",
+                "cancelled",
+            ),
         ) -> None: ...
 
 
@@ -69,16 +80,20 @@ class AzureML(TargetSettings):
 
     type: Literal["azureml"] = "azureml"
     subscription_id: str | None = None
-    """Needs `resource_group` and `workspace` beside it. Default: from `config.json` or the defaults of `az`."""
+    """Needs `resource_group` and `workspace` beside it. Default: from `config.json` or the defaults
+    of `az`."""
     resource_group: str | None = None
     workspace: str | None = None
     credential: Credential | None = None
-    """The kind of azure-identity credential. Default: the first that works (DefaultAzureCredential)."""
+    """The kind of azure-identity credential. Default: the first that works
+    (DefaultAzureCredential)."""
     cloud: str | None = None
-    """`AzureCloud`, `AzureUSGovernment`, `AzureChinaCloud`, or one that `ARM_CLOUD_METADATA_URL` lists."""
+    """`AzureCloud`, `AzureUSGovernment`, `AzureChinaCloud`, or one that `ARM_CLOUD_METADATA_URL`
+    lists."""
     compute: str | None = None
-    """Name of a compute cluster, whose instance type the service then uses; of an attached one (Kubernetes), for which
-    the job names the instance type; `virtualClusters/NAME`; or `serverless`."""
+    """Name of a compute cluster, whose instance type the service then uses; of an attached one
+    (Kubernetes), for which the job names the instance type; `virtualClusters/NAME`; or
+    `serverless`."""
     experiment: str | None = None
     """The experiment. Default: the job's name."""
     display_name: str | None = None
@@ -144,7 +159,8 @@ def az_folder(environ: Mapping[str, str]) -> Path:
 def az_subscriptions(folder: Path) -> list[Mapping[str, Any]]:
     """They stand in `azureProfile.json` of az's `folder`, until `az logout` removes them."""
     try:
-        rows = json.loads(read_text(folder / "azureProfile.json"))["subscriptions"]  # az writes a byte order mark
+        # az writes a byte order mark
+        rows = json.loads(read_text(folder / "azureProfile.json"))["subscriptions"]
     except (OSError, ValueError, RecursionError, Unreadable, LookupError, TypeError):
         return []
     return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
@@ -152,9 +168,10 @@ def az_subscriptions(folder: Path) -> list[Mapping[str, Any]]:
 
 # Find the account settings on this machine, without the network and without Azure packages.
 #
-# The target's own settings come first. Missing settings come from the SDK's `config.json` (in the job's folder or one
-# above it, also in `.azureml`), or else from the defaults of `az`. A source that contradicts a known setting is
-# ignored as a whole. `config.json` is used only if no other user could have written it (`cloudtrain/system/files.py`).
+# The target's own settings come first. Missing settings come from the SDK's `config.json` (in the
+# job's folder or one above it, also in `.azureml`), or else from the defaults of `az`. A source
+# that contradicts a known setting is ignored as a whole. `config.json` is used only if no other
+# user could have written it (`cloudtrain/system/files.py`).
 
 PLACEHOLDERS = {
     "subscription_id": "00000000-0000-0000-0000-000000000000",
@@ -191,7 +208,8 @@ class AzureMLAccount(NamedTuple):
     credential: str | None = None
     """The kind of azure-identity credential. None: the first kind that works."""
     cloud: str | None = None
-    """The name of the Azure cloud. None: the environment decides; its default is the public cloud."""
+    """The name of the Azure cloud. None: the environment decides; its default is the public
+    cloud."""
     overlay: Overlay | None = None
     """The user's own corrections of the instance catalogue, or None."""
     files: tuple[str, ...] = ()
@@ -199,8 +217,14 @@ class AzureMLAccount(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Return the account part of a run's reference: `[CREDENTIAL@]SUBSCRIPTION:GROUP:WORKSPACE[:CLOUD]`."""
-        parts = (self.subscription_id, self.resource_group, self.workspace, *([self.cloud] if self.cloud else []))
+        """Return the account part of a run's reference:
+        `[CREDENTIAL@]SUBSCRIPTION:GROUP:WORKSPACE[:CLOUD]`."""
+        parts = (
+            self.subscription_id,
+            self.resource_group,
+            self.workspace,
+            *([self.cloud] if self.cloud else []),
+        )
         place = ":".join(quote(part, safe="") for part in parts)
         return place if self.credential is None else f"{self.credential}@{place}"
 
@@ -210,25 +234,37 @@ class AzureMLAccount(NamedTuple):
         credential, _, rest = place.rpartition("@")
         parts = [unquote(part) for part in rest.split(":")]
         if len(parts) not in (3, 4) or not all(parts):
-            hint = "write `azureml://SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE/RUN`, as `cloudtrain ps` shows it"
+            hint = (
+                "write `azureml://SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE/RUN`, as `cloudtrain "
+                "ps` shows it"
+            )
             raise UsageError(f"`{place}` does not name a workspace", hint=hint, code="CT933")
-        return cls(parts[0], parts[1], parts[2], credential=credential or None, cloud=parts[3] if parts[3:] else None)
+        return cls(
+            parts[0],
+            parts[1],
+            parts[2],
+            credential=credential or None,
+            cloud=parts[3] if parts[3:] else None,
+        )
 
     @property
     def workspace_id(self) -> str:
         return workspace_id(self.subscription_id, self.resource_group, self.workspace)
 
 
-def examine(settings: AzureML, account: AzureMLAccount) -> str:  # noqa: ARG001 - as the other targets
+# as the other targets
+def examine(settings: AzureML, account: AzureMLAccount) -> str:  # noqa: ARG001
     """Describe the configured workspace and the file that names it."""
     if account.missing:
         return "no workspace is configured"
-    return f"workspace {account.workspace}" + (f", from {account.files[0]}" if account.files else "")
+    return f"workspace {account.workspace}" + (
+        f", from {account.files[0]}" if account.files else ""
+    )
 
 
 def account_of(target: AzureML, environ: Mapping[str, str], folder: Path) -> AzureMLAccount:
-    """Missing settings come from the nearest `config.json` in `folder` or above, and from the defaults of `az`. Raises
-    `SettingsError` if another user could have written that file."""
+    """Missing settings come from the nearest `config.json` in `folder` or above, and from the
+    defaults of `az`. Raises `SettingsError` if another user could have written that file."""
     values = {name: value for name in PLACEHOLDERS if (value := getattr(target, name))}
     file, config = _config(folder) if len(values) < len(PLACEHOLDERS) else (None, {})
     fits = _agree(values, config)
@@ -252,7 +288,8 @@ def _agree(values: Mapping[str, str], source: Mapping[str, str]) -> bool:
 
 
 def _config(folder: Path) -> tuple[Path | None, dict[str, str]]:
-    """The file may come from the studio or from an unrelated program, so the caller decides whether to use it."""
+    """The file may come from the studio or from an unrelated program, so the caller decides whether
+    to use it."""
     for place in (folder, *folder.parents):
         for file in (place / ".azureml" / "config.json", place / "config.json"):
             if file.is_file() and (names := _workspace_in(_bytes_of(file))):
@@ -275,13 +312,15 @@ def _workspace_in(content: bytes) -> dict[str, str]:
         return {}
     if not isinstance(names, Mapping):
         return {}
-    settings = {ours: str(names[theirs]) for ours, theirs in _CONFIG_NAMES.items() if names.get(theirs)}
+    settings = {
+        ours: str(names[theirs]) for ours, theirs in _CONFIG_NAMES.items() if names.get(theirs)
+    }
     return settings if len(settings) == len(_CONFIG_NAMES) else {}
 
 
 def _defaults_of_az(environ: Mapping[str, str]) -> dict[str, str]:
-    """Read what `az configure --defaults group=... workspace=...` and `az account set` have stored. The environment
-    variables of az take precedence."""
+    """Read what `az configure --defaults group=... workspace=...` and `az account set` have stored.
+    The environment variables of az take precedence."""
     folder = az_folder(environ)
     defaults = ini_sections(folder / "config").get("defaults", {})
     settings = {

@@ -31,12 +31,14 @@ class AzureMLTarget(Target):
     order = 20
     facts = TargetFacts(
         place_example="azureml:cifar:1",
-        place_help="`azureml:name:version`, an `azureml://` datastore path, an `https://` blob address, or for inputs "
+        place_help="`azureml:name:version`, an `azureml://` datastore path, an `https://` blob "
+        "address, or for inputs "
         "`./PATH` of this machine, which a submit uploads.",
         place_prefixes=("azureml:", "https://"),
         place_aliases=("azure", "path"),
         emulated_places="azureml://datastores/emulated/paths",
-        environment_help="A registered Azure ML environment: `azureml:name:version` or an `azureml://registries/...` "
+        environment_help="A registered Azure ML environment: `azureml:name:version` or an "
+        "`azureml://registries/...` "
         "id.",
         overrides_help="Merged last into the Azure ML job body.",
         secrets={"keyvault": "keyvault:VAULT/NAME"},
@@ -44,11 +46,15 @@ class AzureMLTarget(Target):
         locating_settings=("subscription_id", "resource_group", "workspace"),
         saved_folders=("outputs", "logs"),
         plan_formats=("az-cli", "python"),
-        extras={"azureml": ("azure-identity", "azure-storage-blob"), "azureml-sdk": ("azure-ai-ml",)},
+        extras={
+            "azureml": ("azure-identity", "azure-storage-blob"),
+            "azureml-sdk": ("azure-ai-ml",),
+        },
     )
     parts: ClassVar = {
         "rules": " ".join(
-            f"{_HERE}.rules.{name}" for name in ("account", "request", "distribution", "data", "container")
+            f"{_HERE}.rules.{name}"
+            for name in ("account", "request", "distribution", "data", "container")
         ),
         "online": f"{_HERE}.service.online",
         "table": f"{_HERE}.catalogue:TABLE",
@@ -66,23 +72,34 @@ class AzureMLTarget(Target):
         "examine": f"{_HERE}.settings:examine",
     }
 
-    def account(self, settings: AzureML, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> AzureMLAccount:
+    def account(
+        self, settings: AzureML, *, environ: Mapping[str, str], state_dir: Path, cwd: Path
+    ) -> AzureMLAccount:
         from cloudtrain.machines.overlay import user_overlay
 
-        return account_of(settings, environ, cwd)._replace(overlay=user_overlay(cwd, self.name) or None)
+        return account_of(settings, environ, cwd)._replace(
+            overlay=user_overlay(cwd, self.name) or None
+        )
 
     def compile(self, job: AnyJob, settings: AzureML, context: CompileContext) -> Plan:
         from cloudtrain.targets.azureml.compile.job import compile_azureml
 
         return compile_azureml(job, settings, context)
 
-    def service(self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace | None = None) -> AzureMLService:
+    def service(
+        self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace | None = None
+    ) -> AzureMLService:
         from cloudtrain.targets.azureml.service.service import AzureMLService
 
         return AzureMLService(environ, pace)
 
     def read(
-        self, job: TrainingJob, settings: Any, account: Any, plan: Plan, processing: ProcessingJob | None = None
+        self,
+        job: TrainingJob,
+        settings: Any,
+        account: Any,
+        plan: Plan,
+        processing: ProcessingJob | None = None,
     ) -> Reading:
         from cloudtrain.targets.azureml.reading import AzureMLReading
 

@@ -1,8 +1,8 @@
 """Archives of bundles in a folder: `bundles/<hash of the content>/sourcedir.tar.gz`.
 
-When an archive is complete, its size, modification time and inode are written to a file beside it. A later submit only
-compares these values, and writes the archive again if they differ. The archive's content is verified only when it is
-unpacked (`cloudtrain.code.unpack`).
+When an archive is complete, its size, modification time and inode are written to a file beside it.
+A later submit only compares these values, and writes the archive again if they differ. The
+archive's content is verified only when it is unpacked (`cloudtrain.code.unpack`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from cloudtrain.targets.contract import BundleWriter
 
 
 def put_archive(archive: Path, bundle: BundleWriter) -> bool:
-    """Return False if the archive exists unchanged. Raises `SourceChanged` if a source file changed after cloudtrain
-    had read it, and `OSError`."""
+    """Return False if the archive exists unchanged. Raises `SourceChanged` if a source file changed
+    after cloudtrain had read it, and `OSError`."""
     note = archive.with_name(f"{archive.name}.whole")
     if _stamp(archive) is not None and _stamp(archive) == _read(note):
         os.utime(archive.parent)  # `prune` removes archives that no submit has used for a day
@@ -36,7 +36,8 @@ def put_archive(archive: Path, bundle: BundleWriter) -> bool:
 
 
 def unpacked(archive: Path, sha256: str, scratch: Path) -> Iterator[Path]:
-    """Unpack an archive below `scratch` and yield the folder; yield nothing if the archive is missing or damaged."""
+    """Unpack an archive below `scratch` and yield the folder; yield nothing if the archive is
+    missing or damaged."""
     from cloudtrain.code.unpack import DamagedBundle, unpack
 
     folder = scratch / "code"
@@ -46,7 +47,8 @@ def unpacked(archive: Path, sha256: str, scratch: Path) -> Iterator[Path]:
 
 
 def _stamp(archive: Path) -> str | None:
-    """Return the archive's size, modification time and inode as a text; None if the archive does not exist."""
+    """Return the archive's size, modification time and inode as a text; None if the archive does
+    not exist."""
     try:
         status = archive.stat(follow_symlinks=False)
     except OSError:
@@ -63,13 +65,17 @@ def _read(note: Path) -> str | None:
 
 # Move results into the user's folder: all of them, or none.
 
-_HINT = "nothing was written; copy a part of it, such as one file, or copy it by hand into an empty folder"
+_HINT = (
+    "nothing was written; copy a part of it, such as one file, or copy it by hand into an "
+    "empty folder"
+)
 
 
 @contextmanager
 def landing(destination: Path, *, odd_names: bool = False) -> Iterator[Staging]:
-    """Yield a `Staging` for files of the folder `destination`, which is created. `Staging.move` moves all of them into
-    the folder, or none. `odd_names`: allow control characters in file names."""
+    """Yield a `Staging` for files of the folder `destination`, which is created. `Staging.move`
+    moves all of them into the folder, or none. `odd_names`: allow control characters in file
+    names."""
     with Staging(destination, odd_names=odd_names) as staging:
         try:
             yield staging
@@ -87,18 +93,27 @@ Files = Mapping[str, Path]
 
 
 def copy_places(
-    places: Mapping[str, Places], path: str, destination: Path, *, extras: Mapping[str, Files] = {}, inside: Places = ()
+    places: Mapping[str, Places],
+    path: str,
+    destination: Path,
+    *,
+    extras: Mapping[str, Files] = {},
+    inside: Places = (),
 ) -> list[Path]:
-    """Copy the run's files at `path` into the folder `destination`, which is created. Return the copies.
+    """Copy the run's files at `path` into the folder `destination`, which is created. Return the
+    copies.
 
-    The content of a folder goes directly into `destination`. An empty path copies everything, each output to its own
-    subfolder. The path `outputs` copies each of the job's outputs to its own subfolder, and a path such as
-    `model/weights.pt` copies one file. Existing files of the same name are replaced. If an error occurs, no file is
-    copied. Links out of the places and `inside` are followed to files, not to folders, which may be a home folder.
+    The content of a folder goes directly into `destination`. An empty path copies everything, each
+    output to its own subfolder. The path `outputs` copies each of the job's outputs to its own
+    subfolder, and a path such as `model/weights.pt` copies one file. Existing files of the same
+    name are replaced. If an error occurs, no file is copied. Links out of the places and `inside`
+    are followed to files, not to folders, which may be a home folder.
 
     Args:
-        places: the folders of each output on this machine, by the output's name for `cloudtrain download`.
-        extras: more outputs, whose folders also hold other files. Maps each output's name to its files.
+        places: the folders of each output on this machine, by the output's name for `cloudtrain
+            download`.
+        extras: more outputs, whose folders also hold other files. Maps each output's name to its
+            files.
         inside: more folders of the run.
     """
     path = path.strip("/")
@@ -108,17 +123,32 @@ def copy_places(
         all_files = {name: dict(_files(folders, roots)) for name, folders in places.items()}
         return _copy_named({**all_files, **extras}, destination)
     if path == "outputs" and path not in places:
-        outputs = {name.removeprefix("outputs/"): places[name] for name in places if name.startswith("outputs/")}
+        outputs = {
+            name.removeprefix("outputs/"): places[name]
+            for name in places
+            if name.startswith("outputs/")
+        }
         if outputs:
-            return _copy_named({name: dict(_files(folders, roots)) for name, folders in outputs.items()}, destination)
-        name = "model" if any(_files(places.get("model", ()), roots)) else next(filter(extras.get, extras), "model")
-        hint = f"copy `{name}/`" + (": the script wrote into its working folder" if name in extras else "")
+            return _copy_named(
+                {name: dict(_files(folders, roots)) for name, folders in outputs.items()},
+                destination,
+            )
+        name = (
+            "model"
+            if any(_files(places.get("model", ()), roots))
+            else next(filter(extras.get, extras), "model")
+        )
+        hint = f"copy `{name}/`" + (
+            ": the script wrote into its working folder" if name in extras else ""
+        )
         raise UsageError("the job declares no outputs except its model", hint=hint, code="CT935")
     name, _, below = path.partition("/")
     if name in extras:
         files = _below(extras[name], below)
         if below and not files:
-            raise NothingWritten(f"the run wrote nothing to `{path}`", hint=f"`{name}/` copies the whole output")
+            raise NothingWritten(
+                f"the run wrote nothing to `{path}`", hint=f"`{name}/` copies the whole output"
+            )
         return _copy(files, destination)
     existing = [place for place in _find(path, places) if place.exists()]
     existing = [place for place in existing if place in tops or not _leaves(place, roots)]
@@ -134,7 +164,11 @@ def _find(path: str, places: Mapping[str, Places]) -> list[Path]:
         name, rest = "/".join(parts[:length]), parts[length:]
         if name in places and ".." not in rest:
             return [place.joinpath(*rest) for place in places[name]]
-    hint = f"did you mean `outputs/{path}`?" if f"outputs/{parts[0]}" in places else did_you_mean(path, places)
+    hint = (
+        f"did you mean `outputs/{path}`?"
+        if f"outputs/{parts[0]}" in places
+        else did_you_mean(path, places)
+    )
     raise UsageError(f"`{path}` is not a result of the run", hint=hint, code="CT935")
 
 
@@ -147,7 +181,9 @@ def _files(places: Places, roots: tuple[str, ...]) -> Iterator[tuple[str, Path]]
             yield place.name, place
             continue
         for folder, below, names in os.walk(place, followlinks=True):
-            subfolders = [name for name in below if not (name.startswith(ASIDE) or leads_back(folder, name))]
+            subfolders = [
+                name for name in below if not (name.startswith(ASIDE) or leads_back(folder, name))
+            ]
             below[:] = [name for name in subfolders if not _leaves(Path(folder, name), roots)]
             for name in sorted(names):
                 file = Path(folder, name)
@@ -156,26 +192,36 @@ def _files(places: Places, roots: tuple[str, ...]) -> Iterator[tuple[str, Path]]
 
 
 def _leaves(place: Path, roots: tuple[str, ...]) -> bool:
-    """Return whether a folder, or the folder of a file, is outside of the folders `roots`, and say so: a link leads
-    there."""
+    """Return whether a folder, or the folder of a file, is outside of the folders `roots`, and say
+    so: a link leads there."""
     target = os.path.realpath(place if place.is_dir() else place.parent)
     leaves = not f"{target}/".startswith(roots)
     if leaves:
-        tell(f"`{place}` is not copied: a link leads to the folder `{target}`, which is not a part of the run")
+        tell(
+            f"`{place}` is not copied: a link leads to the folder `{target}`, which is not a "
+            "part of the run"
+        )
     return leaves
 
 
 def _below(files: Files, path: str) -> dict[str, Path]:
-    """Return the files below the folder `path`, by their paths relative to it; or the single file at `path`."""
+    """Return the files below the folder `path`, by their paths relative to it; or the single file
+    at `path`."""
     if not path:
         return dict(files)
     if path in files:
         return {path.rpartition("/")[2]: files[path]}
-    return {name.removeprefix(f"{path}/"): file for name, file in files.items() if name.startswith(f"{path}/")}
+    return {
+        name.removeprefix(f"{path}/"): file
+        for name, file in files.items()
+        if name.startswith(f"{path}/")
+    }
 
 
 def _copy_named(places: Mapping[str, Files], destination: Path) -> list[Path]:
-    paths = {f"{name}/{file}": path for name, files in places.items() for file, path in files.items()}
+    paths = {
+        f"{name}/{file}": path for name, files in places.items() for file, path in files.items()
+    }
     return _copy(paths, destination)
 
 

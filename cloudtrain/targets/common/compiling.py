@@ -1,4 +1,5 @@
-"""Functions that all compilers share: hyperparameters as arguments, references, and the run name."""
+"""Functions that all compilers share: hyperparameters as arguments, references, and the run
+name."""
 
 from __future__ import annotations
 
@@ -24,21 +25,22 @@ if TYPE_CHECKING:
 
 
 HASH_LENGTH = 8
-"""Number of hex digits of the plan's hash in a run name. A collision becomes likely only with 2**16 different plans of
-one job."""
+"""Number of hex digits of the plan's hash in a run name. A collision becomes likely only with 2**16
+different plans of one job."""
 
 
 hyperparameter_argv = argv_of
-"""Return `--key value` for each hyperparameter, sorted by key, as the SageMaker containers do. All targets follow this
-convention. The function is in the runtime, because the launcher in the containers needs it too."""
+"""Return `--key value` for each hyperparameter, sorted by key, as the SageMaker containers do. All
+targets follow this convention. The function is in the runtime, because the launcher in the
+containers needs it too."""
 
 hyperparameter_text = text_of
 """Return the text of one hyperparameter value as the script receives it."""
 
 
 def without_literals(job: AnyJob) -> AnyJob:
-    """Return the job without its inputs that have a plain `value`. References to such an input are replaced by its
-    value. Of all targets, only Azure ML accepts such inputs unchanged."""
+    """Return the job without its inputs that have a plain `value`. References to such an input are
+    replaced by its value. Of all targets, only Azure ML accepts such inputs unchanged."""
     literals = {name: item.value for name, item in job.inputs.items() if item.value is not None}
     if not literals:
         return job
@@ -50,16 +52,27 @@ def without_literals(job: AnyJob) -> AnyJob:
     variables = {name: fill(text) for name, text in job.environment.variables.items()}
     update: dict[str, Any] = {
         "inputs": {name: item for name, item in job.inputs.items() if name not in literals},
-        "hyperparameters": {name: _fill_texts(value, fill) for name, value in job.hyperparameters.items()},
+        "hyperparameters": {
+            name: _fill_texts(value, fill) for name, value in job.hyperparameters.items()
+        },
         **({"arguments": list(map(fill, job.view.arguments))} if job.view.arguments else {}),
         "environment": job.environment.model_copy(update={"variables": variables}),
     }
-    update |= {name: fill(text) for name in ("command", "entry_point") if (text := getattr(job, name)) is not None}
+    update |= {
+        name: fill(text)
+        for name in ("command", "entry_point")
+        if (text := getattr(job, name)) is not None
+    }
     return job.model_copy(update=update)
 
 
-def resolve_hyperparameters(hyperparameters: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, Any]:
-    return {key: _fill_texts(value, lambda text: resolve_text(text, paths)) for key, value in hyperparameters.items()}
+def resolve_hyperparameters(
+    hyperparameters: Mapping[str, Any], paths: Mapping[str, str]
+) -> dict[str, Any]:
+    return {
+        key: _fill_texts(value, lambda text: resolve_text(text, paths))
+        for key, value in hyperparameters.items()
+    }
 
 
 def has_bare_flags(job: TrainingJob) -> bool:
@@ -68,13 +81,18 @@ def has_bare_flags(job: TrainingJob) -> bool:
 
 def arguments_of(job: TrainingJob, paths: Mapping[str, str]) -> list[str]:
     own = [resolve_text(word, paths) for word in job.arguments]
-    return own + argv_of(resolve_hyperparameters(job.hyperparameters, paths), bare_flags=job.bare_flags)
+    return own + argv_of(
+        resolve_hyperparameters(job.hyperparameters, paths), bare_flags=job.bare_flags
+    )
 
 
 def paths_in(run_dir: str, job: TrainingJob, target: str) -> dict[str, str]:
-    """Map references such as `inputs.train`, `outputs.model` and `checkpoint` to paths: those that the job sets for the
-    target, and folders of the run's own folder for the others."""
-    paths = {f"inputs.{name}": item.of(target) or f"{run_dir}/inputs/{name}" for name, item in job.inputs.items()}
+    """Map references such as `inputs.train`, `outputs.model` and `checkpoint` to paths: those that
+    the job sets for the target, and folders of the run's own folder for the others."""
+    paths = {
+        f"inputs.{name}": item.of(target) or f"{run_dir}/inputs/{name}"
+        for name, item in job.inputs.items()
+    }
     paths["outputs.model"] = f"{run_dir}/model"
     for name, item in job.outputs.items():
         own = f"{run_dir}/model" if name == "model" else f"{run_dir}/outputs/{name}"
@@ -84,7 +102,8 @@ def paths_in(run_dir: str, job: TrainingJob, target: str) -> dict[str, str]:
 
 
 def program_of(job: TrainingJob, paths: Mapping[str, str]) -> list[str]:
-    """Return the command in a shell, or the script with its arguments: without Python, but a shell script with bash."""
+    """Return the command in a shell, or the script with its arguments: without Python, but a shell
+    script with bash."""
     if job.command is not None:
         return ["bash", "-c", resolve_text(job.command, paths)]
     script = job.entry_point or ""
@@ -92,8 +111,11 @@ def program_of(job: TrainingJob, paths: Mapping[str, str]) -> list[str]:
     return [*shell, *words_of_script(script), *arguments_of(job, paths)]
 
 
-def variables_of(job: TrainingJob, paths: Mapping[str, str], run_dir: str, run_name: str) -> dict[str, str]:
-    """Return the variables in which the script's runtime finds the run's name and folders, and those of the job."""
+def variables_of(
+    job: TrainingJob, paths: Mapping[str, str], run_dir: str, run_name: str
+) -> dict[str, str]:
+    """Return the variables in which the script's runtime finds the run's name and folders, and
+    those of the job."""
     variables = {
         "CLOUDTRAIN_CHECKPOINT_DIR": paths["checkpoint"],
         "CLOUDTRAIN_MODEL_DIR": paths["outputs.model"],
@@ -107,12 +129,15 @@ def variables_of(job: TrainingJob, paths: Mapping[str, str], run_dir: str, run_n
         kind, _, name = reference.partition(".")
         if name:
             variables[f"CLOUDTRAIN_{kind[:-1].upper()}_{name.upper()}"] = path
-    variables |= {name: resolve_text(text, paths) for name, text in job.environment.variables.items()}
+    variables |= {
+        name: resolve_text(text, paths) for name, text in job.environment.variables.items()
+    }
     return dict(sorted(variables.items()))
 
 
 def resolve_text(text: str, paths: Mapping[str, str]) -> str:
-    return replace_references(text, lambda inner: paths.get(inner, f"${{{{{inner}}}}}"))  # overrides hold any text
+    # overrides hold any text
+    return replace_references(text, lambda inner: paths.get(inner, f"${{{{{inner}}}}}"))
 
 
 def _fill_texts(value: Any, fill: Callable[[str], str]) -> Any:
@@ -126,7 +151,8 @@ def _fill_texts(value: Any, fill: Callable[[str], str]) -> Any:
 
 
 def option_problems(job: TrainingJob) -> list[Problem]:
-    """Return a problem if the job's mpirun options cannot be parsed, because of an unclosed quote."""
+    """Return a problem if the job's mpirun options cannot be parsed, because of an unclosed
+    quote."""
     for field in ("options", "mpi_options"):
         try:
             split(getattr(job.distribution, field, ""))
@@ -137,40 +163,50 @@ def option_problems(job: TrainingJob) -> list[Problem]:
 
 
 def tuner_plan(sweep: Sweep, trial: Plan, request: dict[str, Any], notes: Iterable[str]) -> Plan:
-    """Return the plan of a sweep that the target's own tuner runs with `request`, from the plan of the sweep's job."""
+    """Return the plan of a sweep that the target's own tuner runs with `request`, from the plan of
+    the sweep's job."""
     summary = tuple(row for row in trial.summary if row[0] not in ("target", "run", "cost"))
     notes = (*trial.notes, *notes)
-    return replace(trial, job_name=sweep.name, request=request, summary=summary, notes=notes, outputs={})
+    return replace(
+        trial, job_name=sweep.name, request=request, summary=summary, notes=notes, outputs={}
+    )
 
 
 def submission_key(plan: Plan) -> str:
-    """Return a hash of target, place, job name and plan. Submissions with the same hash count as the same submission.
+    """Return a hash of target, place, job name and plan. Submissions with the same hash count as
+    the same submission.
 
-    `plan` must be compiled with a placeholder for the run name, so that the number of the run does not change the hash.
+    `plan` must be compiled with a placeholder for the run name, so that the number of the run does
+    not change the hash.
     """
-    return hashlib.sha256("\n".join((plan.target, plan.place, plan.job_name, plan.sha256)).encode()).hexdigest()
+    return hashlib.sha256(
+        "\n".join((plan.target, plan.place, plan.job_name, plan.sha256)).encode()
+    ).hexdigest()
 
 
 _LAYOUT = 1
-"""Version of the layout of environments. A new version gets new folders, so that every environment is built again."""
+"""Version of the layout of environments. A new version gets new folders, so that every environment
+is built again."""
 
 
 def environment_key(*content: object) -> str:
-    """Return the name of the folder of an environment that cloudtrain builds: a hash of the interpreter below it and of
-    the packages in it, as JSON data."""
+    """Return the name of the folder of an environment that cloudtrain builds: a hash of the
+    interpreter below it and of the packages in it, as JSON data."""
     return hashlib.sha256(json.dumps([_LAYOUT, *content]).encode()).hexdigest()[:16]
 
 
 def run_name(job_name: str, key: str, submitter: str, salt: str, counter: int) -> str:
-    """Return the run's name, such as `job-1f3a9c2b-1`: job name, hash of plan and submitter, and number of the run.
+    """Return the run's name, such as `job-1f3a9c2b-1`: job name, hash of plan and submitter, and
+    number of the run.
 
-    The name is deterministic, so that a dry run prints the same name that a submit would use, and a submit after a
-    crash finds its own run.
+    The name is deterministic, so that a dry run prints the same name that a submit would use, and a
+    submit after a crash finds its own run.
 
     Args:
         key: the plan's `submission_key`.
         submitter: `user@host`.
-        salt: a text that differs between run stores, so that two stores of the same user give different names.
+        salt: a text that differs between run stores, so that two stores of the same user give
+            different names.
         counter: the number of earlier runs with the same key, plus one.
     """
     digest = hashlib.sha256(f"{key}\n{submitter}\n{salt}".encode()).hexdigest()[:HASH_LENGTH]
@@ -184,8 +220,9 @@ Instead = TypeVar("Instead")
 
 
 class CompileError(JobError):
-    """The target cannot run the job. `plan` is the plan without the faulty parts, or None if no usable plan is left.
-    The rules check this plan, so that their findings are reported together with the problems."""
+    """The target cannot run the job. `plan` is the plan without the faulty parts, or None if no
+    usable plan is left. The rules check this plan, so that their findings are reported together
+    with the problems."""
 
     def __init__(self, problems: Sequence[Problem], plan: Plan | None = None) -> None:
         super().__init__(problems)
@@ -196,7 +233,8 @@ class Problems(list[Problem]):
     """The problems of one job, in the order in which they were found."""
 
     def value(self, make: Callable[[], Value], instead: Instead) -> Value | Instead:
-        """Return the result of `make`. If `make` raises a `JobError`, collect its problems and return `instead`."""
+        """Return the result of `make`. If `make` raises a `JobError`, collect its problems and
+        return `instead`."""
         try:
             return make()
         except JobError as error:
@@ -209,11 +247,13 @@ class Problems(list[Problem]):
             raise CompileError(self, plan)
 
 
-# Choose the instance type of a job that names only a GPU, from the catalogue with the user's own corrections.
+# Choose the instance type of a job that names only a GPU, from the catalogue with the user's own
+# corrections.
 
 
 def type_by_gpu(target: str, resources: Resources, overlay: Any) -> str:
-    """Return the name of the instance type for `resources.gpu`. `overlay`: the user's corrections of the catalogue."""
+    """Return the name of the instance type for `resources.gpu`. `overlay`: the user's corrections
+    of the catalogue."""
     from cloudtrain.machines.overlay import apply_overlay
 
     assert resources.gpu is not None

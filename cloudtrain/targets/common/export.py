@@ -15,8 +15,8 @@ from cloudtrain.system.plugins import require
 
 
 class Call(NamedTuple):
-    """One call, such as `sagemaker.inputs.TrainingInput(s3_data=...)`: its dotted name and its arguments, which may be
-    calls themselves."""
+    """One call, such as `sagemaker.inputs.TrainingInput(s3_data=...)`: its dotted name and its
+    arguments, which may be calls themselves."""
 
     name: str
     arguments: dict[str, Any]
@@ -24,23 +24,24 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class Ref:
-    """A reference to a variable of the program, or with `index` to one item of the variable's list."""
+    """A reference to a variable of the program, or with `index` to one item of the variable's
+    list."""
 
     variable: str
     index: int | None = None
 
 
 class Program(NamedTuple):
-    """A program that sends a job through an SDK: it creates variables, then calls methods of the last variable.
+    """A program that sends a job through an SDK: it creates variables, then calls methods of the
+    last variable.
 
     Attributes:
-        variables: maps names to a call, a list or a plain value, in order; a value may refer to earlier variables.
-        method: the method that sends the request; it is a method of the last variable.
-        arguments: the arguments of `method`.
-        extra: the extra of cloudtrain that installs the SDK.
-        notes: comments that explain unusual parts of the written code.
-        steps: methods of the last variable to call before `method`, with their arguments.
-        in_code: more arguments of `method`, which are only written as code and never executed.
+        variables: maps names to a call, a list or a plain value, in order; a value may refer to
+        earlier variables. method: the method that sends the request; it is a method of the last
+        variable. arguments: the arguments of `method`. extra: the extra of cloudtrain that installs
+        the SDK. notes: comments that explain unusual parts of the written code. steps: methods of
+        the last variable to call before `method`, with their arguments. in_code: more arguments of
+        `method`, which are only written as code and never executed.
     """
 
     variables: dict[str, Any]
@@ -57,11 +58,14 @@ class Program(NamedTuple):
 
 
 def build(program: Program, **objects: Any) -> tuple[Any, dict[str, Any]]:
-    """Execute the program except for its last call, which sends the request. Return the program's last variable and the
-    arguments of the last call. `objects` replace the variables of the same names."""
+    """Execute the program except for its last call, which sends the request. Return the program's
+    last variable and the arguments of the last call. `objects` replace the variables of the same
+    names."""
     scope: dict[str, Any] = {}
     for name, value in program.variables.items():
-        scope[name] = objects[name] if objects.get(name) is not None else _make(value, scope, program.extra)
+        scope[name] = (
+            objects[name] if objects.get(name) is not None else _make(value, scope, program.extra)
+        )
     for method, arguments in program.steps:
         getattr(scope[program.result], method)(**_make(arguments, scope, program.extra))
     return scope[program.result], _make(program.arguments, scope, program.extra)
@@ -76,7 +80,9 @@ def build_arguments(program: Program) -> dict[str, Any]:
 def _make(value: Any, scope: dict[str, Any], extra: str) -> Any:
     if isinstance(value, Call):
         module, _, attribute = value.name.rpartition(".")
-        arguments = {name: _make(argument, scope, extra) for name, argument in value.arguments.items()}
+        arguments = {
+            name: _make(argument, scope, extra) for name, argument in value.arguments.items()
+        }
         return getattr(require(module, extra=extra), attribute)(**arguments)
     if isinstance(value, Ref):
         return scope[value.variable] if value.index is None else scope[value.variable][value.index]
@@ -97,8 +103,8 @@ class Fields:
         self._unused = deepcopy(request)
 
     def take(self, path: str, default: Any = None) -> Any:
-        """Return the value at `path`, such as `ResourceConfig.InstanceType`, and mark the field as used. Return
-        `default` if there is no unused field at `path`."""
+        """Return the value at `path`, such as `ResourceConfig.InstanceType`, and mark the field as
+        used. Return `default` if there is no unused field at `path`."""
         *parents, name = path.split(".")
         place: Any = self._unused
         for parent in parents:
@@ -106,7 +112,8 @@ class Fields:
         return place.pop(name, default)
 
     def take_if(self, path: str, expected_value: Any) -> bool:
-        """A field with another value stays unused, so that it is reported if the SDK has no equivalent."""
+        """A field with another value stays unused, so that it is reported if the SDK has no
+        equivalent."""
         value = self.take(path)
         if value is not None and value != expected_value:
             self.put_back(path, value)
@@ -137,8 +144,8 @@ WIDTH = 88
 """Maximum width of a line, as in `black` and `ruff`."""
 
 _WHOLE = frozenset({"boto3", "estimator", "trainer", "ml_client.jobs"})
-"""Names that stay before a dot: variables, and modules that the code imports as a whole (boto3, because the SDK has a
-`Session` too)."""
+"""Names that stay before a dot: variables, and modules that the code imports as a whole (boto3,
+because the SDK has a `Session` too)."""
 
 
 def python_code(program: Program, *, title: str) -> str:
@@ -185,18 +192,23 @@ def _calls(value: Any) -> Iterator[Call]:
     if isinstance(value, Call):
         yield value
         value = value.arguments
-    inner: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    inner: Iterable[Any] = (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    )
     for one in inner:
         yield from _calls(one)
 
 
 def _layout(head: str, value: Any, tail: str, depth: int) -> Iterator[str]:
-    """Yield the lines of code for `value`, preceded by `head` and followed by `tail`: one line if all of it fits,
-    otherwise one line per part of the value, with a comma after the last part. `depth` is the level of indentation."""
+    """Yield the lines of code for `value`, preceded by `head` and followed by `tail`: one line if
+    all of it fits, otherwise one line per part of the value, with a comma after the last part.
+    `depth` is the level of indentation."""
     indent = "    " * depth
     line = f"{indent}{head}{_inline(value)}{tail}"
     parts = list(_parts(value))
-    if (len(line) <= WIDTH and not (depth == 0 and isinstance(value, Call) and len(parts) > 2)) or not parts:
+    if (
+        len(line) <= WIDTH and not (depth == 0 and isinstance(value, Call) and len(parts) > 2)
+    ) or not parts:
         yield line
         return
     opening, closing = _brackets(value)
@@ -229,7 +241,9 @@ def _name(call: Call) -> str:
 def _inline(value: Any) -> str:
     if isinstance(value, Call | dict | list):
         opening, closing = _brackets(value)
-        return opening + ", ".join(f"{name}{_inline(part)}" for name, part in _parts(value)) + closing
+        return (
+            opening + ", ".join(f"{name}{_inline(part)}" for name, part in _parts(value)) + closing
+        )
     if isinstance(value, Ref):
         return value.variable if value.index is None else f"{value.variable}[{value.index}]"
     return _text(value) if isinstance(value, str) else repr(value)

@@ -1,4 +1,5 @@
-"""Pure functions that compute the arguments and environment of each process of a run from a request."""
+"""Pure functions that compute the arguments and environment of each process of a run from a
+request."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from cloudtrain.targets.common.specification import LaunchSpecification
 
 
 class LocalAccount(NamedTuple):
-    """The folder of the runs, this machine's CPUs and GPUs, and its programs. All paths are absolute."""
+    """The folder of the runs, this machine's CPUs and GPUs, and its programs. All paths are
+    absolute."""
 
     state_dir: str
     python: str
@@ -30,7 +32,8 @@ class LocalAccount(NamedTuple):
     loopback: str = "lo"
     """The name of the loopback network interface."""
     interpreter: tuple[str, str] = ("", "")
-    """The interpreter of the settings, and the real file behind its links; empty if no environment is built on it."""
+    """The interpreter of the settings, and the real file behind its links; empty if no environment
+    is built on it."""
     emulated: Any = None
     """The settings of the emulated target; None without emulation."""
 
@@ -46,7 +49,8 @@ class LocalAccount(NamedTuple):
 
 
 class LocalSettings(Protocol):
-    """The settings that an emulation needs; their model, which no other target may import, describes them."""
+    """The settings that an emulation needs; their model, which no other target may import,
+    describes them."""
 
     @property
     def python(self) -> str | None: ...
@@ -69,7 +73,8 @@ def local_plan(
     summary: Iterable[tuple[str, str]],
     notes: Iterable[str] = (),
 ) -> Plan:
-    """Return the plan whose request is this launch specification. `context.account` must be a `LocalAccount`."""
+    """Return the plan whose request is this launch specification. `context.account` must be a
+    `LocalAccount`."""
     bundle, archive = context.bundle, specification.code.archive
     return Plan(
         target=DEFAULT_TARGET,
@@ -87,7 +92,11 @@ def local_plan(
 
 def local_outputs(specification: LaunchSpecification) -> dict[str, str]:
     """If several instances have a folder for the output, return the first instance's folder."""
-    return {name: str(folders[0]) for name, folders in specification.downloads().items() if name != "logs"}
+    return {
+        name: str(folders[0])
+        for name, folders in specification.downloads().items()
+        if name != "logs"
+    }
 
 
 # Find this machine's usable CPUs, GPUs and name, without importing torch.
@@ -98,7 +107,8 @@ def this_machine(environ: Mapping[str, str], *, devices: Path = Path("/dev")) ->
 
 
 def _memory(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
-    """Return the machine's memory in bytes, or the container's limit if it is lower; 0 if unknown."""
+    """Return the machine's memory in bytes, or the container's limit if it is lower; 0 if
+    unknown."""
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
@@ -110,19 +120,21 @@ def _memory(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
 
 
 def find_mpirun(python: str, environ: Mapping[str, str]) -> str | None:
-    """Return the path of mpirun: beside the interpreter `python`, where `pip` and `conda` install it, then on the PATH,
-    then beside the interpreter that runs cloudtrain."""
+    """Return the path of mpirun: beside the interpreter `python`, where `pip` and `conda` install
+    it, then on the PATH, then beside the interpreter that runs cloudtrain."""
     path = environ.get("PATH", os.defpath)
     for folders in (_folder_of(python, path), path, _folder_of(sys.executable, path)):
         program = shutil.which("mpirun", path=folders)
         if program is not None:
-            return os.path.abspath(program)  # noqa: PTH100 - a link stays the name that it is called by
+            # A link stays the name that it is called by.
+            return os.path.abspath(program)
     return None
 
 
 def _folder_of(program: str, path: str) -> str:
     file = shutil.which(program, path=path)
-    return os.path.dirname(os.path.abspath(file)) if file else ""  # noqa: PTH100, PTH120 - as above
+    # As above.
+    return os.path.dirname(os.path.abspath(file)) if file else ""
 
 
 def host_name() -> str:

@@ -1,4 +1,5 @@
-"""The launchers torchrun and mpirun, and TensorFlow's tasks: what the plans of several targets have in common."""
+"""The launchers torchrun and mpirun, and TensorFlow's tasks: what the plans of several targets have
+in common."""
 
 from __future__ import annotations
 
@@ -22,37 +23,49 @@ def direct_argv(program: Sequence[str], python: str) -> list[str]:
 # Variables that keep the libraries of a local run's ranks from listening on the network.
 
 OPEN_MPI = {"OMPI_MCA_btl": "^tcp"}
-"""For ranks of mpirun, which communicate through shared memory. With TCP they would listen on every interface, whatever
-`btl_tcp_if_include` says (seen with Open MPI 4.1 and 5.0)."""
+"""For ranks of mpirun, which communicate through shared memory. With TCP they would listen on every
+interface, whatever `btl_tcp_if_include` says (seen with Open MPI 4.1 and 5.0)."""
 
 
 def loopback_variables(interface: str) -> dict[str, str]:
-    """Return the variables that make gloo, NCCL and torch's RPC (TensorPipe) use the network interface `interface`."""
-    return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface, "TP_SOCKET_IFNAME": interface}
+    """Return the variables that make gloo, NCCL and torch's RPC (TensorPipe) use the network
+    interface `interface`."""
+    return {
+        "GLOO_SOCKET_IFNAME": interface,
+        "NCCL_SOCKET_IFNAME": interface,
+        "TP_SOCKET_IFNAME": interface,
+    }
 
 
 # The launcher `mpirun`: its command line, and the ranks that it starts. Supports Open MPI 4 and 5.
 #
-# Each rank writes its output to its own files. mpirun's --tag-output would mark every write instead of every line, so
-# lines of several ranks would be mixed (seen with Open MPI 4.1 and an unbuffered Python).
+# Each rank writes its output to its own files. mpirun's --tag-output would mark every write instead
+# of every line, so lines of several ranks would be mixed (seen with Open MPI 4.1 and an unbuffered
+# Python).
 #
-# On SIGTERM, mpirun kills its ranks after one second (Open MPI 4) or a fifth of a second (Open MPI 5). The setting for
-# a longer time also delays the SIGTERM to the ranks. So cloudtrain stops a job by sending SIGTERM to the ranks, and
-# mpirun then ends by itself.
+# On SIGTERM, mpirun kills its ranks after one second (Open MPI 4) or a fifth of a second (Open MPI
+# 5). The setting for a longer time also delays the SIGTERM to the ranks. So cloudtrain stops a job
+# by sending SIGTERM to the ranks, and mpirun then ends by itself.
 
 
 def install_mpirun() -> str:
     """Return the hint for machines without mpirun."""
-    more = "`apt install openmpi-bin`, `brew install open-mpi`, `conda install -c conda-forge openmpi`"
+    more = (
+        "`apt install openmpi-bin`, `brew install open-mpi`, `conda install -c conda-forge openmpi`"
+    )
     return f"`{pip_line('mpi')}`, or install Open MPI: {more}"
 
 
-_REDIRECT = 'exec "$@" >"$0/rank_$OMPI_COMM_WORLD_RANK.stdout.log" 2>"$0/rank_$OMPI_COMM_WORLD_RANK.stderr.log"'
+_REDIRECT = (
+    'exec "$@" >"$0/rank_$OMPI_COMM_WORLD_RANK.stdout.log" '
+    '2>"$0/rank_$OMPI_COMM_WORLD_RANK.stderr.log"'
+)
 """For `sh -c`: runs a program with its output in files of a folder, which is the first argument."""
 
 
 def redirected(program: Sequence[str], log_dir: str) -> list[str]:
-    """Return the command line of a rank that writes to `rank_N.stdout.log` and `rank_N.stderr.log` in `log_dir`."""
+    """Return the command line of a rank that writes to `rank_N.stdout.log` and `rank_N.stderr.log`
+    in `log_dir`."""
     return ["sh", "-c", _REDIRECT, log_dir, *program]
 
 
@@ -64,7 +77,8 @@ def mpirun_ranks(
     slots: int | None = None,
     exports: Mapping[str, str] | None = None,
 ) -> Alike:
-    """Return mpirun's ranks. They fill the slots of one instance after the other; surplus ranks go to the last one.
+    """Return mpirun's ranks. They fill the slots of one instance after the other; surplus ranks go
+    to the last one.
 
     User options that change mpirun's mapping are not considered.
 
@@ -85,25 +99,39 @@ def mpirun_ranks(
         on_instance = number - place * size
         variables = {
             "OMPI_COMM_WORLD_LOCAL_RANK": str(on_instance),
-            "OMPI_COMM_WORLD_LOCAL_SIZE": str(processes - place * size if place == len(where) - 1 else size),
+            "OMPI_COMM_WORLD_LOCAL_SIZE": str(
+                processes - place * size if place == len(where) - 1 else size
+            ),
             "OMPI_COMM_WORLD_RANK": str(number),
             "OMPI_COMM_WORLD_SIZE": str(processes),
         }
-        return Process(where[place], "rank", tuple(program), {**(exports or {}), **variables}, number, on_instance)
+        return Process(
+            where[place],
+            "rank",
+            tuple(program),
+            {**(exports or {}), **variables},
+            number,
+            on_instance,
+        )
 
-    return Alike("rank", tuple((where[place], on(place)) for place in range(last + 1)) if processes else (), rank)
+    return Alike(
+        "rank",
+        tuple((where[place], on(place)) for place in range(last + 1)) if processes else (),
+        rank,
+    )
 
 
 class Tasks(NamedTuple):
-    """The numbers of workers and parameter servers of a TensorFlow job. The chief counts as a worker."""
+    """The numbers of workers and parameter servers of a TensorFlow job. The chief counts as a
+    worker."""
 
     workers: int
     servers: int
 
     @classmethod
     def of(cls, workers: int, servers: int) -> Tasks:
-        """With parameter servers the chief only coordinates, so there are at least two workers: another one must
-        train."""
+        """With parameter servers the chief only coordinates, so there are at least two workers:
+        another one must train."""
         return cls(max(workers, 2) if servers else workers, servers)
 
 
@@ -111,13 +139,15 @@ def requested_tasks(job: TrainingJob) -> Tasks:
     """Return the tasks that a TensorFlow job asks for. Default: one worker per instance."""
     distribution = job.distribution
     assert isinstance(distribution, TensorFlow)
-    servers = (distribution.parameter_servers or 1) if distribution.strategy == "parameter_server" else 0
+    servers = (
+        (distribution.parameter_servers or 1) if distribution.strategy == "parameter_server" else 0
+    )
     return Tasks.of(distribution.workers or job.resources.instance_count, servers)
 
 
 def tasks(workers: int, parameter_servers: int) -> list[tuple[str, int]]:
-    """Return the type and index of each task of tf.distribute in rank order: all workers; or if there are parameter
-    servers, the chief, the other workers and the servers."""
+    """Return the type and index of each task of tf.distribute in rank order: all workers; or if
+    there are parameter servers, the chief, the other workers and the servers."""
     if not parameter_servers:
         return [("worker", index) for index in range(workers)]
     return [
@@ -136,8 +166,9 @@ def torchrun_ranks(
     where: Sequence[int] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Alike:
-    """Return the processes that the agents start, with the variables that a script can rely on. `program`: the script
-    and its arguments, or any other command. `where`: the instance of each agent; by default agent N is on instance N.
+    """Return the processes that the agents start, with the variables that a script can rely on.
+    `program`: the script and its arguments, or any other command. `where`: the instance of each
+    agent; by default agent N is on instance N.
     """
     argv = tuple(direct_argv(program, python))
     places = range(instance_count) if where is None else where
@@ -151,6 +182,8 @@ def torchrun_ranks(
             "RANK": str(number),
             "WORLD_SIZE": str(instance_count * processes_per_instance),
         }
-        return Process(places[agent], "rank", argv, {**variables, **(env or {})}, number, local_rank)
+        return Process(
+            places[agent], "rank", argv, {**variables, **(env or {})}, number, local_rank
+        )
 
     return Alike("rank", tuple((place, processes_per_instance) for place in places), rank)

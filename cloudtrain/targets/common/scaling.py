@@ -1,5 +1,5 @@
-"""Scale a job so that this machine can emulate a service: reduce instances and processes, and use data on this
-machine."""
+"""Scale a job so that this machine can emulate a service: reduce instances and processes, and use
+data on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from cloudtrain.targets.registry import target_of
 # Fit a job's instances and processes to this machine.
 
 REHEARSAL_PROCESSES = 2
-"""Default number of processes per instance on a machine without GPUs: the smallest that makes a job distributed."""
+"""Default number of processes per instance on a machine without GPUs: the smallest that makes a job
+distributed."""
 
 
 class JobSize(NamedTuple):
@@ -38,19 +39,24 @@ class JobSize(NamedTuple):
 
 
 def requested_size(job: TrainingJob, machine: Machine) -> JobSize:
-    """Return the size that the job asks for. Default for processes: one per GPU, or two on a machine without GPUs."""
+    """Return the size that the job asks for. Default for processes: one per GPU, or two on a
+    machine without GPUs."""
     resources = job.resources
-    instances = sum(group.instance_count for group in resources.instance_groups) or resources.instance_count
+    instances = (
+        sum(group.instance_count for group in resources.instance_groups) or resources.instance_count
+    )
     if job.distribution.type == "none":
         return JobSize(instances, 1)
-    processes = getattr(job.distribution, "processes_per_instance", None) or resources.gpus_per_instance
+    processes = (
+        getattr(job.distribution, "processes_per_instance", None) or resources.gpus_per_instance
+    )
     return JobSize(instances, processes or machine.gpus or min(machine.cpus, REHEARSAL_PROCESSES))
 
 
 def local_size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
-    """Numbers that `target` sets are used exactly. The job's numbers are reduced to the machine's capacity: its GPUs,
-    or its CPUs if it has no GPUs. Processes are reduced before instances, so that a job with several instances still
-    runs with several."""
+    """Numbers that `target` sets are used exactly. The job's numbers are reduced to the machine's
+    capacity: its GPUs, or its CPUs if it has no GPUs. Processes are reduced before instances, so
+    that a job with several instances still runs with several."""
     full_size = requested_size(job, machine)
     capacity = machine.gpus or machine.cpus
     if target.instance_count is not None:
@@ -66,8 +72,8 @@ def local_size(job: TrainingJob, target: LocalSettings, machine: Machine) -> Job
 
 
 def local_tasks(job: TrainingJob, target: LocalSettings, machine: Machine) -> Tasks:
-    """`instance_count` of the target sets the workers exactly. The job's workers and servers are each reduced to the
-    machine's capacity."""
+    """`instance_count` of the target sets the workers exactly. The job's workers and servers are
+    each reduced to the machine's capacity."""
     tasks = requested_tasks(job)
     if target.instance_count is not None:
         return Tasks.of(target.instance_count, tasks.servers)
@@ -76,13 +82,13 @@ def local_tasks(job: TrainingJob, target: LocalSettings, machine: Machine) -> Ta
 
 
 MOST_TASKS = 1200
-"""Maximum number of tasks of a TensorFlow job on this machine. The plan grows with the square of the tasks, because
-every task gets the addresses of all others."""
+"""Maximum number of tasks of a TensorFlow job on this machine. The plan grows with the square of
+the tasks, because every task gets the addresses of all others."""
 
 
 def gpu_share(gpu_ids: Sequence[str], instances: int, instance: int) -> tuple[str, ...]:
-    """Return the GPUs of one simulated instance. The instances get equal parts. If there are more instances than GPUs,
-    several instances share a GPU."""
+    """Return the GPUs of one simulated instance. The instances get equal parts. If there are more
+    instances than GPUs, several instances share a GPU."""
     if not gpu_ids:
         return ()
     share = max(1, len(gpu_ids) // instances)
@@ -90,10 +96,14 @@ def gpu_share(gpu_ids: Sequence[str], instances: int, instance: int) -> tuple[st
     return tuple(gpu_ids[first : first + share])
 
 
-def scaled_job(job: TrainingJob, target: LocalSettings, account: LocalAccount) -> tuple[TrainingJob, JobSize]:
-    """Return the job with numbers of instances and processes that fit this machine, and these numbers as a `JobSize`.
-    Inputs without a path on the service get a made-up path."""
-    problems = [problem for name, item in job.inputs.items() for problem in _input_problems(name, item)]
+def scaled_job(
+    job: TrainingJob, target: LocalSettings, account: LocalAccount
+) -> tuple[TrainingJob, JobSize]:
+    """Return the job with numbers of instances and processes that fit this machine, and these
+    numbers as a `JobSize`. Inputs without a path on the service get a made-up path."""
+    problems = [
+        problem for name, item in job.inputs.items() for problem in _input_problems(name, item)
+    ]
     if job.distribution.type == "smp":
         message = "`smp` is SageMaker's own library and does not exist on this machine"
         hint = "submit it to SageMaker, or use `distribution: {type: torch}` as in "
@@ -101,21 +111,33 @@ def scaled_job(job: TrainingJob, target: LocalSettings, account: LocalAccount) -
         problems.append(Problem(("distribution", "type"), message, hint, code="CT030"))
     problems += no_ray(job.distribution, "on this machine")
     size = _size(job, target, account.machine)
-    if size.instances > MOST_INSTANCES or size.world_size > MOST_PROCESSES:  # which only the target's settings can ask
-        message = f"{size} (instances x processes) is too much to emulate: at most {MOST_INSTANCES} instances, and "
+    # which only the target's settings can ask
+    if size.instances > MOST_INSTANCES or size.world_size > MOST_PROCESSES:
+        message = (
+            f"{size} (instances x processes) is too much to emulate: at most "
+            f"{MOST_INSTANCES} instances, and "
+        )
         message += f"{MOST_PROCESSES:,} processes in all"
         hint = "emulate it smaller: `--instances 2 --processes-per-instance 2`"
         problems.append(Problem(("resources", "instance_count"), message, hint, code="CT031"))
     if problems:
         raise JobError(problems)
     resources, groups = job.resources, job.resources.instance_groups
-    counts = {"instance_groups": _groups(groups, size.instances)} if groups else {"instance_count": size.instances}
-    update = {"resources": resources.model_copy(update=counts), "distribution": _distribution(job, size)}
+    counts = (
+        {"instance_groups": _groups(groups, size.instances)}
+        if groups
+        else {"instance_count": size.instances}
+    )
+    update = {
+        "resources": resources.model_copy(update=counts),
+        "distribution": _distribution(job, size),
+    }
     return placed_job(job, target).model_copy(update=update), size
 
 
 def placed_job(job: TrainingJob, target: LocalSettings) -> TrainingJob:
-    """Return the job with a made-up service path for each input that has a path only on this machine."""
+    """Return the job with a made-up service path for each input that has a path only on this
+    machine."""
     service, inputs = str(target.emulate), dict(job.inputs)
     for name, item in job.inputs.items():
         path = item.of(DEFAULT_TARGET)
@@ -127,20 +149,26 @@ def placed_job(job: TrainingJob, target: LocalSettings) -> TrainingJob:
 
 
 MOST_INSTANCES, MOST_PROCESSES = 256, 2048
-"""Limits of an emulation. The plan grows with the square of the instances, because every process gets a list of them.
-Each process is a separate Python process on this machine."""
+"""Limits of an emulation. The plan grows with the square of the instances, because every process
+gets a list of them. Each process is a separate Python process on this machine."""
 
 
 def _size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
-    """Numbers that `target` sets are used exactly. The job's are also reduced to the limits of an emulation."""
+    """Numbers that `target` sets are used exactly. The job's are also reduced to the limits of an
+    emulation."""
     size = _fitting(job, target, machine)
     instances = size.instances if target.instance_count else min(size.instances, MOST_INSTANCES)
-    most = size.processes_per_instance if target.processes_per_instance else max(1, MOST_PROCESSES // instances)
+    most = (
+        size.processes_per_instance
+        if target.processes_per_instance
+        else max(1, MOST_PROCESSES // instances)
+    )
     return JobSize(instances, min(size.processes_per_instance, most))
 
 
 def _fitting(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
-    if isinstance(job.distribution, TensorFlow):  # one task per host; a host without a task would have nothing to do
+    # one task per host; a host without a task would have nothing to do
+    if isinstance(job.distribution, TensorFlow):
         capacity = machine.gpus or machine.cpus
         return JobSize(target.instance_count or min(job.resources.instance_count, capacity), 1)
     size = local_size(job, target, machine)
@@ -149,23 +177,28 @@ def _fitting(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSi
 
 
 def _groups(groups: tuple[InstanceGroup, ...], instances: int) -> tuple[InstanceGroup, ...]:
-    """Reduce instance groups to `instances` instances in total, but not below one instance per group. The largest
-    group loses an instance first; of equally large groups, the last one."""
+    """Reduce instance groups to `instances` instances in total, but not below one instance per
+    group. The largest group loses an instance first; of equally large groups, the last one."""
     counts = [group.instance_count for group in groups]
     while sum(counts) > max(instances, len(groups)):
         counts[max(range(len(counts)), key=lambda index: (counts[index], index))] -= 1
     return tuple(
-        group.model_copy(update={"instance_count": count}) for group, count in zip(groups, counts, strict=True)
+        group.model_copy(update={"instance_count": count})
+        for group, count in zip(groups, counts, strict=True)
     )
 
 
 def _distribution(job: TrainingJob, size: JobSize) -> Any:
     distribution = job.distribution
     if "processes_per_instance" in type(distribution).model_fields:
-        return distribution.model_copy(update={"processes_per_instance": size.processes_per_instance})
+        return distribution.model_copy(
+            update={"processes_per_instance": size.processes_per_instance}
+        )
     if isinstance(distribution, TensorFlow):
         counts = {name: getattr(distribution, name) for name in ("workers", "parameter_servers")}
-        tasks = {name: min(count, size.instances) for name, count in counts.items() if count is not None}
+        tasks = {
+            name: min(count, size.instances) for name, count in counts.items() if count is not None
+        }
         return distribution.model_copy(update=tasks)
     return distribution
 
@@ -181,11 +214,14 @@ def _input_problems(name: str, item: Input) -> Iterator[Problem]:
 
 def without_path(name: str) -> Problem:
     hint = f"add `local: PATH` under `inputs.{name}`, or `--set inputs.{name}.local=PATH`"
-    return Problem(("inputs", name), f"input `{name}` has no path on this machine", hint, code="CT032")
+    return Problem(
+        ("inputs", name), f"input `{name}` has no path on this machine", hint, code="CT032"
+    )
 
 
 def without_echoes(problems: Sequence[Problem]) -> list[Problem]:
-    """Return the first problem of each field, and all problems without a field. An emulation collects the problems with
-    this machine first; those with the service are left out for each field that this machine has already refused."""
+    """Return the first problem of each field, and all problems without a field. An emulation
+    collects the problems with this machine first; those with the service are left out for each
+    field that this machine has already refused."""
     first = {problem.path: problem for problem in reversed(problems)}
     return [problem for problem in problems if first[problem.path] is problem or not problem.path]

@@ -1,4 +1,5 @@
-"""Optional queries to a service, with a deadline. A query that is not answered in time is ignored."""
+"""Optional queries to a service, with a deadline. A query that is not answered in time is
+ignored."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ T = TypeVar("T")
 
 
 def check_timeout() -> float:
-    """Return the time limit in seconds for all optional queries of one check together: the positive number in the
-    variable `CLOUDTRAIN_CHECK_TIMEOUT`, or else 3."""
+    """Return the time limit in seconds for all optional queries of one check together: the positive
+    number in the variable `CLOUDTRAIN_CHECK_TIMEOUT`, or else 3."""
     try:
         seconds = float(os.environ.get("CLOUDTRAIN_CHECK_TIMEOUT", ""))
     except ValueError:
@@ -33,16 +34,16 @@ def check_timeout() -> float:
 
 
 class Deadline(Generic[T]):
-    """One deadline for several queries. They run in daemon threads, so that the process can exit although a query still
-    waits for its answer."""
+    """One deadline for several queries. They run in daemon threads, so that the process can exit
+    although a query still waits for its answer."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._end = time.monotonic() + seconds
 
     def answers(self, questions: Sequence[Callable[[], T]]) -> list[T]:
-        """Call all `questions` at the same time. Return the results that arrive before the deadline, in the order of
-        the questions. If one of the calls raises an error, raise it."""
+        """Call all `questions` at the same time. Return the results that arrive before the
+        deadline, in the order of the questions. If one of the calls raises an error, raise it."""
         results: dict[int, T] = {}
         errors: list[BaseException] = []
 
@@ -52,7 +53,9 @@ class Deadline(Generic[T]):
             except BaseException as error:  # noqa: BLE001 - raised again where somebody waits
                 errors.append(error)
 
-        threads = [Thread(target=ask, args=(number,), daemon=True) for number in range(len(questions))]
+        threads = [
+            Thread(target=ask, args=(number,), daemon=True) for number in range(len(questions))
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -62,21 +65,21 @@ class Deadline(Generic[T]):
         return [result for _, result in sorted(results.copy().items(), key=lambda item: item[0])]
 
 
-# Follow a job's output until the job has ended and its last line has arrived, despite throttling and lost
-# connections.
+# Follow a job's output until the job has ended and its last line has arrived, despite throttling
+# and lost connections.
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How often to read a job's log, and how long to wait for a service that does not answer. All values are seconds.
+    """How often to read a job's log, and how long to wait for a service that does not answer. All
+    values are seconds.
 
     Attributes:
-        every: pause between two reads of the log.
-        per_stream: with N streams, the pause is at least N times this value, because CloudWatch allows an account
-        only about 25 reads a second.
-        settle: how long to wait for another line of an ended job, because services deliver lines late.
-        patience: how long the service may be unreachable.
-        slowest: longest pause between two attempts while the service is unreachable.
+        every: pause between two reads of the log. per_stream: with N streams, the pause is at least
+        N times this value, because CloudWatch allows an account only about 25 reads a second.
+        settle: how long to wait for another line of an ended job, because services deliver lines
+        late. patience: how long the service may be unreachable. slowest: longest pause between two
+        attempts while the service is unreachable.
     """
 
     every: float = 2.0
@@ -114,8 +117,8 @@ def follow(
     *,
     to_end: bool = True,
 ) -> Iterator[LogLine]:
-    """Yield the lines of a job as they arrive, until the job has ended and its log has no new lines. Without `to_end`,
-    yield only the lines so far."""
+    """Yield the lines of a job as they arrive, until the job has ended and its log has no new
+    lines. Without `to_end`, yield only the lines so far."""
     last_status: RunStatus | None = None
     end_time: float | None = None  # when the end was first seen; only silence after it counts
     answer_time = quiet_since = time.monotonic()
@@ -123,7 +126,9 @@ def follow(
     while True:
         try:
             status = status_of()  # before the log, which may be complete when the status is final
-            if on_status is not None and (last_status is None or _without_cost(status) != _without_cost(last_status)):
+            if on_status is not None and (
+                last_status is None or _without_cost(status) != _without_cost(last_status)
+            ):
                 on_status(status)
                 last_status = status
             for line in log.new_lines():
@@ -134,11 +139,18 @@ def follow(
                 raise
             pause = min(pause * 2, pace.slowest)
         else:
-            answer_time, pause = time.monotonic(), max(pace.every, pace.per_stream * len(log.streams))
+            answer_time, pause = (
+                time.monotonic(),
+                max(pace.every, pace.per_stream * len(log.streams)),
+            )
             if status.state.is_final:
                 end_time = answer_time if end_time is None else end_time
                 is_late = status.ended is not None and time.time() - status.ended > _LATE
-                if not to_end or is_late or time.monotonic() - max(quiet_since, end_time) >= pace.settle:
+                if (
+                    not to_end
+                    or is_late
+                    or time.monotonic() - max(quiet_since, end_time) >= pace.settle
+                ):
                     break
             elif not to_end:
                 return
@@ -173,20 +185,29 @@ class Expired(TargetError):
 
 
 def contains(answer: object, request: object) -> bool:
-    """Return whether a service's description contains all requested values. It may contain more, such as defaults."""
+    """Return whether a service's description contains all requested values. It may contain more,
+    such as defaults."""
     if isinstance(request, Mapping):
-        return isinstance(answer, Mapping) and all(contains(answer.get(key), request[key]) for key in request)
+        return isinstance(answer, Mapping) and all(
+            contains(answer.get(key), request[key]) for key in request
+        )
     return bool(answer == request)
 
 
-# Functions that the services' tuners share: the log of a sweep, and hyperparameters as the script gets them.
+# Functions that the services' tuners share: the log of a sweep, and hyperparameters as the script
+# gets them.
 
 
 def trial_lines(
-    tuner: Tuner, ref: RunRef, *, every: float, follow: bool, on_status: Callable[[RunStatus], None] | None
+    tuner: Tuner,
+    ref: RunRef,
+    *,
+    every: float,
+    follow: bool,
+    on_status: Callable[[RunStatus], None] | None,
 ) -> Iterator[LogLine]:
-    """Yield a line for each trial that has started or ended. With `follow`, go on until the sweep has ended. `every`:
-    seconds between two requests for the trials."""
+    """Yield a line for each trial that has started or ended. With `follow`, go on until the sweep
+    has ended. `every`: seconds between two requests for the trials."""
     lines, objective = set[tuple[str, int]](), tuner.objective(ref)
     while True:
         status = tuner.status(ref)
@@ -196,9 +217,12 @@ def trial_lines(
         best = best_of(trials, objective)
         for trial in trials:
             for which, text in enumerate(_texts(trial, objective, best)):
-                if (trial.run, which) not in lines:  # an old line's text changes when another trial is the best
+                # an old line's text changes when another trial is the best
+                if (trial.run, which) not in lines:
                     lines.add((trial.run, which))
-                    yield LogLine(trial.ended or trial.started or time.time(), 0, None, "stdout", text)
+                    yield LogLine(
+                        trial.ended or trial.started or time.time(), 0, None, "stdout", text
+                    )
         if status.state.is_final or not follow:
             return
         time.sleep(every)
@@ -208,7 +232,9 @@ def refuse_rank(ref: RunRef, rank: int | None, instance: int | None) -> None:
     """Raise a `UsageError` if a rank or an instance is given, because a sweep has only one log."""
     if rank is not None or instance is not None:
         hint = f"name the trial: `cloudtrain logs {ref.name} --trial 1`"
-        raise UsageError("a sweep has no ranks or instances; only its trials do", hint=hint, code="CT937")
+        raise UsageError(
+            "a sweep has no ranks or instances; only its trials do", hint=hint, code="CT937"
+        )
 
 
 def own_value(text: Any) -> Any:
@@ -223,6 +249,10 @@ def _texts(trial: Trial, objective: Objective | None, best: Trial | None) -> Ite
     values = " ".join(f"{name}={value_text(value)}" for name, value in trial.values.items())
     yield f"trial {trial.number} started as {trial.run}: {values}"
     if trial.state.is_final:
-        value = f": {objective.metric}={trial.value:.4g}" if objective and trial.value is not None else ""
+        value = (
+            f": {objective.metric}={trial.value:.4g}"
+            if objective and trial.value is not None
+            else ""
+        )
         end = f"{value}{', the best' if best is not None and best.number == trial.number else ''}"
         yield f"trial {trial.number} {trial.state}{end or f': {trial.reason}'}"

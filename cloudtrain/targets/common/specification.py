@@ -1,9 +1,10 @@
-"""The launch specification: the processes that a run's supervisor starts on this machine, and everything they need.
+"""The launch specification: the processes that a run's supervisor starts on this machine, and
+everything they need.
 
-Plans and `launch.json` contain the specification as JSON data; all other code uses a `LaunchSpecification`. `from_json`
-reads the output of `to_json` from this or an earlier version. The supervisor uses this module too, so the module
-imports only the standard library. It does not import `annotations` from `__future__`, because the JSON reader needs the
-types of the fields.
+Plans and `launch.json` contain the specification as JSON data; all other code uses a
+`LaunchSpecification`. `from_json` reads the output of `to_json` from this or an earlier version.
+The supervisor uses this module too, so the module imports only the standard library. It does not
+import `annotations` from `__future__`, because the JSON reader needs the types of the fields.
 """
 
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -21,8 +22,9 @@ _OUTPUT = "CLOUDTRAIN_OUTPUT_"
 
 @dataclass(frozen=True)
 class CodePlace:
-    """The bundle, the hash of its content, and the folder to unpack it into: None if the launchers of emulated hosts
-    unpack it, each into its folder in `unpacked`. `copies` are further folders to unpack it into, for emulations."""
+    """The bundle, the hash of its content, and the folder to unpack it into: None if the launchers
+    of emulated hosts unpack it, each into its folder in `unpacked`. `copies` are further folders to
+    unpack it into, for emulations."""
 
     archive: str
     sha256: str
@@ -33,8 +35,8 @@ class CodePlace:
 
 @dataclass(frozen=True)
 class BuiltEnvironment:
-    """The environment with the job's requirements: its folder, its interpreter, and the path of the requirements file
-    in the bundle."""
+    """The environment with the job's requirements: its folder, its interpreter, and the path of the
+    requirements file in the bundle."""
 
     folder: str
     python: str
@@ -43,8 +45,9 @@ class BuiltEnvironment:
 
 @dataclass(frozen=True)
 class Link:
-    """A link at `path` to `target`. If `shard` is the pair (index, count), `path` becomes a folder of links to one of
-    `count` shares of the files in `target`: every count-th file, the first of them at `index`, counted from 0."""
+    """A link at `path` to `target`. If `shard` is the pair (index, count), `path` becomes a folder
+    of links to one of `count` shares of the files in `target`: every count-th file, the first of
+    them at `index`, counted from 0."""
 
     path: str
     target: str
@@ -53,9 +56,10 @@ class Link:
 
 @dataclass(frozen=True)
 class StartedProcess:
-    """One process that the supervisor starts. `rank` is None for a launcher. `signal` selects the processes that get
-    SIGTERM first: `leader` (the started process, which passes SIGTERM on), `group` (its whole process group) or `ranks`
-    (the ranks that it has started). `directory` is the working directory; None for the folder of the code."""
+    """One process that the supervisor starts. `rank` is None for a launcher. `signal` selects the
+    processes that get SIGTERM first: `leader` (the started process, which passes SIGTERM on),
+    `group` (its whole process group) or `ranks` (the ranks that it has started). `directory` is the
+    working directory; None for the folder of the code."""
 
     instance: int
     role: str
@@ -67,13 +71,21 @@ class StartedProcess:
 
     @classmethod
     def of(cls, process: "Process", signal: str, directory: str | None = None) -> "StartedProcess":
-        return cls(process.instance, process.role, process.rank, process.argv, process.env, signal, directory)
+        return cls(
+            process.instance,
+            process.role,
+            process.rank,
+            process.argv,
+            process.env,
+            signal,
+            directory,
+        )
 
 
 @dataclass(frozen=True)
 class QueueNeed:
-    """A run waits for `count` of the GPUs in `gpus`, or of the machine's CPU `slots` if `gpus` is empty. Runs with a
-    higher `priority` start before others."""
+    """A run waits for `count` of the GPUs in `gpus`, or of the machine's CPU `slots` if `gpus` is
+    empty. Runs with a higher `priority` start before others."""
 
     count: int
     gpus: tuple[str, ...] = ()
@@ -90,30 +102,26 @@ class LaunchSpecification:
     """The launch specification of one run. Most runs do not need the fields with default values.
 
     Attributes:
-        name: the run's name.
-        run_dir: the run's folder, an absolute path.
-        emulates: the name of the emulated service, if any.
-        code: the user's code.
-        directories: the folders to create before the start.
-        files: the text files to write before the start: maps paths to texts.
-        programs: the paths in `files` to make executable.
-        links: the links to create before the start.
-        failure_files: the files in which emulated hosts write the reason for a failure.
-        places: the folders to download: maps a name to folders whose contents are combined. If None, the folders
+        name: the run's name. run_dir: the run's folder, an absolute path. emulates: the name of the
+        emulated service, if any. code: the user's code. directories: the folders to create before
+        the start. files: the text files to write before the start: maps paths to texts. programs:
+        the paths in `files` to make executable. links: the links to create before the start.
+        failure_files: the files in which emulated hosts write the reason for a failure. places: the
+        folders to download: maps a name to folders whose contents are combined. If None, the
+        folders
             are those in the environment variables of the processes.
-        launcher: torchrun | fork | mpirun | processes
-        instances: number of simulated instances.
-        world_size: total number of ranks.
-        ports: names of loopback ports. In argv and environment, `${{ports.NAME}}` becomes a free port at start,
-            `${{env.NAME}}` becomes the value of the submitter's variable (empty if not set), and `${{gpus.N}}` becomes
-            the N-th instance's share of the run's GPUs.
-        processes: the processes that the supervisor starts.
-        finishes: the roles whose success ends the run, for runs with servers that never exit. Empty if all processes
+        launcher: torchrun | fork | mpirun | processes instances: number of simulated instances.
+        world_size: total number of ranks. ports: names of loopback ports. In argv and environment,
+        `${{ports.NAME}}` becomes a free port at start,
+            `${{env.NAME}}` becomes the value of the submitter's variable (empty if not set), and
+            `${{gpus.N}}` becomes the N-th instance's share of the run's GPUs.
+        processes: the processes that the supervisor starts. finishes: the roles whose success ends
+        the run, for runs with servers that never exit. Empty if all processes
             must exit.
         patience: seconds that a launcher has to detect and report the death of a rank.
-        grace_period: seconds from SIGTERM to SIGKILL.
-        max_runtime: the maximum run time in seconds, or None.
-        metrics: maps a metric's name to a regular expression with one group, which is applied to the output of the
+        grace_period: seconds from SIGTERM to SIGKILL. max_runtime: the maximum run time in seconds,
+        or None. metrics: maps a metric's name to a regular expression with one group, which is
+        applied to the output of the
             ranks.
         queue: the slots that the run waits for; None if it starts immediately.
         environment: the environment to build before the start, if it is missing.
@@ -156,17 +164,24 @@ class LaunchSpecification:
         return {name: content[name] for name in sorted(content, key=last.__contains__)}
 
     def downloads(self) -> "dict[str, tuple[Path, ...]]":
-        """A download of several folders combines them, because an emulated job writes its model on every host."""
+        """A download of several folders combines them, because an emulated job writes its model on
+        every host."""
         from pathlib import Path
 
         places = self.places
         if places is None:
             env = self.processes[0].env
-            places = {"model": (env["CLOUDTRAIN_MODEL_DIR"],), "checkpoint": (env["CLOUDTRAIN_CHECKPOINT_DIR"],)}
+            places = {
+                "model": (env["CLOUDTRAIN_MODEL_DIR"],),
+                "checkpoint": (env["CLOUDTRAIN_CHECKPOINT_DIR"],),
+            }
             for variable, path in env.items():
                 name, folder = variable.removeprefix(_OUTPUT), Path(path).name
-                if name not in (variable, "MODEL"):  # the variable has the name in capitals, the folder as in the job
-                    places[f"outputs/{folder if folder.upper() == name else name.lower()}"] = (path,)
+                # the variable has the name in capitals, the folder as in the job
+                if name not in (variable, "MODEL"):
+                    places[f"outputs/{folder if folder.upper() == name else name.lower()}"] = (
+                        path,
+                    )
         places = places | {"logs": (f"{self.run_dir}/logs",)}
         return {name: tuple(map(Path, folders)) for name, folders in places.items()}
 
@@ -189,13 +204,24 @@ def _read(kind: "Any", data: "Any", where: str) -> "Any":
         return None if data is None else _read(kind.__args__[0], data, where)
     if isinstance(kind, GenericAlias):
         if kind.__origin__ is tuple and isinstance(data, list):
-            return tuple(_read(kind.__args__[0], item, f"{where}[{number}]") for number, item in enumerate(data))
+            return tuple(
+                _read(kind.__args__[0], item, f"{where}[{number}]")
+                for number, item in enumerate(data)
+            )
         if kind.__origin__ is dict and isinstance(data, dict):
-            return {name: _read(kind.__args__[1], item, f"{where}.{name}") for name, item in data.items()}
+            return {
+                name: _read(kind.__args__[1], item, f"{where}.{name}")
+                for name, item in data.items()
+            }
     elif kind in (str, int, float):
         if isinstance(data, kind):
             return data
     elif isinstance(data, dict):
         own_fields = (each for each in fields(kind) if each.name in data or each.default is MISSING)
-        return kind(**{each.name: _read(each.type, data.get(each.name), f"{where}.{each.name}") for each in own_fields})
+        return kind(
+            **{
+                each.name: _read(each.type, data.get(each.name), f"{where}.{each.name}")
+                for each in own_fields
+            }
+        )
     raise ValueError(f"`{where[1:]}` is missing or wrong" if where else "it is not a JSON object")

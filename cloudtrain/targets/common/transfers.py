@@ -1,5 +1,5 @@
-"""Run several transfers at the same time. The first failure or Ctrl-C ends all of them. A plain pool of threads would
-first finish all transfers in progress, which takes hours for large files."""
+"""Run several transfers at the same time. The first failure or Ctrl-C ends all of them. A plain
+pool of threads would first finish all transfers in progress, which takes hours for large files."""
 
 from __future__ import annotations
 
@@ -20,19 +20,25 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 Check = Callable[[], None]
-"""Raises an error if the work must end. Work that makes several requests calls it before each request."""
+"""Raises an error if the work must end. Work that makes several requests calls it before each
+request."""
 
 
 class Ended(Exception):
-    """Another transfer failed, so this one was cancelled. The caller gets the first failure instead of this error."""
+    """Another transfer failed, so this one was cancelled. The caller gets the first failure instead
+    of this error."""
 
 
 def run_concurrently(
-    count: int, work: Callable[[Item, Check], Result], items: Iterable[Item], check: Check = lambda: None
+    count: int,
+    work: Callable[[Item, Check], Result],
+    items: Iterable[Item],
+    check: Check = lambda: None,
 ) -> list[Result]:
-    """Call `work(item, check)` for each item, up to `count` calls at the same time. Return the results in order.
-    `check` raises an error if an enclosing operation was cancelled. Each call of `work` gets a function that raises
-    this error too, and also an error if another call has failed."""
+    """Call `work(item, check)` for each item, up to `count` calls at the same time. Return the
+    results in order. `check` raises an error if an enclosing operation was cancelled. Each call of
+    `work` gets a function that raises this error too, and also an error if another call has
+    failed."""
     stop_event = Event()
 
     def goes_on() -> None:
@@ -54,9 +60,9 @@ def run_concurrently(
 
 # Upload data from this machine to storage: only the missing files, several at the same time.
 #
-# Storage never keeps a partial file, and the name of the folder contains the hash of all files. So an existing file of
-# the right size is complete and correct. An interrupted upload continues where it stopped, and complete data is not
-# uploaded again.
+# Storage never keeps a partial file, and the name of the folder contains the hash of all files. So
+# an existing file of the right size is complete and correct. An interrupted upload continues where
+# it stopped, and complete data is not uploaded again.
 
 _AT_ONCE = 8
 
@@ -81,8 +87,13 @@ def send_data(item: Upload, storage: Storage, on_bytes: ByteProgress | None) -> 
     data = _read_again(item)
     strangers = sizes.keys() - {file.path for file in data.files}
     if strangers:
-        message = f"`{item.destination}` holds `{escape_path(min(strangers))}`, which is not part of this data"
-        raise TargetError(message, hint="remove this file: only cloudtrain may write to that folder", code="CT986")
+        message = (
+            f"`{item.destination}` holds `{escape_path(min(strangers))}`, which is not "
+            "part of this data"
+        )
+        raise TargetError(
+            message, hint="remove this file: only cloudtrain may write to that folder", code="CT986"
+        )
     missing = [file for file in data.files if sizes.get(file.path) != file.size]
     sent_before = data.size - sum(file.size for file in missing)
     report = count_bytes(data.size, on_bytes, sent_before)
@@ -110,14 +121,20 @@ def send_data(item: Upload, storage: Storage, on_bytes: ByteProgress | None) -> 
 def _read_again(item: Upload) -> LocalData:
     """Read the data again, and check that it is the same as in the plan."""
     if item.source is None:
-        raise UnreadableData(f"`{item.destination}` does not hold all its data", hint="submit the job again")
+        raise UnreadableData(
+            f"`{item.destination}` does not hold all its data", hint="submit the job again"
+        )
     data = read_data(item.source)
     if data.sha256 != item.sha256:
         raise _changed(item)
     for file in data.files:
-        if not file.path.isprintable() or any("\ud800" <= letter <= "\udfff" for letter in file.path):
+        if not file.path.isprintable() or any(
+            "\ud800" <= letter <= "\udfff" for letter in file.path
+        ):
             hint = "rename the file: names in storage must be printable text"
-            raise UnreadableData(f"`{escape_path(file.path)}` has a name that storage cannot hold", hint=hint)
+            raise UnreadableData(
+                f"`{escape_path(file.path)}` has a name that storage cannot hold", hint=hint
+            )
     return data
 
 
@@ -126,8 +143,11 @@ def _changed(item: Upload) -> UnreadableData:
     return UnreadableData(message, hint="submit the job again when no program writes to the data")
 
 
-def count_bytes(total: int, on_bytes: ByteProgress | None, sent_before: int = 0) -> Callable[[str, int], None]:
-    """The returned function takes a file's name and the bytes of it sent so far. `on_bytes` gets those of all files."""
+def count_bytes(
+    total: int, on_bytes: ByteProgress | None, sent_before: int = 0
+) -> Callable[[str, int], None]:
+    """The returned function takes a file's name and the bytes of it sent so far. `on_bytes` gets
+    those of all files."""
     amounts, lock = dict[str, int](), Lock()
     sent_of_all = sent_before
 
@@ -143,7 +163,8 @@ def count_bytes(total: int, on_bytes: ByteProgress | None, sent_before: int = 0)
 
 
 def below(folder: str, names: Mapping[str, int]) -> dict[str, int]:
-    """`names` maps the full names in a storage listing to sizes. Entries for folders are left out."""
+    """`names` maps the full names in a storage listing to sizes. Entries for folders are left
+    out."""
     prefix = folder.rstrip("/") + "/"
     return {
         name[len(prefix) :]: size

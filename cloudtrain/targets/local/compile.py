@@ -1,4 +1,5 @@
-"""Compile a training job for the local target: a launch specification with the exact list of processes."""
+"""Compile a training job for the local target: a launch specification with the exact list of
+processes."""
 
 from __future__ import annotations
 
@@ -16,10 +17,23 @@ from cloudtrain.runtime.mpi_options import mpirun_options
 from cloudtrain.runtime.torchrun_words import guard_program, is_python
 from cloudtrain.system.plugins import DEFAULT_TARGET, find_target, part_of
 from cloudtrain.targets.common import launchers
-from cloudtrain.targets.common.compiling import Problems, option_problems, paths_in, program_of, variables_of
+from cloudtrain.targets.common.compiling import (
+    Problems,
+    option_problems,
+    paths_in,
+    program_of,
+    variables_of,
+)
 from cloudtrain.targets.common.launch import LocalAccount, local_plan
 from cloudtrain.targets.common.launchers import OPEN_MPI, direct_argv, loopback_variables
-from cloudtrain.targets.common.scaling import MOST_TASKS, JobSize, gpu_share, local_size, local_tasks, without_path
+from cloudtrain.targets.common.scaling import (
+    MOST_TASKS,
+    JobSize,
+    gpu_share,
+    local_size,
+    local_tasks,
+    without_path,
+)
 from cloudtrain.targets.common.specification import CodePlace, LaunchSpecification, StartedProcess
 from cloudtrain.targets.local.settings import Local
 
@@ -32,14 +46,18 @@ def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> P
     account: LocalAccount = context.account
     problems = Problems(_job_problems(job, account, target.python or account.python))
     if target.launcher != "torchrun" and job.distribution.type != "torch":
-        message = f"`--launcher {target.launcher}` starts only `torch` jobs, and this job is `{job.distribution.type}`"
+        message = (
+            f"`--launcher {target.launcher}` starts only `torch` jobs, and this job is "
+            f"`{job.distribution.type}`"
+        )
         hint = "use `--launcher torchrun`, the default"
         problems += [Problem(("distribution", "type"), message, hint, code="CT038")]
     if target.launcher == "fork":
         problems += _fork_problems(job, account)
     if job.distribution.type == "tensorflow":
         problems += _task_problems(job, target, account)
-    plan = None if problems else _plan(job, target, context)  # an input without a path here has a made-up one
+    # an input without a path here has a made-up one
+    plan = None if problems else _plan(job, target, context)
     problems += [without_path(name) for name, item in job.inputs.items() if item.local is None]
     problems.refuse(plan)
     assert plan is not None
@@ -48,12 +66,16 @@ def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> P
 
 def _plan(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
     run = _RunLayout(job, target, context)
-    launch = _LAUNCHERS[_launcher_of(job) if target.launcher == "torchrun" else target.launcher](run)
+    launch = _LAUNCHERS[_launcher_of(job) if target.launcher == "torchrun" else target.launcher](
+        run
+    )
     specification = LaunchSpecification(
         name=context.run_name,
         run_dir=run.run_dir,
         code=CodePlace(run.account.archive(context.bundle), context.bundle.sha256, run.code_dir),
-        directories=tuple(sorted(path for name, path in run.paths.items() if not name.startswith("inputs."))),
+        directories=tuple(
+            sorted(path for name, path in run.paths.items() if not name.startswith("inputs."))
+        ),
         launcher=launch.name,
         instances=launch.shape.instances,
         world_size=launch.shape.world_size,
@@ -65,12 +87,15 @@ def _plan(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
         metrics=dict(job.metrics) or None,
     )
     processes = Processes((*Processes.of(launch.processes).groups, *launch.ranks))
-    return local_plan(specification, job.name, context, processes=processes, summary=_summary(run, launch))
+    return local_plan(
+        specification, job.name, context, processes=processes, summary=_summary(run, launch)
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class _Launch:
-    """The processes of a job: the supervisor starts those in `processes`, and a launcher starts those in `ranks`."""
+    """The processes of a job: the supervisor starts those in `processes`, and a launcher starts
+    those in `ranks`."""
 
     name: str
     shape: JobSize
@@ -98,8 +123,9 @@ class _RunLayout:
         self.direct_program = direct_argv(self.program, self.python)
 
     def env(self, instance: int, *, processes: int, ranks: bool = True) -> dict[str, str]:
-        """Return the variables that an instance's processes get in addition to the submitter's own. `processes`: the
-        number of all processes on this machine. `ranks`: whether they communicate through torch or MPI."""
+        """Return the variables that an instance's processes get in addition to the submitter's own.
+        `processes`: the number of all processes on this machine. `ranks`: whether they communicate
+        through torch or MPI."""
         variables = variables_of(self.job, self.paths, self.run_dir, self.name)
         python_path = variables.pop("PYTHONPATH", "${{env.PYTHONPATH}}")
         env = {
@@ -115,15 +141,17 @@ class _RunLayout:
 
 
 SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
-"""The agent's variable with the time in seconds that ranks have to exit after it passes on SIGTERM; default: 30. The
-flag `--shutdown-timeout` is not used, because older versions of torch refuse it."""
+"""The agent's variable with the time in seconds that ranks have to exit after it passes on SIGTERM;
+default: 30. The flag `--shutdown-timeout` is not used, because older versions of torch refuse
+it."""
 
 
 def _torchrun(run: _RunLayout) -> _Launch:
-    """Return one agent of torchrun per instance (verified against torch 2.13, `torch/distributed/run.py`). The agents
-    meet through a file in the run's folder and the ranks through a store on loopback, so no port is open to the
-    network. Ranks are numbered in the order of the instances. They write their output to
-    `<log_dir>/<random>/attempt_<n>/<local rank>/stdout.log` and `stderr.log`."""
+    """Return one agent of torchrun per instance (verified against torch 2.13,
+    `torch/distributed/run.py`). The agents meet through a file in the run's folder and the ranks
+    through a store on loopback, so no port is open to the network. Ranks are numbered in the order
+    of the instances. They write their output to `<log_dir>/<random>/attempt_<n>/<local
+    rank>/stdout.log` and `stderr.log`."""
     from cloudtrain.runtime.torchrun import BACKEND  # which only torchrun's jobs need
 
     shape, program = run.shape, run.program
@@ -143,7 +171,9 @@ def _torchrun(run: _RunLayout) -> _Launch:
             *([] if is_python(program[0]) else ["--no-python"]),
             *guard_program(program),
         )  # fmt: skip
-        env = run.env(instance, processes=shape.world_size) | {SHUTDOWN_TIMEOUT: str(run.target.grace_period)}
+        env = run.env(instance, processes=shape.world_size) | {
+            SHUTDOWN_TIMEOUT: str(run.target.grace_period)
+        }
         return Process(instance, "torchrun", argv, env)
 
     ranks = launchers.torchrun_ranks(
@@ -156,12 +186,13 @@ def _torchrun(run: _RunLayout) -> _Launch:
 
 
 RENDEZVOUS_PORT = "${{ports.rendezvous}}"
-"""Replaced at start by a free port. This is the only part of a local run that a plan cannot know."""
+"""Replaced at start by a free port. This is the only part of a local run that a plan cannot
+know."""
 
 
 def _fork(run: _RunLayout) -> _Launch:
-    """Return the launcher that forks the ranks of all simulated instances, so that torch is imported once and a restart
-    affects all ranks. See `cloudtrain.runtime.fork_launcher`."""
+    """Return the launcher that forks the ranks of all simulated instances, so that torch is
+    imported once and a restart affects all ranks. See `cloudtrain.runtime.fork_launcher`."""
     shape, program, settings = run.shape, run.program, run.target
     argv = (
         run.python, "-u", "-m", "cloudtrain.runtime.fork_launcher",
@@ -186,13 +217,17 @@ def _fork(run: _RunLayout) -> _Launch:
         return Process(instance, "rank", tuple(program), env, number, local_rank)
 
     launcher = Process(0, "fork", argv, run.env(0, processes=shape.world_size))
-    ranks = Alike("rank", tuple((number, shape.processes_per_instance) for number in range(shape.instances)), rank)
+    ranks = Alike(
+        "rank",
+        tuple((number, shape.processes_per_instance) for number in range(shape.instances)),
+        rank,
+    )
     return _Launch("fork", shape, (launcher,), (ranks,), ("rendezvous",))
 
 
 def _mpirun(run: _RunLayout) -> _Launch:
-    """Return one mpirun process for the whole job. All ranks count as one instance, because mpirun needs ssh to start
-    ranks on several instances."""
+    """Return one mpirun process for the whole job. All ranks count as one instance, because mpirun
+    needs ssh to start ranks on several instances."""
     shape = JobSize(1, run.shape.world_size)
     assert run.account.mpirun is not None
     program = run.direct_program
@@ -207,8 +242,8 @@ def _mpirun(run: _RunLayout) -> _Launch:
 
 
 def _tensorflow(run: _RunLayout) -> _Launch:
-    """Return the tasks. Each is on loopback at a port that is chosen at start, and its `TF_CONFIG` has the addresses of
-    all tasks."""
+    """Return the tasks. Each is on loopback at a port that is chosen at start, and its `TF_CONFIG`
+    has the addresses of all tasks."""
     workers, servers = local_tasks(run.job, run.target, run.account.machine)
     tasks = launchers.tasks(workers, servers)
     ports = tuple(f"{kind}_{index}" for kind, index in tasks)
@@ -220,7 +255,9 @@ def _tensorflow(run: _RunLayout) -> _Launch:
     def process(rank: int) -> Process:
         kind, index = tasks[rank]
         own = canonical_json({"task": {"index": index, "type": kind}})
-        env = run.env(rank, processes=len(tasks), ranks=False) | {"TF_CONFIG": f"{head[:-1]},{own[1:]}"}
+        env = run.env(rank, processes=len(tasks), ranks=False) | {
+            "TF_CONFIG": f"{head[:-1]},{own[1:]}"
+        }
         return Process(rank, kind, tuple(run.direct_program), env, rank, 0)
 
     processes, finishes = tuple(map(process, range(len(tasks)))), ("chief",) if servers else ()
@@ -228,8 +265,8 @@ def _tensorflow(run: _RunLayout) -> _Launch:
 
 
 def _single(run: _RunLayout) -> _Launch:
-    """Return one process per instance. If the process is a shell, signals go to its whole process group, because a
-    shell does not forward signals."""
+    """Return one process per instance. If the process is a shell, signals go to its whole process
+    group, because a shell does not forward signals."""
     shape, program = JobSize(run.shape.instances, 1), tuple(run.direct_program)
 
     def process(instance: int) -> Process:
@@ -260,21 +297,28 @@ def _job_problems(job: TrainingJob, account: LocalAccount, python: str) -> Itera
     if job.entry_point is None and job.command is None:
         message = "the job runs its image's own entry point, but the local target runs no images"
         yield Problem(
-            ("entry_point",), message, "add `entry_point: train.py`, or use `--target sagemaker`", code="CT036"
+            ("entry_point",),
+            message,
+            "add `entry_point: train.py`, or use `--target sagemaker`",
+            code="CT036",
         )
     yield from no_ray(job.distribution, "on this machine")
     if job.distribution.type == "smp":
         yield Problem(
             ("distribution", "type"),
             "`smp` is SageMaker's own library and does not exist on this machine",
-            "use `distribution: {type: torch}`, which runs everywhere: `cloudtrain scripts copy pipeline_gpt` is a "
+            "use `distribution: {type: torch}`, which runs everywhere: `cloudtrain scripts copy "
+            "pipeline_gpt` is a "
             "pipeline with torch.distributed.pipelining, `gpt_fsdp` shards with FSDP2",
             code="CT030",
         )
     elif _launcher_of(job) == "mpirun" and account.mpirun is None:
         yield Problem(
             ("distribution", "type"),
-            f"`{job.distribution.type}` needs `mpirun`, which is neither beside `{python}` nor on the PATH",
+            (
+                f"`{job.distribution.type}` needs `mpirun`, which is neither beside `{python}` nor "
+                "on the PATH"
+            ),
             launchers.install_mpirun(),
             code="CT038",
         )
@@ -285,29 +329,47 @@ def _fork_problems(job: TrainingJob, account: LocalAccount) -> Iterator[Problem]
     if job.entry_point is None or not job.entry_point.endswith(".py"):
         field = "command" if job.entry_point is None else "entry_point"
         message = "`--launcher fork` can run only a Python script"
-        yield Problem((field,), message, f"{hint}, or name the script: `entry_point: train.py`", code="CT038")
+        yield Problem(
+            (field,), message, f"{hint}, or name the script: `entry_point: train.py`", code="CT038"
+        )
     if account.machine.gpus:
-        message = f"`--launcher fork` works on CPUs only, but this machine has GPUs ({account.machine})"
-        yield Problem((), message, f"{hint}, or hide the GPUs with `CUDA_VISIBLE_DEVICES=` in front", code="CT038")
+        message = (
+            f"`--launcher fork` works on CPUs only, but this machine has GPUs ({account.machine})"
+        )
+        yield Problem(
+            (),
+            message,
+            f"{hint}, or hide the GPUs with `CUDA_VISIBLE_DEVICES=` in front",
+            code="CT038",
+        )
 
 
 def _task_problems(job: TrainingJob, target: Local, account: LocalAccount) -> Iterator[Problem]:
-    """Only `instance_count` of the settings can cause it: the job's own numbers are reduced to this machine."""
+    """Only `instance_count` of the settings can cause it: the job's own numbers are reduced to this
+    machine."""
     workers, servers = local_tasks(job, target, account.machine)
     if workers + servers > MOST_TASKS:
-        message = f"{workers:,} workers and {servers:,} parameter servers are too many for this machine: at most "
+        message = (
+            f"{workers:,} workers and {servers:,} parameter servers are too many for this "
+            "machine: at most "
+        )
         message += f"{MOST_TASKS:,} in all"
         yield Problem((), message, "run it smaller: leave `--instances` out", code="CT031")
 
 
 def _summary(run: _RunLayout, launch: _Launch) -> list[tuple[str, str]]:
     job, shape = run.job, launch.shape
-    instances = f"{shape.instances} simulated on this machine" if shape.instances > 1 else "this machine"
+    instances = (
+        f"{shape.instances} simulated on this machine" if shape.instances > 1 else "this machine"
+    )
     pairs = [
         ("target", f"local ({run.account.machine})"),
         ("instances", instances),
         ("processes", f"{shape.world_size}" + (f" ({shape})" if shape.instances > 1 else "")),
-        ("distribution", f"{job.distribution.type} through {_LAUNCHER_WORDS.get(launch.name, launch.name)}"),
+        (
+            "distribution",
+            f"{job.distribution.type} through {_LAUNCHER_WORDS.get(launch.name, launch.name)}",
+        ),
         ("script", job.entry_point or job.command or ""),
         ("checkpoint", run.paths["checkpoint"]),
         ("run folder", run.run_dir),

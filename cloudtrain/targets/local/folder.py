@@ -1,13 +1,16 @@
 """The files of a run's folder, such as the status that the supervisor writes.
 
     launch.json         the launch specification, exactly as planned
-    supervisor.lock     locked by the supervisor as long as it lives (later by the process that finishes a lost run)
+    supervisor.lock     locked by the supervisor as long as it lives (later by the process that
+                        finishes a lost run)
     waiting             a FIFO that wakes the supervisor of a run in the queue; see `queueing.py`
     supervisor.log      the supervisor's own messages; empty unless something is wrong
     status.json         the status of the run; replaced in one atomic step
-    unpacked            an empty file created after unpacking the code; all newer files are the script's
+    unpacked            an empty file created after unpacking the code; all newer files are the
+                        script's
     output.jsonl        the journal: every line of output, and the read position in each file
-    logs/rank_<r>.log   the output of one rank: all attempts, stdout and stderr in the order of arrival
+    logs/rank_<r>.log   the output of one rank: all attempts, stdout and stderr in the order of
+                        arrival
     logs/instance_<i>/  the files that receive the output of the processes
     code/ model/ outputs/ checkpoint/
     steps/<r>           the newest step of each rank, written by the script's runtime
@@ -17,7 +20,6 @@ If the lock is free and the state is not final, the supervisor has died. See `ve
 """
 
 # Paths are strings here, because this module must start and poll quickly.
-# ruff: noqa: PTH100, PTH116, PTH120, PTH123
 from __future__ import annotations
 
 import json
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
 
 
 FINAL = ("succeeded", "failed", "stopped", "lost")
-"""The states that never change again. `RunState` has them too, but importing it would slow down the supervisor."""
+"""The states that never change again. `RunState` has them too, but importing it would slow down the
+supervisor."""
 
 QUEUED = "queued"
 """The supervisor's command-line argument for a run that waits in the queue or for other runs."""
@@ -44,8 +47,8 @@ FORCED = "processes that did not exit within the grace period were killed"
 """The part of a stopped run's reason that follows if its processes had to be killed."""
 
 _SHORT = 3500
-"""Maximum size in bytes of a short status. It fits into the file's first disk block, which exists even when the disk is
-full."""
+"""Maximum size in bytes of a short status. It fits into the file's first disk block, which exists
+even when the disk is full."""
 
 
 def run_folder(run_name: str, state_dir: Path) -> Path:
@@ -69,7 +72,8 @@ class RunFolder:
 
     def read_launch(self) -> LaunchSpecification:
         """Raises `TargetError` if the file cannot be read, or is damaged."""
-        from cloudtrain.targets.common.specification import LaunchSpecification  # 9 ms that no submitter need wait for
+        # 9 ms that no submitter need wait for
+        from cloudtrain.targets.common.specification import LaunchSpecification
 
         try:
             with open(self.launch, "rb") as file:
@@ -78,11 +82,13 @@ class RunFolder:
             from cloudtrain.errors import TargetError
 
             hint = f"save the files that you need from `{self.path}`, and submit the job again"
-            raise TargetError(f"the launch specification cannot be read: {error}", hint=hint, code="CT952") from error
+            raise TargetError(
+                f"the launch specification cannot be read: {error}", hint=hint, code="CT952"
+            ) from error
 
     def read_status(self) -> dict[str, Any] | None:
-        """Read the status; None if no supervisor ever took over the run. If a power failure damaged the file, return a
-        final status with the state `lost`."""
+        """Read the status; None if no supervisor ever took over the run. If a power failure damaged
+        the file, return a final status with the state `lost`."""
         try:
             with open(self.status, "rb") as file:
                 status: dict[str, Any] = json.load(file)
@@ -95,8 +101,9 @@ class RunFolder:
         return status
 
     def write_status(self, status: dict[str, Any]) -> None:
-        """Replace the status file in one atomic step. On a full disk, overwrite the old file with a short status, which
-        needs no additional space. Raises `OSError` if even that cannot be written."""
+        """Replace the status file in one atomic step. On a full disk, overwrite the old file with a
+        short status, which needs no additional space. Raises `OSError` if even that cannot be
+        written."""
         is_final = status["state"] in FINAL  # after a power failure, nobody would write it again
         try:
             replace_private(self.status, json.dumps(status).encode(), sync=is_final)
@@ -110,12 +117,14 @@ class RunFolder:
         descriptor = os.open(self.status, os.O_WRONLY)
         try:
             size = os.fstat(descriptor).st_size
-            os.pwrite(descriptor, content.ljust(size), 0)  # filled up, so that every reader finds complete JSON
+            # filled up, so that every reader finds complete JSON
+            os.pwrite(descriptor, content.ljust(size), 0)
         finally:
             os.close(descriptor)
 
     def read_preempted(self) -> dict[str, Any] | None:
-        """The marker that the script's runtime wrote when it saved and exited early: `step` and `signal`, if known."""
+        """The marker that the script's runtime wrote when it saved and exited early: `step` and
+        `signal`, if known."""
         try:
             with open(self.preempted, "rb") as file:
                 marker = json.load(file)
@@ -127,8 +136,8 @@ class RunFolder:
 
 
 def new_status(pid: int, now: float, *, token: str = "", is_queued: bool = False) -> dict[str, Any]:
-    """The keys are `pid`, the supervisor's process id, `token`, which the run's processes have in their environment,
-    and fields of `RunStatus`."""
+    """The keys are `pid`, the supervisor's process id, `token`, which the run's processes have in
+    their environment, and fields of `RunStatus`."""
     return {
         "state": "queued" if is_queued else "preparing",
         "reason": None,
@@ -153,9 +162,10 @@ _BOOT = (
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """Return the argv of a Python process that runs `main(arguments)` of `module`, a module of this package. The
-    process is isolated, so it never imports a user's `json.py` in place of the standard library's. It skips `site`,
-    which would double its start-up time. cloudtrain's own folder comes last in `sys.path`."""
+    """Return the argv of a Python process that runs `main(arguments)` of `module`, a module of this
+    package. The process is isolated, so it never imports a user's `json.py` in place of the
+    standard library's. It skips `site`, which would double its start-up time. cloudtrain's own
+    folder comes last in `sys.path`."""
     root = os.path.abspath(__file__)
     for _ in __name__.split("."):
         root = os.path.dirname(root)

@@ -1,5 +1,6 @@
-"""Report the installed packages and the platform of a Python interpreter. cloudtrain imports this module for its own
-interpreter, and runs it as a script with other interpreters, so it imports only the standard library."""
+"""Report the installed packages and the platform of a Python interpreter. cloudtrain imports this
+module for its own interpreter, and runs it as a script with other interpreters, so it imports only
+the standard library."""
 
 from __future__ import annotations
 
@@ -23,12 +24,14 @@ def _version_of(name: str) -> str | None:
     except metadata.PackageNotFoundError:
         return None
     headers = package.read_text("METADATA") or package.read_text("PKG-INFO") or ""
-    found = re.search(r"(?mi)^Version:[ \t]*(\S+)", headers)  # metadata.version would parse the whole description
+    # metadata.version would parse the whole description
+    found = re.search(r"(?mi)^Version:[ \t]*(\S+)", headers)
     return found[1] if found else None
 
 
 def machine() -> dict[str, str]:
-    """Return the values of environment markers, such as `python_version`, for this interpreter and platform."""
+    """Return the values of environment markers, such as `python_version`, for this interpreter and
+    platform."""
     return {
         "python_version": ".".join(platform.python_version_tuple()[:2]),
         "python_full_version": platform.python_version(),

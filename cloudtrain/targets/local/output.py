@@ -1,18 +1,20 @@
-"""Copy the output of all processes into one journal and one file per rank, and keep the last lines for the verdict.
+"""Copy the output of all processes into one journal and one file per rank, and keep the last lines
+for the verdict.
 
 The journal `output.jsonl` holds two kinds of records, one per line:
 
-    {"time": 1763712000.123, "instance": 0, "rank": 1, "stream": "stdout", "attempt": 0, "text": "step 1"}
+    {"time": 1763712000.123, "instance": 0, "rank": 1, "stream": "stdout", "attempt": 0,
+     "text": "step 1"}
     {"file": "logs/...", "inode": 4711, "offset": 1024, "rank": 1, "size": 980}
 
-The first kind also has `values`, such as `{"step": 1, "train:loss": 0.25}`, if the job's `metrics` match the line, so
-that readers of the journal need no patterns. A record of the second kind ends each batch of lines from one file; its
-`offset` is the number of bytes of the file that are in the journal, and `size` the size of the rank's own file. The
-process that finishes a lost run continues at this offset, and cuts the rank's file to this size.
+The first kind also has `values`, such as `{"step": 1, "train:loss": 0.25}`, if the job's `metrics`
+match the line, so that readers of the journal need no patterns. A record of the second kind ends
+each batch of lines from one file; its `offset` is the number of bytes of the file that are in the
+journal, and `size` the size of the rank's own file. The process that finishes a lost run continues
+at this offset, and cuts the rank's file to this size.
 """
 
 # Paths are strings here, because this module must start and poll quickly.
-# ruff: noqa: PTH110, PTH116, PTH123, PTH208
 from __future__ import annotations
 
 import json
@@ -43,16 +45,17 @@ PROGRESS_EVERY = 5.0
 
 
 class LineSplitter:
-    """Splits one stream into lines. `pending` holds the bytes after the last complete line. Invalid UTF-8 is replaced.
-    If a line contains carriage returns, only the text after the last one is kept. While a progress bar runs, its
-    current text is added as a line every few seconds."""
+    """Splits one stream into lines. `pending` holds the bytes after the last complete line. Invalid
+    UTF-8 is replaced. If a line contains carriage returns, only the text after the last one is
+    kept. While a progress bar runs, its current text is added as a line every few seconds."""
 
     def __init__(self) -> None:
         self.pending = b""
         self._progress_at = 0.0
 
     def feed(self, chunk: bytes, now: float) -> list[str]:
-        """Return the lines that `chunk` completes. `now` is the current time in seconds, by any clock."""
+        """Return the lines that `chunk` completes. `now` is the current time in seconds, by any
+        clock."""
         data = self.pending + chunk
         end = data.rfind(b"\n") + 1
         lines = _texts(data[:end]) if end else []
@@ -63,13 +66,15 @@ class LineSplitter:
         return lines + [piece.decode("utf-8", "replace") for piece in pieces]
 
     def flush(self) -> list[str]:
-        """At the end of the stream, return the incomplete last line as a list; empty if there is none."""
+        """At the end of the stream, return the incomplete last line as a list; empty if there is
+        none."""
         rest, self.pending = self.pending, b""
         return _texts(rest + b"\n") if rest.strip(b"\r") else []
 
     def _progress(self, now: float) -> list[str]:
         states = self.pending.split(b"\r")
-        self.pending = b"\r".join(states[-2:])  # the newest state, and the one before it, for when the newest is empty
+        # the newest state, and the one before it, for when the newest is empty
+        self.pending = b"\r".join(states[-2:])
         whole = [state for state in states[:-1] if state]
         if not whole or now - self._progress_at < PROGRESS_EVERY:
             return []
@@ -84,7 +89,9 @@ def _texts(data: bytes) -> list[str]:
     if b"\r" in data:
         lines = [line.rstrip("\r").rpartition("\r")[2] for line in lines]
     if len(data) > LONGEST and max(map(len, lines)) > LONGEST // 4:
-        return [piece.decode("utf-8", "replace") for line in lines for piece in _pieces(line.encode())]
+        return [
+            piece.decode("utf-8", "replace") for line in lines for piece in _pieces(line.encode())
+        ]
     return lines
 
 
@@ -109,19 +116,22 @@ if TYPE_CHECKING:
 STREAMS = ("stdout", "stderr")
 
 _KNOWN_SOON = 10.0
-"""Seconds to wait until the process that writes a new file is found. Its environment has the rank."""
+"""Seconds to wait until the process that writes a new file is found. Its environment has the
+rank."""
 
 
 def launched_log(logs: str, process: StartedProcess, index: int, stream: str) -> str:
-    """Return the path of the output file of a process that the supervisor starts. `index` is the process's position in
-    the launch specification."""
+    """Return the path of the output file of a process that the supervisor starts. `index` is the
+    process's position in the launch specification."""
     return f"{logs}/instance_{process.instance}/{process.role}_{index}.{stream}.log"
 
 
 class OutputFile:
     """One output file, with the position `offset` up to which it was read."""
 
-    def __init__(self, path: str, *, instance: int, rank: int | None, stream: str, attempt: int = 0) -> None:
+    def __init__(
+        self, path: str, *, instance: int, rank: int | None, stream: str, attempt: int = 0
+    ) -> None:
         self.path = path
         self.instance = instance
         self.rank = rank
@@ -142,7 +152,8 @@ class OutputFile:
         return chunk
 
     def erase(self, start: int, secrets: Iterable[bytes]) -> None:
-        """Overwrite secrets with stars in the file, between the positions `start` and `consumed`."""
+        """Overwrite secrets with stars in the file, between the positions `start` and
+        `consumed`."""
         original = data = os.pread(self._descriptor, self.consumed - start, start)
         for secret in secrets:
             data = data.replace(secret, b"*" * len(secret))
@@ -157,10 +168,10 @@ class OutputFile:
 class SourceFinder:
     """Finds new output files: those of launched processes, and those of every attempt of the ranks.
 
-    Ranks of mpirun write `logs/instance_0/rank_<r>.stdout.log`. Ranks of torchrun and forked ranks write
-    `logs/instance_<i>/<random>/attempt_<n>/<local rank>/stdout.log`. When another instance makes torchrun repeat an
-    attempt, torchrun removes that attempt's folder and creates it again. So a file is identified by path and inode
-    together.
+    Ranks of mpirun write `logs/instance_0/rank_<r>.stdout.log`. Ranks of torchrun and forked ranks
+    write `logs/instance_<i>/<random>/attempt_<n>/<local rank>/stdout.log`. When another instance
+    makes torchrun repeat an attempt, torchrun removes that attempt's folder and creates it again.
+    So a file is identified by path and inode together.
     """
 
     def __init__(self, logs: str, spec: LaunchSpecification, rank_of: RankOf) -> None:
@@ -180,13 +191,15 @@ class SourceFinder:
             for stream in STREAMS:
                 path = launched_log(self._logs, process, index, stream)
                 if path not in self._known and os.path.exists(path):
-                    source = OutputFile(path, instance=process.instance, rank=process.rank, stream=stream)
+                    source = OutputFile(
+                        path, instance=process.instance, rank=process.rank, stream=stream
+                    )
                     self._known[path] = source.inode
                     yield source
 
     def new_ranks(self, *, at_once: bool = False) -> Iterator[OutputFile]:
-        """Yield the output files of ranks that appeared since the last call. Without `at_once`, leave out files whose
-        rank is not known yet, but may be soon."""
+        """Yield the output files of ranks that appeared since the last call. Without `at_once`,
+        leave out files whose rank is not known yet, but may be soon."""
         if self._spec.launcher == "mpirun":
             for rank in range(self._spec.world_size):
                 yield from self._streams(f"{self._logs}/instance_0/rank_{rank}.", 0, rank, rank)
@@ -197,7 +210,9 @@ class SourceFinder:
                 if (number := self._rank(instance, local_rank, folder, at_once)) is not None:
                     yield from self._streams(f"{folder}/", instance, local_rank, number)
 
-    def _streams(self, stem: str, instance: int, local_rank: int, rank: int) -> Iterator[OutputFile]:
+    def _streams(
+        self, stem: str, instance: int, local_rank: int, rank: int
+    ) -> Iterator[OutputFile]:
         for stream in STREAMS:
             path = f"{stem}{stream}.log"
             try:
@@ -205,7 +220,9 @@ class SourceFinder:
                     continue
                 key = (instance, local_rank, stream)
                 attempt = self._attempts.get(key, 0)
-                source = OutputFile(path, instance=instance, rank=rank, stream=stream, attempt=attempt)
+                source = OutputFile(
+                    path, instance=instance, rank=rank, stream=stream, attempt=attempt
+                )
             except FileNotFoundError:
                 continue
             self._attempts[key] = attempt + 1
@@ -213,9 +230,10 @@ class SourceFinder:
             yield source
 
     def _rank(self, instance: int, local_rank: int, folder: str, at_once: bool) -> int | None:
-        """Return the global rank of the process whose output is in `folder`; None if it is not known yet, but may be
-        soon. With `at_once`, or after a short wait, return the most likely rank instead. Only ranks of torchrun on
-        several instances can be unknown: torchrun assigns global ranks at each rendezvous."""
+        """Return the global rank of the process whose output is in `folder`; None if it is not
+        known yet, but may be soon. With `at_once`, or after a short wait, return the most likely
+        rank instead. Only ranks of torchrun on several instances can be unknown: torchrun assigns
+        global ranks at each rendezvous."""
         per_instance = self._spec.world_size // self._spec.instances
         usual = instance * per_instance + local_rank
         if self._spec.instances == 1 or self._spec.launcher == "fork":
@@ -228,8 +246,8 @@ class SourceFinder:
 
 
 def rank_folders(folder: str) -> Iterator[tuple[int, str]]:
-    """Yield each rank's local rank and the folder of its output, attempt by attempt. `folder` is the log folder of one
-    instance."""
+    """Yield each rank's local rank and the folder of its output, attempt by attempt. `folder` is
+    the log folder of one instance."""
     attempts = [
         f"{folder}/{run}/{attempt}"
         for run in _names(folder)
@@ -290,8 +308,8 @@ class RunOutput:
         return self._finder.restarts
 
     def resume(self) -> None:
-        """Continue after the last complete batch in the journal of a dead supervisor. Remove an incomplete batch, also
-        from the ranks' own files, which are written first."""
+        """Continue after the last complete batch in the journal of a dead supervisor. Remove an
+        incomplete batch, also from the ranks' own files, which are written first."""
         size = whole = 0
         self._rank_sizes = {}
         with open(self._folder.journal, "rb") as journal:
@@ -300,23 +318,26 @@ class RunOutput:
                 if line.startswith(b'{"file"') and line.endswith(b"}\n"):
                     record = json.loads(line)
                     self._places[record["file"]] = record
-                    self._rank_sizes[record["rank"]] = record.get("size")  # earlier versions wrote none
+                    # earlier versions wrote none
+                    self._rank_sizes[record["rank"]] = record.get("size")
                     whole = size
         os.ftruncate(self._journal, whole)
 
     def pump(self, *, at_once: bool = False) -> bool:
-        """Read a limited amount of the available output. Return True if more is available. `at_once`: look for new
-        files in this call, and read them even if their ranks are not known yet. Raises `OSError` if the journal cannot
-        be written."""
+        """Read a limited amount of the available output. Return True if more is available.
+        `at_once`: look for new files in this call, and read them even if their ranks are not known
+        yet. Raises `OSError` if the journal cannot be written."""
         now = time.time()
         if at_once or now >= self._find_at:
             self._find_at = now + _FIND_EVERY
             for source in (*self._finder.launched(), *self._finder.new_ranks(at_once=at_once)):
                 self._adopt(source)
-        return any([self._read(source, now) for source in self._sources])  # noqa: C419 - every source has its turn
+        # every source has its turn
+        return any([self._read(source, now) for source in self._sources])  # noqa: C419
 
     def drain(self) -> None:
-        """Read all files to their end, also last lines without a newline, after all processes have ended."""
+        """Read all files to their end, also last lines without a newline, after all processes have
+        ended."""
         while self.pump(at_once=True):
             pass
         for source in self._sources:
@@ -352,7 +373,8 @@ class RunOutput:
         return len(chunk) == _CHUNK
 
     def _hide(self, source: OutputFile, start: int, lines: list[str]) -> None:
-        """Mask secrets in `lines`, and in the file of `source` from the position `start`, where these lines begin."""
+        """Mask secrets in `lines`, and in the file of `source` from the position `start`, where
+        these lines begin."""
         if not self.hidden:
             return
         from cloudtrain.runtime.secret_values import masked
@@ -365,7 +387,8 @@ class RunOutput:
             return
         records = self._records(source, lines, now)
         place: dict[str, Any] = {
-            "file": self._relative(source), "inode": source.inode, "offset": source.consumed, "rank": source.rank
+            "file": self._relative(source), "inode": source.inode, "offset": source.consumed,
+            "rank": source.rank
         }  # fmt: skip
         if source.rank is not None:
             place["size"] = os.fstat(self._rank_file(source.rank)).st_size
@@ -393,8 +416,16 @@ class RunOutput:
             metrics = f', "values": {json.dumps(values[number])}' if number in values else ""
             records.append(f"{head}{_text(line)}{metrics}}}\n")
         # Warnings about the patterns appear as if the first instance's launcher had written them.
-        first = {"time": round(now, 3), "instance": 0, "rank": None, "stream": "stderr", "attempt": 0}
-        records += [json.dumps({**first, "text": text}) + "\n" for text in self._patterns.complaints]
+        first = {
+            "time": round(now, 3),
+            "instance": 0,
+            "rank": None,
+            "stream": "stderr",
+            "attempt": 0,
+        }
+        records += [
+            json.dumps({**first, "text": text}) + "\n" for text in self._patterns.complaints
+        ]
         self._patterns.complaints = []
         return records
 
@@ -408,8 +439,9 @@ class RunOutput:
         return self._rank_files[rank]
 
     def _values(self, lines: list[str], rank: int | None) -> dict[int, dict[str, float]]:
-        """Search lines with the job's patterns. Map each index in `lines` to its values, and update `metrics`. The
-        runtime's own `[metrics]` lines are not searched; their values only update `metrics`."""
+        """Search lines with the job's patterns. Map each index in `lines` to its values, and update
+        `metrics`. The runtime's own `[metrics]` lines are not searched; their values only update
+        `metrics`."""
         values_of: dict[int, dict[str, float]] = {}
         own = sys.maxsize if rank is None else rank
         for number, line in enumerate(lines):
@@ -421,7 +453,8 @@ class RunOutput:
                     continue
             if self._patterns is not None and (values := self._patterns.read(line)) is not None:
                 values_of[number] = values
-                for name, value in values.items():  # the lowest rank counts, as in plans.states.Metrics
+                # the lowest rank counts, as in plans.states.Metrics
+                for name, value in values.items():
                     if own <= self._lowest.setdefault(name, own):
                         self._lowest[name] = own
                         self.metrics[name] = value
@@ -429,8 +462,8 @@ class RunOutput:
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
-    """Append all data to a file. On a full disk, append only complete lines, so that the next record never follows an
-    incomplete one."""
+    """Append all data to a file. On a full disk, append only complete lines, so that the next
+    record never follows an incomplete one."""
     view = memoryview(data)
     try:
         while view:

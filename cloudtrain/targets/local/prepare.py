@@ -1,8 +1,7 @@
-"""Prepare a run before its processes start: make folders, files and links, unpack the code, find free ports, and fill
-in placeholders."""
+"""Prepare a run before its processes start: make folders, files and links, unpack the code, find
+free ports, and fill in placeholders."""
 
 # Paths are strings here, because this module must start and poll quickly.
-# ruff: noqa: PTH101, PTH103, PTH120, PTH123, PTH211
 from __future__ import annotations
 
 import os
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 
 
 _RANGE = range(20_000, 32_768)
-"""Ports below the ones of outgoing connections: Linux begins at 32768, macOS at 49152. A connection could take a port
-while torchrun still imports torch, about a second before it listens."""
+"""Ports below the ones of outgoing connections: Linux begins at 32768, macOS at 49152. A connection
+could take a port while torchrun still imports torch, about a second before it listens."""
 
 _OUTGOING = "/proc/sys/net/ipv4/ip_local_port_range"
 """The first and the last port of outgoing connections, where Linux is set to other ports."""
@@ -34,8 +33,8 @@ _PLACEHOLDER = re.compile(r"\$\{\{(ports|env|gpus)\.([^}]*)\}\}")
 
 
 class Ports:
-    """Free loopback ports by name. The sockets stay bound until `release`, so that no other process takes a port before
-    the run's processes start."""
+    """Free loopback ports by name. The sockets stay bound until `release`, so that no other process
+    takes a port before the run's processes start."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._sockets: list[socket.socket] = []
@@ -62,7 +61,8 @@ class Ports:
 
 
 def _ports_to_listen() -> range:
-    """Return ports that no outgoing connection takes; the usual ones where there are too few of them."""
+    """Return ports that no outgoing connection takes; the usual ones where there are too few of
+    them."""
     try:
         with open(_OUTGOING, encoding="ascii") as file:
             first = min(int(file.read().split()[0]), _RANGE.stop)
@@ -74,10 +74,12 @@ def _ports_to_listen() -> range:
     return below if len(below) >= _ENOUGH else _RANGE
 
 
-def fill(text: str, ports: Mapping[str, int], environ: Mapping[str, str], gpus: Sequence[str] = ()) -> str:
-    """Return `text` with `${{ports.NAME}}`, `${{env.NAME}}` and `${{gpus.INSTANCE}}` replaced. An unset variable
-    becomes an empty string. In this case, colons at the start and the end of the result are removed, because an empty
-    entry in PYTHONPATH would mean the working directory."""
+def fill(
+    text: str, ports: Mapping[str, int], environ: Mapping[str, str], gpus: Sequence[str] = ()
+) -> str:
+    """Return `text` with `${{ports.NAME}}`, `${{env.NAME}}` and `${{gpus.INSTANCE}}` replaced. An
+    unset variable becomes an empty string. In this case, colons at the start and the end of the
+    result are removed, because an empty entry in PYTHONPATH would mean the working directory."""
     is_empty = False
 
     def value(match: re.Match[str]) -> str:
@@ -95,7 +97,10 @@ def fill(text: str, ports: Mapping[str, int], environ: Mapping[str, str], gpus: 
 
 
 def command_of(
-    process: StartedProcess, ports: Mapping[str, int], environ: Mapping[str, str], gpus: Sequence[str] = ()
+    process: StartedProcess,
+    ports: Mapping[str, int],
+    environ: Mapping[str, str],
+    gpus: Sequence[str] = (),
 ) -> tuple[list[str], dict[str, str]]:
     """`gpus`: the GPUs of each instance, if the run got its GPUs from the queue."""
     argv = [fill(argument, ports, environ, gpus) for argument in process.argv]
@@ -104,7 +109,8 @@ def command_of(
 
 
 def shares_of(gpus: Sequence[str], instances: int) -> list[str]:
-    """Divide the GPUs among the instances. Return each instance's GPUs as in CUDA_VISIBLE_DEVICES: `0,1`."""
+    """Divide the GPUs among the instances. Return each instance's GPUs as in CUDA_VISIBLE_DEVICES:
+    `0,1`."""
     each = len(gpus) // instances
     return [",".join(gpus[number * each : (number + 1) * each]) for number in range(instances)]
 
@@ -112,7 +118,10 @@ def shares_of(gpus: Sequence[str], instances: int) -> list[str]:
 def make_folders(spec: LaunchSpecification, logs: str, *, umask: int) -> None:
     """`umask` is the submitter's. It applies to folders outside the run's own folder."""
     own = f"{spec.run_dir}/"
-    for folder in (*spec.directories, *(f"{logs}/instance_{number}" for number in range(spec.instances))):
+    for folder in (
+        *spec.directories,
+        *(f"{logs}/instance_{number}" for number in range(spec.instances)),
+    ):
         previous = os.umask(UMASK if folder.startswith(own) else umask)
         os.makedirs(folder, exist_ok=True)
         os.umask(previous)
@@ -141,16 +150,19 @@ def link_shares(spec: LaunchSpecification) -> None:
 
 
 def unpack_code(spec: LaunchSpecification, marker: str) -> None:
-    """Unpack the user's code into the folders that `spec` names, then make the empty file `marker`. If the launcher
-    unpacks the code itself, the specification names no folder, and the archive is only verified. A damaged archive
-    (`UsageError`) is removed, so that the next submit writes a new one."""
+    """Unpack the user's code into the folders that `spec` names, then make the empty file `marker`.
+    If the launcher unpacks the code itself, the specification names no folder, and the archive is
+    only verified. A damaged archive (`UsageError`) is removed, so that the next submit writes a new
+    one."""
     from pathlib import Path
 
     from cloudtrain.code.unpack import DamagedBundle, unpack, verify
 
     code = spec.code
     archive = Path(code.archive)
-    directories = [folder for folder in (code.directory, *(code.copies or ())) if folder is not None]
+    directories = [
+        folder for folder in (code.directory, *(code.copies or ())) if folder is not None
+    ]
     try:
         for directory in directories:
             unpack(archive, Path(directory), code.sha256)
@@ -166,9 +178,12 @@ def unpack_code(spec: LaunchSpecification, marker: str) -> None:
     os.close(open_private(marker, os.O_WRONLY | os.O_CREAT))
 
 
-def taken_gpus(spec: LaunchSpecification, environments: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-    """Return the GPUs of a run that started outside the queue. In each instance, rank n uses the n-th GPU that the
-    instance sees. GPUs that a process names in CUDA_VISIBLE_DEVICES count even if this machine does not have them."""
+def taken_gpus(
+    spec: LaunchSpecification, environments: Sequence[Mapping[str, str]]
+) -> tuple[str, ...]:
+    """Return the GPUs of a run that started outside the queue. In each instance, rank n uses the
+    n-th GPU that the instance sees. GPUs that a process names in CUDA_VISIBLE_DEVICES count even if
+    this machine does not have them."""
     ranks = max(1, spec.world_size // spec.instances)
     gpus = dict[str, None]()
     for process, environment in zip(spec.processes, environments, strict=True):

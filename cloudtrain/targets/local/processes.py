@@ -1,10 +1,10 @@
 """The process table of this machine, read from /proc, or with psutil on systems without /proc.
 
-Every function returns None or an empty result for a process that has ended or belongs to another user.
+Every function returns None or an empty result for a process that has ended or belongs to another
+user.
 """
 
 # Paths are strings here, because this module must start and poll quickly.
-# ruff: noqa: PTH110, PTH123, PTH208
 from __future__ import annotations
 
 import json
@@ -31,8 +31,8 @@ HAS_PROC = os.path.exists("/proc/self/environ")
 
 
 class Stat(NamedTuple):
-    """The entry of one process in the process table. `wait_status` is the status that `wait` would return, for a zombie
-    on Linux; otherwise None."""
+    """The entry of one process in the process table. `wait_status` is the status that `wait` would
+    return, for a zombie on Linux; otherwise None."""
 
     parent: int
     session: int
@@ -68,7 +68,8 @@ def environment_of(pid: int) -> dict[str, str] | None:
 
 
 def carries(pid: int, variable: str) -> bool:
-    """Return whether the process was started with `variable`, written as `NAME=value`, in its environment."""
+    """Return whether the process was started with `variable`, written as `NAME=value`, in its
+    environment."""
     if not HAS_PROC:
         name, _, value = variable.partition("=")
         return (_psutil_environment(pid) or {}).get(name) == value
@@ -81,7 +82,8 @@ RUN_DIR = "CLOUDTRAIN_RUN_DIR"
 
 
 def is_folder_in_use(run_dir: str) -> bool:
-    """Return whether a process lives that was started for a run in this folder, which may have been removed since."""
+    """Return whether a process lives that was started for a run in this folder, which may have been
+    removed since."""
     return any(carries(pid, f"{RUN_DIR}={run_dir}") for pid in processes())
 
 
@@ -100,7 +102,9 @@ def children_of(pid: int) -> list[int]:
     for thread in threads:
         content = _read(f"/proc/{pid}/task/{thread}/children")
         if content is None:  # a kernel without CONFIG_PROC_CHILDREN
-            return [child for child in processes() if (stat := stat_of(child)) and stat.parent == pid]
+            return [
+                child for child in processes() if (stat := stat_of(child)) and stat.parent == pid
+            ]
         children += map(int, content.split())
     return children
 
@@ -145,20 +149,23 @@ def _psutil_environment(pid: int) -> dict[str, str] | None:
 
 # Kill every process of a run, including those that left its session.
 #
-# A process belongs to a run if it was started with `CLOUDTRAIN_RUN_TOKEN=<the run's token>` in its environment (data
-# loader workers, daemons that a script forked), or if the supervisor knows its id. The supervisor makes the token; a
-# path would not do, because another run can get the folder of a run that was removed. If the supervisor knows a
-# process, all its descendants also belong to the run, and so do all processes in a session that it leads. In this way,
-# programs that overwrite their environment, as setproctitle does, are found too.
+# A process belongs to a run if it was started with `CLOUDTRAIN_RUN_TOKEN=<the run's token>` in its
+# environment (data loader workers, daemons that a script forked), or if the supervisor knows its
+# id. The supervisor makes the token; a path would not do, because another run can get the folder of
+# a run that was removed. If the supervisor knows a process, all its descendants also belong to the
+# run, and so do all processes in a session that it leads. In this way, programs that overwrite
+# their environment, as setproctitle does, are found too.
 
 TOKEN = "CLOUDTRAIN_RUN_TOKEN"
 
 _PATIENCE = 5.0
-"""Seconds after which `kill_run` gives up on a process that survives SIGKILL (stuck in the kernel)."""
+"""Seconds after which `kill_run` gives up on a process that survives SIGKILL (stuck in the
+kernel)."""
 
 
 def members(token: str, known_pids: Iterable[int] = ()) -> list[int]:
-    """Return a run's processes without zombies and this process. `known_pids`: ids that the supervisor knows."""
+    """Return a run's processes without zombies and this process. `known_pids`: ids that the
+    supervisor knows."""
     roots, own = set(known_pids), os.getpid()
     marker = f"{TOKEN}={token}"
     stats = {pid: stat for pid in processes() if (stat := stat_of(pid)) is not None}
@@ -180,13 +187,19 @@ def members(token: str, known_pids: Iterable[int] = ()) -> list[int]:
 
 
 def session_members(leader: int) -> list[int]:
-    """Return the ids of the running processes in the session that `leader` leads, without zombies."""
+    """Return the ids of the running processes in the session that `leader` leads, without
+    zombies."""
     stats = ((pid, stat_of(pid)) for pid in processes())
-    return [pid for pid, stat in stats if stat is not None and stat.session == leader and not stat.is_zombie]
+    return [
+        pid
+        for pid, stat in stats
+        if stat is not None and stat.session == leader and not stat.is_zombie
+    ]
 
 
 def kill_run(token: str, known_pids: Iterable[int] = ()) -> int:
-    """Kill until no process of the run is left. Return the number of killed processes. `known_pids`: see `members`."""
+    """Kill until no process of the run is left. Return the number of killed processes.
+    `known_pids`: see `members`."""
     roots, victims = set(known_pids), set[int]()
     deadline = time.monotonic() + _PATIENCE
     while pids := members(token, roots):
@@ -202,16 +215,19 @@ def kill_run(token: str, known_pids: Iterable[int] = ()) -> int:
 
 # Find the ranks of a run among the processes of this machine, and the order in which the ranks end.
 #
-# torchrun and mpirun start each rank with its number in an environment variable, which the supervisor reads from their
-# child processes. For a forked process, the system shows the launcher's environment, so the fork launcher writes the
-# ranks to files. On Linux, a pid file descriptor reports the end of a process at once. The ended process stays as a
-# zombie with its exit code until its launcher collects it.
+# torchrun and mpirun start each rank with its number in an environment variable, which the
+# supervisor reads from their child processes. For a forked process, the system shows the launcher's
+# environment, so the fork launcher writes the ranks to files. On Linux, a pid file descriptor
+# reports the end of a process at once. The ended process stays as a zombie with its exit code until
+# its launcher collects it.
 
 RANK_FILE = "rank.json"
-"""The file beside the output of a forked rank. `cloudtrain.runtime.fork_launcher` writes it in one atomic step."""
+"""The file beside the output of a forked rank. `cloudtrain.runtime.fork_launcher` writes it in one
+atomic step."""
 
 _DEPTH = 3
-"""Maximum depth of ranks below a launcher in the process tree. A wrapper or a daemon can be between them."""
+"""Maximum depth of ranks below a launcher in the process tree. A wrapper or a daemon can be between
+them."""
 
 
 class RankProcess:
@@ -223,7 +239,9 @@ class RankProcess:
         self.pid = pid
         self.instance = instance
         self.rank = int(environment.get("RANK") or environment["OMPI_COMM_WORLD_RANK"])
-        self.local_rank = int(environment.get("LOCAL_RANK") or environment.get("OMPI_COMM_WORLD_LOCAL_RANK") or 0)
+        self.local_rank = int(
+            environment.get("LOCAL_RANK") or environment.get("OMPI_COMM_WORLD_LOCAL_RANK") or 0
+        )
         self.attempt = int(environment.get("TORCHELASTIC_RESTART_COUNT", 0))
         self.is_last = self.attempt >= int(environment.get("TORCHELASTIC_MAX_RESTARTS", 0))
 
@@ -252,7 +270,8 @@ class Exits:
             self._events.register(descriptor, select.EPOLLIN)
 
     def wait(self, seconds: float) -> list[int]:
-        """Wait up to `seconds` for a process to end. Return the ids of the processes that have ended."""
+        """Wait up to `seconds` for a process to end. Return the ids of the processes that have
+        ended."""
         pids, self._gone = self._gone, []
         timeout = 0 if pids else seconds
         if self._events is None:
@@ -283,12 +302,16 @@ class RankTable:
         return [rank.pid for rank in self._alive.values() if instance in (None, rank.instance)]
 
     def rank_of(self, instance: int, local_rank: int) -> int | None:
-        """Return the global rank of the instance's newest process with this local rank; None if there was none."""
+        """Return the global rank of the instance's newest process with this local rank; None if
+        there was none."""
         return self._rank_of.get((instance, local_rank))
 
     def discover(self, launchers: Iterable[tuple[int, int]]) -> list[RankProcess]:
-        """Return the new ranks below the launchers, which are given as pairs (process id, instance)."""
-        return self._adopt([rank for pid, instance in launchers for rank in self._below(pid, instance, _DEPTH)])
+        """Return the new ranks below the launchers, which are given as pairs (process id,
+        instance)."""
+        return self._adopt(
+            [rank for pid, instance in launchers for rank in self._below(pid, instance, _DEPTH)]
+        )
 
     def announced(self, logs: str, instances: int) -> list[RankProcess]:
         """Return the new ranks in the files that the fork launcher writes."""
@@ -308,7 +331,8 @@ class RankTable:
         return new
 
     def ended(self, pid: int) -> tuple[RankProcess, int | None] | None:
-        """Return the rank that has ended, with its exit code (None if unknown); None if the process was not a rank."""
+        """Return the rank that has ended, with its exit code (None if unknown); None if the process
+        was not a rank."""
         rank = self._alive.pop(pid, None)
         if rank is None:
             return None
@@ -339,7 +363,8 @@ def _record(path: str) -> dict[str, Any] | None:
     return record
 
 
-# The processes that the supervisor starts directly: launchers, or the ranks of a job without a launcher.
+# The processes that the supervisor starts directly: launchers, or the ranks of a job without a
+# launcher.
 
 
 class Launched:
@@ -352,7 +377,8 @@ class Launched:
         self.pid = child.pid
         self.exit_code: int | None = None
         self.is_empty = False
-        """Whether the process has ended and its session is empty. The system may then reuse its id."""
+        """Whether the process has ended and its session is empty. The system may then reuse its
+        id."""
         self._signal = process.signal
         self._child = child
 
@@ -367,7 +393,8 @@ class Launched:
         return True
 
     def terminate(self, ranks: list[int]) -> None:
-        """Send SIGTERM to the process, to its process group, or to its ranks, depending on its `signal` setting."""
+        """Send SIGTERM to the process, to its process group, or to its ranks, depending on its
+        `signal` setting."""
         if self._signal == "group" and not self.is_empty:
             _send(os.killpg, self.pid)
         elif self._signal == "ranks" and ranks:
@@ -377,7 +404,8 @@ class Launched:
             _send(os.kill, self.pid)
 
     def is_leaving(self) -> bool:
-        """Whether the process, or with the signal `group` any process of its session, still runs after `terminate`."""
+        """Whether the process, or with the signal `group` any process of its session, still runs
+        after `terminate`."""
         if self._signal == "group" and not self.is_empty and self.exit_code is not None:
             self.is_empty = not session_members(self.pid)
             return not self.is_empty
@@ -394,8 +422,9 @@ def launch(
     environment: dict[str, str],
     umask: int,
 ) -> Launched:
-    """Start one process in its own session. Its output goes to files under `logs`. `index` is the process's position in
-    the launch specification, `umask` the submitter's umask. Raises `OSError` if the process cannot be started."""
+    """Start one process in its own session. Its output goes to files under `logs`. `index` is the
+    process's position in the launch specification, `umask` the submitter's umask. Raises `OSError`
+    if the process cannot be started."""
     paths = [launched_log(logs, process, index, stream) for stream in STREAMS]
     with open(paths[0], "ab") as stdout, open(paths[1], "ab") as stderr:
         child = subprocess.Popen(

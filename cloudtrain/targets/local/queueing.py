@@ -1,18 +1,20 @@
-"""The queue of this machine, stored in files. A process changes the queue only while it holds the lock.
+"""The queue of this machine, stored in files. A process changes the queue only while it holds the
+lock.
 
     queue/lock          locked while a process changes the table, for about a millisecond
     queue/table.json    the order; replaced in one atomic step
-    runs/NAME/waiting   a FIFO that the run's supervisor holds open: a byte written to it wakes the supervisor, and when
-                        the supervisor ends, the kernel notifies the readers of the FIFO
+    runs/NAME/waiting   a FIFO that the run's supervisor holds open: a byte written to it wakes the
+                        supervisor, and when the supervisor ends, the kernel notifies the readers of
+                        the FIFO
 
-The queue needs no daemon. A run is alive as long as its supervisor holds the run's lock. If a run dies, a run that
-watches it (`QueueOrder.watched`) kills the dead run's processes and finishes the dead run, so that its GPUs or slots
-become free. Before a process writes a change, it wakes the supervisors that must act on the change. So if the process
-dies before it writes, these supervisors find the old table and make the change themselves.
+The queue needs no daemon. A run is alive as long as its supervisor holds the run's lock. If a run
+dies, a run that watches it (`QueueOrder.watched`) kills the dead run's processes and finishes the
+dead run, so that its GPUs or slots become free. Before a process writes a change, it wakes the
+supervisors that must act on the change. So if the process dies before it writes, these supervisors
+find the old table and make the change themselves.
 """
 
 # Paths are strings here, because this module must start and poll quickly.
-# ruff: noqa: PTH110, PTH120, PTH123
 from __future__ import annotations
 
 import fcntl
@@ -28,15 +30,18 @@ from cloudtrain.system.private import make_private_folder, open_private, replace
 from cloudtrain.system.processes import is_held
 from cloudtrain.targets.local.folder import FINAL, RunFolder
 
-# The order of the queue: which runs wait, which GPUs or CPU slots each started run holds, and which run starts next.
+# The order of the queue: which runs wait, which GPUs or CPU slots each started run holds, and which
+# run starts next.
 #
-# Runs of the same priority start in the order of their arrival. A waiting run reserves all GPUs that it may use, or
-# all CPU slots, so no run behind it gets them. Therefore small runs never delay a large run.
+# Runs of the same priority start in the order of their arrival. A waiting run reserves all GPUs
+# that it may use, or all CPU slots, so no run behind it gets them. Therefore small runs never delay
+# a large run.
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A run that waits for `count` of the GPUs in `gpus`, or of the machine's CPU `slots` if `gpus` is empty."""
+    """A run that waits for `count` of the GPUs in `gpus`, or of the machine's CPU `slots` if `gpus`
+    is empty."""
 
     run: str
     count: int
@@ -59,7 +64,8 @@ class Held:
 
 @dataclass
 class QueueOrder:
-    """The whole queue. `waiting` is sorted by priority, then by arrival, unless users moved runs."""
+    """The whole queue. `waiting` is sorted by priority, then by arrival, unless users moved
+    runs."""
 
     waiting: list[Waiting] = field(default_factory=list)
     held: list[Held] = field(default_factory=list)
@@ -75,7 +81,8 @@ class QueueOrder:
         )
 
     def place_of(self, run: str) -> int | None:
-        """Return a run's position among the waiting runs, starting at 1; None if the run is not waiting."""
+        """Return a run's position among the waiting runs, starting at 1; None if the run is not
+        waiting."""
         return next((number for number, one in enumerate(self.waiting, 1) if one.run == run), None)
 
     def held_by(self, run: str) -> Held | None:
@@ -84,15 +91,18 @@ class QueueOrder:
 
     def enter(self, one: Waiting) -> None:
         """Add a waiting run behind all waiting runs of the same or a higher priority."""
-        behind = (number for number, other in enumerate(self.waiting) if other.priority < one.priority)
+        behind = (
+            number for number, other in enumerate(self.waiting) if other.priority < one.priority
+        )
         self.waiting.insert(next(behind, len(self.waiting)), one)
 
     def leave(self, run: str) -> None:
         self._keep(lambda name: name != run)
 
     def forget(self, is_over: Callable[[str], bool]) -> None:
-        """Remove the runs for which `is_over` returns True. A run whose supervisor was killed keeps its GPUs or slots
-        until another process has finished it, because its processes may still use them."""
+        """Remove the runs for which `is_over` returns True. A run whose supervisor was killed keeps
+        its GPUs or slots until another process has finished it, because its processes may still use
+        them."""
         over = {run for run in self.runs() if is_over(run)}
         self._keep(lambda run: run not in over)
 
@@ -108,8 +118,9 @@ class QueueOrder:
         return True
 
     def move(self, run: str, before: str | None, *, last: bool = False) -> bool:
-        """Move a run before the run `before`, to the front (`before` is None), or to the end. The run's priority
-        changes if its new position requires that. Return False if one of the two runs is not waiting."""
+        """Move a run before the run `before`, to the front (`before` is None), or to the end. The
+        run's priority changes if its new position requires that. Return False if one of the two
+        runs is not waiting."""
         place = self.place_of(run)
         if place is None or (before is not None and self.place_of(before) is None):
             return False
@@ -130,8 +141,9 @@ class QueueOrder:
         return True
 
     def grant(self, now: float) -> None:
-        """Give each waiting run its GPUs or slots if they are free, in queue order. A run that must keep waiting
-        reserves all GPUs that it may use, or all slots, so no later run can take them."""
+        """Give each waiting run its GPUs or slots if they are free, in queue order. A run that must
+        keep waiting reserves all GPUs that it may use, or all slots, so no later run can take
+        them."""
         busy = {gpu for one in self.held for gpu in one.gpus}
         used_slots = sum(one.slots for one in self.held)
         are_slots_reserved = False
@@ -149,9 +161,9 @@ class QueueOrder:
                 are_slots_reserved = True
 
     def watched(self) -> dict[str, frozenset[str]]:
-        """Map each waiting run to the runs whose end it watches for. The first waiting run watches all runs that hold
-        GPUs or slots; every other waiting run watches its predecessor. So the end of a run, for any reason, wakes one
-        process."""
+        """Map each waiting run to the runs whose end it watches for. The first waiting run watches
+        all runs that hold GPUs or slots; every other waiting run watches its predecessor. So the
+        end of a run, for any reason, wakes one process."""
         watched_by = dict[str, frozenset[str]]()
         before = frozenset(one.run for one in self.held)
         for one in self.waiting:
@@ -207,7 +219,8 @@ class Queue:
             return QueueOrder()
 
     def settle(self) -> None:
-        """Give the GPUs and slots of ended runs to waiting runs. If that fails, their supervisors do it later."""
+        """Give the GPUs and slots of ended runs to waiting runs. If that fails, their supervisors
+        do it later."""
         if os.path.exists(self._table):
             try:
                 self.change()
@@ -215,8 +228,9 @@ class Queue:
                 return
 
     def change(self, how: Callable[[QueueOrder], object] = lambda _order: None) -> QueueOrder:
-        """Change the order with `how`, start the waiting runs that can start now, and wake the affected supervisors.
-        Raises `OSError` if the table cannot be written; the order is then unchanged."""
+        """Change the order with `how`, start the waiting runs that can start now, and wake the
+        affected supervisors. Raises `OSError` if the table cannot be written; the order is then
+        unchanged."""
         make_private_folder(self._folder)
         lock = open_private(f"{self._folder}/lock", os.O_RDWR | os.O_CREAT)
         try:
@@ -229,7 +243,9 @@ class Queue:
             after = asdict(order)
             if after != before:
                 watched = order.watched()
-                for run in [run for run, runs in watched_before.items() if watched.get(run) != runs]:
+                for run in [
+                    run for run, runs in watched_before.items() if watched.get(run) != runs
+                ]:
                     self._wake(run)
                 replace_private(self._table, json.dumps(after).encode())
             return order
@@ -237,7 +253,8 @@ class Queue:
             os.close(lock)
 
     def _wake(self, run: str) -> None:
-        """A dead supervisor is left alone. If its FIFO is full, the bytes already in it will wake it."""
+        """A dead supervisor is left alone. If its FIFO is full, the bytes already in it will wake
+        it."""
         try:
             descriptor = os.open(self.fifo(run), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:

@@ -44,8 +44,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class LocalReading(Reading):
-    """A launch specification. With `emulate`, the overrides of the emulated service change the job's variables and
-    hyperparameters, but not the machines: the emulated job, too, runs on this machine."""
+    """A launch specification. With `emulate`, the overrides of the emulated service change the
+    job's variables and hyperparameters, but not the machines: the emulated job, too, runs on this
+    machine."""
 
     emulate: str | None = None
 
@@ -57,7 +58,9 @@ class LocalReading(Reading):
     def _emulated(self) -> Reading | None:
         if self.emulate is None:
             return None
-        return target_of(self.emulate).read(self.job, None, self.account, self.plan, self.processing)
+        return target_of(self.emulate).read(
+            self.job, None, self.account, self.plan, self.processing
+        )
 
     @property
     def service(self) -> str:
@@ -68,7 +71,8 @@ class LocalReading(Reading):
         return self._emulated.distribution_key if self._emulated is not None else "distribution"
 
     @property
-    def paths(self) -> Mapping[ValuePath, KeysOf]:  # type: ignore[override]  # of the emulated service
+    # of the emulated service
+    def paths(self) -> Mapping[ValuePath, KeysOf]:  # type: ignore[override]
         return self._emulated.paths if self._emulated is not None else {}
 
     @property
@@ -77,26 +81,36 @@ class LocalReading(Reading):
 
     @property
     def variables(self) -> Mapping[str, str]:
-        return self._emulated.variables if self._emulated is not None else self.job.environment.variables
+        return (
+            self._emulated.variables
+            if self._emulated is not None
+            else self.job.environment.variables
+        )
 
     @cached_property
     def places(self) -> Sequence[DataPlace]:
-        """With emulation, outputs are left out, because they are written to the run's own folder."""
+        """With emulation, outputs are left out, because they are written to the run's own
+        folder."""
         return list(declared_places(self.job, self.target, outputs=self.emulate is None))
 
     @cached_property
     def images(self) -> Sequence[tuple[str, ValuePath]]:
         """The images that the job names for any target. A local run uses no image."""
         image = self.job.environment.image
-        names = [] if image is None else [name for target in target_names() if (name := image.of(target)) is not None]
+        names = (
+            []
+            if image is None
+            else [name for target in target_names() if (name := image.of(target)) is not None]
+        )
         return [(name, IMAGE) for name in dict.fromkeys(names)]
 
 
 # Find which requirements in a file an interpreter lacks, without network access.
 #
-# cloudtrain asks the interpreter once for the installed versions of all requirements. For its own interpreter it does
-# this in the current process, for any other in a subprocess. A requirement that this module cannot read (a URL without
-# a name, an unusual marker, a version that is not numeric) counts as installed.
+# cloudtrain asks the interpreter once for the installed versions of all requirements. For its own
+# interpreter it does this in the current process, for any other in a subprocess. A requirement that
+# this module cannot read (a URL without a name, an unusual marker, a version that is not numeric)
+# counts as installed.
 
 _NAMED = 10
 """Maximum number of missing packages that a message names."""
@@ -109,8 +123,9 @@ _LARGEST = 1 << 20
 
 
 def missing_from(python: str, requirements: Iterable[PipLine]) -> list[tuple[PipLine, str | None]]:
-    """Return the requirements that the interpreter `python` lacks or has in an unsuitable version, each with the
-    installed version or None. Return an empty list if the interpreter does not answer."""
+    """Return the requirements that the interpreter `python` lacks or has in an unsuitable version,
+    each with the installed version or None. Return an empty list if the interpreter does not
+    answer."""
     unique = list(dict.fromkeys(requirements))
     answer = _ask(python, sorted({requirement.name for requirement in unique})) if unique else None
     if answer is None:
@@ -150,12 +165,14 @@ def contents_before(job: TrainingJob, settings: Local, account: LocalAccount) ->
     if answer is None:
         return Contents(job.environment.python, is_image=False)
     versions, machine = answer
-    return Contents(machine["python_full_version"], versions["torch"], markers=machine, is_image=False)
+    return Contents(
+        machine["python_full_version"], versions["torch"], markers=machine, is_image=False
+    )
 
 
 def settle(job: AnyJob, tree: Tree, settings: Local) -> Local:
-    """Return the settings of a run whose environment is built if the settings leave that to cloudtrain and the
-    interpreter lacks packages of the job."""
+    """Return the settings of a run whose environment is built if the settings leave that to
+    cloudtrain and the interpreter lacks packages of the job."""
     file = job.environment.requirements
     if settings.build_environment is not None or file is None:
         return settings
@@ -175,7 +192,8 @@ def _specification(subject: Subject) -> LaunchSpecification:
 def input_is_missing(subject: Subject) -> Iterator[Fault]:
     """An input does not exist on this machine.
 
-    `inputs.NAME.local` is a path relative to the job file. The script would fail when it opens this path.
+    `inputs.NAME.local` is a path relative to the job file. The script would fail when it opens this
+    path.
     """
     run_folders = tuple(f"/runs/{name}/" for name in subject.plan.request.get("after", ()))
     for name, item in subject.job.inputs.items():
@@ -191,8 +209,9 @@ def input_is_missing(subject: Subject) -> Iterator[Fault]:
 def interpreter_is_missing(subject: Subject) -> Iterator[Fault]:
     """The Python interpreter for the run does not exist or cannot be executed.
 
-    `--python` (or `ct.Local(python=...)`) names the interpreter that runs the script: a path, `conda:NAME` for a conda
-    environment, or `uv` for the uv environment of the project that contains the working directory.
+    `--python` (or `ct.Local(python=...)`) names the interpreter that runs the script: a path,
+    `conda:NAME` for a conda environment, or `uv` for the uv environment of the project that
+    contains the working directory.
     """
     python = subject.settings.python
     if python == "uv":
@@ -200,10 +219,17 @@ def interpreter_is_missing(subject: Subject) -> Iterator[Fault]:
         yield Fault("the project around this folder has no uv environment", hint)
     elif python is not None and python.startswith("conda:"):
         name = python.removeprefix("conda:")
-        yield Fault(f"the conda environment `{name}` does not exist", "`conda env list` shows your environments")
+        yield Fault(
+            f"the conda environment `{name}` does not exist",
+            "`conda env list` shows your environments",
+        )
     elif python is not None and shutil.which(python) is None:
-        problem = "is a folder" if os.path.isdir(python) else why_missing(python) or "is not an executable file"  # noqa: PTH112
-        inside = os.path.join(python, "bin", "python")  # noqa: PTH118
+        problem = (
+            "is a folder"
+            if os.path.isdir(python)
+            else why_missing(python) or "is not an executable file"
+        )
+        inside = os.path.join(python, "bin", "python")
         use = inside if shutil.which(inside) else sys.executable
         yield Fault(f"the interpreter `{python}` {problem}", f"use this one: `--python {use}`")
 
@@ -212,13 +238,23 @@ def interpreter_is_missing(subject: Subject) -> Iterator[Fault]:
 def torch_is_missing(subject: Subject) -> Iterator[Fault]:
     """PyTorch is not installed for the interpreter that runs the script.
 
-    The job's distribution starts through torchrun, which is a part of PyTorch, or through `--launcher fork`, which
-    imports PyTorch.
+    The job's distribution starts through torchrun, which is a part of PyTorch, or through
+    `--launcher fork`, which imports PyTorch.
     """
-    needs_torch = any(group.role in ("torchrun", "fork") for group in Processes.of(subject.plan.processes).groups)
-    if needs_torch and subject.settings.python is None and find_spec("torch") is None and not _will_install(subject):
+    needs_torch = any(
+        group.role in ("torchrun", "fork") for group in Processes.of(subject.plan.processes).groups
+    )
+    if (
+        needs_torch
+        and subject.settings.python is None
+        and find_spec("torch") is None
+        and not _will_install(subject)
+    ):
         yield Fault(
-            f"`{sys.executable}` has no PyTorch, and `{subject.job.distribution.type}` cannot start without it",
+            (
+                f"`{sys.executable}` has no PyTorch, and `{subject.job.distribution.type}` cannot "
+                "start without it"
+            ),
             f"{pip_line('torch')}, or name an interpreter that has it: `--python PATH`",
             ("distribution", "type"),
         )
@@ -242,11 +278,13 @@ def _lines(tree: Tree, file: str) -> Iterator[PipLine]:
 def place_is_a_file(subject: Subject) -> Iterator[Fault]:
     """The path of an output or of the checkpoint is a file, not a folder.
 
-    `outputs.NAME.local` and `checkpoint.local` are folders. The run creates missing folders, but cannot create a folder
-    where a file exists, or below a file. Choose another path.
+    `outputs.NAME.local` and `checkpoint.local` are folders. The run creates missing folders, but
+    cannot create a folder where a file exists, or below a file. Choose another path.
     """
     job, folders = subject.job, _specification(subject).directories
-    places: dict[tuple[str, ...], str | None] = {("outputs", name): item.local for name, item in job.outputs.items()}
+    places: dict[tuple[str, ...], str | None] = {
+        ("outputs", name): item.local for name, item in job.outputs.items()
+    }
     places["checkpoint",] = job.checkpoint.local if job.checkpoint else None
     for path, place in places.items():
         if place is None or place not in folders:
@@ -256,30 +294,36 @@ def place_is_a_file(subject: Subject) -> Iterator[Fault]:
         if problem not in (None, "does not exist"):
             yield Fault(f"the folder `{place}` {problem}", hint, (*path, "local"))
         elif file is not None:
-            yield Fault(f"`{file}` is a file, but `{path[-1]}` needs a folder", hint, (*path, "local"))
+            yield Fault(
+                f"`{file}` is a file, but `{path[-1]}` needs a folder", hint, (*path, "local")
+            )
 
 
 def _file_on_the_way(folder: str) -> str | None:
-    """Return the file at the folder's path or at one of its parents. A path that cannot be read counts as missing."""
+    """Return the file at the folder's path or at one of its parents. A path that cannot be read
+    counts as missing."""
     there = str(Path(folder))
-    while not os.path.exists(there):  # noqa: PTH110 - a text for each of ten thousand parents, not a path
-        there = os.path.dirname(there) or "."  # noqa: PTH120
-    return None if os.path.isdir(there) else there  # noqa: PTH112
+    # A text for each of ten thousand parents, not a path.
+    while not os.path.exists(there):
+        there = os.path.dirname(there) or "."
+    return None if os.path.isdir(there) else there
 
 
 @rule("LO105", Level.ERROR)
 def memory_is_too_small(subject: Subject) -> Iterator[Fault]:
     """The processes need more memory than this machine has.
 
-    Each process that torchrun starts imports PyTorch, which takes 200 MiB before any data or model is loaded (measured
-    with torch 2.13 on Linux). The ranks of `--launcher fork` share that memory, so they are not counted.
+    Each process that torchrun starts imports PyTorch, which takes 200 MiB before any data or model
+    is loaded (measured with torch 2.13 on Linux). The ranks of `--launcher fork` share that memory,
+    so they are not counted.
     """
     specification, memory = _specification(subject), subject.account.machine.memory
     need = specification.world_size * _OF_TORCH
     if specification.launcher == "torchrun" and 0 < memory < need:
         most = max(1, memory // _OF_TORCH)
         yield Fault(
-            f"{specification.world_size} processes with PyTorch need {format_size(need)} of memory or more, and this "
+            f"{specification.world_size} processes with PyTorch need {format_size(need)} of "
+            "memory or more, and this "
             f"machine has {format_size(memory)}",
             f"start at most {most}: `--instances 1 --processes-per-instance {most}`",
         )
@@ -293,11 +337,15 @@ _OF_TORCH = 200 * 2**20
 def more_processes_than_cpus(subject: Subject) -> Iterator[Fault]:
     """The run has two or more processes for each CPU of this machine.
 
-    Without a GPU the processes compute on the CPUs, so more of them make the run slower, and each needs its own memory.
+    Without a GPU the processes compute on the CPUs, so more of them make the run slower, and each
+    needs its own memory.
     """
     machine, count = subject.account.machine, _specification(subject).world_size
     if not machine.gpus and count > 1 and count >= 2 * machine.cpus:
-        hint = f"for a fast run start at most {machine.cpus}: `--instances 1 --processes-per-instance {machine.cpus}`"
+        hint = (
+            f"for a fast run start at most {machine.cpus}: `--instances 1 "
+            f"--processes-per-instance {machine.cpus}`"
+        )
         yield Fault(f"{count} processes share {machine}", hint)
 
 
@@ -305,8 +353,9 @@ def more_processes_than_cpus(subject: Subject) -> Iterator[Fault]:
 def scaled_down(subject: Subject) -> Iterator[Fault]:
     """The job runs here with fewer instances or processes than it asks for.
 
-    cloudtrain reduces instances and processes to the GPUs of this machine, or to its CPUs if it has no GPU. So you can
-    rehearse a job for sixteen GPUs on a laptop. `--instances` and `--processes-per-instance` set exact numbers.
+    cloudtrain reduces instances and processes to the GPUs of this machine, or to its CPUs if it has
+    no GPU. So you can rehearse a job for sixteen GPUs on a laptop. `--instances` and
+    `--processes-per-instance` set exact numbers.
     """
     job, target = subject.job, subject.settings
     if isinstance(job.distribution, TensorFlow):
@@ -325,8 +374,8 @@ def scaled_down(subject: Subject) -> Iterator[Fault]:
 
 
 def _fewer_tasks(subject: Subject) -> Iterator[Fault]:
-    """Report a TensorFlow job that runs on this machine with fewer tasks than it asks for. With `emulate`,
-    hosts are counted instead of tasks."""
+    """Report a TensorFlow job that runs on this machine with fewer tasks than it asks for. With
+    `emulate`, hosts are counted instead of tasks."""
     specification = _specification(subject)
     if subject.settings.emulate is None:
         counts = requested_tasks(subject.job)
@@ -336,7 +385,10 @@ def _fewer_tasks(subject: Subject) -> Iterator[Fault]:
         instances = tasks = subject.job.resources.instance_count
         tasks_here = specification.instances
     if tasks_here < tasks and subject.settings.instance_count is None:
-        message = f"scaled down to this machine ({subject.account.machine}): {tasks_here} tasks instead of {tasks}"
+        message = (
+            f"scaled down to this machine ({subject.account.machine}): {tasks_here} tasks "
+            f"instead of {tasks}"
+        )
         yield Fault(message, f"run it at full size with `--instances {instances}`", ("resources",))
 
 
@@ -344,13 +396,15 @@ def _fewer_tasks(subject: Subject) -> Iterator[Fault]:
 def more_ranks_than_gpus(subject: Subject) -> Iterator[Fault]:
     """The run has more processes than this machine has GPUs.
 
-    The processes share GPUs. NCCL refuses two ranks on one GPU ("Duplicate GPU detected"); gloo works, slowly.
+    The processes share GPUs. NCCL refuses two ranks on one GPU ("Duplicate GPU detected"); gloo
+    works, slowly.
     """
     gpus, ranks = subject.account.machine.gpus, _specification(subject).world_size
     if gpus and ranks > gpus:
         yield Fault(
             f"{ranks} processes share {gpus} GPU{'s' if gpus > 1 else ''}",
-            f"run one process per GPU with `--instances 1 --processes-per-instance {gpus}`, or hide the GPUs "
+            f"run one process per GPU with `--instances 1 --processes-per-instance {gpus}`, or "
+            "hide the GPUs "
             "with `CUDA_VISIBLE_DEVICES=` to run on the CPU",
         )
 
@@ -359,19 +413,27 @@ def more_ranks_than_gpus(subject: Subject) -> Iterator[Fault]:
 def option_without_effect(subject: Subject) -> Iterator[Fault]:
     """`--max-restarts` or `--processes-per-instance` has no effect with the job's distribution.
 
-    Only torchrun and `--launcher fork` restart the ranks after one of them fails. With another launcher, the job ends
-    with its first failure. The distribution `none` starts one process on each instance.
+    Only torchrun and `--launcher fork` restart the ranks after one of them fails. With another
+    launcher, the job ends with its first failure. The distribution `none` starts one process on
+    each instance.
     """
-    if subject.settings.max_restarts and _specification(subject).launcher not in ("torchrun", "fork"):
+    if subject.settings.max_restarts and _specification(subject).launcher not in (
+        "torchrun",
+        "fork",
+    ):
         yield Fault(
-            f"`--max-restarts {subject.settings.max_restarts}` has no effect: `{subject.job.distribution.type}` "
+            f"`--max-restarts {subject.settings.max_restarts}` has no effect: "
+            f"`{subject.job.distribution.type}` "
             "does not start through torchrun",
             "leave out `--max-restarts`",
         )
     count = subject.settings.processes_per_instance or 1
     if count > 1 and subject.job.distribution.type == "none":
         yield Fault(
-            f"`--processes-per-instance {count}` has no effect: `none` starts one process on each instance",
+            (
+                f"`--processes-per-instance {count}` has no effect: `none` starts one process on "
+                "each instance"
+            ),
             "start them through torchrun: `--set distribution.type=torch`",
         )
 
@@ -380,8 +442,8 @@ def option_without_effect(subject: Subject) -> Iterator[Fault]:
 def mpi_on_one_instance(subject: Subject) -> Iterator[Fault]:
     """The instances of an MPI job run as one instance here.
 
-    mpirun reaches other instances through ssh. So on this machine all ranks belong to one instance, and each rank's
-    local rank equals its global rank.
+    mpirun reaches other instances through ssh. So on this machine all ranks belong to one instance,
+    and each rank's local rank equals its global rank.
     """
     specification = _specification(subject)
     if specification.launcher == "mpirun" and subject.job.resources.instance_count > 1:
@@ -392,22 +454,32 @@ def mpi_on_one_instance(subject: Subject) -> Iterator[Fault]:
 def other_library_here(subject: Subject) -> Iterator[Fault]:
     """The job's communication library or launcher is replaced on this machine.
 
-    SMDDP exists only in SageMaker's images. Here torchrun starts the script, and `cloudtrain.runtime` picks nccl or
-    gloo. DeepSpeed's own launcher needs ssh. Here torchrun starts the script instead.
+    SMDDP exists only in SageMaker's images. Here torchrun starts the script, and
+    `cloudtrain.runtime` picks nccl or gloo. DeepSpeed's own launcher needs ssh. Here torchrun
+    starts the script instead.
     """
     distribution = subject.job.distribution
     if distribution.type == "smddp" and subject.settings.emulate is None:
-        yield Fault("`smddp` runs through torchrun here, with nccl on GPUs and gloo on CPUs", None, ("distribution",))
-    if getattr(distribution, "launch", None) == "launcher" and subject.settings.emulate != "azureml":
-        yield Fault("torchrun replaces the `deepspeed` launcher here", None, ("distribution", "launch"))
+        yield Fault(
+            "`smddp` runs through torchrun here, with nccl on GPUs and gloo on CPUs",
+            None,
+            ("distribution",),
+        )
+    if (
+        getattr(distribution, "launch", None) == "launcher"
+        and subject.settings.emulate != "azureml"
+    ):
+        yield Fault(
+            "torchrun replaces the `deepspeed` launcher here", None, ("distribution", "launch")
+        )
 
 
 @rule("LO206", Level.NOTICE)
 def checkpoint_stays_with_run(subject: Subject) -> Iterator[Fault]:
     """The job writes checkpoints, but sets no `checkpoint.local`.
 
-    Without `checkpoint.local` every run has its own checkpoint folder, so the next run does not resume from the
-    checkpoint of a stopped run.
+    Without `checkpoint.local` every run has its own checkpoint folder, so the next run does not
+    resume from the checkpoint of a stopped run.
     """
     checkpoint = subject.job.checkpoint
     if checkpoint is not None and checkpoint.local is None:
@@ -423,13 +495,14 @@ def requirements_are_missing(subject: Subject) -> Iterator[Fault]:
     """The run's interpreter lacks packages of the job's requirements.
 
     By default cloudtrain then installs `environment.requirements` into a separate environment. With
-    `--no-build-environment` the script runs with the packages of the interpreter that `--python` names (default: the
-    one that runs cloudtrain). This rule compares its installed versions with the requirements file and the files that
-    it includes, without network access. For packages that only a cloud has, such as SageMaker's libraries, use an
-    environment marker or `--ignore LO207`.
+    `--no-build-environment` the script runs with the packages of the interpreter that `--python`
+    names (default: the one that runs cloudtrain). This rule compares its installed versions with
+    the requirements file and the files that it includes, without network access. For packages that
+    only a cloud has, such as SageMaker's libraries, use an environment marker or `--ignore LO207`.
     """
     file = subject.job.environment.requirements
-    if file is None or subject.settings.build_environment is not False:  # otherwise `settle` has asked
+    # otherwise `settle` has asked
+    if file is None or subject.settings.build_environment is not False:
         return
     python = subject.settings.python or subject.account.python
     missing = missing_from(python, _lines(subject.tree, file))
@@ -439,10 +512,13 @@ def requirements_are_missing(subject: Subject) -> Iterator[Fault]:
             for requirement, version in missing[:_NAMED]
         )
         names += f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-        command = shlex.join([python, "-m", "pip", "install", *(str(requirement) for requirement, _ in missing)])
+        command = shlex.join(
+            [python, "-m", "pip", "install", *(str(requirement) for requirement, _ in missing)]
+        )
         yield Fault(
             f"`{python}` lacks packages that `{file}` requires: {names}",
-            f"`{command}`, or name an interpreter that has it: `--python PATH`, or install them for this job only: "
+            f"`{command}`, or name an interpreter that has it: `--python PATH`, or install them "
+            "for this job only: "
             "`--build-environment`",
             ("environment", "requirements"),
         )

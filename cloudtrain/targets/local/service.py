@@ -13,7 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.errors import CloudtrainError, NameTaken, RunNotFound, TargetError, TargetUnreachable, UsageError
+from cloudtrain.errors import (
+    CloudtrainError,
+    NameTaken,
+    RunNotFound,
+    TargetError,
+    TargetUnreachable,
+    UsageError,
+)
 from cloudtrain.plans.plan import Plan, Upload
 from cloudtrain.plans.states import ListedRun, LogLine, QueuedRun, RunRef, RunState, RunStatus
 from cloudtrain.runtime.errors import SetupError
@@ -30,14 +37,15 @@ from cloudtrain.targets.local.folder import FINAL, QUEUED, RunFolder, command, r
 from cloudtrain.targets.local.processes import RUN_DIR, is_folder_in_use
 from cloudtrain.targets.local.queueing import Held, Queue, QueueOrder, Waiting
 
-# Read a run's journal for `logs`, starting at a byte offset. Each call continues where the previous call stopped.
+# Read a run's journal for `logs`, starting at a byte offset. Each call continues where the previous
+# call stopped.
 
 _CHUNK = 1 << 20
 
 
 class JournalReader(services.Log):
-    """Reads the complete records of a journal, of one rank or of all. A record that is still being written is read by
-    the next call."""
+    """Reads the complete records of a journal, of one rank or of all. A record that is still being
+    written is read by the next call."""
 
     def __init__(self, path: Path, rank: int | None = None) -> None:
         self._path = path
@@ -70,7 +78,14 @@ def _line(record: bytes) -> Iterator[LogLine]:
         data = json.loads(record)
     except ValueError:
         return
-    yield LogLine(data["time"], data["instance"], data["rank"], data["stream"], data["text"], data.get("values"))
+    yield LogLine(
+        data["time"],
+        data["instance"],
+        data["rank"],
+        data["stream"],
+        data["text"],
+        data.get("values"),
+    )
 
 
 def steps_of(folder: RunFolder) -> dict[int, float]:
@@ -88,41 +103,59 @@ def steps_of(folder: RunFolder) -> dict[int, float]:
 
 # The files that a script wrote into its working folder, such as `out/last.pt`.
 #
-# The working folder is the code folder, so files newer than the unpacked code come from the script. This module
-# compares the change time of each file, which programs cannot set, with the change time of the file `unpacked`, which
-# was created after unpacking. Where an emulated host unpacks the code later, it compares the time of the last write,
-# which is 1980 for every file of a bundle.
+# The working folder is the code folder, so files newer than the unpacked code come from the script.
+# This module compares the change time of each file, which programs cannot set, with the change time
+# of the file `unpacked`, which was created after unpacking. Where an emulated host unpacks the code
+# later, it compares the time of the last write, which is 1980 for every file of a bundle.
 
 NAME = "work"
 """The name of these files for `cloudtrain download`."""
 
-_NOT_RESULTS = frozenset(("__pycache__", ".ipynb_checkpoints", ".mypy_cache", ".pytest_cache", ".ruff_cache"))
+_NOT_RESULTS = frozenset(
+    ("__pycache__", ".ipynb_checkpoints", ".mypy_cache", ".pytest_cache", ".ruff_cache")
+)
 
 
 def files_of(run_name: str, state_dir: Path) -> dict[str, Path]:
-    """Return the `working_files` of a run. Raises `TargetError` if its folder is missing or damaged."""
+    """Return the `working_files` of a run. Raises `TargetError` if its folder is missing or
+    damaged."""
     folder = RunFolder(str(run_folder(run_name, state_dir)))
     return working_files(folder.read_launch(), Path(folder.unpacked))
 
 
 def working_files(spec: LaunchSpecification, marker: Path) -> dict[str, Path]:
-    """Map the path of each new or changed file, relative to the working folder, to the file. If several emulated hosts
-    have a file with the same path, the last host's file is used. Without the file `marker` the result is empty."""
+    """Map the path of each new or changed file, relative to the working folder, to the file. If
+    several emulated hosts have a file with the same path, the last host's file is used. Without the
+    file `marker` the result is empty."""
     code = spec.code
-    folders = {folder: "st_ctime_ns" for folder in (code.directory, *(code.copies or ())) if folder is not None}
+    folders = {
+        folder: "st_ctime_ns"
+        for folder in (code.directory, *(code.copies or ()))
+        if folder is not None
+    }
     folders |= dict.fromkeys(code.unpacked or (), "st_mtime_ns")
     try:
         since = marker.stat().st_ctime_ns
     except FileNotFoundError:  # nothing was unpacked yet, or by an earlier version
         return {}
-    places = {str(place) for folders_of_one in spec.downloads().values() for place in folders_of_one}
-    return {name: file for folder, time in folders.items() for name, file in _newer(folder, since, places, time)}
+    places = {
+        str(place) for folders_of_one in spec.downloads().values() for place in folders_of_one
+    }
+    return {
+        name: file
+        for folder, time in folders.items()
+        for name, file in _newer(folder, since, places, time)
+    }
 
 
 def _newer(root: str, since: int, places: Iterable[str], time: str) -> Iterator[tuple[str, Path]]:
     """Leaves out the folders in `places`, and links to folders, which can lead out of `root`."""
     for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if name not in _NOT_RESULTS and f"{folder}/{name}" not in places)
+        folders[:] = sorted(
+            name
+            for name in folders
+            if name not in _NOT_RESULTS and f"{folder}/{name}" not in places
+        )
         for name in sorted(names):
             file = Path(folder, name)
             try:
@@ -134,9 +167,10 @@ def _newer(root: str, since: int, places: Iterable[str], time: str) -> Iterator[
 
 
 def standing(run_dir: str) -> dict[str, Any]:
-    """Return the fields of a queued run's status that come from the queue. For a waiting run, they are its position and
-    a reason that says what it waits for. For a run that holds GPUs or slots, or that was dropped, the only field is
-    the state that its supervisor will record next. Return an empty dict if the run is not in the queue."""
+    """Return the fields of a queued run's status that come from the queue. For a waiting run, they
+    are its position and a reason that says what it waits for. For a run that holds GPUs or slots,
+    or that was dropped, the only field is the state that its supervisor will record next. Return an
+    empty dict if the run is not in the queue."""
     queue, name = Queue.of(run_dir), run_dir.rpartition("/")[2]
     order = queue.read()
     place = order.place_of(name)
@@ -148,7 +182,11 @@ def standing(run_dir: str) -> dict[str, Any]:
 
 
 def _refuse(order: QueueOrder, run: str) -> None:
-    hint = f"`cloudtrain stop {run}` ends it" if order.held_by(run) else "`cloudtrain queue` lists the runs that wait"
+    hint = (
+        f"`cloudtrain stop {run}` ends it"
+        if order.held_by(run)
+        else "`cloudtrain queue` lists the runs that wait"
+    )
     raise UsageError(f"`{run}` is not waiting in the queue", hint=hint, code="CT940")
 
 
@@ -166,12 +204,13 @@ PACE = services.Pace(every=0.05, per_stream=0.0, settle=0.0)
 """How often the output of a followed run is read. It is complete when the run has ended."""
 
 _NOT_INHERITED = (
-    "RANK LOCAL_RANK GROUP_RANK NODE_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE ROLE_WORLD_SIZE "
+    "RANK LOCAL_RANK GROUP_RANK NODE_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE "
+    "GROUP_WORLD_SIZE ROLE_WORLD_SIZE "
     "MASTER_ADDR MASTER_PORT TF_CONFIG"
 ).split()
 _NOT_INHERITED_PREFIXES = ("CLOUDTRAIN_", "TORCHELASTIC_", "OMPI_", "PMIX_", "PRTE_")
-"""Prefixes of variables that a submitter has if it is itself part of a run. They describe this outer run's processes,
-so a new run does not inherit them."""
+"""Prefixes of variables that a submitter has if it is itself part of a run. They describe this
+outer run's processes, so a new run does not inherit them."""
 
 
 class LocalService(Service):
@@ -181,10 +220,17 @@ class LocalService(Service):
     names_are_unique = True
 
     def __init__(self, state_dir: Path, *, environ: Mapping[str, str]) -> None:
-        self._state_dir = Path(os.path.abspath(state_dir))  # noqa: PTH100 - as the plan will write it
+        # As the plan will write it.
+        self._state_dir = Path(os.path.abspath(state_dir))
         self._environ = environ
 
-    def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:  # noqa: ARG002
+    def upload(
+        self,
+        plan: Plan,
+        bundle: BundleWriter,
+        *,
+        on_bytes: ByteProgress | None = None,  # noqa: ARG002
+    ) -> bool:
         """Also builds the job's environment, if the job needs one."""
         archive = Path(plan.uploads[0].destination)
         try:
@@ -208,18 +254,31 @@ class LocalService(Service):
         folder, file, python = environment.folder, environment.requirements, environment.python
         archive = Path(code.archive)
         try:
-            build(Path(folder), file, python, self._environ, lambda place: unpack(archive, place, code.sha256), tell)
+            build(
+                Path(folder),
+                file,
+                python,
+                self._environ,
+                lambda place: unpack(archive, place, code.sha256),
+                tell,
+            )
         except SetupError as error:
             hint = f"{error.hint}; " if error.hint else ""
-            hint += f"the full output is in `{folder}.log`; `--no-build-environment` runs with the interpreter as it is"
+            hint += (
+                f"the full output is in `{folder}.log`; `--no-build-environment` runs with "
+                "the interpreter as it is"
+            )
             raise TargetError(error.message, hint=hint, code="CT953") from None
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """Return when a supervisor has taken over the run. With `again`, the specification may exist already."""
+        """Return when a supervisor has taken over the run. With `again`, the specification may
+        exist already."""
         folder = self._folder(plan.run_name)
         try:
             make_state_folder(self._state_dir, ours=KEPT)
-            if _write_launch(folder, plan.request_json.encode(), again=again) or not _is_taken_over(folder):
+            if _write_launch(folder, plan.request_json.encode(), again=again) or not _is_taken_over(
+                folder
+            ):
                 how = [QUEUED] if plan.request.get("queue") or plan.request.get("after") else []
                 environ = {
                     name: value
@@ -283,14 +342,25 @@ class LocalService(Service):
         try:
             order = queue.read()
         except OSError as error:
-            raise TargetError(f"the queue cannot be read: {error}", hint=self._elsewhere()) from error
+            raise TargetError(
+                f"the queue cannot be read: {error}", hint=self._elsewhere()
+            ) from error
         order.forget(queue.is_over)
         runs = [
-            QueuedRun(self._ref(holder.run), None, "", _resources_of(holder), holder.priority, holder.since)
+            QueuedRun(
+                self._ref(holder.run),
+                None,
+                "",
+                _resources_of(holder),
+                holder.priority,
+                holder.since,
+            )
             for holder in order.held
         ]
         for place, one in enumerate(order.waiting, 1):
-            runs.append(QueuedRun(self._ref(one.run), place, _need(one), "", one.priority, one.since))
+            runs.append(
+                QueuedRun(self._ref(one.run), place, _need(one), "", one.priority, one.since)
+            )
         return runs
 
     def move(self, ref: RunRef, *, before: RunRef | None = None, last: bool = False) -> None:
@@ -307,7 +377,8 @@ class LocalService(Service):
             _refuse(order, ref.name)
 
     def _change_queue(self, how: Callable[[QueueOrder], bool]) -> QueueOrder | None:
-        """Change the queue with `how`. Return None if `how` returned True; otherwise the order, which is unchanged."""
+        """Change the queue with `how`. Return None if `how` returned True; otherwise the order,
+        which is unchanged."""
         is_changed = False
 
         def change(order: QueueOrder) -> None:
@@ -328,7 +399,8 @@ class LocalService(Service):
             return
         for entry in entries:
             try:
-                start_time = os.stat(f"{entry.path}/launch.json").st_mtime_ns  # noqa: PTH116 - thousands of runs
+                # Thousands of runs.
+                start_time = os.stat(f"{entry.path}/launch.json").st_mtime_ns
             except OSError:
                 continue
             runs.append((start_time, entry.name))
@@ -347,10 +419,14 @@ class LocalService(Service):
         spec = folder.read_launch()
         has_work = path.strip("/").partition("/")[0] in ("", NAME, "outputs")
         work = working_files(spec, Path(folder.unpacked)) if has_work else {}
-        return copy_places(spec.downloads(), path, destination, extras={NAME: work}, inside=[Path(folder.path)])
+        return copy_places(
+            spec.downloads(), path, destination, extras={NAME: work}, inside=[Path(folder.path)]
+        )
 
     def _unwritable(self, what: str, error: OSError) -> TargetError:
-        return TargetError(f"{what} cannot be written: {error}", hint=f"make room, or {self._elsewhere()}")
+        return TargetError(
+            f"{what} cannot be written: {error}", hint=f"make room, or {self._elsewhere()}"
+        )
 
     def _elsewhere(self) -> str:
         return f"move the state folder: CLOUDTRAIN_STATE_DIR (now `{self._state_dir}`)"
@@ -364,17 +440,25 @@ class LocalService(Service):
     def _folder_of(self, ref: RunRef) -> RunFolder:
         if ref.place != host_name():
             hint = f"log in to `{ref.place}` and run the command there"
-            raise RunNotFound(f"the run `{ref.name}` belongs to the machine `{ref.place}`", hint=hint, code="CT934")
+            raise RunNotFound(
+                f"the run `{ref.name}` belongs to the machine `{ref.place}`",
+                hint=hint,
+                code="CT934",
+            )
         if not self.has(ref):
-            raise RunNotFound(f"this machine has no run `{ref.name}`", hint="`cloudtrain ps` lists the runs")
+            raise RunNotFound(
+                f"this machine has no run `{ref.name}`", hint="`cloudtrain ps` lists the runs"
+            )
         return self._folder(ref.name)
 
     def _status(self, folder: RunFolder) -> dict[str, Any]:
-        """Return the run's status. If the state is not final and the run's lock is free, finish the run first."""
+        """Return the run's status. If the state is not final and the run's lock is free, finish the
+        run first."""
         status = _read(folder)
         if status["state"] in FINAL or is_held(Path(folder.lock)):
             return status | standing(folder.path) if status["state"] == "queued" else status
-        from cloudtrain.targets.local.verdict import finish  # the supervisor was killed, which is rare
+        # the supervisor was killed, which is rare
+        from cloudtrain.targets.local.verdict import finish
 
         try:
             finish(folder.path)
@@ -385,22 +469,27 @@ class LocalService(Service):
 
 
 def _is_taken_over(folder: RunFolder) -> bool:
-    return os.path.exists(folder.status)  # noqa: PTH110 - RunFolder speaks in strings
+    # RunFolder speaks in strings.
+    return os.path.exists(folder.status)
 
 
 def _read(folder: RunFolder) -> dict[str, Any]:
     status = folder.read_status()
     if status is None:
         name = Path(folder.path).name
-        raise RunNotFound(f"this machine has no run `{name}`", hint="`cloudtrain ps` lists the runs")
+        raise RunNotFound(
+            f"this machine has no run `{name}`", hint="`cloudtrain ps` lists the runs"
+        )
     return status
 
 
 def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
-    """Write `launch.json` in one atomic step. With `again`, return False if the file already has this content. If the
-    folder of a run was removed, the name stays taken as long as a process of that run lives."""
+    """Write `launch.json` in one atomic step. With `again`, return False if the file already has
+    this content. If the folder of a run was removed, the name stays taken as long as a process of
+    that run lives."""
     is_in_use = not os.path.lexists(folder.launch) and is_folder_in_use(folder.path)
-    is_in_use = is_in_use and not os.path.lexists(folder.launch)  # another submitter of the run may have been faster
+    # another submitter of the run may have been faster
+    is_in_use = is_in_use and not os.path.lexists(folder.launch)
     make_private_folder(folder.path)
     is_written = not is_in_use and write_once(folder.launch, content)
     if is_in_use or not (is_written or (again and Path(folder.launch).read_bytes() == content)):
@@ -410,23 +499,26 @@ def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
 
 
 def _start_supervisor(folder: RunFolder, environ: Mapping[str, str], *how: str) -> None:
-    """Start a supervisor with the further arguments `how`. Return when this supervisor, or another one for the
-    same run, has taken over. If the run must wait, it has entered the queue by that time."""
+    """Start a supervisor with the further arguments `how`. Return when this supervisor, or another
+    one for the same run, has taken over. If the run must wait, it has entered the queue by that
+    time."""
     argv = lambda ready: command("supervisor", folder.path, str(ready), *how)  # noqa: E731
     if not start_detached(argv, folder.log, env=environ, cwd=folder.path):
         message = f"the supervisor did not start: {last_line(folder.log) or 'it wrote no message'}"
         raise TargetError(message, hint=f"read its log: `{folder.log}`", code="CT951")
 
 
-# Withdraw a run whose submitter died before a supervisor took over, so that the run can never start.
+# Withdraw a run whose submitter died before a supervisor took over, so that the run can never
+# start.
 
 _PATIENCE = 60.0
 """Seconds to wait until a supervisor that holds the lock has written the status file."""
 
 
 def withdraw(folder: RunFolder) -> bool:
-    """Remove the launch specification, which a supervisor needs to start. Return False if one has taken over already.
-    One may be starting at the same time, so this holds the lock that it needs to read the specification."""
+    """Remove the launch specification, which a supervisor needs to start. Return False if one has
+    taken over already. One may be starting at the same time, so this holds the lock that it needs
+    to read the specification."""
     if not Path(folder.path).is_dir():
         return True
     deadline = time.monotonic() + _PATIENCE

@@ -29,15 +29,23 @@ def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
     if not isinstance(name, str):
         return
     if name not in emulated_targets():
-        message, hint = f"`emulate` cannot be {describe_value(name)}", did_you_mean(name, emulated_targets())
-        yield Problem(("emulate",), message, hint or did_you_mean("", emulated_targets()), code="CT013")
+        message, hint = (
+            f"`emulate` cannot be {describe_value(name)}",
+            did_you_mean(name, emulated_targets()),
+        )
+        yield Problem(
+            ("emulate",), message, hint or did_you_mean("", emulated_targets()), code="CT013"
+        )
         return
     service = find_target(name).title
     if local.get("max_restarts"):
         message = f"`max_restarts` has no effect with `emulate`: {service} does not restart ranks"
         yield Problem(("max_restarts",), message, "remove one of them", code="CT018")
     if (launcher := local.get("launcher", "torchrun")) != "torchrun":
-        message = f"`launcher: {launcher}` has no effect with `emulate`: the ranks start as {service} starts them"
+        message = (
+            f"`launcher: {launcher}` has no effect with `emulate`: the ranks start as "
+            f"{service} starts them"
+        )
         yield Problem(("launcher",), message, "remove one of them", code="CT018")
 
 
@@ -46,39 +54,45 @@ def emulated_targets() -> list[str]:
 
 
 class Local(TargetSettings):
-    """Settings of the local target. Each instance of a job is simulated by a launcher with its own environment. The
-    instances communicate over the loopback interface."""
+    """Settings of the local target. Each instance of a job is simulated by a launcher with its own
+    environment. The instances communicate over the loopback interface."""
 
     type: Literal["local"] = "local"
     python: str | None = None
-    """The Python interpreter that runs the script: a path, `conda:NAME` for a conda environment, or `uv` for the
-    environment of the project that contains the working directory. Default: the interpreter that runs cloudtrain."""
+    """The Python interpreter that runs the script: a path, `conda:NAME` for a conda environment, or
+    `uv` for the environment of the project that contains the working directory. Default: the
+    interpreter that runs cloudtrain."""
     instance_count: Count | None = None
-    """The exact number of simulated instances. Default: the job's number, reduced to this machine."""
+    """The exact number of simulated instances. Default: the job's number, reduced to this
+    machine."""
     processes_per_instance: Count | None = None
-    """The exact number of processes per simulated instance. Default: the job's number, reduced to this machine."""
+    """The exact number of processes per simulated instance. Default: the job's number, reduced to
+    this machine."""
     max_restarts: int = Field(default=0, ge=0, strict=True)
     """How often all ranks are restarted after one rank fails (torchrun's `--max-restarts`)."""
     launcher: Literal["torchrun", "fork", "python"] = "torchrun"
-    """The launcher of a `torch` job: `torchrun`; `fork`, which forks all ranks from one process that has imported torch
-    (CPU only); or `python`, which starts the script once and sets no ranks."""
+    """The launcher of a `torch` job: `torchrun`; `fork`, which forks all ranks from one process
+    that has imported torch (CPU only); or `python`, which starts the script once and sets no
+    ranks."""
     grace_period: Duration = 30
     """Time for processes to save and exit after SIGTERM, before SIGKILL."""
     build_environment: bool | None = None
-    """Whether to install the job's `environment.requirements` into an environment on top of the interpreter. The
-    environment is built once for all runs with the same requirements. Default: where the interpreter lacks some."""
+    """Whether to install the job's `environment.requirements` into an environment on top of the
+    interpreter. The environment is built once for all runs with the same requirements. Default:
+    where the interpreter lacks some."""
     emulate: str | None = None
-    """The target to emulate: run the job on this machine with that target's paths, files, variables and command
-    lines."""
+    """The target to emulate: run the job on this machine with that target's paths, files, variables
+    and command lines."""
     queue: bool = Field(default=False, strict=True)
     """Wait for the GPUs or CPU slots that the run needs, instead of starting at once."""
     priority: int = Field(default=0, ge=-1_000_000, le=1_000_000, strict=True)
     """Priority in the queue. Runs with a higher number start first."""
     slots: Count | None = None
-    """Maximum number of processes that queued runs may have at the same time on a machine without GPUs. Default: the
-    number of cores."""
+    """Maximum number of processes that queued runs may have at the same time on a machine without
+    GPUs. Default: the number of cores."""
     gpus: str | None = None
-    """The GPUs that runs may use, written as in CUDA_VISIBLE_DEVICES: `0,1`. Default: all GPUs of this machine."""
+    """The GPUs that runs may use, written as in CUDA_VISIBLE_DEVICES: `0,1`. Default: all GPUs of
+    this machine."""
 
     _rules = all_at_once(_local_rules)
 
@@ -107,7 +121,8 @@ class Local(TargetSettings):
         ) -> None: ...
 
 
-# Find the Python interpreter that a setting names. Only files are read: starting conda or uv would slow down planning.
+# Find the Python interpreter that a setting names. Only files are read: starting conda or uv would
+# slow down planning.
 
 UV = "uv"
 CONDA = "conda:"
@@ -119,7 +134,11 @@ def find_interpreter(name: str, environ: Mapping[str, str], cwd: Path) -> Path |
     """`name` is `conda:NAME`, `uv` or a path. None if the environment does not exist."""
     if name != UV and not name.startswith(CONDA):
         return cwd / expand_home(name)
-    places = _uv_environments(environ, cwd) if name == UV else _conda_environments(name.removeprefix(CONDA), environ)
+    places = (
+        _uv_environments(environ, cwd)
+        if name == UV
+        else _conda_environments(name.removeprefix(CONDA), environ)
+    )
     return next((python for place in places if (python := place / "bin" / "python").exists()), None)
 
 
@@ -129,12 +148,16 @@ def with_absolute_python(settings: Local, environ: Mapping[str, str], cwd: Path)
     if python is None or not (os.sep in python or python == UV or python.startswith(CONDA)):
         return settings
     interpreter = find_interpreter(python, environ, cwd)
-    return settings if interpreter is None else settings.model_copy(update={"python": str(interpreter)})
+    return (
+        settings
+        if interpreter is None
+        else settings.model_copy(update={"python": str(interpreter)})
+    )
 
 
 def _uv_environments(environ: Mapping[str, str], cwd: Path) -> Iterator[Path]:
-    """Yield the possible folders of the project's uv environment: `UV_PROJECT_ENVIRONMENT` (default: `.venv`), relative
-    to each folder that has a `pyproject.toml`, from `cwd` upwards."""
+    """Yield the possible folders of the project's uv environment: `UV_PROJECT_ENVIRONMENT`
+    (default: `.venv`), relative to each folder that has a `pyproject.toml`, from `cwd` upwards."""
     for folder in (cwd, *cwd.parents):
         if (folder / "pyproject.toml").is_file():
             yield folder / (environ.get("UV_PROJECT_ENVIRONMENT") or ".venv")
@@ -145,7 +168,9 @@ def _conda_environments(name: str, environ: Mapping[str, str]) -> Iterator[Path]
     if not name or os.sep in name or name.startswith("."):
         return
     for variable in ("CONDA_ENVS_DIRS", "CONDA_ENVS_PATH"):
-        yield from (Path(folder, name) for folder in environ.get(variable, "").split(os.pathsep) if folder)
+        yield from (
+            Path(folder, name) for folder in environ.get(variable, "").split(os.pathsep) if folder
+        )
     for root in _conda_roots(environ):
         yield root if name == "base" else root / "envs" / name
     home = Path(environ.get("HOME") or Path.home())
@@ -160,6 +185,9 @@ def _conda_environments(name: str, environ: Mapping[str, str]) -> Iterator[Path]
 def _conda_roots(environ: Mapping[str, str]) -> Iterator[Path]:
     if environ.get("MAMBA_ROOT_PREFIX"):
         yield Path(environ["MAMBA_ROOT_PREFIX"])
-    for program in (environ.get("CONDA_EXE"), *(shutil.which(name, path=environ.get("PATH", "")) for name in _CONDAS)):
+    for program in (
+        environ.get("CONDA_EXE"),
+        *(shutil.which(name, path=environ.get("PATH", "")) for name in _CONDAS),
+    ):
         if program:
             yield Path(program).resolve().parent.parent

@@ -1,20 +1,21 @@
 """The supervisor: one detached process per run, which starts, watches and ends the run's processes.
 
-    queued       only for runs that must wait: waits for other runs to succeed (`waiting.py`), then for GPUs or CPU
-                 slots (`waiting.py`), or until it is asked to stop
+    queued       only for runs that must wait: waits for other runs to succeed (`waiting.py`), then
+                 for GPUs or CPU slots (`waiting.py`), or until it is asked to stop
     preparing    unpacks the code, makes folders, picks ports
     running      starts the processes, copies their output, and watches which process ends, and how
-    stopping     after a stop request or `max_runtime`: sends SIGTERM, and SIGKILL after the grace period
-    final        kills remaining processes, reads the rest of the output, and writes the final status
+    stopping     after a stop request or `max_runtime`: sends SIGTERM, and SIGKILL after the grace
+                 period
+    final        kills remaining processes, reads the rest of the output, and writes the final
+                 status
 
-If the run's folder is removed, the supervisor kills the run's processes and writes nothing: nobody could find or stop
-this run any more, and a folder at the same path belongs to another run.
+If the run's folder is removed, the supervisor kills the run's processes and writes nothing: nobody
+could find or stop this run any more, and a folder at the same path belongs to another run.
 
 The supervisor must start quickly, so it imports modules only when it needs them.
 """
 
 # Paths are strings here, because this module must start and poll quickly.
-# ruff: noqa: PTH110
 from __future__ import annotations
 
 import os
@@ -44,12 +45,13 @@ _FAILURE_GRACE = 3.0
 """Seconds from SIGTERM to SIGKILL once the run has failed."""
 
 _CULPRIT_GRACE = 3.0
-"""Seconds that the other processes have to end with an error of their own, while all failures so far are those of ranks
-that lost another rank. SIGTERM would end the rank that they lost before it has named its error."""
+"""Seconds that the other processes have to end with an error of their own, while all failures so
+far are those of ranks that lost another rank. SIGTERM would end the rank that they lost before it
+has named its error."""
 
 _FINISHED_GRACE = 5.0
-"""Seconds from SIGTERM to SIGKILL for processes that never exit, such as parameter servers, once the others have
-succeeded."""
+"""Seconds from SIGTERM to SIGKILL for processes that never exit, such as parameter servers, once
+the others have succeeded."""
 
 _READS = 10
 """Maximum number of reads of the output before it is asked why a process failed."""
@@ -58,16 +60,16 @@ _PUBLISH_EVERY = 0.5
 """Minimum number of seconds between two status updates that change only metrics."""
 
 OWN = RunFolder(".")
-"""The run's folder as the working folder of this process. If the folder is removed, a path may lead to another run's
-folder, but the working folder does not."""
+"""The run's folder as the working folder of this process. If the folder is removed, a path may lead
+to another run's folder, but the working folder does not."""
 
 _SOON = ("output", "processes", "verdict")
 """Modules that a run imports when it starts. A waiting run imports them while it waits."""
 
 
 class NotStarted(Exception):
-    """The run ends before its processes have started: in the state `failed`, or `stopped` if a run that it waited for
-    did not succeed. The message becomes the reason in the run's status."""
+    """The run ends before its processes have started: in the state `failed`, or `stopped` if a run
+    that it waited for did not succeed. The message becomes the reason in the run's status."""
 
     def __init__(self, reason: str, state: str = "failed") -> None:
         super().__init__(reason)
@@ -82,7 +84,8 @@ _ENDED = {"failed": "failed", "stopped": "was stopped", "lost": "was lost", "gon
 
 
 class Ending:
-    """How the run will end: its final state, the reason, and the time at which remaining processes are killed."""
+    """How the run will end: its final state, the reason, and the time at which remaining processes
+    are killed."""
 
     def __init__(self, state: str, reason: str | None, kill_at: float) -> None:
         self.state = state
@@ -93,7 +96,9 @@ class Ending:
 
 
 class Supervisor:
-    def __init__(self, folder: RunFolder, lock: ProcessLock, umask: int, *, is_queued: bool = False) -> None:
+    def __init__(
+        self, folder: RunFolder, lock: ProcessLock, umask: int, *, is_queued: bool = False
+    ) -> None:
         """The working folder of this process must be the run's folder."""
         self.folder = folder
         self.lock = lock
@@ -119,14 +124,16 @@ class Supervisor:
         self._gpus: tuple[str, ...] = ()
 
     def ask_to_stop(self, _number: int, _frame: FrameType | None) -> None:
-        """Record a request to stop. This is a signal handler; the watch loop acts on the request."""
+        """Record a request to stop. This is a signal handler; the watch loop acts on the
+        request."""
         self._asked_to_stop = True
         if self._place is not None:
             self._place.ring()
 
     def enter_queue(self) -> None:
-        """Enter the queue before the submitter learns that the run exists. If this fails, `run` reports the error. A
-        run that waits for other runs enters the queue only after they have ended."""
+        """Enter the queue before the submitter learns that the run exists. If this fails, `run`
+        reports the error. A run that waits for other runs enters the queue only after they have
+        ended."""
         try:
             self.spec = self.folder.read_launch()
             if self.spec.after:
@@ -153,7 +160,9 @@ class Supervisor:
     def _run(self) -> None:
         try:
             if self.is_queued and not self._wait():
-                self._close("stopped", reason="stopped on request while it was queued; nothing had started")
+                self._close(
+                    "stopped", reason="stopped on request while it was queued; nothing had started"
+                )
                 return
             self._guard = _start_guard(self.folder.path, self.token)
             self._start()
@@ -161,7 +170,8 @@ class Supervisor:
             self._conclude()
         except NotStarted as error:
             self._close(error.state, reason=str(error))
-        except Exception as error:  # noqa: BLE001 - whatever it is, no process may be left and the run must end
+        # whatever it is, no process may be left and the run must end
+        except Exception as error:  # noqa: BLE001
             import traceback
 
             _say(traceback.format_exc())
@@ -171,8 +181,8 @@ class Supervisor:
     # queued
 
     def _wait(self) -> bool:
-        """Return False if the run is asked to stop. The code is unpacked first, so that the bundle may be removed while
-        the run waits, and the run starts at once."""
+        """Return False if the run is asked to stop. The code is unpacked first, so that the bundle
+        may be removed while the run waits, and the run starts at once."""
         if self._not_queued is not None:
             raise NotStarted(self._not_queued)
         self._prepare()
@@ -196,15 +206,19 @@ class Supervisor:
         return self._asked_to_stop
 
     def _wait_for_runs(self) -> bool:
-        """Return False if this run is asked to stop. Raises `NotStarted` if one of the runs did not succeed."""
+        """Return False if this run is asked to stop. Raises `NotStarted` if one of the runs did not
+        succeed."""
         from cloudtrain.targets.local.waiting import wait_for_end
 
         for name in self.spec.after:
-            state = wait_for_end(f"{os.path.dirname(self.folder.path)}/{name}", self._must_stop)  # noqa: PTH120
+            state = wait_for_end(f"{os.path.dirname(self.folder.path)}/{name}", self._must_stop)
             if state is None:
                 return False
             if state != "succeeded":
-                raise NotStarted(f"cancelled: it waited for `{name}`, which {_ENDED.get(state, state)}", "stopped")
+                raise NotStarted(
+                    f"cancelled: it waited for `{name}`, which {_ENDED.get(state, state)}",
+                    "stopped",
+                )
         return True
 
     # preparing
@@ -240,7 +254,10 @@ class Supervisor:
         ports = prepare.Ports(self.spec.ports)
         shares = prepare.shares_of(self._gpus, self.spec.instances)
         environ = {**os.environ, TOKEN: self.token}
-        commands = [prepare.command_of(process, ports.numbers, environ, shares) for process in self.spec.processes]
+        commands = [
+            prepare.command_of(process, ports.numbers, environ, shares)
+            for process in self.spec.processes
+        ]
         ports.release()
         self._look_up_secrets([environment for _, environment in commands])
         if self._place is None:
@@ -262,9 +279,13 @@ class Supervisor:
 
         site.main()  # a secret may need an SDK, and this process started without installed packages
         try:
-            secrets = next(values for environment in environments if (values := resolved(environment)))
+            secrets = next(
+                values for environment in environments if (values := resolved(environment))
+            )
         except SetupError as error:
-            raise NotStarted(f"{error.message}; {error.hint}" if error.hint else error.message) from None
+            raise NotStarted(
+                f"{error.message}; {error.hint}" if error.hint else error.message
+            ) from None
         for environment in environments:
             environment.update(secrets)
         self.output.hidden = forms_of(secrets)
@@ -353,12 +374,18 @@ class Supervisor:
                 if item.exit_code < 0 and item.rank is None:
                     self.deaths.launcher_was_killed(item)
                 if self._awaits_culprit(item):
-                    self._fail_at = time.monotonic() + _CULPRIT_GRACE if self._fail_at is None else self._fail_at
+                    self._fail_at = (
+                        time.monotonic() + _CULPRIT_GRACE
+                        if self._fail_at is None
+                        else self._fail_at
+                    )
                 else:
                     self._end("failed", None, _FAILURE_GRACE)
             else:  # other processes, such as parameter servers, never exit
                 roles = self.spec.finishes
-                if roles and all(item.exit_code == 0 for item in self.launched if item.role in roles):
+                if roles and all(
+                    item.exit_code == 0 for item in self.launched if item.role in roles
+                ):
                     self._end("succeeded", None, _FINISHED_GRACE)
 
     def _awaits_culprit(self, process: Launched) -> bool:
@@ -375,7 +402,9 @@ class Supervisor:
         if self.ending is None and self._asked_to_stop:
             self._end("stopped", "stopped on request", grace)
         elif self.ending is None and self._stop_at is not None and now >= self._stop_at:
-            self._end("stopped", f"stopped after its max_runtime of {self.spec.max_runtime} s", grace)
+            self._end(
+                "stopped", f"stopped after its max_runtime of {self.spec.max_runtime} s", grace
+            )
         elif self.ending is None and self._fail_at is not None and now >= self._fail_at:
             self._end("failed", None, _FAILURE_GRACE)
         elif self.ending is not None and now >= self.ending.kill_at:
@@ -405,9 +434,11 @@ class Supervisor:
         if self.ending is not None and self.ending.state == "stopped":
             force = f"; {FORCED}" if self.ending.killed else ""
             self._close("stopped", reason=f"{self.ending.reason}{note or ''}{force}")
-        # The launcher's exit code does not show whether a rank failed: it is nonzero even if SIGTERM ended all ranks.
+        # The launcher's exit code does not show whether a rank failed: it is nonzero even if
+        # SIGTERM ended all ranks.
         elif note is not None and all(
-            death.exit_code == -signal.SIGTERM for death in self.deaths.of_newest_attempt(self.output)
+            death.exit_code == -signal.SIGTERM
+            for death in self.deaths.of_newest_attempt(self.output)
         ):
             self._close("stopped", reason=f"stopped by a signal from outside{note}")
         elif self.ending is not None and self.ending.state == "failed":
@@ -475,8 +506,9 @@ class Supervisor:
 
 
 def main(arguments: list[str]) -> None:
-    """Supervise the run. The arguments are `RUN_DIR DESCRIPTOR [queued]`. The supervisor writes `1` to the descriptor
-    when it has taken over the run, or `0` if another supervisor has taken it over."""
+    """Supervise the run. The arguments are `RUN_DIR DESCRIPTOR [queued]`. The supervisor writes `1`
+    to the descriptor when it has taken over the run, or `0` if another supervisor has taken it
+    over."""
     if os.fork():
         os._exit(0)  # the submitter waits for this process; nobody needs to wait for the other
     from pathlib import Path
@@ -490,13 +522,17 @@ def main(arguments: list[str]) -> None:
     if lock is None or os.path.exists(OWN.status):
         _answer(ready, b"0")
         return
-    supervisor = Supervisor(RunFolder(arguments[0]), lock, umask, is_queued=arguments[2:] == [QUEUED])
+    supervisor = Supervisor(
+        RunFolder(arguments[0]), lock, umask, is_queued=arguments[2:] == [QUEUED]
+    )
     signal.signal(signal.SIGTERM, supervisor.ask_to_stop)
     for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)  # not SIG_IGN, which the run's processes would inherit
+        # not SIG_IGN, which the run's processes would inherit
+        signal.signal(number, lambda *_: None)
     if not os.path.exists(OWN.launch):
         return  # the submitter died, and the submission was withdrawn (`service.py`)
-    OWN.write_status(supervisor.status)  # from here on the run exists, even if the submitter has died
+    # from here on the run exists, even if the submitter has died
+    OWN.write_status(supervisor.status)
     if supervisor.is_queued:
         supervisor.enter_queue()
     _answer(ready, b"1")
@@ -540,7 +576,8 @@ def _say(text: str) -> None:
 
 
 def _words(error: Exception) -> str:
-    """Describe an error in one line: message and hint of cloudtrain's own errors, otherwise the error's text."""
+    """Describe an error in one line: message and hint of cloudtrain's own errors, otherwise the
+    error's text."""
     hint = getattr(error, "hint", None)
     message = str(getattr(error, "message", error)) or type(error).__name__
     return f"{message}; {hint}" if hint else message

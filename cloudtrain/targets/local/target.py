@@ -1,4 +1,5 @@
-"""The target for this machine. It reads the hardware and files, but starts nothing; its service runs the jobs."""
+"""The target for this machine. It reads the hardware and files, but starts nothing; its service
+runs the jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _HERE = "cloudtrain.targets.local"
 
 
 class LocalTarget(Target):
-    """Runs jobs on this machine. It needs no account and no network, and keeps all data in files below `state_dir`."""
+    """Runs jobs on this machine. It needs no account and no network, and keeps all data in files
+    below `state_dir`."""
 
     name = "local"
     title = "this machine"
@@ -47,7 +49,9 @@ class LocalTarget(Target):
         "files": f"{_HERE}.service:files_of",
     }
 
-    def account(self, settings: Local, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> LocalAccount:
+    def account(
+        self, settings: Local, *, environ: Mapping[str, str], state_dir: Path, cwd: Path
+    ) -> LocalAccount:
         from cloudtrain.targets.common import launch
 
         machine = launch.this_machine(environ)
@@ -56,7 +60,8 @@ class LocalTarget(Target):
 
             machine = machine._replace(gpu_ids=chosen_gpus(settings.gpus, environ))
         return launch.LocalAccount(
-            state_dir=os.path.abspath(state_dir),  # noqa: PTH100 - as the plan will write it
+            # As the plan will write it.
+            state_dir=os.path.abspath(state_dir),
             python=sys.executable,
             machine=machine,
             host=launch.host_name(),
@@ -89,7 +94,9 @@ class LocalTarget(Target):
 
 
 def _interpreter(settings: Local) -> tuple[str, str]:
-    """Return the interpreter's path, and the real file behind its links. An upgrade changes the real file, so the
-    upgraded interpreter counts as a different interpreter."""
-    path = os.path.abspath(shutil.which(settings.python or sys.executable) or settings.python or sys.executable)  # noqa: PTH100
+    """Return the interpreter's path, and the real file behind its links. An upgrade changes the
+    real file, so the upgraded interpreter counts as a different interpreter."""
+    path = os.path.abspath(
+        shutil.which(settings.python or sys.executable) or settings.python or sys.executable
+    )
     return path, os.path.realpath(path)

@@ -2,11 +2,12 @@
 
 The launch specification is the same as for a job without a distribution, with two more fields:
 
-    links       one folder per sharded input and instance: with N instances, each folder links to every N-th file
+    links       one folder per sharded input and instance: with N instances, each folder links to
+                every N-th file
     places      the job's outputs, which can be downloaded
 
-`cloudtrain.runtime.shards` assigns files to instances when the run starts. All instances write to the same
-folder of an output, just as they write to the same S3 prefix on SageMaker.
+`cloudtrain.runtime.shards` assigns files to instances when the run starts. All instances write to
+the same folder of an output, just as they write to the same S3 prefix on SageMaker.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ _ONLY_TRAINING = ("distribution", "checkpoint")
 
 
 def compile_here(job: AnyJob, settings: Local, context: CompileContext) -> Plan:
-    """Return the plan of a job on this machine, with the environment to build, and with what the run waits for: its
-    place in the queue, and other runs. `context.account` is a `LocalAccount`."""
+    """Return the plan of a job on this machine, with the environment to build, and with what the
+    run waits for: its place in the queue, and other runs. `context.account` is a `LocalAccount`."""
     environment = _environment(job, settings, context)
     own = settings
     if environment is not None:
@@ -51,7 +52,10 @@ def compile_here(job: AnyJob, settings: Local, context: CompileContext) -> Plan:
     else:
         plan = _compile_processing(job, own, context)
     if environment is not None:
-        words = f"{environment.folder}\n`{environment.requirements}` on top of what `{environment.python}` has"
+        words = (
+            f"{environment.folder}\n`{environment.requirements}` on top of what "
+            f"`{environment.python}` has"
+        )
         request: dict[str, Any] = {**plan.request, "environment": asdict(environment)}
         plan = replace(plan, request=request, summary=(*plan.summary, ("environment", words)))
     if settings.queue:
@@ -66,9 +70,17 @@ def compile_here(job: AnyJob, settings: Local, context: CompileContext) -> Plan:
 def _compile_processing(job: ProcessingJob, target: Local, context: CompileContext) -> Plan:
     problems, view = Problems(), job.view
     if target.emulate is not None:
-        message = f"`--emulate {target.emulate}` emulates training jobs only, and this is a processing job"
+        message = (
+            f"`--emulate {target.emulate}` emulates training jobs only, and this is a "
+            "processing job"
+        )
         problems.append(
-            Problem(("kind",), message, "leave `--emulate` out: each instance gets its shard anyway", code="CT031")
+            Problem(
+                ("kind",),
+                message,
+                "leave `--emulate` out: each instance gets its shard anyway",
+                code="CT031",
+            )
         )
     shards = [name for name, item in view.inputs.items() if item.shard]
     plain = target.model_copy(update={"emulate": None})
@@ -77,19 +89,28 @@ def _compile_processing(job: ProcessingJob, target: Local, context: CompileConte
     assert whole is not None
     specification = LaunchSpecification.from_json(whole.request)
     count, run_dir = specification.instances, specification.run_dir
-    shares = [{_mark(name): _share(run_dir, instance, name) for name in shards} for instance in range(count)]
-    processes = tuple(_with_paths(process, shares[process.instance], count) for process in whole.processes)
+    shares = [
+        {_mark(name): _share(run_dir, instance, name) for name in shards}
+        for instance in range(count)
+    ]
+    processes = tuple(
+        _with_paths(process, shares[process.instance], count) for process in whole.processes
+    )
     pairs = zip(specification.processes, processes, strict=True)
     env = processes[0].env
     specification = replace(
         specification,
-        processes=tuple(replace(item, argv=process.argv, env=process.env) for item, process in pairs),
+        processes=tuple(
+            replace(item, argv=process.argv, env=process.env) for item, process in pairs
+        ),
         links=tuple(
             Link(_share(run_dir, instance, name), str(view.inputs[name].local), (instance, count))
             for name in shards
             for instance in range(count)
         ),
-        places={f"outputs/{name}": (env[f"CLOUDTRAIN_OUTPUT_{name.upper()}"],) for name in job.outputs},
+        places={
+            f"outputs/{name}": (env[f"CLOUDTRAIN_OUTPUT_{name.upper()}"],) for name in job.outputs
+        },
     )
     summary = [(label, text) for label, text in whole.summary if label not in _ONLY_TRAINING]
     if shards:
@@ -108,20 +129,24 @@ def _share(run_dir: str, instance: int, name: str) -> str:
 
 
 def _mark(name: str) -> str:
-    """The job is compiled once with this placeholder; `_with_paths` replaces it with each instance's folder."""
+    """The job is compiled once with this placeholder; `_with_paths` replaces it with each
+    instance's folder."""
     return f"${{{{shares.{name}}}}}"
 
 
 def _mark_shards(view: TrainingJob) -> TrainingJob:
     inputs = {
-        name: item.model_copy(update={"local": _mark(name)}) if item.shard and item.local is not None else item
+        name: item.model_copy(update={"local": _mark(name)})
+        if item.shard and item.local is not None
+        else item
         for name, item in view.inputs.items()
     }
     return view.model_copy(update={"inputs": inputs})
 
 
 def _with_paths(process: Process, shares: Mapping[str, str], count: int) -> Process:
-    """`shares` maps placeholders to the folders that replace them; `count` is the number of instances."""
+    """`shares` maps placeholders to the folders that replace them; `count` is the number of
+    instances."""
 
     def fill(text: str) -> str:
         for mark, share in shares.items():
@@ -137,8 +162,9 @@ def _with_paths(process: Process, shares: Mapping[str, str], count: int) -> Proc
 
 
 def _queue_plan(plan: Plan, job: AnyJob, settings: Local, account: LocalAccount) -> Plan:
-    """Return the plan with the GPUs or CPU slots that the run waits for in the queue. CUDA_VISIBLE_DEVICES gets a
-    placeholder, unless the job sets the variable. The supervisor replaces it when the queue gives the run its GPUs."""
+    """Return the plan with the GPUs or CPU slots that the run waits for in the queue.
+    CUDA_VISIBLE_DEVICES gets a placeholder, unless the job sets the variable. The supervisor
+    replaces it when the queue gives the run its GPUs."""
     specification = LaunchSpecification.from_json(plan.request)
     view = job.view
     own_devices = view.environment.variables.get(VISIBLE)
@@ -146,9 +172,14 @@ def _queue_plan(plan: Plan, job: AnyJob, settings: Local, account: LocalAccount)
     _refuse_too_much(need, specification)
     processes = plan.processes
     if need.gpus and own_devices is None:
-        launches = tuple(replace(item, env=_with_share(item.env, item.instance)) for item in specification.processes)
+        launches = tuple(
+            replace(item, env=_with_share(item.env, item.instance))
+            for item in specification.processes
+        )
         specification = replace(specification, processes=launches)
-        processes = Processes(_with_placeholder(group) for group in Processes.of(plan.processes).groups)
+        processes = Processes(
+            _with_placeholder(group) for group in Processes.of(plan.processes).groups
+        )
     specification = replace(specification, queue=need)
     first = f", priority {need.priority}" if need.priority else ""
     summary = (*plan.summary, ("queue", f"waits for {need}{first}"))
@@ -156,17 +187,25 @@ def _queue_plan(plan: Plan, job: AnyJob, settings: Local, account: LocalAccount)
 
 
 def _need(
-    job: AnyJob, specification: LaunchSpecification, settings: Local, account: LocalAccount, own_devices: str | None
+    job: AnyJob,
+    specification: LaunchSpecification,
+    settings: Local,
+    account: LocalAccount,
+    own_devices: str | None,
 ) -> QueueNeed:
-    """`own_devices`: the value of CUDA_VISIBLE_DEVICES that the job sets; None if it does not set the variable."""
+    """`own_devices`: the value of CUDA_VISIBLE_DEVICES that the job sets; None if it does not set
+    the variable."""
     machine, instances = account.machine, specification.instances
     gpus = machine.gpu_ids if own_devices is None else visible_ids(own_devices)
     if not gpus or specification.launcher == "fork":
-        return QueueNeed(specification.world_size, (), settings.slots or machine.cpus, settings.priority)
+        return QueueNeed(
+            specification.world_size, (), settings.slots or machine.cpus, settings.priority
+        )
     count = specification.world_size
     if own_devices is not None:
         count = len(gpus)
-    elif specification.emulates is not None:  # each host sees its whole share, as its variables show
+    # each host sees its whole share, as its variables show
+    elif specification.emulates is not None:
         count = instances * max(1, len(gpus) // instances)
     elif isinstance(job, TrainingJob) and job.distribution.type == "none":
         each = min(job.resources.gpus_per_instance or 1, max(1, len(gpus) // instances))
@@ -185,12 +224,17 @@ def _refuse_too_much(need: QueueNeed, specification: LaunchSpecification) -> Non
         fitting = instances if instances <= there else 1
         fewer = f"--instances {fitting} --processes-per-instance {there // fitting}"
     if need.gpus:
-        message = f"{what} need {need.count} GPUs, but this machine has {there}: {', '.join(need.gpus)}"
+        message = (
+            f"{what} need {need.count} GPUs, but this machine has {there}: {', '.join(need.gpus)}"
+        )
         hint = f"run it smaller: `{fewer}`, or leave `--queue` out"
     else:
         slots = f"{there} CPU slot{'s' if there > 1 else ''}"
         message = f"{what} need {need.count} CPU slots, but the queue of this machine has {slots}"
-        hint = f"run it smaller: `{fewer}`, or write `slots = {need.count}` under `[local]` in cloudtrain.toml"
+        hint = (
+            f"run it smaller: `{fewer}`, or write `slots = {need.count}` under `[local]` in "
+            "cloudtrain.toml"
+        )
     raise JobError([Problem(("resources",), message, hint, code="CT041")])
 
 
@@ -211,7 +255,8 @@ def _with_share(env: dict[str, str], instance: int) -> dict[str, str]:
 
 
 def _environment(job: AnyJob, settings: Local, context: CompileContext) -> BuiltEnvironment | None:
-    """Return the environment to build for the job; None if the job uses the interpreter directly."""
+    """Return the environment to build for the job; None if the job uses the interpreter
+    directly."""
     file = job.environment.requirements
     if not settings.build_environment or file is None or context.requirements is None:
         return None

@@ -30,9 +30,12 @@ _TORCHRUN_CODE = re.compile(r"\s*exitcode\s*: (-?\d+) \(pid: \d+\)")
 _MPIRUN_NAME = re.compile(r"\s*Process name: \[.*,(\d+)\]")
 _MPIRUN_CODE = re.compile(r"\s*Exit code:\s+(\d+)")
 _MPIRUN_SIGNAL = re.compile(
-    r"noticed that process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)".replace(" ", r"\s+")
+    r"noticed that process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)".replace(
+        " ", r"\s+"
+    )
 )
-"""Open MPI 5 wraps this sentence at its line width, so any white space may stand between two words."""
+"""Open MPI 5 wraps this sentence at its line width, so any white space may stand between two
+words."""
 
 _FORK = re.compile(r"cloudtrain: rank (\d+) ended with exit code (-?\d+)$")
 
@@ -40,8 +43,8 @@ _PAIRS = ((_TORCHRUN_RANK, _TORCHRUN_CODE), (_MPIRUN_NAME, _MPIRUN_CODE))
 
 
 def failed_ranks(lines: Sequence[str]) -> dict[int, int]:
-    """Map each failed rank to its exit code, which is negative for a signal. Read the reports of torchrun (2.x), mpirun
-    (Open MPI 4 and 5) and cloudtrain's own launcher."""
+    """Map each failed rank to its exit code, which is negative for a signal. Read the reports of
+    torchrun (2.x), mpirun (Open MPI 4 and 5) and cloudtrain's own launcher."""
     code_of_rank: dict[int, int] = {}
     rank = None
     for line in lines:
@@ -53,11 +56,14 @@ def failed_ranks(lines: Sequence[str]) -> dict[int, int]:
                 rank = None
         if match := _FORK.match(line):
             code_of_rank[int(match[1])] = int(match[2])
-    return code_of_rank | {int(rank): -int(number) for rank, number in _MPIRUN_SIGNAL.findall("\n".join(lines))}
+    return code_of_rank | {
+        int(rank): -int(number) for rank, number in _MPIRUN_SIGNAL.findall("\n".join(lines))
+    }
 
 
 class Deaths:
-    """Collects the failures of ranks in the order in which the ranks end. Only failures of the newest attempt count."""
+    """Collects the failures of ranks in the order in which the ranks end. Only failures of the
+    newest attempt count."""
 
     def __init__(self, spec: LaunchSpecification) -> None:
         self._spec = spec
@@ -75,15 +81,15 @@ class Deaths:
         self._ends.append((process, process.rank, exit_code, self._starts.get(process.rank, 1)))
 
     def launcher_was_killed(self, launcher: Launched) -> None:
-        """Record that a signal from outside ended a launcher. If no rank had failed before, this signal is the
-        cause of the run's failure, and ranks that end later fail because of it."""
+        """Record that a signal from outside ended a launcher. If no rank had failed before, this
+        signal is the cause of the run's failure, and ranks that end later fail because of it."""
         if not any(exit_code for _, _, exit_code, _ in self._ends):
             self._killed_launcher = launcher
 
     def of_newest_attempt(self, output: RunOutput) -> list[Death]:
-        """The launchers' reports in the last lines of the output supply ranks and exit codes that the supervisor has
-        missed. A rank that mpirun reports counts as the first to fail, because on a busy machine the supervisor may see
-        all ranks end at the same time."""
+        """The launchers' reports in the last lines of the output supply ranks and exit codes that
+        the supervisor has missed. A rank that mpirun reports counts as the first to fail, because
+        on a busy machine the supervisor may see all ranks end at the same time."""
         newest = max(self._starts.values(), default=1)
         reports = self._read_reports(output)
         deaths: dict[int, Death] = {}
@@ -94,29 +100,39 @@ class Deaths:
                 role = process.role if isinstance(process, Launched) else "process"
                 deaths[rank] = Death(rank, process.instance, role, code, -1 if is_first else order)
         for order, (rank, (instance, code)) in enumerate(reports.items(), start=1):
-            # A rank that ended before the supervisor saw it ended before the others; the last such rank is the cause.
+            # A rank that ended before the supervisor saw it ended before the others; the last such
+            # rank is the cause.
             if rank not in deaths:
                 deaths[rank] = Death(rank, instance, "process", code, -order)
         return list(deaths.values())
 
     def verdict(self, output: RunOutput, launches: list[Launched]) -> FailureReport:
-        """Return why the run failed. If an emulated host has written its own reason to a file, the verdict quotes it.
-        Call `RunOutput.drain` first."""
+        """Return why the run failed. If an emulated host has written its own reason to a file, the
+        verdict quotes it. Call `RunOutput.drain` first."""
         return in_own_words(self._verdict(output, launches), self._spec.failure_files)
 
     def are_consequences(self, output: RunOutput) -> bool:
-        """Return whether ranks have failed, and each of them because it lost another rank or was terminated."""
+        """Return whether ranks have failed, and each of them because it lost another rank or was
+        terminated."""
         deaths = self.of_newest_attempt(output)
-        return bool(deaths) and all(_is_consequence(death, _lines_of(death, output)) for death in deaths)
+        return bool(deaths) and all(
+            _is_consequence(death, _lines_of(death, output)) for death in deaths
+        )
 
     def _verdict(self, output: RunOutput, launches: list[Launched]) -> FailureReport:
-        death = first_failure(self.of_newest_attempt(output), lambda death: _lines_of(death, output))
+        death = first_failure(
+            self.of_newest_attempt(output), lambda death: _lines_of(death, output)
+        )
         if death is not None and self._killed_launcher is None:
             return rank_verdict(death, _lines_of(death, output), instances=self._spec.instances)
         for process, item in zip(self._spec.processes, launches, strict=True):
             if item.exit_code and self._killed_launcher in (None, item):
-                lines = output.tail(item.instance, None, "stderr") or output.tail(item.instance, None, "stdout")
-                return launcher_verdict(item.role, item.instance, process.argv, item.exit_code, lines)
+                lines = output.tail(item.instance, None, "stderr") or output.tail(
+                    item.instance, None, "stdout"
+                )
+                return launcher_verdict(
+                    item.role, item.instance, process.argv, item.exit_code, lines
+                )
         return FailureReport("the run failed, but no process reported a reason", [])
 
     def _read_reports(self, output: RunOutput) -> dict[int, tuple[int, int]]:
@@ -165,9 +181,10 @@ _HEADER = "Traceback (most recent call last):"
 
 
 def first_failure(deaths: Iterable[Death], lines_of: Callable[[Death], list[str]]) -> Death | None:
-    """Return the failure that caused the others: the first one that is not a consequence, or else the first one. The
-    rank with the original error may end after the ranks that lost contact with it, because it shuts down its process
-    group first. An error that every rank finds is told by one of them, while the others exit in silence."""
+    """Return the failure that caused the others: the first one that is not a consequence, or else
+    the first one. The rank with the original error may end after the ranks that lost contact with
+    it, because it shuts down its process group first. An error that every rank finds is told by one
+    of them, while the others exit in silence."""
     in_order = sorted(deaths, key=lambda death: death.order)
     own = [death for death in in_order if not _is_consequence(death, lines_of(death))]
     if own and own[0].exit_code == 1 and not any(line.strip() for line in lines_of(own[0])):
@@ -182,33 +199,47 @@ def rank_verdict(death: Death, lines: list[str], *, instances: int) -> FailureRe
     who = f"rank {death.rank}" + (f" ({', '.join(where)})" if where else "")
     message, details = explain(lines)
     if death.exit_code < 0:
-        reason = f"{who} was killed by {_signal_name(-death.exit_code)} (exit code {death.exit_code})"
-        if death.exit_code == -signal.SIGABRT and message:  # torch may abort while it cleans up after an error
+        reason = (
+            f"{who} was killed by {_signal_name(-death.exit_code)} (exit code {death.exit_code})"
+        )
+        # torch may abort while it cleans up after an error
+        if death.exit_code == -signal.SIGABRT and message:
             reason += f" after {message}"
         if death.exit_code == -signal.SIGKILL:
             reason += "; unless someone sent it, the machine most likely ran out of memory"
     else:
-        reason = f"{who} failed with exit code {death.exit_code}" + (f": {message}" if message else "")
+        reason = f"{who} failed with exit code {death.exit_code}" + (
+            f": {message}" if message else ""
+        )
     return FailureReport(_shorten(reason), details, death.rank, death.exit_code)
 
 
-def launcher_verdict(role: str, instance: int, argv: Sequence[str], exit_code: int, lines: list[str]) -> FailureReport:
+def launcher_verdict(
+    role: str, instance: int, argv: Sequence[str], exit_code: int, lines: list[str]
+) -> FailureReport:
     message, details = explain(lines)
     if _NO_TORCH.search(message):
         reason = (
-            f"`{argv[0]}` has no PyTorch ({message}); `pip install torch` there, or name another interpreter: "
+            f"`{argv[0]}` has no PyTorch ({message}); `pip install torch` there, or name "
+            "another interpreter: "
             "`python` of the local target"
         )
     elif exit_code < 0:
-        reason = f"{role} of instance {instance} was killed by {_signal_name(-exit_code)} (exit code {exit_code})"
+        reason = (
+            f"{role} of instance {instance} was killed by {_signal_name(-exit_code)} (exit "
+            f"code {exit_code})"
+        )
     else:
-        reason = f"{role} of instance {instance} ended with exit code {exit_code}" + (f": {message}" if message else "")
+        reason = f"{role} of instance {instance} ended with exit code {exit_code}" + (
+            f": {message}" if message else ""
+        )
     return FailureReport(_shorten(reason), details, None, exit_code)
 
 
 def in_own_words(verdict: FailureReport, failure_files: Iterable[str]) -> FailureReport:
-    """Return the verdict with the first line of the oldest failure file as its reason, and the other lines as details.
-    A failure file is the `/opt/ml/output/failure` of an emulated host. As in SageMaker, only 1,024 characters are used.
+    """Return the verdict with the first line of the oldest failure file as its reason, and the
+    other lines as details. A failure file is the `/opt/ml/output/failure` of an emulated host. As
+    in SageMaker, only 1,024 characters are used.
     """
     files = [path for path in map(Path, failure_files) if path.is_file()]
     oldest = min(files, key=lambda path: path.stat().st_mtime, default=None)
@@ -220,10 +251,12 @@ def in_own_words(verdict: FailureReport, failure_files: Iterable[str]) -> Failur
 
 
 def explain(lines: list[str]) -> tuple[str, list[str]]:
-    """Return the line that names the error in the last traceback, and the lines of this traceback. If the runtime told
-    an error after the last traceback, return its message, and its lines. Without both, return the last line, and the
-    last lines."""
-    clean = [_RANK_PREFIX.sub("", line, count=1) if line.startswith("[rank") else line for line in lines]
+    """Return the line that names the error in the last traceback, and the lines of this traceback.
+    If the runtime told an error after the last traceback, return its message, and its lines.
+    Without both, return the last line, and the last lines."""
+    clean = [
+        _RANK_PREFIX.sub("", line, count=1) if line.startswith("[rank") else line for line in lines
+    ]
     clean = [line.rstrip() for line in clean if line.strip()]
     starts = [index for index, line in enumerate(clean) if line.strip() == _HEADER]
     message = find_told(clean)
@@ -238,14 +271,18 @@ def explain(lines: list[str]) -> tuple[str, list[str]]:
 
 
 def _lines_of(death: Death, output: RunOutput) -> list[str]:
-    stderr, stdout = (output.tail(death.instance, death.rank, stream) for stream in ("stderr", "stdout"))
+    stderr, stdout = (
+        output.tail(death.instance, death.rank, stream) for stream in ("stderr", "stdout")
+    )
     return stderr if any(line.strip() for line in stderr) else stdout
 
 
 def _is_consequence(death: Death, lines: list[str]) -> bool:
     if death.exit_code in (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS):
         return False
-    return death.exit_code == -signal.SIGTERM or bool(PEER_LOST.search("\n".join(explain(lines)[1][-6:])))
+    return death.exit_code == -signal.SIGTERM or bool(
+        PEER_LOST.search("\n".join(explain(lines)[1][-6:]))
+    )
 
 
 def _signal_name(number: int) -> str:
@@ -259,23 +296,29 @@ def _shorten(text: str) -> str:
     return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 1] + "…"
 
 
-# Finish a run whose supervisor died: kill its remaining processes, complete its output, set its state to lost.
+# Finish a run whose supervisor died: kill its remaining processes, complete its output, set its
+# state to lost.
 
 _PATIENCE = 5.0
-"""Seconds to wait for the lock. A dying supervisor, or another process that finishes the run, holds it only briefly."""
+"""Seconds to wait for the lock. A dying supervisor, or another process that finishes the run, holds
+it only briefly."""
 
 
 def finish(run_dir: str, token: str = "", known_pids: Iterable[int] = ()) -> None:
-    """Write the final status of a run whose supervisor died. Do nothing for a run that is final, has a supervisor, or
-    was removed. Raises `OSError` if the run's folder cannot be written.
+    """Write the final status of a run whose supervisor died. Do nothing for a run that is final,
+    has a supervisor, or was removed. Raises `OSError` if the run's folder cannot be written.
 
-    `token`, `known_pids`: of a run whose supervisor has certainly died. Its processes are killed in any case, because
-    the folder may be gone, or another run's.
+    `token`, `known_pids`: of a run whose supervisor has certainly died. Its processes are killed in
+    any case, because the folder may be gone, or another run's.
     """
     if token:
         kill_run(token, known_pids)
     folder = RunFolder(run_dir)
-    lock = ProcessLock.take(Path(folder.lock), patience=_PATIENCE) if os.path.exists(folder.lock) else None  # noqa: PTH110
+    lock = (
+        ProcessLock.take(Path(folder.lock), patience=_PATIENCE)
+        if os.path.exists(folder.lock)
+        else None
+    )
     if lock is None:
         return
     try:
@@ -286,10 +329,15 @@ def finish(run_dir: str, token: str = "", known_pids: Iterable[int] = ()) -> Non
 
             who = f"the supervisor (process {status['pid']}) was killed"
             is_queued = status["state"] == "queued"
-            reason = f"{who} while the run was queued" if is_queued else f"{who}, and with it every process of the run"
+            reason = (
+                f"{who} while the run was queued"
+                if is_queued
+                else f"{who}, and with it every process of the run"
+            )
             try:
                 _complete_output(folder)
-            except (OSError, ValueError, LookupError, TargetError) as error:  # of the disk, the journal or launch.json
+            # of the disk, the journal or launch.json
+            except (OSError, ValueError, LookupError, TargetError) as error:
                 reason += f"; its output is incomplete: {getattr(error, 'message', error)}"
             folder.write_status({**status, "state": "lost", "ended": time.time(), "reason": reason})
     finally:
@@ -300,7 +348,8 @@ def finish(run_dir: str, token: str = "", known_pids: Iterable[int] = ()) -> Non
 def _complete_output(folder: RunFolder) -> None:
     from dataclasses import replace
 
-    spec = replace(folder.read_launch(), metrics=None)  # patterns may be slow, and the user waits for this process
+    # patterns may be slow, and the user waits for this process
+    spec = replace(folder.read_launch(), metrics=None)
     output = RunOutput(folder, spec, lambda _instance, _local_rank: None)
     output.hidden = _secrets_of(spec)
     try:
@@ -311,7 +360,8 @@ def _complete_output(folder: RunFolder) -> None:
 
 
 def _secrets_of(spec: LaunchSpecification) -> tuple[str, ...]:
-    """Only secrets from files and environment variables: others could need a user's input or the network."""
+    """Only secrets from files and environment variables: others could need a user's input or the
+    network."""
     from cloudtrain.runtime.secret_values import VARIABLE, forms_of, references, resolved
 
     secrets = dict[str, str]()

@@ -1,12 +1,12 @@
-"""Manage a supervisor's entry in the queue: enter the queue, wait for GPUs or slots, hold them, and leave.
+"""Manage a supervisor's entry in the queue: enter the queue, wait for GPUs or slots, hold them, and
+leave.
 
-Waiting needs no CPU time: the supervisor sleeps until it receives a byte, or until a run that it watches ends
-(`QueueOrder.watched`). It also checks once a minute, in case the kernel does not report the end of a process, or the
-run's own folder is gone.
+Waiting needs no CPU time: the supervisor sleeps until it receives a byte, or until a run that it
+watches ends (`QueueOrder.watched`). It also checks once a minute, in case the kernel does not
+report the end of a process, or the run's own folder is gone.
 """
 
 # Paths are strings here, because this module must start and poll quickly.
-# ruff: noqa: PTH108, PTH110
 from __future__ import annotations
 
 import fcntl
@@ -39,7 +39,7 @@ class QueuePlace:
     """The entry of one supervisor's run in the queue."""
 
     def __init__(self, run_dir: str) -> None:
-        self._run = os.path.basename(run_dir)  # noqa: PTH119
+        self._run = os.path.basename(run_dir)
         self._queue = Queue.of(run_dir)
         self._fifo = self._queue.fifo(self._run)
         self._need: QueueNeed | None = None
@@ -53,12 +53,14 @@ class QueuePlace:
         self._queue.change(self._enter)
 
     def hold(self, gpus: tuple[str, ...]) -> None:
-        """Record in the queue which GPUs the run uses without having waited for them. Raises `OSError`."""
+        """Record in the queue which GPUs the run uses without having waited for them. Raises
+        `OSError`."""
         self._hang_bell()
         self._queue.change(lambda order: order.held.append(Held(self._run, gpus, 0, time.time())))
 
     def wait(self, is_asked_to_stop: Callable[[], bool]) -> tuple[str, ...] | None:
-        """Return the run's GPUs, empty for CPU slots; None if the run is asked to stop or dropped from the queue."""
+        """Return the run's GPUs, empty for CPU slots; None if the run is asked to stop or dropped
+        from the queue."""
         try:
             while not is_asked_to_stop():
                 try:
@@ -73,7 +75,8 @@ class QueuePlace:
                     return None
                 for run in self._sleep(order.watched()[self._run]):
                     try:
-                        finish(self._queue.run_dir(run))  # its supervisor died; so its GPUs or slots become free
+                        # its supervisor died; so its GPUs or slots become free
+                        finish(self._queue.run_dir(run))
                     except OSError:
                         time.sleep(_FULL_DISK_PAUSE)
             return None
@@ -89,7 +92,8 @@ class QueuePlace:
                 return
 
     def leave(self) -> None:
-        """If the table cannot be written, waiting runs get the GPUs or slots when this process ends."""
+        """If the table cannot be written, waiting runs get the GPUs or slots when this process
+        ends."""
         try:
             self._queue.change(lambda order: order.leave(self._run))
             os.unlink(self._fifo)
@@ -99,15 +103,21 @@ class QueuePlace:
     def _enter(self, order: QueueOrder) -> None:
         need = self._need
         if need is not None and self._run not in order.runs():
-            order.enter(Waiting(self._run, need.count, tuple(need.gpus), need.slots, need.priority, time.time()))
+            order.enter(
+                Waiting(
+                    self._run, need.count, tuple(need.gpus), need.slots, need.priority, time.time()
+                )
+            )
 
     def _hang_bell(self) -> None:
-        """When this process ends, the kernel closes the FIFO, which wakes the runs that watch this run."""
+        """When this process ends, the kernel closes the FIFO, which wakes the runs that watch this
+        run."""
         os.mkfifo(self._fifo, 0o600)
         self._bell = os.open(self._fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def _sleep(self, runs: frozenset[str]) -> list[str]:
-        """Sleep until a byte arrives or a watched run ends. Return the runs that ended without leaving the queue."""
+        """Sleep until a byte arrives or a watched run ends. Return the runs that ended without
+        leaving the queue."""
         missing = self._watch(runs)
         # If a supervisor died before it was watched, the kernel no longer reports its end.
         missing += [run for run in self._watched if not self._queue.is_alive(run)]
@@ -124,7 +134,8 @@ class QueuePlace:
         return [run for run, descriptor in self._watched.items() if descriptor in events]
 
     def _watch(self, runs: frozenset[str]) -> list[str]:
-        """Watch exactly the given runs. Return the runs that cannot be watched because their FIFO is missing."""
+        """Watch exactly the given runs. Return the runs that cannot be watched because their FIFO
+        is missing."""
         for run in self._watched.keys() - runs:
             os.close(self._watched.pop(run))
         missing = []
@@ -137,8 +148,9 @@ class QueuePlace:
         return missing
 
 
-# Wait for the end of another run on this machine without polling: its supervisor holds a lock as long as it lives, and
-# the kernel grants a shared lock on the same file when the supervisor ends for any reason.
+# Wait for the end of another run on this machine without polling: its supervisor holds a lock as
+# long as it lives, and the kernel grants a shared lock on the same file when the supervisor ends
+# for any reason.
 
 
 class _Woken(BaseException):
@@ -146,7 +158,8 @@ class _Woken(BaseException):
 
 
 def wait_for_end(run_dir: str, is_asked_to_stop: Callable[[], bool]) -> str | None:
-    """Return the run's final state, or `gone` if its folder was deleted; None if the waiting run is asked to stop."""
+    """Return the run's final state, or `gone` if its folder was deleted; None if the waiting run is
+    asked to stop."""
     handler = signal.getsignal(signal.SIGTERM)
 
     def wake(number: int, frame: FrameType | None) -> None:
@@ -156,7 +169,8 @@ def wait_for_end(run_dir: str, is_asked_to_stop: Callable[[], bool]) -> str | No
         raise _Woken
 
     try:
-        signal.signal(signal.SIGTERM, wake)  # if the handler returned, Python would continue to wait
+        # if the handler returned, Python would continue to wait
+        signal.signal(signal.SIGTERM, wake)
         try:
             return None if is_asked_to_stop() else _end_of(RunFolder(run_dir))
         finally:

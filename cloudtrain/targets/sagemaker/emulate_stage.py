@@ -24,7 +24,8 @@ LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE = "lo"
 
 _ROOT = re.compile(rf"(?<![\w.~/-]){re.escape(ROOT)}(?![\w.-])")
-"""Matches `/opt/ml` as a whole path or as its beginning, but not `/data/opt/ml` or `/opt/mlflow`."""
+"""Matches `/opt/ml` as a whole path or as its beginning, but not `/data/opt/ml` or
+`/opt/mlflow`."""
 
 _INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "SM_NETWORK_INTERFACE_NAME")
 
@@ -35,8 +36,13 @@ def relocate_text(text: str, root: str) -> str:
 
 def relocate_request(request: JsonMapping, root: str) -> JsonObject:
     """Replace `/opt/ml` in a request's hyperparameters and variables with `root`."""
-    hyperparameters = {name: _relocate_json(text, root) for name, text in request.get("HyperParameters", {}).items()}
-    variables = {name: relocate_text(text, root) for name, text in request.get("Environment", {}).items()}
+    hyperparameters = {
+        name: _relocate_json(text, root)
+        for name, text in request.get("HyperParameters", {}).items()
+    }
+    variables = {
+        name: relocate_text(text, root) for name, text in request.get("Environment", {}).items()
+    }
     return {**request, "HyperParameters": hyperparameters, "Environment": variables}
 
 
@@ -55,12 +61,14 @@ def port_name(endpoint: str) -> str:
 
 
 def local_endpoint(endpoint: str) -> str:
-    """Return the local address that replaces an endpoint such as `algo-1:7777`; its port is chosen at start."""
+    """Return the local address that replaces an endpoint such as `algo-1:7777`; its port is chosen
+    at start."""
     return LOOPBACK + ":${{ports." + port_name(endpoint) + "}}"
 
 
 def local_port(host: str, port: int | str) -> str:
-    """Return a placeholder for the local port that replaces `port` of `host`; it is filled in at start."""
+    """Return a placeholder for the local port that replaces `port` of `host`; it is filled in at
+    start."""
     return local_endpoint(f"{host}:{port}").partition(":")[2]
 
 
@@ -68,7 +76,9 @@ def local_tf_config(text: str) -> tuple[str, tuple[str, ...]]:
     """Return TF_CONFIG with every task's address on loopback, and the original addresses."""
     config = json.loads(text)
     endpoints = tuple(address for members in config["cluster"].values() for address in members)
-    config["cluster"] = {role: list(map(local_endpoint, members)) for role, members in config["cluster"].items()}
+    config["cluster"] = {
+        role: list(map(local_endpoint, members)) for role, members in config["cluster"].items()
+    }
     return json.dumps(config), endpoints
 
 
@@ -82,10 +92,14 @@ def local_variables(variables: Mapping[str, str]) -> dict[str, str]:
         if local.get(name) == INTERFACE:
             local[name] = LOOPBACK_INTERFACE
     if "SM_RESOURCE_CONFIG" in local:
-        local["SM_RESOURCE_CONFIG"] = _compact(with_loopback(json.loads(local["SM_RESOURCE_CONFIG"])))
+        local["SM_RESOURCE_CONFIG"] = _compact(
+            with_loopback(json.loads(local["SM_RESOURCE_CONFIG"]))
+        )
     if "SM_TRAINING_ENV" in local:
         whole = with_loopback(json.loads(local["SM_TRAINING_ENV"]))
-        local["SM_TRAINING_ENV"] = _compact({**whole, "resource_config": with_loopback(whole["resource_config"])})
+        local["SM_TRAINING_ENV"] = _compact(
+            {**whole, "resource_config": with_loopback(whole["resource_config"])}
+        )
     return local
 
 
@@ -98,13 +112,11 @@ class HostLaunch:
     """The processes that one host starts.
 
     Attributes:
-        processes: the processes that the supervisor starts.
-        children: children of `processes`, which appear only in the plan.
-        signal: the processes that get SIGTERM first (see `cloudtrain.targets.common.specification`).
-        ranks: number of ranks that a launcher starts.
-        endpoints: every `host:port` at which a process listens, on any host.
-        unpacks: whether the host's launcher itself unpacks the code.
-        notes: sentences that the plan shows.
+        processes: the processes that the supervisor starts. children: children of `processes`,
+        which appear only in the plan. signal: the processes that get SIGTERM first (see
+        `cloudtrain.targets.common.specification`). ranks: number of ranks that a launcher starts.
+        endpoints: every `host:port` at which a process listens, on any host. unpacks: whether the
+        host's launcher itself unpacks the code. notes: sentences that the plan shows.
     """
 
     processes: tuple[Process, ...]
@@ -142,7 +154,8 @@ class EmulatedJob:
         return len(gpu_share(self.account.machine.gpu_ids, len(self.hosts), host.index))
 
     def variables(self, host: Host) -> dict[str, str]:
-        """Return the variables with which a host's toolkit or launcher starts: the request's and the emulation's."""
+        """Return the variables with which a host's toolkit or launcher starts: the request's and
+        the emulation's."""
         variables = {
             "AWS_REGION": self.region,
             "CLOUDTRAIN_RUN_DIR": self.run_dir,
@@ -160,10 +173,16 @@ class EmulatedJob:
     @property
     def mpirun(self) -> str:
         if self.account.mpirun is None:
-            message = f"the container would start `mpirun`, which is neither beside `{self.python}` nor on the PATH"
-            raise JobError([Problem(("distribution", "type"), message, install_mpirun(), code="CT038")])
+            message = (
+                "the container would start `mpirun`, which is neither beside "
+                f"`{self.python}` nor on the PATH"
+            )
+            raise JobError(
+                [Problem(("distribution", "type"), message, install_mpirun(), code="CT038")]
+            )
         return self.account.mpirun
 
     def torchrun_variables(self, host: Host) -> dict[str, str]:
-        """Return variables that make torchrun write each rank's output to a file; torchrun's argv stays unchanged."""
+        """Return variables that make torchrun write each rank's output to a file; torchrun's argv
+        stays unchanged."""
         return {"PET_LOG_DIR": f"{self.run_dir}/logs/instance_{host.index}", "PET_REDIRECTS": "3"}

@@ -1,4 +1,5 @@
-"""What requests of training jobs and processing jobs have in common: the API's names, and the locations of results."""
+"""What requests of training jobs and processing jobs have in common: the API's names, and the
+locations of results."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from cloudtrain.plans.document import visible, visible_json
 if TYPE_CHECKING:
     from cloudtrain.plans.plan import Plan
 
-# The API's operations and field names for training jobs and processing jobs, which have the same life cycle.
+# The API's operations and field names for training jobs and processing jobs, which have the same
+# life cycle.
 
 
 class JobKind:
@@ -67,7 +69,8 @@ class S3Uri(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """Return the prefix of all keys in this folder: `data/` for the key `data`; empty if the key is empty."""
+        """Return the prefix of all keys in this folder: `data/` for the key `data`; empty if the
+        key is empty."""
         return f"{self.key.rstrip('/')}/" if self.key else ""
 
     def __str__(self) -> str:
@@ -77,13 +80,15 @@ class S3Uri(NamedTuple):
 # The S3 locations of a job's results.
 
 Places = Mapping[str, S3Uri]
-"""Maps `model`, `outputs`, `outputs/NAME`, `checkpoint` to a folder, or to an archive (`.tar.gz`)."""
+"""Maps `model`, `outputs`, `outputs/NAME`, `checkpoint` to a folder, or to an archive
+(`.tar.gz`)."""
 
 
 def places_of(description: Mapping[str, Any], kind: JobKind) -> Places:
     """Return the S3 locations of a job's results.
 
-    Locations that the description does not contain are computed from SageMaker's documented folder layout.
+    Locations that the description does not contain are computed from SageMaker's documented folder
+    layout.
     """
     if kind is not TRAINING:
         outputs = description.get("ProcessingOutputConfig", {}).get("Outputs", ())
@@ -113,17 +118,20 @@ RUN_TAG = "cloudtrain:run"
 """The tag's key; its value is the run's name."""
 
 
-# The request in other tools' formats. What the SageMaker SDK needs is read only when somebody asks for it.
+# The request in other tools' formats. What the SageMaker SDK needs is read only when somebody asks
+# for it.
 
 
 def is_of_api(request: Mapping[str, Any]) -> bool:
     """Return whether the request is one of SageMaker's API, and not that of an emulated job."""
-    return any(name in request for name in (TRAINING.name, PROCESSING.name, "HyperParameterTuningJobName"))
+    return any(
+        name in request for name in (TRAINING.name, PROCESSING.name, "HyperParameterTuningJobName")
+    )
 
 
 def forms_of(plan: Plan) -> dict[str, Callable[[], str]]:
-    """`aws-cli`: JSON for `--cli-input-json` of the AWS command line. `python` (only for training jobs): code for
-    version 2 of the SDK."""
+    """`aws-cli`: JSON for `--cli-input-json` of the AWS command line. `python` (only for training
+    jobs): code for version 2 of the SDK."""
     forms: dict[str, Callable[[], str]] = {}
     if is_of_api(plan.request):
         text = json.dumps(plan.request, indent=2, ensure_ascii=False)

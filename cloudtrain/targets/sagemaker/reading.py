@@ -1,4 +1,5 @@
-"""What a finished request says: who starts the processes, on which machines, with which image, data and limits.
+"""What a finished request says: who starts the processes, on which machines, with which image, data
+and limits.
 
 Overrides may contain any value. Values of a wrong type count as missing; SM110 reports them.
 """
@@ -38,7 +39,10 @@ from cloudtrain.rules.engine import (
 from cloudtrain.rules.facts import DataPlace, data_place, split_uri
 from cloudtrain.rules.named import framework_of
 from cloudtrain.runtime.sagemaker_launcher import LAUNCH_KEY
-from cloudtrain.runtime.sagemaker_launcher.arguments import RESERVED_PREFIXES, decode_hyperparameters
+from cloudtrain.runtime.sagemaker_launcher.arguments import (
+    RESERVED_PREFIXES,
+    decode_hyperparameters,
+)
 from cloudtrain.targets.sagemaker import request as keys
 from cloudtrain.targets.sagemaker.catalogue.contents import Framework, ImageContents, contents_of
 from cloudtrain.targets.sagemaker.catalogue.images import Image, has_other_toolkit, image_of_uri
@@ -54,7 +58,8 @@ DEFAULT_GROUP = "homogeneousCluster"
 Mode = Literal["toolkit", "entrypoint", "image"]
 
 TRAINING_MODULE = "SAGEMAKER_TRAINING_MODULE"
-"""The variable with the function that the toolkit calls: `sagemaker_pytorch_container.training:main`."""
+"""The variable with the function that the toolkit calls:
+`sagemaker_pytorch_container.training:main`."""
 
 _FRAMEWORK_OF: dict[str, Framework] = {
     "sagemaker_pytorch_container": "pytorch",
@@ -74,17 +79,19 @@ OF_THE_JOB = frozenset(
         "sagemaker_s3_output",
     }
 )
-"""Hyperparameters about the job, which neither the script nor a launcher gets (sagemaker-training's `params.py`)."""
+"""Hyperparameters about the job, which neither the script nor a launcher gets (sagemaker-training's
+`params.py`)."""
 
 _ORDER: dict[Framework, tuple[str, ...]] = {
     "pytorch": (keys.MPI, keys.PYTORCH_DDP, keys.TORCH, keys.SMDDP, keys.XLA),
     "tensorflow": (keys.PARAMETER_SERVER, keys.MPI, keys.SMDDP, keys.MIRRORED),
     "generic": (keys.MPI,),
 }
-"""The hyperparameters that each framework's toolkit reads to choose a launcher, in order of precedence.
+"""The hyperparameters that each framework's toolkit reads to choose a launcher, in order of
+precedence.
 
-Recorded from sagemaker-training 5.1.1 and 5.1.4, sagemaker-pytorch-training 3.0.0 and sagemaker-tensorflow-training
-20.5.0.
+Recorded from sagemaker-training 5.1.1 and 5.1.4, sagemaker-pytorch-training 3.0.0 and
+sagemaker-tensorflow-training 20.5.0.
 """
 
 
@@ -102,17 +109,20 @@ class Start:
     def of(cls, request: Request, framework: str | None = None) -> Start:
         """Return how a request starts its processes.
 
-        A user's own image is assumed to have the generic toolkit, which supports MPI and single processes. For SMDDP or
-        SMP it must be derived from an AWS image: the one of `framework`, which is the job's.
+        A user's own image is assumed to have the generic toolkit, which supports MPI and single
+        processes. For SMDDP or SMP it must be derived from an AWS image: the one of `framework`,
+        which is the job's.
         """
         base: Framework = "tensorflow" if framework == "tensorflow" else "pytorch"
-        needs_base = keys.SMDDP in mapping_at(request, "HyperParameters")  # for SMP it is there, and false
+        # for SMP it is there, and false
+        needs_base = keys.SMDDP in mapping_at(request, "HyperParameters")
         image = image_of(text_at(request, "AlgorithmSpecification", "TrainingImage"))
         return cls(request, contents_of(image, base if needs_base else None))
 
     @cached_property
     def by(self) -> Mode:
-        """Who starts the processes: the image's toolkit, cloudtrain's launcher, or the image's own entry point."""
+        """Who starts the processes: the image's toolkit, cloudtrain's launcher, or the image's own
+        entry point."""
         entrypoint = value_at(self.request, "AlgorithmSpecification", "ContainerEntrypoint")
         if isinstance(entrypoint, list | tuple) and is_entrypoint(self.request):
             return "entrypoint" if self.launch else "image"
@@ -148,30 +158,36 @@ class Start:
 
     @property
     def framework(self) -> Framework:
-        """The framework whose toolkit runs. SAGEMAKER_TRAINING_MODULE can select another than the image's."""
+        """The framework whose toolkit runs. SAGEMAKER_TRAINING_MODULE can select another than the
+        image's."""
         module = text_at(self.request, "Environment", TRAINING_MODULE)
         return _FRAMEWORK_OF.get(module.partition(".")[0], self.container.framework)
 
     @cached_property
     def key(self) -> str | None:
-        """The hyperparameter that selects the toolkit's launcher; None if every host runs the script alone.
+        """The hyperparameter that selects the toolkit's launcher; None if every host runs the
+        script alone.
 
-        Parameter servers need several hosts. The toolkit sets up the workers of MultiWorkerMirroredStrategy, but each
-        host runs the script without a launcher.
+        Parameter servers need several hosts. The toolkit sets up the workers of
+        MultiWorkerMirroredStrategy, but each host runs the script without a launcher.
         """
         several = (instances_in(mapping_at(self.request, "ResourceConfig")) or 1) > 1
-        candidates = (key for key in _ORDER[self.framework] if key != keys.PARAMETER_SERVER or several)
+        candidates = (
+            key for key in _ORDER[self.framework] if key != keys.PARAMETER_SERVER or several
+        )
         return next((key for key in candidates if self.settings.get(key)), None)
 
     @property
     def mirrors(self) -> bool:
-        """Whether the toolkit sets up the workers of MultiWorkerMirroredStrategy, for MPI's ranks too."""
+        """Whether the toolkit sets up the workers of MultiWorkerMirroredStrategy, for MPI's ranks
+        too."""
         knows = keys.MIRRORED in _ORDER[self.framework] and self.key != keys.PARAMETER_SERVER
         return knows and bool(self.settings.get(keys.MIRRORED))
 
     @property
     def asked(self) -> str | None:
-        """The hyperparameter that asks for a launcher: the one that counts, or else one that the toolkit ignores."""
+        """The hyperparameter that asks for a launcher: the one that counts, or else one that the
+        toolkit ignores."""
         return self.key or next((key for key in keys.LAUNCHER_KEYS if self.settings.get(key)), None)
 
     def starts(self, launcher: str) -> bool:
@@ -181,14 +197,19 @@ class Start:
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The names of the instance groups that the launcher spans; empty if the request lists none."""
+        """The names of the instance groups that the launcher spans; empty if the request lists
+        none."""
         groups = self.launch.get("instance_groups") or self.settings.get(keys.GROUPS)
         return tuple(map(str, groups)) if isinstance(groups, list | tuple) else ()
 
     @property
     def processes(self) -> int | None:
         """The number of processes on each host; None for one on each accelerator."""
-        return count_in(self.launch.get("processes_per_instance") if self.launch else self.settings.get(keys.PROCESSES))
+        return count_in(
+            self.launch.get("processes_per_instance")
+            if self.launch
+            else self.settings.get(keys.PROCESSES)
+        )
 
     @property
     def options(self) -> str | None:
@@ -210,14 +231,22 @@ class Start:
         if self.asked in (keys.PARAMETER_SERVER, keys.MIRRORED):
             return tensorflow_with(self.asked == keys.PARAMETER_SERVER, None, None)
         if self.asked == keys.MPI and library:
-            return SMP.model_construct(version=1, processes_per_instance=count, parameters=parameters)
+            return SMP.model_construct(
+                version=1, processes_per_instance=count, parameters=parameters
+            )
         if self.asked in (keys.MPI, keys.PYTORCH_DDP):
             return MPI.model_construct(processes_per_instance=count)
         if self.asked == keys.SMDDP or (self.asked == keys.TORCH and self.settings.get(keys.SMDDP)):
             return SMDDP.model_construct(launch="torch" if self.asked == keys.TORCH else "mpi")
         if self.asked == keys.TORCH and (library or self.settings.get(keys.SMDDP) is False):
-            return SMP.model_construct(version=2, processes_per_instance=count, parameters=parameters)
-        return Torch.model_construct(processes_per_instance=count) if self.asked == keys.TORCH else _NONE
+            return SMP.model_construct(
+                version=2, processes_per_instance=count, parameters=parameters
+            )
+        return (
+            Torch.model_construct(processes_per_instance=count)
+            if self.asked == keys.TORCH
+            else _NONE
+        )
 
     def _by_our_launcher(self) -> Distribution:
         launcher = self.launch.get("launcher")
@@ -226,8 +255,13 @@ class Start:
         if launcher == "mpirun":
             return MPI.model_construct(processes_per_instance=self.processes)
         if launcher == "tensorflow":
-            servers, workers = count_in(self.launch.get("parameter_servers")), count_in(self.launch.get("workers"))
-            return tensorflow_with(self.launch.get("strategy") == "parameter_server", servers, workers)
+            servers, workers = (
+                count_in(self.launch.get("parameter_servers")),
+                count_in(self.launch.get("workers")),
+            )
+            return tensorflow_with(
+                self.launch.get("strategy") == "parameter_server", servers, workers
+            )
         return _NONE
 
 
@@ -243,7 +277,8 @@ _OPTIONS_OF: dict[str | None, str] = {
 def distribution_in(job: TrainingJob, start: Start) -> Distribution:
     """Return the distribution that the request starts, close to the job's own wording.
 
-    It is the job's, unless launcher hyperparameters are written by hand: in the overrides or in the job.
+    It is the job's, unless launcher hyperparameters are written by hand: in the overrides or in the
+    job.
     """
     by_hand = "HyperParameters" in overrides_of(job, "sagemaker")
     if not by_hand and not any(name.startswith(RESERVED_PREFIXES) for name in job.hyperparameters):
@@ -260,21 +295,28 @@ _CONFIG, _CLUSTER = ("ResourceConfig",), ("ProcessingResources", "ClusterConfig"
 _LAUNCH = ("HyperParameters", "cloudtrain_launch")
 _PROCESSES = ("HyperParameters", "sagemaker_mpi_num_of_processes_per_host")
 _OPTIONS = tuple(
-    ("HyperParameters", f"sagemaker_{library}_custom_mpi_options") for library in ("mpi", "distributed_dataparallel")
+    ("HyperParameters", f"sagemaker_{library}_custom_mpi_options")
+    for library in ("mpi", "distributed_dataparallel")
 )
 _MACHINES = ("InstanceCount", "InstanceGroups", "InstancePreferences")
 
 _OVERRIDDEN: dict[ValuePath, KeysOf] = {
-    ("resources", "instance_count"): keys_at(*((*at, key) for at in (_CONFIG, _CLUSTER) for key in _MACHINES)),
+    ("resources", "instance_count"): keys_at(
+        *((*at, key) for at in (_CONFIG, _CLUSTER) for key in _MACHINES)
+    ),
     ("resources", "instance_groups"): keys_at(*((*_CONFIG, key) for key in _MACHINES[1:])),
     ("environment", "variables"): keys_named("Environment"),
-    ("environment", "image"): keys_at(("AlgorithmSpecification", "TrainingImage"), ("AppSpecification", "ImageUri")),
+    ("environment", "image"): keys_at(
+        ("AlgorithmSpecification", "TrainingImage"), ("AppSpecification", "ImageUri")
+    ),
     ("hyperparameters",): keys_named("HyperParameters"),
     ("distribution", "processes_per_instance"): keys_at(_PROCESSES, _LAUNCH),
     ("distribution", "options"): keys_at(*_OPTIONS, _LAUNCH),
     ("distribution", "mpi_options"): keys_at(*_OPTIONS, _LAUNCH),
     ("max_runtime",): keys_at(("StoppingCondition", "MaxRuntimeInSeconds")),
-    ("spot",): keys_at(("StoppingCondition", "MaxWaitTimeInSeconds"), ("EnableManagedSpotTraining",)),
+    ("spot",): keys_at(
+        ("StoppingCondition", "MaxWaitTimeInSeconds"), ("EnableManagedSpotTraining",)
+    ),
     ("checkpoint",): keys_at(("CheckpointConfig",)),
     ("metrics",): keys_at(("AlgorithmSpecification", "MetricDefinitions")),
     ("outputs", "model"): keys_at(("OutputDataConfig", "S3OutputPath")),
@@ -303,7 +345,8 @@ class SageMakerReading(Reading):
 
     @property
     def image_path(self) -> ValuePath:
-        """The path of the job field that names the image, or else its version; empty if the job sets neither."""
+        """The path of the job field that names the image, or else its version; empty if the job
+        sets neither."""
         if path := self.override_of("AlgorithmSpecification", "TrainingImage"):
             return path
         environment = self.job.environment
@@ -312,16 +355,24 @@ class SageMakerReading(Reading):
 
     @property
     def variables(self) -> Mapping[str, str]:
-        return changed_variables(self.job, self.overrides.get("Environment") if self.request else None)
+        return changed_variables(
+            self.job, self.overrides.get("Environment") if self.request else None
+        )
 
     @cached_property
     def parameters(self) -> JsonMapping:
         overrides = self.overrides.get("HyperParameters")
         if not self.request or not isinstance(overrides, Mapping):
             return self.job.hyperparameters
-        own = {name: text for name, text in overrides.items() if not name.startswith(RESERVED_PREFIXES)}
-        texts = {name: str(text).replace(keys.RUN_NAME, self.plan.run_name) for name, text in own.items()}
-        values = decode_hyperparameters({name: text for name, text in texts.items() if own[name] is not None})
+        own = {
+            name: text for name, text in overrides.items() if not name.startswith(RESERVED_PREFIXES)
+        }
+        texts = {
+            name: str(text).replace(keys.RUN_NAME, self.plan.run_name) for name, text in own.items()
+        }
+        values = decode_hyperparameters(
+            {name: text for name, text in texts.items() if own[name] is not None}
+        )
         return merged(self.job.hyperparameters, {**own, **values})
 
     @cached_property
@@ -341,14 +392,17 @@ class SageMakerReading(Reading):
     def max_runtime(self) -> int | None:
         if not self.changes("StoppingCondition", "MaxRuntimeInSeconds"):
             return self.job.max_runtime
-        return positive_count(mapping_at(self.request, "StoppingCondition").get("MaxRuntimeInSeconds"))
+        return positive_count(
+            mapping_at(self.request, "StoppingCondition").get("MaxRuntimeInSeconds")
+        )
 
     @property
     def longest_run(self) -> int:
         return self.seconds("MaxRuntimeInSeconds") or DEFAULT_MAX_RUNTIME
 
     def seconds(self, name: str) -> int | None:
-        """Return the duration `name` from `StoppingCondition` or `ResourceConfig`; None if both lack it."""
+        """Return the duration `name` from `StoppingCondition` or `ResourceConfig`; None if both
+        lack it."""
         for section in ("StoppingCondition", "ResourceConfig"):
             value = value_at(self.request, section, name)
             if isinstance(value, int) and not isinstance(value, bool):
@@ -383,7 +437,8 @@ class SageMakerReading(Reading):
         """The machines of the request; no machines for a serverless job."""
         machines = machines_in(self._config, self.account)
         groups = tuple(
-            replace(group, path=self._type_path(machines.kind, at)) for at, group in enumerate(machines.groups)
+            replace(group, path=self._type_path(machines.kind, at))
+            for at, group in enumerate(machines.groups)
         )
         spans = self.start.groups
         if self.start.by == "image":  # without a launcher
@@ -395,7 +450,8 @@ class SageMakerReading(Reading):
         return mapping_at(self.request, *(_CONFIG if self.processing is None else _CLUSTER))
 
     def _type_path(self, kind: str, index: int) -> ValuePath:
-        """Return the path of the job field with an instance type. `index` is that of the group or preference."""
+        """Return the path of the job field with an instance type. `index` is that of the group or
+        preference."""
         config = _CONFIG if self.processing is None else _CLUSTER
         if kind == "type":
             field = "instance_type" if self.job.resources.instance_type else "gpu"
@@ -409,7 +465,8 @@ class SageMakerReading(Reading):
 
     @property
     def framework(self) -> str | None:
-        """The framework of the image, or for a user's own image the framework in its name; None if unknown."""
+        """The framework of the image, or for a user's own image the framework in its name; None if
+        unknown."""
         uri = text_at(self.request, "AlgorithmSpecification", "TrainingImage")
         return self.image.engine[0] if self.image else framework_of(uri)
 
@@ -422,11 +479,16 @@ class SageMakerReading(Reading):
         ]
 
     def input_of(self, channel: object) -> str | None:
-        """Return the name of the job's input for a channel; None if the channel is not from an input."""
-        return next((name for name, item in self.job.inputs.items() if (item.channel or name) == channel), None)
+        """Return the name of the job's input for a channel; None if the channel is not from an
+        input."""
+        return next(
+            (name for name, item in self.job.inputs.items() if (item.channel or name) == channel),
+            None,
+        )
 
     def _uris(self) -> Iterator[tuple[str, str, object, ValuePath]]:
-        """Yield the kind, name, address and path in the job of each place of the request, also of missing ones."""
+        """Yield the kind, name, address and path in the job of each place of the request, also of
+        missing ones."""
         request = self.request
         for item in rows_at(request, "InputDataConfig") if self.processing is None else ():
             if (key := self.input_of(item.get("ChannelName"))) is not None:
@@ -434,11 +496,26 @@ class SageMakerReading(Reading):
                 yield "input", key, uri, ("inputs", key, self.target)
         for item in rows_at(request, "ProcessingInputs"):
             if (name := str(item.get("InputName"))) in self.job.inputs:
-                yield "input", name, value_at(item, "S3Input", "S3Uri"), ("inputs", name, self.target)
+                yield (
+                    "input",
+                    name,
+                    value_at(item, "S3Input", "S3Uri"),
+                    ("inputs", name, self.target),
+                )
         for item in rows_at(request, "ProcessingOutputConfig", "Outputs"):
             name = str(item.get("OutputName"))
-            yield "output", name, value_at(item, "S3Output", "S3Uri"), ("outputs", name, self.target)
-        yield "checkpoint", "checkpoint", value_at(request, "CheckpointConfig", "S3Uri"), ("checkpoint", self.target)
+            yield (
+                "output",
+                name,
+                value_at(item, "S3Output", "S3Uri"),
+                ("outputs", name, self.target),
+            )
+        yield (
+            "checkpoint",
+            "checkpoint",
+            value_at(request, "CheckpointConfig", "S3Uri"),
+            ("checkpoint", self.target),
+        )
         output = value_at(request, "OutputDataConfig", "S3OutputPath")
         if isinstance(output, str):  # the service makes a folder for each job
             model = self.job.outputs.get("model")
@@ -447,34 +524,52 @@ class SageMakerReading(Reading):
 
     @cached_property
     def images(self) -> Sequence[tuple[str, ValuePath]]:
-        """The request's image and the path of its job field, if the job or the overrides name the image."""
+        """The request's image and the path of its job field, if the job or the overrides name the
+        image."""
         image = self.job.environment.image
         trains = "AlgorithmSpecification" in self.request
-        algorithm = mapping_at(self.request, "AlgorithmSpecification" if trains else "AppSpecification")
+        algorithm = mapping_at(
+            self.request, "AlgorithmSpecification" if trains else "AppSpecification"
+        )
         reference = algorithm.get("TrainingImage", algorithm.get("ImageUri"))
         by_overrides = any(
-            isinstance(part, dict) and {"TrainingImage", "ImageUri"} & part.keys() for part in self.overrides.values()
+            isinstance(part, dict) and {"TrainingImage", "ImageUri"} & part.keys()
+            for part in self.overrides.values()
         )
-        if isinstance(reference, str) and ((image is not None and image.of(self.target)) or by_overrides):
+        if isinstance(reference, str) and (
+            (image is not None and image.of(self.target)) or by_overrides
+        ):
             return [(reference, IMAGE)]
         return []
 
 
 def machines_in(config: JsonMapping, account: SageMakerAccount) -> Machines:
-    """Return the machines of a finished request's `ResourceConfig` or `ClusterConfig`, including the user's overrides.
+    """Return the machines of a finished request's `ResourceConfig` or `ClusterConfig`, including
+    the user's overrides.
 
     Entries without a name or a number are skipped, because SM110 reports them.
     """
     groups, preferences = rows_at(config, "InstanceGroups"), rows_at(config, "InstancePreferences")
     members = []
     for row in groups or preferences or [config]:
-        name, count = row.get("InstanceType"), row.get("InstanceCount", config.get("InstanceCount", 1))
+        name, count = (
+            row.get("InstanceType"),
+            row.get("InstanceCount", config.get("InstanceCount", 1)),
+        )
         if isinstance(name, str) and isinstance(count, int):
-            members.append(machine_group(name, count, account, str(row.get("InstanceGroupName") or DEFAULT_GROUP)))
-    return Machines(tuple(members), "groups" if groups else "preferences" if preferences else "type")
+            members.append(
+                machine_group(
+                    name, count, account, str(row.get("InstanceGroupName") or DEFAULT_GROUP)
+                )
+            )
+    return Machines(
+        tuple(members), "groups" if groups else "preferences" if preferences else "type"
+    )
 
 
-def machine_group(instance_type: str, count: int, account: SageMakerAccount, name: str = DEFAULT_GROUP) -> MachineGroup:
+def machine_group(
+    instance_type: str, count: int, account: SageMakerAccount, name: str = DEFAULT_GROUP
+) -> MachineGroup:
     entry = type_named("sagemaker", instance_type, account.overlay)
     return MachineGroup(instance_type, count, entry, name)
 

@@ -1,4 +1,5 @@
-"""The names of the hyperparameters for sagemaker-training. The SageMaker SDK and cloudtrain set them in the request."""
+"""The names of the hyperparameters for sagemaker-training. The SageMaker SDK and cloudtrain set
+them in the request."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ INFO = 20
 """The level logging.INFO, as the SDK sets it."""
 
 RUN_NAME = "${{run.name}}"
-"""Stands for the name of the run in settings, places and overrides, such as `s3://mine/${{run.name}}/model`."""
+"""Stands for the name of the run in settings, places and overrides, such as
+`s3://mine/${{run.name}}/model`."""
 
 JOB_NAME = "sagemaker_job_name"
 REGION = "sagemaker_region"
@@ -44,9 +46,11 @@ SMDDP_OPTIONS = "sagemaker_distributed_dataparallel_custom_mpi_options"
 MODEL_PARALLEL = "mp_parameters"
 
 NATIVE_LAUNCHER = "sagemaker_toolkit_native_launcher_enabled"
-"""The PyTorch toolkit's hyperparameter for a start without error capture, where no version uses a shell.
+"""The PyTorch toolkit's hyperparameter for a start without error capture, where no version uses a
+shell.
 
-With torchrun the toolkit mixes up two arguments: it captures errors anyway, and ignores the exit code.
+With torchrun the toolkit mixes up two arguments: it captures errors anyway, and ignores the exit
+code.
 """
 
 
@@ -84,13 +88,15 @@ def hosts(request: Request) -> tuple[Host, ...]:
 
 
 def host_groups(request: Request) -> tuple[tuple[Host, ...], ...]:
-    """Return the hosts of each instance group, `algo-1` first. A job without groups counts as one group."""
+    """Return the hosts of each instance group, `algo-1` first. A job without groups counts as one
+    group."""
     numbered = sorted(hosts(request), key=lambda host: host.index)
     return tuple(tuple(same) for _, same in groupby(numbered, key=lambda host: host.group))
 
 
 class _Everyone(NamedTuple):
-    """All hosts of a job, with their names and the instance groups as listed in `resourceconfig.json`."""
+    """All hosts of a job, with their names and the instance groups as listed in
+    `resourceconfig.json`."""
 
     hosts: tuple[Host, ...]
     names: list[str]
@@ -103,7 +109,8 @@ def _everyone(request: Request) -> _Everyone:
 
 @lru_cache(maxsize=1)
 def _describe_everyone(groups: tuple[tuple[str, str, int], ...]) -> _Everyone:
-    """Return the hosts and groups of a job. `groups` holds the name, instance type and count of each group."""
+    """Return the hosts and groups of a job. `groups` holds the name, instance type and count of
+    each group."""
     members, first = [], 0
     for group, instance_type, count in groups:
         members += [Host(first + number, group, instance_type) for number in range(count)]
@@ -123,7 +130,8 @@ def _describe_everyone(groups: tuple[tuple[str, str, int], ...]) -> _Everyone:
 def _groups(config: JsonMapping) -> Iterator[tuple[str, str, int]]:
     """Yield name, instance type and count of each instance group.
 
-    A job without groups counts as one group. If it lists preferred instance types, the group has the first of them.
+    A job without groups counts as one group. If it lists preferred instance types, the group has
+    the first of them.
     """
     if config.get("InstanceGroups"):
         for group in config["InstanceGroups"]:
@@ -134,7 +142,8 @@ def _groups(config: JsonMapping) -> Iterator[tuple[str, str, int]]:
 
 
 def resource_config(request: Request, host: Host) -> JsonObject:
-    """Return the content of one host's `resourceconfig.json`. Do not change its lists: all hosts share them."""
+    """Return the content of one host's `resourceconfig.json`. Do not change its lists: all hosts
+    share them."""
     everyone = _everyone(request)
     return {
         "current_host": host.name,
@@ -147,7 +156,8 @@ def resource_config(request: Request, host: Host) -> JsonObject:
 
 
 def hyperparameters_file(request: Request) -> dict[str, str]:
-    """Return the content of `hyperparameters.json`: the request's hyperparameters, with each value as text."""
+    """Return the content of `hyperparameters.json`: the request's hyperparameters, with each value
+    as text."""
     return dict(request.get("HyperParameters", {}))
 
 
@@ -167,7 +177,8 @@ def input_data_config(request: Request) -> dict[str, JsonObject]:
 
 
 def files(request: Request, host: Host, root: str = ROOT) -> dict[str, JsonObject]:
-    """Map the paths of one host's configuration files to their content. `root` replaces `/opt/ml` in the paths."""
+    """Map the paths of one host's configuration files to their content. `root` replaces `/opt/ml`
+    in the paths."""
     folder = f"{root}/input/config"
     return {
         f"{folder}/hyperparameters.json": hyperparameters_file(request),
@@ -179,7 +190,9 @@ def files(request: Request, host: Host, root: str = ROOT) -> dict[str, JsonObjec
 def is_entrypoint(request: Request) -> bool:
     """Return whether the job starts cloudtrain's own launcher instead of the image's toolkit."""
     entrypoint = request["AlgorithmSpecification"].get("ContainerEntrypoint") or ()
-    return list(entrypoint) == list(CONTAINER_ENTRYPOINT) or any(_MODULE in str(item) for item in entrypoint)
+    return list(entrypoint) == list(CONTAINER_ENTRYPOINT) or any(
+        _MODULE in str(item) for item in entrypoint
+    )
 
 
 OF_TOOLKIT = frozenset(
@@ -193,11 +206,15 @@ OF_TOOLKIT = frozenset(
 
 
 ROWS = {"InputDataConfig": "ChannelName", "Tags": "Key"}
-"""The lists of a request whose rows have names, each with the field of the name. Overrides merge them row by row."""
+"""The lists of a request whose rows have names, each with the field of the name. Overrides merge
+them row by row."""
 
 
 def rows_by_name(rows: Any, key: str) -> dict[str, JsonMapping]:
-    """Return the rows of a list by the names in their field `key`; empty if a row has none, or two have the same."""
+    """Return the rows of a list by the names in their field `key`; empty if a row has none, or two
+    have the same."""
     rows = rows if isinstance(rows, list) else []
-    by_name = {row[key]: row for row in rows if isinstance(row, Mapping) and isinstance(row.get(key), str)}
+    by_name = {
+        row[key]: row for row in rows if isinstance(row, Mapping) and isinstance(row.get(key), str)
+    }
     return by_name if len(by_name) == len(rows) else {}

@@ -58,16 +58,27 @@ def _sagemaker_rules(target: Mapping[str, Any]) -> Iterator[Problem]:
     path = target.get("checkpoint_path")
     if isinstance(path, str) and not re.fullmatch(CHECKPOINT_PATH, path):
         hint = "write an absolute path of letters, digits, `_`, `.` and `-`, such as `/opt/ml/mine`"
-        yield Problem(("checkpoint_path",), f"`{path}` cannot be the folder of checkpoints", hint, code="CT016")
+        yield Problem(
+            ("checkpoint_path",),
+            f"`{path}` cannot be the folder of checkpoints",
+            hint,
+            code="CT016",
+        )
     for name in sorted(target.keys() - {"profiler_rules"}):
         switch, detail, _ = name.partition("_")
-        if switch in ("debugger", "profiler") and detail and target[name] and not target.get(switch):
+        if (
+            switch in ("debugger", "profiler")
+            and detail
+            and target[name]
+            and not target.get(switch)
+        ):
             message = f"`{name}` has no effect without `{switch}`"
             yield Problem((name,), message, f"write `{switch} = true`, or remove it", code="CT018")
 
 
 class SageMaker(TargetSettings):
-    """An Amazon SageMaker account. Missing settings come from the AWS profile and the environment at submit."""
+    """An Amazon SageMaker account. Missing settings come from the AWS profile and the environment
+    at submit."""
 
     type: Literal["sagemaker"] = "sagemaker"
     role: str | None = None
@@ -84,7 +95,8 @@ class SageMaker(TargetSettings):
     compress_output: bool = Field(default=True, strict=True)
     """False: the service keeps the model as files instead of one `model.tar.gz`."""
     launch: Literal["auto", "toolkit", "entrypoint"] = "auto"
-    """What starts the processes: the container's training toolkit, or cloudtrain's launcher (ContainerEntrypoint)."""
+    """What starts the processes: the container's training toolkit, or cloudtrain's launcher
+    (ContainerEntrypoint)."""
     subnets: tuple[str, ...] = ()
     security_group_ids: tuple[str, ...] = ()
     volume_kms_key: str | None = None
@@ -217,7 +229,8 @@ class SageMakerAccount(NamedTuple):
     """ARN of the execution role."""
     bucket: str
     missing: tuple[str, ...] = ()
-    """The settings among `region`, `role` and `bucket` that are missing; a placeholder stands in for each."""
+    """The settings among `region`, `role` and `bucket` that are missing; a placeholder stands in
+    for each."""
     profile: str | None = None
     """The AWS profile whose credentials are used. None: boto3 finds the credentials itself."""
     overlay: Any = None
@@ -225,12 +238,16 @@ class SageMakerAccount(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Return the middle part of run references: `eu-west-1`, or `research@eu-west-1` with a profile."""
-        return self.region if self.profile is None else f"{quote(self.profile, safe='')}@{self.region}"
+        """Return the middle part of run references: `eu-west-1`, or `research@eu-west-1` with a
+        profile."""
+        return (
+            self.region if self.profile is None else f"{quote(self.profile, safe='')}@{self.region}"
+        )
 
 
 def account_of(target: SageMaker, environ: Mapping[str, str]) -> SageMakerAccount:
-    """Return the target's account settings, completed from the environment and from the AWS configuration file.
+    """Return the target's account settings, completed from the environment and from the AWS
+    configuration file.
 
     Default for `bucket`: `sagemaker-REGION-ACCOUNT`, as in the SageMaker SDK.
     """
@@ -256,7 +273,8 @@ def account_id(role: str) -> str | None:
 def credentials_in_sight(target: SageMaker, environ: Mapping[str, str]) -> bool:
     """Return whether this machine seems to have credentials, without using the network.
 
-    Credentials from the metadata service of AWS machines do not count, because asking it needs the network.
+    Credentials from the metadata service of AWS machines do not count, because asking it needs the
+    network.
     """
     if target.profile or any(environ.get(name) for name in _CREDENTIALS):
         return True
@@ -292,13 +310,15 @@ def _files(environ: Mapping[str, str]) -> tuple[Path, Path]:
 
 
 def _section(file: Path, profile: str) -> Mapping[str, str]:
-    """Return the profile's section, `[profile NAME]` or `[NAME]`; empty if it is missing or `file` cannot be read."""
+    """Return the profile's section, `[profile NAME]` or `[NAME]`; empty if it is missing or `file`
+    cannot be read."""
     sections = ini_sections(file, default_section="")
     return sections.get(f"profile {profile}", sections.get(profile, {}))
 
 
 def regions_of_profiles(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the region of each AWS profile in the user's files; an empty text for a profile without one."""
+    """Return the region of each AWS profile in the user's files; an empty text for a profile
+    without one."""
     regions = {"default": ""}
     files = [ini_sections(file, default_section="") for file in _files(environ)]
     for name, fields in [item for sections in files for item in sections.items()]:
@@ -307,11 +327,13 @@ def regions_of_profiles(environ: Mapping[str, str]) -> dict[str, str]:
     return regions
 
 
-# The middle part of a run's reference, which gives the region and profile: `eu-west-1` or `research@eu-west-1`.
+# The middle part of a run's reference, which gives the region and profile: `eu-west-1` or
+# `research@eu-west-1`.
 
 
 class AwsPlace(NamedTuple):
-    """A region, and the AWS profile whose credentials are used; without one, boto3 finds the credentials itself."""
+    """A region, and the AWS profile whose credentials are used; without one, boto3 finds the
+    credentials itself."""
 
     region: str | None
     profile: str | None

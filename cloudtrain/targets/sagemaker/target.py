@@ -22,7 +22,8 @@ _HERE = "cloudtrain.targets.sagemaker"
 
 
 class SageMakerTarget(Target):
-    """The target Amazon SageMaker. A run is a training job or processing job with the run's name."""
+    """The target Amazon SageMaker. A run is a training job or processing job with the run's
+    name."""
 
     name = "sagemaker"
     title = "SageMaker"
@@ -31,7 +32,8 @@ class SageMakerTarget(Target):
     order = 10
     facts = TargetFacts(
         place_example="s3://bucket/train",
-        place_help="An `s3://` URI; for inputs also `fsx://FILE_SYSTEM_ID/PATH` or `efs://FILE_SYSTEM_ID/PATH`, or "
+        place_help="An `s3://` URI; for inputs also `fsx://FILE_SYSTEM_ID/PATH` or "
+        "`efs://FILE_SYSTEM_ID/PATH`, or "
         "`./PATH` of this machine, which a submit uploads.",
         place_prefixes=("s3://",),
         place_aliases=("s3", "s3_uri", "uri", "s3_data"),
@@ -44,7 +46,9 @@ class SageMakerTarget(Target):
     )
     parts: ClassVar = {
         "rules": f"{_HERE}.rules.request",
-        "training_rules": " ".join(f"{_HERE}.rules.{name}" for name in ("machines", "distribution", "script", "data")),
+        "training_rules": " ".join(
+            f"{_HERE}.rules.{name}" for name in ("machines", "distribution", "script", "data")
+        ),
         "online": f"{_HERE}.service.online",
         "table": f"{_HERE}.catalogue.shapes:TABLE",
         "forms": f"{_HERE}.plan:forms_of",
@@ -75,13 +79,20 @@ class SageMakerTarget(Target):
 
         return compile_processing(job, settings, context)
 
-    def service(self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace | None = None) -> SageMakerService:
+    def service(
+        self, *, environ: Mapping[str, str], state_dir: Path, pace: Pace | None = None
+    ) -> SageMakerService:
         from cloudtrain.targets.sagemaker.service.service import SageMakerService
 
         return SageMakerService(environ, pace)
 
     def read(
-        self, job: TrainingJob, settings: Any, account: Any, plan: Plan, processing: ProcessingJob | None = None
+        self,
+        job: TrainingJob,
+        settings: Any,
+        account: Any,
+        plan: Plan,
+        processing: ProcessingJob | None = None,
     ) -> Reading:
         from cloudtrain.targets.sagemaker.reading import SageMakerReading
 

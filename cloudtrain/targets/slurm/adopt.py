@@ -16,11 +16,18 @@ _TEXTS, _KNOWN, _REFUSED = _TABLES["texts"], _TABLES["known"], _TABLES["refused"
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 _WHOLE = "an exclusive job always has all memory of its nodes"
 
-_HEAD = ("Also set `shared_dir`, your folder that the login node and every node see, and `host`, the login node.",)
+_HEAD = (
+    (
+        "Also set `shared_dir`, your folder that the login node and every node see, and `host`, "
+        "the "
+        "login node."
+    ),
+)
 
 
 def batch_settings(options: Mapping[str, str], setup: Sequence[str]) -> BatchSettings:
-    """Convert sbatch options and setup lines to settings, and list the options that have no equivalent."""
+    """Convert sbatch options and setup lines to settings, and list the options that have no
+    equivalent."""
     settings: dict[str, Any] = {name: options[name] for name in _TEXTS if options.get(name)}
     gpus = options.get("gres", "").rpartition("gpu:")[2] or options.get("gpus-per-node", "")
     if kind := re.match(r"([\w.-]+):\d+", gpus):
@@ -36,7 +43,11 @@ def batch_settings(options: Mapping[str, str], setup: Sequence[str]) -> BatchSet
         settings["setup"] = list(setup)
     memory = [name for name in _MEMORY if name in options] if "exclusive" in options else []
     others = [name for name in options if name not in {*_TEXTS, *_KNOWN, *_REFUSED, *memory}]
-    extra = [f"--{name}={options[name]}" if options[name] else f"--{name}" for name in others if len(name) > 1]
+    extra = [
+        f"--{name}={options[name]}" if options[name] else f"--{name}"
+        for name in others
+        if len(name) > 1
+    ]
     settings |= {"extra_sbatch": extra} if extra else {}
     lost = {f"--{name}": why for name, why in _REFUSED.items() if name in options}
     lost |= {f"-{name}": "write the option by its long name" for name in others if len(name) == 1}
@@ -45,8 +56,8 @@ def batch_settings(options: Mapping[str, str], setup: Sequence[str]) -> BatchSet
 
 
 def container_settings(options: Mapping[str, str]) -> BatchSettings | None:
-    """Convert srun's options of pyxis to the image and settings, and list the options that have no equivalent. Return
-    None if the image is missing, or if only a running shell knows it."""
+    """Convert srun's options of pyxis to the image and settings, and list the options that have no
+    equivalent. Return None if the image is missing, or if only a running shell knows it."""
     image, mounts = options.get("container-image", ""), options.get("container-mounts", "")
     if not image or _is_open(image):
         return None
@@ -56,7 +67,9 @@ def container_settings(options: Mapping[str, str]) -> BatchSettings | None:
     others = [name for name in options if "container" in name and name != "container-image"]
     adopted_options = ["container-mounts"] if "mounts" in settings else []
     lost = {
-        f"--{name}": _TABLES["container"].get(name, "no setting of a Slurm cluster says this about its containers")
+        f"--{name}": _TABLES["container"].get(
+            name, "no setting of a Slurm cluster says this about its containers"
+        )
         for name in others
         if name not in adopted_options
     }

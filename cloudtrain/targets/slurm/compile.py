@@ -1,4 +1,5 @@
-"""Compile a job to the options of sbatch and the batch script. Pure: no network, no clock, no environment."""
+"""Compile a job to the options of sbatch and the batch script. Pure: no network, no clock, no
+environment."""
 
 from __future__ import annotations
 
@@ -39,15 +40,18 @@ COMMENT = "cloudtrain:"
 
 
 FIXED = frozenset(
-    "array clusters comment error export export-file help job-name nodes open-mode output parsable test-only usage "
+    "array clusters comment error export export-file help job-name nodes open-mode output "
+    "parsable test-only usage "
     "version wait wrap".split()
 )
-"""Options of sbatch that cloudtrain relies on, so that neither settings nor jobs may change them. `--wait` would keep a
-submit waiting until the job has ended, and cloudtrain would not find the job on another cluster (`--clusters`)."""
+"""Options of sbatch that cloudtrain relies on, so that neither settings nor jobs may change them.
+`--wait` would keep a submit waiting until the job has ended, and cloudtrain would not find the job
+on another cluster (`--clusters`)."""
 
 
 def is_fixed(name: str) -> bool:
-    """Return whether an option is one of `FIXED`. sbatch also takes the beginning of a name: `--arr` is `--array`."""
+    """Return whether an option is one of `FIXED`. sbatch also takes the beginning of a name:
+    `--arr` is `--array`."""
     return name in FIXED or (len(name) > 1 and any(option.startswith(name) for option in FIXED))
 
 
@@ -67,14 +71,18 @@ def sbatch_options(run: ClusterRun) -> Options:
         ("requeue" if settings.requeue or job.spot else "no-requeue"): True,
     }
     optional = {
-        "partition": settings.spot_partition if job.spot and settings.spot_partition else settings.partition,
+        "partition": settings.spot_partition
+        if job.spot and settings.spot_partition
+        else settings.partition,
         "account": settings.account,
         "qos": settings.qos,
         "constraint": _constraint(run),
         "reservation": settings.reservation,
         "time": time_limit(job.max_runtime) if job.max_runtime else None,
         "deadline": f"now+{job.spot.max_wait}" if job.spot and job.spot.max_wait else None,
-        "gres": f"gpu{f':{settings.gpu_type}' if settings.gpu_type else ''}:{run.gpus}" if run.gpus else None,
+        "gres": f"gpu{f':{settings.gpu_type}' if settings.gpu_type else ''}:{run.gpus}"
+        if run.gpus
+        else None,
     }
     options |= {name: value for name, value in optional.items() if value is not None}
     options |= {"exclusive": True, "mem": "0"} if settings.exclusive else {}
@@ -95,7 +103,9 @@ def _tasks(run: ClusterRun) -> Options:
     """For MPI and TensorFlow, a node has one task per rank; otherwise it has a single task."""
     alone = isinstance(run.job.distribution, TensorFlow) or is_mpi(run.job)
     tasks, cpus = run.processes if alone else 1, run.settings.cpus_per_instance
-    share = {"cpus-per-task": str(max(1, cpus // tasks))} if cpus and not run.settings.exclusive else {}
+    share = (
+        {"cpus-per-task": str(max(1, cpus // tasks))} if cpus and not run.settings.exclusive else {}
+    )
     return {"ntasks-per-node": str(tasks), **share}
 
 
@@ -108,7 +118,8 @@ def _constraint(run: ClusterRun) -> str | None:
     return "&".join(f"({word})" if "|" in word else word for word in words)
 
 
-# Find the fields of a job that a Slurm cluster does not support. Each problem's hint names an alternative.
+# Find the fields of a job that a Slurm cluster does not support. Each problem's hint names an
+# alternative.
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -116,7 +127,10 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def job_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
     yield from option_problems(job)
     if job.entry_point is None and job.command is None:
-        message = "the job runs its image's own entry point, but a Slurm cluster needs a script or command"
+        message = (
+            "the job runs its image's own entry point, but a Slurm cluster needs a script "
+            "or command"
+        )
         yield Problem(("entry_point",), message, "add `entry_point: train.py`", code="CT036")
     yield from _distribution_problems(job)
     yield from _container_problems(job, settings)
@@ -128,11 +142,19 @@ def job_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
             yield Problem(("environment", "variables", name), message, hint, code="CT031")
     feature = job.resources.instance_type.of(NAME) if job.resources.instance_type else None
     if not (feature or "").isprintable():
-        message, hint = "`instance_type` holds a line break or another control character", "write it on one line"
+        message, hint = (
+            "`instance_type` holds a line break or another control character",
+            "write it on one line",
+        )
         yield Problem(("resources", "instance_type"), message, hint, code="CT031")
     if job.resources.instance_groups:
-        message = "`instance_groups` works only on SageMaker; all nodes of a Slurm job are of the same type"
-        yield Problem(("resources", "instance_groups"), message, "use `instance_count`", code="CT031")
+        message = (
+            "`instance_groups` works only on SageMaker; all nodes of a Slurm job are of "
+            "the same type"
+        )
+        yield Problem(
+            ("resources", "instance_groups"), message, "use `instance_count`", code="CT031"
+        )
 
 
 def _distribution_problems(job: TrainingJob) -> Iterator[Problem]:
@@ -141,12 +163,23 @@ def _distribution_problems(job: TrainingJob) -> Iterator[Problem]:
     if kind in ("smddp", "smp"):
         hint = "use `distribution: {type: torch}`, which runs everywhere"
         if kind == "smp":
-            hint += ": `cloudtrain scripts copy pipeline_gpt` is a pipeline, `gpt_fsdp` shards with FSDP2"
+            hint += (
+                ": `cloudtrain scripts copy pipeline_gpt` is a pipeline, `gpt_fsdp` shards "
+                "with FSDP2"
+            )
         message = f"`{kind}` is SageMaker's own library and does not exist on a Slurm cluster"
         yield Problem(("distribution", "type"), message, hint, code="CT030")
     if isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "launcher":
-        message = "the `deepspeed` command starts ranks through ssh, but a Slurm job must start them through `srun`"
-        yield Problem(("distribution", "launch"), message, "use `launch: torch` or `launch: mpi`", code="CT030")
+        message = (
+            "the `deepspeed` command starts ranks through ssh, but a Slurm job must start "
+            "them through `srun`"
+        )
+        yield Problem(
+            ("distribution", "launch"),
+            message,
+            "use `launch: torch` or `launch: mpi`",
+            code="CT030",
+        )
 
 
 def _container_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
@@ -154,11 +187,17 @@ def _container_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
     name = image.of(NAME) if image is not None else None
     if name is not None and settings.container is None:
         message = f"the job names the image `{name}`, but `[slurm]` has no `container` to run it"
-        hint = 'set `container` to `"pyxis"` or `"apptainer"` in `[slurm]` of `cloudtrain.toml`, or remove the image'
+        hint = (
+            'set `container` to `"pyxis"` or `"apptainer"` in `[slurm]` of '
+            "`cloudtrain.toml`, or remove the image"
+        )
         yield Problem(("environment", "image"), message, hint, code="CT034")
     elif name is not None and is_mpi(job) and not is_plug_in(settings.mpi):
         message = f"`mpirun` would start the ranks outside the container `{name}`"
-        hint = 'set `mpi = "pmix"` in `[slurm]`, so that `srun` starts them; `srun --mpi=list` shows the choices'
+        hint = (
+            'set `mpi = "pmix"` in `[slurm]`, so that `srun` starts them; `srun --mpi=list` '
+            "shows the choices"
+        )
         yield Problem(("environment", "image"), message, hint, code="CT031")
 
 
@@ -168,7 +207,12 @@ def _place_problems(job: TrainingJob) -> Iterator[Problem]:
             place = item.of(NAME)
             if place is None and field == "inputs":
                 message = f"input `{name}` has no path on the cluster"
-                yield Problem((field, name), message, f"add `slurm: /PATH` under `inputs.{name}`", code="CT032")
+                yield Problem(
+                    (field, name),
+                    message,
+                    f"add `slurm: /PATH` under `inputs.{name}`",
+                    code="CT032",
+                )
             yield from _path_problems((field, name, NAME), place)
     if job.checkpoint is not None:
         yield from _path_problems(("checkpoint", NAME), job.checkpoint.of(NAME))
@@ -182,7 +226,12 @@ def _place_problems(job: TrainingJob) -> Iterator[Problem]:
 def _path_problems(path: tuple[str, ...], place: str | None) -> Iterator[Problem]:
     if place is not None and not place.startswith("/"):
         message = f"`{place}` is not an absolute path of the cluster's file system"
-        yield Problem(path, message, "write for example `/data/train`, a path that every node sees", code="CT031")
+        yield Problem(
+            path,
+            message,
+            "write for example `/data/train`, a path that every node sees",
+            code="CT031",
+        )
 
 
 # The plan of a job on a Slurm cluster. `--format sbatch` prints it as a file for sbatch.
@@ -196,13 +245,15 @@ def forms_of(plan: Plan) -> dict[str, Callable[[], str]]:
 def _batch_file(request: Mapping[str, Any]) -> str:
     """The job needs the bundle on the cluster: `cloudtrain submit --upload-only` uploads it."""
     first, newline, rest = str(request["script"]).partition("\n")
-    words = request["argv"][1:-1]  # without `sbatch`, and without the script, which this text replaces
+    # without `sbatch`, and without the script, which this text replaces
+    words = request["argv"][1:-1]
     lines = [f"#SBATCH {_quote(word)}" for word in words if word != "--parsable"]
     return "\n".join([first, *lines]) + newline + rest
 
 
 def _quote(word: str) -> str:
-    """Quote an option for an `#SBATCH` line. sbatch splits the line as a shell does, and `#` begins a comment."""
+    """Quote an option for an `#SBATCH` line. sbatch splits the line as a shell does, and `#` begins
+    a comment."""
     name, equals, value = word.partition("=")
     if not set(value) & set(" \"'\\#"):
         return word
@@ -214,38 +265,53 @@ def _quote(word: str) -> str:
 
 
 def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> Plan:
-    """Return the plan of a job on a Slurm cluster. `context.account` must be a `SlurmAccount`. The plan's `request` has
+    """Return the plan of a job on a Slurm cluster. `context.account` must be a `SlurmAccount`. The
+    plan's `request` has
 
     argv        the command line of sbatch
     script      the text of the batch script; the last word of `argv` is its path
     options     the options in `argv`, by name
     folder      the run's folder
     outputs     the folders that the run writes to, by name
-    environment the folder of the environment of its requirements, their file, and the script that builds it, if
+    environment the folder of the environment of its requirements, their file, and the script that
+    builds it, if
                 cloudtrain installs them
     """
     view = job.view
     problems = Problems(job_problems(view, settings))
     unfit = any(problem.code in ("CT030", "CT036", "CT018") for problem in problems)
-    plan = None if unfit else problems.value(lambda: _plan(ClusterRun(view, settings, context)), None)
+    plan = (
+        None if unfit else problems.value(lambda: _plan(ClusterRun(view, settings, context)), None)
+    )
     problems.refuse(plan)
     assert plan is not None, "without a plan there are problems"
     if isinstance(job, TrainingJob):
         return plan
     # A processing job has neither a model nor a checkpoint.
-    outputs = {name: path for name, path in plan.request["outputs"].items() if name.startswith("outputs/")}
+    outputs = {
+        name: path for name, path in plan.request["outputs"].items() if name.startswith("outputs/")
+    }
     summary = tuple(pair for pair in plan.summary if pair[0] not in ("distribution", "checkpoint"))
-    return replace(plan, request=plan.request | {"outputs": outputs}, summary=summary, outputs=outputs)
+    return replace(
+        plan, request=plan.request | {"outputs": outputs}, summary=summary, outputs=outputs
+    )
 
 
 def _plan(run: ClusterRun) -> Plan:
     job, context = run.job, run.context
     batch = launch(run)
     options = _apply_overrides(sbatch_options(run), getattr(job, NAME + OVERRIDES, {}), job)
-    words = [f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items() if value]
+    words = [
+        f"--{name}" if value is True else f"--{name}={value}"
+        for name, value in options.items()
+        if value
+    ]
     places = {name: path for name, path in run.paths.items() if not name.startswith("inputs.")}
     # `outputs.scores` is `outputs/scores` in the request, and `outputs.model` is `model`.
-    outputs = {"model" if name == "outputs.model" else name.replace(".", "/", 1): places[name] for name in places}
+    outputs = {
+        "model" if name == "outputs.model" else name.replace(".", "/", 1): places[name]
+        for name in places
+    }
     request = {
         "argv": ["sbatch", "--parsable", *words, f"{run.folder}/job.sh"],
         "folder": run.folder,
@@ -254,7 +320,9 @@ def _plan(run: ClusterRun) -> Plan:
         "script": batch_script(run, batch),
     }
     if run.environment is not None:
-        request["environment"] = asdict(run.environment) | {"script": install_script(run, run.environment)}
+        request["environment"] = asdict(run.environment) | {
+            "script": install_script(run, run.environment)
+        }
     bundle = context.bundle
     first = batch.processes
     return Plan(
@@ -263,7 +331,9 @@ def _plan(run: ClusterRun) -> Plan:
         job_name=job.name,
         request=request,
         uploads=(Upload("code", bundle.sha256, run.bundle, bundle.size, bundle.file_count),),
-        processes=Processes((*(Processes.of(first).groups if isinstance(first, tuple) else (first,)), *batch.ranks)),
+        processes=Processes(
+            (*(Processes.of(first).groups if isinstance(first, tuple) else (first,)), *batch.ranks)
+        ),
         summary=tuple(_summary(run, batch, options)),
         place=context.account.place,
         outputs=outputs,
@@ -280,9 +350,19 @@ def _apply_overrides(options: Options, overrides: Mapping[str, Any], job: Traini
     for name, value in overrides.items():
         field = _OF_FIELDS.get(name) if name in options or name == "no-requeue" else None
         if is_fixed(name):
-            message, hint = f"cloudtrain sets `{name}` itself, so you cannot change it", "remove it from the overrides"
-        elif field is not None and getattr(job, field) is not None and (value or None) != options.get(name):
-            message, hint = f"`{name}` contradicts `{field}` of the job", f"remove one of `{name}` and `{field}`"
+            message, hint = (
+                f"cloudtrain sets `{name}` itself, so you cannot change it",
+                "remove it from the overrides",
+            )
+        elif (
+            field is not None
+            and getattr(job, field) is not None
+            and (value or None) != options.get(name)
+        ):
+            message, hint = (
+                f"`{name}` contradicts `{field}` of the job",
+                f"remove one of `{name}` and `{field}`",
+            )
         elif not (value is None or isinstance(value, str | int | bool)):
             message = f"`{name}` must be a single value for the option `--{name}`"
             hint = "write a text, a number or `true`"
@@ -294,14 +374,22 @@ def _apply_overrides(options: Options, overrides: Mapping[str, Any], job: Traini
         problems.append(Problem((NAME + OVERRIDES, name), message, hint, code="CT035"))
     if problems:
         raise JobError(problems)
-    result = options | {name: value if isinstance(value, bool) else str(value) for name, value in overrides.items()}
-    return dict(sorted((name, value) for name, value in result.items() if overrides.get(name, "") is not None))
+    result = options | {
+        name: value if isinstance(value, bool) else str(value) for name, value in overrides.items()
+    }
+    return dict(
+        sorted(
+            (name, value) for name, value in result.items() if overrides.get(name, "") is not None
+        )
+    )
 
 
 def _summary(run: ClusterRun, batch: BatchLaunch, options: Options) -> list[tuple[str, str]]:
     job, world = run.job, run.nodes * run.processes
     where = [str(options[name]) for name in ("partition", "constraint", "gres") if name in options]
-    nodes = f"{run.nodes} node{'s' if run.nodes > 1 else ''}" + (f" ({', '.join(where)})" if where else "")
+    nodes = f"{run.nodes} node{'s' if run.nodes > 1 else ''}" + (
+        f" ({', '.join(where)})" if where else ""
+    )
     pairs = [
         ("target", f"slurm ({run.account.host or 'this machine'})"),
         ("instances", nodes),

@@ -16,20 +16,24 @@ from cloudtrain.targets.slurm.compile import is_fixed
 def no_shared_dir(subject: Subject) -> Iterator[Fault]:
     """No shared folder is configured for runs on the cluster.
 
-    Bundles, outputs, logs and checkpoints need one folder that the login node and every node see, such as your folder
-    on Lustre, NFS or FSx. Set `shared_dir` in `[slurm]` of `cloudtrain.toml` to its path.
+    Bundles, outputs, logs and checkpoints need one folder that the login node and every node see,
+    such as your folder on Lustre, NFS or FSx. Set `shared_dir` in `[slurm]` of `cloudtrain.toml` to
+    its path.
     """
     if "shared_dir" in subject.account.missing:
         hint = 'add `shared_dir = "/fsx/you/cloudtrain"` to `[slurm]` in `cloudtrain.toml`'
-        yield Fault("no `shared_dir` is set, so cloudtrain has no folder for runs on the cluster", hint)
+        yield Fault(
+            "no `shared_dir` is set, so cloudtrain has no folder for runs on the cluster", hint
+        )
 
 
 @rule("SL102", Level.WARNING)
 def no_spot_partition(subject: Subject) -> Iterator[Fault]:
     """The job sets `spot`, but no spot partition is configured.
 
-    On Slurm, spot capacity is a partition whose jobs can lose their nodes to other jobs. Without `spot_partition` the
-    job runs in the usual partition, at the usual price. It still starts again when its nodes are lost.
+    On Slurm, spot capacity is a partition whose jobs can lose their nodes to other jobs. Without
+    `spot_partition` the job runs in the usual partition, at the usual price. It still starts again
+    when its nodes are lost.
     """
     if subject.job.spot is not None and subject.settings.spot_partition is None:
         hint = "set `spot_partition` in `[slurm]` of `cloudtrain.toml`, or leave `spot` out"
@@ -40,11 +44,14 @@ def no_spot_partition(subject: Subject) -> Iterator[Fault]:
 def one_cpu(subject: Subject) -> Iterator[Fault]:
     """The job shares its nodes and gets only one CPU of each node.
 
-    With `exclusive = false` Slurm gives a job one CPU per task, unless the job asks for more. All ranks of a node, and
-    their data loaders, would share this CPU. Set `cpus_per_instance` in `[slurm]`.
+    With `exclusive = false` Slurm gives a job one CPU per task, unless the job asks for more. All
+    ranks of a node, and their data loaders, would share this CPU. Set `cpus_per_instance` in
+    `[slurm]`.
     """
     settings = subject.settings
-    has_cpus = any(option.startswith(("--cpus", "-c", "--ntasks")) for option in settings.extra_sbatch)
+    has_cpus = any(
+        option.startswith(("--cpus", "-c", "--ntasks")) for option in settings.extra_sbatch
+    )
     if not settings.exclusive and settings.cpus_per_instance is None and not has_cpus:
         hint = "set `cpus_per_instance` in `[slurm]`, or remove `exclusive = false`"
         yield Fault("the job asks for one CPU on each node", hint)
@@ -54,29 +61,37 @@ def one_cpu(subject: Subject) -> Iterator[Fault]:
 def option_of_ours(subject: Subject) -> Iterator[Fault]:
     """`extra_sbatch` changes an option that cloudtrain needs for itself.
 
-    cloudtrain finds the job of a run by its name, its comment, its output files and its number. With `array`, several
-    jobs would have the same name; with `wait`, a submit would last as long as the job. The number of nodes is the job's
-    `instance_count`. sbatch also takes the beginning of an option's name, such as `--arr`. Remove the option.
+    cloudtrain finds the job of a run by its name, its comment, its output files and its number.
+    With `array`, several jobs would have the same name; with `wait`, a submit would last as long as
+    the job. The number of nodes is the job's `instance_count`. sbatch also takes the beginning of
+    an option's name, such as `--arr`. Remove the option.
     """
     for option in subject.settings.extra_sbatch:
         name = option.removeprefix("--").partition("=")[0]
         if is_fixed(name):
             hint = "set `instance_count` in the job" if name == "nodes" else f"remove `{option}`"
-            yield Fault(f"`extra_sbatch` changes `--{name}`, which cloudtrain needs for itself", hint)
+            yield Fault(
+                f"`extra_sbatch` changes `--{name}`, which cloudtrain needs for itself", hint
+            )
 
 
 @rule("SL105", Level.WARNING)
 def any_gpu(subject: Subject) -> Iterator[Fault]:
     """The job names a GPU model, but the request to Slurm asks for any GPU.
 
-    Each cluster has its own names for GPU models; `sinfo -o %G` shows them, such as `gpu:a100:8`. Set `gpu_type` to the
-    cluster's name, or set `constraint` or the job's `instance_type` to a feature of the right nodes.
+    Each cluster has its own names for GPU models; `sinfo -o %G` shows them, such as `gpu:a100:8`.
+    Set `gpu_type` to the cluster's name, or set `constraint` or the job's `instance_type` to a
+    feature of the right nodes.
     """
     resources, settings = subject.job.resources, subject.settings
     selector = settings.gpu_type or settings.constraint or resources.instance_type is not None
     if resources.gpu is not None and resources.gpus_per_instance and not selector:
         message = f"the job needs a `{resources.gpu}`, but the request to Slurm asks for any GPU"
-        yield Fault(message, "set `gpu_type` in `[slurm]`: `sinfo -o %G` shows the names", ("resources", "gpu"))
+        yield Fault(
+            message,
+            "set `gpu_type` in `[slurm]`: `sinfo -o %G` shows the names",
+            ("resources", "gpu"),
+        )
 
 
 # Rules about the job: GPUs, time, and packages that a cluster does not install.
@@ -86,8 +101,8 @@ def any_gpu(subject: Subject) -> Iterator[Fault]:
 def no_gpu_count(subject: Subject) -> Iterator[Fault]:
     """The job names a GPU model, but no number of GPUs.
 
-    Slurm gives a job only the GPUs that it asks for, so this job would get none. Add `gpus_per_instance`: `sinfo -o %G`
-    shows how many GPUs each node has.
+    Slurm gives a job only the GPUs that it asks for, so this job would get none. Add
+    `gpus_per_instance`: `sinfo -o %G` shows how many GPUs each node has.
     """
     resources = subject.job.resources
     if resources.gpu is not None and resources.gpus_per_instance is None:
@@ -99,38 +114,57 @@ def no_gpu_count(subject: Subject) -> Iterator[Fault]:
 def no_time_to_train(subject: Subject) -> Iterator[Fault]:
     """The grace period is as long as the time limit or longer.
 
-    Slurm sends SIGTERM `grace_period` before the time limit, so that the script can save. This job would get SIGTERM
-    as soon as it starts. Raise `max_runtime` or lower `grace_period`.
+    Slurm sends SIGTERM `grace_period` before the time limit, so that the script can save. This job
+    would get SIGTERM as soon as it starts. Raise `max_runtime` or lower `grace_period`.
     """
     limit, grace = subject.job.max_runtime, subject.settings.grace_period
     if limit is not None and limit <= grace:
-        message = f"the time limit is {format_duration(limit)}, and SIGTERM comes {format_duration(grace)} before it"
-        yield Fault(message, "raise `max_runtime`, or lower `grace_period` in `[slurm]`", ("max_runtime",))
+        message = (
+            f"the time limit is {format_duration(limit)}, and SIGTERM comes "
+            f"{format_duration(grace)} before it"
+        )
+        yield Fault(
+            message, "raise `max_runtime`, or lower `grace_period` in `[slurm]`", ("max_runtime",)
+        )
 
 
 @rule("SL205", Level.NOTICE)
 def no_installation(subject: Subject) -> Iterator[Fault]:
     """cloudtrain does not install the job's requirements on the cluster.
 
-    Without `python` and `setup` in `[slurm]`, cloudtrain installs them on the login node, into an environment that jobs
-    with the same requirements share. It does not install them into a container, and not where `python` or `setup` name
-    an environment of your own: the packages must be there. `build_environment = true` installs them on top of your own
-    environment. If you set `python` or `setup`, and `build_environment = false`, cloudtrain does not report this.
+    Without `python` and `setup` in `[slurm]`, cloudtrain installs them on the login node, into an
+    environment that jobs with the same requirements share. It does not install them into a
+    container, and not where `python` or `setup` name an environment of your own: the packages must
+    be there. `build_environment = true` installs them on top of your own environment. If you set
+    `python` or `setup`, and `build_environment = false`, cloudtrain does not report this.
     """
     environment, settings = subject.job.environment, subject.settings
-    file, is_own, path = environment.requirements, settings.has_own_environment, ("environment", "requirements")
+    file, is_own, path = (
+        environment.requirements,
+        settings.has_own_environment,
+        ("environment", "requirements"),
+    )
     image = environment.image.of("slurm") if environment.image is not None else None
     if file is None:
         return
     if image is not None:
         hint = "build an image that has them, or remove `image`"
-        yield Fault(f"cloudtrain does not install `{file}`: the image must have its packages", hint, path)
+        yield Fault(
+            f"cloudtrain does not install `{file}`: the image must have its packages", hint, path
+        )
     elif settings.build_environment is None and is_own:
-        place = f"`{settings.python}`" if settings.python != "python3" else "the environment of `setup`"
+        place = (
+            f"`{settings.python}`" if settings.python != "python3" else "the environment of `setup`"
+        )
         message = f"cloudtrain does not install `{file}`: {place} must have its packages"
-        yield Fault(message, "`build_environment = true` in `[slurm]` installs them on top of it", path)
+        yield Fault(
+            message, "`build_environment = true` in `[slurm]` installs them on top of it", path
+        )
     elif settings.build_environment is False and not is_own:
-        message = f"cloudtrain does not install `{file}` on the cluster, because `build_environment` is false"
+        message = (
+            f"cloudtrain does not install `{file}` on the cluster, because "
+            "`build_environment` is false"
+        )
         yield Fault(message, "remove `build_environment = false` from `[slurm]`", path)
 
 
@@ -138,8 +172,8 @@ def no_installation(subject: Subject) -> Iterator[Fault]:
 def variable_of_slurm(subject: Subject) -> Iterator[Fault]:
     """The job sets a variable that Slurm's commands read.
 
-    Inside the job, `srun` reads `SLURM_*` and `SRUN_*` variables as options, so the ranks would start differently from
-    what the plan shows. Use `extra_sbatch` or `slurm_overrides` instead.
+    Inside the job, `srun` reads `SLURM_*` and `SRUN_*` variables as options, so the ranks would
+    start differently from what the plan shows. Use `extra_sbatch` or `slurm_overrides` instead.
     """
     for name in subject.job.environment.variables:
         if name.startswith(("SLURM_", "SRUN_", "SBATCH_")):
@@ -152,8 +186,8 @@ def variable_of_slurm(subject: Subject) -> Iterator[Fault]:
 def no_time_limit(subject: Subject) -> Iterator[Fault]:
     """The job sets no time limit.
 
-    The partition's limit applies, which can be days. Slurm also cannot start the job early in a gap between other jobs.
-    Set `max_runtime`.
+    The partition's limit applies, which can be days. Slurm also cannot start the job early in a gap
+    between other jobs. Set `max_runtime`.
     """
     if subject.job.max_runtime is None:
         message = "the job sets no time limit, so the partition's limit applies"
@@ -164,12 +198,17 @@ def no_time_limit(subject: Subject) -> Iterator[Fault]:
 def no_image(subject: Subject) -> Iterator[Fault]:
     """On a cluster, `framework` and `version` have no effect.
 
-    On the clouds, `framework` and `version` choose an image. On a cluster, the script uses the installed framework.
-    Name an `image`, or set `python` in `[slurm]` to an interpreter that has the framework.
+    On the clouds, `framework` and `version` choose an image. On a cluster, the script uses the
+    installed framework. Name an `image`, or set `python` in `[slurm]` to an interpreter that has
+    the framework.
     """
     environment = subject.job.environment
     image = environment.image.of("slurm") if environment.image is not None else None
-    if environment.framework is not None and image is None and not subject.settings.has_own_environment:
+    if (
+        environment.framework is not None
+        and image is None
+        and not subject.settings.has_own_environment
+    ):
         what = " ".join(word for word in (environment.framework, environment.version) if word)
         hint = "set `python` or `setup` in `[slurm]` to an environment that has the framework"
         yield Fault(f"no setting selects {what} on the cluster", hint, ("environment", "framework"))

@@ -1,5 +1,5 @@
-"""Run shell scripts on the machine that has Slurm's commands: this machine, or a login node through the system's
-`ssh`."""
+"""Run shell scripts on the machine that has Slurm's commands: this machine, or a login node through
+the system's `ssh`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from cloudtrain.system.private import make_private_folder, require_own
 from cloudtrain.targets.common.tracebacks import shorten_line
 from cloudtrain.targets.slurm.shell import shell_script
 
-# The command line of the system's ssh. All commands within a few minutes share one connection, so that ssh logs in
-# only once.
+# The command line of the system's ssh. All commands within a few minutes share one connection, so
+# that ssh logs in only once.
 
 _LONGEST = 100
 """Maximum length of a socket's path in bytes. ssh appends 17 bytes while it opens the socket."""
@@ -29,8 +29,9 @@ _NAME = 40 + 17 + 1
 
 
 def ssh_argv(state_dir: Path) -> list[str]:
-    """Return the beginning of the ssh command line. ssh asks no questions; keys, host names and jump hosts come from
-    the user's own configuration. Raises `OSError` if the folder for ssh's sockets belongs to another user."""
+    """Return the beginning of the ssh command line. ssh asks no questions; keys, host names and
+    jump hosts come from the user's own configuration. Raises `OSError` if the folder for ssh's
+    sockets belongs to another user."""
     options = {
         "BatchMode": "yes",
         "ConnectTimeout": "20",
@@ -39,29 +40,39 @@ def ssh_argv(state_dir: Path) -> list[str]:
         "ControlPath": f"{_socket_folder(state_dir)}/%C",
         "ControlPersist": "120",
     }
-    return ["ssh", "-T", *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
+    return [
+        "ssh",
+        "-T",
+        *(word for name, value in options.items() for word in ("-o", f"{name}={value}")),
+    ]
 
 
-_DECODE = 'for word; do printf -v word %b "$word"; shift; set -- "$@" "$word"; done; script=$1; shift; eval "$script"'
-"""Decodes the words that `_encode` has encoded, and runs the first of them with the others as its arguments."""
+_DECODE = (
+    'for word; do printf -v word %b "$word"; shift; set -- "$@" "$word"; done; script=$1; '
+    'shift; eval "$script"'
+)
+"""Decodes the words that `_encode` has encoded, and runs the first of them with the others as its
+arguments."""
 
 
 def remote_command(script: str, arguments: Sequence[str]) -> str:
-    """Return a command line for any login shell: csh, tcsh and fish do not take all quotes of a POSIX shell (csh ends a
-    quoted text at the end of its line). The bash is a login shell, because modules and profiles put Slurm's commands on
-    the PATH."""
+    """Return a command line for any login shell: csh, tcsh and fish do not take all quotes of a
+    POSIX shell (csh ends a quoted text at the end of its line). The bash is a login shell, because
+    modules and profiles put Slurm's commands on the PATH."""
     words = ["bash", "-lc", _DECODE, "cloudtrain", *map(_encode, (script, *arguments))]
     return " ".join(f"'{word}'" for word in words)
 
 
 def _encode(word: str) -> str:
     """Return a word for `printf %b` without line ends, quotes, backslashes and `!`."""
-    return "".join(f"\\0{ord(letter):03o}" if letter in "'\\!" or letter < " " else letter for letter in word)
+    return "".join(
+        f"\\0{ord(letter):03o}" if letter in "'\\!" or letter < " " else letter for letter in word
+    )
 
 
 def _socket_folder(state_dir: Path) -> Path:
-    """Return a private folder for ssh's sockets: a subfolder of `state_dir`, or of the system's temporary folder if the
-    path of a socket in `state_dir` would be too long."""
+    """Return a private folder for ssh's sockets: a subfolder of `state_dir`, or of the system's
+    temporary folder if the path of a socket in `state_dir` would be too long."""
     folder = state_dir / "ssh"
     if len(os.fsencode(folder)) + _NAME > _LONGEST:
         folder = Path(gettempdir(), f"cloudtrain-{os.getuid()}")
@@ -71,7 +82,8 @@ def _socket_folder(state_dir: Path) -> Path:
 
 
 _MARK = b"\x01cloudtrain\x01\n"
-"""The text that a script prints first, to separate its output from a greeting of the login shell."""
+"""The text that a script prints first, to separate its output from a greeting of the login
+shell."""
 
 _PREFIX = "printf '\\001cloudtrain\\001\\n'\n"
 
@@ -102,14 +114,22 @@ class Runner:
         self._environ = {name: value for name, value in environ.items() if not _is_of_a_job(name)}
         self._state_dir = state_dir
 
-    def run(self, script: str, *arguments: str, stdin: bytes = b"", timeout: float = TIMEOUT) -> bytes:
-        """Run a script of `shell/`, which reads `arguments` as `$1`, `$2` and so on, and return its output. Raises
-        `TargetUnreachable` if the login node or the cluster does not answer, `TargetUnavailable` if the machine lacks a
-        command, such as ssh or sbatch, and `CommandFailed` with the script's error output."""
+    def run(
+        self, script: str, *arguments: str, stdin: bytes = b"", timeout: float = TIMEOUT
+    ) -> bytes:
+        """Run a script of `shell/`, which reads `arguments` as `$1`, `$2` and so on, and return its
+        output. Raises `TargetUnreachable` if the login node or the cluster does not answer,
+        `TargetUnavailable` if the machine lacks a command, such as ssh or sbatch, and
+        `CommandFailed` with the script's error output."""
         argv = self._argv(script, arguments)
         try:
             process = subprocess.run(
-                argv, input=stdin, capture_output=True, timeout=timeout, env=self._environ, check=False
+                argv,
+                input=stdin,
+                capture_output=True,
+                timeout=timeout,
+                env=self._environ,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             message = f"{self._where} did not answer within {timeout:.0f} s"
@@ -119,8 +139,11 @@ class Runner:
         self._judge(process.returncode, process.stderr)
         return self._answer(process.stdout)
 
-    def send(self, script: str, *arguments: str, chunks: Iterable[bytes], on_sent: Callable[[int], None]) -> bytes:
-        """The script reads `chunks` from stdin. `on_sent` gets the number of bytes of each sent chunk."""
+    def send(
+        self, script: str, *arguments: str, chunks: Iterable[bytes], on_sent: Callable[[int], None]
+    ) -> bytes:
+        """The script reads `chunks` from stdin. `on_sent` gets the number of bytes of each sent
+        chunk."""
         with self._open(script, arguments, subprocess.PIPE) as process:
             assert process.stdin is not None, "it is a pipe"
             output, errors = _drain(process.stdout), _drain(process.stderr)
@@ -136,7 +159,8 @@ class Runner:
         return self._answer(answer)
 
     def read(self, script: str, *arguments: str, take: Callable[[IO[bytes]], None]) -> None:
-        """Run a script and call `take` with the stream of its output, while the script is running."""
+        """Run a script and call `take` with the stream of its output, while the script is
+        running."""
         with self._open(script, arguments, subprocess.DEVNULL) as process:
             assert process.stdout is not None, "it is a pipe"
             errors = _drain(process.stderr)
@@ -181,13 +205,18 @@ class Runner:
             message = f"{self._where} cannot be reached: {errors or 'ssh gave no reason'}"
             raise TargetUnreachable(message, hint=self._hint)
         if any(word in errors for word in _ERRORS["unreachable"]):
-            raise TargetUnreachable(f"the Slurm cluster does not answer: {errors}", hint="try again in a minute")
+            raise TargetUnreachable(
+                f"the Slurm cluster does not answer: {errors}", hint="try again in a minute"
+            )
         if code == _NOT_FOUND or "command not found" in errors:
             raise self._unavailable(errors or "a command is missing")
         hint = "this message comes from Slurm; run `sinfo` or `scontrol` on the cluster for details"
         if any(word in errors for word in _ERRORS["of_files"]):
             where = f"on `{self.host}`" if self.host else "on this machine"
-            hint = f"look at `shared_dir` of `[slurm]` {where}: it must exist, be yours to write to, and have room"
+            hint = (
+                f"look at `shared_dir` of `[slurm]` {where}: it must exist, be yours to "
+                "write to, and have room"
+            )
         raise CommandFailed(code, errors, hint=hint)
 
     @property
@@ -199,7 +228,8 @@ class Runner:
         if self.host is None:
             return "`sinfo` shows whether the cluster answers"
         return (
-            f"`ssh {self.host} sinfo` must work without a password prompt: set up keys, and a host name that ssh knows"
+            f"`ssh {self.host} sinfo` must work without a password prompt: set up keys, and "
+            "a host name that ssh knows"
         )
 
     def _unavailable(self, message: str) -> TargetUnavailable:
@@ -210,23 +240,27 @@ class Runner:
 
 
 def _is_of_a_job(name: str) -> bool:
-    """Return whether an environment variable is an option for a Slurm command, or describes a Slurm job in which
-    cloudtrain itself runs. The scripts run without these variables. They keep those that name and open the cluster: its
-    configuration, and the user's token (`auth/jwt`)."""
+    """Return whether an environment variable is an option for a Slurm command, or describes a Slurm
+    job in which cloudtrain itself runs. The scripts run without these variables. They keep those
+    that name and open the cluster: its configuration, and the user's token (`auth/jwt`)."""
     return name not in ("SLURM_CONF", "SLURM_JWT") and name.startswith(
         ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_")
     )
 
 
 def find_errors(text: str) -> str:
-    """Return the errors in the output of Slurm's commands, joined to one line. Without errors, return the last line."""
+    """Return the errors in the output of Slurm's commands, joined to one line. Without errors,
+    return the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [_COMMAND.sub("", line) for line in lines if "error" in line or "failure" in line]
-    return shorten_line("; ".join(dict.fromkeys(errors or [_COMMAND.sub("", line) for line in lines[-1:]])))
+    return shorten_line(
+        "; ".join(dict.fromkeys(errors or [_COMMAND.sub("", line) for line in lines[-1:]]))
+    )
 
 
 def _drain(stream: IO[bytes] | None) -> Callable[[], bytes]:
-    """Read a stream in a thread. The returned function waits for the stream's end and returns its content."""
+    """Read a stream in a thread. The returned function waits for the stream's end and returns its
+    content."""
     parts: list[bytes] = []
     assert stream is not None, "it is a pipe"
     thread = Thread(target=lambda: parts.append(stream.read()), daemon=True)

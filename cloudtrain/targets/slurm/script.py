@@ -25,7 +25,10 @@ NAME = "slurm"
 
 
 def is_mpi(job: TrainingJob) -> bool:
-    return job.distribution.type in ("mpi", "horovod") or getattr(job.distribution, "launch", "") == "mpi"
+    return (
+        job.distribution.type in ("mpi", "horovod")
+        or getattr(job.distribution, "launch", "") == "mpi"
+    )
 
 
 def is_plug_in(mpi: str) -> bool:
@@ -35,7 +38,8 @@ def is_plug_in(mpi: str) -> bool:
 
 @dataclass(frozen=True)
 class ClusterRun:
-    """One run on the cluster. Its paths, command and variables follow from the job, the settings and the context."""
+    """One run on the cluster. Its paths, command and variables follow from the job, the settings
+    and the context."""
 
     job: TrainingJob
     settings: Slurm
@@ -43,8 +47,13 @@ class ClusterRun:
 
     @cached_property
     def environment(self) -> BuiltEnvironment | None:
-        """Return the environment to build for the job's requirements; None if cloudtrain does not install them."""
-        settings, digest, file = self.settings, self.context.requirements, self.job.environment.requirements
+        """Return the environment to build for the job's requirements; None if cloudtrain does not
+        install them."""
+        settings, digest, file = (
+            self.settings,
+            self.context.requirements,
+            self.job.environment.requirements,
+        )
         is_wanted = settings.build_environment
         if is_wanted is None:
             is_wanted = not settings.has_own_environment
@@ -57,7 +66,11 @@ class ClusterRun:
     @property
     def python(self) -> str:
         """Return the interpreter that runs the script."""
-        return self.settings.python if self.environment is None else f"{self.environment.folder}/bin/python"
+        return (
+            self.settings.python
+            if self.environment is None
+            else f"{self.environment.folder}/bin/python"
+        )
 
     @property
     def account(self) -> SlurmAccount:
@@ -113,8 +126,8 @@ class ClusterRun:
 
 
 def quote_word(text: str) -> str:
-    """Quote a user's text for the batch script. sbatch refuses a script with line ends of Windows, so a carriage return
-    is written as `$'\\r'`."""
+    """Quote a user's text for the batch script. sbatch refuses a script with line ends of Windows,
+    so a carriage return is written as `$'\\r'`."""
     return quote(text).replace("\r", "'$'\\r''")
 
 
@@ -124,9 +137,11 @@ def _script_in(variable: str, name: str) -> str:
     return f"{variable}={quote(text)}"
 
 
-# For each distribution, the command that starts a job's ranks, and the processes that a plan shows for the command.
+# For each distribution, the command that starts a job's ranks, and the processes that a plan shows
+# for the command.
 #
-# The commands use two variables of the batch script: `$head` is the host of the first node, and `$port` is a port.
+# The commands use two variables of the batch script: `$head` is the host of the first node, and
+# `$port` is a port.
 
 
 @dataclass(frozen=True)
@@ -156,7 +171,14 @@ def launch(run: ClusterRun) -> BatchLaunch:
 
 def _torch(run: ClusterRun) -> BatchLaunch:
     program, python = run.program, run.python
-    options = ["--nnodes", str(run.nodes), "--nproc-per-node", str(run.processes), "--rdzv-id", run.context.run_name]
+    options = [
+        "--nnodes",
+        str(run.nodes),
+        "--nproc-per-node",
+        str(run.processes),
+        "--rdzv-id",
+        run.context.run_name,
+    ]
     dashes = ["--"] if misread(program) else []
     meeting = ["--master-addr", "$head", "--master-port", "$port"]
     words = [
@@ -168,11 +190,25 @@ def _torch(run: ClusterRun) -> BatchLaunch:
     ]
 
     def agent(node: int) -> Process:
-        command = (python, "-m", "torch.distributed.run", "--node-rank", str(node), *options, *meeting)
-        return Process(node, "torchrun", (*command, "--no-python", *dashes, *program), run.variables)
+        command = (
+            python,
+            "-m",
+            "torch.distributed.run",
+            "--node-rank",
+            str(node),
+            *options,
+            *meeting,
+        )
+        return Process(
+            node, "torchrun", (*command, "--no-python", *dashes, *program), run.variables
+        )
 
     ranks = launchers.torchrun_ranks(
-        program, python=python, instance_count=run.nodes, processes_per_instance=run.processes, env=run.variables
+        program,
+        python=python,
+        instance_count=run.nodes,
+        processes_per_instance=run.processes,
+        env=run.variables,
     )
     agents = Alike("torchrun", tuple((node, 1) for node in range(run.nodes)), agent)
     before = (_script_in("agent", "agent"), _script_in("rank", "torch_rank"))
@@ -186,15 +222,24 @@ def _mpi(run: ClusterRun) -> BatchLaunch:
     rank_argv = ["bash", "-c", '"$rank"', *map(quote_word, program)]
     if is_plug_in(settings.mpi):
         line = _srun(run, f"--mpi={settings.mpi}", tasks=world, per_node=run.processes)
-        return BatchLaunch(f"srun --mpi={settings.mpi}", " ".join([*line, *rank_argv]), _ranks(run, program), before)
+        return BatchLaunch(
+            f"srun --mpi={settings.mpi}",
+            " ".join([*line, *rank_argv]),
+            _ranks(run, program),
+            before,
+        )
     distribution = run.job.distribution
-    options = mpirun_options(world, distribution.options if isinstance(distribution, MPI | Horovod) else "")
+    options = mpirun_options(
+        world, distribution.options if isinstance(distribution, MPI | Horovod) else ""
+    )
     words = [settings.mpi, *options]
     processes = (Process(0, "mpirun", (*words, *program), run.variables),)
     ranks = launchers.mpirun_ranks(
         program, processes=world, where=range(run.nodes), slots=run.processes, exports=run.variables
     )
-    return BatchLaunch("mpirun", " ".join([*map(quote, words), *rank_argv]), processes, before, (ranks,))
+    return BatchLaunch(
+        "mpirun", " ".join([*map(quote, words), *rank_argv]), processes, before, (ranks,)
+    )
 
 
 def _ranks(run: ClusterRun, program: Sequence[str]) -> Alike:
@@ -229,15 +274,24 @@ def _tensorflow(run: ClusterRun) -> BatchLaunch:
 
     def task(number: int) -> Process:
         kind, index = order[number]
-        env = {"TF_CONFIG": f'{{"cluster":$CLOUDTRAIN_CLUSTER,"task":{{"index":{index},"type":"{kind}"}}}}'}
-        return Process(number // per_node, kind, tuple(program), run.variables | env, number, number % per_node)
+        own = f'{{"index":{index},"type":"{kind}"}}'
+        env = {"TF_CONFIG": f'{{"cluster":$CLOUDTRAIN_CLUSTER,"task":{own}}}'}
+        return Process(
+            number // per_node, kind, tuple(program), run.variables | env, number, number % per_node
+        )
 
     return BatchLaunch("srun", line, tuple(map(task, range(count))), tuple(before))
 
 
 def _none(run: ClusterRun) -> BatchLaunch:
     program = run.program
-    line = [*_srun(run, tasks=run.nodes, per_node=1), "bash", "-c", '"$alone"', *map(quote_word, program)]
+    line = [
+        *_srun(run, tasks=run.nodes, per_node=1),
+        "bash",
+        "-c",
+        '"$alone"',
+        *map(quote_word, program),
+    ]
 
     def process(node: int) -> Process:
         env = {"CLOUDTRAIN_INSTANCE": str(node), "CLOUDTRAIN_INSTANCE_COUNT": str(run.nodes)}
@@ -256,8 +310,9 @@ _LAUNCHERS: dict[str, Callable[[ClusterRun], BatchLaunch]] = {
 
 
 def _srun(run: ClusterRun, *options: str, tasks: int, per_node: int) -> list[str]:
-    """Return the srun command for `tasks` tasks, `per_node` on each node, as quoted shell words. `options` are further
-    options of srun. If the setting `exclusive` is true, every task may use all CPUs of its node."""
+    """Return the srun command for `tasks` tasks, `per_node` on each node, as quoted shell words.
+    `options` are further options of srun. If the setting `exclusive` is true, every task may use
+    all CPUs of its node."""
     settings = run.settings
     words = ["srun", f"--nodes={run.nodes}", f"--ntasks={tasks}", f"--ntasks-per-node={per_node}"]
     words += ["--kill-on-bad-exit=1", "--input=none", *map(quote, options)]
@@ -272,13 +327,23 @@ def _srun(run: ClusterRun, *options: str, tasks: int, per_node: int) -> list[str
         return [*words, *map(quote, container), '--container-workdir="$code"']
     binds = [word for mount in mounts for word in ("--bind", mount)]
     nv = ["--nv"] if run.gpus else []
-    return [*words, "apptainer", "exec", *nv, *map(quote, binds), "--pwd", '"$code"', quote(run.image)]
+    return [
+        *words,
+        "apptainer",
+        "exec",
+        *nv,
+        *map(quote, binds),
+        "--pwd",
+        '"$code"',
+        quote(run.image),
+    ]
 
 
 # The batch script, which runs on the first node of the job.
 #
-# The script is self-contained, so you can also save it to a file and submit it with `sbatch FILE`. A restarted job
-# runs the script again with a higher restart count. Its processes continue from their checkpoint.
+# The script is self-contained, so you can also save it to a file and submit it with `sbatch FILE`.
+# A restarted job runs the script again with a higher restart count. Its processes continue from
+# their checkpoint.
 
 _SIGNAL = '  scancel --signal=TERM "$SLURM_JOB_ID"\n'
 """The command that sends SIGTERM to every process of the job except the batch script."""
@@ -291,7 +356,11 @@ def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
         hosts += f" | while read -r _; do echo {quote(settings.rendezvous_host)}; done"
     outputs = sorted({path for name, path in run.paths.items() if not name.startswith("inputs.")})
     python = "python3" if run.image else quote(run.python)
-    own_path = f'export PATH={quote(run.python.removesuffix("/python"))}:"$PATH"\n' if run.environment else ""
+    own_path = (
+        f'export PATH={quote(run.python.removesuffix("/python"))}:"$PATH"\n'
+        if run.environment
+        else ""
+    )
     return shell_script(
         "batch",
         name=run.context.run_name,
@@ -313,12 +382,16 @@ def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
 
 
 _OF_INSTALLERS = ("PIP_", "UV_")
-"""The beginnings of variables of the job that its installer gets too, such as the address of an index."""
+"""The beginnings of variables of the job that its installer gets too, such as the address of an
+index."""
 
 
 def install_script(run: ClusterRun, environment: BuiltEnvironment) -> str:
-    """Return the script that builds the environment on the login node. Its argument is a new folder."""
-    variables = {name: value for name, value in run.variables.items() if name.startswith(_OF_INSTALLERS)}
+    """Return the script that builds the environment on the login node. Its argument is a new
+    folder."""
+    variables = {
+        name: value for name, value in run.variables.items() if name.startswith(_OF_INSTALLERS)
+    }
     setup, log = _setup(run.settings), quote(f"{environment.folder}.setup")
     return shell_script(
         "install",

@@ -1,5 +1,5 @@
-"""The records of runs, as the scripts in `shell/` print them: the journal of a run's batch script, and Slurm's data
-about its job."""
+"""The records of runs, as the scripts in `shell/` print them: the journal of a run's batch script,
+and Slurm's data about its job."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class Record:
     silence: str | None = None
 
     def last(self, *words: str) -> Note | None:
-        """Return the journal's last note whose event is one of `words`; None if there is no such note."""
+        """Return the journal's last note whose event is one of `words`; None if there is no such
+        note."""
         return next((note for note in reversed(self.notes) if note.word in words), None)
 
     @property
@@ -89,7 +90,8 @@ def _take(record: Record, word: str, rest: str) -> None:
         record.silence = rest
     elif word == "@account":
         name, state, _code, submit, _start, end = rest.rsplit("|", 5)
-        if name == record.name or record.is_renamed:  # a requeued job has several rows, and the last one counts
+        # a requeued job has several rows, and the last one counts
+        if name == record.name or record.is_renamed:
             record.state, record.submit_time, record.end_time = state, _time(submit), _time(end)
 
 
@@ -103,7 +105,8 @@ def _notes(line: str) -> list[Note]:
 
 
 def _time(text: str) -> float | None:
-    """Return seconds since the epoch; None for `N/A`, `Unknown` or `None`, which Slurm prints for an unknown time."""
+    """Return seconds since the epoch; None for `N/A`, `Unknown` or `None`, which Slurm prints for
+    an unknown time."""
     with suppress(ValueError):
         return float(text) or None
     return None

@@ -1,4 +1,5 @@
-"""Talks to the cluster through shell scripts that run on this machine, or on the login node through ssh."""
+"""Talks to the cluster through shell scripts that run on this machine, or on the login node through
+ssh."""
 
 from __future__ import annotations
 
@@ -33,17 +34,19 @@ if TYPE_CHECKING:
 
 # Submit exactly one job for each run, although Slurm accepts any number of jobs of one name.
 #
-# Each run has a folder with a lock, which sbatch itself holds while a request is in transit. Under the lock, a request
-# is sent only if the run has no job: the link `job` is missing, and neither `squeue` nor `sacct` has a job with the
-# run's name and comment. Each submission first creates a file for its own token in the run's folder. Withdrawing the
-# run removes these files, and a request whose file is missing is never sent, however late it arrives. If two jobs
-# exist nevertheless, the batch script lets only one of them run.
+# Each run has a folder with a lock, which sbatch itself holds while a request is in transit. Under
+# the lock, a request is sent only if the run has no job: the link `job` is missing, and neither
+# `squeue` nor `sacct` has a job with the run's name and comment. Each submission first creates a
+# file for its own token in the run's folder. Withdrawing the run removes these files, and a request
+# whose file is missing is never sent, however late it arrives. If two jobs exist nevertheless, the
+# batch script lets only one of them run.
 
 
 def send(runner: Runner, plan: Plan, *, again: bool) -> None:
-    """Submit the run's job. `again` tells whether an earlier process may have submitted it; only then may the run
-    already have one (otherwise `NameTaken`, as for another user's run). Raises `TargetUnreachable` if the cluster did
-    not answer, or another process submits or withdrew the run."""
+    """Submit the run's job. `again` tells whether an earlier process may have submitted it; only
+    then may the run already have one (otherwise `NameTaken`, as for another user's run). Raises
+    `TargetUnreachable` if the cluster did not answer, or another process submits or withdrew the
+    run."""
     folder, token = str(plan.request["folder"]), secrets.token_hex(16)
     job = _call(runner, "open", folder, plan.run_name, token)
     if not job:
@@ -53,10 +56,14 @@ def send(runner: Runner, plan: Plan, *, again: bool) -> None:
         word, _, number = answer.partition(" ")
         job = number if word == "found" else ""
     if job and not again:
-        raise NameTaken(f"a run `{plan.run_name}` already exists: job {job}", hint="give the job another name")
+        raise NameTaken(
+            f"a run `{plan.run_name}` already exists: job {job}", hint="give the job another name"
+        )
 
 
-def _call(runner: Runner, script: str, folder: str, name: str, *arguments: str, stdin: bytes = b"") -> str:
+def _call(
+    runner: Runner, script: str, folder: str, name: str, *arguments: str, stdin: bytes = b""
+) -> str:
     try:
         return runner.run(script, folder, name, *arguments, stdin=stdin).decode().strip()
     except CommandFailed as error:
@@ -83,12 +90,14 @@ class Meaning(NamedTuple):
     reason: str | None = None
 
 
-MEANINGS = {word: Meaning(RunState(state), *reason) for word, (state, *reason) in _TABLES["states"].items()}
+MEANINGS = {
+    word: Meaning(RunState(state), *reason) for word, (state, *reason) in _TABLES["states"].items()
+}
 
 
 def meaning_of(word: str) -> Meaning:
-    """Return the meaning of a Slurm state, also for forms such as `CANCELLED by 0` and `CANCELLED+`. An unknown state
-    counts as running."""
+    """Return the meaning of a Slurm state, also for forms such as `CANCELLED by 0` and
+    `CANCELLED+`. An unknown state counts as running."""
     parts = word.split()
     return MEANINGS.get(parts[0].rstrip("+") if parts else "", Meaning(RunState.RUNNING))
 
@@ -103,11 +112,13 @@ _DETAILS = 12
 
 
 def status_of(record: Record, tails: Callable[[], str]) -> RunStatus:
-    """`tails` returns the last lines of the error output; called only for a failed run. Times and the exit code come
-    from the journal if possible, so that they do not change when Slurm forgets the job."""
+    """`tails` returns the last lines of the error output; called only for a failed run. Times and
+    the exit code come from the journal if possible, so that they do not change when Slurm forgets
+    the job."""
     state, reason = _judge(record)
     starts, end = record.starts, record.last("ended", "stopped", "left", "broken")
-    last = record.last("started", "ended", "stopped", "left", "broken")  # a requeued job starts several times
+    # a requeued job starts several times
+    last = record.last("started", "ended", "stopped", "left", "broken")
     end_time = end.time if end and last and last.word != "started" else record.end_time
     status = RunStatus(
         state=state,
@@ -129,32 +140,49 @@ def _judge(record: Record) -> Meaning:
         if record.stop_asked or record.last("stopping") is not None:
             return Meaning(RunState.STOPPING)
         last_start = record.last("started", "left")
-        if meaning.state is RunState.RUNNING and (not record.starts or (last_start and last_start.word == "left")):
-            return Meaning(RunState.PREPARING)  # the job has its nodes, and the batch script is about to start
-        if record.state.split()[0] in ("SUSPENDED", "STOPPED"):  # it has its nodes, but does not run now
+        if meaning.state is RunState.RUNNING and (
+            not record.starts or (last_start and last_start.word == "left")
+        ):
+            # the job has its nodes, and the batch script is about to start
+            return Meaning(RunState.PREPARING)
+        # it has its nodes, but does not run now
+        if record.state.split()[0] in ("SUSPENDED", "STOPPED"):
             reason = f"it is suspended (`scontrol resume {record.job}` lets it continue)"
             return Meaning(meaning.state, reason)
-        return Meaning(meaning.state, _waiting(record) if meaning.state is RunState.PENDING else None)
+        return Meaning(
+            meaning.state, _waiting(record) if meaning.state is RunState.PENDING else None
+        )
     if last is not None and last.word == "stopped":
         return Meaning(RunState.STOPPED, "it was asked to stop")
     if meaning.state is RunState.STOPPED:
-        return Meaning(RunState.STOPPED, "it was asked to stop" if record.stop_asked else meaning.reason)
+        return Meaning(
+            RunState.STOPPED, "it was asked to stop" if record.stop_asked else meaning.reason
+        )
     if meaning.state is RunState.FAILED and meaning.reason is None:
         return Meaning(RunState.FAILED, _reason_of_journal(record) or _EARLY)
     return meaning
 
 
 def _judge_by_journal(record: Record) -> Meaning:
-    """Return the state of a run whose job Slurm has forgotten, and the reason. If the batch script was killed, the
-    journal lacks the job's end, but it may contain an earlier event that tells the reason, such as `timeout`."""
-    last = record.last("started", "stopping", "interrupted", "timeout", "ended", "stopped", "left", "broken")
+    """Return the state of a run whose job Slurm has forgotten, and the reason. If the batch script
+    was killed, the journal lacks the job's end, but it may contain an earlier event that tells the
+    reason, such as `timeout`."""
+    last = record.last(
+        "started", "stopping", "interrupted", "timeout", "ended", "stopped", "left", "broken"
+    )
     if last is None and record.stop_asked:
         return Meaning(RunState.STOPPED, "it was asked to stop before it started")
     if (last is None or last.word == "started") and record.silence is not None:
-        reason = f"nobody knows how job {record.job} ended until Slurm's accounting answers: {record.silence}"
+        reason = (
+            f"nobody knows how job {record.job} ended until Slurm's accounting answers: "
+            f"{record.silence}"
+        )
         return Meaning(RunState.RUNNING, reason)
     if last is None or last.word == "started":
-        return Meaning(RunState.LOST, f"Slurm no longer lists the job {record.job}, and the job recorded no end")
+        return Meaning(
+            RunState.LOST,
+            f"Slurm no longer lists the job {record.job}, and the job recorded no end",
+        )
     if last.word in ("stopped", "stopping"):
         return Meaning(RunState.STOPPED, "it was asked to stop")
     if last.word == "ended" and last.rest == "0":
@@ -177,7 +205,11 @@ def _reason_of_journal(record: Record) -> str | None:
 
 def _exit_code(record: Record) -> int | None:
     last = record.last("ended", "left")
-    return int(last.rest) if last is not None and last.word == "ended" and last.rest.isdecimal() else None
+    return (
+        int(last.rest)
+        if last is not None and last.word == "ended" and last.rest.isdecimal()
+        else None
+    )
 
 
 def _waiting(record: Record) -> str | None:
@@ -190,13 +222,22 @@ def _waiting(record: Record) -> str | None:
 
 
 def _with_cause(status: RunStatus, tails: str) -> RunStatus:
-    """Add the error in `tails`, the last lines of the error output, and the failed rank if it is known. An error that
-    only says that a rank lost contact with another rank is used only if there is no other error."""
+    """Add the error in `tails`, the last lines of the error output, and the failed rank if it is
+    known. An error that only says that a rank lost contact with another rank is used only if there
+    is no other error."""
     errors = []
     for file, lines in _files(tails):
         error, match = error_in(lines), _RANK.fullmatch(file)
         if error is not None:
-            errors.append((bool(PEER_LOST.search(error)), match is None, int(match[1]) if match else 0, error, lines))
+            errors.append(
+                (
+                    bool(PEER_LOST.search(error)),
+                    match is None,
+                    int(match[1]) if match else 0,
+                    error,
+                    lines,
+                )
+            )
     if not errors:
         return _with_last_words(status, tails)
     is_consequence, is_nameless, number, error, lines = min(errors, key=lambda item: item[:3])
@@ -204,12 +245,20 @@ def _with_cause(status: RunStatus, tails: str) -> RunStatus:
     who = f"rank {rank}: " if rank is not None else ""
     code = f" ({status.reason})" if status.reason else ""
     details = tuple(lines[-_DETAILS:])
-    return replace(status, reason=f"{who}{shorten_line(error)}{code}", failed_rank=rank, details=details)
+    return replace(
+        status, reason=f"{who}{shorten_line(error)}{code}", failed_rank=rank, details=details
+    )
 
 
 def _with_last_words(status: RunStatus, tails: str) -> RunStatus:
     """Add to the status what the batch script printed last, if the script recorded no reason."""
-    lines = [line for name, lines in _files(tails) if name == "slurm.out" for line in lines if line.strip()]
+    lines = [
+        line
+        for name, lines in _files(tails)
+        if name == "slurm.out"
+        for line in lines
+        if line.strip()
+    ]
     if status.reason not in (_EARLY, _BROKEN["setup"]) or not lines:
         return status
     reason = f"{status.reason}: {shorten_line(lines[-1])}"
@@ -235,26 +284,35 @@ _AT_ONCE = 50
 
 
 class SlurmService(Service):
-    """Submits and manages runs on Slurm clusters. A run's reference holds its login node and its shared folder."""
+    """Submits and manages runs on Slurm clusters. A run's reference holds its login node and its
+    shared folder."""
 
     in_flight = 0.0
-    """Seconds for which a sent request may still be in transit: 0, because sbatch holds the run's lock for that time;
-    see `submission`."""
+    """Seconds for which a sent request may still be in transit: 0, because sbatch holds the run's
+    lock for that time; see `submission`."""
     names_are_unique = False
 
-    def __init__(self, *, environ: Mapping[str, str], state_dir: Path, pace: services.Pace = PACE) -> None:
+    def __init__(
+        self, *, environ: Mapping[str, str], state_dir: Path, pace: services.Pace = PACE
+    ) -> None:
         self._environ = environ
         self._state_dir = state_dir
         self._pace = pace
 
-    def check(self, job: TrainingJob, settings: Slurm, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the request says it
+    # the request says it
+    def check(self, job: TrainingJob, settings: Slurm, plan: Plan) -> list[Finding]:  # noqa: ARG002
         return check(self._runner(SlurmAccount.parse(plan.place)), plan)
 
     def can_check(self, settings: Slurm) -> bool:
         return settings.shared_dir is not None
 
-    def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
-        runner, environment = self._runner(SlurmAccount.parse(plan.place)), plan.request.get("environment")
+    def upload(
+        self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None
+    ) -> bool:
+        runner, environment = (
+            self._runner(SlurmAccount.parse(plan.place)),
+            plan.request.get("environment"),
+        )
         is_new = upload(runner, plan, bundle, on_bytes)
         if environment is not None:
             provide(runner, environment)
@@ -292,19 +350,22 @@ class SlurmService(Service):
         return services.follow(log, lambda: self.status(ref), on_status, self._pace, to_end=follow)
 
     def stop(self, ref: RunRef) -> None:
-        """Send SIGTERM to the batch script. The script sends SIGTERM to its processes, and kills those that still run
-        after the grace period."""
+        """Send SIGTERM to the batch script. The script sends SIGTERM to its processes, and kills
+        those that still run after the grace period."""
         if not self.status(ref).state.is_final:
             runner, folder = self._at(ref)
             runner.run("stop", folder)
 
     def runs(self, place: str) -> Iterator[ListedRun]:
-        """Yield the runs of the shared folder, newest first. Only `status` reports the error of a failed rank."""
+        """Yield the runs of the shared folder, newest first. Only `status` reports the error of a
+        failed rank."""
         account = SlurmAccount.parse(place)
         runner = self._runner(account)
         names = runner.run("list", account.shared_dir).decode().split()
         for start in range(0, len(names), _AT_ONCE):
-            answer = runner.run("status", f"{account.shared_dir}/runs", *names[start : start + _AT_ONCE])
+            answer = runner.run(
+                "status", f"{account.shared_dir}/runs", *names[start : start + _AT_ONCE]
+            )
             for record in parse_records(answer):
                 yield ListedRun(RunRef("slurm", place, record.name), status_of(record, lambda: ""))
 
@@ -331,12 +392,16 @@ class SlurmService(Service):
             # The sender may have died before it recorded the job.
             if not _call(runner, "find", folder, ref.name):
                 break
-        raise RunNotFound(f"there is no run `{ref.name}` at `{ref.place}`", hint="`cloudtrain ps` lists the runs")
+        raise RunNotFound(
+            f"there is no run `{ref.name}` at `{ref.place}`", hint="`cloudtrain ps` lists the runs"
+        )
 
     def _at(self, ref: RunRef) -> tuple[Runner, str]:
         account = SlurmAccount.parse(ref.place)
         if not ref.name or "/" in ref.name or ref.name in (".", ".."):
-            raise RunNotFound(f"there is no run `{ref.name}`", hint="`cloudtrain ps` lists the runs")
+            raise RunNotFound(
+                f"there is no run `{ref.name}`", hint="`cloudtrain ps` lists the runs"
+            )
         return self._runner(account), account.run_dir(ref.name)
 
     def _runner(self, account: SlurmAccount) -> Runner:

@@ -26,18 +26,34 @@ def _slurm_rules(slurm: Mapping[str, Any]) -> Iterator[Problem]:
     if isinstance(folder, str):
         if not folder.startswith("/"):
             message = f"`shared_dir` must be an absolute path on the cluster, not `{folder}`"
-            yield Problem(("shared_dir",), message, "write for example `/fsx/cloudtrain`", code="CT915")
+            yield Problem(
+                ("shared_dir",), message, "write for example `/fsx/cloudtrain`", code="CT915"
+            )
         if any(letter in _UNFIT or ord(letter) < ord(" ") for letter in folder):
-            message = "`shared_dir` holds a character that Slurm replaces in file names: `%`, `\\` or a line break"
+            message = (
+                "`shared_dir` holds a character that Slurm replaces in file names: `%`, "
+                "`\\` or a line break"
+            )
             yield Problem(("shared_dir",), message, "use another folder", code="CT915")
-    if isinstance(host, str) and (not host or host.startswith("-") or not host.isprintable() or " " in host):
+    if isinstance(host, str) and (
+        not host or host.startswith("-") or not host.isprintable() or " " in host
+    ):
         message = f"`host` must be a name that `ssh` knows, not `{host}`"
-        yield Problem(("host",), message, "write for example `login1` or `me@login.example.org`", code="CT915")
+        yield Problem(
+            ("host",), message, "write for example `login1` or `me@login.example.org`", code="CT915"
+        )
     for name, value in slurm.items():
-        # In the script of `--format sbatch` an option is one line. A line break in its value would begin a command.
-        if isinstance(value, str) and not value.isprintable() and name not in ("host", "shared_dir"):
+        # In the script of `--format sbatch` an option is one line. A line break in its value would
+        # begin a command.
+        if (
+            isinstance(value, str)
+            and not value.isprintable()
+            and name not in ("host", "shared_dir")
+        ):
             message = f"`{name}` holds a line break or another control character"
-            yield Problem((name,), message, f'write the value on one line: `{name} = "..."`', code="CT915")
+            yield Problem(
+                (name,), message, f'write the value on one line: `{name} = "..."`', code="CT915"
+            )
     options = slurm.get("extra_sbatch")
     for number, option in enumerate(options if isinstance(options, list | tuple) else ()):
         if isinstance(option, str) and not is_option(option):
@@ -51,7 +67,12 @@ def _slurm_rules(slurm: Mapping[str, Any]) -> Iterator[Problem]:
 def is_option(text: str) -> bool:
     """Return whether a text is a long option of sbatch on one line, with `=` before its value."""
     name, _, value = text.removeprefix("--").partition("=")
-    is_name = len(name) > 1 and name.isascii() and name.replace("-", "").isalnum() and not name.startswith("-")
+    is_name = (
+        len(name) > 1
+        and name.isascii()
+        and name.replace("-", "").isalnum()
+        and not name.startswith("-")
+    )
     return text.startswith("--") and is_name and value.isprintable()
 
 
@@ -70,7 +91,8 @@ class Slurm(TargetSettings):
     """Features that every node must have, such as `a100&ib`."""
     reservation: str | None = None
     host: str | None = None
-    """The login node's name for `ssh`. Default: cloudtrain runs Slurm's commands on this machine."""
+    """The login node's name for `ssh`. Default: cloudtrain runs Slurm's commands on this
+    machine."""
     shared_dir: str | None = None
     """The folder for bundles, runs and checkpoints. The login node and every node must see it."""
     python: str = "python3"
@@ -82,8 +104,9 @@ class Slurm(TargetSettings):
     setup: tuple[str, ...] = ()
     """Lines of bash to run before the ranks start: load modules, activate a virtual environment."""
     build_environment: bool | None = Field(default=None, strict=True)
-    """Install the job's `environment.requirements` on top of `python`, once for all jobs with the same requirements.
-    Default: unless `python` or `setup` is set. A job with an image installs nothing."""
+    """Install the job's `environment.requirements` on top of `python`, once for all jobs with the
+    same requirements. Default: unless `python` or `setup` is set. A job with an image installs
+    nothing."""
     exclusive: bool = Field(default=True, strict=True)
     """Give the job whole nodes, with all their CPUs and memory."""
     cpus_per_instance: Count | None = None
@@ -91,7 +114,8 @@ class Slurm(TargetSettings):
     gpu_type: str | None = None
     """Slurm's name for the GPU model: `a100` in `--gres=gpu:a100:8`."""
     mpi: str = Field(default="mpirun", min_length=1)
-    """The launcher for `mpi` and `horovod`: `mpirun`, a path to it, or a plug-in of `srun --mpi` such as `pmix`."""
+    """The launcher for `mpi` and `horovod`: `mpirun`, a path to it, or a plug-in of `srun --mpi`
+    such as `pmix`."""
     rendezvous_host: str | None = None
     """The host name at which other nodes reach rank 0. Default: the first node of the job."""
     requeue: bool = Field(default=True, strict=True)
@@ -142,13 +166,16 @@ class Slurm(TargetSettings):
 #
 # SHARED_DIR/bundles/SHA256/sourcedir.tar.gz      the user's code
 # SHARED_DIR/environments/
-#     KEY             a link to the environment of a job's requirements, created once the environment is complete
+#     KEY             a link to the environment of a job's requirements, created once the
+#                     environment is complete
 #     KEY-RANDOM/     the environment itself; its time is that of the last submit that used it
-#     KEY.sh          the script that builds it on the login node; KEY.lock and KEY.log are its lock and its output
+#     KEY.sh          the script that builds it on the login node; KEY.lock and KEY.log are its lock
+#                     and its output
 #     uv-cache/       uv's cache, on the same file system, so that uv can link files
 # SHARED_DIR/runs/NAME/
 #     job.sh          the submitted batch script
-#     job             a link whose target is the number of the run's job, or `withdrawn` for a withdrawn run
+#     job             a link whose target is the number of the run's job, or `withdrawn` for a
+#                     withdrawn run
 #     journal         events that the batch script records: `SECONDS JOB EVENT ...`
 #     stop            exists after `cloudtrain stop`
 #     slurm.out       the output of the batch script itself, and Slurm's own messages
@@ -158,11 +185,12 @@ class Slurm(TargetSettings):
 #     checkpoint/
 
 
-# The login node and the shared folder of a run. A run's reference holds both, so cloudtrain finds the run without
-# settings: `slurm://login1:fsx:cloudtrain/digits-1f3a9c2b-1`.
+# The login node and the shared folder of a run. A run's reference holds both, so cloudtrain finds
+# the run without settings: `slurm://login1:fsx:cloudtrain/digits-1f3a9c2b-1`.
 
 PLACEHOLDER = "/SHARED_DIR"
-"""The path used while `shared_dir` is not configured. The rule SL101 then refuses to submit the job."""
+"""The path used while `shared_dir` is not configured. The rule SL101 then refuses to submit the
+job."""
 
 
 @dataclass(frozen=True)
@@ -177,9 +205,12 @@ class SlurmAccount:
 
     @property
     def place(self) -> str:
-        """`login1:fsx:data` for the folder `/fsx/data`. The host is empty if Slurm's commands run on this machine."""
+        """`login1:fsx:data` for the folder `/fsx/data`. The host is empty if Slurm's commands run
+        on this machine."""
         folders = self.shared_dir.strip("/").split("/")
-        return ":".join([quote(self.host or "", safe="@"), *(quote(folder, safe="") for folder in folders)])
+        return ":".join(
+            [quote(self.host or "", safe="@"), *(quote(folder, safe="") for folder in folders)]
+        )
 
     def run_dir(self, run_name: str) -> str:
         return f"{self.shared_dir}/runs/{run_name}"
@@ -188,19 +219,25 @@ class SlurmAccount:
     def of(cls, settings: Slurm) -> SlurmAccount:
         if settings.shared_dir is None:
             return cls(settings.host, PLACEHOLDER, ("shared_dir",))
-        return cls(settings.host, "/" + "/".join(part for part in settings.shared_dir.split("/") if part))
+        return cls(
+            settings.host, "/" + "/".join(part for part in settings.shared_dir.split("/") if part)
+        )
 
     @classmethod
     def parse(cls, place: str) -> SlurmAccount:
-        """Parse `place`, the part of a run's reference that names the cluster. Raises `RunNotFound` if it is not of the
-        form `HOST:FOLDER:FOLDER`."""
+        """Parse `place`, the part of a run's reference that names the cluster. Raises `RunNotFound`
+        if it is not of the form `HOST:FOLDER:FOLDER`."""
         host, colon, folders = place.partition(":")
         if not colon or not folders:
             hint = "write the reference as in `slurm://login1:fsx:cloudtrain/NAME`"
             raise RunNotFound(f"`{place}` does not name a Slurm cluster", hint=hint, code="CT933")
-        return cls(unquote(host) or None, "/" + "/".join(unquote(folder) for folder in folders.split(":")))
+        return cls(
+            unquote(host) or None, "/" + "/".join(unquote(folder) for folder in folders.split(":"))
+        )
 
 
-def examine(settings: Slurm, account: SlurmAccount) -> str | None:  # noqa: ARG001 - as the other targets
-    """Return the login node and the shared folder as text; None if the settings have no shared folder."""
+# as the other targets
+def examine(settings: Slurm, account: SlurmAccount) -> str | None:  # noqa: ARG001
+    """Return the login node and the shared folder as text; None if the settings have no shared
+    folder."""
     return None if account.missing else f"{account.host or 'this machine'}, {account.shared_dir}"

@@ -28,7 +28,10 @@ class SlurmTarget(Target):
         is_paid=False,
         place_example="/data/train",
         place_help="An absolute path that every node of the cluster sees.",
-        overrides_help="Options of sbatch, merged last: `{nice: 100, exclusive: null}`; null removes an option.",
+        overrides_help=(
+            "Options of sbatch, merged last: `{nice: 100, exclusive: null}`; null "
+            "removes an option."
+        ),
         secrets={"file": "file:~/.secrets/NAME", "env": "env:NAME"},
         locating_settings=("shared_dir",),
         plan_formats=("sbatch",),
@@ -42,7 +45,9 @@ class SlurmTarget(Target):
         "examine": f"{_HERE}.settings:examine",
     }
 
-    def account(self, settings: Slurm, *, environ: Mapping[str, str], state_dir: Path, cwd: Path) -> SlurmAccount:
+    def account(
+        self, settings: Slurm, *, environ: Mapping[str, str], state_dir: Path, cwd: Path
+    ) -> SlurmAccount:
         return SlurmAccount.of(settings)
 
     def compile(self, job: AnyJob, settings: Slurm, context: CompileContext) -> Plan:

@@ -12,7 +12,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO
 
-from cloudtrain.errors import NothingWritten, TargetError, TargetUnreachable, UsageError, did_you_mean
+from cloudtrain.errors import (
+    NothingWritten,
+    TargetError,
+    TargetUnreachable,
+    UsageError,
+    did_you_mean,
+)
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import LogLine
 from cloudtrain.system.processes import tell
@@ -27,8 +33,8 @@ _NOTHING = 3
 
 
 def download(runner: Runner, folder: str, path: str, destination: Path) -> list[Path]:
-    """Copy an output, such as `model`, or a part of it, such as `model/weights.pt`, into `destination`. With an empty
-    `path`, copy each output to its own folder."""
+    """Copy an output, such as `model`, or a part of it, such as `model/weights.pt`, into
+    `destination`. With an empty `path`, copy each output to its own folder."""
     places = {**_outputs(runner, folder), "logs": f"{folder}/logs"}
     path = path.strip("/")
     with landing(destination, odd_names=True) as staging:
@@ -41,7 +47,8 @@ def download(runner: Runner, folder: str, path: str, destination: Path) -> list[
 
 
 def fetch(runner: Runner, source: str, target: Path) -> bool:
-    """Copy the file `source` of the cluster to `target`. Return False if the file does not exist."""
+    """Copy the file `source` of the cluster to `target`. Return False if the file does not
+    exist."""
     with landing(target.parent, odd_names=True) as staging:
         exists = _copy(runner, source, staging, "")
         staging.move()
@@ -49,8 +56,8 @@ def fetch(runner: Runner, source: str, target: Path) -> bool:
 
 
 def _outputs(runner: Runner, folder: str) -> dict[str, str]:
-    """Return the folders that the run writes to, by name. A run of `--format sbatch` has no list of them: then they are
-    those in the run's own folder."""
+    """Return the folders that the run writes to, by name. A run of `--format sbatch` has no list of
+    them: then they are those in the run's own folder."""
     answer = runner.run("outputs", folder).decode("utf-8", "surrogateescape")
     if answer.startswith("{"):
         outputs: dict[str, str] = json.loads(answer)
@@ -68,7 +75,9 @@ def _find(path: str, places: Mapping[str, str]) -> str:
         names = [name for name in places if name.startswith("outputs/")]
         hint = f"name one: {', '.join(names) or '`model`'}"
         raise UsageError("`outputs` is not the name of an output", hint=hint, code="CT935")
-    raise UsageError(f"`{path}` is not a result of the run", hint=did_you_mean(path, places), code="CT935")
+    raise UsageError(
+        f"`{path}` is not a result of the run", hint=did_you_mean(path, places), code="CT935"
+    )
 
 
 def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
@@ -81,7 +90,9 @@ def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
                 for member in archive:
                     content = archive.extractfile(member) if member.isfile() else None
                     if content is not None:
-                        with staging.place(below + member.name.removeprefix("./")).open("wb") as file:
+                        with staging.place(below + member.name.removeprefix("./")).open(
+                            "wb"
+                        ) as file:
                             shutil.copyfileobj(content, file)
         except tarfile.ReadError as error:  # the script's exit code may say why
             broken.append(str(error))
@@ -93,7 +104,9 @@ def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
             return False
         raise
     if broken:
-        raise TargetUnreachable(f"the download of `{source}` was interrupted: {broken[0]}", hint="download it again")
+        raise TargetUnreachable(
+            f"the download of `{source}` was interrupted: {broken[0]}", hint="download it again"
+        )
     return True
 
 
@@ -103,7 +116,8 @@ _CHUNK = 2**20
 
 
 def upload(runner: Runner, plan: Plan, bundle: BundleWriter, on_bytes: ByteProgress | None) -> bool:
-    """Upload the archive to the path in the plan, in one atomic step. Return False if the path already exists."""
+    """Upload the archive to the path in the plan, in one atomic step. Return False if the path
+    already exists."""
     place = plan.uploads[0].destination
     if runner.run("exists", place).strip():
         return False
@@ -131,8 +145,8 @@ _TOLD, _ERROR, _HINT = "cloudtrain: ", "error: ", "hint: "
 
 
 def provide(runner: Runner, environment: Mapping[str, str]) -> None:
-    """Build an environment of a plan's request on the cluster, unless it exists. Waits while another command builds it.
-    Raises `TargetError` with the reason if it cannot be built."""
+    """Build an environment of a plan's request on the cluster, unless it exists. Waits while
+    another command builds it. Raises `TargetError` with the reason if it cannot be built."""
     folder, script, lines = environment["folder"], environment["script"].encode(), list[str]()
     if runner.run("used", folder).strip():
         return
@@ -160,10 +174,12 @@ def provide(runner: Runner, environment: Mapping[str, str]) -> None:
         ) from None
 
 
-# The output of a run's processes over all restarts. Each call of `ClusterLog.new_lines` yields only new lines.
+# The output of a run's processes over all restarts. Each call of `ClusterLog.new_lines` yields only
+# new lines.
 
 _FILE = re.compile(
-    r"(?P<restart>\d+)/node_(?P<node>\d+)\.(?:rank_(?P<rank>\d+)|launcher)\.(?P<stream>stdout|stderr)\.log"
+    r"(?P<restart>\d+)/node_(?P<node>\d+)\.(?:rank_(?P<rank>\d+)|launcher)\.(?P<stream>stdout|"
+    r"stderr)\.log"
 )
 
 _MOST = 4 * 2**20
@@ -210,17 +226,22 @@ class ClusterLog:
     def new_lines(self) -> Iterator[LogLine]:
         while True:
             parts = [(file, min(size - file.read, _MOST)) for file, size in self._grown()]
-            parts = parts[: max(1, _AT_ONCE // max((length for _, length in parts), default=1))][:_MOST_FILES]
+            parts = parts[: max(1, _AT_ONCE // max((length for _, length in parts), default=1))][
+                :_MOST_FILES
+            ]
             if not parts:
                 return
             pieces = self._read([(file.name, file.read, length) for file, length in parts])
             for (file, length), piece in zip(parts, pieces, strict=True):
                 lines = _take_lines(file, piece)
                 file.read += length
-                yield from (LogLine(file.time, file.node, file.rank, file.stream, text) for text in lines)
+                yield from (
+                    LogLine(file.time, file.node, file.rank, file.stream, text) for text in lines
+                )
 
     def rest(self) -> Iterator[LogLine]:
-        """Yield the last line of each file whose last line has no newline. Call this after the run has ended."""
+        """Yield the last line of each file whose last line has no newline. Call this after the run
+        has ended."""
         for file in sorted(self.streams.values(), key=lambda one: one.order):
             if file.pending:
                 text, file.pending = _text(file.pending), b""

@@ -35,7 +35,13 @@ class Numbers(pickle.Unpickler):
     """Reads the batches, which are pickled numpy arrays, and nothing else that a pickle could run."""
 
     def find_class(self, module: str, name: str) -> object:
-        known = module.startswith("numpy") and name in ("_reconstruct", "ndarray", "dtype", "scalar", "_frombuffer")
+        known = module.startswith("numpy") and name in (
+            "_reconstruct",
+            "ndarray",
+            "dtype",
+            "scalar",
+            "_frombuffer",
+        )
         if known or (module, name) == ("_codecs", "encode"):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"`{module}.{name}` does not belong into a CIFAR-10 batch")
@@ -45,9 +51,13 @@ def read_batches(folder: Path, pattern: str) -> tuple[torch.Tensor, torch.Tensor
     """Images, (N, 3, 32, 32), bytes, and labels, (N,), of all files that match."""
     files = sorted(path for path in folder.rglob(pattern) if path.is_file())
     if not files:
-        raise SystemExit(f"error: there is no `{pattern}` in `{folder}`\n\nhint: unpack the python version of CIFAR-10")
+        raise SystemExit(
+            f"error: there is no `{pattern}` in `{folder}`\n\nhint: unpack the python version of CIFAR-10"
+        )
     batches = [Numbers(io.BytesIO(path.read_bytes()), encoding="bytes").load() for path in files]
-    images = torch.cat([torch.as_tensor(batch[b"data"]).reshape(-1, 3, 32, 32) for batch in batches])
+    images = torch.cat(
+        [torch.as_tensor(batch[b"data"]).reshape(-1, 3, 32, 32) for batch in batches]
+    )
     return images, torch.cat([torch.as_tensor(batch[b"labels"]) for batch in batches])
 
 
@@ -93,8 +103,12 @@ network = nn.Sequential(
     nn.Linear(4 * width, 10),
 ).to(group.device)
 model = DistributedDataParallel(network, gradient_as_bucket_view=True)
-optimizer = torch.optim.SGD(network.parameters(), lr=config.learning_rate, momentum=0.9, weight_decay=5e-4)
-schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, config.learning_rate, total_steps=config.epochs * steps)
+optimizer = torch.optim.SGD(
+    network.parameters(), lr=config.learning_rate, momentum=0.9, weight_decay=5e-4
+)
+schedule = torch.optim.lr_scheduler.OneCycleLR(
+    optimizer, config.learning_rate, total_steps=config.epochs * steps
+)
 checkpoints = runtime.Checkpoints()
 first_epoch = 0
 if resumed := checkpoints.load(map_location=group.device):
@@ -116,7 +130,9 @@ def augmented(batch: torch.Tensor, random: torch.Generator) -> torch.Tensor:
     pixels = torch.arange(32, device=batch.device)
     each = torch.arange(len(batch), device=batch.device)[:, None, None]
     padded = nn.functional.pad(batch, (4, 4, 4, 4)).permute(0, 2, 3, 1)
-    return padded[each, (down + pixels)[:, :, None], (right + pixels)[:, None, :]].permute(0, 3, 1, 2)
+    return padded[each, (down + pixels)[:, :, None], (right + pixels)[:, None, :]].permute(
+        0, 3, 1, 2
+    )
 
 
 @torch.no_grad()
@@ -132,7 +148,9 @@ def test_accuracy() -> float:
 
 
 for epoch in range(first_epoch, config.epochs):
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(config.seed + epoch))
+    order = torch.randperm(
+        len(images), generator=torch.Generator().manual_seed(config.seed + epoch)
+    )
     mine = order[group.rank :: group.world_size].to(group.device)
     random = torch.Generator().manual_seed((config.seed + epoch) * 10_007 + group.rank)
     total = torch.zeros((), device=group.device)
@@ -147,8 +165,14 @@ for epoch in range(first_epoch, config.epochs):
         optimizer.zero_grad()
         total += loss.detach()
     dist.all_reduce(total)
-    runtime.report(epoch=epoch + 1, loss=total / (steps * group.world_size), test_accuracy=test_accuracy())
-    state = {"network": network.state_dict(), "optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}
+    runtime.report(
+        epoch=epoch + 1, loss=total / (steps * group.world_size), test_accuracy=test_accuracy()
+    )
+    state = {
+        "network": network.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "schedule": schedule.state_dict(),
+    }
     checkpoints.save(state, epoch + 1)
     if runtime.should_stop() and epoch + 1 < config.epochs:
         runtime.exit_preempted(epoch + 1)

@@ -43,7 +43,9 @@ class Block(nn.Module):
         self.out = nn.Linear(config.width, config.width)
         self.before_feed = nn.LayerNorm(config.width)
         self.feed = nn.Sequential(
-            nn.Linear(config.width, 4 * config.width), nn.GELU(), nn.Linear(4 * config.width, config.width)
+            nn.Linear(config.width, 4 * config.width),
+            nn.GELU(),
+            nn.Linear(4 * config.width, config.width),
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -87,22 +89,32 @@ runtime.watch_for_stop()
 text = read_text(runtime.input_dir("text"))
 settings = json.loads(Path(config.deepspeed_config).read_text())
 model = GPT2(config)
-engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=settings)
+engine, _, _, _ = deepspeed.initialize(
+    model=model, model_parameters=model.parameters(), config=settings
+)
 
-# DeepSpeed's checkpoints are folders that all ranks write together; `latest` in them names the last whole one.
+# DeepSpeed's checkpoints are folders that all ranks write together; `latest` in them names the last
+# whole one.
 checkpoints = str(runtime.checkpoint_dir())
-resumed, _ = engine.load_checkpoint(checkpoints) if Path(checkpoints, "latest").exists() else (None, None)
+resumed, _ = (
+    engine.load_checkpoint(checkpoints) if Path(checkpoints, "latest").exists() else (None, None)
+)
 parts, part = engine.gradient_accumulation_steps(), 0
 total = torch.zeros((), device=engine.device)
 
 while engine.global_steps < config.steps:
-    # The data of a step follows from the step, so a resumed run sees what the interrupted one would have seen.
+    # The data of a step follows from the step, so a resumed run sees what the interrupted one would
+    # have seen.
     place = (engine.global_steps * parts + part) * group.world_size + group.rank
     random = torch.Generator().manual_seed(config.seed * 1_000_003 + place)
     starts = torch.randint(
         len(text) - config.context - 1, (engine.train_micro_batch_size_per_gpu(),), generator=random
     ).tolist()
-    window = torch.stack([text[start : start + config.context + 1] for start in starts]).long().to(engine.device)
+    window = (
+        torch.stack([text[start : start + config.context + 1] for start in starts])
+        .long()
+        .to(engine.device)
+    )
     loss = engine(window[:, :-1], window[:, 1:])
     engine.backward(loss)
     total += loss.detach()

@@ -43,16 +43,21 @@ class Block(nn.Module):
         self.out = nn.Linear(config.width, config.width)
         self.before_feed = nn.LayerNorm(config.width)
         self.feed = nn.Sequential(
-            nn.Linear(config.width, 4 * config.width), nn.GELU(), nn.Linear(4 * config.width, config.width)
+            nn.Linear(config.width, 4 * config.width),
+            nn.GELU(),
+            nn.Linear(4 * config.width, config.width),
         )
-        hidden = torch.triu(torch.ones(config.context, config.context, dtype=torch.bool), diagonal=1)
+        hidden = torch.triu(
+            torch.ones(config.context, config.context, dtype=torch.bool), diagonal=1
+        )
         self.register_buffer("hidden", hidden, persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
         parts = self.queries_keys_values(self.before_attention(x)).split(width, dim=2)
         q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in parts)
-        scores = q @ k.transpose(2, 3) / math.sqrt(width // self.heads)  # PyTorch 1.13 has no fused attention to call
+        # PyTorch 1.13 has no fused attention to call
+        scores = q @ k.transpose(2, 3) / math.sqrt(width // self.heads)
         seen = scores.masked_fill(self.hidden[:length, :length], float("-inf")).softmax(3) @ v
         x = x + self.out(seen.transpose(1, 2).reshape(batch, length, width))
         return x + self.feed(self.before_feed(x))
@@ -87,7 +92,8 @@ smp.init()
 torch.cuda.set_device(smp.local_rank())
 torch.manual_seed(config.seed)
 text = read_text(runtime.input_dir("text"))
-random = torch.Generator().manual_seed(config.seed * 1_009 + smp.dp_rank())  # ranks of one pipeline see the same batch
+# ranks of one pipeline see the same batch
+random = torch.Generator().manual_seed(config.seed * 1_009 + smp.dp_rank())
 
 model = smp.DistributedModel(GPT2(config))
 optimizer = smp.DistributedOptimizer(torch.optim.AdamW(model.parameters(), lr=config.learning_rate))
@@ -104,11 +110,17 @@ def forward_and_backward(tokens: torch.Tensor, following: torch.Tensor) -> torch
 
 for step in range(1, config.steps + 1):
     starts = torch.randint(len(text) - config.context - 1, (config.batch,), generator=random)
-    window = torch.stack([text[start : start + config.context + 1] for start in starts.tolist()]).cuda()
+    window = torch.stack(
+        [text[start : start + config.context + 1] for start in starts.tolist()]
+    ).cuda()
     optimizer.zero_grad()
-    loss = forward_and_backward(window[:, :-1].contiguous(), window[:, 1:].contiguous()).reduce_mean()
+    loss = forward_and_backward(
+        window[:, :-1].contiguous(), window[:, 1:].contiguous()
+    ).reduce_mean()
     optimizer.step()
     if step % config.report_every == 0 and smp.rank() == 0:
         runtime.report(step=step, loss=loss)
 
-smp.save_checkpoint(str(runtime.model_dir()), tag="last", partial=False, model=model, optimizer=optimizer)
+smp.save_checkpoint(
+    str(runtime.model_dir()), tag="last", partial=False, model=model, optimizer=optimizer
+)

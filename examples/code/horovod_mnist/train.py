@@ -25,7 +25,9 @@ class Config:
 
 config = runtime.arguments(Config)
 hvd.init()
-device = torch.device("cuda", hvd.local_rank()) if torch.cuda.is_available() else torch.device("cpu")
+device = (
+    torch.device("cuda", hvd.local_rank()) if torch.cuda.is_available() else torch.device("cpu")
+)
 torch.manual_seed(config.seed)
 folder = runtime.input_dir("train")
 
@@ -42,15 +44,20 @@ test_images = read_bytes("t10k-images-idx3-ubyte.gz", 16).view(-1, 784).float() 
 test_labels = read_bytes("t10k-labels-idx1-ubyte.gz", 8).long()
 
 network = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10)).to(device)
-optimizer = torch.optim.SGD(network.parameters(), lr=config.learning_rate * hvd.size(), momentum=0.9)
+optimizer = torch.optim.SGD(
+    network.parameters(), lr=config.learning_rate * hvd.size(), momentum=0.9
+)
 optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=network.named_parameters())
 hvd.broadcast_parameters(network.state_dict(), root_rank=0)
 hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
 for epoch in range(config.epochs):
-    order = torch.randperm(len(train_images), generator=torch.Generator().manual_seed(config.seed + epoch))
+    order = torch.randperm(
+        len(train_images), generator=torch.Generator().manual_seed(config.seed + epoch)
+    )
     mine = order[hvd.rank() :: hvd.size()].to(device)
-    steps = len(train_images) // hvd.size() // config.batch  # the same everywhere, or the slowest would wait for ever
+    # the same everywhere, or the slowest would wait for ever
+    steps = len(train_images) // hvd.size() // config.batch
     total = 0.0
     for step in range(steps):
         batch = mine[step * config.batch : (step + 1) * config.batch]

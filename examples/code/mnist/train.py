@@ -33,7 +33,9 @@ def read_mnist(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
     pixels = bytearray(gzip.decompress((folder / f"{part}-images-idx3-ubyte.gz").read_bytes())[16:])
     labels = bytearray(gzip.decompress((folder / f"{part}-labels-idx1-ubyte.gz").read_bytes())[8:])
     images = torch.frombuffer(pixels, dtype=torch.uint8).reshape(-1, 1, 28, 28).float()
-    return images.div_(255).sub_(0.1307).div_(0.3081), torch.frombuffer(labels, dtype=torch.uint8).long()
+    return images.div_(255).sub_(0.1307).div_(0.3081), torch.frombuffer(
+        labels, dtype=torch.uint8
+    ).long()
 
 
 config = runtime.arguments(Config)
@@ -59,7 +61,9 @@ network = nn.Sequential(
 ).to(group.device)
 model = DistributedDataParallel(network, gradient_as_bucket_view=True)
 optimizer = torch.optim.SGD(network.parameters(), lr=config.learning_rate, momentum=0.9)
-schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, config.learning_rate, total_steps=config.epochs * steps)
+schedule = torch.optim.lr_scheduler.OneCycleLR(
+    optimizer, config.learning_rate, total_steps=config.epochs * steps
+)
 checkpoints = runtime.Checkpoints()
 first_epoch = 0
 if resumed := checkpoints.load(map_location=group.device):
@@ -70,7 +74,11 @@ if resumed := checkpoints.load(map_location=group.device):
 
 
 def save(epoch: int) -> None:
-    state = {"network": network.state_dict(), "optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}
+    state = {
+        "network": network.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "schedule": schedule.state_dict(),
+    }
     checkpoints.save(state, epoch)
 
 
@@ -83,7 +91,9 @@ def test_accuracy() -> float:
 
 
 for epoch in range(first_epoch, config.epochs):
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(config.seed + epoch))
+    order = torch.randperm(
+        len(images), generator=torch.Generator().manual_seed(config.seed + epoch)
+    )
     mine = order[group.rank :: group.world_size].to(group.device)
     total = torch.zeros((), device=group.device)
     for step in range(steps):
@@ -95,7 +105,9 @@ for epoch in range(first_epoch, config.epochs):
         optimizer.zero_grad()
         total += loss.detach()
     dist.all_reduce(total)
-    runtime.report(epoch=epoch + 1, loss=total / (steps * group.world_size), test_accuracy=test_accuracy())
+    runtime.report(
+        epoch=epoch + 1, loss=total / (steps * group.world_size), test_accuracy=test_accuracy()
+    )
     save(epoch + 1)
     if runtime.should_stop() and epoch + 1 < config.epochs:
         runtime.exit_preempted(epoch + 1)

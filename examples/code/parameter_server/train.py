@@ -54,7 +54,9 @@ def chief_answers() -> bool:
 
 def serve() -> None:
     """A worker or a parameter server: does what the chief says, as long as there is a chief."""
-    tf.distribute.Server(resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id)
+    tf.distribute.Server(
+        resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id
+    )
     patience = time.monotonic() + 600
     while not chief_answers() and time.monotonic() < patience:
         time.sleep(1)
@@ -100,7 +102,9 @@ def train() -> None:
     def step(iterator: tf.data.Iterator) -> tf.Tensor:
         images, labels = next(iterator)
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits(images)))
+            loss = tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits(images))
+            )
         for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
             variable.assign_sub(config.learning_rate * gradient)
         return loss
@@ -112,7 +116,9 @@ def train() -> None:
         losses = [coordinator.schedule(step, args=(iterator,)) for _ in range(steps)]
         coordinator.join()
         accuracy = float(np.mean(np.argmax(logits(test_images), 1) == test_labels))
-        runtime.report(epoch=epoch + 1, loss=np.mean(coordinator.fetch(losses)), test_accuracy=accuracy)
+        runtime.report(
+            epoch=epoch + 1, loss=np.mean(coordinator.fetch(losses)), test_accuracy=accuracy
+        )
     np.savez(runtime.model_dir() / "model.npz", *(variable.numpy() for variable in variables))
 
 

@@ -17,10 +17,16 @@ from cloudtrain import runtime
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--label", default="label", help="the column that stays text; all others are numbers")
+    parser.add_argument(
+        "--label", default="label", help="the column that stays text; all others are numbers"
+    )
     options = parser.parse_args()
 
-    here, raw, clean = runtime.detect_environment(), runtime.input_dir("raw"), runtime.output_dir("clean")
+    here, raw, clean = (
+        runtime.detect_environment(),
+        runtime.input_dir("raw"),
+        runtime.output_dir("clean"),
+    )
     files = sorted(path for path in raw.rglob("*.csv") if path.is_file())
     kept = dropped = 0
     for path in files:
@@ -35,9 +41,12 @@ def main() -> None:
                     out.write(json.dumps(row) + "\n")
         print(f"{path.relative_to(raw)} is done", flush=True)
 
-    # One file per instance, so its name holds the instance's number: all of them end up in one place.
+    # One file per instance, so its name holds the instance's number: all of them end up in one
+    # place.
     summary = {"instance": here.node_rank, "files": len(files), "rows": kept, "dropped": dropped}
-    (runtime.output_dir("summaries") / f"instance-{here.node_rank}.json").write_text(json.dumps(summary) + "\n")
+    (runtime.output_dir("summaries") / f"instance-{here.node_rank}.json").write_text(
+        json.dumps(summary) + "\n"
+    )
 
 
 def rows(path: Path, label: str) -> Iterator[dict[str, float | str] | None]:
@@ -45,7 +54,10 @@ def rows(path: Path, label: str) -> Iterator[dict[str, float | str] | None]:
     with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             try:
-                yield {name: text if name == label and text else float(text) for name, text in row.items()}
+                yield {
+                    name: text if name == label and text else float(text)
+                    for name, text in row.items()
+                }
             except (TypeError, ValueError):
                 yield None
 

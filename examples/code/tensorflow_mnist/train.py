@@ -35,7 +35,10 @@ def read_bytes(name: str, header: int) -> np.ndarray:
 
 def read_part(part: str) -> tuple[np.ndarray, np.ndarray]:
     """Images, (N, 28, 28, 1), 0 to 1, and labels, (N,)."""
-    images = read_bytes(f"{part}-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28, 1).astype("float32") / 255
+    images = (
+        read_bytes(f"{part}-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28, 1).astype("float32")
+        / 255
+    )
     return images, read_bytes(f"{part}-labels-idx1-ubyte.gz", 8).astype("int64")
 
 
@@ -76,14 +79,18 @@ batch = config.batch * strategy.num_replicas_in_sync
 options = tf.data.Options()
 options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
 pairs = tf.data.Dataset.from_tensor_slices(read_part("train")).shuffle(10_000, seed=1)
-batches = strategy.experimental_distribute_dataset(pairs.batch(batch, drop_remainder=True).with_options(options))
+batches = strategy.experimental_distribute_dataset(
+    pairs.batch(batch, drop_remainder=True).with_options(options)
+)
 test_images, test_labels = read_part("t10k")
 is_chief = runtime.detect_environment().is_main
 
 for epoch in range(config.epochs):
     losses = [float(step(*pair)) for pair in batches]
     if is_chief:
-        predicted = np.concatenate([np.argmax(model(part), 1) for part in np.array_split(test_images, 10)])
+        predicted = np.concatenate(
+            [np.argmax(model(part), 1) for part in np.array_split(test_images, 10)]
+        )
         accuracy = float(np.mean(predicted == test_labels))
         runtime.report(epoch=epoch + 1, loss=np.mean(losses), test_accuracy=accuracy)
 

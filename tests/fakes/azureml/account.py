@@ -51,14 +51,20 @@ class Account:
     def url(self) -> str:
         return f"https://{self.host}{self.prefix}"
 
-    def sas_url(self, container: str, blob: str = "", *, permissions: str = "r", seconds: float = 3600) -> str:
+    def sas_url(
+        self, container: str, blob: str = "", *, permissions: str = "r", seconds: float = 3600
+    ) -> str:
         """The address of a container or a blob that opens it for a while; no token is needed with it."""
         token = self.sas_token(container, blob, permissions=permissions, seconds=seconds)
         return f"{self.url}/{container}" + (f"/{quote(blob)}" if blob else "") + f"?{token}"
 
-    def sas_token(self, container: str, blob: str = "", *, permissions: str = "rl", seconds: float = 3600) -> str:
+    def sas_token(
+        self, container: str, blob: str = "", *, permissions: str = "rl", seconds: float = 3600
+    ) -> str:
         expires = time.time() + seconds
-        return sas.make_token(self.account, container, blob, KEY, permissions=permissions, expires=expires)
+        return sas.make_token(
+            self.account, container, blob, KEY, permissions=permissions, expires=expires
+        )
 
     def authorize(self, request: Request, place: Place, permissions: str) -> None:
         """Refuses who may not: one of the permissions is needed where a signature is shown."""
@@ -78,7 +84,9 @@ class Account:
         if reason:
             raise Refused(403, "AuthenticationFailed", f"{_AUTHENTICATION_FAILED} {reason}")
         if not set(permissions) & set(request.query.get("sp", "")):
-            message = "This request is not authorized to perform this operation using this permission."
+            message = (
+                "This request is not authorized to perform this operation using this permission."
+            )
             raise Refused(403, "AuthorizationPermissionMismatch", message)
 
     def _check_shared_key(self, request: Request) -> None:

@@ -53,7 +53,9 @@ class Assets:
         for kind in _KINDS:
             resource, versions = f"workspaces/{kind}", f"{{WS}}/{kind}/{{name}}/versions"
             made += [
-                Route("GET", f"{{WS}}/{kind}/{{name}}", resource, self._bound(self._container, kind)),
+                Route(
+                    "GET", f"{{WS}}/{kind}/{{name}}", resource, self._bound(self._container, kind)
+                ),
                 Route("GET", versions, resource, self._bound(self._list, kind)),
                 Route("GET", f"{versions}/{{version}}", resource, self._bound(self._get, kind)),
                 Route("PUT", f"{versions}/{{version}}", resource, self._bound(self._put, kind)),
@@ -69,7 +71,11 @@ class Assets:
         """All versions in the order that is asked for; code is found by its hash, under whatever name it has."""
         query = request.query
         if "hash" in query:
-            keys = [key for key in self._versions if key[0] == kind and _has_hash(self._versions[key], query["hash"])]
+            keys = [
+                key
+                for key in self._versions
+                if key[0] == kind and _has_hash(self._versions[key], query["hash"])
+            ]
         else:
             keys = self._versions_of(kind, name)
         if query.get("$orderBy", "").lower() == "createdtime desc":
@@ -81,7 +87,12 @@ class Assets:
         """In the order in which they were made."""
         keys = [key for key in self._versions if key[:2] == (kind, name)]
         if not keys:
-            raise Refused(404, "UserError", f"{_KINDS[kind]} container {name} was not found.", inner="NotFoundError")
+            raise Refused(
+                404,
+                "UserError",
+                f"{_KINDS[kind]} container {name} was not found.",
+                inner="NotFoundError",
+            )
         return keys
 
     def _container(self, request: Request, kind: str, name: str) -> Reply:
@@ -94,7 +105,9 @@ class Assets:
             "properties": {},
         }
         place = f"{self.workspace}/{kind}/{name}"
-        return answer({"id": place, "name": name, "type": f"{_TYPE}/{kind}", "properties": properties})
+        return answer(
+            {"id": place, "name": name, "type": f"{_TYPE}/{kind}", "properties": properties}
+        )
 
     def _get(self, request: Request, kind: str, name: str, version: str) -> Reply:
         if (kind, name, version) not in self._versions:
@@ -137,7 +150,13 @@ class Assets:
             "credential": {"credentialType": "SAS", "sasUri": signed},
         }
         kind = request.body.get("pendingUploadType")
-        return answer({"pendingUploadId": str(number), "pendingUploadType": kind, "blobReferenceForConsumption": place})
+        return answer(
+            {
+                "pendingUploadId": str(number),
+                "pendingUploadType": kind,
+                "blobReferenceForConsumption": place,
+            }
+        )
 
     def _describe(self, kind: str, name: str, version: str) -> Json:
         """As recorded in March 2026: code is never anonymous, and a conda file comes back as JSON."""
@@ -152,7 +171,10 @@ class Assets:
             "name": version,
             "type": f"{_TYPE}/{kind}/versions",
             "properties": properties,
-            "systemData": {"createdAt": "2026-01-01T00:00:00.0000000+00:00", "createdByType": "User"},
+            "systemData": {
+                "createdAt": "2026-01-01T00:00:00.0000000+00:00",
+                "createdByType": "User",
+            },
         }
 
     def _id(self, kind: str, name: str, version: str) -> str:
@@ -166,4 +188,8 @@ def _has_hash(asset: Json, wanted: str) -> bool:
 
 def _content(properties: Json) -> Json:
     """What of an asset may not change."""
-    return {key: value for key, value in properties.items() if key not in ("tags", "description", "properties")}
+    return {
+        key: value
+        for key, value in properties.items()
+        if key not in ("tags", "description", "properties")
+    }

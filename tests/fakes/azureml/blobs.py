@@ -58,12 +58,16 @@ class Blobs(Account):
             if container not in self.containers:
                 raise Refused(404, "ContainerNotFound", "The specified container does not exist.")
             reply: Reply = getattr(self, f"_{operation}")(place, request)
-        return reply._replace(headers={**reply.headers, "x-ms-version": request.headers.get("x-ms-version", "")})
+        return reply._replace(
+            headers={**reply.headers, "x-ms-version": request.headers.get("x-ms-version", "")}
+        )
 
     def _put_blob(self, place: Place, request: Request) -> Reply:
         if request.headers.get("x-ms-blob-type") != "BlockBlob":
             raise Refused(
-                400, "InvalidHeaderValue", "The value for one of the HTTP headers is not in the correct format."
+                400,
+                "InvalidHeaderValue",
+                "The value for one of the HTTP headers is not in the correct format.",
             )
         return self._store(place, request, request.raw)
 
@@ -84,15 +88,23 @@ class Blobs(Account):
         existing = self.containers[place.container].get(place.blob)
         if existing is not None and request.headers.get("if-none-match") == "*":
             raise Refused(409, "BlobAlreadyExists", "The specified blob already exists.")
-        blob = Blob(data, _metadata(request), request.headers.get("x-ms-blob-content-type", "application/octet-stream"))
+        blob = Blob(
+            data,
+            _metadata(request),
+            request.headers.get("x-ms-blob-content-type", "application/octet-stream"),
+        )
         self.containers[place.container][place.blob] = blob
-        return Reply(201, headers={"ETag": blob.etag, "Last-Modified": blob.headers["Last-Modified"]})
+        return Reply(
+            201, headers={"ETag": blob.etag, "Last-Modified": blob.headers["Last-Modified"]}
+        )
 
     def _set_metadata(self, place: Place, request: Request) -> Reply:
         blob = self._found(place)
         blob.metadata = _metadata(request)
         blob.touch()
-        return Reply(200, headers={"ETag": blob.etag, "Last-Modified": blob.headers["Last-Modified"]})
+        return Reply(
+            200, headers={"ETag": blob.etag, "Last-Modified": blob.headers["Last-Modified"]}
+        )
 
     def _head(self, place: Place, request: Request) -> Reply:
         blob = self._found(place)
@@ -109,9 +121,15 @@ class Blobs(Account):
         start, size = int(match[1]), len(blob.data)
         if start >= size:
             message = "The range specified is invalid for the current size of the resource."
-            raise Refused(416, "InvalidRange", message, headers={"Content-Range": f"bytes */{size}"})
+            raise Refused(
+                416, "InvalidRange", message, headers={"Content-Range": f"bytes */{size}"}
+            )
         end = min(int(match[2] or size), size - 1)
-        return Reply(206, blob.data[start : end + 1], blob.headers | {"Content-Range": f"bytes {start}-{end}/{size}"})
+        return Reply(
+            206,
+            blob.data[start : end + 1],
+            blob.headers | {"Content-Range": f"bytes {start}-{end}/{size}"},
+        )
 
     def _delete(self, place: Place, request: Request) -> Reply:
         self._found(place)
@@ -137,7 +155,11 @@ _ON_BLOB = {
     ("PUT", "metadata"): ("set_metadata", "w"), ("HEAD", ""): ("head", "r"), ("GET", ""): ("get", "r"),
     ("DELETE", ""): ("delete", "d"),
 }  # fmt: skip
-_ON_CONTAINER = {("GET", "list"): ("list", "l"), ("GET", ""): ("properties", "r"), ("HEAD", ""): ("properties", "r")}
+_ON_CONTAINER = {
+    ("GET", "list"): ("list", "l"),
+    ("GET", ""): ("properties", "r"),
+    ("HEAD", ""): ("properties", "r"),
+}
 
 
 def _operation(request: Request, blob: str) -> tuple[str, str]:
@@ -159,7 +181,11 @@ def _check_conditions(blob: Blob, request: Request) -> None:
 
 def _metadata(request: Request) -> dict[str, str]:
     prefix = "x-ms-meta-"
-    return {name[len(prefix) :]: value for name, value in request.headers.items() if name.startswith(prefix)}
+    return {
+        name[len(prefix) :]: value
+        for name, value in request.headers.items()
+        if name.startswith(prefix)
+    }
 
 
 def refused(refusal: Refused) -> Reply:
@@ -168,6 +194,10 @@ def refused(refusal: Refused) -> Reply:
         f'<?xml version="1.0" encoding="utf-8"?><Error><Code>{refusal.code}</Code>'
         f"<Message>{escape(refusal.message)}</Message></Error>"
     )
-    headers = {"Content-Type": "application/xml", "x-ms-error-code": refusal.code, **refusal.headers}
+    headers = {
+        "Content-Type": "application/xml",
+        "x-ms-error-code": refusal.code,
+        **refusal.headers,
+    }
     body = b"" if refusal.status == _NOT_MODIFIED else text.encode()
     return Reply(refusal.status, body, headers)

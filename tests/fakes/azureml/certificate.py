@@ -23,7 +23,10 @@ def write_certificate(folder: Path) -> Files:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    authority_key, key = (
+        ec.generate_private_key(ec.SECP256R1()),
+        ec.generate_private_key(ec.SECP256R1()),
+    )
     authority_name, name = _name("cloudtrain tests: authority"), _name("localhost")
     authority = (
         _builder(authority_name, authority_name, authority_key, authority_key)

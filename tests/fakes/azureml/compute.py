@@ -95,7 +95,14 @@ SIZES = (
         {"Standard": 98.32},
         {"RdmaEnabled": "True"},
     ),
-    Size("Standard_NC24ads_A100_v4", "StandardNCADSA100v4Family", 24, 1, 220, {"Standard": 3.67, "LowPriority": 0.73}),
+    Size(
+        "Standard_NC24ads_A100_v4",
+        "StandardNCADSA100v4Family",
+        24,
+        1,
+        220,
+        {"Standard": 3.67, "LowPriority": 0.73},
+    ),
     Size("Standard_DS3_v2", "standardDSv2Family", 4, 0, 14, {"Standard": 0.293}),
 )
 
@@ -143,7 +150,9 @@ class Computes:
         ]
 
     def _list(self, request: Request) -> Reply:
-        found = [cluster.describe(self.workspace, self.location) for cluster in self.clusters.values()]
+        found = [
+            cluster.describe(self.workspace, self.location) for cluster in self.clusters.values()
+        ]
         start = int(request.query.get("$skip", 0))
         end = start + self.page_size
         body: Json = {"value": found[start:end]}
@@ -165,7 +174,9 @@ class Computes:
         """One entry for each family in the workspace, and one for all of them."""
         found = [self._usage(quota) for quota in self.quotas]
         used = sum(quota.used for quota in self.quotas)
-        total = self._usage(Quota("TotalDedicatedCores", 1000, used, "Total Cluster Dedicated Regional vCPUs"))
+        total = self._usage(
+            Quota("TotalDedicatedCores", 1000, used, "Total Cluster Dedicated Regional vCPUs")
+        )
         return answer({"value": [total, *found]})
 
     def _usage(self, quota: Quota) -> Json:

@@ -55,7 +55,9 @@ class Datastores:
 
     def _known(self, name: str) -> Datastore:
         if name not in self.by_name:
-            raise Refused(404, "UserError", f"Could not find datastore: {name}", inner="NotFoundError")
+            raise Refused(
+                404, "UserError", f"Could not find datastore: {name}", inner="NotFoundError"
+            )
         return self.by_name[name]
 
     def _list(self, request: Request) -> Reply:
@@ -70,10 +72,14 @@ class Datastores:
     def _list_secrets(self, request: Request, name: str) -> Reply:
         datastore = self._known(name)
         if datastore.secrets == "none":
-            raise Refused(400, "UserError", "No secrets for credentials of type None.", inner="BadArgument")
+            raise Refused(
+                400, "UserError", "No secrets for credentials of type None.", inner="BadArgument"
+            )
         if datastore.secrets == "key":
             return answer({"secretsType": "AccountKey", "key": KEY})
-        token = self.blobs.sas_token(datastore.container, permissions="racwdl", seconds=self.sas_seconds)
+        token = self.blobs.sas_token(
+            datastore.container, permissions="racwdl", seconds=self.sas_seconds
+        )
         return answer({"secretsType": "Sas", "sasToken": f"?{token}"})
 
     def _describe(self, datastore: Datastore) -> Json:

@@ -17,15 +17,20 @@ if TYPE_CHECKING:
     from tests.fakes.azureml.server import FakeAzure
 
 
-def serve(fake: FakeAzure, handler: type[BaseHTTPRequestHandler], certificate: Path | None = None) -> Server:
+def serve(
+    fake: FakeAzure, handler: type[BaseHTTPRequestHandler], certificate: Path | None = None
+) -> Server:
     """Listen on a free port of loopback until `close`."""
     server = Server(("127.0.0.1", 0), handler)
     server.fake = fake
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
-        # The handshake is made by the thread that reads the request, not by the one that takes connections.
-        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        # The handshake is made by the thread that reads the request, not by the one that takes
+        # connections.
+        server.socket = context.wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     return server
 
@@ -76,7 +81,9 @@ class _Base(BaseHTTPRequestHandler):
         self.send_response(reply.status)
         for name, value in {"x-ms-request-id": "0" * 8, **reply.headers}.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(reply.body) if reply.length is None else reply.length))
+        self.send_header(
+            "Content-Length", str(len(reply.body) if reply.length is None else reply.length)
+        )
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(reply.body[:cut_at])

@@ -68,12 +68,20 @@ class Faults:
         self._add(Fault(method, pattern, "refuse", times, refusal=refusal))
 
     def say(
-        self, method: str, pattern: str, status: int, body: bytes, *, headers: dict[str, str] | None = None
+        self,
+        method: str,
+        pattern: str,
+        status: int,
+        body: bytes,
+        *,
+        headers: dict[str, str] | None = None,
     ) -> None:
         """The answer is this one, byte for byte, such as one that was recorded; nothing is done."""
         self._add(Fault(method, pattern, "say", 1, reply=Reply(status, body, headers or {})))
 
-    def throttle(self, method: str, pattern: str, times: int = 1, *, retry_after: float | None = 1) -> None:
+    def throttle(
+        self, method: str, pattern: str, times: int = 1, *, retry_after: float | None = 1
+    ) -> None:
         """429, with Retry-After unless that is None."""
         headers = {} if retry_after is None else {"Retry-After": f"{retry_after:g}"}
         message = "The request is being throttled as the limit has been reached for operation type."

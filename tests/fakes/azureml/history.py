@@ -35,7 +35,12 @@ class History:
             Route("PATCH", experiment, kind, self._patch),
             Route("GET", f"{runs}/children", kind, self._children),
             Route("POST", "/mlflow/v2.0{WS}/api/2.0/mlflow/runs/search", "", self._search),
-            Route("POST", "/data/v1.0{WS}/dataversion/batchGetResolvedUris", "dataversion", self._resolve),
+            Route(
+                "POST",
+                "/data/v1.0{WS}/dataversion/batchGetResolvedUris",
+                "dataversion",
+                self._resolve,
+            ),
         ]
 
     def _details(self, request: Request, name: str) -> Reply:
@@ -64,14 +69,19 @@ class History:
 
     def _run_data(self, request: Request) -> Reply:
         job = self.jobs.known(request.body["runId"])
-        return answer({"runMetadata": self._described(job), "runDefinition": {}, "jobSpecification": None})
+        return answer(
+            {"runMetadata": self._described(job), "runDefinition": {}, "jobSpecification": None}
+        )
 
     def _patch(self, request: Request, experiment: str, name: str) -> Reply:
         """Tags and properties are added to those that there are; `hidden` archives."""
         job = self.jobs.known(name)
         if experiment != job.describe()["properties"]["experimentName"]:
             raise Refused(
-                404, "UserError", f"Run {name} was not found in experiment {experiment}", inner="NotFoundError"
+                404,
+                "UserError",
+                f"Run {name} was not found in experiment {experiment}",
+                inner="NotFoundError",
             )
         job.run_tags.update(request.body.get("tags") or {})
         job.run_properties.update(request.body.get("properties") or {})
@@ -81,8 +91,12 @@ class History:
     def _children(self, request: Request, name: str) -> Reply:
         """Those that a sweep has started, and the one that made its code ready, in pages of two."""
         self.jobs.known(name)
-        children = [self._described(job) | {"experimentId": EXPERIMENT} for job in self.jobs.trials_of(name)]
-        children.insert(0, {"runId": f"{name}_preparation", "status": "Completed", "experimentId": EXPERIMENT})
+        children = [
+            self._described(job) | {"experimentId": EXPERIMENT} for job in self.jobs.trials_of(name)
+        ]
+        children.insert(
+            0, {"runId": f"{name}_preparation", "status": "Completed", "experimentId": EXPERIMENT}
+        )
         start = int(request.query.get("$skip", 0))
         here = f"https://{request.headers['host']}{request.target.partition('?')[0]}"
         more = f"{here}?api-version=v1.0&%24skip={start + 2}" if start + 2 < len(children) else None
@@ -90,7 +104,10 @@ class History:
 
     def _search(self, request: Request) -> Reply:
         """MLflow's own search, which knows the children of a run by a tag; a page has one run."""
-        asked, parent = request.body, re.fullmatch(r"tags.mlflow.parentRunId = '(.+)'", request.body["filter"])
+        asked, parent = (
+            request.body,
+            re.fullmatch(r"tags.mlflow.parentRunId = '(.+)'", request.body["filter"]),
+        )
         if parent is None or asked["experiment_ids"] != [EXPERIMENT]:
             raise Refused(400, "UserError", f"the fake knows no such search: {asked}")
         jobs = [job for job in self.jobs.trials_of(parent[1]) if job.metrics]
@@ -102,7 +119,9 @@ class History:
             }
             for job in jobs[start : start + 1]
         ]
-        return answer({"runs": runs} | ({"next_page_token": str(start + 1)} if start + 1 < len(jobs) else {}))
+        return answer(
+            {"runs": runs} | ({"next_page_token": str(start + 1)} if start + 1 < len(jobs) else {})
+        )
 
     def _resolve(self, request: Request) -> Reply:
         """The address of each output whose asset id is given."""
@@ -110,7 +129,13 @@ class History:
         for asset in request.body["values"]:
             name, output = asset.split("/")[-3], asset.split("/")[-1]
             uri = _output_uri(self.jobs.known(name), output)
-            values[asset] = {"uri": uri, "type": "UriFolder", "entityMetadata": None, "legacyId": None, "error": None}
+            values[asset] = {
+                "uri": uri,
+                "type": "UriFolder",
+                "entityMetadata": None,
+                "legacyId": None,
+                "error": None,
+            }
         return answer({"values": values})
 
     def _described(self, job: Job) -> Json:

@@ -39,17 +39,31 @@ class Identity:
             return answer({"statusCode": 401, "message": "wrong X-IDENTITY-HEADER"}, 401)
         resource = request.query.get("resource", "")
         if self.refuses or request.query.get("api-version") != "2019-08-01" or not resource:
-            return answer({"statusCode": 400, "message": "Unable to get a token for this managed identity"}, 400)
+            return answer(
+                {"statusCode": 400, "message": "Unable to get a token for this managed identity"},
+                400,
+            )
         self.asked.append(resource)
         expires = int(time.time() + self.lifetime)
-        token = {"access_token": make_token(resource, expires), "expires_on": str(expires), "resource": resource}
+        token = {
+            "access_token": make_token(resource, expires),
+            "expires_on": str(expires),
+            "resource": resource,
+        }
         return answer(token | {"token_type": "Bearer", "client_id": OBJECT})
 
 
 def make_token(audience: str, expires: float, **claims: Any) -> str:
     """A token for an audience until a time, in seconds since the epoch."""
     head = {"typ": "JWT", "alg": "RS256"}
-    body = {"aud": audience, "exp": int(expires), "iat": int(time.time()), "tid": TENANT, "oid": OBJECT, "idtyp": "app"}
+    body = {
+        "aud": audience,
+        "exp": int(expires),
+        "iat": int(time.time()),
+        "tid": TENANT,
+        "oid": OBJECT,
+        "idtyp": "app",
+    }
     return f"{_encoded(head)}.{_encoded(body | claims)}.{_SIGNATURE}"
 
 
@@ -64,7 +78,9 @@ def check_bearer(request: Request, audiences: tuple[str, ...]) -> None:
     try:
         claims = read_claims(token)
     except ValueError:
-        raise Refused(401, "InvalidAuthenticationToken", "The access token is invalid.", headers=invalid) from None
+        raise Refused(
+            401, "InvalidAuthenticationToken", "The access token is invalid.", headers=invalid
+        ) from None
     if claims["exp"] <= time.time():
         message = "The access token expiry UTC time is earlier than current UTC time."
         raise Refused(401, "ExpiredAuthenticationToken", message, headers=invalid)

@@ -118,34 +118,64 @@ class Job:
             properties = {**dict.fromkeys(_NULL), **properties}
             properties["resources"] = {**_RESOURCES, **(properties["resources"] or {})}
             properties["queueSettings"] = {"jobTier": "Null", **(properties["queueSettings"] or {})}
-        properties["properties"] = {**(properties.get("properties") or {}), **self._added(), **self.run_properties}
+        properties["properties"] = {
+            **(properties.get("properties") or {}),
+            **self._added(),
+            **self.run_properties,
+        }
         properties["tags"] = self.tags
         properties["isArchived"] = self.hidden
         properties["experimentName"] = properties.get("experimentName") or "Default"
         properties["displayName"] = properties.get("displayName") or self.name
-        properties["outputs"] = {**(properties.get("outputs") or {}), "default": _default_output(self.name)}
+        properties["outputs"] = {
+            **(properties.get("outputs") or {}),
+            "default": _default_output(self.name),
+        }
         properties |= {"status": self.status, "parameters": {}, "services": self._services()}
         return {
             "id": f"{self.workspace}/jobs/{self.name}",
             "name": self.name,
             "type": _KIND,
             "properties": properties,
-            "systemData": {"createdAt": stamp(self.created), "createdBy": "Ada", "createdByType": "User"},
+            "systemData": {
+                "createdAt": stamp(self.created),
+                "createdBy": "Ada",
+                "createdByType": "User",
+            },
         }
 
     def _added(self) -> dict[str, str | None]:
         cluster = (self.properties.get("computeId") or "").rpartition("/computes/")[2] or None
         snapshot = (
-            {"ContentSnapshotId": "33333333-3333-3333-3333-333333333333"} if self.properties.get("codeId") else {}
+            {"ContentSnapshotId": "33333333-3333-3333-3333-333333333333"}
+            if self.properties.get("codeId")
+            else {}
         )
-        return {"_azureml.ComputeTargetType": "amlctrain", "_azureml.ClusterName": cluster, **snapshot}
+        return {
+            "_azureml.ComputeTargetType": "amlctrain",
+            "_azureml.ClusterName": cluster,
+            **snapshot,
+        }
 
     def _services(self) -> Json:
         studio = f"https://ml.azure.com/runs/{self.name}?wsid={self.workspace}&tid={TENANT}"
         own = {**(self.properties.get("services") or {})}
-        return {**own, "Studio": {"jobServiceType": "Studio", "port": None, "endpoint": studio, "status": None}}
+        return {
+            **own,
+            "Studio": {
+                "jobServiceType": "Studio",
+                "port": None,
+                "endpoint": studio,
+                "status": None,
+            },
+        }
 
 
 def _default_output(name: str) -> Json:
     uri = f"azureml://datastores/workspaceartifactstore/ExperimentRun/dcid.{name}"
-    return {"description": None, "uri": uri, "mode": "ReadWriteMount", "jobOutputType": "uri_folder"}
+    return {
+        "description": None,
+        "uri": uri,
+        "mode": "ReadWriteMount",
+        "jobOutputType": "uri_folder",
+    }

@@ -63,20 +63,37 @@ class Jobs:
         """The next trial of a sweep job, which runs with these values."""
         asked = self.known(sweep).properties
         name = f"{sweep}_{len(self.trials_of(sweep))}"
-        kept = {key: asked[key] for key in ("computeId", "resources", "experimentName", "outputs") if key in asked}
-        body = {"properties": {"jobType": "Command", **asked["trial"], **kept, "parentJobName": sweep}}
-        job = Job(name, body, self.workspace, created=time.time(), order=len(self.by_name), metrics=metrics)
+        kept = {
+            key: asked[key]
+            for key in ("computeId", "resources", "experimentName", "outputs")
+            if key in asked
+        }
+        body = {
+            "properties": {"jobType": "Command", **asked["trial"], **kept, "parentJobName": sweep}
+        }
+        job = Job(
+            name,
+            body,
+            self.workspace,
+            created=time.time(),
+            order=len(self.by_name),
+            metrics=metrics,
+        )
         job.run_tags["hyperparameters"] = json.dumps(values)
         job.enter("Running")
         self.by_name[name] = job
         return job
 
     def trials_of(self, sweep: str) -> list[Job]:
-        return [job for job in self.by_name.values() if job.properties.get("parentJobName") == sweep]
+        return [
+            job for job in self.by_name.values() if job.properties.get("parentJobName") == sweep
+        ]
 
     def _put(self, request: Request, name: str) -> Reply:
         if not _NAME.fullmatch(name):
-            message = f"Run id {name} is invalid: letters, digits, dashes and underscores, 255 at most."
+            message = (
+                f"Run id {name} is invalid: letters, digits, dashes and underscores, 255 at most."
+            )
             raise Refused(400, "UserError", message, inner="InvalidRunId")
         with self._lock:
             if name in self.by_name:
@@ -84,7 +101,9 @@ class Jobs:
             _check_fields(request)
             self._check_references(request.body["properties"])
             _check_user(request)
-            job = Job(name, request.body, self.workspace, created=time.time(), order=len(self.by_name))
+            job = Job(
+                name, request.body, self.workspace, created=time.time(), order=len(self.by_name)
+            )
             job.hidden = bool(job.properties.get("isArchived"))
             job.enter(self.first_status)
             self.by_name[name] = job
@@ -96,12 +115,16 @@ class Jobs:
         """What the job refers to in this workspace exists. The answers for a cluster (2026) and for what a body names by
         its version (2023) were recorded; that for code is a guess.
         """
-        code, environment, compute = (properties.get(key) or "" for key in ("codeId", "environmentId", "computeId"))
+        code, environment, compute = (
+            properties.get(key) or "" for key in ("codeId", "environmentId", "computeId")
+        )
         if self._lacks(code, self.assets.exists):
             raise Refused(400, "UserError", f"codeId {code} was not found.", inner="NotFoundError")
         if self._lacks(environment, self.assets.exists):
             *_, name, _, version = environment.split("/")
-            message = f"key: {environment}, Message: Not found environment {name} (version: {version})."
+            message = (
+                f"key: {environment}, Message: Not found environment {name} (version: {version})."
+            )
             raise Refused(404, "NotFound", message)
         if self._lacks(compute, self.computes.exists):
             message = f"Unknown compute target '{compute.rpartition('/')[2]}'."
@@ -183,7 +206,9 @@ class Jobs:
 
     def _accepted(self, request: Request, operation: str, body: bytes) -> Reply:
         """The service gives no Retry-After, so its SDK waits 30 s between two questions; tests have no time for it."""
-        path = _PLACES.format(SUB=self.workspace.split("/resourceGroups/")[0], location=self.computes.location)
+        path = _PLACES.format(
+            SUB=self.workspace.split("/resourceGroups/")[0], location=self.computes.location
+        )
         query = f"api-version={request.query['api-version']}&t=1&c=MII&s=ab&h=cd"
         headers = {
             "Content-Type": "application/json; charset=utf-8", "x-ms-async-operation-timeout": "PT1H",
@@ -216,14 +241,24 @@ def _check_user(request: Request) -> None:
     try:
         audience = read_claims(request.headers.get("x-azureml-token", ""))["aud"]
     except ValueError:
-        raise Refused(400, "UserError", "A job with user identity needs the header x-azureml-token.") from None
+        raise Refused(
+            400, "UserError", "A job with user identity needs the header x-azureml-token."
+        ) from None
     if audience.rstrip("/") != STUDIO:
-        raise Refused(400, "UserError", f"The token in x-azureml-token is for {audience}, not for {STUDIO}.")
+        raise Refused(
+            400, "UserError", f"The token in x-azureml-token is for {audience}, not for {STUDIO}."
+        )
 
 
 def _next_link(request: Request, skip: int) -> str:
-    rest = "&".join(part for part in request.target.partition("?")[2].split("&") if not part.startswith("%24skip="))
-    return f"https://{request.headers['host']}{request.target.partition('?')[0]}?{rest}&%24skip={skip}"
+    rest = "&".join(
+        part
+        for part in request.target.partition("?")[2].split("&")
+        if not part.startswith("%24skip=")
+    )
+    return (
+        f"https://{request.headers['host']}{request.target.partition('?')[0]}?{rest}&%24skip={skip}"
+    )
 
 
 def _has_tag(job: Job, wanted: str) -> bool:

@@ -39,7 +39,9 @@ class Request:
 
     def matches(self, method: str, pattern: str) -> bool:
         """Whether the method is this one (`*` is any) and the regular expression is found in the path."""
-        return method in ("*", self.method) and any(re.search(pattern, text) for text in (self.short, self.path))
+        return method in ("*", self.method) and any(
+            re.search(pattern, text) for text in (self.short, self.path)
+        )
 
 
 class Reply(NamedTuple):
@@ -54,7 +56,11 @@ class Reply(NamedTuple):
 def answer(body: Any, status: int = 200, **headers: str) -> Reply:
     """JSON; underscores in the names of headers stand for dashes."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Reply(status, json.dumps(body).encode(), {"Content-Type": "application/json; charset=utf-8", **named})
+    return Reply(
+        status,
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json; charset=utf-8", **named},
+    )
 
 
 class Refused(Exception):
@@ -73,7 +79,13 @@ class Refused(Exception):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.code, self.message, self.inner, self.details = status, code, message, inner, details
+        self.status, self.code, self.message, self.inner, self.details = (
+            status,
+            code,
+            message,
+            inner,
+            details,
+        )
         self.headers = dict(headers or {})
 
     @property
@@ -93,7 +105,11 @@ class Refused(Exception):
 
     @property
     def reply(self) -> Reply:
-        return Reply(self.status, json.dumps(self.body).encode(), {"Content-Type": "application/json", **self.headers})
+        return Reply(
+            self.status,
+            json.dumps(self.body).encode(),
+            {"Content-Type": "application/json", **self.headers},
+        )
 
 
 Handler = Callable[..., Reply]

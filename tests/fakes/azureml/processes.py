@@ -37,7 +37,9 @@ def environments(properties: Json) -> Iterator[tuple[int, dict[str, str]]]:
         elif kind == "TensorFlow":
             cluster = {"worker": [f"127.0.0.1:{number}" for number in ports]}
             task = {"type": "worker", "index": rank}
-            env = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})}
+            env = {
+                "TF_CONFIG": json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
+            }
         yield node, {"AZUREML_NODE_COUNT": str(instances), "AZUREML_CR_NODE_RANK": str(node), **env}
 
 

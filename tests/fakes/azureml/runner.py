@@ -133,7 +133,9 @@ class Runner:
     def _run(self, life: Life, places: dict[str, str]) -> int | None:
         """Run all processes to their end; the rank of the first that failed, whose failure ends the others."""
         properties = life.job.properties
-        command = _REFERENCE.sub(lambda match: places[f"{match[1]}.{match[2]}"], properties["command"])
+        command = _REFERENCE.sub(
+            lambda match: places[f"{match[1]}.{match[2]}"], properties["command"]
+        )
         readers = []
         for rank, (node, env) in enumerate(environments(properties)):
             process = subprocess.Popen(
@@ -141,7 +143,9 @@ class Runner:
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
             life.processes.append(process)
-            readers.append(threading.Thread(target=self._read, args=(life, rank, process), daemon=True))
+            readers.append(
+                threading.Thread(target=self._read, args=(life, rank, process), daemon=True)
+            )
         if life.canceled.is_set():  # asked while the processes were being started
             life.end_processes(signal.SIGTERM)
         for reader in readers:
@@ -158,7 +162,11 @@ class Runner:
                 failed = next(rank for rank, code in enumerate(codes) if code)
                 life.end_processes(signal.SIGTERM)
         codes = [process.wait() for process in life.processes]
-        return next((rank for rank, code in enumerate(codes) if code), None) if failed is None else failed
+        return (
+            next((rank for rank, code in enumerate(codes) if code), None)
+            if failed is None
+            else failed
+        )
 
     def _environment(self, life: Life, places: dict[str, str]) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}

@@ -15,7 +15,20 @@ from datetime import datetime, timezone
 from urllib.parse import urlencode
 
 VERSION = "2021-08-06"
-_AFTER_RESOURCE = ("si", "sip", "spr", "sv", "sr", "snapshot", "ses", "rscc", "rscd", "rsce", "rscl", "rsct")
+_AFTER_RESOURCE = (
+    "si",
+    "sip",
+    "spr",
+    "sv",
+    "sr",
+    "snapshot",
+    "ses",
+    "rscc",
+    "rscd",
+    "rsce",
+    "rscl",
+    "rsct",
+)
 
 
 def sign(query: Mapping[str, str], resource: str, key: str) -> str:
@@ -26,10 +39,18 @@ def sign(query: Mapping[str, str], resource: str, key: str) -> str:
     return base64.b64encode(digest).decode()
 
 
-def make_token(account: str, container: str, blob: str, key: str, *, permissions: str, expires: float) -> str:
+def make_token(
+    account: str, container: str, blob: str, key: str, *, permissions: str, expires: float
+) -> str:
     """The query that opens a container, or one blob of it, until that time (seconds since the epoch)."""
     until = datetime.fromtimestamp(expires, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    query = {"sv": VERSION, "sr": "b" if blob else "c", "se": until, "sp": permissions, "spr": "https"}
+    query = {
+        "sv": VERSION,
+        "sr": "b" if blob else "c",
+        "se": until,
+        "sp": permissions,
+        "spr": "https",
+    }
     resource = f"/blob/{account}/{container}" + (f"/{blob}" if blob else "")
     return urlencode(query | {"sig": sign(query, resource, key)})
 
@@ -38,13 +59,19 @@ def expires_at(query: Mapping[str, str]) -> float:
     """Seconds since the epoch; 0 where the time is missing or malformed."""
     for form in ("%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%MZ", "%Y-%m-%d"):
         try:
-            return datetime.strptime(query.get("se", ""), form).replace(tzinfo=timezone.utc).timestamp()
+            return (
+                datetime.strptime(query.get("se", ""), form)
+                .replace(tzinfo=timezone.utc)
+                .timestamp()
+            )
         except ValueError:
             continue
     return 0.0
 
 
-def refusal(query: Mapping[str, str], accounts: tuple[str, ...], container: str, blob: str, key: str) -> str:
+def refusal(
+    query: Mapping[str, str], accounts: tuple[str, ...], container: str, blob: str, key: str
+) -> str:
     """Why a signature does not open this blob: "" when it does. An account may go by several names here."""
     if expires_at(query) <= time.time():
         return f"Signature not valid in the specified time frame: Expiry [{query.get('se', '')}]"

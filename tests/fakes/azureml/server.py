@@ -84,7 +84,9 @@ class FakeAzure:
     def workspace_id(self) -> str:
         """The ARM id of the workspace."""
         group = f"{self.subscription}/resourceGroups/{self.resource_group}"
-        return f"{group}/providers/Microsoft.MachineLearningServices/workspaces/{self.workspace_name}"
+        return (
+            f"{group}/providers/Microsoft.MachineLearningServices/workspaces/{self.workspace_name}"
+        )
 
     @property
     def environ(self) -> dict[str, str]:
@@ -154,8 +156,18 @@ class FakeAzure:
         if request.path.startswith("/metadata/"):
             return answer([self.cloud])
         if request.path == "/discovery":
-            return answer({"api": self.url, "history": self.url, "catalog": self.url, "experimentation": self.url})
-        check_bearer(request, (self.url, "https://management.azure.com", "https://management.core.windows.net"))
+            return answer(
+                {
+                    "api": self.url,
+                    "history": self.url,
+                    "catalog": self.url,
+                    "experimentation": self.url,
+                }
+            )
+        check_bearer(
+            request,
+            (self.url, "https://management.azure.com", "https://management.core.windows.net"),
+        )
         path = re.sub("/+", "/", request.short)
         for route, pattern in self._table:
             match = pattern.fullmatch(path)
@@ -180,7 +192,11 @@ class FakeAzure:
             message = f"The subscription '{asked['subscription']}' could not be found."
             return Refused(404, "SubscriptionNotFound", message)
         if asked["group"] and asked["group"].lower() != self.resource_group.lower():
-            return Refused(404, "ResourceGroupNotFound", f"Resource group '{asked['group']}' could not be found.")
+            return Refused(
+                404,
+                "ResourceGroupNotFound",
+                f"Resource group '{asked['group']}' could not be found.",
+            )
         if asked["workspace"] and asked["workspace"].lower() != self.workspace_name.lower():
             kind = "Microsoft.MachineLearningServices/workspaces"
             message = (
@@ -211,7 +227,11 @@ class FakeAzure:
 
     def shorten(self, path: str) -> str:
         """The path with `{WS}`, `{SUB}` and `{BLOB}` in it; ARM does not look at the case."""
-        for name, prefix in (("{WS}", self.workspace_id), ("{SUB}", self.subscription), ("{BLOB}", self.blobs.prefix)):
+        for name, prefix in (
+            ("{WS}", self.workspace_id),
+            ("{SUB}", self.subscription),
+            ("{BLOB}", self.blobs.prefix),
+        ):
             at = path.lower().find(prefix.lower())
             end = at + len(prefix)
             if at >= 0 and path[end : end + 1] in ("", "/"):
@@ -222,7 +242,8 @@ class FakeAzure:
 def _scope(path: str) -> tuple[str, str, str]:
     """Subscription, resource group and workspace in a path; "" where there is none."""
     found = [
-        re.search(f"/{word}/([^/]+)", path, re.IGNORECASE) for word in ("subscriptions", "resourceGroups", "workspaces")
+        re.search(f"/{word}/([^/]+)", path, re.IGNORECASE)
+        for word in ("subscriptions", "resourceGroups", "workspaces")
     ]
     subscription, group, workspace = (match[1] if match else "" for match in found)
     return subscription, group, workspace

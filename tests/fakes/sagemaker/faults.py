@@ -45,7 +45,9 @@ class Faults:
         """The work is done, and its answer is lost."""
         self._add(Fault(operation, "close after", times))
 
-    def refuse(self, operation: str, code: str, message: str = "", *, status: int = 400, times: int = 1) -> None:
+    def refuse(
+        self, operation: str, code: str, message: str = "", *, status: int = 400, times: int = 1
+    ) -> None:
         """The service says no."""
         self._add(Fault(operation, "refuse", times, Refused(code, message or code, status)))
 

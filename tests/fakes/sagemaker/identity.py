@@ -12,7 +12,13 @@ from tests.fakes.sagemaker.jobs import ACCOUNT
 
 TRUST = {
     "Version": "2012-10-17",
-    "Statement": [{"Effect": "Allow", "Principal": {"Service": "sagemaker.amazonaws.com"}, "Action": "sts:AssumeRole"}],
+    "Statement": [
+        {
+            "Effect": "Allow",
+            "Principal": {"Service": "sagemaker.amazonaws.com"},
+            "Action": "sts:AssumeRole",
+        }
+    ],
 }
 
 
@@ -29,15 +35,15 @@ class Identity:
     def query(self, operation: str, form: dict[str, str]) -> str:
         """The XML inside the answer of STS and IAM."""
         if operation == "GetCallerIdentity":
-            return (
-                f"<Account>{self.account}</Account><UserId>AIDA</UserId><Arn>arn:aws:iam::{self.account}:user/ada</Arn>"
-            )
+            return f"<Account>{self.account}</Account><UserId>AIDA</UserId><Arn>arn:aws:iam::{self.account}:user/ada</Arn>"
         if operation == "GetRole":
             return self._role(form["RoleName"])
         if operation == "SimulatePrincipalPolicy":
             action, arn = form["ActionNames.member.1"], form["ResourceArns.member.1"]
             decision = "implicitDeny" if f"{action} {arn}" in self.denied else "allowed"
-            result = f"<EvalActionName>{action}</EvalActionName><EvalDecision>{decision}</EvalDecision>"
+            result = (
+                f"<EvalActionName>{action}</EvalActionName><EvalDecision>{decision}</EvalDecision>"
+            )
             return f"<IsTruncated>false</IsTruncated><EvaluationResults><member>{result}</member></EvaluationResults>"
         raise Refused("InvalidAction", f"the fake knows no {operation}")
 
@@ -45,7 +51,12 @@ class Identity:
         """ListServiceQuotas, two to a page."""
         start = int(body.get("NextToken", 0))
         items = [
-            {"QuotaName": name, "Value": value, "QuotaCode": f"L-{number:08X}", "ServiceCode": body["ServiceCode"]}
+            {
+                "QuotaName": name,
+                "Value": value,
+                "QuotaCode": f"L-{number:08X}",
+                "ServiceCode": body["ServiceCode"],
+            }
             for number, (name, value) in enumerate(self.quotas.items())
         ]
         return {"Quotas": items[start : start + 2]} | (

@@ -48,13 +48,17 @@ class Job:
         now = time.time() if at is None else at
         if self.transitions and "EndTime" not in self.transitions[-1]:
             self.transitions[-1]["EndTime"] = now
-        self.transitions.append({"Status": phase, "StartTime": now, "StatusMessage": message or phase})
+        self.transitions.append(
+            {"Status": phase, "StartTime": now, "StatusMessage": message or phase}
+        )
         self.changed = now
         if phase == "Training" and self.started is None:
             self.started = now
         self.secondary = phase  # last: whoever sees it in another thread finds the times too
 
-    def end(self, status: str, secondary: str | None = None, *, at: float | None = None, **more: Any) -> None:
+    def end(
+        self, status: str, secondary: str | None = None, *, at: float | None = None, **more: Any
+    ) -> None:
         """The last status."""
         self.enter(secondary or status, at=at)
         self.more |= more
@@ -111,7 +115,9 @@ class Jobs:
         with self._lock:
             if operation == "ListTrainingJobsForHyperParameterTuningJob":
                 self._known("HyperParameterTuning", body)
-                return {"TrainingJobSummaries": self.trials.get(body["HyperParameterTuningJobName"], [])}
+                return {
+                    "TrainingJobSummaries": self.trials.get(body["HyperParameterTuningJobName"], [])
+                }
             for noun in ("Training", "Processing", "HyperParameterTuning"):
                 verb, _, rest = operation.partition(f"{noun}Job")
                 if rest in ("", "s") and verb in ("Create", "Describe", "List", "Stop"):
@@ -123,11 +129,12 @@ class Jobs:
     def _create(self, noun: str, body: Answer) -> Answer:
         name = body[f"{noun}JobName"]
         if not _NAME.fullmatch(name):
-            raise Refused("ValidationException", f"1 validation error detected: Value '{name}' failed to satisfy")
-        if name in self.by_name:
-            message = (
-                f"{noun} job names must be unique within an AWS account and region, and a job with this name exists"
+            raise Refused(
+                "ValidationException",
+                f"1 validation error detected: Value '{name}' failed to satisfy",
             )
+        if name in self.by_name:
+            message = f"{noun} job names must be unique within an AWS account and region, and a job with this name exists"
             raise Refused("ResourceInUse", message)
         arn = f"arn:aws:sagemaker:{self.region}:{ACCOUNT}:{noun.lower()}-job/{name}"
         job = Job(noun, body, arn, created=time.time(), changed=time.time())
@@ -161,7 +168,9 @@ class Jobs:
     def _list(self, noun: str, body: Answer) -> Answer:
         jobs = [job for job in self.by_name.values() if job.noun == noun]
         jobs = [job for job in jobs if body.get("StatusEquals", job.status) == job.status]
-        jobs.sort(key=lambda job: job.created, reverse=body.get("SortOrder", "Descending") == "Descending")
+        jobs.sort(
+            key=lambda job: job.created, reverse=body.get("SortOrder", "Descending") == "Descending"
+        )
         start = int(body.get("NextToken", 0))
         end = start + min(self.page_size, body.get("MaxResults", 10))
         more = {"NextToken": str(end)} if end < len(jobs) else {}
@@ -172,5 +181,7 @@ class Jobs:
         return {"Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
 
     def _add_tags(self, body: Answer) -> Answer:
-        self.tags.setdefault(body["ResourceArn"], {}).update({tag["Key"]: tag["Value"] for tag in body["Tags"]})
+        self.tags.setdefault(body["ResourceArn"], {}).update(
+            {tag["Key"]: tag["Value"] for tag in body["Tags"]}
+        )
         return self._list_tags(body)

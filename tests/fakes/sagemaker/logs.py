@@ -32,7 +32,9 @@ class Logs:
         self.sparse = False
         self._lock = threading.RLock()
 
-    def write(self, stream: str, *messages: str, at: float | None = None, group: str = "TrainingJobs") -> None:
+    def write(
+        self, stream: str, *messages: str, at: float | None = None, group: str = "TrainingJobs"
+    ) -> None:
         """Append events, all at one time (seconds since the epoch), now unless given."""
         with self._lock:
             streams = self.groups.setdefault(f"/aws/sagemaker/{group}", {})
@@ -43,16 +45,24 @@ class Logs:
 
     def handle(self, operation: str, body: dict[str, Any]) -> dict[str, Any]:
         """The answer to an operation."""
-        known = {"DescribeLogStreams": self._streams, "GetLogEvents": self._events, "FilterLogEvents": self._filter}
+        known = {
+            "DescribeLogStreams": self._streams,
+            "GetLogEvents": self._events,
+            "FilterLogEvents": self._filter,
+        }
         if operation not in known:
             raise Refused("UnknownOperationException", f"the fake knows no {operation}", 404)
         with self._lock:
             if body["logGroupName"] not in self.groups:
-                raise Refused("ResourceNotFoundException", "The specified log group does not exist.")
+                raise Refused(
+                    "ResourceNotFoundException", "The specified log group does not exist."
+                )
             return known[operation](self.groups[body["logGroupName"]], body)
 
     def _streams(self, streams: dict[str, LogStream], body: dict[str, Any]) -> dict[str, Any]:
-        names = sorted(name for name in streams if name.startswith(body.get("logStreamNamePrefix", "")))
+        names = sorted(
+            name for name in streams if name.startswith(body.get("logStreamNamePrefix", ""))
+        )
         start = int(body.get("nextToken", 0))
         end = start + min(body.get("limit", 50), self.streams_per_page)
         more = {"nextToken": str(end)} if end < len(names) else {}
@@ -68,11 +78,17 @@ class Logs:
             return self._page(events, max(0, len(events) - limit), limit, "f/tail")
         start, empty = (int(token.split("/")[1]), token.endswith("/empty")) if token else (0, False)
         if self.sparse and start < len(events) and not empty:
-            return {"events": [], "nextForwardToken": f"f/{start}/empty", "nextBackwardToken": "b/0"}
+            return {
+                "events": [],
+                "nextForwardToken": f"f/{start}/empty",
+                "nextBackwardToken": "b/0",
+            }
         end = min(start + limit, len(events))
         return self._page(events, start, limit, f"f/{end}" if end > start or not token else token)
 
-    def _page(self, events: list[tuple[int, str]], start: int, limit: int, token: str) -> dict[str, Any]:
+    def _page(
+        self, events: list[tuple[int, str]], start: int, limit: int, token: str
+    ) -> dict[str, Any]:
         page = [
             {"timestamp": moment, "message": message, "ingestionTime": moment}
             for moment, message in events[start : start + limit]
@@ -82,7 +98,12 @@ class Logs:
     def _filter(self, streams: dict[str, LogStream], body: dict[str, Any]) -> dict[str, Any]:
         prefix = body.get("logStreamNamePrefix", "")
         found = [
-            {"logStreamName": name, "timestamp": moment, "message": message, "eventId": f"{name}-{number}"}
+            {
+                "logStreamName": name,
+                "timestamp": moment,
+                "message": message,
+                "eventId": f"{name}-{number}",
+            }
             for name, stream in streams.items()
             if name.startswith(prefix)
             for number, (moment, message) in enumerate(stream.events)

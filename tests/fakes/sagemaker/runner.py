@@ -64,7 +64,11 @@ class Runner:
         """Run all ranks to their end; the last line that each wrote to stderr."""
         model = folder / "model"
         model.mkdir(parents=True)
-        env = os.environ | {"SM_MODEL_DIR": str(model), "CLOUDTRAIN_MODEL_DIR": str(model), "OMP_NUM_THREADS": "1"}
+        env = os.environ | {
+            "SM_MODEL_DIR": str(model),
+            "CLOUDTRAIN_MODEL_DIR": str(model),
+            "OMP_NUM_THREADS": "1",
+        }
         readers, errors = [], [""] * count
         for rank in range(count):
             process = subprocess.Popen(

@@ -66,10 +66,16 @@ def target_of(method: str, path: str) -> Target:
     """The operation of a request."""
     parts = urlsplit(path)
     bucket, _, key = unquote(parts.path).lstrip("/").partition("/")
-    query = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
+    query = {
+        name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()
+    }
     operation = _OPERATIONS[method, bool(key)]
     if "uploadId" in query:
-        operation = {"PUT": "UploadPart", "POST": "CompleteMultipartUpload", "DELETE": "AbortMultipartUpload"}[method]
+        operation = {
+            "PUT": "UploadPart",
+            "POST": "CompleteMultipartUpload",
+            "DELETE": "AbortMultipartUpload",
+        }[method]
     return Target(bucket, key, query, operation)
 
 
@@ -84,7 +90,9 @@ class S3:
         self._parts: dict[str, tuple[dict[str, str], dict[int, bytes]]] = {}
         self._lock = threading.RLock()
 
-    def add_bucket(self, name: str, *, region: str | None = None, owner: str = "123456789012") -> Bucket:
+    def add_bucket(
+        self, name: str, *, region: str | None = None, owner: str = "123456789012"
+    ) -> Bucket:
         self.buckets[name] = Bucket(region or self.region, owner)
         return self.buckets[name]
 
@@ -127,7 +135,9 @@ class S3:
             f"<KeyCount>{len(keys[start:end])}</KeyCount><IsTruncated>{truncated}</IsTruncated>{more}{items}",
         )
 
-    def _head_object(self, bucket: Bucket, target: Target, headers: Mapping[str, str], _: bytes) -> Reply:
+    def _head_object(
+        self, bucket: Bucket, target: Target, headers: Mapping[str, str], _: bytes
+    ) -> Reply:
         item = self._item(bucket, target)
         asked = headers.get("x-amz-checksum-mode") == "ENABLED" and item.checksum
         if asked and not self.may_decrypt and "x-amz-server-side-encryption" in item.headers:
@@ -135,7 +145,9 @@ class S3:
         checksum = {"x-amz-checksum-sha256": item.checksum} if asked else {}
         return Reply(headers={**item.headers, **checksum, "ETag": item.etag}, length=len(item.data))
 
-    def _get_object(self, bucket: Bucket, target: Target, headers: Mapping[str, str], _: bytes) -> Reply:
+    def _get_object(
+        self, bucket: Bucket, target: Target, headers: Mapping[str, str], _: bytes
+    ) -> Reply:
         item = self._item(bucket, target)
         match = re.fullmatch(r"bytes=(\d+)-(\d*)", headers.get("range", ""))
         if match is None:
@@ -143,15 +155,23 @@ class S3:
         start, end = int(match[1]), int(match[2] or len(item.data) - 1)
         end = min(end, len(item.data) - 1)
         span = f"bytes {start}-{end}/{len(item.data)}"
-        return Reply(HTTPStatus.PARTIAL_CONTENT, item.data[start : end + 1], {"Content-Range": span, "ETag": item.etag})
+        return Reply(
+            HTTPStatus.PARTIAL_CONTENT,
+            item.data[start : end + 1],
+            {"Content-Range": span, "ETag": item.etag},
+        )
 
-    def _put_object(self, bucket: Bucket, target: Target, headers: Mapping[str, str], body: bytes) -> Reply:
+    def _put_object(
+        self, bucket: Bucket, target: Target, headers: Mapping[str, str], body: bytes
+    ) -> Reply:
         bucket.objects[target.key] = item = Object(body, _kept(headers))
         if headers.get("x-amz-sdk-checksum-algorithm") == "SHA256":
             item.checksum = base64.b64encode(hashlib.sha256(body).digest()).decode()
         return Reply(headers={"ETag": item.etag})
 
-    def _create_multipart_upload(self, bucket: Bucket, target: Target, headers: Mapping[str, str], _: bytes) -> Reply:
+    def _create_multipart_upload(
+        self, bucket: Bucket, target: Target, headers: Mapping[str, str], _: bytes
+    ) -> Reply:
         upload = f"upload-{len(self._parts) + 1}"
         algorithm = {key: headers[key] for key in ("x-amz-checksum-algorithm",) if key in headers}
         self._parts[upload] = _kept(headers) | algorithm, {}
@@ -160,7 +180,9 @@ class S3:
             f"<Bucket>{target.bucket}</Bucket><Key>{escape(target.key)}</Key><UploadId>{upload}</UploadId>",
         )
 
-    def _upload_part(self, bucket: Bucket, target: Target, headers: Mapping[str, str], body: bytes) -> Reply:
+    def _upload_part(
+        self, bucket: Bucket, target: Target, headers: Mapping[str, str], body: bytes
+    ) -> Reply:
         self._parts[target.query["uploadId"]][1][int(target.query["partNumber"])] = body
         return Reply(headers={"ETag": Object(body).etag})
 
@@ -169,7 +191,9 @@ class S3:
         item = Object(b"".join(parts[number] for number in sorted(parts)), headers)
         if headers.pop("x-amz-checksum-algorithm", None) == "SHA256":
             digests = b"".join(hashlib.sha256(parts[number]).digest() for number in sorted(parts))
-            item.checksum = f"{base64.b64encode(hashlib.sha256(digests).digest()).decode()}-{len(parts)}"
+            item.checksum = (
+                f"{base64.b64encode(hashlib.sha256(digests).digest()).decode()}-{len(parts)}"
+            )
         bucket.objects[target.key] = item
         return _xml("CompleteMultipartUploadResult", f"<ETag>{escape(item.etag)}</ETag>")
 
@@ -185,7 +209,11 @@ class S3:
 
 
 def _kept(headers: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in headers.items() if key.startswith(("x-amz-meta-", "x-amz-server-side-"))}
+    return {
+        key: value
+        for key, value in headers.items()
+        if key.startswith(("x-amz-meta-", "x-amz-server-side-"))
+    }
 
 
 def _xml(root: str, inner: str) -> Reply:

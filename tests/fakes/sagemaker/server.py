@@ -191,7 +191,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(reply.status)
         for name, value in reply.headers.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(reply.body) if reply.length is None else reply.length))
+        self.send_header(
+            "Content-Length", str(len(reply.body) if reply.length is None else reply.length)
+        )
         self.end_headers()
         if not head:
             self.wfile.write(reply.body)
@@ -219,13 +221,19 @@ def _unchunked(stream: Any) -> bytes:
     return data
 
 
-def _read(method: str, path: str, headers: dict[str, str], raw: bytes) -> tuple[Received, Target | None]:
+def _read(
+    method: str, path: str, headers: dict[str, str], raw: bytes
+) -> tuple[Received, Target | None]:
     if "x-amz-target" in headers:
         prefix, _, operation = headers["x-amz-target"].partition(".")
-        return Received(_JSON_SERVICES[prefix], operation, raw, json.loads(raw), headers, path), None
+        return Received(
+            _JSON_SERVICES[prefix], operation, raw, json.loads(raw), headers, path
+        ), None
     if headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
         form = dict(parse_qsl(raw.decode()))
-        return Received(_QUERY_SERVICES[form["Version"]], form["Action"], raw, form, headers, path), None
+        return Received(
+            _QUERY_SERVICES[form["Version"]], form["Action"], raw, form, headers, path
+        ), None
     target = target_of(method, path)
     return Received("s3", target.operation, raw, {}, headers, path), target
 
@@ -248,10 +256,14 @@ def _refusal(service: str, refusal: Refused) -> Reply:
     if service in ("sts", "iam", "s3"):
         inner = f"<Code>{refusal.code}</Code><Message>{escape(refusal.message)}</Message>"
         text = (
-            f"<Error>{inner}</Error>" if service == "s3" else f"<ErrorResponse><Error>{inner}</Error></ErrorResponse>"
+            f"<Error>{inner}</Error>"
+            if service == "s3"
+            else f"<ErrorResponse><Error>{inner}</Error></ErrorResponse>"
         )
         return Reply(refusal.status, text.encode())
-    return Reply(refusal.status, json.dumps({"__type": refusal.code, "message": refusal.message}).encode())
+    return Reply(
+        refusal.status, json.dumps({"__type": refusal.code, "message": refusal.message}).encode()
+    )
 
 
 def main() -> None:

@@ -21,7 +21,13 @@ def compared(
     interrupted: Losses, resumed: Losses, whole: Losses | None = None, saved_at: int | None = None
 ) -> Comparison:
     """Against twelve steps, unless another whole run is given."""
-    return Comparison(losses(1, 12) if whole is None else whole, interrupted, resumed, ("loss",), saved_at=saved_at)
+    return Comparison(
+        losses(1, 12) if whole is None else whole,
+        interrupted,
+        resumed,
+        ("loss",),
+        saved_at=saved_at,
+    )
 
 
 DATA, OPTIMIZER, REPORTS = "data order", "optimizer state", "reports"
@@ -97,14 +103,20 @@ def test_verdicts(case: str) -> None:
     assert (verdict.kind, verdict.survives) == (kind, kind == "same")
     assert words in verdict.words
     if kind == "differs":
-        named = {cause for cause in (DATA, OPTIMIZER) if any(item.startswith(cause) for item in verdict.look_at)}
+        named = {
+            cause
+            for cause in (DATA, OPTIMIZER)
+            if any(item.startswith(cause) for item in verdict.look_at)
+        }
         assert named == set(look_at)
     else:
         assert len(verdict.look_at) == len(look_at)
         assert all(word in item for word, item in zip(look_at, verdict.look_at, strict=True))
 
 
-@given(stop=st.integers(2, 11), back=st.integers(0, 10), at=st.integers(1, 12), by=st.floats(0.01, 10))
+@given(
+    stop=st.integers(2, 11), back=st.integers(0, 10), at=st.integers(1, 12), by=st.floats(0.01, 10)
+)
 def test_any_change_after_the_resumption_is_found(stop: int, back: int, at: int, by: float) -> None:
     """Wherever the run stopped and from wherever it went on, the first changed value is the one that is named."""
     resumed_at = max(2, stop + 1 - back)
@@ -134,7 +146,9 @@ def test_curves_of_reports() -> None:
 
 def test_losses_are_known_by_their_names() -> None:
     """`train_loss` and `val/loss` are losses, an accuracy and a rate are none."""
-    assert loss_names([{"train_loss": 1, "accuracy": 1}, {"val/loss": 1, "loss": 1, "loss_scale": 1}]) == (
+    assert loss_names(
+        [{"train_loss": 1, "accuracy": 1}, {"val/loss": 1, "loss": 1, "loss_scale": 1}]
+    ) == (
         "train_loss",
         "val/loss",
         "loss",

@@ -62,7 +62,11 @@ def job(folder: Path, bug: str = "", **fields: Any) -> ct.TrainingJob:
     (folder / "src").mkdir(exist_ok=True)
     (folder / "src" / "train.py").write_text(TRAIN)
     return ct.TrainingJob(
-        name="toy", source_dir=str(folder / "src"), entry_point="train.py", hyperparameters={"bug": bug}, **fields
+        name="toy",
+        source_dir=str(folder / "src"),
+        entry_point="train.py",
+        hyperparameters={"bug": bug},
+        **fields,
     )
 
 
@@ -76,7 +80,9 @@ def rehearsed(
 ) -> Rehearsal:
     """The rehearsal of that job."""
     where = target or ct.Local(grace_period=GRACE)
-    return rehearse(run_whole(job(folder, bug, **fields), lambda one: ct.submit(one, where)), **options or {})
+    return rehearse(
+        run_whole(job(folder, bug, **fields), lambda one: ct.submit(one, where)), **options or {}
+    )
 
 
 def test_a_script_that_survives(tmp_path: Path) -> None:
@@ -84,10 +90,17 @@ def test_a_script_that_survives(tmp_path: Path) -> None:
     found = rehearsed(tmp_path, options={"at_step": 7})
     assert (found.verdict.kind, found.left) == ("same", "saved")
     comparison = found.comparison
-    assert (comparison.stopped_at, comparison.saved_at, comparison.resumed_at, comparison.compared) == (7, 7, 8, 12)
+    assert (
+        comparison.stopped_at,
+        comparison.saved_at,
+        comparison.resumed_at,
+        comparison.compared,
+    ) == (7, 7, 8, 12)
     assert comparison.largest_difference == 0.0
     assert (comparison.repeated, sorted(comparison.resumed)) == (0, [8, 9, 10, 11, 12])
-    assert {run.job_name for run in (found.whole, found.interrupted, found.resumed)} == {"toy-rehearsal"}
+    assert {run.job_name for run in (found.whole, found.interrupted, found.resumed)} == {
+        "toy-rehearsal"
+    }
     assert str(found.interrupted.status().reason).endswith("the script saved and left at step 7")
 
 
@@ -120,7 +133,9 @@ def test_half_way_is_a_step_of_the_metric_that_is_reported_most(tmp_path: Path) 
     ],
 )
 @pytest.mark.slow_after(3)
-def test_scripts_that_do_not(tmp_path: Path, bug: str, kind: str, step: int | None, look_at: str) -> None:
+def test_scripts_that_do_not(
+    tmp_path: Path, bug: str, kind: str, step: int | None, look_at: str
+) -> None:
     """Each way to be wrong has its verdict, with the first step that differs and what to look at."""
     found = rehearsed(tmp_path, bug)
     assert (found.verdict.kind, found.verdict.survives) == (kind, False)
@@ -142,7 +157,11 @@ def test_a_deaf_script_lives_from_its_last_checkpoint(tmp_path: Path) -> None:
     found = rehearsed(tmp_path, "deaf", target=ct.Local(grace_period=1))
     assert (found.left, found.verdict.kind) == ("killed", "same")
     assert found.seconds_to_leave >= 1
-    assert (found.comparison.stopped_at, found.comparison.resumed_at, found.comparison.repeated) == (6, 5, 2)
+    assert (
+        found.comparison.stopped_at,
+        found.comparison.resumed_at,
+        found.comparison.repeated,
+    ) == (6, 5, 2)
 
 
 @pytest.mark.slow
@@ -169,13 +188,17 @@ def test_what_cannot_be_rehearsed_is_said_clearly(
 @pytest.mark.slow
 def test_another_metric_may_be_compared(tmp_path: Path) -> None:
     """A script without a loss has something else that must not change."""
-    assert rehearsed(tmp_path, "has no loss", options={"metrics": ("error",)}).verdict.kind == "same"
+    assert (
+        rehearsed(tmp_path, "has no loss", options={"metrics": ("error",)}).verdict.kind == "same"
+    )
 
 
 def test_a_failing_job_is_not_rehearsed(tmp_path: Path) -> None:
     """Its own reason is passed on."""
     broken = job(tmp_path).replace(hyperparameters={"steps": "many"})
-    with pytest.raises(ct.CloudtrainError, match=r"did not succeed, .* it failed: rank 0 failed with exit code 2"):
+    with pytest.raises(
+        ct.CloudtrainError, match=r"did not succeed, .* it failed: rank 0 failed with exit code 2"
+    ):
         rehearse(run_whole(broken, lambda one: ct.submit(one, ct.Local())))
 
 
@@ -208,7 +231,10 @@ def test_a_finished_run_stands_for_the_whole(tmp_path: Path, emulate: Any) -> No
     assert (found.verdict.kind, found.whole.name) == ("same", run.name)
     assert (found.comparison.saved_at, found.comparison.resumed_at) == (6, 7)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").rglob("*")} == before
-    assert all(path.startswith(str(found.interrupted.directory)) for path in found.interrupted.written.values())
+    assert all(
+        path.startswith(str(found.interrupted.directory))
+        for path in found.interrupted.written.values()
+    )
 
 
 @pytest.mark.slow
@@ -227,14 +253,19 @@ def test_the_job_s_own_checkpoints_are_not_used(tmp_path: Path) -> None:
 def test_a_run_that_is_no_whole_is_refused(tmp_path: Path) -> None:
     """One that was stopped has no curve to compare with."""
     stopped = rehearsed(tmp_path).interrupted
-    with pytest.raises(ct.CloudtrainError, match=r"did not succeed, .* it stopped: stopped on request"):
+    with pytest.raises(
+        ct.CloudtrainError, match=r"did not succeed, .* it stopped: stopped on request"
+    ):
         rehearse(ct.run(stopped.name))
 
 
 def test_a_run_that_has_not_ended_is_left_alone(tmp_path: Path) -> None:
     """It is refused at once, and trains on: a person who lost patience would otherwise have stopped it."""
     (tmp_path / "src").mkdir()
-    running = ct.submit(ct.TrainingJob(name="toy", source_dir=str(tmp_path / "src"), command="sleep 300"), ct.Local())
+    running = ct.submit(
+        ct.TrainingJob(name="toy", source_dir=str(tmp_path / "src"), command="sleep 300"),
+        ct.Local(),
+    )
     try:
         with pytest.raises(ct.CloudtrainError, match="has not ended") as caught:
             rehearse(ct.run(running.name))
@@ -245,12 +276,18 @@ def test_a_run_that_has_not_ended_is_left_alone(tmp_path: Path) -> None:
         running.wait()
 
 
-def test_ctrl_c_stops_the_run_that_was_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_stops_the_run_that_was_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody would read the verdict of the whole run any more."""
     sent: list[ct.Run] = []
 
     def submit(one: ct.TrainingJob) -> ct.Run:
-        sent.append(ct.submit(one.replace(command="sleep 300", entry_point=None, hyperparameters={}), ct.Local()))
+        sent.append(
+            ct.submit(
+                one.replace(command="sleep 300", entry_point=None, hyperparameters={}), ct.Local()
+            )
+        )
         return sent[0]
 
     def interrupted(_run: ct.Run) -> None:
@@ -265,7 +302,11 @@ def test_ctrl_c_stops_the_run_that_was_sent(tmp_path: Path, monkeypatch: pytest.
 
 def test_names_fit() -> None:
     """However long the job's name is, and however often it is rehearsed."""
-    assert rehearsal_name("digits-ddp") == rehearsal_name("digits-ddp-rehearsal") == "digits-ddp-rehearsal"
+    assert (
+        rehearsal_name("digits-ddp")
+        == rehearsal_name("digits-ddp-rehearsal")
+        == "digits-ddp-rehearsal"
+    )
     assert len(rehearsal_name("x" * 40)) == 40
     assert rehearsal_name(f"{'x' * 29}-yyyyyy") == f"{'x' * 29}-rehearsal"
 
@@ -289,13 +330,22 @@ def test_command(cli: Cli, clean_environment: Path) -> None:  # noqa: F811
     assert "SIGTERM at step 8; saved at step 8 and exited after" in text
     assert "verdict differs: at step 10 `loss` is" in text
     assert "look at optimizer state: save and load" in text
-    assert [line[:6] for line in bad.err.splitlines() if " of 3: " in line] == ["1 of 3", "2 of 3", "3 of 3"]
+    assert [line[:6] for line in bad.err.splitlines() if " of 3: " in line] == [
+        "1 of 3",
+        "2 of 3",
+        "3 of 3",
+    ]
 
     good = cli("rehearse", "job.yaml", "--set", "hyperparameters.bug=none", "--json")
     assert good.code == 0, good.err
     result = json.loads(good.out)
     assert (result["verdict"], result["survives"], result["compared"]) == ("same", True, 12)
-    assert (result["left"], result["saved_at"], result["resumed_at"], result["repeated_steps"]) == ("saved", 6, 7, 0)
+    assert (result["left"], result["saved_at"], result["resumed_at"], result["repeated_steps"]) == (
+        "saved",
+        6,
+        7,
+        0,
+    )
 
     again = json.loads(cli("rehearse", result["runs"]["whole"], "--json").out)
     assert (again["verdict"], again["runs"]["whole"]) == ("same", result["runs"]["whole"])

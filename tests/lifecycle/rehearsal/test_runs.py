@@ -39,11 +39,22 @@ def test_the_interrupted_run_has_everything_in_its_own_folder() -> None:
     """Its own name, checkpoints and outputs; what only looks like one of these places or names stays."""
     spec = ORIGINAL.repeat("toy-cd-1", hold_at=7)
     new = "/state/runs/toy-cd-1"
-    assert (spec.name, spec.run_dir, spec.max_runtime, spec.grace_period) == ("toy-cd-1", new, None, 30)
+    assert (spec.name, spec.run_dir, spec.max_runtime, spec.grace_period) == (
+        "toy-cd-1",
+        new,
+        None,
+        30,
+    )
     assert spec.code == CodePlace("/state/bundles/ab/sourcedir.tar.gz", "ab", f"{new}/code")
     assert spec.directories == (f"{new}/checkpoint", f"{new}/outputs/plots", f"{new}/model")
     (process,) = spec.processes
-    assert process.argv[3:] == (f"{new}/outputs/plots/x.png", "--data", "/a/kept/b", "--old", "/runs/toy-12ab-12/m")
+    assert process.argv[3:] == (
+        f"{new}/outputs/plots/x.png",
+        "--data",
+        "/a/kept/b",
+        "--old",
+        "/runs/toy-12ab-12/m",
+    )
     assert process.env == {
         "CLOUDTRAIN_CHECKPOINT_DIR": f"{new}/checkpoint",
         "CLOUDTRAIN_HOLD_AT_STEP": "7",
@@ -74,5 +85,9 @@ def test_a_link_s_target_is_the_place() -> None:
     )
     spec = Original(linked, "toy", ORIGINAL.ref).repeat("toy-ef-1", checkpoint_of="toy-cd-1")
     assert spec.links == (
-        Link("/state/runs/toy-ef-1/hosts/algo-1/opt/ml/checkpoints", "/state/runs/toy-cd-1/checkpoint", None),
+        Link(
+            "/state/runs/toy-ef-1/hosts/algo-1/opt/ml/checkpoints",
+            "/state/runs/toy-cd-1/checkpoint",
+            None,
+        ),
     )

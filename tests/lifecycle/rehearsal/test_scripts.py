@@ -13,7 +13,9 @@ pytestmark = pytest.mark.torch
 
 def rehearsal_of(name: str, at_step: int, **hyperparameters: object) -> Rehearsal:
     """Of the script, small, with SIGTERM at that step."""
-    job = ct.bundled_job(name, [f"hyperparameters.{key}={value}" for key, value in hyperparameters.items()])
+    job = ct.bundled_job(
+        name, [f"hyperparameters.{key}={value}" for key, value in hyperparameters.items()]
+    )
     target = ct.Local(launcher="fork", processes_per_instance=2, grace_period=GRACE)
     return rehearse(run_whole(job, lambda one: ct.submit(one, target)), at_step=at_step)
 
@@ -21,8 +23,16 @@ def rehearsal_of(name: str, at_step: int, **hyperparameters: object) -> Rehearsa
 def test_the_digits_survive() -> None:
     """SIGTERM at a step of 138 that take a tenth of a second: the script saves there, and every loss is the same."""
     found = rehearsal_of("digits_ddp", 50, epochs=6)
-    assert (found.verdict.kind, found.left, found.comparison.largest_difference) == ("same", "saved", 0.0), found
-    assert (found.comparison.saved_at, found.comparison.resumed_at, found.comparison.compared) == (50, 51, 14)
+    assert (found.verdict.kind, found.left, found.comparison.largest_difference) == (
+        "same",
+        "saved",
+        0.0,
+    ), found
+    assert (found.comparison.saved_at, found.comparison.resumed_at, found.comparison.compared) == (
+        50,
+        51,
+        14,
+    )
 
 
 @pytest.mark.parametrize(
@@ -30,7 +40,8 @@ def test_the_digits_survive() -> None:
     [
         ("pipeline_gpt", {"layers": 4, "width": 32, "context": 32, "schedule": "zero-bubble-v"}),
         ("gpt_fsdp", {"layers": 2, "width": 32, "context": 32}),
-        # With 4 channels the backward pass of torch 2.13 can crash in oneDNN, as on an AMD EPYC with AVX2.
+        # With 4 channels the backward pass of torch 2.13 can crash in oneDNN, as on an AMD EPYC
+        # with AVX2.
         ("cifar_ddp", {"epochs": 2, "width": 8}),
     ],
 )

@@ -50,7 +50,9 @@ def submit(make_source: Callable[..., Path], **job: object) -> ct.Run:
     source = make_source({"train.py": WRITES, "tool.sh": "echo"})
     (source / "tool.sh").chmod(0o755)
     fields = {"environment": {"variables": {"TOKEN": "secret"}}} | job
-    run = ct.submit(ct.TrainingJob(name="private", source_dir=str(source), entry_point="train.py", **fields))
+    run = ct.submit(
+        ct.TrainingJob(name="private", source_dir=str(source), entry_point="train.py", **fields)
+    )
     assert run.wait(DEADLINE).state is RunState.SUCCEEDED
     return run
 
@@ -110,20 +112,28 @@ def test_a_shared_folder_is_left_as_it_is(state_dir: Path, permissions: int) -> 
     state_dir.mkdir()
     (state_dir / "thesis.tex").touch()
     state_dir.chmod(permissions)
-    with pytest.raises(CloudtrainError, match="files that are not cloudtrain's") as caught, open_store(state_dir):
+    with (
+        pytest.raises(CloudtrainError, match="files that are not cloudtrain's") as caught,
+        open_store(state_dir),
+    ):
         pass
     assert "CLOUDTRAIN_STATE_DIR" in (caught.value.hint or "")
     assert mode(state_dir) == permissions
 
 
 @AS_ROOT
-def test_the_state_folder_of_somebody_else_is_an_error(state_dir: Path, make_source: Callable[..., Path]) -> None:
+def test_the_state_folder_of_somebody_else_is_an_error(
+    state_dir: Path, make_source: Callable[..., Path]
+) -> None:
     """To write, to look, and for the local target itself: they would read and change what is put there."""
     with open_store(state_dir):
         pass
     os.chown(state_dir, SOMEBODY, SOMEBODY)
     for opened in (open_store, read_store):
-        with pytest.raises(CloudtrainError, match="the folder belongs to another user") as caught, opened(state_dir):
+        with (
+            pytest.raises(CloudtrainError, match="the folder belongs to another user") as caught,
+            opened(state_dir),
+        ):
             pass
         assert "CLOUDTRAIN_STATE_DIR" in (caught.value.hint or "")
     with pytest.raises(CloudtrainError, match="the folder belongs to another user"):
@@ -140,7 +150,13 @@ def test_the_local_target_looks_for_itself(state_dir: Path, tmp_path: Path) -> N
     from cloudtrain.targets.local.service import LocalService
 
     backend = LocalService(state_dir, environ={})
-    plan = Plan("local", "run-1", "run", {}, (Upload("code", "ab", str(state_dir / "bundles/ab/x.tar.gz"), 1, 1),))
+    plan = Plan(
+        "local",
+        "run-1",
+        "run",
+        {},
+        (Upload("code", "ab", str(state_dir / "bundles/ab/x.tar.gz"), 1, 1),),
+    )
     for act in (lambda: backend.upload(plan, _Nothing()), lambda: backend.submit(plan)):
         with pytest.raises(TargetError, match="the folder belongs to another user"):
             act()

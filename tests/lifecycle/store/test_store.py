@@ -77,13 +77,20 @@ def test_newest_filters_and_orders(state_dir: Path) -> None:
         for counter in range(1, 6):
             store.reserve(record(f"job-1-{counter}", counter))
         store.reserve(record("other-1-1", 9, job_name="other"))
-        store.record("job-1-2", RunStatus(RunState.FAILED, reason="it broke", started=1.0, ended=2.0))
+        store.record(
+            "job-1-2", RunStatus(RunState.FAILED, reason="it broke", started=1.0, ended=2.0)
+        )
         assert [found.name for found in store.newest(limit=2)] == ["other-1-1", "job-1-5"]
         assert [found.name for found in store.newest(states=[RunState.FAILED])] == ["job-1-2"]
         assert [found.name for found in store.newest(job="other")] == ["other-1-1"]
         failed = store.get("job-1-2")
         assert failed is not None
-        assert (failed.state, failed.reason, failed.started, failed.ended) == ("failed", "it broke", 1.0, 2.0)
+        assert (failed.state, failed.reason, failed.started, failed.ended) == (
+            "failed",
+            "it broke",
+            1.0,
+            2.0,
+        )
 
 
 def test_prefixes_match_beginnings_only(state_dir: Path) -> None:
@@ -99,7 +106,11 @@ def test_prefixes_match_beginnings_only(state_dir: Path) -> None:
 def test_reading_writes_nothing(state_dir: Path) -> None:
     """Looking at the store leaves every file as it was, and makes none."""
     with read_store(state_dir) as store:
-        assert (store.newest(), store.next_counter(KEY, "me@here"), store.salt) == ([], 1, salt_of_new_store(state_dir))
+        assert (store.newest(), store.next_counter(KEY, "me@here"), store.salt) == (
+            [],
+            1,
+            salt_of_new_store(state_dir),
+        )
     assert not state_dir.exists()
     with open_store(state_dir) as store:
         store.reserve(record())
@@ -185,13 +196,17 @@ def test_ten_processes_lose_nothing(state_dir: Path) -> None:
     root = str(Path(__file__).parents[3])
     workers = [
         subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(state_dir), str(n), root], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", WRITER, str(state_dir), str(n), root],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for n in range(10)
     ]
     outputs = [worker.communicate(timeout=DEADLINE)[0] for worker in workers]
     assert all(worker.returncode == 0 for worker in workers)
-    assert sorted(int(number) for output in outputs for number in output.split()) == list(range(1, 51))
+    assert sorted(int(number) for output in outputs for number in output.split()) == list(
+        range(1, 51)
+    )
 
 
 def test_ten_thousand_runs_are_listed_from_an_index(state_dir: Path) -> None:
@@ -210,7 +225,9 @@ def test_ten_thousand_runs_are_listed_from_an_index(state_dir: Path) -> None:
     db.close()
 
 
-def test_a_lock_whose_file_was_removed_meanwhile_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_whose_file_was_removed_meanwhile_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Opened by one process, removed by its holder, made anew by a third: only the third has it."""
     path, flock, holders = tmp_path / "a.lock", fcntl.flock, []
 
@@ -318,7 +335,10 @@ def test_an_old_store_is_read_as_it_is(state_dir: Path, version: int) -> None:
     _old_store(state_dir, version)
     before = snapshot(state_dir)
     with read_store(state_dir) as store:
-        assert [(found.name, found.created) for found in store.newest()] == [("old-2-1", 5.0), ("old-1-1", 9.0)]
+        assert [(found.name, found.created) for found in store.newest()] == [
+            ("old-2-1", 5.0),
+            ("old-1-1", 9.0),
+        ]
         salt = store.salt
     assert snapshot(state_dir) == before
     with open_store(state_dir) as store:
@@ -338,25 +358,34 @@ def _old_store(state_dir: Path, version: int) -> None:
             "stage": "reported", "state": "failed", "created": created, "started": 1, "ended": 2,
         }  # fmt: skip
         row |= {"plan_sha256": name} if version < 4 else {"key": name, "store": ""}
-        db.execute(f"INSERT INTO runs ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", tuple(row.values()))
+        db.execute(
+            f"INSERT INTO runs ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})",
+            tuple(row.values()),
+        )
     db.close()
 
 
-@pytest.mark.parametrize("what", ["a file", "a file in the place of the store", "a folder in the place of the store"])
+@pytest.mark.parametrize(
+    "what", ["a file", "a file in the place of the store", "a folder in the place of the store"]
+)
 def test_a_state_path_that_holds_something_else_is_an_error(state_dir: Path, what: str) -> None:
     """It does not read as "there is no run yet"."""
     if what == "a file":
         state_dir.write_text("")
     else:
         state_dir.mkdir()
-        (state_dir / STORE_FILE).mkdir() if "a folder" in what else (state_dir / STORE_FILE).write_text("text " * 200)
+        (state_dir / STORE_FILE).mkdir() if "a folder" in what else (
+            state_dir / STORE_FILE
+        ).write_text("text " * 200)
     for opening in (read_store, open_store):
         with pytest.raises(StoreError) as caught, opening(state_dir) as store:
             store.newest()
         assert caught.value.hint
 
 
-def test_a_store_that_is_copied_gives_other_names_and_one_that_stays_the_same(state_dir: Path, tmp_path: Path) -> None:
+def test_a_store_that_is_copied_gives_other_names_and_one_that_stays_the_same(
+    state_dir: Path, tmp_path: Path
+) -> None:
     """The salt goes with the place; a dry run, which only reads, knows the one that a submit will use."""
     planned = salt_of_new_store(state_dir)
     with open_store(state_dir) as store:

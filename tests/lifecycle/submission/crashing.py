@@ -32,7 +32,9 @@ def tell(run: ct.Run) -> None:
 
 def submit(order: dict[str, Any]) -> None:
     """One job."""
-    job = ct.TrainingJob(name=order.get("name", "job"), source_dir=order["source"], entry_point="train.py")
+    job = ct.TrainingJob(
+        name=order.get("name", "job"), source_dir=order["source"], entry_point="train.py"
+    )
     ct.submit(job, "local", on_run=tell)
 
 

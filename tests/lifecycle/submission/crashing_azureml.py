@@ -74,7 +74,9 @@ def submit(order: dict[str, Any]) -> None:
 put_points((Store, ("reserve", "advance")), (AzureMLService, ("check", "upload", "submit")))
 Transport = azure.core.pipeline.transport.RequestsTransport
 Transport.send = sent(Transport.send)  # type: ignore[method-assign]
-urllib3.connection.HTTPConnection.getresponse = answered(urllib3.connection.HTTPConnection.getresponse)  # type: ignore[method-assign]
+urllib3.connection.HTTPConnection.getresponse = answered(
+    urllib3.connection.HTTPConnection.getresponse
+)  # type: ignore[method-assign]
 online._THREADS = upload._FILES_AT_ONCE = data._AT_ONCE = (
     1  # one after the other, so that a point is the same moment each time
 )

@@ -56,6 +56,9 @@ put_points(
     (SageMakerService, ("check", "upload", "submit")),
     (botocore.httpsession.URLLib3Session, ("send",)),
 )
-urllib3.connection.HTTPConnection.getresponse = answered(urllib3.connection.HTTPConnection.getresponse)  # type: ignore[method-assign]
-online._THREADS = data._AT_ONCE = 1  # one after the other, so that a point is the same moment each time
+urllib3.connection.HTTPConnection.getresponse = answered(
+    urllib3.connection.HTTPConnection.getresponse
+)  # type: ignore[method-assign]
+# one after the other, so that a point is the same moment each time
+online._THREADS = data._AT_ONCE = 1
 serve(submit)

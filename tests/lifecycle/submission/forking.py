@@ -94,7 +94,9 @@ def _read_what_is_there(descriptor: int) -> str:
     return content.decode()
 
 
-def _submit_in_child(order: dict[str, Any], submit: Callable[[dict[str, Any]], None], says: int, counts: int) -> None:
+def _submit_in_child(
+    order: dict[str, Any], submit: Callable[[dict[str, Any]], None], says: int, counts: int
+) -> None:
     global deadly
     code = 1
     try:
@@ -108,7 +110,8 @@ def _submit_in_child(order: dict[str, Any], submit: Callable[[dict[str, Any]], N
         submit(order)
         os.write(counts, str(passed).encode())
         code = 0
-    except BaseException:  # noqa: BLE001 - a child of fork never returns into the loop of its parent
+    # a child of fork never returns into the loop of its parent
+    except BaseException:  # noqa: BLE001
         traceback.print_exc()
     finally:
         os._exit(code)
@@ -124,7 +127,9 @@ class Submitter:
         """Carry out one order, with this process's environment and working directory."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"environ": dict(os.environ), "cwd": os.getcwd(), **order}) + "\n")  # noqa: PTH109
+        self._process.stdin.write(
+            json.dumps({"environ": dict(os.environ), "cwd": os.getcwd(), **order}) + "\n"
+        )
         self._process.stdin.flush()
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         return answer

@@ -44,7 +44,11 @@ def history(seed: int) -> list[str]:
     random = Random(seed)
     world, told = World(random), list[str]()
     plans = [
-        PlanKind(random.choice("ab"), random.choice("xy"), random.choice(("unique", "folder", "upsert", "multiple")))
+        PlanKind(
+            random.choice("ab"),
+            random.choice("xy"),
+            random.choice(("unique", "folder", "upsert", "multiple")),
+        )
         for _ in range(random.choice((1, 1, 2)))
     ]
     old: list[tuple[str, StoreFile]] = []
@@ -58,7 +62,9 @@ def history(seed: int) -> list[str]:
     return told
 
 
-def _happen(world: World, random: Random, plans: list[PlanKind], old: list[tuple[str, StoreFile]]) -> str:
+def _happen(
+    world: World, random: Random, plans: list[PlanKind], old: list[tuple[str, StoreFile]]
+) -> str:
     """One event of the history."""
     event = random.choices(_EVENTS, _WEIGHTS)[0]
     path = random.choice(_PATHS) if random.random() < 0.25 else _PATHS[0]
@@ -68,9 +74,15 @@ def _happen(world: World, random: Random, plans: list[PlanKind], old: list[tuple
         world.run(world.submit(plan, path, dies_at=dies_at))
         return f"submit {plan} in {path}, dies at {dies_at}"
     if event == "two submits":
-        other, elsewhere = random.choice(plans), random.choice(_PATHS) if random.random() < 0.3 else path
+        other, elsewhere = (
+            random.choice(plans),
+            random.choice(_PATHS) if random.random() < 0.3 else path,
+        )
         deaths = [random.randint(1, 40) if random.random() < 0.3 else None for _ in range(2)]
-        world.run(world.submit(plan, path, dies_at=deaths[0]), world.submit(other, elsewhere, dies_at=deaths[1]))
+        world.run(
+            world.submit(plan, path, dies_at=deaths[0]),
+            world.submit(other, elsewhere, dies_at=deaths[1]),
+        )
         return f"two submits, {plan} in {path} and {other} in {elsewhere}, die at {deaths}"
     if event == "submit and remove":
         others = [world.submit(random.choice(plans), path)] if random.random() < 0.5 else []
@@ -81,7 +93,9 @@ def _happen(world: World, random: Random, plans: list[PlanKind], old: list[tuple
         world.run(world.submit(plan, path, dies_at=dies_at), world.recover(path))
         return f"submit {plan} and recover in {path}, dies at {dies_at}"
     if event == "recover":
-        world.run(world.recover(path, dies_at=random.randint(1, 12) if random.random() < 0.3 else None))
+        world.run(
+            world.recover(path, dies_at=random.randint(1, 12) if random.random() < 0.3 else None)
+        )
     elif event == "wait":
         world.pass_time(random.choice(_WAITS))
     elif event == "set clock":
@@ -128,10 +142,14 @@ def _check(world: World) -> None:
             if job is None:
                 raise Difference(f"the user was told of `{name}`, which does not exist")
             if job.plan != intent.plan:
-                raise Difference(f"the user asked for {intent.plan}, and was told of `{name}`, which is {job.plan}")
+                raise Difference(
+                    f"the user asked for {intent.plan}, and was told of `{name}`, which is {job.plan}"
+                )
             if was_offered:
                 if job.intent.store.path != intent.store.path:
-                    raise Difference(f"`{name}` was offered to another store than the one that submitted it")
+                    raise Difference(
+                        f"`{name}` was offered to another store than the one that submitted it"
+                    )
                 continue
             earlier = new.get((intent.plan.target, name))
             if earlier is not None and (earlier is job or not earlier.was_over(job.at)):
@@ -139,7 +157,9 @@ def _check(world: World) -> None:
             new[intent.plan.target, name] = job
         for name in intent.named:
             if not any((job.name, job.plan) == (name, intent.plan) for job in jobs):
-                raise Difference(f"`{name}` was named beside a run of {intent.plan}, and is none of that job")
+                raise Difference(
+                    f"`{name}` was named beside a run of {intent.plan}, and is none of that job"
+                )
         _check_not_doubled(intent, jobs, world.intents)
     for file in world.stores.values():
         _check_store(world, file, jobs)
@@ -159,9 +179,13 @@ def _check_not_doubled(intent: Intent, jobs: list[Any], earlier: list[Intent]) -
         if not own or not left:
             continue
         if not was_sent_again and _is_of_the_last_day(other, intent):
-            raise Difference(f"`{own[0].name}` was started, and nobody was told of `{left[0].name}` of a dead submit")
+            raise Difference(
+                f"`{own[0].name}` was started, and nobody was told of `{left[0].name}` of a dead submit"
+            )
         if intent.noted and left[0].at <= intent.began and left[0].name not in intent.named:
-            raise Difference(f"`{own[0].name}` was started, and `{left[0].name}` of a dead submit was not named")
+            raise Difference(
+                f"`{own[0].name}` was started, and `{left[0].name}` of a dead submit was not named"
+            )
 
 
 def _is_of_the_last_day(other: Intent, intent: Intent) -> bool:
@@ -180,7 +204,11 @@ def _check_store(world: World, file: StoreFile, jobs: list[Any]) -> None:
         if not any(job.name == name for job in world.services[target].jobs):
             raise Difference(f"the store has `{name}`, and `{target}` has not")
     for job in jobs:
-        if job.intent.store is file and not job.is_removed and (job.intent.plan.target, job.name) not in known:
+        if (
+            job.intent.store is file
+            and not job.is_removed
+            and (job.intent.plan.target, job.name) not in known
+        ):
             raise Difference(f"`{job.name}` runs, and its store has lost it")
 
 
@@ -191,10 +219,14 @@ def _story(world: World) -> list[str]:
     ]
     for service in world.services.values():
         lines += [
-            f"  job on {service.kind}: {job.name} of intent {world.intents.index(job.intent)}" for job in service.jobs
+            f"  job on {service.kind}: {job.name} of intent {world.intents.index(job.intent)}"
+            for job in service.jobs
         ]
     for file in world.stores.values():
-        lines += [f"  store {file.path}: {row}" for row in file.db.execute("SELECT name, stage, store FROM runs")]
+        lines += [
+            f"  store {file.path}: {row}"
+            for row in file.db.execute("SELECT name, stage, store FROM runs")
+        ]
     return [*lines, *(f"  recover: {item}" for item in world.recovered)]
 
 
@@ -221,7 +253,9 @@ def main() -> int:
         differences = [text for found in pool.imap_unordered(_run, chunks) for text in found]
     for text in differences[:5]:
         print(text, end="\n\n")
-    print(f"{arguments.count:,} histories from seed {arguments.seed}: {len(differences):,} differ from the model")
+    print(
+        f"{arguments.count:,} histories from seed {arguments.seed}: {len(differences):,} differ from the model"
+    )
     return 1 if differences else 0
 
 

@@ -13,5 +13,6 @@ OFTEN = 15
 def kill_points(count: int) -> list[Any]:
     """1 to `count`."""
     return [
-        pytest.param(point, marks=[] if point % OFTEN == 1 else [pytest.mark.slow]) for point in range(1, count + 1)
+        pytest.param(point, marks=[] if point % OFTEN == 1 else [pytest.mark.slow])
+        for point in range(1, count + 1)
     ]

@@ -144,7 +144,9 @@ def test_an_unreachable_target_keeps_the_question_open(
 @pytest.fixture
 def died_with(service: Path, submit_dying_at: Dying) -> str:
     """The name of the run of a submitter that died as soon as the target had it."""
-    point = next(point for point in range(1, POINTS) if submit_dying_at(point) and any(service.iterdir()))
+    point = next(
+        point for point in range(1, POINTS) if submit_dying_at(point) and any(service.iterdir())
+    )
     assert point < POINTS
     return next(service.iterdir()).name
 
@@ -180,14 +182,18 @@ def test_an_interrupted_request_is_sent_again_under_its_name(
     assert ct.submit(job, "local").name != interrupted
 
 
-def test_an_interrupted_request_that_never_arrives_is_forgotten(interrupted: str, state_dir: Path) -> None:
+def test_an_interrupted_request_that_never_arrives_is_forgotten(
+    interrupted: str, state_dir: Path
+) -> None:
     """A minute later nothing is on its way any more."""
     a_minute_later(state_dir)
     assert [(found.name, found.outcome) for found in ct.recover()] == [(interrupted, "forgotten")]
     assert ct.recover() == ct.runs() == []
 
 
-@pytest.mark.parametrize("lose", [shutil.rmtree, lambda folder: (folder / STORE_FILE).write_bytes(b"")])
+@pytest.mark.parametrize(
+    "lose", [shutil.rmtree, lambda folder: (folder / STORE_FILE).write_bytes(b"")]
+)
 def test_with_the_store_lost_an_earlier_run_is_not_taken_for_the_new_one(
     lose: Callable[[Path], object], service: Path, job: ct.TrainingJob, state_dir: Path
 ) -> None:
@@ -201,12 +207,21 @@ def test_with_the_store_lost_an_earlier_run_is_not_taken_for_the_new_one(
     assert run.name == planned or planned in earlier  # only the target knows that the name is taken
 
 
-def test_a_job_of_another_name_is_another_run(service: Path, source: Path, submit_dying_at: Dying) -> None:
+def test_a_job_of_another_name_is_another_run(
+    service: Path, source: Path, submit_dying_at: Dying
+) -> None:
     """A submit that died at any point says nothing about a job that differs in its name alone."""
     for point in (8, 12, 14, 16):
         died = submit_dying_at(point, f"a{point}")
-        run = ct.submit(ct.TrainingJob(name=f"b{point}", source_dir=str(source), entry_point="train.py"), "local")
-        assert (died["ended"], run.name.split("-")[0], run.adopted) == (-signal.SIGKILL, f"b{point}", False)
+        run = ct.submit(
+            ct.TrainingJob(name=f"b{point}", source_dir=str(source), entry_point="train.py"),
+            "local",
+        )
+        assert (died["ended"], run.name.split("-")[0], run.adopted) == (
+            -signal.SIGKILL,
+            f"b{point}",
+            False,
+        )
         assert (service / run.name).exists()
 
 
@@ -226,7 +241,12 @@ def test_two_state_folders_give_two_names(
 
 @pytest.mark.slow
 def test_a_copied_store_is_another_store(
-    service: Path, died_with: str, job: ct.TrainingJob, state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: Path,
+    died_with: str,
+    job: ct.TrainingJob,
+    state_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It lists the runs that it brings along, and offers none of them as its own: it gives other names."""
     shutil.copytree(state_dir, tmp_path / "copy")
@@ -252,7 +272,11 @@ def test_an_untold_run_of_yesterday_is_named_and_another_one_starts(
 
 @pytest.mark.slow
 def test_an_untold_run_of_yesterday_is_named_by_the_first_submit_that_succeeds(
-    service: Path, died_with: str, job: ct.TrainingJob, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+    service: Path,
+    died_with: str,
+    job: ct.TrainingJob,
+    state_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A submit that the target refuses has told its user of no run, so that the next one names it."""
     ct.run(died_with)  # any command: from `sent` to `accepted`
@@ -266,7 +290,11 @@ def test_an_untold_run_of_yesterday_is_named_by_the_first_submit_that_succeeds(
 
 @pytest.mark.slow
 def test_a_run_that_was_reported_meanwhile_is_not_adopted(
-    service: Path, died_with: str, job: ct.TrainingJob, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+    service: Path,
+    died_with: str,
+    job: ct.TrainingJob,
+    state_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its submitter was told after another one saw it waiting: two submits of one plan make two runs."""
     name = died_with
@@ -341,7 +369,9 @@ def test_concurrent_submits_lose_nothing(service: Path, source: Path, state_dir:
     assert sorted(name for name, _ in _rows(state_dir)) == names
 
 
-def test_a_living_submitter_is_left_alone(service: Path, job: ct.TrainingJob, state_dir: Path) -> None:
+def test_a_living_submitter_is_left_alone(
+    service: Path, job: ct.TrainingJob, state_dir: Path
+) -> None:
     """Recovery does not touch a submission whose process is alive."""
     seen = []
 
@@ -359,7 +389,9 @@ def test_a_living_submitter_is_left_alone(service: Path, job: ct.TrainingJob, st
     assert len(seen) == 1
 
 
-def test_names_differ_between_users(service: Path, job: ct.TrainingJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_differ_between_users(
+    service: Path, job: ct.TrainingJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same plan of another user has another name, so that two stores never make the same one."""
     monkeypatch.setenv("LOGNAME", "ada")
     one = ct.plan(job, "local").run_name
@@ -373,4 +405,4 @@ def test_the_plan_is_json_to_the_end(service: Path, job: ct.TrainingJob) -> None
     data = json.loads(plan.to_json())
     assert data["request"] == plan.request
     assert data["sha256"] == plan.sha256
-    assert os.path.isabs(data["request"]["run_dir"])  # noqa: PTH117
+    assert os.path.isabs(data["request"]["run_dir"])

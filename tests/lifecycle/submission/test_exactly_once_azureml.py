@@ -59,7 +59,9 @@ def job(make_source: Callable[..., Path]) -> dict[str, Any]:
         "name": "job",
         "source_dir": str(make_source({"train.py": "print(1)\n"})),
         "entry_point": "train.py",
-        "environment": {"image": {"azureml": "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04:20240709.v1"}},
+        "environment": {
+            "image": {"azureml": "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04:20240709.v1"}
+        },
         "resources": {"instance_type": {"azureml": "Standard_DS3_v2"}},
         "max_runtime": "1h",
     }
@@ -77,12 +79,17 @@ def submit_here(job: dict[str, Any]) -> ct.Run:
 
 
 @pytest.mark.slow
-def test_the_points_are_all_known(fake: FakeAzure, submit_dying_at: Callable[[int], dict[str, Any]]) -> None:
+def test_the_points_are_all_known(
+    fake: FakeAzure, submit_dying_at: Callable[[int], dict[str, Any]]
+) -> None:
     """A submission passes exactly the points that the next test kills it at, and asks Azure no more than this."""
     answer = submit_dying_at(0)
     assert answer["ended"] == 0
     assert answer["points"] == POINTS
-    calls = [re.sub(r"(cloudtrain|job)-[0-9a-f]{8,}(-1)?|[0-9a-f]{32}", "*", call) for call in fake.calls()]
+    calls = [
+        re.sub(r"(cloudtrain|job)-[0-9a-f]{8,}(-1)?|[0-9a-f]{32}", "*", call)
+        for call in fake.calls()
+    ]
     assert [call for call in calls if "/code/cloudtrain/" not in call][-8:] == [
         "GET {WS}/codes/*/versions/1", "POST {WS}/codes/*/versions/1/startPendingUpload",
         "PUT {BLOB}/fakews-code-00000001/code/train.py", "PUT {WS}/codes/*/versions/1",
@@ -117,7 +124,9 @@ def test_killed_anywhere(
     assert list(fake.jobs.by_name) == [run.name]
     assert run.adopted == bool(there_already)
     with read_store(state_dir) as store:
-        assert [(row.name, row.stage, row.place) for row in store.newest()] == [(run.name, "reported", PLACE)]
+        assert [(row.name, row.stage, row.place) for row in store.newest()] == [
+            (run.name, "reported", PLACE)
+        ]
     assert list((state_dir / "submitting").iterdir()) == []
     assert len(fake.assets.names("codes")) == len(fake.assets.names("environments")) == 1
 
@@ -135,7 +144,9 @@ def _recover(fake: FakeAzure, state_dir: Path, monkeypatch: pytest.MonkeyPatch) 
         shutil.copytree(state_dir, copy)
     monkeypatch.setenv("CLOUDTRAIN_STATE_DIR", copy)
     soon = {found.name: found.outcome for found in ct.recover()}
-    assert {name for name, outcome in soon.items() if outcome == "unknown"}.isdisjoint(fake.jobs.by_name)
+    assert {name for name, outcome in soon.items() if outcome == "unknown"}.isdisjoint(
+        fake.jobs.by_name
+    )
     a_minute_later(copy)
     settled = {found.name: found.outcome for found in ct.recover()}
     assert set(settled) == {name for name, outcome in soon.items() if outcome == "unknown"}
@@ -156,7 +167,9 @@ def job_with_data(job: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
     return job | {"inputs": {"train": {"azureml": f"{tmp_path}/data"}}}
 
 
-def test_the_points_of_data_are_all_known(fake: FakeAzure, submitter: Submitter, job_with_data: dict[str, Any]) -> None:
+def test_the_points_of_data_are_all_known(
+    fake: FakeAzure, submitter: Submitter, job_with_data: dict[str, Any]
+) -> None:
     """A listing and a request for each file are added to the points of a submission."""
     answer = submitter.submit(point=0, job=job_with_data, target=TARGET)
     assert (answer["ended"], answer["points"]) == (0, DATA_POINTS)
@@ -165,7 +178,11 @@ def test_the_points_of_data_are_all_known(fake: FakeAzure, submitter: Submitter,
 @pytest.mark.parametrize("point", kill_points(DATA_POINTS))
 @pytest.mark.slow_after(5)
 def test_killed_anywhere_with_data(
-    point: int, fake: FakeAzure, submitter: Submitter, job_with_data: dict[str, Any], state_dir: Path
+    point: int,
+    fake: FakeAzure,
+    submitter: Submitter,
+    job_with_data: dict[str, Any],
+    state_dir: Path,
 ) -> None:
     """Killed at any point and submitted again, each file is in storage once and whole, and one job reads it."""
     died = submitter.submit(point=point, job=job_with_data, target=TARGET)
@@ -183,7 +200,9 @@ def test_killed_anywhere_with_data(
     assert run.name in fake.jobs.by_name
 
 
-@pytest.mark.parametrize("fault", [pytest.param("close_before", marks=pytest.mark.slow), "close_after"])
+@pytest.mark.parametrize(
+    "fault", [pytest.param("close_before", marks=pytest.mark.slow), "close_after"]
+)
 @pytest.mark.parametrize(
     ("method", "path"),
     [
@@ -211,7 +230,9 @@ def test_an_answer_that_never_comes(fake: FakeAzure, job: dict[str, Any]) -> Non
 
 
 @pytest.mark.slow
-def test_a_service_out_of_reach_keeps_the_question_open(fake: FakeAzure, job: dict[str, Any]) -> None:
+def test_a_service_out_of_reach_keeps_the_question_open(
+    fake: FakeAzure, job: dict[str, Any]
+) -> None:
     """When the service cannot even be asked, the submission is neither forgotten nor repeated; later it is settled."""
 
     def silence(_: object) -> None:
@@ -242,7 +263,9 @@ def test_a_job_of_somebody_else(fake: FakeAzure, job: dict[str, Any]) -> None:
     """A job that has our name and was not made by us stays as it is, and the next name is taken."""
     plan = ct.plan(ct.TrainingJob(**job), ct.AzureML(**TARGET))
     theirs = {**plan.request["properties"], "properties": {"cloudtrain.run": "another"}}
-    fake.jobs.by_name[plan.run_name] = Job(plan.run_name, {"properties": theirs}, fake.workspace_id, time.time())
+    fake.jobs.by_name[plan.run_name] = Job(
+        plan.run_name, {"properties": theirs}, fake.workspace_id, time.time()
+    )
     run = submit_here(job)
     assert run.name == plan.run_name.removesuffix("-1") + "-2"
     assert fake.jobs[plan.run_name].request == {"properties": theirs}

@@ -72,7 +72,9 @@ def submit_here(job: dict[str, Any]) -> ct.Run:
 
 
 @pytest.mark.slow
-def test_the_points_are_all_known(fake: FakeAws, submit_dying_at: Callable[[int], dict[str, Any]]) -> None:
+def test_the_points_are_all_known(
+    fake: FakeAws, submit_dying_at: Callable[[int], dict[str, Any]]
+) -> None:
     """A submission passes exactly the points that the next test kills it at, and asks AWS no more than this."""
     answer = submit_dying_at(0)
     assert answer["ended"] == 0
@@ -80,7 +82,13 @@ def test_the_points_are_all_known(fake: FakeAws, submit_dying_at: Callable[[int]
     asked = [item.operation for item in fake.received]
     assert asked[0] == "GetCallerIdentity"
     assert sorted(asked[1:4]) == ["GetRole", "HeadBucket", "ListServiceQuotas"]  # at the same time
-    assert asked[4:] == ["HeadObject", "PutObject", "DescribeTrainingJob", "DescribeProcessingJob", "CreateTrainingJob"]
+    assert asked[4:] == [
+        "HeadObject",
+        "PutObject",
+        "DescribeTrainingJob",
+        "DescribeProcessingJob",
+        "CreateTrainingJob",
+    ]
 
 
 @pytest.mark.parametrize("point", kill_points(POINTS))
@@ -109,7 +117,9 @@ def test_killed_anywhere(
     assert list(fake.jobs.by_name) == [run.name]
     assert run.adopted == bool(there_already)
     with read_store(state_dir) as store:
-        assert [(row.name, row.stage, row.place) for row in store.newest()] == [(run.name, "reported", "eu-west-1")]
+        assert [(row.name, row.stage, row.place) for row in store.newest()] == [
+            (run.name, "reported", "eu-west-1")
+        ]
     assert list((state_dir / "submitting").iterdir()) == []
 
 
@@ -126,7 +136,9 @@ def _recover(fake: FakeAws, state_dir: Path, monkeypatch: pytest.MonkeyPatch) ->
         shutil.copytree(state_dir, copy)
     monkeypatch.setenv("CLOUDTRAIN_STATE_DIR", copy)
     soon = {found.name: found.outcome for found in ct.recover()}
-    assert {name for name, outcome in soon.items() if outcome == "unknown"}.isdisjoint(fake.jobs.by_name)
+    assert {name for name, outcome in soon.items() if outcome == "unknown"}.isdisjoint(
+        fake.jobs.by_name
+    )
     a_minute_later(copy)
     settled = {found.name: found.outcome for found in ct.recover()}
     assert set(settled) == {name for name, outcome in soon.items() if outcome == "unknown"}
@@ -148,7 +160,9 @@ def job_with_data(job: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_the_points_of_data_are_all_known(fake: FakeAws, submitter: Submitter, job_with_data: dict[str, Any]) -> None:
+def test_the_points_of_data_are_all_known(
+    fake: FakeAws, submitter: Submitter, job_with_data: dict[str, Any]
+) -> None:
     """A listing and a request for each file are added to the points of a submission."""
     answer = submitter.submit(point=0, job=job_with_data, target=TARGET, ignore=IGNORED)
     assert (answer["ended"], answer["points"]) == (0, DATA_POINTS)
@@ -175,9 +189,13 @@ def test_killed_anywhere_with_data(
     assert run.name in fake.jobs.by_name
 
 
-@pytest.mark.parametrize("fault", [pytest.param("close_before", marks=pytest.mark.slow), "close_after"])
+@pytest.mark.parametrize(
+    "fault", [pytest.param("close_before", marks=pytest.mark.slow), "close_after"]
+)
 @pytest.mark.parametrize("operation", ["HeadObject", "PutObject", "CreateTrainingJob"])
-def test_a_lost_connection_is_tried_again(fake: FakeAws, job: dict[str, Any], operation: str, fault: str) -> None:
+def test_a_lost_connection_is_tried_again(
+    fake: FakeAws, job: dict[str, Any], operation: str, fault: str
+) -> None:
     """A connection that closes before or after the work makes neither a second job nor an error."""
     getattr(fake.faults, fault)(operation)
     run = submit_here(job)
@@ -185,7 +203,9 @@ def test_a_lost_connection_is_tried_again(fake: FakeAws, job: dict[str, Any], op
     assert len(fake.operations(operation)) == 2
 
 
-def test_an_answer_that_never_comes(fake: FakeAws, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_never_comes(
+    fake: FakeAws, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """When every answer to the request is lost, the job is found by its name."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
     fake.faults.close_after("CreateTrainingJob", times=2)
@@ -201,7 +221,8 @@ def test_a_service_out_of_reach_keeps_the_question_open(
     real = SageMakerService.submit
 
     def silenced(*args: Any, **kwargs: Any) -> Any:
-        fake.faults.close_before("DescribeTrainingJob", times=2)  # asked after the request, and by recover
+        # asked after the request, and by recover
+        fake.faults.close_before("DescribeTrainingJob", times=2)
         return real(*args, **kwargs)
 
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")

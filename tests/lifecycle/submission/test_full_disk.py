@@ -41,15 +41,21 @@ def _write_no_more() -> None:
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     """One command line in a process that cannot write files."""
     program = [sys.executable, "-m", "cloudtrain", *arguments]
-    return subprocess.run(program, capture_output=True, text=True, check=False, preexec_fn=_write_no_more)
+    return subprocess.run(
+        program, capture_output=True, text=True, check=False, preexec_fn=_write_no_more
+    )
 
 
 @pytest.fixture
 def job(clean_environment: Path) -> ct.TrainingJob:
     """A job that goes on until it is stopped."""
     (clean_environment / "src").mkdir()
-    (clean_environment / "src/train.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
-    (clean_environment / "job.yaml").write_text("name: job\nsource_dir: src\nentry_point: train.py\n")
+    (clean_environment / "src/train.py").write_text(
+        "import time\nprint('here', flush=True)\ntime.sleep(600)\n"
+    )
+    (clean_environment / "job.yaml").write_text(
+        "name: job\nsource_dir: src\nentry_point: train.py\n"
+    )
     return ct.TrainingJob(
         name="job",
         source_dir="src",
@@ -64,7 +70,12 @@ def job(clean_environment: Path) -> ct.TrainingJob:
 def test_a_run_on_a_cloud_can_be_stopped(fake: FakeAws, job: ct.TrainingJob) -> None:
     """`ps`, `status`, `logs` and `stop` work; the service is asked to stop the job."""
     run = ct.submit(job, ct.SageMaker(**TARGET))
-    for arguments in (("ps", "--json"), ("status", "last", "--json"), ("logs", "last"), ("stop", "last")):
+    for arguments in (
+        ("ps", "--json"),
+        ("status", "last", "--json"),
+        ("logs", "last"),
+        ("stop", "last"),
+    ):
         done = command(*arguments)
         assert done.returncode == 0, (arguments, done)
         if "--json" in arguments:
@@ -78,7 +89,9 @@ def test_a_run_on_this_machine_can_be_stopped(job: ct.TrainingJob) -> None:
     run = ct.submit(job, "local")
     while not any(line.text == "here" for line in run.logs()):
         time.sleep(0.02)
-    assert [command(*words).returncode for words in (("ps",), ("status", "last"), ("stop", run.name))] == [0, 0, 0]
+    assert [
+        command(*words).returncode for words in (("ps",), ("status", "last"), ("stop", run.name))
+    ] == [0, 0, 0]
     assert "here" in command("logs", "last").stdout
     assert str(run.wait().state) == "stopped"
 

@@ -37,7 +37,11 @@ def jobs(
     """What a target has: the names of its runs. The environment leads there."""
     target = str(request.param)
     settings = {"sagemaker": SAGEMAKER, "azureml": AZUREML}.get(target, {})
-    lines = [f'target = "{target}"', f"[{target}]", *(f'{name} = "{value}"' for name, value in settings.items())]
+    lines = [
+        f'target = "{target}"',
+        f"[{target}]",
+        *(f'{name} = "{value}"' for name, value in settings.items()),
+    ]
     Path("cloudtrain.toml").write_text("\n".join(lines) + "\n")
     monkeypatch.setenv("CRASHING", str(HERE / f"crashing_{target}.py"))
     if target == "local":
@@ -79,7 +83,9 @@ def write_job(name: str) -> str:
     return f"{name}.yaml"
 
 
-def test_killed_at_random_times(jobs: Callable[[], list[str]], submitter: Submitter, state_dir: Path) -> None:
+def test_killed_at_random_times(
+    jobs: Callable[[], list[str]], submitter: Submitter, state_dir: Path
+) -> None:
     """One run and one row for each pair of a killed command and its repetition, and the user knows its name; two where
     the killed one had told of its run, and the store knew."""
     random, told = Random(1), list[str]()

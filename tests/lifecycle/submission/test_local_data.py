@@ -38,7 +38,11 @@ class Cloud:
     def data(self) -> dict[str, bytes]:
         """What lies where data of this machine goes, by name."""
         items = {name: blob.data for box in self.boxes() for name, blob in box.items()}
-        return {name: data for name, data in items.items() if "/data/" in f"/{name}" and "train.py" not in name}
+        return {
+            name: data
+            for name, data in items.items()
+            if "/data/" in f"/{name}" and "train.py" not in name
+        }
 
     def boxes(self) -> list[dict[str, Any]]:
         """The containers of the fake, by the name of what they hold."""
@@ -49,7 +53,9 @@ class Cloud:
     def sent(self) -> int:
         """How many files of data were sent."""
         if self.name == "sagemaker":
-            return len([item for item in self.fake.operations("PutObject") if "/data/" in item.path])
+            return len(
+                [item for item in self.fake.operations("PutObject") if "/data/" in item.path]
+            )
         return len(self.fake.received("PUT", "LocalUpload"))
 
     def uri(self, plan: Plan) -> str:
@@ -81,11 +87,15 @@ def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         if request.param == "sagemaker":
             fake.s3.add_bucket(BUCKET)
             settings: Any = ct.SageMaker(
-                region="eu-west-1", role="arn:aws:iam::123456789012:role/SageMakerRole", bucket=BUCKET
+                region="eu-west-1",
+                role="arn:aws:iam::123456789012:role/SageMakerRole",
+                bucket=BUCKET,
             )
         else:
             settings = ct.AzureML(
-                subscription_id="00000000-0000-0000-0000-000000000000", resource_group="rg", workspace="ws"
+                subscription_id="00000000-0000-0000-0000-000000000000",
+                resource_group="rg",
+                workspace="ws",
             )
         yield Cloud(request.param, settings, fake)
 
@@ -126,14 +136,24 @@ def test_a_folder_goes_up_once(cloud: Cloud, folder: Path) -> None:
     job = job_of(cloud)
     plan = ct.plan(job, cloud.settings)
     _, data = plan.uploads
-    assert (data.kind, data.file_count, data.size, data.source) == ("data", 2, 6, str(folder / "src/data"))
+    assert (data.kind, data.file_count, data.size, data.source) == (
+        "data",
+        2,
+        6,
+        str(folder / "src/data"),
+    )
     assert cloud.uri(plan).rstrip("/") == data.destination
     assert data.sha256 in data.destination
     assert "of data, is uploaded once" in plan.to_text()
     told: list[tuple[int, int]] = []
-    ct.submit(job, cloud.settings, online=False, on_bytes=lambda sent, total: told.append((sent, total)))
+    ct.submit(
+        job, cloud.settings, online=False, on_bytes=lambda sent, total: told.append((sent, total))
+    )
     found = cloud.data()
-    assert sorted(name.rpartition(data.sha256)[2].removeprefix("/data") for name in found) == ["/a.csv", "/sub/b.csv"]
+    assert sorted(name.rpartition(data.sha256)[2].removeprefix("/data") for name in found) == [
+        "/a.csv",
+        "/sub/b.csv",
+    ]
     assert sorted(found.values()) == [b"1,2\n", b"3\n"]
     assert (6, 6) in told
     submit(cloud, job)
@@ -185,7 +205,9 @@ def test_a_file_alone(cloud: Cloud, folder: Path) -> None:
         ("./src/data", {"type": "uri_file"}, "is a folder, and the input's type is `uri_file`"),
     ],
 )
-def test_what_cannot_be_sent(cloud: Cloud, folder: Path, place: str, fields: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_sent(
+    cloud: Cloud, folder: Path, place: str, fields: dict[str, Any], message: str
+) -> None:
     """An error with the place of the field, before anything leaves."""
     (folder / "empty").mkdir()
     with pytest.raises(errors.JobError) as caught:
@@ -198,5 +220,7 @@ def test_what_cannot_be_sent(cloud: Cloud, folder: Path, place: str, fields: dic
 def test_credentials_in_data_are_named(cloud: Cloud, folder: Path) -> None:
     """A warning: data is sent whole, whatever its name."""
     (folder / "src/data/.env").write_text("A=1\n")
-    found = [item for item in ct.plan(job_of(cloud), cloud.settings).findings if item.code == "CT304"]
+    found = [
+        item for item in ct.plan(job_of(cloud), cloud.settings).findings if item.code == "CT304"
+    ]
     assert [item.details for item in found] == [(".env: an environment file",)]

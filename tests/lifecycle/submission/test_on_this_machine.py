@@ -97,7 +97,9 @@ def test_a_supervisor_that_comes_too_late_starts_nothing(
     assert ct.runs() == ct.recover() == []
     (folder,) = folders
     reader, writer = os.pipe()
-    start = f"from cloudtrain.targets.local.supervisor import main; main([{folder.path!r}, '{writer}'])"
+    start = (
+        f"from cloudtrain.targets.local.supervisor import main; main([{folder.path!r}, '{writer}'])"
+    )
     subprocess.run([sys.executable, "-c", start], pass_fds=(writer,), check=True)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
@@ -123,7 +125,9 @@ time.sleep(0.3)
 Path({folder.status!r}).write_text("{{}}")
 sys.stdin.read()
 """
-    with subprocess.Popen([sys.executable, "-c", starting], stdin=-1, stdout=-1, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", starting], stdin=-1, stdout=-1, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         assert withdraw(folder) is False

@@ -65,7 +65,9 @@ def test_all_points(folder: Path, state_dir: Path, monkeypatch: pytest.MonkeyPat
     third = ct.submit(job("third"), QUEUE)
     points_file = folder / "points"
     # it may still be unpacking its code, and would not sleep if its place were free by then
-    eventually(lambda: points_file.exists() and "before sleep" in points_file.read_text(), "it sleeps")
+    eventually(
+        lambda: points_file.exists() and "before sleep" in points_file.read_text(), "it sleeps"
+    )
     (folder / "go").touch()
     assert [str(run.wait().state) for run in (first, third)] == ["succeeded"] * 2
     eventually(lambda: points_file.read_text().endswith("after leave\n"))
@@ -73,13 +75,16 @@ def test_all_points(folder: Path, state_dir: Path, monkeypatch: pytest.MonkeyPat
     assert {point.partition(" ")[2] for point in points} == {
         "write_status", "enter", "leave", "sleep", "wake", "replace_private", "launch", "answer", "start_guard"
     }  # fmt: skip
-    assert abs(len(points) - POINTS) <= 6  # it may be woken once more, or get its place without sleeping
+    # it may be woken once more, or get its place without sleeping
+    assert abs(len(points) - POINTS) <= 6
     assert (folder / "ran").read_text().split() == ["first", "dies", "third"]
 
 
 @pytest.mark.parametrize("point", kill_points(POINTS))
 @pytest.mark.slow_after(2)
-def test_killed_at(point: int, folder: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_at(
+    point: int, folder: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The run is there once or not at all, its script ran once at most, and nobody waits for it in vain."""
     first = ct.submit(job("first"), QUEUE)
     submit_dying(monkeypatch, DIES_AT=str(point))

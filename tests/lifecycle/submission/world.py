@@ -23,7 +23,15 @@ from typing import Any
 from greenlet import greenlet
 
 from cloudtrain.errors import NameTaken, StoreError, TargetError, TargetUnreachable
-from cloudtrain.lifecycle.once import Recovered, Sending, Submitted, Watch, recover, report_accepted, send_once
+from cloudtrain.lifecycle.once import (
+    Recovered,
+    Sending,
+    Submitted,
+    Watch,
+    recover,
+    report_accepted,
+    send_once,
+)
 from cloudtrain.lifecycle.records import salt_of_moved_store
 from cloudtrain.lifecycle.schema import migrate
 from cloudtrain.lifecycle.store import Store
@@ -118,7 +126,9 @@ class Intent:
 class StoreFile:
     """One database at one path. A copy is another one."""
 
-    def __init__(self, world: World, path: str, salt: str, db: sqlite3.Connection | None = None) -> None:
+    def __init__(
+        self, world: World, path: str, salt: str, db: sqlite3.Connection | None = None
+    ) -> None:
         self.world = world
         self.path = path
         self.salt = salt
@@ -202,7 +212,10 @@ class Service:
         """A request arrives. False: it is refused, because there is a job of that name."""
         if self.named(name) and self.kind != "multiple":
             return self.kind == "upsert"
-        if any(job.name == name and job.is_removed and not job.was_over(self.world.time) for job in self.jobs):
+        if any(
+            job.name == name and job.is_removed and not job.was_over(self.world.time)
+            for job in self.jobs
+        ):
             return False
         self.jobs.append(Job(name, plan, intent, self.world.time))
         return True
@@ -245,11 +258,18 @@ class ServiceOfProcess:
             if not self.has(plan.ref):
                 raise TargetUnreachable("no answer")
             return plan.ref
-        was_repeated = world.has_faults and self._service.kind != "folder" and world.random.random() < 0.03
+        was_repeated = (
+            world.has_faults and self._service.kind != "folder" and world.random.random() < 0.03
+        )
         if was_repeated:  # the answer was lost, and the client library sends the request again
-            taken = not self._service.arrive(plan.run_name, intent.plan, intent) if self.names_are_unique else taken
+            taken = (
+                not self._service.arrive(plan.run_name, intent.plan, intent)
+                if self.names_are_unique
+                else taken
+            )
         if taken and not ((again or was_repeated) and self._service.named(plan.run_name)):
-            intent.left[-1] = (plan.run_name, "refused")  # no run came of it, so there is none to tell of
+            # no run came of it, so there is none to tell of
+            intent.left[-1] = (plan.run_name, "refused")
             raise NameTaken("there is one")
         process.step()
         return plan.ref
@@ -267,7 +287,9 @@ class ServiceOfProcess:
 class Process:
     """One command. It goes on when the world lets it, and may be killed at each of its steps."""
 
-    def __init__(self, world: World, command: Callable[[Process], None], *, dies_at: int | None = None) -> None:
+    def __init__(
+        self, world: World, command: Callable[[Process], None], *, dies_at: int | None = None
+    ) -> None:
         self.world = world
         self.intent: Intent | None = None
         self.is_alive = True
@@ -294,7 +316,9 @@ class Process:
         self.is_alive = False
         if self.intent is not None and self.intent.ended == "running":
             self.intent.ended = "killed"
-        self.world.locks = {place: holder for place, holder in self.world.locks.items() if holder is not self}
+        self.world.locks = {
+            place: holder for place, holder in self.world.locks.items() if holder is not self
+        }
 
     def _run(self) -> None:
         try:
@@ -325,7 +349,9 @@ class World:
         self.clock_sets = 0
         self.has_faults = True
         self.is_concurrent = False
-        self.services = {kind: Service(self, kind) for kind in ("unique", "folder", "upsert", "multiple")}
+        self.services = {
+            kind: Service(self, kind) for kind in ("unique", "folder", "upsert", "multiple")
+        }
         self.stores: dict[str, StoreFile] = {}
         self.locks: dict[Any, Process] = {}
         self.intents: list[Intent] = []
@@ -344,7 +370,9 @@ class World:
     def pass_time(self, seconds: float) -> None:
         """Time passes, and what was on its way arrives."""
         end = self.time + seconds
-        for at, deliver in sorted((item for item in self._pending if item[0] <= end), key=lambda item: item[0]):
+        for at, deliver in sorted(
+            (item for item in self._pending if item[0] <= end), key=lambda item: item[0]
+        ):
             self.time = max(self.time, at)
             deliver()
         self._pending = [item for item in self._pending if item[0] > end]
@@ -411,7 +439,10 @@ class World:
             intent.outstanding = [
                 other
                 for other in self.intents
-                if other.plan == plan and other.store is file and not self.is_concurrent and self._is_untold(other)
+                if other.plan == plan
+                and other.store is file
+                and not self.is_concurrent
+                and self._is_untold(other)
             ]
             self.intents.append(intent)
             process.intent = intent
@@ -427,7 +458,9 @@ class World:
                 key=plan.key,
                 submitter=ME,
                 code=None,  # type: ignore[arg-type]
-                plan_of=lambda _, counter: plan.plan(run_name(plan.job_name, plan.key, ME, store.salt, counter)),
+                plan_of=lambda _, counter: plan.plan(
+                    run_name(plan.job_name, plan.key, ME, store.salt, counter)
+                ),
                 watch=Watch(on_run=report),
             )
             try:
@@ -465,7 +498,11 @@ class World:
 
     def _is_untold(self, intent: Intent) -> bool:
         """Whether a dead submit may have made, or may still make, a run that nobody was told of."""
-        told = {name for other in self.intents for name in (*other.named, *(name for name, _ in other.told))}
+        told = {
+            name
+            for other in self.intents
+            for name in (*other.named, *(name for name, _ in other.told))
+        }
         return any(fate in ("now", "late") and name not in told for name, fate in intent.left)
 
     def _is_true(self, found: Recovered, path: str) -> bool:
@@ -474,7 +511,9 @@ class World:
         jobs = [job for service in self.services.values() for job in service.named(found.name)]
         if found.outcome == "finished":
             return bool(jobs)
-        return found.outcome == "unknown" or not any(job.intent.store is self.stores.get(path) for job in jobs)
+        return found.outcome == "unknown" or not any(
+            job.intent.store is self.stores.get(path) for job in jobs
+        )
 
     def run(self, *processes: Process) -> None:
         """Let processes go on, in any order, until all are over."""

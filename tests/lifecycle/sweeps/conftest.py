@@ -54,7 +54,12 @@ def make_sweep(tmp_path: Path, started: Path) -> MakeSweep:
             "environment": {"variables": {"STARTED": str(started)}},
             **fields.pop("job", {}),
         }
-        given = {"search": {"rate": {"uniform": [0, 1]}}, "objective": {"maximize": "score"}, "trials": 3, **fields}
+        given = {
+            "search": {"rate": {"uniform": [0, 1]}},
+            "objective": {"maximize": "score"},
+            "trials": 3,
+            **fields,
+        }
         return ct.Sweep(name="small-sweep", job=job, **given)
 
     return make

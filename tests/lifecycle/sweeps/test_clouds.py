@@ -58,7 +58,9 @@ def sagemaker(folder: Path) -> Iterator[Cloud]:
 
         fake.jobs.on_create = live
         job = {"checkpoint": {"sagemaker": "s3://data/ckpt"}, "metrics": {"acc": "acc=([0-9.]+)"}}
-        yield Cloud(SAGEMAKER, {**fake.environ, "AWS_MAX_ATTEMPTS": "3"}, "ml.g5.xlarge", job, places)
+        yield Cloud(
+            SAGEMAKER, {**fake.environ, "AWS_MAX_ATTEMPTS": "3"}, "ml.g5.xlarge", job, places
+        )
 
 
 def azureml(folder: Path) -> Iterator[Cloud]:
@@ -70,7 +72,9 @@ def azureml(folder: Path) -> Iterator[Cloud]:
             assert found
             places[job.name] = job.properties["outputs"]["checkpoint"]["uri"]
             job.enter("Running")
-            fake.logs.write(job.name, "user_logs/std_log.txt", f"[metrics] step=1 acc={RATES[found[1]]}")
+            fake.logs.write(
+                job.name, "user_logs/std_log.txt", f"[metrics] step=1 acc={RATES[found[1]]}"
+            )
             fake.outputs.write(job.name, "model", "rate.txt", found[1].encode())
             job.end("Completed")
 
@@ -80,7 +84,9 @@ def azureml(folder: Path) -> Iterator[Cloud]:
 
 
 @pytest.fixture(params=[sagemaker, azureml], ids=lambda make: make.__name__)
-def cloud(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+def cloud(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Cloud]:
     """Each cloud, to which this process and the driver are led."""
     (tmp_path / "models").mkdir()
     for cloud in request.param(tmp_path / "models"):
@@ -90,7 +96,10 @@ def cloud(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_sweep_that_is_driven_from_here(
-    cloud: Cloud, make_source: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cloud: Cloud,
+    make_source: Callable[..., Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The plan says why. Three jobs, three places, one best; the list of runs has one line, or all."""
     sweep = ct.Sweep(
@@ -129,19 +138,25 @@ def test_a_sweep_that_is_driven_from_here(
     run.download("model/", tmp_path / "best")
     assert [file.read_text() for file in (tmp_path / "best").rglob("rate.txt")] == ["0.1"]
     assert run_command(["ps", "--trials", "--json"]) == 0
-    assert sorted(row["name"] for row in json.loads(capsys.readouterr().out)) == sorted([run.name, *names])
+    assert sorted(row["name"] for row in json.loads(capsys.readouterr().out)) == sorted(
+        [run.name, *names]
+    )
     assert run_command(["logs", run.name, "--trial", "3"]) == 0
     assert "acc=0.5" in capsys.readouterr().out
 
 
 def test_failed_trials_run_again_only_within_max_cost(
-    make_source: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    make_source: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What the failed trials have cost counts."""
     with FakeAws() as fake:
         for name, value in fake.environ.items():
             monkeypatch.setenv(name, value)
-        fake.jobs.on_create = lambda job: job.end("Failed", FailureReason="boom", BillableTimeInSeconds=3600)
+        fake.jobs.on_create = lambda job: job.end(
+            "Failed", FailureReason="boom", BillableTimeInSeconds=3600
+        )
         sweep = ct.Sweep(
             name="tune",
             job={
@@ -158,5 +173,8 @@ def test_failed_trials_run_again_only_within_max_cost(
         run = sweep_of(ct.submit(sweep, SAGEMAKER, online=False))
         assert run.wait(DEADLINE).state is ct.RunState.FAILED
         assert run_command(["rerun", run.name]) == 2
-        assert "with 2 more trials the sweep can cost $5.64, and `max_cost` is $4.00" in capsys.readouterr().err
+        assert (
+            "with 2 more trials the sweep can cost $5.64, and `max_cost` is $4.00"
+            in capsys.readouterr().err
+        )
         assert len(fake.operations("CreateTrainingJob")) == 2

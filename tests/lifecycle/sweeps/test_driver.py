@@ -71,7 +71,9 @@ def test_a_sweep_runs_its_trials_and_knows_the_best(make_sweep: MakeSweep, tmp_p
     run = ended(make_sweep(trials=4, parallel=2, seed=3))
     trials = run.trials()
     assert run.state is ct.RunState.SUCCEEDED
-    assert [trial.run for trial in trials] == [f"{run.name}-t{number:03d}" for number in range(1, 5)]
+    assert [trial.run for trial in trials] == [
+        f"{run.name}-t{number:03d}" for number in range(1, 5)
+    ]
     best = max(trials, key=lambda trial: trial.value or 0.0)
     assert run.best == best
     assert best.value == pytest.approx(2 - (best.values["rate"] - 0.3) ** 2)
@@ -91,7 +93,9 @@ def test_a_notebook_shows_the_trials_and_their_curve(make_sweep: MakeSweep) -> N
 
 
 @pytest.mark.slow
-def test_a_running_sweep_knows_the_steps_of_its_trials(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_a_running_sweep_knows_the_steps_of_its_trials(
+    make_sweep: MakeSweep, tmp_path: Path
+) -> None:
     """While a trial runs, the status has its step and its objective; none at the end."""
     wait = "\nimport pathlib\nwhile not pathlib.Path(os.environ['STARTED'] + '.go').exists(): time.sleep(0.05)\n"
     with (tmp_path / "src" / "train.py").open("a") as script:
@@ -119,7 +123,9 @@ def test_the_plan_says_which_values_the_first_trials_have(make_sweep: MakeSweep)
     for trial in run.trials():
         value = f"rate={trial.values['rate']:.4g}"
         assert f"{trial.number} {trial.run} {value}" in rows
-        assert f"trial {trial.number} of 3 will be `{trial.run}`: {value}" in plan.to_dict()["notes"]
+        assert (
+            f"trial {trial.number} of 3 will be `{trial.run}`: {value}" in plan.to_dict()["notes"]
+        )
 
 
 @pytest.mark.slow
@@ -129,7 +135,9 @@ def test_a_driver_that_is_killed_again_and_again_loses_no_trial(
     """Thirty drivers die, each at the next step of the protocol: twelve trials, none twice."""
     points, deaths = iter((*KILLS, "never")), list[int]()
     command = [sys.executable, "-c", NURSERY, str(state_dir)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as nursery:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as nursery:
         assert nursery.stdin is not None
         assert nursery.stdout is not None
         to_it, from_it = nursery.stdin, nursery.stdout
@@ -140,7 +148,9 @@ def test_a_driver_that_is_killed_again_and_again_loses_no_trial(
 
         monkeypatch.setattr(SweepService, "_start", start)
         rates = [number / 12 for number in range(12)]
-        run = submitted(make_sweep(search={"rate": rates}, strategy="grid", trials=None, parallel=2))
+        run = submitted(
+            make_sweep(search={"rate": rates}, strategy="grid", trials=None, parallel=2)
+        )
         while run.status().state is not ct.RunState.SUCCEEDED:
             assert run.status().state is ct.RunState.LOST
             run.resume()
@@ -162,7 +172,9 @@ def test_a_driver_that_is_killed_again_and_again_loses_no_trial(
     ],
 )  # fmt: skip
 @pytest.mark.slow_after(1)
-def test_a_sweep_without_a_value_ends_with_a_sentence(make_sweep: MakeSweep, mode: str, reason: str) -> None:
+def test_a_sweep_without_a_value_ends_with_a_sentence(
+    make_sweep: MakeSweep, mode: str, reason: str
+) -> None:
     """It does not start forty trials that all fail alike."""
     run = ended(make_sweep(trials=9, job={"hyperparameters": {"mode": mode}}))
     assert run.state is ct.RunState.FAILED
@@ -188,7 +200,11 @@ def test_trials_without_an_objective_stop_when_they_fail_alike(
 @pytest.mark.parametrize("mode", ["dead", "killed"])
 def test_one_dead_trial_does_not_end_the_others(make_sweep: MakeSweep, mode: str) -> None:
     """The sweep ends well, and says what failed: a script, or the supervisor of a run."""
-    run = ended(make_sweep(search={"rate": [0.1, 0.2], "mode": [mode, "good"]}, strategy="grid", trials=None))
+    run = ended(
+        make_sweep(
+            search={"rate": [0.1, 0.2], "mode": [mode, "good"]}, strategy="grid", trials=None
+        )
+    )
     assert run.state is ct.RunState.SUCCEEDED
     failed = next(trial for trial in run.trials() if trial.values["mode"] == mode)
     assert f"2 of 4 trials failed; trial {failed.number}: {failed.reason}" == run.last_status.reason
@@ -201,7 +217,13 @@ def test_failed_trials_run_again(
     make_sweep: MakeSweep, started: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Under their numbers, with their values; the others stay as they are. Then the best trial's model is an input."""
-    run = ended(make_sweep(search={"rate": [0.1, 0.9, 0.2], "mode": ["good", "later"]}, strategy="grid", trials=None))
+    run = ended(
+        make_sweep(
+            search={"rate": [0.1, 0.9, 0.2], "mode": ["good", "later"]},
+            strategy="grid",
+            trials=None,
+        )
+    )
     before = run.trials()
     assert [trial.state is ct.RunState.FAILED for trial in before] == [False] * 3 + [True] * 3
     started.with_name("ready").touch()
@@ -209,7 +231,9 @@ def test_failed_trials_run_again(
     after = run.trials()
     assert [trial.values for trial in after] == [trial.values for trial in before]
     assert after[:3] == before[:3]
-    assert [trial.run for trial in after[3:]] == [f"{run.name}-t{number:03d}-2" for number in (4, 5, 6)]
+    assert [trial.run for trial in after[3:]] == [
+        f"{run.name}-t{number:03d}-2" for number in (4, 5, 6)
+    ]
     assert run.status().state is ct.RunState.SUCCEEDED
     assert run.best == after[2]  # as good as the last one, and earlier
     with pytest.raises(UsageError, match="no trial of"):
@@ -218,7 +242,9 @@ def test_failed_trials_run_again(
         run.rerun(["hyperparameters.rate=1"])
 
     source = {"source_dir": str(tmp_path / "src"), "entry_point": "train.py"}
-    reader = ct.TrainingJob(name="reader", **source, inputs={"model": {"local": f"run:{run.job_name}/model"}})
+    reader = ct.TrainingJob(
+        name="reader", **source, inputs={"model": {"local": f"run:{run.job_name}/model"}}
+    )
     assert after[2].run in ct.plan(reader, "local").to_text(width=None)
     capsys.readouterr()
     assert run_command(["show", after[5].run, "--job"]) == 0
@@ -266,7 +292,9 @@ def test_more_trials(make_sweep: MakeSweep) -> None:
 
 
 @pytest.mark.slow
-def test_a_damaged_journal_is_named(make_sweep: MakeSweep, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_journal_is_named(
+    make_sweep: MakeSweep, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With its line and its path; nothing is started from what is left of it."""
     run = ended(make_sweep(trials=1))
     assert run.directory is not None
@@ -296,7 +324,9 @@ def test_a_folder_that_cannot_be_written_is_no_defect(
 
 
 @pytest.mark.slow
-def test_a_sweep_itself_does_not_wait_in_the_queue(make_sweep: MakeSweep, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_itself_does_not_wait_in_the_queue(
+    make_sweep: MakeSweep, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its trials do."""
     run = ended(make_sweep(trials=1))
     for command in (["drop", run.name], ["move", run.name, "--first"]):
@@ -346,7 +376,9 @@ def test_the_best_trial_is_known_at_the_end(make_sweep: MakeSweep, tmp_path: Pat
     with pytest.raises(ct.JobError) as refused:
         ct.plan(job, "local")
     run.stop()
-    assert (refused.value.problems[0].hint or "").startswith(f"wait for it: `cloudtrain wait {run.name}`; or ")
+    assert (refused.value.problems[0].hint or "").startswith(
+        f"wait for it: `cloudtrain wait {run.name}`; or "
+    )
     run.wait(DEADLINE)
 
 
@@ -358,7 +390,9 @@ def test_max_runtime_says_which_trials_are_left_and_begins_again(
 
     def start(_: SweepService, folder: DrivenFolder) -> None:
         command = [sys.executable, "-c", NURSERY, str(state_dir)]
-        subprocess.run(command, input=json.dumps([folder.name, "told"]) + "\n", text=True, check=True)
+        subprocess.run(
+            command, input=json.dumps([folder.name, "told"]) + "\n", text=True, check=True
+        )
 
     with monkeypatch.context() as patch:
         patch.setattr(SweepService, "_start", start)
@@ -381,7 +415,9 @@ def test_max_runtime_says_which_trials_are_left_and_begins_again(
 @pytest.mark.slow
 def test_stop_ends_every_trial(make_sweep: MakeSweep, tmp_path: Path) -> None:
     """And no other is started."""
-    (tmp_path / "src" / "train.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
+    (tmp_path / "src" / "train.py").write_text(
+        "import time\nprint('here', flush=True)\ntime.sleep(600)\n"
+    )
     run = submitted(make_sweep(trials=5, parallel=2))
     for line in run.logs(follow=True):
         if line.text.startswith("trial 2 started"):
@@ -410,7 +446,9 @@ def test_a_signal_ends_one_sleep_only() -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_that_is_being_continued_is_not_lost(make_sweep: MakeSweep, state_dir: Path) -> None:
+def test_a_sweep_that_is_being_continued_is_not_lost(
+    make_sweep: MakeSweep, state_dir: Path
+) -> None:
     """Its driver is starting, and another command looks. A stop signals nobody then; the driver finds the file."""
     run = ended(make_sweep(trials=2))
     folder = DrivenFolder(state_dir, "sweep", run.name)
@@ -443,7 +481,9 @@ def test_stop_ends_the_trials_of_a_driver_that_was_killed(
     while run.status().state is not ct.RunState.LOST:
         time.sleep(0.05)
     assert run_command(["wait", run.name]) == 1
-    assert f"`cloudtrain trials {run.name}` lists its trials" in " ".join(capsys.readouterr().err.split())
+    assert f"`cloudtrain trials {run.name}` lists its trials" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert run_command(["rm", run.name]) == 2
     assert f"`cloudtrain stop {run.name} --wait` ends them" in capsys.readouterr().err
     assert run_command(["stop", run.name, "--wait"]) == 0
@@ -452,7 +492,9 @@ def test_stop_ends_the_trials_of_a_driver_that_was_killed(
 
 
 @pytest.mark.slow
-def test_two_that_continue_at_once_do_not_both_add_trials(make_sweep: MakeSweep, state_dir: Path) -> None:
+def test_two_that_continue_at_once_do_not_both_add_trials(
+    make_sweep: MakeSweep, state_dir: Path
+) -> None:
     """The second is told that the sweep goes on, although no driver has taken over yet."""
     run = ended(make_sweep(trials=2))
     turn = ProcessLock.take(DrivenFolder(state_dir, "sweep", run.name).turn)
@@ -465,7 +507,9 @@ def test_two_that_continue_at_once_do_not_both_add_trials(make_sweep: MakeSweep,
 
 
 @pytest.mark.slow
-def test_a_sweep_goes_on_although_its_driver_is_still_leaving(make_sweep: MakeSweep, state_dir: Path) -> None:
+def test_a_sweep_goes_on_although_its_driver_is_still_leaving(
+    make_sweep: MakeSweep, state_dir: Path
+) -> None:
     """A driver notes the end in the store after it has written the end, and has its lock until then."""
     run = ended(make_sweep(trials=2))
     leaving = ProcessLock.take(DrivenFolder(state_dir, "sweep", run.name).lock, patience=DEADLINE)
@@ -507,7 +551,12 @@ def test_an_array_from_the_command_line(
     assert run_command(["trials", "last", "--csv"]) == 0
     rows = [line.split(",") for line in capsys.readouterr().out.splitlines()]
     assert rows[0][:5] == ["trial", "run", "state", "value", "values.mode"]
-    assert [row[4:6] for row in rows[1:]] == [["good", "0.1"], ["good", "0.2"], ["silent", "0.1"], ["silent", "0.2"]]
+    assert [row[4:6] for row in rows[1:]] == [
+        ["good", "0.1"],
+        ["good", "0.2"],
+        ["silent", "0.1"],
+        ["silent", "0.2"],
+    ]
     times = [row[rows[0].index("ended")] for row in rows[1:]]
     assert all(datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").year > 2000 for text in times)
     assert run_command(["logs", "last", "--trial", "3"]) == 0
@@ -526,8 +575,13 @@ def test_a_look_at_a_thousand_trials_asks_for_none_of_them(
     reads = list[Path]()
 
     def start(_: SweepService, folder: DrivenFolder) -> None:
-        lines = [{"event": "asked", "trial": number, "values": {"rate": number}} for number in range(1, 1001)]
-        (folder.path / study.FILE_NAME).write_text("".join(json.dumps({"at": 0.0, **line}) + "\n" for line in lines))
+        lines = [
+            {"event": "asked", "trial": number, "values": {"rate": number}}
+            for number in range(1, 1001)
+        ]
+        (folder.path / study.FILE_NAME).write_text(
+            "".join(json.dumps({"at": 0.0, **line}) + "\n" for line in lines)
+        )
         folder.write_status(ct.RunState.SUCCEEDED, None, start_time=0.0, metrics={"trials": 1000})
 
     def read(folder: Path) -> list[dict[str, Any]]:
@@ -542,7 +596,12 @@ def test_a_look_at_a_thousand_trials_asks_for_none_of_them(
     monkeypatch.setattr(study, "read_events", read)
     monkeypatch.setattr(LocalService, "status", asked)
     submitted(make_sweep(trials=1000))
-    for command, expected in {"ps": 0, "status last": 1, "trials last": 1, "trials last --best 5": 1}.items():
+    for command, expected in {
+        "ps": 0,
+        "status last": 1,
+        "trials last": 1,
+        "trials last --best 5": 1,
+    }.items():
         reads.clear()
         assert run_command(command.split()) == 0
         assert len(reads) == expected
@@ -556,7 +615,12 @@ def test_values_of_trials_cannot_steer_a_terminal(
     evil = "a\x1b[2J\x9b1m\r\u202eb\nerror: forged"
 
     def start(_: SweepService, folder: DrivenFolder) -> None:
-        line = {"at": 0.0, "event": "asked", "trial": 1, "values": {f"n\u202e{evil[0]}": evil, "sum": "=1+1"}}
+        line = {
+            "at": 0.0,
+            "event": "asked",
+            "trial": 1,
+            "values": {f"n\u202e{evil[0]}": evil, "sum": "=1+1"},
+        }
         (folder.path / study.FILE_NAME).write_text(json.dumps(line) + "\n")
         folder.write_status(ct.RunState.SUCCEEDED, evil, start_time=0.0, metrics={"trials": 1})
 
@@ -654,7 +718,9 @@ def test_a_driver_that_fails_says_what_to_type(
     """What its error advises, and how to go on afterwards."""
 
     def start(_: SweepService, folder: DrivenFolder) -> None:
-        subprocess.run([sys.executable, "-c", WITHOUT_OPTUNA, str(state_dir), folder.name], check=True)
+        subprocess.run(
+            [sys.executable, "-c", WITHOUT_OPTUNA, str(state_dir), folder.name], check=True
+        )
 
     monkeypatch.setattr(SweepService, "_start", start)
     run = submitted(make_sweep(strategy="bayesian"))
@@ -673,11 +739,18 @@ def test_weak_trials_are_stopped_early(make_sweep: MakeSweep, tmp_path: Path) ->
         "    time.sleep(0.05)\n"
     )
     run = ended(
-        make_sweep(search={"rate": [0.1, 0.5]}, strategy="grid", trials=None, stop_early={"median": {"after": 2}})
+        make_sweep(
+            search={"rate": [0.1, 0.5]},
+            strategy="grid",
+            trials=None,
+            stop_early={"median": {"after": 2}},
+        )
     )
     assert run.state is ct.RunState.SUCCEEDED
     assert [(trial.stopped_early, str(trial.state)) for trial in run.trials()] == [
         (False, "succeeded"),
         (True, "stopped"),
     ]
-    assert (run.trials()[1].reason or "").startswith("its best score, 0.5, was worse than the median")
+    assert (run.trials()[1].reason or "").startswith(
+        "its best score, 0.5, was worse than the median"
+    )

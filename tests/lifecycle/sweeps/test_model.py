@@ -62,7 +62,11 @@ def test_an_inline_job_has_the_name_of_its_sweep(folder: Path) -> None:
 def test_every_mistake_is_said_at_once(folder: Path) -> None:
     """With the line, and what to type."""
     bad = GOOD.replace("log: [1e-4, 1e-1]", "lgo: [1, 2]").replace("[32, 64, 128]", "{log: [0, 5]}")
-    bad = bad.replace("maximize", "maximise").replace("bayesian", "bayes").replace("parallel", "paralel")
+    bad = (
+        bad.replace("maximize", "maximise")
+        .replace("bayesian", "bayes")
+        .replace("parallel", "paralel")
+    )
     (folder / "sweep.yaml").write_text(bad)
     with pytest.raises(JobError) as caught:
         ct.load_sweep(folder / "sweep.yaml")
@@ -79,7 +83,10 @@ def test_every_mistake_is_said_at_once(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"strategy": "grid"}, "a grid cannot try every value of `x`, which has a continuous range"),
+        (
+            {"strategy": "grid"},
+            "a grid cannot try every value of `x`, which has a continuous range",
+        ),
         ({"trials": None}, "`random` never ends by itself"),
         ({"objective": None}, "`random` needs an objective"),
         ({"strategy": "hyperband"}, "hyperband needs the maximum number of reports of a trial"),
@@ -88,10 +95,19 @@ def test_every_mistake_is_said_at_once(folder: Path) -> None:
         ({"search": {"x": [1, 1]}}, "`1` is listed twice"),
         ({"search": {"x": {"uniform": [2, 1]}}}, "the range from 2 to 1 is empty"),
         ({"search": {"x": {"log": ["1e-3", 0.0]}}}, "the range from 0.001 to 0.0 is empty"),
-        ({"search": {"x": {"log": ["-1", "1"]}}}, "a logarithmic range needs positive bounds, not -1.0"),
+        (
+            {"search": {"x": {"log": ["-1", "1"]}}},
+            "a logarithmic range needs positive bounds, not -1.0",
+        ),
         ({"search": {"x": {"log": [1, 2, 3]}}}, "`log` has 3 entries, and at most 2 are allowed"),
-        ({"search": {"x": {"uniform": [0, float("inf")]}}}, "`uniform[1]` must be a number, not `inf`"),
-        ({"search": {"x": {"int": [1, 4], "step": 9}}}, "a step of 9 leads beyond the range from 1 to 4"),
+        (
+            {"search": {"x": {"uniform": [0, float("inf")]}}},
+            "`uniform[1]` must be a number, not `inf`",
+        ),
+        (
+            {"search": {"x": {"int": [1, 4], "step": 9}}},
+            "a step of 9 leads beyond the range from 1 to 4",
+        ),
         ({"search": {"x": 32}}, "a range is a list or a mapping, not `32`"),
         ({"search": {"x": [1.0, float("nan")]}}, "`x[1]` cannot be `nan`: no service accepts it"),
         (
@@ -103,7 +119,12 @@ def test_every_mistake_is_said_at_once(folder: Path) -> None:
 )
 def test_what_cannot_be_searched(change: dict[str, object], message: str) -> None:
     """Each is refused with what to write instead."""
-    fields = {"search": {"x": {"uniform": [0, 1]}}, "objective": {"maximize": "a"}, "trials": 3, **change}
+    fields = {
+        "search": {"x": {"uniform": [0, 1]}},
+        "objective": {"maximize": "a"},
+        "trials": 3,
+        **change,
+    }
     fields.setdefault("job", {"entry_point": "train.py"})
     with pytest.raises(JobError) as caught:
         ct.Sweep(name="s", **fields)
@@ -117,13 +138,18 @@ def test_what_is_drawn_lies_in_its_range() -> None:
         assert 1e-4 <= float(str(Range(log=(1e-4, 1e-1)).draw(source))) <= 1e-1
         assert Range(int=(64, 512), step=64).draw(source) in range(64, 513, 64)
         assert Range(choice=("a", True, None, 1.5)).draw(source) in ("a", True, None, 1.5)
-    assert sum(float(str(Range(log=(1e-4, 1.0)).draw(source))) < 1e-2 for _ in range(1000)) in range(400, 600)
+    assert sum(
+        float(str(Range(log=(1e-4, 1.0)).draw(source))) < 1e-2 for _ in range(1000)
+    ) in range(400, 600)
 
 
 def test_a_grid_has_every_combination_once() -> None:
     """The last name changes first."""
     space = ct.Sweep(
-        name="s", job={"entry_point": "t.py"}, strategy="grid", search={"b": [1, 2], "a": ["x", "y", "z"]}
+        name="s",
+        job={"entry_point": "t.py"},
+        strategy="grid",
+        search={"b": [1, 2], "a": ["x", "y", "z"]},
     ).space
     points = [space.grid_point(index) for index in range(space.grid_size)]
     assert points[:3] == [{"a": "x", "b": 1}, {"a": "x", "b": 2}, {"a": "y", "b": 1}]

@@ -11,7 +11,13 @@ from cloudtrain.errors import UsageError
 from cloudtrain.plans.states import Trial
 
 TRIALS = [
-    Trial(number, {"lr": 10.0**-number, "opt": ("adam", "sgd")[number % 2]}, "r", ct.RunState.SUCCEEDED, number / 10)
+    Trial(
+        number,
+        {"lr": 10.0**-number, "opt": ("adam", "sgd")[number % 2]},
+        "r",
+        ct.RunState.SUCCEEDED,
+        number / 10,
+    )
     for number in range(1, 6)
 ]
 BEST = ct.Objective(maximize="accuracy")
@@ -68,12 +74,19 @@ def test_what_matters() -> None:
 
     trials = [
         Trial(
-            number, {"lr": 10.0 ** -(number % 5), "opt": "ab"[number % 2], "same": 1}, "r", TRIALS[0].state, number % 5
+            number,
+            {"lr": 10.0 ** -(number % 5), "opt": "ab"[number % 2], "same": 1},
+            "r",
+            TRIALS[0].state,
+            number % 5,
         )
         for number in range(40)
     ]
     axes = importance(trials, BEST).axes[0]
-    bars = {label.get_text(): bar.get_width() for label, bar in zip(axes.get_yticklabels(), axes.patches, strict=True)}
+    bars = {
+        label.get_text(): bar.get_width()
+        for label, bar in zip(axes.get_yticklabels(), axes.patches, strict=True)
+    }
     assert sum(bars.values()) == pytest.approx(1)
     assert bars["lr"] > 0.8
     assert bars["same"] == 0
@@ -89,11 +102,14 @@ def test_a_notebook_shows_it_on_light_and_dark_pages() -> None:
     from cloudtrain.lifecycle.pictures import history
 
     figure = history(TRIALS, BEST)
-    pixels = imread(BytesIO(figure._repr_png_()))  # type: ignore[attr-defined]  # what IPython asks for
+    # what IPython asks for
+    pixels = imread(BytesIO(figure._repr_png_()))  # type: ignore[attr-defined]
     assert pixels[0, 0, 3] == 0
     legend = figure.axes[0].get_legend()
     assert legend is not None
-    assert {text.get_color() for text in (figure.axes[0].xaxis.label, *legend.get_texts())} == {"#808080"}
+    assert {text.get_color() for text in (figure.axes[0].xaxis.label, *legend.get_texts())} == {
+        "#808080"
+    }
 
 
 def test_nothing_to_draw() -> None:

@@ -16,7 +16,10 @@ from cloudtrain.errors import JobError
 GOLDEN = Path(__file__).parents[2] / "golden" / "sweeps"
 SAGEMAKER = ct.SageMaker(region="us-west-2", role="arn:aws:iam::123456789012:role/SageMakerRole")
 AZUREML = ct.AzureML(
-    subscription_id="11111111-2222-3333-4444-555555555555", resource_group="rg", workspace="ws", compute="gpu-cluster"
+    subscription_id="11111111-2222-3333-4444-555555555555",
+    resource_group="rg",
+    workspace="ws",
+    compute="gpu-cluster",
 )
 JOB: dict[str, Any] = {
     "name": "tune",
@@ -45,8 +48,15 @@ def make(make_source: Callable[..., Path]) -> Make:
     source = make_source({"train.py": "print(1)\n"})
 
     def sweep(*, job: dict[str, Any] | None = None, **fields: Any) -> ct.Sweep:
-        given = {"search": {"lr": {"log": [1e-4, 1e-1]}}, "objective": {"minimize": "val_loss"}, "trials": 8, **fields}
-        return ct.Sweep(**{"name": "tune", "job": {**JOB, "source_dir": str(source), **(job or {})}, **given})
+        given = {
+            "search": {"lr": {"log": [1e-4, 1e-1]}},
+            "objective": {"minimize": "val_loss"},
+            "trials": 8,
+            **fields,
+        }
+        return ct.Sweep(
+            **{"name": "tune", "job": {**JOB, "source_dir": str(source), **(job or {})}, **given}
+        )
 
     return sweep
 
@@ -97,7 +107,10 @@ def test_the_sweep_body_is_the_sdks(make: Make) -> None:
     }
     expected["trial"] |= {
         "codeId": plan.uploads[0].destination,
-        "environmentVariables": {**body["trial"]["environmentVariables"], "CLOUDTRAIN_SEND_METRICS": "azureml"},
+        "environmentVariables": {
+            **body["trial"]["environmentVariables"],
+            "CLOUDTRAIN_SEND_METRICS": "azureml",
+        },
     }
     assert body == expected
     assert body["computeId"].endswith("/computes/gpu-cluster")
@@ -105,7 +118,11 @@ def test_the_sweep_body_is_the_sdks(make: Make) -> None:
 
 def test_values_are_translated(make: Make) -> None:
     """Natural logarithms and listed whole numbers for Azure ML; texts and steps as lists for SageMaker."""
-    search = {"lr": {"log": [1e-4, 1e-1]}, "width": {"int": [64, 192], "step": 64}, "opt": ["adam", "sgd"]}
+    search = {
+        "lr": {"log": [1e-4, 1e-1]},
+        "width": {"int": [64, 192], "step": 64},
+        "opt": ["adam", "sgd"],
+    }
     sweep = make(search=search, seed=7)
     there = ct.plan(sweep, AZUREML).request["properties"]
     assert there["searchSpace"] == {
@@ -113,7 +130,11 @@ def test_values_are_translated(make: Make) -> None:
         "opt": ["choice", [["adam", "sgd"]]],
         "width": ["choice", [[64, 128, 192]]],
     }
-    assert there["samplingAlgorithm"] == {"samplingAlgorithmType": "Random", "rule": "random", "seed": 7}
+    assert there["samplingAlgorithm"] == {
+        "samplingAlgorithmType": "Random",
+        "rule": "random",
+        "seed": 7,
+    }
     assert (
         "--lr ${{search_space.lr}} --opt ${{search_space.opt}} --width ${{search_space.width}}"
         in (there["trial"]["command"])
@@ -143,13 +164,21 @@ def test_hyperband(make: Make) -> None:
     config = ct.plan(make(strategy="hyperband", hyperband={"min": 1, "max": 9}), SAGEMAKER).request[
         "HyperParameterTuningJobConfig"
     ]
-    assert config["StrategyConfig"] == {"HyperbandStrategyConfig": {"MinResource": 1, "MaxResource": 9}}
+    assert config["StrategyConfig"] == {
+        "HyperbandStrategyConfig": {"MinResource": 1, "MaxResource": 9}
+    }
     assert config["TrainingJobEarlyStoppingType"] == "Off"
 
 
 COMMON = [
-    ({"objective": None, "strategy": "grid", "search": {"lr": [1, 2]}, "trials": None}, "needs an objective"),
-    ({"strategy": "grid", "search": {"lr": [1, 2, 3]}, "trials": 2}, "grid runs all 3 combinations"),
+    (
+        {"objective": None, "strategy": "grid", "search": {"lr": [1, 2]}, "trials": None},
+        "needs an objective",
+    ),
+    (
+        {"strategy": "grid", "search": {"lr": [1, 2, 3]}, "trials": 2},
+        "grid runs all 3 combinations",
+    ),
 ]
 
 
@@ -157,24 +186,46 @@ COMMON = [
     ("change", "message"),
     [
         *COMMON,
-        ({"name": "a-name-of-more-than-twenty-letters"}, "a tuning job's name has at most 32 letters"),
+        (
+            {"name": "a-name-of-more-than-twenty-letters"},
+            "a tuning job's name has at most 32 letters",
+        ),
         ({"search": {"lr": list(range(31))}}, "takes at most 30 listed values"),
-        ({"search": {f"p{number}": [1, 2] for number in range(31)}}, "searches at most 30 hyperparameters"),
+        (
+            {"search": {f"p{number}": [1, 2] for number in range(31)}},
+            "searches at most 30 hyperparameters",
+        ),
         ({"job": {"checkpoint": {"sagemaker": "s3://b/c"}}}, "one address for checkpoints"),
         (
             {"job": {"environment": {**JOB["environment"], "requirements": "more.txt"}}},
             "cannot start cloudtrain's launcher",
         ),
         ({"stop_early": {"bandit": {"slack": 0.1}}}, "has no bandit rule"),
-        ({"search": {"lr": ["plain", "two words; and $more"]}}, "would break the value `two words; and $more`"),
+        (
+            {"search": {"lr": ["plain", "two words; and $more"]}},
+            "would break the value `two words; and $more`",
+        ),
         ({"search": {"sagemaker_x": [1, 2]}}, "is reserved by SageMaker"),
         ({"search": {"lr": [None, 1]}, "job": IMAGE}, "values that are neither text nor numbers"),
         ({"search": {"lr": ["x" * 300, "y"]}}, "a value of over 256 letters"),
         ({"max_runtime": "1m"}, "a tuning job's limit is at least 2m"),
         ({"parallel": 101}, "at most 100 trials at once, and `parallel` is 101"),
         ({"strategy": "bayesian", "trials": 751}, "at most 750 trials of `bayesian`, and this 751"),
-        ({"job": {"hyperparameters": {f"p{n}": n for n in range(101)}}}, "at most 100 fixed hyperparameters"),
-        ({"job": {"environment": {**JOB["environment"], "variables": {f"V{n}": "" for n in range(49)}}}}, "at most 48"),
+        (
+            {"job": {"hyperparameters": {f"p{n}": n for n in range(101)}}},
+            "at most 100 fixed hyperparameters",
+        ),
+        (
+            {
+                "job": {
+                    "environment": {
+                        **JOB["environment"],
+                        "variables": {f"V{n}": "" for n in range(49)},
+                    }
+                }
+            },
+            "at most 48",
+        ),
     ],
 )
 def test_what_sagemakers_tuner_cannot_do(make: Make, change: dict[str, Any], message: str) -> None:
@@ -198,16 +249,25 @@ def test_what_sagemakers_tuner_cannot_do(make: Make, change: dict[str, Any], mes
         ({"infra_check": True}, "`InfraCheckConfig`"),
         ({"experiment": "e"}, "`ExperimentConfig`"),
         ({"keep_alive": "30m"}, "`KeepAlivePeriodInSeconds`"),
-        ({"training_plan": "arn:aws:sagemaker:us-west-2:123456789012:training-plan/tp1"}, "`TrainingPlanArn`"),
+        (
+            {"training_plan": "arn:aws:sagemaker:us-west-2:123456789012:training-plan/tp1"},
+            "`TrainingPlanArn`",
+        ),
         ({"launch": "entrypoint"}, "cannot start cloudtrain's launcher"),
     ],
 )
-def test_what_a_trial_of_sagemakers_tuner_cannot_have(make: Make, change: dict[str, Any], message: str) -> None:
+def test_what_a_trial_of_sagemakers_tuner_cannot_have(
+    make: Make, change: dict[str, Any], message: str
+) -> None:
     """The SDK drops it without a word; here our own driver sends it with each trial, or it is an error."""
     target = ct.SageMaker(region="us-west-2", role=SAGEMAKER.role, **change)
     with pytest.raises(JobError) as caught:
         ct.plan(make(driver="service"), target)
-    assert [item for item in caught.value.problems if message in item.message and "driver: cloudtrain" in item.hint]
+    assert [
+        item
+        for item in caught.value.problems
+        if message in item.message and "driver: cloudtrain" in item.hint
+    ]
     assert message in dict(ct.plan(make(), target).summary)["driver"]
 
 
@@ -222,7 +282,10 @@ def test_what_a_trial_of_sagemakers_tuner_cannot_have(make: Make, change: dict[s
         ({"search": {"lr": ["a b", "c"]}}, "shell would break the value `a b`"),
         ({"job": {"checkpoint": {"azureml": "azureml://datastores/d/paths/c"}}}, "has one address"),
         ({"job": {"checkpoint": {}}}, "has one address"),
-        ({"job": {"outputs": {"logs": {"azureml": "azureml://datastores/d/paths/c"}}}}, "has one address"),
+        (
+            {"job": {"outputs": {"logs": {"azureml": "azureml://datastores/d/paths/c"}}}},
+            "has one address",
+        ),
         (
             {"strategy": "bayesian", "search": {"lr": [1, 2]}, "stop_early": {"median": {}}},
             "stops no trial early",
@@ -234,7 +297,9 @@ def test_what_azure_mls_tuner_cannot_do(make: Make, change: dict[str, Any], mess
     """The same."""
     with pytest.raises(JobError) as caught:
         ct.plan(make(driver="service", **change), AZUREML)
-    assert [problem.code for problem in caught.value.problems if message in problem.message] == ["CT061"]
+    assert [problem.code for problem in caught.value.problems if message in problem.message] == [
+        "CT061"
+    ]
     plan = ct.plan(make(**change), AZUREML)
     assert message in dict(plan.summary)["driver"]
 
@@ -256,13 +321,20 @@ def test_each_trial_has_its_own_checkpoints(make: Make) -> None:
 def test_each_trial_of_azures_tuner_has_its_own_places(make: Make) -> None:
     """The service puts an output without an address into the folder of each job."""
     outputs = ct.plan(make(job={"outputs": {"logs": {}}}), AZUREML).request["properties"]["outputs"]
-    assert {name: output.get("uri") for name, output in outputs.items()} == {"logs": None, "model": None}
+    assert {name: output.get("uri") for name, output in outputs.items()} == {
+        "logs": None,
+        "model": None,
+    }
 
 
 def test_a_quota_that_few_accounts_have_is_said(make: Make) -> None:
     """More than ten trials at once."""
-    assert [note for note in ct.plan(make(trials=20, parallel=11), SAGEMAKER).notes if "quota" in note]
-    assert not [note for note in ct.plan(make(trials=8, parallel=11), SAGEMAKER).notes if "quota" in note]
+    assert [
+        note for note in ct.plan(make(trials=20, parallel=11), SAGEMAKER).notes if "quota" in note
+    ]
+    assert not [
+        note for note in ct.plan(make(trials=8, parallel=11), SAGEMAKER).notes if "quota" in note
+    ]
 
 
 def test_the_cost_of_all_trials_is_kept(make: Make) -> None:

@@ -16,7 +16,13 @@ DONE = ct.RunState.SUCCEEDED
 
 def sweep_of(**fields: Any) -> ct.Sweep:
     """A sweep that is never started."""
-    given = {"search": {"lr": {"log": [1e-5, 1.0]}, "width": {"int": [8, 256], "step": 8}, "opt": ["a", "b", True]}}
+    given = {
+        "search": {
+            "lr": {"log": [1e-5, 1.0]},
+            "width": {"int": [8, 256], "step": 8},
+            "opt": ["a", "b", True],
+        }
+    }
     given |= {"objective": {"minimize": "loss"}, "trials": 40, "seed": 1}
     return ct.Sweep(**{"name": "s", "job": {"entry_point": "t.py"}, **given, **fields})
 
@@ -51,7 +57,10 @@ def test_the_same_trials_lead_to_the_same_proposal(strategy: str) -> None:
 def test_bayesian_search_learns() -> None:
     """It ends nearer to the best place than as many random trials, and stays in the space."""
     pytest.importorskip("optuna")
-    found = {strategy: simulated(sweep_of(strategy=strategy), distance) for strategy in ("random", "bayesian")}
+    found = {
+        strategy: simulated(sweep_of(strategy=strategy), distance)
+        for strategy in ("random", "bayesian")
+    }
     best = {name: best_of(trials, ct.Objective(minimize="loss")) for name, trials in found.items()}
     assert best["random"] is not None
     assert best["bayesian"] is not None
@@ -86,7 +95,8 @@ def test_the_median_rule() -> None:
     assert reason_to_stop(sweep, running(1, 0.1, 0.1, 2.5), others) is None
     reason = reason_to_stop(sweep, running(1, 0.1, 0.1, 0.1), others)
     assert reason == "its best acc, 0.1, was worse than the median of the others, 2"
-    assert reason_to_stop(sweep, running(1, *[0.1] * 9), others) is not None  # which is further than they are
+    # which is further than they are
+    assert reason_to_stop(sweep, running(1, *[0.1] * 9), others) is not None
 
 
 def test_the_bandit_rule() -> None:
@@ -109,8 +119,16 @@ def test_the_bandit_rule() -> None:
 @pytest.mark.parametrize("goal", ["maximize", "minimize"])
 def test_a_nan_is_the_worst_value(fields: dict[str, Any], goal: str) -> None:
     """A weak trial is stopped also if it, or a rival, has reported NaN before. NaN alone stops no trial."""
-    sweep, sign, nan = sweep_of(objective={goal: "acc"}, **fields), 1 if goal == "maximize" else -1, float("nan")
-    others = [running(2, nan, *[5.0 * sign] * 8), running(4, *[6.0 * sign] * 9), running(6, nan, nan, 7.0 * sign)]
+    sweep, sign, nan = (
+        sweep_of(objective={goal: "acc"}, **fields),
+        1 if goal == "maximize" else -1,
+        float("nan"),
+    )
+    others = [
+        running(2, nan, *[5.0 * sign] * 8),
+        running(4, *[6.0 * sign] * 9),
+        running(6, nan, nan, 7.0 * sign),
+    ]
     assert reason_to_stop(sweep, running(8, nan, *[1.0 * sign] * 7), others) is not None
     assert reason_to_stop(sweep, running(8, nan, *[9.0 * sign] * 7), others) is None
     assert reason_to_stop(sweep, running(8, nan, nan, nan), others) is None

@@ -33,7 +33,11 @@ launch = "entrypoint"
 shared_dir = "/fsx"
 """
 
-WORKSPACE = {"subscription_id": "00000000-0000-0000-0000-000000000000", "resource_group": "rg", "workspace_name": "ws"}
+WORKSPACE = {
+    "subscription_id": "00000000-0000-0000-0000-000000000000",
+    "resource_group": "rg",
+    "workspace_name": "ws",
+}
 
 JOB: dict[str, Any] = {
     "name": "small",
@@ -59,9 +63,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.fixture
 def sweep(make_source: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> ct.Sweep:
     """A sweep in a project whose folder is the working directory. The account's files lie there too."""
-    files = {"src/train.py": "print(1)\n", "src/requirements.txt": "einops\n", "cloudtrain.toml": SETTINGS}
+    files = {
+        "src/train.py": "print(1)\n",
+        "src/requirements.txt": "einops\n",
+        "cloudtrain.toml": SETTINGS,
+    }
     project = make_source({**files, "config.json": json.dumps(WORKSPACE)}, "project")
-    fields = {"kind": "sweep", "name": "tune", "driver": "cloudtrain", "job": JOB, "search": {"lr": [0.5, 0.25, 0.1]}}
+    fields = {
+        "kind": "sweep",
+        "name": "tune",
+        "driver": "cloudtrain",
+        "job": JOB,
+        "search": {"lr": [0.5, 0.25, 0.1]},
+    }
     (project / "sweep.json").write_text(json.dumps({**fields, "strategy": "grid"}))
     monkeypatch.chdir(project)
     return ct.load_sweep("sweep.json")
@@ -82,7 +96,9 @@ def drive_elsewhere(name: str, state_dir: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def submit_without_driver(sweep: ct.Sweep, target: TargetSettings, folder: Path, patch: pytest.MonkeyPatch) -> str:
+def submit_without_driver(
+    sweep: ct.Sweep, target: TargetSettings, folder: Path, patch: pytest.MonkeyPatch
+) -> str:
     """Submit the sweep, and return its name. The target's service will leave what it is to send in `folder`."""
 
     def submit(_: Any, plan: ct.Plan, *, again: bool = False) -> Any:
@@ -96,7 +112,8 @@ def submit_without_driver(sweep: ct.Sweep, target: TargetSettings, folder: Path,
     patch.setattr(service, "submit", submit)
     patch.setattr(service, "status", lambda *_: RunStatus(RunState.SUCCEEDED, None, 1.0, 2.0))
     patch.setattr(SweepService, "_start", lambda *_: None)
-    return ct.submit(sweep, target, online=False, ignore=["LO103"]).name  # nothing starts, so PyTorch is not needed
+    # nothing starts, so PyTorch is not needed
+    return ct.submit(sweep, target, online=False, ignore=["LO103"]).name
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -114,7 +131,11 @@ def test_each_trial_is_sent_as_planned(
     drive_elsewhere(run, state_dir)
     assert shown.run_name == run
     for number in (1, 2, 3):
-        job = sweep.trial_job(propose(sweep, number)).from_folder(sweep.folder).model_copy(update={"name": "tune"})
+        job = (
+            sweep.trial_job(propose(sweep, number))
+            .from_folder(sweep.folder)
+            .model_copy(update={"name": "tune"})
+        )
         plan, trial = ct.plan(job, alone), f"{run}-t{number:03d}"
         sent = json.loads((tmp_path / "sent" / trial).read_text())
         assert sent == renamed(plan.request, plan.run_name, trial)

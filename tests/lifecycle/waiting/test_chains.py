@@ -38,7 +38,11 @@ def test_it_is_sent_when_the_other_has_succeeded(
     run = cloud.submit(job)
     assert run.name == plan.run_name
     found = run.status()
-    assert (found.state, found.reason, found.started) == (RunState.QUEUED, f"waits for {first.name}", None)
+    assert (found.state, found.reason, found.started) == (
+        RunState.QUEUED,
+        f"waits for {first.name}",
+        None,
+    )
     assert run_command(["ps"]) == 0
     shown = capsys.readouterr()
     assert f"{run.name} queued {cloud.target.type}" in " ".join(shown.out.split())
@@ -59,7 +63,9 @@ def test_it_is_sent_when_the_other_has_succeeded(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["failed", "was stopped"])
-def test_it_ends_where_the_other_ends_badly(cloud: Cloud, first: ct.Run, source: Path, how: str) -> None:
+def test_it_ends_where_the_other_ends_badly(
+    cloud: Cloud, first: ct.Run, source: Path, how: str
+) -> None:
     """And so does one that waits for it in turn. Nothing is sent."""
     second = cloud.submit(cloud.reader(source, first.name))
     third = cloud.submit(cloud.reader(source, second.name).replace(name="third"))
@@ -72,7 +78,10 @@ def test_it_ends_where_the_other_ends_badly(cloud: Cloud, first: ct.Run, source:
         RunState.FAILED,
         f"the run `{first.name}` {how}, so nothing was sent; {again}",
     )
-    assert third.wait(DEADLINE).reason == f"the run `{second.name}` failed, so nothing was sent; {again}"
+    assert (
+        third.wait(DEADLINE).reason
+        == f"the run `{second.name}` failed, so nothing was sent; {again}"
+    )
     assert cloud.names == [first.name]
     second.remove()
     assert second.name not in [run.name for run in ct.runs()]
@@ -101,7 +110,9 @@ def test_a_stop_that_meets_the_sending_stops_the_run(
     eventually(lambda: run.name in cloud.names)
     eventually(lambda: not (state_dir / "chains" / run.name).exists())
     waited, waiting = [RunStatus(RunState.QUEUED)], ChainService.waiting
-    monkeypatch.setattr(ChainService, "waiting", lambda self, ref: waited.pop() if waited else waiting(self, ref))
+    monkeypatch.setattr(
+        ChainService, "waiting", lambda self, ref: waited.pop() if waited else waiting(self, ref)
+    )
     run.stop()
     assert not waited
     assert run.status().state in (RunState.STOPPING, RunState.STOPPED)
@@ -117,7 +128,9 @@ def test_one_without_its_watcher_says_what_to_type(
     assert "CT995" in capsys.readouterr().err
     kill_watcher(state_dir, run)
     assert run_command(["ps"]) == 0
-    assert f"`cloudtrain continue {run.name}` starts it again" in " ".join(capsys.readouterr().err.split())
+    assert f"`cloudtrain continue {run.name}` starts it again" in " ".join(
+        capsys.readouterr().err.split()
+    )
     cloud.end(first)
     assert run_command(["continue", run.name, "--detach"]) == 0
     eventually(lambda: run.name in cloud.names)
@@ -126,13 +139,16 @@ def test_one_without_its_watcher_says_what_to_type(
 
 
 @pytest.mark.slow
-def test_a_removed_folder_ends_the_wait(cloud: Cloud, first: ct.Run, source: Path, state_dir: Path) -> None:
+def test_a_removed_folder_ends_the_wait(
+    cloud: Cloud, first: ct.Run, source: Path, state_dir: Path
+) -> None:
     """No process is left behind that asks for ever about a run that nobody knows, and nothing is sent."""
     psutil = pytest.importorskip("psutil")
     run = cloud.submit(cloud.reader(source, first.name))
     folder = state_dir / "chains" / run.name
     pid = json.loads((folder / "status.json").read_text())["pid"]
-    removed = folder.rename(state_dir.with_name("removed"))  # at once, whatever its process writes meanwhile
+    # at once, whatever its process writes meanwhile
+    removed = folder.rename(state_dir.with_name("removed"))
     shutil.rmtree(removed)
     eventually(lambda: not psutil.pid_exists(pid))
     assert cloud.names == [first.name]

@@ -22,9 +22,18 @@ from tests.lifecycle.waiting.conftest import Cloud
 pytestmark = [pytest.mark.lifecycle, pytest.mark.slow]
 
 
-def watched(cloud: Cloud, run: ct.Run, state_dir: Path, point: int) -> subprocess.CompletedProcess[str]:
+def watched(
+    cloud: Cloud, run: ct.Run, state_dir: Path, point: int
+) -> subprocess.CompletedProcess[str]:
     """A watcher in a process of its own, to its end."""
-    command = [sys.executable, dying.__file__, str(state_dir), run.name, cloud.target.type, str(point)]
+    command = [
+        sys.executable,
+        dying.__file__,
+        str(state_dir),
+        run.name,
+        cloud.target.type,
+        str(point),
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -42,7 +51,12 @@ def waiting(cloud: Cloud, first: ct.Run, source: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("point", kill_points(dying.POINTS))
 def test_a_killed_watcher_sends_one_job(
-    cloud: Cloud, first: ct.Run, source: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch, point: int
+    cloud: Cloud,
+    first: ct.Run,
+    source: Path,
+    state_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    point: int,
 ) -> None:
     """Whatever it had done. The next one finds that out, and leaves nothing behind."""
     run = waiting(cloud, first, source, monkeypatch)

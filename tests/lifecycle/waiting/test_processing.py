@@ -36,7 +36,9 @@ def prepare(here: Path, code: int = 0) -> ct.Run:
     """A run that writes its output when it is let go."""
     (here / f"prep{code}").mkdir()
     (here / f"prep{code}/prep.py").write_text(PREPARE.format(code=code))
-    job = ct.TrainingJob(name="prep", source_dir=f"prep{code}", entry_point="prep.py", outputs={"lists": {}})
+    job = ct.TrainingJob(
+        name="prep", source_dir=f"prep{code}", entry_point="prep.py", outputs={"lists": {}}
+    )
     run = ct.submit(job, "local")
     eventually(lambda: any("up" in line.text for line in run.logs()))
     return run
@@ -51,7 +53,8 @@ def use(of: str = "prep", **fields: object) -> ct.TrainingJob:
     command = "cat ${{inputs.data}}/names.txt && cp ${{inputs.data}}/names.txt ${{outputs.lists}}"
     words = {"name": "use", "command": command, "outputs": {"lists": {}}}
     words["inputs"] = {"data": {"local": f"run:{of}/output/lists"}}
-    return ct.TrainingJob(**{**words, **fields})  # type: ignore[arg-type]  # as a file would have them
+    # as a file would have them
+    return ct.TrainingJob(**{**words, **fields})  # type: ignore[arg-type]
 
 
 def test_a_run_that_waits_keeps_its_code(here: Path) -> None:
@@ -82,7 +85,8 @@ def test_a_chain_of_three(here: Path) -> None:
     let_go(here, first)
     assert third.wait(DEADLINE).state is RunState.SUCCEEDED
     assert [line.text for line in third.logs()] == ["a b c"]
-    assert second.status().started >= (first.status().ended or 0)  # type: ignore[operator]  # it has started
+    # it has started
+    assert second.status().started >= (first.status().ended or 0)  # type: ignore[operator]
     assert ct.plan(use(), "local").run_name == second.name.removesuffix("1") + "2"
     assert "after" not in ct.plan(use(), "local").request
 
@@ -99,7 +103,10 @@ def test_a_run_that_does_not_succeed_cancels_those_that_wait(here: Path, how: st
     elif how == "was stopped":
         first.stop()
     else:
-        os.kill(json.loads((here / f"state/runs/{first.name}/status.json").read_text())["pid"], signal.SIGKILL)
+        os.kill(
+            json.loads((here / f"state/runs/{first.name}/status.json").read_text())["pid"],
+            signal.SIGKILL,
+        )
     ended = third.wait(DEADLINE)
     assert (ended.state, ended.reason) == (
         RunState.STOPPED,
@@ -125,7 +132,10 @@ def test_a_killed_one_is_lost_and_starts_nothing(here: Path) -> None:
     """kill -9 of the process that waits: the run is lost, and is never started later."""
     first = prepare(here)
     second = ct.submit(use(), "local")
-    os.kill(json.loads((here / f"state/runs/{second.name}/status.json").read_text())["pid"], signal.SIGKILL)
+    os.kill(
+        json.loads((here / f"state/runs/{second.name}/status.json").read_text())["pid"],
+        signal.SIGKILL,
+    )
     eventually(lambda: second.status().state is RunState.LOST)
     let_go(here, first)
     assert first.wait(DEADLINE).state is RunState.SUCCEEDED

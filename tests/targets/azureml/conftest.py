@@ -48,13 +48,19 @@ REQUEST: dict[str, Any] = {
     "tags": {"team": "vision"},
     "properties": {"cloudtrain.run": NAME},
 }
-CONTENT = json.dumps({"properties": {"image": "mcr.microsoft.com/azureml/base:1", "isAnonymous": True}})
+CONTENT = json.dumps(
+    {"properties": {"image": "mcr.microsoft.com/azureml/base:1", "isAnonymous": True}}
+)
 
 
-def plan_of(*, name: str = NAME, uploads: tuple[Upload, ...] = (), place: str = PLACE, **changes: Any) -> Plan:
+def plan_of(
+    *, name: str = NAME, uploads: tuple[Upload, ...] = (), place: str = PLACE, **changes: Any
+) -> Plan:
     """A plan whose body is `REQUEST` with changes; a None takes a field out."""
     mark = {"properties": {"cloudtrain.run": name}}
-    body = {key: value for key, value in {**REQUEST, **mark, **changes}.items() if value is not None}
+    body = {
+        key: value for key, value in {**REQUEST, **mark, **changes}.items() if value is not None
+    }
     return Plan("azureml", name, "digits", {"properties": body}, uploads=uploads, place=place)
 
 

@@ -38,7 +38,12 @@ class AzureMLPlace(Place):
         return AzureMLService(self.environ, QUICK)
 
     def plan(
-        self, script: str | dict[str, str] = "", *, name: str = "run-1", target: Any = None, **job: Any
+        self,
+        script: str | dict[str, str] = "",
+        *,
+        name: str = "run-1",
+        target: Any = None,
+        **job: Any,
     ) -> tuple[Plan, Any]:
         source = self.write(script, name)
         where = target if isinstance(target, ct.AzureML) else TARGET

@@ -62,7 +62,10 @@ def test_a_job_of_the_workspace_is_adopted(
 def test_code_of_the_sdk() -> None:
     """It lies deeper in its container than cloudtrain's."""
     account = "https://a.blob.core.windows.net"
-    assert code_folder(f"{account}/store/LocalUpload/abc/src") == (f"{account}/store", "LocalUpload/abc/src")
+    assert code_folder(f"{account}/store/LocalUpload/abc/src") == (
+        f"{account}/store",
+        "LocalUpload/abc/src",
+    )
     assert code_folder(f"{account}/ws-code-1/code/") == (f"{account}/ws-code-1", "code")
 
 
@@ -70,7 +73,9 @@ def test_code_that_is_a_single_file(
     fake: FakeAzure, service: AzureMLService, clean_environment: Path, tmp_path: Path
 ) -> None:
     """It lies in its container itself, as recorded in March 2026."""
-    fake.assets.add("codes", "single", "1", codeUri=f"{fake.blobs.url}/44444444-yly2w3gmtffaom8w7y66l7ka40/")
+    fake.assets.add(
+        "codes", "single", "1", codeUri=f"{fake.blobs.url}/44444444-yly2w3gmtffaom8w7y66l7ka40/"
+    )
     fake.blobs.put("44444444-yly2w3gmtffaom8w7y66l7ka40", "train.py", b"print(1)\n")
     sent(fake, service, codeId=f"{WORKSPACE}/codes/single/versions/1")
     found = ct.adopt(f"azureml://{PLACE}/lemon_plow", folder=tmp_path)
@@ -89,7 +94,9 @@ def test_code_that_is_gone(fake: FakeAzure, service: AzureMLService, tmp_path: P
     assert f"{WORKSPACE}/codes/gone/versions/1" in found.job_text
 
 
-def test_what_cannot_be_adopted(fake: FakeAzure, service: AzureMLService, clean_environment: Path) -> None:
+def test_what_cannot_be_adopted(
+    fake: FakeAzure, service: AzureMLService, clean_environment: Path
+) -> None:
     """A job that is not there, a pipeline, and a workspace that nobody places."""
     pipeline = {"jobType": "Pipeline", "jobs": {"a": {"command": "ls"}, "b": {"command": "ls"}}}
     sent(fake, service, codeId=None)

@@ -40,7 +40,9 @@ class NoNetwork(HttpTransport[Any, Any]):
 def test_three_more_tries_and_the_pauses_between_them() -> None:
     """As the docstring of RETRIES says; the package adds 2 to the power of the try, counted from one."""
     transport = NoNetwork()
-    blob = BlobClient.from_blob_url("https://account.blob.core.windows.net/logs/a.txt", transport=transport, **RETRIES)
+    blob = BlobClient.from_blob_url(
+        "https://account.blob.core.windows.net/logs/a.txt", transport=transport, **RETRIES
+    )
     with pytest.raises(ServiceRequestError):
         blob.get_blob_properties()
     assert transport.pauses == pytest.approx([2.3, 4.3, 8.3], abs=0.2)

@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 
 from cloudtrain.errors import JobError
 from cloudtrain.machines.choose import Query, choose, select
-from cloudtrain.machines.table import InstanceType, gpu_names, has_gpu, instance_named, instance_types, read_gpu
+from cloudtrain.machines.table import (
+    InstanceType,
+    gpu_names,
+    has_gpu,
+    instance_named,
+    instance_types,
+    read_gpu,
+)
 from cloudtrain.targets.azureml.catalogue import guess
 
 REPOSITORY = Path(__file__).parents[3]
@@ -52,7 +59,9 @@ def test_the_generator_notices_a_change(tmp_path: Path) -> None:
         f"tool.TABLE = Path({str(data)!r}) / 'azureml_instances.csv'\n"
         "sys.exit(tool.main())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY / "tools")
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY / "tools"
+    )
     assert done.returncode == 1
     assert "run `python tools/gen_azureml_instances.py`" in done.stderr
 
@@ -120,7 +129,9 @@ def test_the_name_tells_infiniband() -> None:
         ("Standard_ND40rs_v2", "infiniband", "rdma", ""),
     ],
 )
-def test_the_sizes_that_people_learn_from(name: str, fabric: str, interconnect: str, retired: str) -> None:
+def test_the_sizes_that_people_learn_from(
+    name: str, fabric: str, interconnect: str, retired: str
+) -> None:
     """InfiniBand with SR-IOV, none, and InfiniBand that NCCL cannot use are three things; and which are gone."""
     row = named(name)
     assert (row.fabric, row.interconnect, row.retired) == (fabric, interconnect, retired)
@@ -130,11 +141,21 @@ def test_known_rows() -> None:
     """A few rows as Azure's pages print them."""
     a100 = named("Standard_ND96asr_v4")
     assert (a100.gpus, a100.gpu, a100.vcpus, a100.memory_gib) == (8, "A100-40GB", 96, 900)
-    assert (a100.interfaces, a100.network_gbps, a100.network) == (8, 1600, "8x 200 Gigabit InfiniBand")
+    assert (a100.interfaces, a100.network_gbps, a100.network) == (
+        8,
+        1600,
+        "8x 200 Gigabit InfiniBand",
+    )
     gb300 = named("Standard_ND128isr_GB300_v6")
     assert (gb300.interfaces, gb300.network_gbps, gb300.architecture) == (4, 3200, "arm64")
     cpu = named("Standard_DS3_v2")
-    assert (cpu.vcpus, cpu.memory_gib, cpu.price, cpu.retires, cpu.retired) == (4, 14, 0.293, "2028-05-01", "")
+    assert (cpu.vcpus, cpu.memory_gib, cpu.price, cpu.retires, cpu.retired) == (
+        4,
+        14,
+        0.293,
+        "2028-05-01",
+        "",
+    )
 
 
 @given(st.sampled_from(TYPES), st.randoms(use_true_random=False))
@@ -170,11 +191,19 @@ def test_sagemaker_names_keep_their_case() -> None:
 )
 def test_choice(gpu: str, count: int | None, interconnect: Any, name: str) -> None:
     """The cheapest that has it; a slice or a retired size only where nothing else has."""
-    assert choose("azureml", gpu=gpu, gpus_per_instance=count, interconnect=interconnect).name == name
+    assert (
+        choose("azureml", gpu=gpu, gpus_per_instance=count, interconnect=interconnect).name == name
+    )
 
 
-@given(st.sampled_from(gpu_names(TYPES)), st.sampled_from([None, 1, 2, 4, 8]), st.sampled_from([None, "rdma"]))
-def test_a_retired_size_is_chosen_only_when_nothing_else_fits(gpu: str, count: int | None, interconnect: Any) -> None:
+@given(
+    st.sampled_from(gpu_names(TYPES)),
+    st.sampled_from([None, 1, 2, 4, 8]),
+    st.sampled_from([None, "rdma"]),
+)
+def test_a_retired_size_is_chosen_only_when_nothing_else_fits(
+    gpu: str, count: int | None, interconnect: Any
+) -> None:
     """Whatever is asked for: if any size that is still offered has it, the choice is one of those."""
     fitting = [
         row for row in TYPES

@@ -37,7 +37,8 @@ def test_guesses(name: str, infiniband: bool, vcpus: int | None, gpu: str) -> No
 
 
 @pytest.mark.parametrize(
-    "name", ["", "gpu-cluster", "ml.p4d.24xlarge", "Standard_", "Standard_NC", "NC24r", "Standard_X 1"]
+    "name",
+    ["", "gpu-cluster", "ml.p4d.24xlarge", "Standard_", "Standard_NC", "NC24r", "Standard_X 1"],
 )
 def test_other_names_say_nothing(name: str) -> None:
     """What is not built like a size's name has no guess."""

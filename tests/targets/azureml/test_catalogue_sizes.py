@@ -13,15 +13,26 @@ from cloudtrain.machines.table import COLUMNS, InstanceType, instance_named, ins
 from cloudtrain.targets.azureml.catalogue import overlay_of
 
 
-def size(name: str, *, family: str = "", price: float | None = None, **fields: Any) -> dict[str, Any]:
+def size(
+    name: str, *, family: str = "", price: float | None = None, **fields: Any
+) -> dict[str, Any]:
     """An entry of Azure ML's vmSizes."""
     values = [
         {"retailPrice": (price or 0) / 4, "osType": "Linux", "vmTier": "LowPriority"},
         {"retailPrice": (price or 0) * 2, "osType": "Windows", "vmTier": "Standard"},
         {"retailPrice": price, "osType": "Linux", "vmTier": "Standard"},
     ]
-    prices = {"billingCurrency": "USD", "unitOfMeasure": "OneHour", "values": values if price is not None else []}
-    plain = {"vCPUs": 8, "gpus": 0, "memoryGB": 32.0, "supportedComputeTypes": ["AmlCompute", "ComputeInstance"]}
+    prices = {
+        "billingCurrency": "USD",
+        "unitOfMeasure": "OneHour",
+        "values": values if price is not None else [],
+    }
+    plain = {
+        "vCPUs": 8,
+        "gpus": 0,
+        "memoryGB": 32.0,
+        "supportedComputeTypes": ["AmlCompute", "ComputeInstance"],
+    }
     return {"name": name, "family": family, "estimatedVMPrices": prices, **plain, **fields}
 
 
@@ -43,14 +54,20 @@ def cells_of(*sizes: Any, usages: Any = (), skus: Any = None) -> dict[str, dict[
 
 def rows_of(*sizes: Any, usages: Any = (), skus: Any = None) -> dict[str, InstanceType]:
     """The catalogue with what follows from the answers, by name."""
-    overlay = read_overlay({"azureml": cells_of(*sizes, usages=usages, skus=skus)}, "refreshed.json")
+    overlay = read_overlay(
+        {"azureml": cells_of(*sizes, usages=usages, skus=skus)}, "refreshed.json"
+    )
     return {row.name: row for row in apply_overlay(instance_types("azureml"), overlay)}
 
 
 def test_a_known_size_gets_a_price_with_date_and_source() -> None:
     """Linux on dedicated machines; everything else that the table knows stays, whatever the service says."""
     row = rows_of(size("STANDARD_ND96ASR_V4", price=28.5, gpus=8, vCPUs=95))["Standard_ND96asr_v4"]
-    assert (row.price, row.price_date, row.price_source) == (28.5, "2026-11-22", "Azure ML vmSizes, eastus")
+    assert (row.price, row.price_date, row.price_source) == (
+        28.5,
+        "2026-11-22",
+        "Azure ML vmSizes, eastus",
+    )
     known = instance_named("azureml", "Standard_ND96asr_v4")
     assert known is not None
     same = [column for column in COLUMNS if not column.startswith("price")]
@@ -73,7 +90,9 @@ def test_a_known_size_gets_a_price_with_date_and_source() -> None:
 )  # fmt: skip
 def test_what_is_no_price_in_dollars_an_hour_is_none(prices: Any) -> None:
     """Other currencies, units, tiers, and a price of nothing change nothing."""
-    prices = prices and ({"values": [{"retailPrice": 3, "osType": "Linux", "vmTier": "Standard"}]} | prices)
+    prices = prices and (
+        {"values": [{"retailPrice": 3, "osType": "Linux", "vmTier": "Standard"}]} | prices
+    )
     assert cells_of(size("Standard_ND96asr_v4", estimatedVMPrices=prices)) == {}
 
 
@@ -101,7 +120,9 @@ def test_quota_goes_by_family(name: dict[str, Any]) -> None:
 def test_no_quota_is_not_an_unknown_one() -> None:
     """0 is what most GPU families start with; a family that the answer leaves out has none at all."""
     one = size("Standard_ND96asr_v4", family="standardNDASv4_A100Family")
-    assert cells_of(one, usages=[usage("standardNDASv4_A100Family", 0)]) == {"Standard_ND96asr_v4": {"quota_vcpus": 0}}
+    assert cells_of(one, usages=[usage("standardNDASv4_A100Family", 0)]) == {
+        "Standard_ND96asr_v4": {"quota_vcpus": 0}
+    }
     assert cells_of(one, usages=[usage("standardNCFamily", 6)]) == {}
 
 
@@ -126,12 +147,16 @@ def test_an_unknown_size_is_added_with_what_is_known() -> None:
 
 def test_what_compute_says_wins_over_the_name() -> None:
     """An `r` in the name is a guess, which RdmaEnabled settles."""
-    row = rows_of(size("Standard_HX9rs_v9"), skus=[sku("standard_hx9rs_v9", RdmaEnabled="False")])["Standard_HX9rs_v9"]
+    row = rows_of(size("Standard_HX9rs_v9"), skus=[sku("standard_hx9rs_v9", RdmaEnabled="False")])[
+        "Standard_HX9rs_v9"
+    ]
     assert (row.interconnect, row.fabric) == ("ethernet", "")
     assert "RdmaEnabled false" in row.source
 
 
-@pytest.mark.parametrize(("name", "interconnect"), [("Standard_HX9rs_v9", "rdma"), ("Standard_HX9s_v9", "ethernet")])
+@pytest.mark.parametrize(
+    ("name", "interconnect"), [("Standard_HX9rs_v9", "rdma"), ("Standard_HX9s_v9", "ethernet")]
+)
 def test_without_compute_the_name_decides_and_the_row_says_so(name: str, interconnect: str) -> None:
     """A guess is marked as one, where Microsoft.Compute may not be read, and where it says nothing of the size."""
     for skus in (None, [], [sku(name)], [{"resourceType": "disks", "name": name, "capabilities": [
@@ -157,7 +182,9 @@ def test_a_gpu_that_the_name_does_not_tell_is_unknown() -> None:
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 10**6) | st.floats() | st.text(max_size=6),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2)
+    ),
     max_leaves=4,
 )
 
@@ -165,7 +192,11 @@ _JSON = st.recursive(
 @given(
     st.lists(
         st.fixed_dictionaries(
-            {"name": st.sampled_from(["Standard_ND96asr_v4", "Standard_HX9rs_v9", "Standard_NX8s_v9", "x", ""])},
+            {
+                "name": st.sampled_from(
+                    ["Standard_ND96asr_v4", "Standard_HX9rs_v9", "Standard_NX8s_v9", "x", ""]
+                )
+            },
             optional={
                 "vCPUs": st.none() | st.integers(-3, 500) | st.floats(),
                 "memoryGB": st.none() | st.integers(-3, 500) | st.floats(),

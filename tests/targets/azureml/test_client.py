@@ -19,7 +19,12 @@ METHODS = ("GET", "PUT", "POST", "PATCH", "DELETE")
 
 def ask(client: Client, method: str) -> None:
     """Something about a job that there is not."""
-    client.send(method, "jobs/nobody", api_version=JOB, content=None if method in ("GET", "DELETE") else b"{}")
+    client.send(
+        method,
+        "jobs/nobody",
+        api_version=JOB,
+        content=None if method in ("GET", "DELETE") else b"{}",
+    )
 
 
 def test_paths(fake: FakeAzure, client: Client) -> None:
@@ -66,7 +71,9 @@ def test_the_workspaces_own_services_are_looked_up_once(fake: FakeAzure, client:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("fault", ["close_before", "close_after", "unavailable", "throttle"])
 @pytest.mark.slow_after(6)
-def test_every_kind_of_request_is_repeated(fake: FakeAzure, client: Client, method: str, fault: str) -> None:
+def test_every_kind_of_request_is_repeated(
+    fake: FakeAzure, client: Client, method: str, fault: str
+) -> None:
     """A POST whose answer was lost too, which azure-core alone gives up."""
     options = {"retry_after": None} if fault == "throttle" else {}
     getattr(fake.faults, fault)(method, "/jobs/nobody", 2, **options)
@@ -101,7 +108,9 @@ def test_half_an_answer(fake: FakeAzure, client: Client) -> None:
     assert client.get("", api_version=WORKSPACE)["name"] == "ws"
 
 
-def test_somebody_elses_certificate(fake: FakeAzure, monkeypatch: pytest.MonkeyPatch, client: Client) -> None:
+def test_somebody_elses_certificate(
+    fake: FakeAzure, monkeypatch: pytest.MonkeyPatch, client: Client
+) -> None:
     """Is not trusted, and the hint says how a proxy's can be."""
     monkeypatch.delenv("REQUESTS_CA_BUNDLE")
     with pytest.raises(TargetError, match="not trusted") as caught:
@@ -110,7 +119,9 @@ def test_somebody_elses_certificate(fake: FakeAzure, monkeypatch: pytest.MonkeyP
     assert not isinstance(caught.value, TargetUnreachable)
 
 
-def test_certificates_that_are_not_there(fake: FakeAzure, monkeypatch: pytest.MonkeyPatch, client: Client) -> None:
+def test_certificates_that_are_not_there(
+    fake: FakeAzure, monkeypatch: pytest.MonkeyPatch, client: Client
+) -> None:
     """The variable names no file: said, without a traceback."""
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nowhere/ca.pem")
     with pytest.raises(TargetError, match=r"/nowhere/ca\.pem") as caught:
@@ -154,5 +165,7 @@ print([name for name in sys.modules if name.startswith("azure.ai") or name == "a
 def test_what_is_imported(fake: FakeAzure) -> None:
     """Nothing of Azure before the first question; for `status`, no SDK and no storage."""
     place = f"{fake.subscription_id}:rg:ws"
-    done = subprocess.run([sys.executable, "-c", SCRIPT, place], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, place], capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines() == ["[]", "RunNotFound", "[]"]

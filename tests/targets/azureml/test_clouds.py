@@ -40,7 +40,9 @@ def never(url: str) -> Any:
 def test_built_in_clouds_ask_nobody(name: str) -> None:
     """By the target's word or by the variable of azure-ai-ml; tokens are for the resource manager and the studio."""
     cloud = cloud_of(name, {}, never)
-    assert cloud == cloud_of(None, {"AZUREML_CURRENT_CLOUD": name, "ARM_CLOUD_METADATA_URL": URL}, never)
+    assert cloud == cloud_of(
+        None, {"AZUREML_CURRENT_CLOUD": name, "ARM_CLOUD_METADATA_URL": URL}, never
+    )
     assert cloud.scope == f"{cloud.resource_manager}/.default"
     assert cloud.job_scope == f"{cloud.studio}/.default"
     for address in (cloud.resource_manager, cloud.login, cloud.studio):
@@ -55,9 +57,9 @@ def test_the_public_cloud_unless_said_otherwise() -> None:
 
 def test_the_targets_word_goes_first() -> None:
     """Before that of the environment."""
-    assert cloud_of("AzureChinaCloud", {"AZUREML_CURRENT_CLOUD": "AzureUSGovernment"}, never).storage == (
-        "core.chinacloudapi.cn"
-    )
+    assert cloud_of(
+        "AzureChinaCloud", {"AZUREML_CURRENT_CLOUD": "AzureUSGovernment"}, never
+    ).storage == ("core.chinacloudapi.cn")
 
 
 @pytest.mark.parametrize("variables", [{"AZUREML_CURRENT_CLOUD": "Stack"}, {}])
@@ -84,7 +86,9 @@ def test_metadata_that_describe_only_others() -> None:
         ("Stak", {"ARM_CLOUD_METADATA_URL": URL}, SettingsError, "`Stack`"),
     ],
 )
-def test_no_such_cloud(name: str, environ: dict[str, str], kind: type[CloudtrainError], hint: str) -> None:
+def test_no_such_cloud(
+    name: str, environ: dict[str, str], kind: type[CloudtrainError], hint: str
+) -> None:
     """The nearest is named, or how others are found."""
     with pytest.raises(kind) as caught:
         cloud_of(name, environ, fetched(STACK))

@@ -31,7 +31,10 @@ A100, H100 = "Standard_ND96asr_v4", "Standard_ND96isr_H100_v5"
 
 
 def plan_of(
-    job: dict[str, Any], target: dict[str, Any] | None = None, conda: str | None = None, build: str | None = None
+    job: dict[str, Any],
+    target: dict[str, Any] | None = None,
+    conda: str | None = None,
+    build: str | None = None,
 ) -> Plan:
     """The plan of a job; None takes a field of `JOB` away."""
     fields = {name: value for name, value in (JOB | job).items() if value is not None}
@@ -39,13 +42,17 @@ def plan_of(
     return compile_azureml(ct.TrainingJob(**fields), ct.AzureML(**target or {}), context)
 
 
-def body_of(job: dict[str, Any], target: dict[str, Any] | None = None, conda: str | None = None) -> dict[str, Any]:
+def body_of(
+    job: dict[str, Any], target: dict[str, Any] | None = None, conda: str | None = None
+) -> dict[str, Any]:
     """The properties of its body."""
     body: dict[str, Any] = plan_of(job, target, conda).request["properties"]
     return body
 
 
-def on(kind: str | None, count: int = 1, distribution: Any = None, **variables: str) -> dict[str, Any]:
+def on(
+    kind: str | None, count: int = 1, distribution: Any = None, **variables: str
+) -> dict[str, Any]:
     """A job on such instances."""
     return {
         "resources": {"instance_count": count, **({"instance_type": kind} if kind else {})},
@@ -88,17 +95,29 @@ def test_a_plan_is_the_same_every_time() -> None:
     ("environment", "expected"),
     [
         ({"framework": "pytorch"}, f"{REGISTRY}/acpt-pytorch-2.8-cuda12.6/labels/latest"),
-        ({"framework": "pytorch", "version": "2.8.0"}, f"{REGISTRY}/acpt-pytorch-2.8-cuda12.6/labels/latest"),
-        ({"framework": "tensorflow", "version": "2.16"}, f"{REGISTRY}/tensorflow-2.16-cuda12/labels/latest"),
+        (
+            {"framework": "pytorch", "version": "2.8.0"},
+            f"{REGISTRY}/acpt-pytorch-2.8-cuda12.6/labels/latest",
+        ),
+        (
+            {"framework": "tensorflow", "version": "2.16"},
+            f"{REGISTRY}/tensorflow-2.16-cuda12/labels/latest",
+        ),
         ({"azureml": "azureml:mine:3"}, f"{WORKSPACE}/environments/mine/versions/3"),
         ({"azureml": "mine:3"}, f"{WORKSPACE}/environments/mine/versions/3"),
-        ({"azureml": f"azureml:{WORKSPACE}/environments/e/versions/1"}, f"{WORKSPACE}/environments/e/versions/1"),
+        (
+            {"azureml": f"azureml:{WORKSPACE}/environments/e/versions/1"},
+            f"{WORKSPACE}/environments/e/versions/1",
+        ),
         ({"azureml": f"{REGISTRY}/acpt/versions/7"}, f"{REGISTRY}/acpt/versions/7"),
         ({"azureml": "azureml:mine@latest"}, f"{WORKSPACE}/environments/mine/labels/latest"),
         ({"azureml": "mine@latest"}, f"{WORKSPACE}/environments/mine/labels/latest"),
         ({"azureml": "azureml:AzureML-sklearn-1.0:6"}, "azureml:AzureML-sklearn-1.0:6"),
         ({"azureml": "AzureML-sklearn-1.0@latest"}, "azureml:AzureML-sklearn-1.0@latest"),
-        ({"framework": "pytorch", "azureml": "mine:3"}, f"{WORKSPACE}/environments/mine/versions/3"),
+        (
+            {"framework": "pytorch", "azureml": "mine:3"},
+            f"{WORKSPACE}/environments/mine/versions/3",
+        ),
     ],
 )
 def test_environments_by_name(environment: dict[str, str], expected: str) -> None:
@@ -120,9 +139,13 @@ def test_an_image_becomes_an_environment() -> None:
     """It is an asset of ours, named by its content, which the plan holds to the byte."""
     upload = made(plan_of({"environment": {"image": {"azureml": IMAGE}}}))
     assert upload.content is not None
-    assert json.loads(upload.content) == {"properties": {"image": IMAGE, "isAnonymous": True, "isArchived": False}}
+    assert json.loads(upload.content) == {
+        "properties": {"image": IMAGE, "isAnonymous": True, "isArchived": False}
+    }
     assert upload.sha256 == hashlib.sha256(upload.content.encode()).hexdigest()
-    assert upload.destination == f"{WORKSPACE}/environments/cloudtrain/versions/{upload.sha256[:32]}"
+    assert (
+        upload.destination == f"{WORKSPACE}/environments/cloudtrain/versions/{upload.sha256[:32]}"
+    )
     assert (upload.size, upload.file_count) == (len(upload.content.encode()), 1)
 
 
@@ -147,8 +170,15 @@ def test_an_environment_with_a_name() -> None:
     assert json.loads(upload.content or "") == {
         "properties": {"image": IMAGE, "isAnonymous": False, "isArchived": False, **words}
     }
-    hashed, other = made(plan_of({"environment": named})), made(plan_of({"environment": {**named, **words}}))
-    assert hashed.destination == other.destination == f"{WORKSPACE}/environments/mine/versions/{hashed.sha256[:32]}"
+    hashed, other = (
+        made(plan_of({"environment": named})),
+        made(plan_of({"environment": {**named, **words}})),
+    )
+    assert (
+        hashed.destination
+        == other.destination
+        == f"{WORKSPACE}/environments/mine/versions/{hashed.sha256[:32]}"
+    )
     unnamed = made(plan_of({"environment": {"image": IMAGE, **words}}))
     assert json.loads(unnamed.content or "")["properties"]["tags"] == {"team": "a"}
     assert unnamed.destination != made(plan_of({"environment": {"image": IMAGE}})).destination
@@ -204,9 +234,12 @@ def test_an_environment_that_the_overrides_replace_is_not_made() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(
-    ("distribution", "name"), [("torch", "PyTorch"), ("mpi", "Mpi"), ("horovod", "Mpi"), ("deepspeed", "PyTorch")]
+    ("distribution", "name"),
+    [("torch", "PyTorch"), ("mpi", "Mpi"), ("horovod", "Mpi"), ("deepspeed", "PyTorch")],
 )
-def test_processes_come_from_the_catalogue(kind: str, expected: int, distribution: str, name: str) -> None:
+def test_processes_come_from_the_catalogue(
+    kind: str, expected: int, distribution: str, name: str
+) -> None:
     """One for each GPU, always written; on machines without any, one."""
     body = body_of(on(kind, 2, {"type": distribution}))
     assert body["distribution"] == {"distributionType": name, "processCountPerInstance": expected}
@@ -238,8 +271,14 @@ def test_every_distribution(distribution: dict[str, Any], expected: dict[str, An
 
 def test_the_launcher_of_deepspeed() -> None:
     """It is started once on each instance, by a module of ours; its options are those that the user wrote."""
-    distribution = {"type": "deepspeed", "launch": "launcher", "launcher_options": "--autotuning tune --x 'a b'"}
-    line = shlex.split(body_of({**on(A100, 2, distribution), "hyperparameters": {"lr": 0.1}})["command"])
+    distribution = {
+        "type": "deepspeed",
+        "launch": "launcher",
+        "launcher_options": "--autotuning tune --x 'a b'",
+    }
+    line = shlex.split(
+        body_of({**on(A100, 2, distribution), "hyperparameters": {"lr": 0.1}})["command"]
+    )
     start = ["python", "-m", "cloudtrain.runtime.deepspeed_launcher"]
     assert line == [*start, "--autotuning", "tune", "--x", "a b", "train.py", "--lr", "0.1"]
 
@@ -325,7 +364,8 @@ def test_machines_of_a_cluster_are_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "compute"), [({}, None), ({"compute": "serverless"}, f"{WORKSPACE}/computes/serverless")]
+    ("target", "compute"),
+    [({}, None), ({"compute": "serverless"}, f"{WORKSPACE}/computes/serverless")],
 )
 def test_machines_of_a_serverless_job(target: dict[str, str], compute: str | None) -> None:
     """Type and count are sent; the name of a type is written as the service has it."""
@@ -337,7 +377,12 @@ def test_machines_of_a_serverless_job(target: dict[str, str], compute: str | Non
 def test_a_type_by_its_gpu() -> None:
     """The catalogue chooses one that has the GPUs and the network."""
     job = on(None, 2) | {
-        "resources": {"instance_count": 2, "gpu": "H100", "gpus_per_instance": 8, "interconnect": "rdma"}
+        "resources": {
+            "instance_count": 2,
+            "gpu": "H100",
+            "gpus_per_instance": 8,
+            "interconnect": "rdma",
+        }
     }
     body = body_of(job)
     assert body["resources"]["instanceType"] == H100
@@ -345,7 +390,8 @@ def test_a_type_by_its_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [("64g", "64g"), ("64GiB", "64g"), ("1536m", "1536m"), (1000, "1000b"), ("3k", "3k")]
+    ("size", "text"),
+    [("64g", "64g"), ("64GiB", "64g"), ("1536m", "1536m"), (1000, "1000b"), ("3k", "3k")],
 )
 def test_shared_memory(size: Any, text: str) -> None:
     """As docker writes it, exactly."""
@@ -354,11 +400,21 @@ def test_shared_memory(size: Any, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [("90s", "PT1M30S"), ("2h", "PT2H"), ("1d", "P1D"), ("25h", "P1DT1H"), ("21d", "P21D"), (93784, "P1DT2H3M4S")],
+    [
+        ("90s", "PT1M30S"),
+        ("2h", "PT2H"),
+        ("1d", "P1D"),
+        ("25h", "P1DT1H"),
+        ("21d", "P21D"),
+        (93784, "P1DT2H3M4S"),
+    ],
 )
 def test_limits(seconds: Any, text: str) -> None:
     """In the words of ISO 8601."""
-    assert body_of({"max_runtime": seconds})["limits"] == {"jobLimitsType": "Command", "timeout": text}
+    assert body_of({"max_runtime": seconds})["limits"] == {
+        "jobLimitsType": "Command",
+        "timeout": text,
+    }
 
 
 @pytest.mark.parametrize(
@@ -373,7 +429,9 @@ def test_limits(seconds: Any, text: str) -> None:
         ({}, {}, None),
     ],
 )
-def test_tiers(job: dict[str, Any], target: dict[str, str], expected: dict[str, Any] | None) -> None:
+def test_tiers(
+    job: dict[str, Any], target: dict[str, str], expected: dict[str, Any] | None
+) -> None:
     """Spare capacity is a tier of serverless jobs."""
     assert body_of(job, target).get("queueSettings") == expected
 
@@ -403,7 +461,9 @@ def test_a_script_has_an_output_for_its_model() -> None:
     declared = body_of({"outputs": {"model": {"type": "mlflow_model", "mode": "upload"}}})
     assert declared["outputs"] == {"model": {"jobOutputType": "mlflow_model", "mode": "Upload"}}
     assert body_of(command)["outputs"] == {}
-    assert body_of(command | {"command": "python a.py ${{outputs.model}}"})["outputs"] == {"model": plain}
+    assert body_of(command | {"command": "python a.py ${{outputs.model}}"})["outputs"] == {
+        "model": plain
+    }
 
 
 def test_modes_are_sent_where_they_are_written() -> None:
@@ -416,7 +476,10 @@ def test_modes_are_sent_where_they_are_written() -> None:
 
 def test_models_are_found_among_models() -> None:
     """`azureml:name:version` names data or a model, depending on the type."""
-    places = {"data": {"azureml": "azureml:x:1"}, "model": {"azureml": "azureml:x:1", "type": "mlflow_model"}}
+    places = {
+        "data": {"azureml": "azureml:x:1"},
+        "model": {"azureml": "azureml:x:1", "type": "mlflow_model"},
+    }
     inputs = body_of({"inputs": places})["inputs"]
     assert inputs["data"]["uri"] == f"{WORKSPACE}/data/x/versions/1"
     assert inputs["model"]["uri"] == f"{WORKSPACE}/models/x/versions/1"
@@ -457,13 +520,20 @@ SCOPE = WORKSPACE.partition("/workspaces/")[0]
         ("azureml:serverless", A100, f"{WORKSPACE}/computes/serverless", A100),
         ("gpu", A100, f"{WORKSPACE}/computes/gpu", None),
         ("k8s", "gpu-large", f"{WORKSPACE}/computes/k8s", "gpu-large"),
-        ("virtualClusters/vc1", "Singularity.ND40rs_v2", f"{SCOPE}/virtualclusters/vc1", "Singularity.ND40rs_v2"),
+        (
+            "virtualClusters/vc1",
+            "Singularity.ND40rs_v2",
+            f"{SCOPE}/virtualclusters/vc1",
+            "Singularity.ND40rs_v2",
+        ),
         ("azureml:virtualclusters/vc1", A100, f"{SCOPE}/virtualclusters/vc1", A100),
     ],
 )
 def test_every_compute(compute: str, kind: str, expected: str, sent: str | None) -> None:
     """The id that the SDK's client makes of the name, and the instance type where the compute has several."""
-    body = body_of(on(kind, 2, {"type": "torch", "processes_per_instance": 4}), {"compute": compute})
+    body = body_of(
+        on(kind, 2, {"type": "torch", "processes_per_instance": 4}), {"compute": compute}
+    )
     assert (body["computeId"], body["resources"].get("instanceType")) == (expected, sent)
 
 
@@ -560,7 +630,9 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str, str, str]] = [
 """Job, target, and the place, a part of the message and a part of the hint of the problem."""
 
 
-@pytest.mark.parametrize(("job", "target", "place", "message", "hint"), REFUSED, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("job", "target", "place", "message", "hint"), REFUSED, ids=lambda value: str(value)[:40]
+)
 def test_what_cannot_be_planned(
     job: dict[str, Any], target: dict[str, Any], place: str, message: str, hint: str
 ) -> None:
@@ -585,4 +657,8 @@ def test_all_problems_of_inputs_at_once() -> None:
                 }
             }
         )
-    assert [problem.dotted for problem in caught.value.problems] == ["inputs.a", "inputs.b.azureml", "inputs.c.mode"]
+    assert [problem.dotted for problem in caught.value.problems] == [
+        "inputs.a",
+        "inputs.b.azureml",
+        "inputs.c.mode",
+    ]

@@ -60,7 +60,9 @@ SERVERLESS = {"display_name": "job one"}
 
 def on(count: int, kind: str | None = None, **more: Any) -> dict[str, Any]:
     """Resources."""
-    return {"resources": {"instance_count": count, **({"instance_type": kind} if kind else {}), **more}}
+    return {
+        "resources": {"instance_count": count, **({"instance_type": kind} if kind else {}), **more}
+    }
 
 
 def starts(kind: str, **more: Any) -> dict[str, Any]:
@@ -88,7 +90,9 @@ INPUTS = {
     "mltable_eval_dl": data("mltable", f"{STORE}/t/", mode="eval_download"),
     "mltable_eval_mount": data("mltable", f"{STORE}/t/", mode="eval_mount"),
     "triton_model": data("triton_model", "azureml:t:1"),
-    "uri_file_https": data("uri_file", "https://azuremlexamples.blob.core.windows.net/datasets/iris.csv"),
+    "uri_file_https": data(
+        "uri_file", "https://azuremlexamples.blob.core.windows.net/datasets/iris.csv"
+    ),
     "uri_folder_direct": data("uri_folder", "wasbs://c@a.blob.core.windows.net/x", mode="direct"),
     "uri_folder_dl": data("uri_folder", f"{STORE}/data/", mode="download"),
     "uri_folder_ro": data("uri_folder", f"{STORE}/data/", mode="mount"),
@@ -203,7 +207,9 @@ CASES = {
 
 def job_of(job: dict[str, Any]) -> ct.TrainingJob:
     """A job; None takes a field of `JOB` away."""
-    return ct.TrainingJob(**{name: value for name, value in (JOB | job).items() if value is not None})
+    return ct.TrainingJob(
+        **{name: value for name, value in (JOB | job).items() if value is not None}
+    )
 
 
 def planned(job: dict[str, Any], target: dict[str, Any]) -> Plan:
@@ -213,7 +219,9 @@ def planned(job: dict[str, Any], target: dict[str, Any]) -> Plan:
 
 def golden(name: str) -> dict[str, Any]:
     """The properties of a recorded body."""
-    properties: dict[str, Any] = json.loads((FOLDER / f"{name}.rest.json").read_text())["properties"]
+    properties: dict[str, Any] = json.loads((FOLDER / f"{name}.rest.json").read_text())[
+        "properties"
+    ]
     return properties
 
 
@@ -237,7 +245,9 @@ def as_ours(theirs: dict[str, Any], *, runs_script: bool, adds: dict[str, str]) 
         if name in LOCAL:
             del ours["inputs"][name]
         elif "uri" in item:
-            ours["inputs"][name]["uri"] = _resolved(item["uri"], "models" if "model" in name else "data")
+            ours["inputs"][name]["uri"] = _resolved(
+                item["uri"], "models" if "model" in name else "data"
+            )
     ours["environmentVariables"] = adds | {
         name: value if isinstance(value, str) else json.dumps(value)
         for name, value in theirs["environmentVariables"].items()
@@ -261,7 +271,11 @@ def _resolved(written: str | None, kind: str) -> str | None:
     named = re.fullmatch(r"azureml:([\w-]+):(\d+)", written or "")
     if named:
         return f"{WORKSPACE}/{kind}/{named[1]}/versions/{named[2]}"
-    return written.removeprefix("azureml:") if (written or "").startswith("azureml:/subscriptions/") else written
+    return (
+        written.removeprefix("azureml:")
+        if (written or "").startswith("azureml:/subscriptions/")
+        else written
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -270,7 +284,9 @@ def test_the_body_is_the_recorded_one(name: str) -> None:
     case = CASES[name]
     plan = planned(case.job, case.target or CLUSTER)
     runs_script = case.job.get("entry_point", "train.py") is not None
-    assert plan.request == {"properties": as_ours(golden(name), runs_script=runs_script, adds=case.adds)}
+    assert plan.request == {
+        "properties": as_ours(golden(name), runs_script=runs_script, adds=case.adds)
+    }
 
 
 ALSO_WRONG = {
@@ -287,7 +303,9 @@ def test_sense_is_not_stopped(name: str, make_source: Any) -> None:
     tree = scan(make_source({"train.py": "", "start-deepspeed.sh": ""}))
     case = CASES[name]
     job, target = job_of(case.job), ct.AzureML(**case.target or CLUSTER)
-    findings = check_plan(make_subject(job, target, ACCOUNT, planned(case.job, case.target or CLUSTER), tree))
+    findings = check_plan(
+        make_subject(job, target, ACCOUNT, planned(case.job, case.target or CLUSTER), tree)
+    )
     errors = {finding.code for finding in findings if finding.level.value == "error"}
     assert errors - THEIR_NAMES == ALSO_WRONG.get(name, set())
 
@@ -296,10 +314,18 @@ def test_sense_is_not_stopped(name: str, make_source: Any) -> None:
     ("name", "environment"),
     [
         ("single_node_inline_env", {"image": "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04"}),
-        ("env_conda", {"image": "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04", "conda_file": "conda.yml"}),
+        (
+            "env_conda",
+            {
+                "image": "mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04",
+                "conda_file": "conda.yml",
+            },
+        ),
     ],
 )
-def test_an_environment_of_an_image_is_the_recorded_one(name: str, environment: dict[str, str]) -> None:
+def test_an_environment_of_an_image_is_the_recorded_one(
+    name: str, environment: dict[str, str]
+) -> None:
     """The SDK cannot compile such a job offline, but writes the environment into its YAML: image and conda file are
     those of the asset that the plan uploads, and refers to."""
     recorded = yaml.safe_load((FOLDER / f"{name}.job.yml").read_text())["environment"]
@@ -317,7 +343,11 @@ def test_an_environment_of_an_image_is_the_recorded_one(name: str, environment: 
 def test_nothing_is_lost_beside_a_list_of_docker_arguments() -> None:
     """The SDK's body has neither the locations nor the number of instances that the job asked for; ours has."""
     lost = golden("locations_with_docker_list")["resources"]
-    assert lost == {"dockerArgsList": ["--privileged"], "instanceType": "Standard_ND40rs_v2", "properties": {}}
+    assert lost == {
+        "dockerArgsList": ["--privileged"],
+        "instanceType": "Standard_ND40rs_v2",
+        "properties": {},
+    }
     target = {"docker_args": ["--privileged"], "locations": ["eastus", "westus2"]}
     ours = planned(on(1, "Standard_ND40rs_v2"), target).request["properties"]["resources"]
     assert ours == lost | {"instanceCount": 1, "locations": ["eastus", "westus2"]}
@@ -326,7 +356,10 @@ def test_nothing_is_lost_beside_a_list_of_docker_arguments() -> None:
 @pytest.mark.parametrize("name", ["pytorch_unknown_prop", "pytorch_unknown_prop_dict"])
 def test_a_count_that_is_never_sent(name: str) -> None:
     """The SDK drops what it does not know of a distribution, here `node_count`, without a word."""
-    assert golden(name)["distribution"] == {"distributionType": "PyTorch", "processCountPerInstance": 8}
+    assert golden(name)["distribution"] == {
+        "distributionType": "PyTorch",
+        "processCountPerInstance": 8,
+    }
 
 
 def test_a_count_that_is_left_to_the_service() -> None:
@@ -382,13 +415,24 @@ def test_the_machine_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """`compute: local` is a job of the SDK that its service could not start; a rule stops it."""
     (tmp_path / "train.py").write_text("")
     monkeypatch.chdir(tmp_path)
-    where = {"subscription_id": "11111111-2222-3333-4444-555555555555", "resource_group": "rg", "workspace": "team"}
+    where = {
+        "subscription_id": "11111111-2222-3333-4444-555555555555",
+        "resource_group": "rg",
+        "workspace": "team",
+    }
     plan = ct.plan(ct.TrainingJob(**JOB), ct.AzureML(compute="local", **where))
-    assert [finding.hint for finding in plan.errors] == ["to run on this machine, use `--target local`"]
+    assert [finding.hint for finding in plan.errors] == [
+        "to run on this machine, use `--target local`"
+    ]
 
 
 def test_every_recording_is_looked_at() -> None:
     """No recorded body lies unused."""
-    extra = {"locations_with_docker_list", "pytorch_unknown_prop", "pytorch_unknown_prop_dict", "pytorch_no_ppi"}
+    extra = {
+        "locations_with_docker_list",
+        "pytorch_unknown_prop",
+        "pytorch_unknown_prop_dict",
+        "pytorch_no_ppi",
+    }
     recorded = {file.name.removesuffix(".rest.json") for file in FOLDER.glob("*.rest.json")}
     assert recorded == CASES.keys() | extra

@@ -22,7 +22,10 @@ JOB: dict[str, Any] = {
     "hyperparameters": {"size": 96, "note": "a b", "raw": "${{inputs.raw}}"},
     "resources": {"instance_count": 4, "instance_type": "Standard_E4ds_v4"},
     "environment": {"azureml": "azureml:base:3", "variables": {"A": "b"}},
-    "inputs": {"raw": {"azureml": "azureml:raw:1", "shard": True}, "labels": {"azureml": "azureml:labels:1"}},
+    "inputs": {
+        "raw": {"azureml": "azureml:raw:1", "shard": True},
+        "labels": {"azureml": "azureml:labels:1"},
+    },
     "outputs": {"volumes": {}},
     "max_runtime": "1h",
     "tags": {"team": "ml"},
@@ -31,7 +34,9 @@ JOB: dict[str, Any] = {
 
 
 def plan_of(target: ct.AzureML | None = None, **changes: Any) -> Plan:
-    job = ct.ProcessingJob(**{key: value for key, value in {**JOB, **changes}.items() if value is not None})
+    job = ct.ProcessingJob(
+        **{key: value for key, value in {**JOB, **changes}.items() if value is not None}
+    )
     return compile_azureml(job, target or ct.AzureML(), CompileContext("run-1", BUNDLE, ACCOUNT))
 
 
@@ -65,7 +70,10 @@ def test_the_whole_body() -> None:
             "limits": {"jobLimitsType": "Command", "timeout": "PT1H"},
             "inputs": {
                 "raw": {"jobInputType": "uri_folder", "uri": f"{WORKSPACE}/data/raw/versions/1"},
-                "labels": {"jobInputType": "uri_folder", "uri": f"{WORKSPACE}/data/labels/versions/1"},
+                "labels": {
+                    "jobInputType": "uri_folder",
+                    "uri": f"{WORKSPACE}/data/labels/versions/1",
+                },
             },
             "outputs": {"volumes": {"jobOutputType": "uri_folder", "mode": "ReadWriteMount"}},
             "environmentVariables": {"A": "b"},
@@ -85,14 +93,20 @@ def test_one_instance_takes_the_same_path() -> None:
 
 def test_a_shell_line_is_one_word() -> None:
     """`command` runs on each instance behind the runtime; what it holds is not read by the shell outside."""
-    body = body_of(entry_point=None, hyperparameters={}, command='cat ${{inputs.raw}}/* | sort > "$OUT"')
+    body = body_of(
+        entry_point=None, hyperparameters={}, command='cat ${{inputs.raw}}/* | sort > "$OUT"'
+    )
     assert body["command"].endswith("-- bash -c 'cat ${{inputs.raw}}/* | sort > \"$OUT\"'")
 
 
 def test_requirements_are_installed_first() -> None:
     """As for training jobs."""
-    command = body_of(environment={**JOB["environment"], "requirements": "requirements.txt"})["command"]
-    assert command.startswith(f"python -m cloudtrain.runtime.install requirements.txt || exit; {START} --shard")
+    command = body_of(environment={**JOB["environment"], "requirements": "requirements.txt"})[
+        "command"
+    ]
+    assert command.startswith(
+        f"python -m cloudtrain.runtime.install requirements.txt || exit; {START} --shard"
+    )
 
 
 def test_a_plain_value_arrives_exactly() -> None:
@@ -105,7 +119,9 @@ def test_a_plain_value_arrives_exactly() -> None:
 
 def test_an_output_can_be_uploaded_at_the_end() -> None:
     """What the job says about an output's mode holds."""
-    assert body_of(outputs={"volumes": {"mode": "upload"}})["outputs"]["volumes"]["mode"] == "Upload"
+    assert (
+        body_of(outputs={"volumes": {"mode": "upload"}})["outputs"]["volumes"]["mode"] == "Upload"
+    )
 
 
 def test_overrides_are_merged_last() -> None:
@@ -125,21 +141,36 @@ def test_the_plan_speaks_of_the_job_that_was_written() -> None:
     assert said["shards"] == "raw: dealt out by file over 4 instances"
     assert said["instances"].startswith("4 x Standard_E4ds_v4")
     assert not {"distribution", "checkpoint", "processes"} & said.keys()
-    assert plan.notes == ("`path` has no effect on Azure ML, which itself chooses the path of `volumes`",)
-    assert [(each.instance, each.rank) for each in plan.processes] == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    assert plan.notes == (
+        "`path` has no effect on Azure ML, which itself chooses the path of `volumes`",
+    )
+    assert [(each.instance, each.rank) for each in plan.processes] == [
+        (0, 0),
+        (1, 1),
+        (2, 2),
+        (3, 3),
+    ]
 
 
 def test_a_sharded_download_copies_everything_to_everyone() -> None:
     """The plan says so: shares are made of what an instance has."""
-    (note,) = plan_of(inputs={"raw": {"azureml": "azureml:raw:1", "shard": True, "mode": "download"}}).notes
-    assert note == "every instance downloads all of `raw` before it takes its share; `mode: mount` reads its share only"
+    (note,) = plan_of(
+        inputs={"raw": {"azureml": "azureml:raw:1", "shard": True, "mode": "download"}}
+    ).notes
+    assert (
+        note
+        == "every instance downloads all of `raw` before it takes its share; `mode: mount` reads its share only"
+    )
 
 
 @pytest.mark.parametrize(
     ("item", "message"),
     [
         ({"value": "x"}, "input `raw` is a plain value, so cloudtrain cannot distribute its files"),
-        ({"azureml": "azureml:raw:1", "mode": "direct"}, "input `raw` is only an address (`mode: direct`)"),
+        (
+            {"azureml": "azureml:raw:1", "mode": "direct"},
+            "input `raw` is only an address (`mode: direct`)",
+        ),
         ({"azureml": "azureml:raw:1", "type": "mltable"}, "input `raw` is of the type `mltable`"),
     ],
 )
@@ -152,7 +183,11 @@ def test_what_has_no_files_cannot_be_dealt_out(item: dict[str, Any], message: st
 
 def test_what_only_sagemaker_has_is_refused_with_the_alternative() -> None:
     """An image's own entry point, pipes, and lists of instance types."""
-    own = {"entry_point": None, "hyperparameters": {}, "environment": {"image": "mcr.microsoft.com/tool:1"}}
+    own = {
+        "entry_point": None,
+        "hyperparameters": {},
+        "environment": {"image": "mcr.microsoft.com/tool:1"},
+    }
     assert problem_of(**own)[1].startswith("a job on Azure ML needs something to run")
     pipe = {"raw": {"azureml": "azureml:raw:1", "mode": "pipe"}}
     assert problem_of(inputs=pipe)[1:] == (
@@ -160,7 +195,9 @@ def test_what_only_sagemaker_has_is_refused_with_the_alternative() -> None:
         "use `mount` to read on demand, or `download`",
     )
     preferences = {"instance_preferences": ["ml.m5.xlarge", "ml.m5.2xlarge"]}
-    assert problem_of(resources=preferences)[1].startswith("`instance_preferences` works only on SageMaker")
+    assert problem_of(resources=preferences)[1].startswith(
+        "`instance_preferences` works only on SageMaker"
+    )
 
 
 def test_an_input_without_a_place_on_azure_is_named() -> None:

@@ -23,7 +23,11 @@ from tests.examples import examples
 
 SCRIPT = "import json, sys\nprint(json.dumps(sys.argv[1:]))\n"
 ACCOUNT = AzureMLAccount("s", "r", "w")
-BASE: dict[str, Any] = {"name": "quotes", "entry_point": "train.py", "environment": {"framework": "pytorch"}}
+BASE: dict[str, Any] = {
+    "name": "quotes",
+    "entry_point": "train.py",
+    "environment": {"framework": "pytorch"},
+}
 REQUIRING = {"framework": "pytorch", "requirements": "my requirements.txt"}
 
 PIECES = [
@@ -39,7 +43,9 @@ REFERENCE = re.compile(r"\$\{\{\s*.*?\s*\}\}")
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 HOSTILE = (
-    st.lists(st.sampled_from(PIECES) | TEXT, max_size=6).map("".join).filter(lambda text: not REFERENCE.search(text))
+    st.lists(st.sampled_from(PIECES) | TEXT, max_size=6)
+    .map("".join)
+    .filter(lambda text: not REFERENCE.search(text))
 )
 
 
@@ -61,14 +67,18 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def command_of(**fields: Any) -> str:
     """The command of a job's body."""
     job = ct.TrainingJob(**BASE | fields)
-    plan = compile_azureml(job, ct.AzureML(), CompileContext("run-1", Bundle("5" * 64, 1, 1), ACCOUNT))
+    plan = compile_azureml(
+        job, ct.AzureML(), CompileContext("run-1", Bundle("5" * 64, 1, 1), ACCOUNT)
+    )
     command: str = plan.request["properties"]["command"]
     return command
 
 
 def arrived(code: Path, command: str, values: Mapping[str, str] | None = None) -> list[str]:
     """The arguments that the script got. `values` are what the service puts in place of references, as they are."""
-    filled = re.sub(r"\$\{\{(\w+\.\w+)\}\}", lambda match: (values or {}).get(match[1], match[0]), command)
+    filled = re.sub(
+        r"\$\{\{(\w+\.\w+)\}\}", lambda match: (values or {}).get(match[1], match[0]), command
+    )
     done = ran(code, filled)
     assert done.returncode == 0, done.stderr
     argv: list[str] = json.loads(done.stdout)
@@ -98,7 +108,9 @@ def test_hostile_hyperparameters_arrive(code: Path) -> None:
     @given(st.lists(HOSTILE, min_size=15, max_size=30, unique=True))
     def check(values: list[str]) -> None:
         hyperparameters = {f"p{number}": value for number, value in enumerate(values)}
-        assert arrived(code, command_of(hyperparameters=hyperparameters)) == hyperparameter_argv(hyperparameters)
+        assert arrived(code, command_of(hyperparameters=hyperparameters)) == hyperparameter_argv(
+            hyperparameters
+        )
         seen.update(values)
 
     check()
@@ -107,13 +119,25 @@ def test_hostile_hyperparameters_arrive(code: Path) -> None:
 
 def test_every_piece_arrives(code: Path) -> None:
     """Each of the hostile pieces alone, at the start, at the end and twice, whatever hypothesis draws."""
-    values = [form for piece in PIECES for form in (piece, f"{piece}x", f"x{piece}", f"x {piece}{piece} x")]
-    hyperparameters = {f"p{number}": value for number, value in enumerate(values) if not REFERENCE.search(value)}
-    assert arrived(code, command_of(hyperparameters=hyperparameters)) == hyperparameter_argv(hyperparameters)
+    values = [
+        form
+        for piece in PIECES
+        for form in (piece, f"{piece}x", f"x{piece}", f"x {piece}{piece} x")
+    ]
+    hyperparameters = {
+        f"p{number}": value for number, value in enumerate(values) if not REFERENCE.search(value)
+    }
+    assert arrived(code, command_of(hyperparameters=hyperparameters)) == hyperparameter_argv(
+        hyperparameters
+    )
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | HOSTILE,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | HOSTILE,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(HOSTILE, inner, max_size=3),
     max_leaves=6,
 )
@@ -138,7 +162,9 @@ def test_values_of_every_type_arrive(code: Path) -> None:
 def test_hostile_names_arrive(code: Path) -> None:
     """The names of hyperparameters are quoted as their values are."""
     hyperparameters = {"a b": 1, "$HOME": 2, "it's": 3, "é": 4, "x;id": 5, "*": 6}
-    assert arrived(code, command_of(hyperparameters=hyperparameters)) == hyperparameter_argv(hyperparameters)
+    assert arrived(code, command_of(hyperparameters=hyperparameters)) == hyperparameter_argv(
+        hyperparameters
+    )
 
 
 PLACES = {
@@ -171,10 +197,17 @@ def test_text_beside_references_arrives(code: Path) -> None:
     """`${{inputs.train}}/a b` is the path with the very text beside it, for paths and for addresses handed through."""
 
     @settings(max_examples=examples(20, quick=8), deadline=None, database=None)
-    @given(st.lists(st.tuples(BESIDE, st.sampled_from(sorted(WRITTEN)), BESIDE), min_size=4, max_size=10))
+    @given(
+        st.lists(
+            st.tuples(BESIDE, st.sampled_from(sorted(WRITTEN)), BESIDE), min_size=4, max_size=10
+        )
+    )
     def check(parts: list[tuple[str, str, str]]) -> None:
         written = {f"p{number}": "".join(part) for number, part in enumerate(parts)}
-        meant = {f"p{n}": f"{before}{PATHS[WRITTEN[name]]}{after}" for n, (before, name, after) in enumerate(parts)}
+        meant = {
+            f"p{n}": f"{before}{PATHS[WRITTEN[name]]}{after}"
+            for n, (before, name, after) in enumerate(parts)
+        }
         command = command_of(hyperparameters=written, **PLACES)
         assert arrived(code, command, PATHS) == hyperparameter_argv(meant)
 
@@ -183,8 +216,13 @@ def test_text_beside_references_arrives(code: Path) -> None:
 
 def test_two_references_in_one_value(code: Path) -> None:
     """Both are replaced, inside one argument."""
-    command = command_of(hyperparameters={"pair": "${{inputs.train}}:${{outputs.logs}}; x"}, **PLACES)
-    assert arrived(code, command, PATHS) == ["--pair", f"{PATHS['inputs.train']}:{PATHS['outputs.logs']}; x"]
+    command = command_of(
+        hyperparameters={"pair": "${{inputs.train}}:${{outputs.logs}}; x"}, **PLACES
+    )
+    assert arrived(code, command, PATHS) == [
+        "--pair",
+        f"{PATHS['inputs.train']}:{PATHS['outputs.logs']}; x",
+    ]
 
 
 @pytest.mark.slow
@@ -194,7 +232,9 @@ def test_plain_values_as_inputs_arrive(code: Path) -> None:
     seen: set[str] = set()
 
     @settings(max_examples=examples(20, quick=8), deadline=None, database=None)
-    @given(st.lists(HOSTILE.filter(lambda text: "'" not in text), min_size=8, max_size=16, unique=True))
+    @given(
+        st.lists(HOSTILE.filter(lambda text: "'" not in text), min_size=8, max_size=16, unique=True)
+    )
     def check(values: list[str]) -> None:
         inputs = {f"i{number}": {"value": value} for number, value in enumerate(values)}
         alone = {f"p{number}": f"${{{{inputs.i{number}}}}}" for number in range(len(values))}
@@ -214,9 +254,16 @@ def test_a_reference_is_no_word_of_its_own() -> None:
     """What the service puts in without quotes needs none: its own paths. What a user has written gets them."""
     command = command_of(
         inputs=PLACES["inputs"] | {"rate": {"value": 0.1}},
-        hyperparameters={"data": "${{inputs.train}}/x", "raw": "${{inputs.raw}}", "rate": "${{inputs.rate}}"},
+        hyperparameters={
+            "data": "${{inputs.train}}/x",
+            "raw": "${{inputs.raw}}",
+            "rate": "${{inputs.rate}}",
+        },
     )
-    assert command == "python train.py --data ${{inputs.train}}/x --rate '${{inputs.rate}}' --raw '${{inputs.raw}}'"
+    assert (
+        command
+        == "python train.py --data ${{inputs.train}}/x --rate '${{inputs.rate}}' --raw '${{inputs.raw}}'"
+    )
 
 
 @pytest.mark.parametrize("script", ["my train.py", "it's; a $(script).py", "run it.sh"])
@@ -252,7 +299,12 @@ def test_no_script_without_its_requirements(code: Path) -> None:
         arrived(code, command)
 
 
-LINES = ["cd .; echo trains", "echo board & echo trains", "false || echo trains", "# train\necho trains"]
+LINES = [
+    "cd .; echo trains",
+    "echo board & echo trains",
+    "false || echo trains",
+    "# train\necho trains",
+]
 """Shell lines of several parts, each of which prints `trains` if it is run."""
 
 
@@ -261,7 +313,10 @@ LINES = ["cd .; echo trains", "echo board & echo trains", "false || echo trains"
 def test_no_part_of_a_command_without_the_requirements(code: Path, line: str) -> None:
     """A failed install ends the line, whatever its parts are joined by; a good one comes before all of them."""
     done = ran(
-        code, command_of(entry_point=None, command=line, environment=REQUIRING | {"requirements": "missing.txt"})
+        code,
+        command_of(
+            entry_point=None, command=line, environment=REQUIRING | {"requirements": "missing.txt"}
+        ),
     )
     assert (done.returncode != 0, done.stdout) == (True, "")
     done = ran(code, command_of(entry_point=None, command=line, environment=REQUIRING))
@@ -274,6 +329,10 @@ def test_a_command_is_left_alone() -> None:
     job = {**BASE, "entry_point": None, "command": line}
     fields = {name: value for name, value in job.items() if value is not None}
     plan = compile_azureml(
-        ct.TrainingJob(**fields), ct.AzureML(), CompileContext("run-1", Bundle("5" * 64, 1, 1), ACCOUNT)
+        ct.TrainingJob(**fields),
+        ct.AzureML(),
+        CompileContext("run-1", Bundle("5" * 64, 1, 1), ACCOUNT),
     )
-    assert plan.request["properties"]["command"] == line.replace("${{ outputs.model }}", "${{outputs.model}}")
+    assert plan.request["properties"]["command"] == line.replace(
+        "${{ outputs.model }}", "${{outputs.model}}"
+    )

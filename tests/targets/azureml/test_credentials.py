@@ -14,7 +14,13 @@ import pytest
 from cloudtrain.errors import CloudtrainError, SettingsError, TargetError
 from cloudtrain.plans.states import RunRef
 from cloudtrain.targets.azureml.service.client import WORKSPACE, Client
-from cloudtrain.targets.azureml.service.clouds import BUILT_IN, KINDS, Cloud, credential_of, credentials_in_sight
+from cloudtrain.targets.azureml.service.clouds import (
+    BUILT_IN,
+    KINDS,
+    Cloud,
+    credential_of,
+    credentials_in_sight,
+)
 from cloudtrain.targets.azureml.service.service import AzureMLService
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount, account_of
 from tests.fakes.azureml import FakeAzure
@@ -50,7 +56,9 @@ def test_another_clouds_login(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens come from there, and the public cloud is not asked about it."""
     for variable, value in NEEDS.items():
         monkeypatch.setenv(variable, value)
-    other = Cloud("Other", "https://arm.example", "https://login.example", "https://ml.example", "example")
+    other = Cloud(
+        "Other", "https://arm.example", "https://login.example", "https://ml.example", "example"
+    )
     credential = credential_of("environment", other, dict(os.environ))
     assert credential._credential._authority == "https://login.example"
     assert credential._credential._instance_discovery is False
@@ -90,7 +98,10 @@ def test_the_az_command(tmp_path: Path, profile: str | None, seen: bool) -> None
         (tmp_path / ".azure").mkdir()
         (tmp_path / ".azure/azureProfile.json").write_text(profile, encoding="utf-8")
     assert credentials_in_sight({"HOME": str(tmp_path)}) is seen
-    assert credentials_in_sight({"HOME": "/nowhere", "AZURE_CONFIG_DIR": str(tmp_path / ".azure")}) is seen
+    assert (
+        credentials_in_sight({"HOME": "/nowhere", "AZURE_CONFIG_DIR": str(tmp_path / ".azure")})
+        is seen
+    )
 
 
 @pytest.mark.parametrize("profile", ["null", "5", "[null]", '[{"isDefault": true}]'])
@@ -102,7 +113,9 @@ def test_an_unusual_profile_of_az(tmp_path: Path, profile: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "environ", [{"AZURE_CONFIG_DIR": "~/az"}, {"USERPROFILE": "{home}/windows"}], ids=["tilde", "windows"]
+    "environ",
+    [{"AZURE_CONFIG_DIR": "~/az"}, {"USERPROFILE": "{home}/windows"}],
+    ids=["tilde", "windows"],
 )
 def test_credentials_and_account_look_into_the_same_folder(
     clean_environment: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
@@ -118,7 +131,8 @@ def test_credentials_and_account_look_into_the_same_folder(
 
 
 @pytest.mark.parametrize(
-    "variable", ["AZURE_CLIENT_ID", "IDENTITY_ENDPOINT", "MSI_ENDPOINT", "AZURE_FEDERATED_TOKEN_FILE"]
+    "variable",
+    ["AZURE_CLIENT_ID", "IDENTITY_ENDPOINT", "MSI_ENDPOINT", "AZURE_FEDERATED_TOKEN_FILE"],
 )
 def test_variables_that_are_signs(tmp_path: Path, variable: str) -> None:
     """Of a service principal, a managed identity, a pod's identity; an empty one is none."""
@@ -138,10 +152,16 @@ def az(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 
 
 @pytest.mark.lifecycle
-def test_a_login_of_the_az_command(fake: FakeAzure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_login_of_the_az_command(
+    fake: FakeAzure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A target that names it gets its token, for this cloud's resource manager; the identity of the machine is not asked."""
     expires = int(time.time()) + 3600
-    answer = {"accessToken": make_token(fake.url, expires), "expires_on": expires, "tokenType": "Bearer"}
+    answer = {
+        "accessToken": make_token(fake.url, expires),
+        "expires_on": expires,
+        "tokenType": "Bearer",
+    }
     az(tmp_path, monkeypatch, f"open({str(tmp_path / 'asked')!r}, 'a').write(' '.join(sys.argv) + chr(10))\n"
        f"print({json.dumps(json.dumps(answer))})")  # fmt: skip
     service = AzureMLService(fake.environ, None)
@@ -165,7 +185,12 @@ def test_a_login_of_the_az_command(fake: FakeAzure, tmp_path: Path, monkeypatch:
     ],
 )  # fmt: skip
 def test_a_login_that_does_not_work(
-    fake: FakeAzure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, match: str, hint: str
+    fake: FakeAzure,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    script: str,
+    match: str,
+    hint: str,
 ) -> None:
     """One line says why, and what to type; nothing is sent but the question for the cloud."""
     az(tmp_path, monkeypatch, script)
@@ -186,7 +211,9 @@ def test_no_az_command(fake: FakeAzure, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.lifecycle
-def test_an_identity_that_is_refused(fake: FakeAzure, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_identity_that_is_refused(
+    fake: FakeAzure, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """A managed identity that does not exist; azure-identity's own warnings stay out of sight."""
     fake.identity.refuses = True
     ref = RunRef("azureml", f"managed_identity@{PLACE}", "run-1")
@@ -200,7 +227,10 @@ def test_an_identity_that_is_refused(fake: FakeAzure, tmp_path: Path, capfd: pyt
 @pytest.mark.lifecycle
 @pytest.mark.parametrize(
     "ask",
-    [lambda client: client.get("", api_version=WORKSPACE), lambda client: client.token("https://example/.default")],
+    [
+        lambda client: client.get("", api_version=WORKSPACE),
+        lambda client: client.token("https://example/.default"),
+    ],
 )
 @pytest.mark.parametrize("kind", ["environment", "workload_identity"])
 def test_a_file_of_the_credentials_that_is_not_there(

@@ -20,12 +20,17 @@ from tests.fakes.azureml.job import Job
 from tests.fakes.azureml.messages import Refused, Request
 from tests.targets.azureml.conftest import NAME, REF, WORKSPACE, hold_back, plan_of
 
-LONG = "azureml://subscriptions/00000000-0000-0000-0000-000000000000/resourceGroups/rg/workspaces/ws"
+LONG = (
+    "azureml://subscriptions/00000000-0000-0000-0000-000000000000/resourceGroups/rg/workspaces/ws"
+)
 CHECKPOINT = f"cloudtrain/checkpoints/{NAME}"
 BODY: dict[str, Any] = {
     "model": {"jobOutputType": "uri_folder"},
     "plots": {"jobOutputType": "uri_folder"},
-    "table": {"jobOutputType": "uri_file", "uri": "azureml://datastores/workspaceblobstore/paths/tables/t.csv"},
+    "table": {
+        "jobOutputType": "uri_file",
+        "uri": "azureml://datastores/workspaceblobstore/paths/tables/t.csv",
+    },
     "checkpoint": {
         "jobOutputType": "uri_folder",
         "uri": f"azureml://datastores/workspaceblobstore/paths/{CHECKPOINT}/",
@@ -57,7 +62,10 @@ def finished(fake: FakeAzure, service: AzureMLService) -> Job:
     return fake.jobs[NAME]
 
 
-LOGS = {"user_logs/std_log_process_0.txt": b"hello\n", "system_logs/lifecycler/lifecycler.log": b"made\n"}
+LOGS = {
+    "user_logs/std_log_process_0.txt": b"hello\n",
+    "system_logs/lifecycler/lifecycler.log": b"made\n",
+}
 ONE = [
     ("model/", {"weights.pt": b"w", "parts/1": b"p"}),
     ("outputs/model", {"weights.pt": b"w", "parts/1": b"p"}),
@@ -83,7 +91,9 @@ def test_one_place(
     """Its content comes directly into the folder, and nothing else is left there."""
     folder = tmp_path / "got"
     assert got(service.download(REF, path, folder), folder) == expected
-    assert {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()} == set(expected)
+    assert {
+        file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()
+    } == set(expected)
 
 
 def test_everything(finished: Job, service: AzureMLService, tmp_path: Path) -> None:
@@ -104,10 +114,15 @@ def test_a_declared_output_comes_before_an_artifact_of_its_name(
     assert fake.received("*", "workspaceartifactstore") == []
 
 
-def test_an_empty_file(fake: FakeAzure, finished: Job, service: AzureMLService, tmp_path: Path) -> None:
+def test_an_empty_file(
+    fake: FakeAzure, finished: Job, service: AzureMLService, tmp_path: Path
+) -> None:
     """Storage has no byte of it to begin with, and it is a result all the same."""
     fake.outputs.write(NAME, "plots", "empty", b"")
-    assert got(service.download(REF, "outputs/plots", tmp_path), tmp_path) == {"a.png": b"a", "empty": b""}
+    assert got(service.download(REF, "outputs/plots", tmp_path), tmp_path) == {
+        "a.png": b"a",
+        "empty": b"",
+    }
 
 
 @pytest.mark.parametrize("secrets", ["sas", "key", "none"])
@@ -119,13 +134,17 @@ def test_whatever_opens_the_datastore(
     assert len(service.download(REF, "model", tmp_path)) == 2
 
 
-def test_folders_of_data_lake_storage(fake: FakeAzure, finished: Job, service: AzureMLService, tmp_path: Path) -> None:
+def test_folders_of_data_lake_storage(
+    fake: FakeAzure, finished: Job, service: AzureMLService, tmp_path: Path
+) -> None:
     """They are listed as empty files with a mark, and are none."""
     fake.blobs.put(OUTPUTS, f"azureml/{NAME}/plots/empty", b"", hdi_isfolder="true")
     assert got(service.download(REF, "outputs/plots", tmp_path), tmp_path) == {"a.png": b"a"}
 
 
-def test_lists_of_many_pages(fake: FakeAzure, finished: Job, service: AzureMLService, tmp_path: Path) -> None:
+def test_lists_of_many_pages(
+    fake: FakeAzure, finished: Job, service: AzureMLService, tmp_path: Path
+) -> None:
     """All of them."""
     fake.blobs.page_size = 3
     for number in range(20):
@@ -134,7 +153,9 @@ def test_lists_of_many_pages(fake: FakeAzure, finished: Job, service: AzureMLSer
 
 
 @pytest.mark.slow
-def test_a_large_file_comes_in_parts(fake: FakeAzure, finished: Job, service: AzureMLService, tmp_path: Path) -> None:
+def test_a_large_file_comes_in_parts(
+    fake: FakeAzure, finished: Job, service: AzureMLService, tmp_path: Path
+) -> None:
     """A connection that breaks costs the rest of its part: no other part is asked for again."""
     data = b"".join(b"%015d\n" % number for number in range(11 * READ // 64))
     fake.outputs.write(NAME, "model", "big.bin", data)
@@ -143,7 +164,9 @@ def test_a_large_file_comes_in_parts(fake: FakeAzure, finished: Job, service: Az
     files = service.download(REF, "model/big.bin", tmp_path)
     assert files[0].read_bytes() == data
     ranges = [request.headers["x-ms-range"] for request in fake.received("GET", r"big\.bin")]
-    assert {text.split("=")[1].split("-")[0] for text in ranges} == {str(start) for start in (0, READ, 2 * READ)}
+    assert {text.split("=")[1].split("-")[0] for text in ranges} == {
+        str(start) for start in (0, READ, 2 * READ)
+    }
     assert len(ranges) == 3 + 3
 
 
@@ -166,7 +189,9 @@ def test_keys_that_expire_while_a_file_is_copied(
         part = request.headers.get("x-ms-range", "")
         if part in expiring:
             expiring.remove(part)
-            raise Refused(403, "AuthenticationFailed", "Signature not valid in the specified time frame")
+            raise Refused(
+                403, "AuthenticationFailed", "Signature not valid in the specified time frame"
+            )
 
     monkeypatch.setattr(fake.blobs, "authorize", expire)
     (file,) = service.download(REF, "model/big.bin", tmp_path)
@@ -226,7 +251,9 @@ def test_names_of_files_are_not_trusted(
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_links_do_not_lead_out(fake: FakeAzure, finished: Job, service: AzureMLService, tmp_path: Path) -> None:
+def test_links_do_not_lead_out(
+    fake: FakeAzure, finished: Job, service: AzureMLService, tmp_path: Path
+) -> None:
     """A link that stands in the folder is not followed out of it."""
     (tmp_path / "got").mkdir()
     (tmp_path / "elsewhere").mkdir()
@@ -253,9 +280,12 @@ def test_nothing_there_yet(service: AzureMLService, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "hint"), [("modle", "did you mean `model`?"), ("model/../../x", "model"), ("checkpoints", "checkpoint")]
+    ("path", "hint"),
+    [("modle", "did you mean `model`?"), ("model/../../x", "model"), ("checkpoints", "checkpoint")],
 )
-def test_no_such_place(finished: Job, service: AzureMLService, path: str, hint: str, tmp_path: Path) -> None:
+def test_no_such_place(
+    finished: Job, service: AzureMLService, path: str, hint: str, tmp_path: Path
+) -> None:
     """An error that names the nearest."""
     with pytest.raises(UsageError) as caught:
         service.download(REF, path, tmp_path)
@@ -263,7 +293,11 @@ def test_no_such_place(finished: Job, service: AzureMLService, path: str, hint: 
 
 
 def test_another_default_datastore(
-    fake: FakeAzure, finished: Job, service: AzureMLService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: FakeAzure,
+    finished: Job,
+    service: AzureMLService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Outputs without a place go there; the run history knows where that was."""
     fake.datastores.add(Datastore("mine", "mine", "sas"))
@@ -274,22 +308,36 @@ def test_another_default_datastore(
     assert got(service.download(REF, "outputs/plots", tmp_path), tmp_path) == {"b.png": b"b"}
 
 
-def test_a_place_in_a_storage_account(fake: FakeAzure, service: AzureMLService, tmp_path: Path) -> None:
+def test_a_place_in_a_storage_account(
+    fake: FakeAzure, service: AzureMLService, tmp_path: Path
+) -> None:
     """Not every output is in a datastore; what is no storage is named, with what to do."""
     uri = "wasbs://c@elsewhere.blob.core.windows.net/x"
-    service.submit(plan_of(outputs={"far": {"jobOutputType": "uri_folder", "uri": "azureml:some-asset:3"}}))
+    service.submit(
+        plan_of(outputs={"far": {"jobOutputType": "uri_folder", "uri": "azureml:some-asset:3"}})
+    )
     with pytest.raises(TargetError, match="cloudtrain cannot copy from"):
         service.download(REF, "outputs/far", tmp_path)
-    assert place_of(uri, WORKSPACE) == BlobPlace("https://elsewhere.blob.core.windows.net", "c", "x")
+    assert place_of(uri, WORKSPACE) == BlobPlace(
+        "https://elsewhere.blob.core.windows.net", "c", "x"
+    )
 
 
 def test_a_datastore_of_another_kind(
-    fake: FakeAzure, finished: Job, service: AzureMLService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: FakeAzure,
+    finished: Job,
+    service: AzureMLService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """File shares are no blobs, and the error says so."""
     described = fake.datastores._describe
-    changed = {"properties": {"datastoreType": "AzureFile", "accountName": "a", "fileShareName": "s"}}
-    monkeypatch.setattr(fake.datastores, "_describe", lambda datastore: described(datastore) | changed)
+    changed = {
+        "properties": {"datastoreType": "AzureFile", "accountName": "a", "fileShareName": "s"}
+    }
+    monkeypatch.setattr(
+        fake.datastores, "_describe", lambda datastore: described(datastore) | changed
+    )
     with pytest.raises(TargetError, match="type `AzureFile`"):
         service.download(REF, "model", tmp_path)
 
@@ -318,7 +366,8 @@ def test_addresses(uri: str, expected: DatastorePlace | BlobPlace) -> None:
 
 
 @pytest.mark.parametrize(
-    "uri", ["azureml:data:1", "http://a.blob.core.windows.net/c/x", "https://example.org/x", "./local"]
+    "uri",
+    ["azureml:data:1", "http://a.blob.core.windows.net/c/x", "https://example.org/x", "./local"],
 )
 def test_no_addresses_of_files(uri: str) -> None:
     """Assets, other servers and folders of somebody's machine are not copied."""

@@ -46,15 +46,22 @@ def job_of(**fields: Any) -> ct.TrainingJob:
 
 def plan_of(job: ct.TrainingJob, account: LocalAccount = HERE, **target: Any) -> Plan:
     """The plan of the emulation."""
-    return compile_local(job, ct.Local(emulate="azureml", **target), CompileContext("job-1", BUNDLE, account))
+    return compile_local(
+        job, ct.Local(emulate="azureml", **target), CompileContext("job-1", BUNDLE, account)
+    )
 
 
 def azureml_request(
-    job: ct.TrainingJob, target: ct.Local | None = None, account: LocalAccount = HERE, name: str = "job-1"
+    job: ct.TrainingJob,
+    target: ct.Local | None = None,
+    account: LocalAccount = HERE,
+    name: str = "job-1",
 ) -> dict[str, Any]:
     """What Azure ML would be sent for the job with the counts of this machine, nothing to install."""
     scaled, _ = scaled_job(job, target or ct.Local(emulate="azureml"), account)
-    scaled = scaled.model_copy(update={"environment": job.environment.model_copy(update={"requirements": None})})
+    scaled = scaled.model_copy(
+        update={"environment": job.environment.model_copy(update={"requirements": None})}
+    )
     return compile_azureml(scaled, ct.AzureML(), CompileContext(name, BUNDLE, ACCOUNT)).request
 
 
@@ -62,8 +69,12 @@ def as_on_azure(process: dict[str, Any]) -> dict[str, Any]:
     """argv and variables of an emulated process with places, addresses and interface as the service has them."""
     env = {name: value for name, value in process["env"].items() if name not in OWN}
     text = json.dumps({"argv": process["argv"], "env": env})
-    text = text.replace(f"{RUN}/instances/{process['instance']}/wd", "/mnt/azureml/cr/j/job-1/exe/wd")
-    text = text.replace(f"{RUN}/data", "/mnt/azureml/cr/j/job-1/cap/data-capability/wd").replace('"lo"', '"eth0"')
+    text = text.replace(
+        f"{RUN}/instances/{process['instance']}/wd", "/mnt/azureml/cr/j/job-1/exe/wd"
+    )
+    text = text.replace(f"{RUN}/data", "/mnt/azureml/cr/j/job-1/cap/data-capability/wd").replace(
+        '"lo"', '"eth0"'
+    )
     numbers = re.compile(r"127\.0\.0\.1:\$\{\{ports\.instance_(\d+)_(\d+)\}\}")
     text = numbers.sub(lambda match: f"10.0.0.{4 + int(match[1])}:{match[2]}", text)
     text = re.sub(r"\$\{\{ports\.instance_\d+_(\d+)\}\}", r"\1", text)
@@ -79,7 +90,10 @@ INPUTS = {"train": {"local": "/data/train"}, "table": {"local": "/data/t.csv", "
     "fields",
     [
         {},
-        {"distribution": ct.Torch(processes_per_instance=2), "hyperparameters": {"data": "${{inputs.train}}"}},
+        {
+            "distribution": ct.Torch(processes_per_instance=2),
+            "hyperparameters": {"data": "${{inputs.train}}"},
+        },
         {"distribution": ct.MPI(processes_per_instance=2)},
         {"distribution": ct.DeepSpeed(launch="mpi")},
         {"distribution": ct.DeepSpeed(launch="launcher")},
@@ -87,7 +101,13 @@ INPUTS = {"train": {"local": "/data/train"}, "table": {"local": "/data/t.csv", "
         {"distribution": ct.TensorFlow(strategy="parameter_server")},
         {"distribution": ct.NoDistribution()},
         {"command": "bash run.sh ${{inputs.train}} '${{outputs.model}}'"},
-        {"environment": {"framework": "pytorch", "version": "2.8", "variables": {"A": "1", "NCCL_DEBUG": "INFO"}}},
+        {
+            "environment": {
+                "framework": "pytorch",
+                "version": "2.8",
+                "variables": {"A": "1", "NCCL_DEBUG": "INFO"},
+            }
+        },
     ],
     ids=lambda fields: str(next(iter(fields.values()), "")),
 )
@@ -118,7 +138,9 @@ def test_each_instance_has_its_code_and_all_have_the_data() -> None:
     assert [process["directory"] for process in request["processes"]] == [
         f"{RUN}/instances/{number}/wd" for number in (0, 0, 1, 1)
     ]
-    assert {link["path"]: link["target"] for link in request["links"] if "/data/" in link["path"]} == {
+    assert {
+        link["path"]: link["target"] for link in request["links"] if "/data/" in link["path"]
+    } == {
         f"{RUN}/data/INPUT_train": "/data/train",
         f"{RUN}/data/INPUT_table/t.csv": "/data/t.csv",
         f"{RUN}/data/model": "/kept/model",
@@ -126,7 +148,10 @@ def test_each_instance_has_its_code_and_all_have_the_data() -> None:
     assert request["directories"] == ["/kept/model", f"{RUN}/data", f"{RUN}/data/scores"]
     assert request["places"] == {
         "model": [f"{RUN}/data/model"],
-        "checkpoint": [f"{RUN}/instances/0/wd/outputs/checkpoint", f"{RUN}/instances/1/wd/outputs/checkpoint"],
+        "checkpoint": [
+            f"{RUN}/instances/0/wd/outputs/checkpoint",
+            f"{RUN}/instances/1/wd/outputs/checkpoint",
+        ],
         "outputs": [f"{RUN}/instances/0/wd/outputs", f"{RUN}/instances/1/wd/outputs"],
         "outputs/scores": [f"{RUN}/data/scores"],
         "user_logs": [f"{RUN}/user_logs"],
@@ -135,9 +160,9 @@ def test_each_instance_has_its_code_and_all_have_the_data() -> None:
 
 def test_a_command_without_outputs() -> None:
     """What a command writes to `outputs/` is kept by the service, and is where the runtime puts a model."""
-    places = plan_of(job_of(command="python train.py", distribution=ct.NoDistribution()), instance_count=1).request[
-        "places"
-    ]
+    places = plan_of(
+        job_of(command="python train.py", distribution=ct.NoDistribution()), instance_count=1
+    ).request["places"]
     assert places["model"] == [f"{RUN}/instances/0/wd/outputs/model"]
 
 
@@ -157,7 +182,10 @@ def test_the_interpreter_is_the_targets() -> None:
     """`python` of the command line is a program in front of the PATH that becomes the target's interpreter."""
     request = plan_of(job_of(), python="/opt/my env/bin/python3.12").request
     assert request["programs"] == [f"{RUN}/programs/python", f"{RUN}/programs/python3"]
-    assert request["files"][f"{RUN}/programs/python"] == "#!/bin/sh\nexec '/opt/my env/bin/python3.12' \"$@\"\n"
+    assert (
+        request["files"][f"{RUN}/programs/python"]
+        == "#!/bin/sh\nexec '/opt/my env/bin/python3.12' \"$@\"\n"
+    )
     path = request["processes"][0]["env"]["PATH"]
     assert path == f"{RUN}/programs:/opt/my env/bin:" + "${{env.PATH}}"
 
@@ -165,7 +193,10 @@ def test_the_interpreter_is_the_targets() -> None:
 def test_gpus_are_shared_out() -> None:
     """Each instance sees its part of this machine's GPUs, and is told how many."""
     request = plan_of(job_of(), HERE._replace(machine=Machine(8, ("0", "1", "2", "3")))).request
-    seen = {(each["env"]["CUDA_VISIBLE_DEVICES"], each["env"]["AZ_BATCHAI_GPU_COUNT"]) for each in request["processes"]}
+    seen = {
+        (each["env"]["CUDA_VISIBLE_DEVICES"], each["env"]["AZ_BATCHAI_GPU_COUNT"])
+        for each in request["processes"]
+    }
     assert seen == {("0,1", "2"), ("2,3", "2")}
     assert request["world_size"] == 4
 
@@ -189,13 +220,19 @@ def test_parameter_servers_and_workers_are_counted_down() -> None:
         for members in json.loads(request["processes"][0]["env"]["TF_CONFIG"])["cluster"].values()
         for address in members
     ]
-    assert sorted(addresses) == sorted("127.0.0.1:${{ports." + name + "}}" for name in request["ports"])
+    assert sorted(addresses) == sorted(
+        "127.0.0.1:${{ports." + name + "}}" for name in request["ports"]
+    )
     assert request["finishes"] == ["worker"]
 
 
 def test_the_plan_shows_one_block_of_ranks() -> None:
     """Four ranks on two instances are shown once, with what tells the reader something, and why it differs."""
-    text = plan_of(job_of(distribution=ct.MPI(processes_per_instance=2))).to_text(width=120).partition("Request")[0]
+    text = (
+        plan_of(job_of(distribution=ct.MPI(processes_per_instance=2)))
+        .to_text(width=120)
+        .partition("Request")[0]
+    )
     assert "ranks 0 to 3 on instances 0 to 1" in text
     assert "as Azure ML would run it" in text
     assert "the service itself (Mpi)" in text
@@ -210,7 +247,10 @@ def test_the_plan_shows_one_block_of_ranks() -> None:
         ({"distribution": {"type": "horovod"}}, "Azure ML's own mpirun"),
         ({"inputs": {"train": {"local": "/data", "mode": "pipe"}}}, "is a pipe"),
         ({"inputs": {"train": {"azureml": "azureml:train:1"}}}, "no path on this machine"),
-        ({"azureml_overrides": {"distribution": {"distributionType": "Ray"}}}, "cannot emulate `Ray`"),
+        (
+            {"azureml_overrides": {"distribution": {"distributionType": "Ray"}}},
+            "cannot emulate `Ray`",
+        ),
         ({"environment": {}}, "in which environment"),
     ],
 )
@@ -249,9 +289,17 @@ def test_plain_values_stay_inputs_as_they_do_there(
     command = "python train.py --lr ${{inputs.lr}}"
     resources = {"instance_count": 1, "instance_type": {"azureml": "Standard_NC24ads_A100_v4"}}
     inputs = {"lr": {"value": 0.1}, "flag": {"value": True}}
-    plan = ct.plan(job_of(command=command, inputs=inputs, resources=resources), ct.Local(emulate=emulate))
+    plan = ct.plan(
+        job_of(command=command, inputs=inputs, resources=resources), ct.Local(emulate=emulate)
+    )
     assert dict(plan.summary)["script"] == f"python train.py --lr {expected}"
     for process in plan.request["processes"]:
-        found = {name: value for name, value in process["env"].items() if name.startswith("AZUREML_PARAMETER_")}
-        assert found == ({"AZUREML_PARAMETER_lr": "0.1", "AZUREML_PARAMETER_flag": "True"} if emulate else {})
+        found = {
+            name: value
+            for name, value in process["env"].items()
+            if name.startswith("AZUREML_PARAMETER_")
+        }
+        assert found == (
+            {"AZUREML_PARAMETER_lr": "0.1", "AZUREML_PARAMETER_flag": "True"} if emulate else {}
+        )
         assert process["argv"][-1].endswith("--lr 0.1")

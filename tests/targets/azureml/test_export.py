@@ -23,7 +23,17 @@ from cloudtrain.plans.plan import Plan
 from cloudtrain.system.plugins import pip_line
 from cloudtrain.targets.azureml.settings import AzureMLAccount
 from tests.examples import examples
-from tests.parity.azureml_jobs import ACCOUNT, CASES, PYTHON_ALONE, RUN, STORE, WORKSPACE, Case, overrides, plan_of
+from tests.parity.azureml_jobs import (
+    ACCOUNT,
+    CASES,
+    PYTHON_ALONE,
+    RUN,
+    STORE,
+    WORKSPACE,
+    Case,
+    overrides,
+    plan_of,
+)
 
 YAML = "the YAML of Azure ML"
 CREDENTIAL = "azure.identity.DefaultAzureCredential"
@@ -98,7 +108,9 @@ def test_the_yaml_says_how_it_is_sent() -> None:
     assert both in plan_of(CASES["environment_conda"]).to_yaml()
 
 
-@pytest.mark.parametrize("workspace", ["w\nname: other", "\x7f", "\x1b[2J", "\x85name: other", "\u2028name: other"])
+@pytest.mark.parametrize(
+    "workspace", ["w\nname: other", "\x7f", "\x1b[2J", "\x85name: other", "\u2028name: other"]
+)
 def test_no_name_breaks_out_of_the_head(workspace: str) -> None:
     """A name with a line end stays a comment, and one with control characters leaves YAML."""
     account = AzureMLAccount("s", "r", workspace)
@@ -120,10 +132,17 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=3
 
 
 @settings(max_examples=examples(100), deadline=None)
-@given(TEXT, TEXT, st.lists(st.sampled_from("\n\r\t \x85\u2028\ufeff|>:#-'\"\\é😀a"), max_size=12).map("".join))
+@given(
+    TEXT,
+    TEXT,
+    st.lists(st.sampled_from("\n\r\t \x85\u2028\ufeff|>:#-'\"\\é😀a"), max_size=12).map("".join),
+)
 def test_texts_are_read_back_from_the_yaml(variable: str, tag: str, description: str) -> None:
     """Whatever they hold: line ends, marks that look like some, what YAML takes for numbers or structure."""
-    job = {"environment": {"framework": "pytorch", "variables": {"X": variable}}, "tags": {"t": tag}}
+    job = {
+        "environment": {"framework": "pytorch", "variables": {"X": variable}},
+        "tags": {"t": tag},
+    }
     found = loaded(plan_of(Case(job | {"description": description})))
     assert (found["environment_variables"]["X"], found["tags"]["t"]) == (variable, tag)
     assert found["description"] == description
@@ -136,13 +155,18 @@ def test_mails_are_for_the_rest_api_alone() -> None:
         plan.to_python()
 
 
-@pytest.mark.parametrize("written", ["azureml:mine@latest", "azureml:AzureML-mine@latest", "azureml:AzureML-mine:6"])
+@pytest.mark.parametrize(
+    "written", ["azureml:mine@latest", "azureml:AzureML-mine@latest", "azureml:AzureML-mine:6"]
+)
 def test_labels_and_short_names_are_written_as_people_do(written: str) -> None:
     """The tools look a label up themselves; an id with a label in it they would send as it is."""
     inputs = {"train": {"azureml": "azureml:cifar@latest"}}
     plan = plan_of(Case({"environment": {"azureml": written}, "inputs": inputs}))
     document = loaded(plan)
-    assert (document["environment"], document["inputs"]["train"]["path"]) == (written, "azureml:cifar@latest")
+    assert (document["environment"], document["inputs"]["train"]["path"]) == (
+        written,
+        "azureml:cifar@latest",
+    )
     (call,) = calls_of(plan.to_python(), "command")
     assert ast.literal_eval(call["environment"]) in (written, written.removeprefix("azureml:"))
     (data,) = calls_of(plan.to_python(), "Input")
@@ -152,7 +176,9 @@ def test_labels_and_short_names_are_written_as_people_do(written: str) -> None:
 def test_lines_of_a_command_stay_lines() -> None:
     """A script in the job is as readable in the YAML as it was."""
     command = "set -e\npython a.py\npython b.py"
-    text = plan_of(Case({"entry_point": None, "hyperparameters": None, "command": command})).to_yaml()
+    text = plan_of(
+        Case({"entry_point": None, "hyperparameters": None, "command": command})
+    ).to_yaml()
     assert "command: |-\n  set -e\n  python a.py\n  python b.py\n" in text
 
 
@@ -198,7 +224,8 @@ def test_what_the_tools_cannot_say_is_named(name: str) -> None:
         with pytest.raises(TargetError) as caught:
             form()
         assert (
-            caught.value.message == f"the SDK of Azure ML cannot express {', '.join(f'`{field}`' for field in fields)}"
+            caught.value.message
+            == f"the SDK of Azure ML cannot express {', '.join(f'`{field}`' for field in fields)}"
         )
         assert "`az rest --method put`" in str(caught.value.hint)
 
@@ -286,11 +313,17 @@ def test_the_code_makes_one_job_and_sends_it(name: str) -> None:
             "DefaultAzureCredential(authority='https://login.microsoftonline.us')",
             "'AzureUSGovernment'",
         ),
-        ({"cloud": "AzureChinaCloud", "credential": "cli"}, "AzureCliCredential()", "'AzureChinaCloud'"),
+        (
+            {"cloud": "AzureChinaCloud", "credential": "cli"},
+            "AzureCliCredential()",
+            "'AzureChinaCloud'",
+        ),
         ({"cloud": "Elsewhere"}, "DefaultAzureCredential()", "'Elsewhere'"),
     ],
 )
-def test_the_client_of_the_code(account: dict[str, str], credential: str, cloud: str | None) -> None:
+def test_the_client_of_the_code(
+    account: dict[str, str], credential: str, cloud: str | None
+) -> None:
     """The target's credential, the workspace, and the cloud where one is named."""
     plan = plan_of(CASES["torch"], AzureMLAccount("sub", "my group", "ws", **account))  # type: ignore[arg-type] # texts
     (client,) = calls_of(plan.to_python(), "MLClient")
@@ -304,7 +337,10 @@ def test_forms() -> None:
     """What `plan --format` can print beside the formats of every plan."""
     plan = plan_of(CASES["torch"])
     forms = plan.forms()
-    assert {name: form() for name, form in forms.items()} == {"az-cli": plan.to_yaml(), "python": plan.to_python()}
+    assert {name: form() for name, form in forms.items()} == {
+        "az-cli": plan.to_yaml(),
+        "python": plan.to_python(),
+    }
 
 
 def has_sdk() -> bool:
@@ -334,7 +370,9 @@ def test_forms_import_no_sdk() -> None:
         "print([name for name in sys.modules if name.split('.')[0] in ('azure', 'marshmallow', 'msrest')])\n"
     )
     repository = Path(__file__).parents[3]
-    done = subprocess.run([sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=False
+    )
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
@@ -353,7 +391,9 @@ def job_file(make_source: Callable[..., Path]) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["az-cli", "python"])
-def test_the_command_line_prints_the_forms(job_file: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+def test_the_command_line_prints_the_forms(
+    job_file: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
     """`cloudtrain plan --format` prints what the plan gives; stderr says what comes before it."""
     monkeypatch.chdir(job_file.parent)
     command = [
@@ -370,7 +410,10 @@ def test_the_command_line_prints_the_forms(job_file: Path, monkeypatch: pytest.M
         form,
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr.splitlines()[:1]) == (0, ["the code has to be uploaded first:"])
+    assert (done.returncode, done.stderr.splitlines()[:1]) == (
+        0,
+        ["the code has to be uploaded first:"],
+    )
     plan = ct.plan(ct.load_job(job_file), "azureml", profile="azure")
     assert done.stdout == plan.forms()[form]()
 

@@ -21,7 +21,9 @@ SCRIPT = (
     "Execution failed. User process 'python' exited with status code 1. "
     f"Please check log file 'user_logs/std_log.txt' for error details. Error: {TRACEBACK}"
 )
-CODES = json.dumps({"code": "ExecutionFailed", "error_details": [{"key": "exit_codes", "value": "137"}]}, indent=2)
+CODES = json.dumps(
+    {"code": "ExecutionFailed", "error_details": [{"key": "exit_codes", "value": "137"}]}, indent=2
+)
 NO_SUCH = "AzureMLCompute job failed.\nJobFailed: Submitted script failed with a non-zero exit code; see the driver log"
 
 REASONS: dict[str, tuple[Any, str, int | None]] = {
@@ -57,7 +59,9 @@ REASONS: dict[str, tuple[Any, str, int | None]] = {
 def test_reason(case: str, wrapped: bool) -> None:
     """One line, without what every failure says, and the exit code where it is told; in run history's envelope too."""
     error, text, code = REASONS[case]
-    reason = reason_of({"error": error, "correlation": {}} if wrapped and isinstance(error, dict) else error)
+    reason = reason_of(
+        {"error": error, "correlation": {}} if wrapped and isinstance(error, dict) else error
+    )
     assert (reason.text, reason.exit_code) == (text, code)
 
 
@@ -96,9 +100,16 @@ def write(fake: FakeAzure, rank: int, *lines: str, at: float) -> None:
     fake.blobs.containers[ARTIFACTS][artifact(NAME, file)].changed = at
 
 
-def test_the_first_to_end_with_an_error_of_its_own(fake: FakeAzure, failed: Job, service: AzureMLService) -> None:
+def test_the_first_to_end_with_an_error_of_its_own(
+    fake: FakeAzure, failed: Job, service: AzureMLService
+) -> None:
     """A rank that lost another one may end sooner, and is not the cause."""
-    write(fake, 0, "torch.distributed.DistBackendError: NCCL error: remote process exited", at=1_700_000_000)
+    write(
+        fake,
+        0,
+        "torch.distributed.DistBackendError: NCCL error: remote process exited",
+        at=1_700_000_000,
+    )
     write(fake, 1, "all is well", at=1_700_000_001)
     write(fake, 2, *TRACEBACK.splitlines(), at=1_700_000_005)
     write(fake, 3, "KeyError: 'later'", at=1_700_000_009)
@@ -108,7 +119,9 @@ def test_the_first_to_end_with_an_error_of_its_own(fake: FakeAzure, failed: Job,
     assert status.details[-1] == "ValueError: bad thing"
 
 
-def test_the_file_that_the_service_names(fake: FakeAzure, failed: Job, service: AzureMLService) -> None:
+def test_the_file_that_the_service_names(
+    fake: FakeAzure, failed: Job, service: AzureMLService
+) -> None:
     """It knows whose process it was."""
     failed.error = {"message": "Process exited with code 1. See user_logs/std_log_process_3.txt"}
     write(fake, 2, "ValueError: earlier", at=1_700_000_000)
@@ -116,7 +129,9 @@ def test_the_file_that_the_service_names(fake: FakeAzure, failed: Job, service: 
     assert service.status(REF).failed_rank == 3
 
 
-def test_only_the_end_of_a_long_log_is_read(fake: FakeAzure, failed: Job, service: AzureMLService) -> None:
+def test_only_the_end_of_a_long_log_is_read(
+    fake: FakeAzure, failed: Job, service: AzureMLService
+) -> None:
     """A status does not wait for a day's output."""
     write(fake, 0, *("x" * 100 for _ in range(5000)), "ValueError: bad", at=1_700_000_000)
     assert service.status(REF).reason == "the script failed: ValueError: bad"
@@ -124,11 +139,18 @@ def test_only_the_end_of_a_long_log_is_read(fake: FakeAzure, failed: Job, servic
     assert asked.headers["x-ms-range"].startswith("bytes=49")
 
 
-def test_a_job_whose_image_could_not_be_made(fake: FakeAzure, failed: Job, service: AzureMLService) -> None:
+def test_a_job_whose_image_could_not_be_made(
+    fake: FakeAzure, failed: Job, service: AzureMLService
+) -> None:
     """No process has written anything; the service's own log has."""
-    fake.logs.write(NAME, "azureml-logs/20_image_build_log.txt", "Step 3", "pip.ResolutionError: no torch==99")
+    fake.logs.write(
+        NAME, "azureml-logs/20_image_build_log.txt", "Step 3", "pip.ResolutionError: no torch==99"
+    )
     status = service.status(REF)
-    assert (status.reason, status.failed_rank) == ("the script failed: pip.ResolutionError: no torch==99", None)
+    assert (status.reason, status.failed_rank) == (
+        "the script failed: pip.ResolutionError: no torch==99",
+        None,
+    )
 
 
 def test_the_services_own_log_where_run_history_lists_no_files(
@@ -136,11 +158,15 @@ def test_the_services_own_log_where_run_history_lists_no_files(
 ) -> None:
     """`logFiles` may be empty; the artifact store has the log all the same."""
     monkeypatch.setattr(fake.logs, "files", lambda _: iter(()))
-    fake.logs.write(NAME, "system_logs/lifecycler/lifecycler.log", "Start", "docker.ImageError: cannot pull x:1")
+    fake.logs.write(
+        NAME, "system_logs/lifecycler/lifecycler.log", "Start", "docker.ImageError: cannot pull x:1"
+    )
     assert service.status(REF).reason == "the script failed: docker.ImageError: cannot pull x:1"
 
 
-def test_logs_that_may_not_be_read_hide_nothing(fake: FakeAzure, failed: Job, service: AzureMLService) -> None:
+def test_logs_that_may_not_be_read_hide_nothing(
+    fake: FakeAzure, failed: Job, service: AzureMLService
+) -> None:
     """The reason stays what the service said."""
     write(fake, 0, "ValueError: bad", at=1_700_000_000)
     fake.faults.refuse("GET", "user_logs", 403, "AuthorizationFailure", times=99)
@@ -156,7 +182,9 @@ def test_a_log_that_is_listed_and_not_yet_written(
         write(fake, rank, "all is well", at=1_700_000_000)
     write(fake, 2, *TRACEBACK.splitlines(), at=1_700_000_005)
     file = f"user_logs/std_log_process_{missing}.txt"
-    fake.before("*", file, lambda _: fake.blobs.containers[ARTIFACTS].pop(artifact(NAME, file), None))
+    fake.before(
+        "*", file, lambda _: fake.blobs.containers[ARTIFACTS].pop(artifact(NAME, file), None)
+    )
     status = service.status(REF)
     assert fake.received("*", file)
     assert (status.reason, status.failed_rank) == ("the script failed: ValueError: bad thing", 2)

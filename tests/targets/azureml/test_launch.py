@@ -33,10 +33,18 @@ def recorded(case: str, **changes: Any) -> dict[str, Any]:
     return body
 
 
-def job(kind: str = "", instances: int = 1, *, command: str = "python train.py", **distribution: Any) -> dict[str, Any]:
+def job(
+    kind: str = "", instances: int = 1, *, command: str = "python train.py", **distribution: Any
+) -> dict[str, Any]:
     """A small body."""
     spread = {"distributionType": kind, **distribution} if kind else None
-    return {"properties": {"command": command, "distribution": spread, "resources": {"instanceCount": instances}}}
+    return {
+        "properties": {
+            "command": command,
+            "distribution": spread,
+            "resources": {"instanceCount": instances},
+        }
+    }
 
 
 def whole(body: dict[str, Any], gpus: int | None = 8) -> list[Process]:
@@ -97,7 +105,9 @@ def test_mpi_4x4() -> None:
         "OMPI_UNIVERSE_SIZE": "16",
     }
     assert (
-        found[6].env.keys().isdisjoint({"RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"})
+        found[6]
+        .env.keys()
+        .isdisjoint({"RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"})
     )
 
 
@@ -111,7 +121,11 @@ def test_mpi_on_one_instance() -> None:
 def test_the_jobs_own_interface_stays() -> None:
     """What the service sets by default is the job's to replace; what tells ranks apart is not."""
     body = job("Mpi", 2, processCountPerInstance=1)
-    body["properties"]["environmentVariables"] = {"NCCL_SOCKET_IFNAME": "ib0", "OMPI_COMM_WORLD_RANK": "7", "N": 1}
+    body["properties"]["environmentVariables"] = {
+        "NCCL_SOCKET_IFNAME": "ib0",
+        "OMPI_COMM_WORLD_RANK": "7",
+        "N": 1,
+    }
     env = whole(body)[0].env
     assert (env["NCCL_SOCKET_IFNAME"], env["OMPI_COMM_WORLD_RANK"], env["N"]) == ("ib0", "0", "1")
 
@@ -127,10 +141,17 @@ def test_tensorflow_workers(case: str, workers: list[str]) -> None:
     """One worker per instance at port 2222, as documented: no key for parameter servers where there are none."""
     found = whole(recorded(case, resources={"instanceCount": 2}))
     assert [json.loads(each.env["TF_CONFIG"]) for each in found] == [
-        {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}, "environment": "cloud"}
+        {
+            "cluster": {"worker": workers},
+            "task": {"type": "worker", "index": index},
+            "environment": "cloud",
+        }
         for index in range(2)
     ]
-    assert [(each.role, each.rank, each.local_rank) for each in found] == [("worker", 0, 0), ("worker", 1, 0)]
+    assert [(each.role, each.rank, each.local_rank) for each in found] == [
+        ("worker", 0, 0),
+        ("worker", 1, 0),
+    ]
     assert "RANK" not in found[0].env
 
 
@@ -144,7 +165,10 @@ def test_parameter_servers_on_instances_of_their_own() -> None:
         ("worker", 3, 2),
     ]
     assert json.loads(found[0].env["TF_CONFIG"]) == {
-        "cluster": {"ps": ["10.0.0.4:2222"], "worker": ["10.0.0.5:2222", "10.0.0.6:2222", "10.0.0.7:2222"]},
+        "cluster": {
+            "ps": ["10.0.0.4:2222"],
+            "worker": ["10.0.0.5:2222", "10.0.0.6:2222", "10.0.0.7:2222"],
+        },
         "task": {"type": "ps", "index": 0},
         "environment": "cloud",
     }
@@ -165,7 +189,9 @@ def test_without_a_distribution() -> None:
         (process,) = whole(body)
         assert (process.role, process.instance, process.rank) == ("process", 0, 0)
         assert process.env["AZUREML_PROCESS_NAME"] == "main"
-        assert process.env.keys().isdisjoint({"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "TF_CONFIG"})
+        assert process.env.keys().isdisjoint(
+            {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "TF_CONFIG"}
+        )
 
 
 def test_ray_is_not_covered() -> None:
@@ -211,12 +237,18 @@ def test_data() -> None:
     assert process.env["AZUREML_PARAMETER_lit_bool"] == "True"
     (process,) = whole(recorded("outputs_all"))
     assert process.argv[2] == f"python train.py --o {DATA}/ckpt"
-    assert process.env["AZURE_ML_OUTPUT_direct"] == "azureml://datastores/workspaceblobstore/paths/d/"
+    assert (
+        process.env["AZURE_ML_OUTPUT_direct"] == "azureml://datastores/workspaceblobstore/paths/d/"
+    )
 
 
 @pytest.mark.parametrize(
     ("kind", "fields"),
-    [("uri_file", "azureml:table:3"), ("uri_folder", "azureml://datastores/d/paths/x.csv"), ("uri_file", "")],
+    [
+        ("uri_file", "azureml:table:3"),
+        ("uri_folder", "azureml://datastores/d/paths/x.csv"),
+        ("uri_file", ""),
+    ],
 )
 def test_files_without_a_name(kind: str, fields: str) -> None:
     """An asset does not tell what its file is called, and a folder is no file."""
@@ -237,7 +269,12 @@ def test_sixteen_instances_stay_readable() -> None:
 
 
 @settings(deadline=None)
-@given(kind=st.sampled_from(["PyTorch", "Mpi"]), instances=st.integers(1, 40), count=st.integers(1, 16), gpus=st.none())
+@given(
+    kind=st.sampled_from(["PyTorch", "Mpi"]),
+    instances=st.integers(1, 40),
+    count=st.integers(1, 16),
+    gpus=st.none(),
+)
 def test_ranks_are_dealt_out(kind: str, instances: int, count: int, gpus: None) -> None:
     """Ranks are 0 to N-1, each instance has its share, and the runtime in the job reads the same from the variables."""
     found = whole(job(kind, instances, processCountPerInstance=count), None)
@@ -245,7 +282,11 @@ def test_ranks_are_dealt_out(kind: str, instances: int, count: int, gpus: None) 
     assert Counter(each.instance for each in found) == dict.fromkeys(range(instances), count)
     for each in found:
         seen = detect_environment(each.env)
-        assert (seen.platform, seen.rank, seen.world_size) == ("azureml", each.rank, instances * count)
+        assert (seen.platform, seen.rank, seen.world_size) == (
+            "azureml",
+            each.rank,
+            instances * count,
+        )
         assert (seen.local_rank, seen.local_world_size) == (each.local_rank, count)
         assert (seen.node_rank, seen.node_count) == (each.instance, instances)
         assert (seen.master_addr, seen.master_port) == (
@@ -274,10 +315,18 @@ def test_a_hostile_argument_arrives(tmp_path: Path) -> None:
     hostile = "two words; $(touch gone) `id` \"quoted\" 'single' \\ $HOME\nnewline ünï \t*"
     script = tmp_path / "train.py"
     script.write_text("import json, sys; print(json.dumps(sys.argv[1:]))")
-    body = job("PyTorch", command=f"python {script} --name {quote(hostile)} --data ${{{{inputs.train}}}}")
-    body["properties"]["inputs"] = {"train": {"jobInputType": "uri_folder", "uri": "azureml:train:1"}}
+    body = job(
+        "PyTorch", command=f"python {script} --name {quote(hostile)} --data ${{{{inputs.train}}}}"
+    )
+    body["properties"]["inputs"] = {
+        "train": {"jobInputType": "uri_folder", "uri": "azureml:train:1"}
+    }
     (process,) = whole(body)
-    argv = [process.argv[0], process.argv[1], process.argv[2].replace("python ", f"{quote(sys.executable)} ", 1)]
+    argv = [
+        process.argv[0],
+        process.argv[1],
+        process.argv[2].replace("python ", f"{quote(sys.executable)} ", 1),
+    ]
     found = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=tmp_path)
     assert json.loads(found.stdout) == ["--name", hostile, "--data", f"{DATA}/INPUT_train"]
     assert list(tmp_path.iterdir()) == [script]
@@ -285,7 +334,11 @@ def test_a_hostile_argument_arrives(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("quotes", ["{}", "'{}'", '"{}"', "'a b'/{}", "x\\'{}", '"it\'s "{}'])
 @settings(max_examples=examples(30), deadline=None)
-@given(folder=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=12))
+@given(
+    folder=st.text(
+        st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=12
+    )
+)
 @pytest.mark.slow_after(3)
 def test_any_path_arrives(quotes: str, folder: str) -> None:
     """A path of this machine, whatever characters it has, is quoted for the place where its reference stands."""

@@ -16,7 +16,11 @@ from cloudtrain.targets.azureml.service.logs import Cutter, check_selection, wri
 
 def body(kind: str | None = None, instances: int = 2, **distribution: Any) -> dict[str, Any]:
     given = {"distributionType": kind, **distribution} if kind else None
-    return {"command": "python train.py", "distribution": given, "resources": {"instanceCount": instances}}
+    return {
+        "command": "python train.py",
+        "distribution": given,
+        "resources": {"instanceCount": instances},
+    }
 
 
 TORCH = body("PyTorch", processCountPerInstance=4)
@@ -52,7 +56,9 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("job", "name", "expected"), NAMES)
-def test_whose_a_file_is(job: dict[str, Any], name: str, expected: tuple[int, int | None] | None) -> None:
+def test_whose_a_file_is(
+    job: dict[str, Any], name: str, expected: tuple[int, int | None] | None
+) -> None:
     """The instance and the rank, from the name and the job's body."""
     assert writer_of(Body({"properties": job}), name) == expected
 
@@ -81,7 +87,9 @@ def test_launchers_write_for_all_their_ranks(job: dict[str, Any]) -> None:
         (body("PyTorch", 1), 1, None, "the job has one rank, 0"),
     ],
 )
-def test_no_such_rank(job: dict[str, Any], rank: int | None, instance: int | None, hint: str) -> None:
+def test_no_such_rank(
+    job: dict[str, Any], rank: int | None, instance: int | None, hint: str
+) -> None:
     """Silence would read as a rank that wrote nothing."""
     with pytest.raises(UsageError) as error:
         check_selection(Body({"properties": job}), rank, instance)

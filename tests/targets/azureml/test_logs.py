@@ -43,7 +43,9 @@ def file_of(rank: int) -> str:
 @pytest.fixture
 def job(fake: FakeAzure, client: Client) -> Job:
     """A job on two instances of four ranks each, which is running."""
-    client.send("PUT", f"jobs/{NAME}", api_version=SUBMIT, content=json.dumps({"properties": BODY}).encode())
+    client.send(
+        "PUT", f"jobs/{NAME}", api_version=SUBMIT, content=json.dumps({"properties": BODY}).encode()
+    )
     job = fake.jobs[NAME]
     job.enter("Running")
     return job
@@ -71,12 +73,16 @@ def test_every_rank_of_a_finished_job(fake: FakeAzure, client: Client, job: Job)
     job.end("Completed")
     asked = int(time.time())
     lines = list(log_of(client).new_lines())
-    assert [line.text for line in lines] == [f"{rank}.{number}" for rank in RANKS for number in range(20)]
+    assert [line.text for line in lines] == [
+        f"{rank}.{number}" for rank in RANKS for number in range(20)
+    ]
     assert {(line.rank, line.instance) for line in lines} == {(rank, rank // 4) for rank in RANKS}
     assert all(asked <= line.time <= time.time() for line in lines)
 
 
-def test_one_rank_and_one_instance_ask_for_their_files_alone(fake: FakeAzure, client: Client, job: Job) -> None:
+def test_one_rank_and_one_instance_ask_for_their_files_alone(
+    fake: FakeAzure, client: Client, job: Job
+) -> None:
     """The other files are not even looked at."""
     for rank in RANKS:
         fake.logs.write(NAME, file_of(rank), f"rank {rank}")
@@ -107,7 +113,9 @@ def test_half_a_line_waits(fake: FakeAzure, client: Client, job: Job) -> None:
     assert texts(log.rest()) == ["three"]
 
 
-def test_a_long_file_comes_in_parts(fake: FakeAzure, client: Client, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_file_comes_in_parts(
+    fake: FakeAzure, client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No request asks for more than a part, and no byte is asked for twice."""
     monkeypatch.setattr(storage, "READ", 64)
     monkeypatch.setitem(storage.read.__kwdefaults__, "length", 64)
@@ -117,8 +125,12 @@ def test_a_long_file_comes_in_parts(fake: FakeAzure, client: Client, job: Job, m
     assert [int(start) for start, _ in found] == list(range(0, 440, 64))
 
 
-@pytest.mark.parametrize("content", [b"a new beginning\n", b"a new beginning that is longer than the old file\n"])
-def test_a_file_that_was_replaced(fake: FakeAzure, client: Client, job: Job, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content", [b"a new beginning\n", b"a new beginning that is longer than the old file\n"]
+)
+def test_a_file_that_was_replaced(
+    fake: FakeAzure, client: Client, job: Job, content: bytes
+) -> None:
     """A rank that was started again may write its file anew, shorter or longer: it is read from its beginning."""
     log = log_of(client)
     fake.logs.write_bytes(NAME, file_of(0), b"the first attempt\nhalf a li")
@@ -146,7 +158,9 @@ def test_an_empty_file(fake: FakeAzure, client: Client, job: Job) -> None:
     assert texts(log.new_lines()) == ["one"]
 
 
-def test_addresses_that_have_expired_are_got_anew(fake: FakeAzure, client: Client, job: Job) -> None:
+def test_addresses_that_have_expired_are_got_anew(
+    fake: FakeAzure, client: Client, job: Job
+) -> None:
     """Their signatures last an hour; a new list has new ones."""
     log = log_of(client)
     fake.logs.write(NAME, file_of(0), "one")
@@ -161,7 +175,9 @@ STORES = ["sas", "key", "none"]
 
 
 @pytest.mark.parametrize("secrets", STORES)
-def test_addresses_that_storage_refuses(fake: FakeAzure, client: Client, job: Job, secrets: Any) -> None:
+def test_addresses_that_storage_refuses(
+    fake: FakeAzure, client: Client, job: Job, secrets: Any
+) -> None:
     """The artifact store is asked instead: by signature, by key, or as the caller (azure-ai-ml fails at two of these)."""
     fake.history.sas_seconds = -1
     fake.datastores["workspaceartifactstore"].secrets = secrets
@@ -211,7 +227,9 @@ def test_a_job_that_has_not_begun(fake: FakeAzure, client: Client, job: Job) -> 
     assert fake.received("*", "datastores") == []
 
 
-def test_a_job_that_run_history_does_not_know_yet(fake: FakeAzure, client: Client, job: Job) -> None:
+def test_a_job_that_run_history_does_not_know_yet(
+    fake: FakeAzure, client: Client, job: Job
+) -> None:
     """It was made a moment ago: no lines, no error."""
     fake.faults.refuse("GET", "/details", 404, "UserError", "Run was not found", times=1)
     fake.logs.write(NAME, file_of(0), "one")
@@ -246,7 +264,9 @@ def live(clock: Clock, fake: FakeAzure, job: Job) -> None:
 WHOLE = sorted([*(f"line {number}" for number in range(40)), "the very last, without an end"])
 
 
-def followed(fake: FakeAzure, client: Client, job: Job, trouble: Any = lambda count: None) -> list[str]:
+def followed(
+    fake: FakeAzure, client: Client, job: Job, trouble: Any = lambda count: None
+) -> list[str]:
     """The lines of a life that is followed; `trouble` is told how many came so far."""
 
     def status() -> RunStatus:
@@ -271,7 +291,9 @@ def test_follow_to_the_very_end(fake: FakeAzure, client: Client, job: Job) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("what", [r"user_logs/", "/details", f"jobs/{NAME}$"])
 @pytest.mark.parametrize("kind", ["close_before", "close_after"])
-def test_follow_through_dropped_connections(fake: FakeAzure, client: Client, job: Job, what: str, kind: str) -> None:
+def test_follow_through_dropped_connections(
+    fake: FakeAzure, client: Client, job: Job, what: str, kind: str
+) -> None:
     """Three connections are dropped, twice: no line is lost, none comes twice."""
 
     def trouble(count: int) -> None:
@@ -282,7 +304,9 @@ def test_follow_through_dropped_connections(fake: FakeAzure, client: Client, job
 
 
 @pytest.mark.slow
-def test_follow_through_answers_that_are_cut_short(fake: FakeAzure, client: Client, job: Job) -> None:
+def test_follow_through_answers_that_are_cut_short(
+    fake: FakeAzure, client: Client, job: Job
+) -> None:
     """A part of an answer is not taken for the whole."""
 
     def trouble(count: int) -> None:
@@ -300,7 +324,8 @@ def test_lines_of_others_are_not_lost_with_a_file_that_cannot_be_read(
     for rank in RANKS:
         fake.logs.write(NAME, file_of(rank), f"rank {rank}")
     fake.faults.refuse("GET", re.escape(file_of(2)), 400, "InvalidHeaderValue", times=1)
-    with pytest.raises(TargetError, match="InvalidHeaderValue"):  # noqa: PT012 - what came before it counts
+    # what came before it counts
+    with pytest.raises(TargetError, match="InvalidHeaderValue"):  # noqa: PT012
         for line in log.new_lines():
             found.append(line.text)
     assert found == [f"rank {rank}" for rank in RANKS if rank != 2]

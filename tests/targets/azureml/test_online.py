@@ -22,7 +22,10 @@ ASSETS = {
     "environmentId": f"{WORKSPACE}/environments/env/versions/3",
     "inputs": {
         "train": {"jobInputType": "uri_folder", "uri": f"{WORKSPACE}/data/cifar/versions/1"},
-        "more": {"jobInputType": "uri_folder", "uri": "azureml://datastores/workspaceblobstore/paths/x/"},
+        "more": {
+            "jobInputType": "uri_folder",
+            "uri": "azureml://datastores/workspaceblobstore/paths/x/",
+        },
         "rate": {"jobInputType": "literal", "value": "0.1"},
         "far": {"jobInputType": "uri_file", "uri": "https://example.org/iris.csv"},
     },
@@ -32,14 +35,22 @@ ASSETS = {
     },
 }
 SERVERLESS = {**ASSETS, "resources": {"instanceCount": 2, "instanceType": SMALL}}
-CLUSTER = {**ASSETS, "computeId": f"{WORKSPACE}/computes/gpu-cluster", "resources": {"instanceCount": 2}}
+CLUSTER = {
+    **ASSETS,
+    "computeId": f"{WORKSPACE}/computes/gpu-cluster",
+    "resources": {"instanceCount": 2},
+}
 
 
-def check(fake: FakeAzure, service: AzureMLService, body: dict[str, Any], kind: str) -> list[Finding]:
+def check(
+    fake: FakeAzure, service: AzureMLService, body: dict[str, Any], kind: str
+) -> list[Finding]:
     """The findings for a body planned for that type of machines, and never anything but questions."""
     given = ct.Resources(instance_type={"azureml": kind}, instance_count=2)
     job = ct.TrainingJob(name="digits", entry_point="train.py", resources=given)
-    target = ct.AzureML(compute=str(body["computeId"]).rpartition("/")[2] if "computeId" in body else None)
+    target = ct.AzureML(
+        compute=str(body["computeId"]).rpartition("/")[2] if "computeId" in body else None
+    )
     found = service.check(job, target, plan_of(**body))
     assert {request.method for request in fake.requests} <= {"GET"}
     return found
@@ -49,7 +60,9 @@ def check(fake: FakeAzure, service: AzureMLService, body: dict[str, Any], kind: 
 def workspace(fake: FakeAzure) -> None:
     """A workspace in which everything is right."""
     fake.assets.add("environments", "env", "3", image="image:1")
-    fake.assets.add("data", "cifar", "1", dataUri="azureml://datastores/workspaceblobstore/paths/cifar/")
+    fake.assets.add(
+        "data", "cifar", "1", dataUri="azureml://datastores/workspaceblobstore/paths/cifar/"
+    )
     fake.datastores.add(type(fake.datastores["workspaceblobstore"])("results", "results", "sas"))
     fake.computes.quotas.append(Quota("TotalLowPriorityCores", 100))
 
@@ -66,7 +79,10 @@ def test_all_is_well_on_a_cluster(fake: FakeAzure, service: AzureMLService) -> N
 def test_all_is_well_serverless(fake: FakeAzure, service: AzureMLService) -> None:
     """Sizes and quota of the workspace's region are asked for."""
     assert check(fake, service, SERVERLESS, SMALL) == []
-    assert {call.rpartition("/")[2] for call in fake.calls("GET", "locations/eastus")} == {"vmSizes", "usages"}
+    assert {call.rpartition("/")[2] for call in fake.calls("GET", "locations/eastus")} == {
+        "vmSizes",
+        "usages",
+    }
 
 
 def test_serverless_by_name_is_no_cluster(fake: FakeAzure, service: AzureMLService) -> None:
@@ -103,8 +119,13 @@ def quota(fake: FakeAzure, family: str, limit: int, used: int = 0) -> None:
 
 FAMILY = "StandardNCADSA100v4Family"
 SPOT = {**SERVERLESS, "queueSettings": {"jobTier": "Spot"}}
-INSTANCE = {"computeType": "ComputeInstance", "properties": {"vmSize": GPU.upper(), "state": "Stopped"}}
-NEWEST_DATA = {"train": {"jobInputType": "uri_folder", "uri": f"{WORKSPACE}/data/cifar/labels/latest"}}
+INSTANCE = {
+    "computeType": "ComputeInstance",
+    "properties": {"vmSize": GPU.upper(), "state": "Stopped"},
+}
+NEWEST_DATA = {
+    "train": {"jobInputType": "uri_folder", "uri": f"{WORKSPACE}/data/cifar/labels/latest"}
+}
 ONE = {**CLUSTER, "resources": {"instanceCount": 1}}
 MANAGED = {"identity": {"identityType": "Managed", "clientId": CLIENT}}
 
@@ -219,7 +240,10 @@ def test_sizes_that_are_not_sold_as_spot(
 
 def test_one_good_region_is_enough(fake: FakeAzure, service: AzureMLService) -> None:
     """A serverless job runs in any of its `locations`."""
-    body = {**SERVERLESS, "resources": {**SERVERLESS["resources"], "locations": ["westus", "eastus"]}}
+    body = {
+        **SERVERLESS,
+        "resources": {**SERVERLESS["resources"], "locations": ["westus", "eastus"]},
+    }
     fake.before("GET", "locations/westus/usages", lambda _: quota(fake, FAMILY, 0))
     fake.before("GET", "locations/eastus/usages", lambda _: quota(fake, FAMILY, 48))
     assert check(fake, service, body, SMALL) == []
@@ -229,7 +253,10 @@ def test_a_region_where_it_only_waits_is_better_than_one_without_the_size(
     fake: FakeAzure, service: AzureMLService
 ) -> None:
     """Two warnings about the queue stop no job; an error of another region would."""
-    body = {**SERVERLESS, "resources": {**SERVERLESS["resources"], "locations": ["westus", "eastus"]}}
+    body = {
+        **SERVERLESS,
+        "resources": {**SERVERLESS["resources"], "locations": ["westus", "eastus"]},
+    }
     size = next(size for size in fake.computes.sizes if size.name == SMALL)
     fake.before("GET", "locations/westus/vmSizes", lambda _: fake.computes.sizes.remove(size))
     fake.before("GET", "locations/eastus/vmSizes", lambda _: fake.computes.sizes.append(size))

@@ -18,7 +18,9 @@ from tests.fakes.azureml.runner import Runner
 pytestmark = pytest.mark.lifecycle
 
 STORE = "azureml://datastores/workspaceblobstore/paths"
-TARGET = ct.AzureML(subscription_id="00000000-0000-0000-0000-000000000000", resource_group="rg", workspace="ws")
+TARGET = ct.AzureML(
+    subscription_id="00000000-0000-0000-0000-000000000000", resource_group="rg", workspace="ws"
+)
 SCRIPT = Path(__file__).parents[3] / "examples" / "code" / "prepare_data"
 
 
@@ -58,15 +60,27 @@ def test_each_instance_cleans_its_share_and_the_next_job_reads_it_all(
 ) -> None:
     """Each file once, all in one output, which a later job names by this one; there is no model."""
     run = ct.submit(prepare, TARGET)
-    assert run.wait(timeout=DEADLINE).state is RunState.SUCCEEDED, [line.text for line in run.logs()]
+    assert run.wait(timeout=DEADLINE).state is RunState.SUCCEEDED, [
+        line.text for line in run.logs()
+    ]
     run.download("outputs/clean", tmp_path / "clean")
-    cleaned = {str(path.relative_to(tmp_path / "clean")) for path in (tmp_path / "clean").rglob("*.jsonl")}
+    cleaned = {
+        str(path.relative_to(tmp_path / "clean")) for path in (tmp_path / "clean").rglob("*.jsonl")
+    }
     assert cleaned == {"a.jsonl", "b/c.jsonl", "b/d.jsonl"}
-    assert json.loads((tmp_path / "clean" / "b" / "c.jsonl").read_text()) == {"size": 1.0, "species": "b/c.csv"}
+    assert json.loads((tmp_path / "clean" / "b" / "c.jsonl").read_text()) == {
+        "size": 1.0,
+        "species": "b/c.csv",
+    }
     run.download("outputs/summaries", tmp_path / "sums")
-    summaries = [json.loads((tmp_path / "sums" / f"instance-{number}.json").read_text()) for number in range(2)]
+    summaries = [
+        json.loads((tmp_path / "sums" / f"instance-{number}.json").read_text())
+        for number in range(2)
+    ]
     assert [(each["instance"], each["files"]) for each in summaries] == [(0, 2), (1, 1)]
-    said = {line.rank: line.text for line in run.logs() if line.text.startswith("cloudtrain: instance")}
+    said = {
+        line.rank: line.text for line in run.logs() if line.text.startswith("cloudtrain: instance")
+    }
     assert said[1] == "cloudtrain: instance 1 of 2 (the first is 0) has 1 file of the input `raw`"
     assert list(run.written) == ["outputs/clean", "outputs/summaries"]
 
@@ -89,7 +103,9 @@ def test_each_instance_cleans_its_share_and_the_next_job_reads_it_all(
 def test_an_instance_that_fails_is_named(fake: FakeAzure, prepare: ct.ProcessingJob) -> None:
     """Its exit code, its log and the end of what it wrote."""
     job = prepare.replace(
-        entry_point=None, hyperparameters={}, command='[ "$CLOUDTRAIN_INSTANCE" = 0 ] || { echo no volume; exit 3; }'
+        entry_point=None,
+        hyperparameters={},
+        command='[ "$CLOUDTRAIN_INSTANCE" = 0 ] || { echo no volume; exit 3; }',
     )
     status = ct.submit(job, TARGET).wait(timeout=DEADLINE)
     assert (status.state, status.exit_code) == (RunState.FAILED, 3)

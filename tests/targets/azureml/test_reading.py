@@ -42,7 +42,13 @@ OVERRIDES: tuple[dict[str, Any], ...] = (
     {"distribution": {"distributionType": "PyTorch", "processCountPerInstance": 3}},
     {"distribution": {"distributionType": "pytorch", "processCountPerInstance": 3}},
     {"distribution": {"distributionType": "Mpi", "processCountPerInstance": 3}},
-    {"distribution": {"distributionType": "TensorFlow", "parameterServerCount": 1, "workerCount": 2}},
+    {
+        "distribution": {
+            "distributionType": "TensorFlow",
+            "parameterServerCount": 1,
+            "workerCount": 2,
+        }
+    },
     {"distribution": {"distributionType": "Ray", "port": 6379}},
     {"distribution": {"processCountPerInstance": None}},
     {"distribution": None},
@@ -62,7 +68,12 @@ def readings(distribution: ct.Distribution) -> list[tuple[AzureMLReading, Plan]]
     found = []
     for count, overrides in product((1, 2), OVERRIDES):
         resources = {"instance_count": count, "instance_type": {"azureml": "Standard_ND96asr_v4"}}
-        job = job_of(distribution=distribution, resources=resources, azureml_overrides=overrides, max_runtime="1h")
+        job = job_of(
+            distribution=distribution,
+            resources=resources,
+            azureml_overrides=overrides,
+            max_runtime="1h",
+        )
         plan = compile_azureml(job, ct.AzureML(), CompileContext("job-1", BUNDLE, ACCOUNT))
         found.append((AzureMLReading("azureml", job, ACCOUNT, plan), plan))
     return found
@@ -86,7 +97,9 @@ def launched(body: Body, plan: Plan) -> None:
     assert len(plan.processes) == expected
     assert {process.instance for process in plan.processes} <= set(range(body.instances))
     if body.kind in ("PyTorch", "Mpi"):
-        assert sum(process.instance == 0 for process in plan.processes) == body.processes_per_instance
+        assert (
+            sum(process.instance == 0 for process in plan.processes) == body.processes_per_instance
+        )
 
 
 def judged(reading: AzureMLReading) -> None:
@@ -96,7 +109,10 @@ def judged(reading: AzureMLReading) -> None:
     if body.kind != "Ray":
         assert KINDS.get(launcher_of(distribution), "") == body.kind
     count = getattr(distribution, "processes_per_instance", None)
-    if body.kind in ("PyTorch", "Mpi") and body.distribution.get("processCountPerInstance") is not None:
+    if (
+        body.kind in ("PyTorch", "Mpi")
+        and body.distribution.get("processCountPerInstance") is not None
+    ):
         assert count in (None, body.processes_per_instance)
     assert reading.machines.groups == (reading.group,)
     assert reading.group.count == reading.resources.instance_count == body.instances
@@ -139,7 +155,11 @@ def written(body: Body) -> None:
     """The SDK's job says the same, or the SDK cannot express the body: another spelling, fields of another kind."""
     fields = {"distributionType", *FIELDS.get(body.kind, {"processCountPerInstance"})}
     is_spelt = body.distribution.get("distributionType", "") == body.kind and body.tier != "spot"
-    if not is_spelt or not body.distribution.keys() <= fields or body.properties.get("distribution") == {}:
+    if (
+        not is_spelt
+        or not body.distribution.keys() <= fields
+        or body.properties.get("distribution") == {}
+    ):
         with pytest.raises(TargetError, match="cannot express"):
             exported(body.request, "job-1")
         return
@@ -167,4 +187,7 @@ def test_an_emulation_starts_what_the_body_says(name: str) -> None:
         plan = compile_local(job, ct.Local(emulate="azureml"), context)
         assert len(plan.request["processes"]) == (body.ranks if body.kind else 1)
         assert plan.request["instances"] == body.instances
-        assert dict(plan.summary)["started by"] == f"the service itself ({body.kind or 'no distribution'})"
+        assert (
+            dict(plan.summary)["started by"]
+            == f"the service itself ({body.kind or 'no distribution'})"
+        )

@@ -33,7 +33,11 @@ ANSWERS: dict[str, Any] = json.loads(
 def say(fake: FakeAzure, method: str, pattern: str, name: str) -> None:
     """The next such request gets the recorded answer."""
     answer = ANSWERS[name]
-    body = b"" if answer["body"] is None and answer["status"] == 404 else json.dumps(answer["body"]).encode()
+    body = (
+        b""
+        if answer["body"] is None and answer["status"] == 404
+        else json.dumps(answer["body"]).encode()
+    )
     fake.faults.say(method, pattern, answer["status"], body, headers=answer.get("headers"))
 
 
@@ -68,7 +72,9 @@ def test_a_job_is_canceled(fake: FakeAzure, service: AzureMLService, job: Job) -
         ("unknown_component", "Not found component X (version: non_existent)", "cloudtrain check"),
     ],
 )
-def test_a_job_is_refused(fake: FakeAzure, service: AzureMLService, name: str, part: str, hint: str) -> None:
+def test_a_job_is_refused(
+    fake: FakeAzure, service: AzureMLService, name: str, part: str, hint: str
+) -> None:
     """The message has the service's reason, wherever it stands, and blames no workspace; the hint says what to do."""
     say(fake, "PUT", f"/jobs/{NAME}", name)
     with pytest.raises(TargetError) as caught:
@@ -93,7 +99,9 @@ def test_a_job_is_refused(fake: FakeAzure, service: AzureMLService, name: str, p
         ),
     ],
 )
-def test_a_run_that_could_not_open_its_data(service: AzureMLService, job: Job, name: str, reason: str) -> None:
+def test_a_run_that_could_not_open_its_data(
+    service: AzureMLService, job: Job, name: str, reason: str
+) -> None:
     """The reason is the service's sentence for people; no script failed, because none ran."""
     job.end("Failed", error=ANSWERS[name]["body"]["error"])
     status = service.status(REF)
@@ -101,7 +109,9 @@ def test_a_run_that_could_not_open_its_data(service: AzureMLService, job: Job, n
     assert any("PermissionDenied" in line for line in status.details)
 
 
-def test_a_step_of_a_pipeline(fake: FakeAzure, service: AzureMLService, job: Job, tmp_path: Path) -> None:
+def test_a_step_of_a_pipeline(
+    fake: FakeAzure, service: AzureMLService, job: Job, tmp_path: Path
+) -> None:
     """The resource manager shows no body of it: its state comes from the run history, and adopt says why not."""
     job.is_step = True
     job.enter("Running")
@@ -123,7 +133,12 @@ def test_the_last_change_is_not_the_end(fake: FakeAzure, service: AzureMLService
     """It is earlier than the start of the run: without an end there is no time to pay for."""
     say(fake, "GET", "/details", "ended")
     status = service.status(REF)
-    assert (status.state, status.ended, status.billable_seconds, status.cost) == (RunState.SUCCEEDED, None, None, None)
+    assert (status.state, status.ended, status.billable_seconds, status.cost) == (
+        RunState.SUCCEEDED,
+        None,
+        None,
+        None,
+    )
 
 
 def test_a_sweep_is_made_and_adopted(
@@ -160,4 +175,7 @@ def test_a_cluster_that_is_not_there(fake: FakeAzure, client: Client) -> None:
     say(fake, "GET", "/computes/", "cluster_missing")
     with pytest.raises(TargetError) as caught:
         client.get("computes/gpu-cluster")
-    assert (caught.value.code, "no `computes/gpu-cluster`" in caught.value.message) == ("CT947", True)
+    assert (caught.value.code, "no `computes/gpu-cluster`" in caught.value.message) == (
+        "CT947",
+        True,
+    )

@@ -25,7 +25,9 @@ from cloudtrain.targets.common.services import Denied, Expired, NotThere
 CALL = RefusedCall("GET", "jobs/digits-1", AzureMLAccount("1234", "rg", "ws"))
 
 
-def body(code: str, message: str = "Because it is so.\n  Really.", inner: str = "") -> dict[str, Any]:
+def body(
+    code: str, message: str = "Because it is so.\n  Really.", inner: str = ""
+) -> dict[str, Any]:
     """An error as Azure ML writes it: the code that tells is the innermost of an entry of `additionalInfo`."""
     nested = {"code": "BadArgument", "innerError": {"code": inner, "innerError": None}}
     info = [{"type": "ComponentName", "info": {"value": "managementfrontend"}},
@@ -51,7 +53,9 @@ def test_every_code(code: str) -> None:
 
 
 @pytest.mark.parametrize("status", [*STATUSES, 400, 410, 500, 502, 503, 504])
-@pytest.mark.parametrize("answer", [None, [], "no JSON", {}, {"error": None}, {"error": "text"}, {"Message": "No."}])
+@pytest.mark.parametrize(
+    "answer", [None, [], "no JSON", {}, {"error": None}, {"error": "text"}, {"Message": "No."}]
+)
 def test_answers_of_any_form(status: int, answer: Any) -> None:
     """The status says enough: proxies and front ends have forms of their own."""
     error = refusal_error(status, answer, CALL)
@@ -123,7 +127,11 @@ CREDENTIAL = "DefaultAzureCredential failed to retrieve a token.\nAttempted cred
     [
         (identity.CredentialUnavailableError(CREDENTIAL), TargetError, "`az login`"),
         (core.ClientAuthenticationError(CREDENTIAL), TargetError, "`az login`"),
-        (core.ClientAuthenticationError("AADSTS700082: The refresh token has expired"), Expired, "`az login`"),
+        (
+            core.ClientAuthenticationError("AADSTS700082: The refresh token has expired"),
+            Expired,
+            "`az login`",
+        ),
         (
             core.ClientAuthenticationError("AADSTS7000222: The client secret has expired"),
             TargetError,

@@ -47,7 +47,9 @@ class Service(Client):
         self.answers = ANSWERS | changed
         self.asked: list[tuple[str, str | None, Mapping[str, str] | None]] = []
 
-    def get(self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None) -> Any:
+    def get(
+        self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None
+    ) -> Any:
         self.asked.append((path, api_version, query))
         if isinstance(self.answers[path], Exception):
             raise self.answers[path]
@@ -81,12 +83,25 @@ def test_the_workspaces_region_is_asked(tmp_path: Path) -> None:
         (f"{LOCATION}/usages", "2023-08-01-preview", None),
         (SKUS, "2021-07-01", {"$filter": "location eq 'westeurope'"}),
     ]
-    assert (done.location, done.types, done.new_types, done.notes) == ("westeurope", 2, ("Standard_NX9rs_v9",), ())
+    assert (done.location, done.types, done.new_types, done.notes) == (
+        "westeurope",
+        2,
+        ("Standard_NX9rs_v9",),
+        (),
+    )
     found = rows(tmp_path)
     known, new = found["Standard_NC24ads_A100_v4"], found["Standard_NX9rs_v9"]
-    assert (known.price, known.price_date, known.quota_vcpus, known.gpu) == (4.25, "2026-11-22", 48, "A100-80GB")
+    assert (known.price, known.price_date, known.quota_vcpus, known.gpu) == (
+        4.25,
+        "2026-11-22",
+        48,
+        "A100-80GB",
+    )
     assert (new.vcpus, new.interconnect) == (9, "ethernet")
-    assert json.loads(done.file.read_text())["about"] == "Azure ML's VM sizes in westeurope, asked on 2026-11-22"
+    assert (
+        json.loads(done.file.read_text())["about"]
+        == "Azure ML's VM sizes in westeurope, asked on 2026-11-22"
+    )
 
 
 def test_what_may_not_be_read_is_left_out_and_noted(tmp_path: Path) -> None:
@@ -105,7 +120,9 @@ def test_what_may_not_be_read_is_left_out_and_noted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["", f"{LOCATION}/vmSizes"])
 @pytest.mark.parametrize("error", [Denied("no"), NotThere("none"), TargetError("broken")])
-def test_without_workspace_or_sizes_nothing_is_written(tmp_path: Path, path: str, error: TargetError) -> None:
+def test_without_workspace_or_sizes_nothing_is_written(
+    tmp_path: Path, path: str, error: TargetError
+) -> None:
     """The error comes through, and the last refresh stays as it was."""
     refreshed(Service(), tmp_path)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}

@@ -49,7 +49,12 @@ def test_each_state(service: AzureMLService, job: Job, word: str) -> None:
     assert next(service.runs(PLACE)).status.state is STATES[word]
 
 
-PHASES = [("Provisioning", "preparing"), ("Preparing", "preparing"), ("Running", "running"), ("Finalizing", "running")]
+PHASES = [
+    ("Provisioning", "preparing"),
+    ("Preparing", "preparing"),
+    ("Running", "running"),
+    ("Finalizing", "running"),
+]
 
 
 def test_the_life_of_a_job(service: AzureMLService, job: Job) -> None:
@@ -64,7 +69,11 @@ def test_the_life_of_a_job(service: AzureMLService, job: Job) -> None:
     ]  # fmt: skip
     job.end("Completed", at=1_700_003_660.25)
     status = service.status(REF)
-    assert (status.created, status.started, status.ended) == (1_700_000_000.0, 1_700_000_060.5, 1_700_003_660.25)
+    assert (status.created, status.started, status.ended) == (
+        1_700_000_000.0,
+        1_700_000_060.5,
+        1_700_003_660.25,
+    )
     assert [(item.phase, item.started) for item in status.transitions] == [
         ("Queued", 1_700_000_000.0), ("Running", 1_700_000_060.5), ("Completed", 1_700_003_660.25),
     ]  # fmt: skip
@@ -86,7 +95,9 @@ def test_no_time() -> None:
     assert seconds("soon") is None
 
 
-@pytest.mark.parametrize(("word", "part"), [("Paused", "resumed"), ("NotResponding", "no sign of life")])
+@pytest.mark.parametrize(
+    ("word", "part"), [("Paused", "resumed"), ("NotResponding", "no sign of life")]
+)
 def test_states_that_need_a_word(service: AzureMLService, job: Job, word: str, part: str) -> None:
     """Neither has ended; the reason says what it means."""
     job.enter(word)
@@ -104,8 +115,13 @@ def test_what_a_job_waits_for(service: AzureMLService, job: Job) -> None:
 def test_a_failure(service: AzureMLService, job: Job) -> None:
     """One line, the exit code, and the lines that explain it."""
     job.enter("Running")
-    traceback = 'Traceback (most recent call last):\n  File "train.py", line 3\nValueError: bad thing'
-    job.end("Failed", error=f"Execution failed. User process 'python' exited with status code 1. Error: {traceback}")
+    traceback = (
+        'Traceback (most recent call last):\n  File "train.py", line 3\nValueError: bad thing'
+    )
+    job.end(
+        "Failed",
+        error=f"Execution failed. User process 'python' exited with status code 1. Error: {traceback}",
+    )
     status = service.status(REF)
     assert status.state is RunState.FAILED
     assert status.reason == "the script failed with exit code 1: ValueError: bad thing"
@@ -117,8 +133,16 @@ def test_the_last_lines_of_a_failed_job(fake: FakeAzure, service: AzureMLService
     """What the rank that failed wrote is added to a reason that says little."""
     job.enter("Running")
     fake.logs.write(NAME, "user_logs/std_log_process_0.txt", "fine")
-    fake.logs.write(NAME, "user_logs/std_log_process_1.txt", "Traceback (most recent call last):", "KeyError: 'x'")
-    job.end("Failed", error="AzureMLCompute job failed.\nJobFailed: Submitted script failed with a non-zero exit code")
+    fake.logs.write(
+        NAME,
+        "user_logs/std_log_process_1.txt",
+        "Traceback (most recent call last):",
+        "KeyError: 'x'",
+    )
+    job.end(
+        "Failed",
+        error="AzureMLCompute job failed.\nJobFailed: Submitted script failed with a non-zero exit code",
+    )
     status = service.status(REF)
     assert "KeyError: 'x'" in (status.reason or "")
     assert status.failed_rank == 1
@@ -142,7 +166,9 @@ def test_cost_of_a_serverless_job(service: AzureMLService, job: Job) -> None:
     assert status.cost == pytest.approx(2 * price_of("Standard_NC24ads_A100_v4") / 2)
 
 
-def test_the_meter_stands_still_while_a_job_waits(fake: FakeAzure, service: AzureMLService, job: Job) -> None:
+def test_the_meter_stands_still_while_a_job_waits(
+    fake: FakeAzure, service: AzureMLService, job: Job
+) -> None:
     """It starts when the job runs, and runs on until the job ends."""
     assert service.status(REF).billable_seconds is None
     job.enter("Running", at=time.time() - 3600)
@@ -152,7 +178,9 @@ def test_the_meter_stands_still_while_a_job_waits(fake: FakeAzure, service: Azur
 
 
 @pytest.mark.parametrize(("priority", "factor"), [("dedicated", 1), ("low_priority", None)])
-def test_cost_on_a_cluster(fake: FakeAzure, service: AzureMLService, priority: str, factor: int | None) -> None:
+def test_cost_on_a_cluster(
+    fake: FakeAzure, service: AzureMLService, priority: str, factor: int | None
+) -> None:
     """The cluster says which machines; it is asked once. What spare capacity costs stands in no list."""
     fake.computes.add("gpu", "STANDARD_NC24ADS_A100_V4", priority=priority)
     service.submit(plan_of(computeId=f"{WORKSPACE}/computes/gpu", resources={"instanceCount": 3}))
@@ -216,7 +244,10 @@ def test_how_much_is_asked(fake: FakeAzure, service: AzureMLService, job: Job) -
     fresh.status(REF)
     assert len(fake.requests) == 5
     fresh.status(REF)
-    assert fake.calls()[5:] == [f"GET {{WS}}/jobs/{NAME}", f"GET /history/v1.0{{WS}}/runs/{NAME}/details"]
+    assert fake.calls()[5:] == [
+        f"GET {{WS}}/jobs/{NAME}",
+        f"GET /history/v1.0{{WS}}/runs/{NAME}/details",
+    ]
 
 
 def test_an_expired_token_is_renewed(fake: FakeAzure, service: AzureMLService, job: Job) -> None:
@@ -239,7 +270,9 @@ def test_tokens_that_run_out_while_a_job_is_watched(fake: FakeAzure, job: Job) -
     assert len(fake.identity.asked) > before + 3
 
 
-def test_stop_asks_once_and_waits_for_nothing(fake: FakeAzure, service: AzureMLService, job: Job) -> None:
+def test_stop_asks_once_and_waits_for_nothing(
+    fake: FakeAzure, service: AzureMLService, job: Job
+) -> None:
     """The service's own long answer (202, asked for again every 30 s by its SDK) is not waited for."""
     fake.jobs.cancel_polls, fake.jobs.cancel_lingers = 99, True
     job.enter("Running")
@@ -253,7 +286,9 @@ def test_stop_asks_once_and_waits_for_nothing(fake: FakeAzure, service: AzureMLS
     assert service.status(REF).state is RunState.STOPPED
 
 
-def test_a_job_that_ends_between_two_requests(fake: FakeAzure, service: AzureMLService, job: Job) -> None:
+def test_a_job_that_ends_between_two_requests(
+    fake: FakeAzure, service: AzureMLService, job: Job
+) -> None:
     """Stopping it is no error, and it stays as it ended."""
     job.enter("Running")
     fake.before("POST", "/cancel", lambda _: job.end("Completed"))
@@ -286,7 +321,9 @@ def test_the_workspaces_jobs(fake: FakeAzure, service: AzureMLService) -> None:
         fake.jobs[f"job-{number}"].created = 1_700_000_000.0 + number
     fake.requests.clear()
     found = service.runs(PLACE)
-    assert [next(found).ref.name for _ in range(10)] == [f"job-{number}" for number in range(24, 14, -1)]
+    assert [next(found).ref.name for _ in range(10)] == [
+        f"job-{number}" for number in range(24, 14, -1)
+    ]
     assert len(fake.received("GET", "/jobs$")) == 1
     rest = list(found)
     assert [item.ref.name for item in rest] == [f"job-{number}" for number in range(14, -1, -1)]

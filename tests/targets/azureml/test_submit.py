@@ -52,11 +52,15 @@ def test_the_bytes_sent(fake: FakeAzure, service: AzureMLService) -> None:
 
 LABELS = {
     "environmentId": f"{WORKSPACE}/environments/mine/labels/latest",
-    "inputs": {"train": {"jobInputType": "uri_folder", "uri": f"{WORKSPACE}/data/cifar/labels/latest"}},
+    "inputs": {
+        "train": {"jobInputType": "uri_folder", "uri": f"{WORKSPACE}/data/cifar/labels/latest"}
+    },
 }
 
 
-def test_a_label_goes_out_as_the_version_that_it_means(fake: FakeAzure, service: AzureMLService) -> None:
+def test_a_label_goes_out_as_the_version_that_it_means(
+    fake: FakeAzure, service: AzureMLService
+) -> None:
     """As the SDK's client sends it; nothing else of the plan is changed."""
     for number in ("1", "2"):
         fake.assets.add("environments", "mine", number, image=f"image:{number}")
@@ -124,7 +128,9 @@ def test_a_request_whose_mark_was_overridden(fake: FakeAzure, service: AzureMLSe
 
 def test_a_name_taken_between_two_requests(fake: FakeAzure, service: AzureMLService) -> None:
     """The service's refusal of another content under the same name is told as such."""
-    others = {"properties": {**plan_of().request["properties"], "command": "echo", "properties": {}}}
+    others = {
+        "properties": {**plan_of().request["properties"], "command": "echo", "properties": {}}
+    }
 
     def take_it(request: Any) -> None:
         fake.clear_hooks()
@@ -145,7 +151,9 @@ def test_a_job_that_acts_for_its_user(fake: FakeAzure, service: AzureMLService) 
     """It gets a token for the workspace's data in a header of its own, made out to the studio."""
     service.submit(plan_of(identity={"identityType": "UserIdentity"}))
     (received,) = fake.received("PUT")
-    assert received.headers["x-azureml-token"] != received.headers["authorization"].removeprefix("Bearer ")
+    assert received.headers["x-azureml-token"] != received.headers["authorization"].removeprefix(
+        "Bearer "
+    )
     assert "https://ml.azure.com" in fake.identity.asked
 
 
@@ -160,7 +168,9 @@ def test_a_job_that_acts_for_its_user(fake: FakeAzure, service: AzureMLService) 
          "'Microsoft.MachineLearningServices/workspaces/jobs/write' over scope", "may not do .*/workspaces/jobs/write"),
     ],
 )  # fmt: skip
-def test_a_refusal(fake: FakeAzure, service: AzureMLService, status: int, code: str, message: str, match: str) -> None:
+def test_a_refusal(
+    fake: FakeAzure, service: AzureMLService, status: int, code: str, message: str, match: str
+) -> None:
     """It is passed on in our words after one try, and there is no job."""
     fake.faults.refuse("PUT", JOB, status, code, message)
     with pytest.raises(TargetError, match=match):
@@ -170,7 +180,9 @@ def test_a_refusal(fake: FakeAzure, service: AzureMLService, status: int, code: 
 
 
 @pytest.mark.parametrize("fault", ["close_before", "close_after"])
-def test_a_lost_answer_is_asked_for_again(fake: FakeAzure, service: AzureMLService, fault: str) -> None:
+def test_a_lost_answer_is_asked_for_again(
+    fake: FakeAzure, service: AzureMLService, fault: str
+) -> None:
     """A second PUT of the same is the same job."""
     getattr(fake.faults, fault)("PUT", JOB)
     assert service.submit(plan_of()) == REF
@@ -194,7 +206,9 @@ def test_busy_longer_than_patience_lasts(fake: FakeAzure, service: AzureMLServic
     assert fake.jobs.by_name == {}
 
 
-def test_throttling_is_waited_out_as_the_service_asks(fake: FakeAzure, service: AzureMLService) -> None:
+def test_throttling_is_waited_out_as_the_service_asks(
+    fake: FakeAzure, service: AzureMLService
+) -> None:
     """`Retry-After` is the pause."""
     fake.faults.throttle("PUT", JOB, retry_after=1)
     service.submit(plan_of())
@@ -204,27 +218,50 @@ def test_throttling_is_waited_out_as_the_service_asks(fake: FakeAzure, service: 
 
 def test_code_goes_up_once(fake: FakeAzure, service: AzureMLService, source: MakeSource) -> None:
     """Each file becomes a blob, in subfolders too, and the asset says where; the second time nothing is even written."""
-    code = source({"train.py": b"print(1)\n", "pkg/empty.txt": b"", "pkg/a b&c%#?.txt": b"x", "große.txt": b"y"})
+    code = source(
+        {
+            "train.py": b"print(1)\n",
+            "pkg/empty.txt": b"",
+            "pkg/a b&c%#?.txt": b"x",
+            "große.txt": b"y",
+        }
+    )
     assert [service.upload(code_plan(code), code) for _ in range(2)] == [True, False]
     assert code.written == 1
     made = fake.assets.get("codes", f"cloudtrain-{'ab' * 20}", "1")
     assert made["isAnonymous"] is True
     assert made["properties"] == {"cloudtrain.sha256": code.sha256}
     container, _, folder = made["codeUri"].removeprefix(f"{fake.blobs.url}/").partition("/")
-    blobs = {name.removeprefix(f"{folder}/"): blob.data for name, blob in fake.blobs.containers[container].items()}
+    blobs = {
+        name.removeprefix(f"{folder}/"): blob.data
+        for name, blob in fake.blobs.containers[container].items()
+    }
     ours = {name: data for name, data in blobs.items() if not name.startswith("cloudtrain/")}
-    assert ours == {"train.py": b"print(1)\n", "pkg/empty.txt": b"", "pkg/a b&c%#?.txt": b"x", "große.txt": b"y"}
+    assert ours == {
+        "train.py": b"print(1)\n",
+        "pkg/empty.txt": b"",
+        "pkg/a b&c%#?.txt": b"x",
+        "große.txt": b"y",
+    }
     assert "cloudtrain/runtime/__init__.py" in blobs
 
 
-def test_storage_checks_every_request(fake: FakeAzure, service: AzureMLService, source: MakeSource) -> None:
+def test_storage_checks_every_request(
+    fake: FakeAzure, service: AzureMLService, source: MakeSource
+) -> None:
     """Each file, and each block of a large one, comes with the MD5 that storage compares it with."""
     code = source({"big.bin": bytes(9 << 20), "train.py": b"1"})
     service.upload(code_plan(code), code)
-    sent = [call for call in fake.received("PUT", "/code/") if call.raw and call.query.get("comp") != "blocklist"]
+    sent = [
+        call
+        for call in fake.received("PUT", "/code/")
+        if call.raw and call.query.get("comp") != "blocklist"
+    ]
     assert len(sent) > 4
     for call in sent:
-        assert call.headers["content-md5"] == base64.b64encode(hashlib.md5(call.raw).digest()).decode()
+        assert (
+            call.headers["content-md5"] == base64.b64encode(hashlib.md5(call.raw).digest()).decode()
+        )
 
 
 @pytest.mark.slow
@@ -234,19 +271,27 @@ def test_an_asset_of_other_content_is_not_taken_for_ours(
     """Somebody else's code under the name of ours would run; an asset cannot be changed, so that is an error."""
     code = source({"train.py": b"1"})
     service.upload(code_plan(code), code)
-    fake.assets.get("codes", f"cloudtrain-{'ab' * 20}", "1")["properties"]["cloudtrain.sha256"] = "cd" * 32
+    fake.assets.get("codes", f"cloudtrain-{'ab' * 20}", "1")["properties"]["cloudtrain.sha256"] = (
+        "cd" * 32
+    )
     with pytest.raises(TargetError, match="does not match the hash in its name"):
         service.upload(code_plan(code), code)
 
 
-def test_a_link_becomes_a_copy(fake: FakeAzure, service: AzureMLService, source: MakeSource, tmp_path: Path) -> None:
+def test_a_link_becomes_a_copy(
+    fake: FakeAzure, service: AzureMLService, source: MakeSource, tmp_path: Path
+) -> None:
     """Blobs have no links."""
     source({"real/train.py": b"1"})
     (tmp_path / "src/linked").symlink_to("real")
     (tmp_path / "src/train.py").symlink_to("real/train.py")
     code = source({})
     service.upload(code_plan(code), code)
-    (container,) = [found for found in fake.blobs.containers.values() if any("train.py" in name for name in found)]
+    (container,) = [
+        found
+        for found in fake.blobs.containers.values()
+        if any("train.py" in name for name in found)
+    ]
     assert {name for name in container if "cloudtrain/" not in name} == {
         "code/real/train.py", "code/linked/train.py", "code/train.py",
     }  # fmt: skip
@@ -264,14 +309,19 @@ def test_a_large_file_goes_up_in_blocks_and_tells_how_far_it_is(
     service.upload(code_plan(code), code, on_bytes=lambda *report: reports.append(report))
     (container,) = [found for found in fake.blobs.containers.values() if "code/big.bin" in found]
     assert container["code/big.bin"].data == content
-    assert len([call for call in fake.received("PUT", "big.bin") if call.query.get("comp") == "block"]) == 4
+    assert (
+        len([call for call in fake.received("PUT", "big.bin") if call.query.get("comp") == "block"])
+        == 4
+    )
     size = sum(entry.size for entry in code.tree.entries)
     assert reports[-1] == (size, size)
     assert [sent for sent, _ in reports] == sorted(sent for sent, _ in reports)
 
 
 @pytest.mark.slow
-def test_a_broken_upload_is_repeated_cleanly(fake: FakeAzure, service: AzureMLService, source: MakeSource) -> None:
+def test_a_broken_upload_is_repeated_cleanly(
+    fake: FakeAzure, service: AzureMLService, source: MakeSource
+) -> None:
     """What it has left is not referred to, and is in nobody's way."""
     code = source({"train.py": b"1"})
     fake.faults.refuse("PUT", "train.py", 403, "AuthorizationFailure", "not authorized", times=9)
@@ -284,7 +334,9 @@ def test_a_broken_upload_is_repeated_cleanly(fake: FakeAzure, service: AzureMLSe
 
 
 @pytest.mark.slow
-def test_two_uploads_of_the_same_code_at_once(fake: FakeAzure, service: AzureMLService, source: MakeSource) -> None:
+def test_two_uploads_of_the_same_code_at_once(
+    fake: FakeAzure, service: AzureMLService, source: MakeSource
+) -> None:
     """Both end well (azure-sdk-for-python#30155 was "Blob already exists"), and there is one asset."""
     code = source({"train.py": b"1"})
     both = threading.Barrier(2, timeout=DEADLINE)
@@ -302,7 +354,9 @@ def test_two_uploads_of_the_same_code_at_once(fake: FakeAzure, service: AzureMLS
     assert len(fake.assets.names("codes")) == 1
 
 
-def test_a_name_that_is_no_text(fake: FakeAzure, service: AzureMLService, source: MakeSource, tmp_path: Path) -> None:
+def test_a_name_that_is_no_text(
+    fake: FakeAzure, service: AzureMLService, source: MakeSource, tmp_path: Path
+) -> None:
     """It cannot be a blob's, and is said to be the reason before anything is sent."""
     source({"train.py": b"1"})
     Path(str(tmp_path / "src") + "/\udcff.txt").write_bytes(b"1")
@@ -312,7 +366,9 @@ def test_a_name_that_is_no_text(fake: FakeAzure, service: AzureMLService, source
     assert fake.received("POST") == []
 
 
-def test_an_environment_goes_up_once(fake: FakeAzure, service: AzureMLService, source: MakeSource) -> None:
+def test_an_environment_goes_up_once(
+    fake: FakeAzure, service: AzureMLService, source: MakeSource
+) -> None:
     """Its body is the plan's text, byte for byte."""
     code = source({})
     assert [service.upload(environment_plan(), code) for _ in range(2)] == [True, False]
@@ -325,17 +381,27 @@ def test_an_environment_with_a_name_goes_up_each_time(
     fake: FakeAzure, service: AzureMLService, source: MakeSource
 ) -> None:
     """As azure-ai-ml sends it: its tags can change. Another definition under the same version is an error."""
-    code, place = source({}), ENVIRONMENT.replace("/cloudtrain/versions/" + "cd" * 16, "/mine/versions/3")
+    code, place = (
+        source({}),
+        ENVIRONMENT.replace("/cloudtrain/versions/" + "cd" * 16, "/mine/versions/3"),
+    )
 
     def upload(image: str, tag: str) -> None:
-        content = json.dumps({"properties": {"image": image, "tags": {"a": tag}, "isAnonymous": False}})
+        content = json.dumps(
+            {"properties": {"image": image, "tags": {"a": tag}, "isAnonymous": False}}
+        )
         item = Upload("environment", "cd" * 32, place, len(content), 1, content)
         service.upload(plan_of(uploads=(item,), environmentId=place), code)
 
     upload("x:1", "b")
     upload("x:1", "c")
-    assert [put.body["properties"]["tags"] for put in fake.received("PUT", place)] == [{"a": "b"}, {"a": "c"}]
-    with pytest.raises(TargetError, match=r"`mine:3` exists already, and Azure ML does not change it") as caught:
+    assert [put.body["properties"]["tags"] for put in fake.received("PUT", place)] == [
+        {"a": "b"},
+        {"a": "c"},
+    ]
+    with pytest.raises(
+        TargetError, match=r"`mine:3` exists already, and Azure ML does not change it"
+    ) as caught:
         upload("x:2", "b")
     assert "azureml:mine:3" in (caught.value.hint or "")
 
@@ -345,7 +411,9 @@ def test_a_build_folder_goes_up_with_its_environment(
 ) -> None:
     """Its files alone, into the workspace's own storage; the definition says where they are, which nobody knew before."""
     content = '{"properties":{"build":{"contextUri":"${{folder}}","dockerfilePath":"Dockerfile"}}}'
-    upload = Upload("environment", "ef" * 32, ENVIRONMENT, len(content), 1, content, folder="docker")
+    upload = Upload(
+        "environment", "ef" * 32, ENVIRONMENT, len(content), 1, content, folder="docker"
+    )
     plan = plan_of(uploads=(upload,), environmentId=ENVIRONMENT)
     code = source({"train.py": b"1", "docker/Dockerfile": b"FROM x", "docker/etc/a b.txt": b"2"})
     assert [service.upload(plan, code) for _ in range(2)] == [True, False]
@@ -353,17 +421,24 @@ def test_a_build_folder_goes_up_with_its_environment(
     address = received.body["properties"]["build"]["contextUri"]
     assert address.startswith("https://")
     assert address.endswith(f"/cloudtrain/folders/{'ef' * 32}/")
-    container, path = address.partition("/cloudtrain/")[0].rpartition("/")[2], f"cloudtrain/folders/{'ef' * 32}"
+    container, path = (
+        address.partition("/cloudtrain/")[0].rpartition("/")[2],
+        f"cloudtrain/folders/{'ef' * 32}",
+    )
     assert fake.blobs.get(container, f"{path}/Dockerfile") == b"FROM x"
     assert fake.blobs.get(container, f"{path}/etc/a b.txt") == b"2"
     assert not [request for request in fake.received("PUT") if "train.py" in request.path]
 
 
-def test_a_build_folder_that_is_the_whole_source(fake: FakeAzure, service: AzureMLService, source: MakeSource) -> None:
+def test_a_build_folder_that_is_the_whole_source(
+    fake: FakeAzure, service: AzureMLService, source: MakeSource
+) -> None:
     """All files go up, under the address that the definition says."""
     content = '{"properties":{"build":{"contextUri":"${{folder}}","dockerfilePath":"Dockerfile"}}}'
     upload = Upload("environment", "ef" * 32, ENVIRONMENT, len(content), 1, content, folder=".")
-    assert service.upload(plan_of(uploads=(upload,), environmentId=ENVIRONMENT), source({"Dockerfile": b"FROM x"}))
+    assert service.upload(
+        plan_of(uploads=(upload,), environmentId=ENVIRONMENT), source({"Dockerfile": b"FROM x"})
+    )
     (received,) = fake.received("PUT", ENVIRONMENT)
     address = received.body["properties"]["build"]["contextUri"]
     container = address.partition("/cloudtrain/")[0].rpartition("/")[2]
@@ -379,7 +454,11 @@ def test_nothing_to_upload(fake: FakeAzure, service: AzureMLService, source: Mak
 @pytest.mark.parametrize(
     ("place", "match", "hint"),
     [
-        (PLACE.replace(":ws", ":nope"), "no workspace `nope`", "az ml workspace list --resource-group rg"),
+        (
+            PLACE.replace(":ws", ":nope"),
+            "no workspace `nope`",
+            "az ml workspace list --resource-group rg",
+        ),
         (PLACE.replace(":rg", ":nope"), "no resource group `nope`", "az group list"),
         (PLACE.replace("00000000-", "99999999-"), "no subscription `99999999-", "az account list"),
     ],

@@ -70,7 +70,10 @@ def test_what_is_sent_is_the_plan(fake: FakeAzure, sweep: ct.Sweep, submitted: S
 
 def test_its_trials(run: SweepRun, capsys: pytest.CaptureFixture[str]) -> None:
     """By number, page by page, with the values as the script gets them, without the run that prepares the code."""
-    assert [(item.number, item.run, dict(item.values), item.value, str(item.state)) for item in run.trials()] == [
+    assert [
+        (item.number, item.run, dict(item.values), item.value, str(item.state))
+        for item in run.trials()
+    ] == [
         (1, f"{run.name}_0", {"lr": 0.01, "opt": "adam"}, 0.5, "succeeded"),
         (2, f"{run.name}_1", {"lr": 0.02, "opt": "sgd"}, 0.75, "succeeded"),
         (3, f"{run.name}_2", {"lr": 0.03, "opt": "sgd"}, None, "failed"),
@@ -80,7 +83,11 @@ def test_its_trials(run: SweepRun, capsys: pytest.CaptureFixture[str]) -> None:
     assert run.best.number == 2
     assert run_command(["trials", run.name, "--csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert [(row["trial"], row["values.lr"], row["reason"]) for row in rows][2] == ("3", "0.03", "no such data")
+    assert [(row["trial"], row["values.lr"], row["reason"]) for row in rows][2] == (
+        "3",
+        "0.03",
+        "no such data",
+    )
     assert run_command(["status", run.name]) == 0
     said = capsys.readouterr().out
     assert "3 of 4 ended, 1 running, 1 failed" in said
@@ -96,7 +103,10 @@ def test_its_log(fake: FakeAzure, run: SweepRun) -> None:
     fake.jobs[run.name].end("Completed")
     lines = [line.text for line in run.logs(follow=True)]
     assert lines[0] == f"trial 1 started as {run.name}_0: lr=0.01 opt=adam"
-    assert lines[-2:] == [f"trial 4 started as {run.name}_3: lr=0.04 opt=sgd", "trial 4 succeeded: acc=0.9, the best"]
+    assert lines[-2:] == [
+        f"trial 4 started as {run.name}_3: lr=0.04 opt=sgd",
+        "trial 4 succeeded: acc=0.9, the best",
+    ]
     assert "trial 3 failed: no such data" in lines
     assert run_command(["logs", run.name, "--rank", "0"]) == 2
 
@@ -144,7 +154,9 @@ def test_the_end(fake: FakeAzure, run: SweepRun, capsys: pytest.CaptureFixture[s
     assert "`driver: cloudtrain`" in said
 
 
-def test_a_sweep_without_a_trial_yet(submitted: SweepRun, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_without_a_trial_yet(
+    submitted: SweepRun, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Says so."""
     assert submitted.trials() == []
     assert run_command(["trials", submitted.name]) == 0

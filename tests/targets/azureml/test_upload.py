@@ -67,7 +67,9 @@ class Bytes(int):
         return Bytes(int(other) - int(self))
 
 
-def test_the_work_for_reports_grows_with_the_number_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_work_for_reports_grows_with_the_number_of_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Not with its square: what was sent of each file is not added up anew for each report."""
     monkeypatch.setattr(Bytes, "sums", 0)
     files = {f"{number}.txt": Bytes(number) for number in range(100)}

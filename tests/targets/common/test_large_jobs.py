@@ -42,12 +42,17 @@ def plan_of(target: str, distribution: dict[str, Any], count: int, **settings: A
         "entry_point": "train.py",
         "distribution": distribution,
         "resources": settings.pop("resources", {"instance_count": count, "instance_type": EIGHT}),
-        "environment": {"framework": framework, **({"version": version["sagemaker"]} if version else {})},
+        "environment": {
+            "framework": framework,
+            **({"version": version["sagemaker"]} if version else {}),
+        },
         f"{'azureml' if target == 'azureml' else 'sagemaker'}_overrides": overrides,
     }
     context = CompileContext("job-1a2b3c4d-1", BUNDLE, ACCOUNTS[target])
     if target == "local":
-        return compile_local(ct.TrainingJob(**fields), ct.Local(instance_count=count, **settings), context)
+        return compile_local(
+            ct.TrainingJob(**fields), ct.Local(instance_count=count, **settings), context
+        )
     if target == "azureml":
         return compile_azureml(ct.TrainingJob(**fields), ct.AzureML(**settings), context)
     return compile_sagemaker(ct.TrainingJob(**fields), ct.SageMaker(**settings), context)
@@ -142,7 +147,8 @@ def _whole(entry: dict[str, Any]) -> list[dict[str, Any]]:
             "role": entry["role"],
             "argv": own.get("argv", entry.get("argv")),
             **own,
-            "env": entry["env"] | {name: begins.get(name, "") + text for name, text in own["env"].items()},
+            "env": entry["env"]
+            | {name: begins.get(name, "") + text for name, text in own["env"].items()},
         }
         for own in entry["each"]
     ]
@@ -169,7 +175,10 @@ def test_a_million_processes_are_planned_without_being_made(
     text = plan.to_text()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert sum(group.count for group in Processes.of(plan.processes).groups if group.role == "rank") == 2**20
+    assert (
+        sum(group.count for group in Processes.of(plan.processes).groups if group.role == "rank")
+        == 2**20
+    )
     assert "ranks 0 to 1048575 on instances 0 to 1023\n" in text
     assert peak < 60_000_000
 
@@ -204,19 +213,32 @@ def test_the_json_of_a_plan_grows_with_its_instances(shape: str) -> None:
 def test_very_many_are_told_by_their_first_and_last() -> None:
     """Up to `TOLD_APART` each is there; of more, the first two and the last, with their count."""
     for count, told in ((LISTED, None), (LISTED + 1, LISTED + 1), (TOLD_APART + 1, 3)):
-        plan = plan_of("sagemaker", MPI, 1, overrides={"HyperParameters": {"sagemaker_mpi_num_processes": str(count)}})
+        plan = plan_of(
+            "sagemaker",
+            MPI,
+            1,
+            overrides={"HyperParameters": {"sagemaker_mpi_num_processes": str(count)}},
+        )
         ranks = [entry for entry in plan.to_dict()["processes"] if entry["role"] == "rank"]
         if told is None:
             assert [entry["rank"] for entry in ranks] == list(range(count))
             continue
         (entry,) = ranks
-        assert (entry["count"], len(entry["each"]), entry["each"][-1]["rank"]) == (count, told, count - 1)
+        assert (entry["count"], len(entry["each"]), entry["each"][-1]["rank"]) == (
+            count,
+            told,
+            count - 1,
+        )
 
 
 @pytest.mark.parametrize(
     ("target", "overrides", "path"),
     [
-        ("sagemaker", {"ResourceConfig": {"InstanceCount": 1025}}, ("ResourceConfig", "InstanceCount")),
+        (
+            "sagemaker",
+            {"ResourceConfig": {"InstanceCount": 1025}},
+            ("ResourceConfig", "InstanceCount"),
+        ),
         ("azureml", {"resources": {"instanceCount": 10**9}}, ("resources", "instanceCount")),
         (
             "azureml",
@@ -225,7 +247,9 @@ def test_very_many_are_told_by_their_first_and_last() -> None:
         ),
     ],
 )
-def test_counts_of_the_overrides_are_bounded(target: str, overrides: dict[str, Any], path: tuple[str, ...]) -> None:
+def test_counts_of_the_overrides_are_bounded(
+    target: str, overrides: dict[str, Any], path: tuple[str, ...]
+) -> None:
     """A billion instances are a slip in the overrides too, and are refused before anything is listed."""
     with pytest.raises(JobError) as caught:
         plan_of(target, TORCH, 1, overrides=overrides)
@@ -238,12 +262,16 @@ def test_tensorflow_on_this_machine_has_an_end() -> None:
     """Every task is told of all others: 1,024 workers are planned, and as many servers beside them are refused."""
     plan = plan_of("local", SERVERS | {"workers": 1, "parameter_servers": 1}, 1024)
     assert len(plan.processes) == 1025
-    with pytest.raises(JobError, match=r"1,024 workers and 1,024 parameter servers are too many for this machine"):
+    with pytest.raises(
+        JobError, match=r"1,024 workers and 1,024 parameter servers are too many for this machine"
+    ):
         plan_of("local", SERVERS | {"workers": 1024, "parameter_servers": 1024}, 1024)
 
 
 @pytest.mark.parametrize("service", ["sagemaker", "azureml"])
 def test_an_emulation_has_an_end(service: str, tmp_path: Path) -> None:
     """Every emulated process is told of all instances; what a machine cannot start anyway is refused at once."""
-    with pytest.raises(JobError, match=r"1024 x 8 \(instances x processes\) is too much to emulate"):
+    with pytest.raises(
+        JobError, match=r"1024 x 8 \(instances x processes\) is too much to emulate"
+    ):
         plan_of("local", TORCH, 1024, processes_per_instance=8, emulate=service)

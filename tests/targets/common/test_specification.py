@@ -65,7 +65,9 @@ def test_what_was_recorded_is_written_the_same(file: Path) -> None:
 
 @pytest.mark.parametrize("service", ["sagemaker", "azureml"])
 @pytest.mark.parametrize("image", [None, "own.example/train:1"])
-def test_emulations_are_as_recorded(service: str, image: str | None, golden: Callable[[str, str], None]) -> None:
+def test_emulations_are_as_recorded(
+    service: str, image: str | None, golden: Callable[[str, str], None]
+) -> None:
     """The whole request of a job with inputs, outputs and checkpoints, in the service's image and in one's own."""
     environment = JOB["environment"] if image is None else {"image": image}
     job = ct.TrainingJob(**{**JOB, "environment": environment})
@@ -82,7 +84,9 @@ def test_processing_is_as_recorded(golden: Callable[[str, str], None]) -> None:
 
 def context() -> CompileContext:
     """A context that looks nothing up."""
-    return CompileContext("job-1", Bundle("ab" * 32, 1000, 3), LocalAccount("/state", "/py/bin/python", Machine(4)))
+    return CompileContext(
+        "job-1", Bundle("ab" * 32, 1000, 3), LocalAccount("/state", "/py/bin/python", Machine(4))
+    )
 
 
 def text_of(request: dict[str, Any]) -> str:
@@ -129,4 +133,6 @@ def test_what_an_earlier_version_left_out(key: str) -> None:
 def test_what_a_later_version_adds() -> None:
     """Keys that are not known are no damage."""
     recorded = removed("version")
-    assert LaunchSpecification.from_json({**recorded, "colour": "red"}) == LaunchSpecification.from_json(recorded)
+    assert LaunchSpecification.from_json(
+        {**recorded, "colour": "red"}
+    ) == LaunchSpecification.from_json(recorded)

@@ -22,7 +22,7 @@ def _point(name: str) -> None:
     global _passed
     _passed += 1
     if file := os.environ.get("POINTS"):
-        with open(file, "a") as stream:  # noqa: PTH123
+        with open(file, "a") as stream:
             stream.write(f"{name}\n")
     if str(_passed) == os.environ.get("DIES_AT"):
         os.kill(os.getpid(), signal.SIGKILL)

@@ -43,13 +43,23 @@ ENVIRONMENT = {"framework": "pytorch", "version": "2.8"}
 
 
 def emulate(
-    place: Place, script: str | dict[str, str] = "", *, instances: int = 2, processes: int = 1, **job: Any
+    place: Place,
+    script: str | dict[str, str] = "",
+    *,
+    instances: int = 2,
+    processes: int = 1,
+    **job: Any,
 ) -> Run:
     """A job on so many instances with so many processes on each."""
     job.setdefault("distribution", ct.Torch())
     job.setdefault("environment", ENVIRONMENT)
     job.setdefault("resources", {"instance_count": instances})
-    target = ct.Local(emulate="azureml", instance_count=instances, processes_per_instance=processes, grace_period=GRACE)
+    target = ct.Local(
+        emulate="azureml",
+        instance_count=instances,
+        processes_per_instance=processes,
+        grace_period=GRACE,
+    )
     return place.submit(script, target=target, **job)
 
 
@@ -63,7 +73,9 @@ def as_on_azure(env: dict[str, str], run: Run, instance: int) -> dict[str, str]:
     text = json.dumps({name: value for name, value in env.items() if name not in OWN})
     job = f"/mnt/azureml/cr/j/{run.ref.name}"
     text = text.replace(f"{run.folder}/instances/{instance}/wd", f"{job}/exe/wd")
-    text = text.replace(f"{run.folder}/data", f"{job}/cap/data-capability/wd").replace('"lo"', '"eth0"')
+    text = text.replace(f"{run.folder}/data", f"{job}/cap/data-capability/wd").replace(
+        '"lo"', '"eth0"'
+    )
     for number in (1, 2):
         text = text.replace(f"127.0.0.{number}", f"10.0.0.{3 + number}")
     found: dict[str, str] = json.loads(text)
@@ -90,7 +102,10 @@ def test_digits_ddp_on_two_instances(place: Place, distribution: str) -> None:
     run = place.send(plan)
     run.wait_for_line("processes=2 device=cpu backend=gloo")
     seen = [process_of(run, rank) for rank in range(2)]
-    variables, commands = [process.environ() for process in seen], [process.cmdline() for process in seen]
+    variables, commands = (
+        [process.environ() for process in seen],
+        [process.cmdline() for process in seen],
+    )
     (run.folder / "go").touch()
     status = run.wait()
     assert status.state is RunState.SUCCEEDED, status
@@ -98,13 +113,19 @@ def test_digits_ddp_on_two_instances(place: Place, distribution: str) -> None:
     assert (run.folder / "data/model/model.pt").exists()
 
     body = Body(azureml_request(job, target, account, "digits-1"))
-    expected = list(processes(body, service_layout(body, "digits-1", WORKSPACE, account.machine.gpus)))
-    inherited = {name for name in os.environ if name not in OWN} | {"PWD", "OLDPWD", "SHLVL", "_"}  # the shell's own
+    expected = list(
+        processes(body, service_layout(body, "digits-1", WORKSPACE, account.machine.gpus))
+    )
+    # the shell's own
+    inherited = {name for name in os.environ if name not in OWN} | {"PWD", "OLDPWD", "SHLVL", "_"}
     for process, real, argv in zip(expected, variables, commands, strict=True):
         ours = as_on_azure(real, run, process.instance)
-        added = loopback_variables("lo").keys() - process.env.keys()  # what keeps a run here off the network
+        # what keeps a run here off the network
+        added = loopback_variables("lo").keys() - process.env.keys()
         added |= {"CLOUDTRAIN_RUN_TOKEN"}  # by which the supervisor finds the run's processes
-        assert {name: value for name, value in ours.items() if name not in inherited | added} == process.env
+        assert {
+            name: value for name, value in ours.items() if name not in inherited | added
+        } == process.env
         assert argv == [account.python, *process.argv[2].split()[1:]]
     assert ("RANK" in variables[1]) == (distribution == "torch")
 
@@ -121,7 +142,11 @@ def test_what_the_script_finds(place: Place, tmp_path: Path) -> None:
     run = emulate(
         odd,
         SEE,
-        hyperparameters={"data": "${{inputs.train}}", "inside": "a b ${{inputs.train}}", "name": hostile},
+        hyperparameters={
+            "data": "${{inputs.train}}",
+            "inside": "a b ${{inputs.train}}",
+            "name": hostile,
+        },
         inputs={"train": {"local": str(data)}},
         outputs={"scores": {}},
     )
@@ -133,7 +158,12 @@ def test_what_the_script_finds(place: Place, tmp_path: Path) -> None:
     train = f"{run.folder}/data/INPUT_train"
     for number, each in enumerate(seen):
         assert each["argv"] == ["--data", train, "--inside", f"a b {train}", "--name", hostile]
-        assert (each["rank"], each["world"], each["instance"], each["platform"]) == (number, 2, number, "azureml")
+        assert (each["rank"], each["world"], each["instance"], each["platform"]) == (
+            number,
+            2,
+            number,
+            "azureml",
+        )
         assert each["cwd"] == f"{run.folder}/instances/{number}/wd"
         assert (each["python"], each["train"]) == (sys.executable, ["a.csv"])
     copies = {
@@ -153,7 +183,9 @@ def test_mpi_variables_lead_to_the_master(place: Place, tmp_path: Path) -> None:
     """Without MASTER_ADDR and RANK the runtime finds rank, instance and master, at a port that is free here."""
     (tmp_path / "train").mkdir()
     inputs = {"train": {"local": str(tmp_path / "train")}}
-    run = emulate(place, SEE, processes=2, distribution=ct.MPI(), inputs=inputs, outputs={"scores": {}})
+    run = emulate(
+        place, SEE, processes=2, distribution=ct.MPI(), inputs=inputs, outputs={"scores": {}}
+    )
     assert run.wait().state is RunState.SUCCEEDED, (run.status, run.texts())
     seen = [json.loads(run.texts(rank)[-1]) for rank in range(4)]
     assert [(each["rank"], each["instance"], each["world"]) for each in seen] == [
@@ -201,7 +233,9 @@ while not runtime.should_stop():
     run.wait_for_line("ready", times=2)
     place.service.stop(run.ref)
     assert run.wait().state is RunState.STOPPED
-    eventually(lambda: sorted(path.name for path in kept.iterdir()) == ["0.pt", "1.pt"], "both saved")
+    eventually(
+        lambda: sorted(path.name for path in kept.iterdir()) == ["0.pt", "1.pt"], "both saved"
+    )
     assert run.nothing_is_left()
     copied = place.service.download(run.ref, "checkpoint", place.root / "copy")
     assert sorted(path.name for path in copied) == ["0.pt", "1.pt"]
@@ -264,6 +298,12 @@ def test_deepspeed_launcher(place: Place) -> None:
     assert run.wait().state is RunState.SUCCEEDED, (run.status, run.texts())
     for rank in range(2):
         words = next(text for text in run.texts(rank) if text.startswith("127.0.0.1 ")).split()
-        assert words[:5] == ["127.0.0.1", "slots=2;127.0.0.2", "slots=2;", "--no_ssh", "--node_rank"]
+        assert words[:5] == [
+            "127.0.0.1",
+            "slots=2;127.0.0.2",
+            "slots=2;",
+            "--no_ssh",
+            "--node_rank",
+        ]
         assert words[5:8] == [str(rank), "--master_addr", "127.0.0.1"]
         assert words[-5:] == ["--num_gpus", "2", "train.py", "--lr", "0.1"]

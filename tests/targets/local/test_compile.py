@@ -26,7 +26,9 @@ def context(
 ) -> CompileContext:
     """A context that looks nothing up."""
     return CompileContext(
-        name, Bundle("ab" * 32, 1000, 3), LocalAccount("/state", "/py/bin/python", machine, "host", mpirun)
+        name,
+        Bundle("ab" * 32, 1000, 3),
+        LocalAccount("/state", "/py/bin/python", machine, "host", mpirun),
     )
 
 
@@ -35,7 +37,9 @@ def job(**fields: Any) -> ct.TrainingJob:
     return ct.TrainingJob(**{"name": "job", "entry_point": "train.py", **fields})
 
 
-def compiled(fields: dict[str, Any], target: ct.Local | None = None, machine: Machine = LAPTOP) -> Plan:
+def compiled(
+    fields: dict[str, Any], target: ct.Local | None = None, machine: Machine = LAPTOP
+) -> Plan:
     """The plan of a job with these fields."""
     return compile_local(job(**fields), target or ct.Local(), context(machine))
 
@@ -94,7 +98,10 @@ CASES: dict[str, tuple[dict[str, Any], ct.Local, Machine]] = {
 def test_requests_are_as_recorded(case: str, golden: Callable[[str, str], None]) -> None:
     """The whole launch specification, and the processes that it leads to."""
     plan = compiled(*CASES[case])
-    text = json.dumps({"request": plan.request, "processes": plan.to_dict()["processes"]}, indent=1) + "\n"
+    text = (
+        json.dumps({"request": plan.request, "processes": plan.to_dict()["processes"]}, indent=1)
+        + "\n"
+    )
     golden(f"local/{case}.json", text)
 
 
@@ -106,7 +113,9 @@ def test_compile_is_a_function_of_its_arguments(case: str) -> None:
     assert json.loads(one.request_json) == one.request
 
 
-@pytest.mark.parametrize(("given", "searched"), [("src", "/state/runs/job-1/code:src"), ("", "/state/runs/job-1/code")])
+@pytest.mark.parametrize(
+    ("given", "searched"), [("src", "/state/runs/job-1/code:src"), ("", "/state/runs/job-1/code")]
+)
 def test_modules_are_looked_for_in_the_code_first(given: str, searched: str) -> None:
     """The job's own PYTHONPATH comes behind the folder with the code, which every target has in front."""
     plan = compiled({"environment": {"variables": {"PYTHONPATH": given}}})
@@ -153,11 +162,35 @@ def test_what_this_machine_lacks_is_an_error_with_an_alternative(
 @pytest.mark.parametrize(
     ("fields", "machine", "path", "message", "hint"),
     [
-        ({"distribution": {"type": "mpi"}}, LAPTOP, "distribution.type", "this job is `mpi`", "--launcher torchrun"),
+        (
+            {"distribution": {"type": "mpi"}},
+            LAPTOP,
+            "distribution.type",
+            "this job is `mpi`",
+            "--launcher torchrun",
+        ),
         ({}, LAPTOP, "distribution.type", "this job is `none`", "--launcher torchrun"),
-        (TORCH | {"entry_point": "run.sh"}, LAPTOP, "entry_point", "a Python script", "entry_point: train.py"),
-        (TORCH | {"entry_point": None, "command": "python t.py"}, LAPTOP, "command", "a Python script", "train.py"),
-        (TORCH, WORKSTATION, "", "this machine has GPUs (32 CPUs, 4 GPUs)", "CUDA_VISIBLE_DEVICES="),
+        (
+            TORCH | {"entry_point": "run.sh"},
+            LAPTOP,
+            "entry_point",
+            "a Python script",
+            "entry_point: train.py",
+        ),
+        (
+            TORCH | {"entry_point": None, "command": "python t.py"},
+            LAPTOP,
+            "command",
+            "a Python script",
+            "train.py",
+        ),
+        (
+            TORCH,
+            WORKSTATION,
+            "",
+            "this machine has GPUs (32 CPUs, 4 GPUs)",
+            "CUDA_VISIBLE_DEVICES=",
+        ),
     ],
 )
 def test_what_cannot_be_forked_is_refused(
@@ -198,17 +231,26 @@ def test_counts_are_scaled_to_the_machine(
 ) -> None:
     """Instances are kept before processes; nothing exceeds the GPUs, or the CPUs without any."""
     asked = job(
-        distribution=ct.Torch(processes_per_instance=processes), resources=ct.Resources(instance_count=instances)
+        distribution=ct.Torch(processes_per_instance=processes),
+        resources=ct.Resources(instance_count=instances),
     )
     assert str(local_size(asked, ct.Local(), machine)) == expected
 
 
-@given(instances=st.integers(1, 64), processes=st.integers(1, 64), cpus=st.integers(1, 256), gpus=st.integers(0, 16))
-def test_scaling_never_exceeds_machine_or_job(instances: int, processes: int, cpus: int, gpus: int) -> None:
+@given(
+    instances=st.integers(1, 64),
+    processes=st.integers(1, 64),
+    cpus=st.integers(1, 256),
+    gpus=st.integers(0, 16),
+)
+def test_scaling_never_exceeds_machine_or_job(
+    instances: int, processes: int, cpus: int, gpus: int
+) -> None:
     """At least one process, at most what is asked for and what the machine has."""
     machine = Machine(cpus, tuple(map(str, range(gpus))))
     asked = job(
-        distribution=ct.Torch(processes_per_instance=processes), resources=ct.Resources(instance_count=instances)
+        distribution=ct.Torch(processes_per_instance=processes),
+        resources=ct.Resources(instance_count=instances),
     )
     here, wanted = local_size(asked, ct.Local(), machine), requested_size(asked, machine)
     assert 1 <= here.instances <= wanted.instances
@@ -229,14 +271,19 @@ def test_workers_and_servers_are_scaled_to_the_machine(
 ) -> None:
     """Neither kind exceeds the CPUs of a machine without GPUs, unless the target says how many there are to be."""
     counts = {"workers": workers, "parameter_servers": servers}
-    plan = compiled({"distribution": {"type": "tensorflow", "strategy": "parameter_server", **counts}}, target)
+    plan = compiled(
+        {"distribution": {"type": "tensorflow", "strategy": "parameter_server", **counts}}, target
+    )
     assert [process["role"] for process in plan.request["processes"]] == tasks
 
 
 def test_each_simulated_instance_sees_its_own_gpus() -> None:
     """Four GPUs on two instances: two each, and no GPU twice."""
     plan = compiled(*CASES["torch_gpus_two_instances"])
-    assert [process["env"]["CUDA_VISIBLE_DEVICES"] for process in plan.request["processes"]] == ["0,1", "2,3"]
+    assert [process["env"]["CUDA_VISIBLE_DEVICES"] for process in plan.request["processes"]] == [
+        "0,1",
+        "2,3",
+    ]
 
 
 def test_flags_win_over_scaling() -> None:

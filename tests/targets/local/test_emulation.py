@@ -36,9 +36,13 @@ PYTORCH = {"framework": "pytorch", "version": "2.8"}
 
 def emulate(place: Place, script: str | dict[str, str], *, image: bool = False, **job: Any) -> Run:
     """A job on two small hosts, started by the toolkit or, with an own image, by our launcher."""
-    job.setdefault("resources", {"instance_count": 2, "instance_type": {"sagemaker": "ml.m5.xlarge"}})
+    job.setdefault(
+        "resources", {"instance_count": 2, "instance_type": {"sagemaker": "ml.m5.xlarge"}}
+    )
     job.setdefault("environment", OWN_IMAGE if image else PYTORCH)
-    return place.submit(script, target=ct.Local(emulate="sagemaker", instance_count=2, grace_period=GRACE), **job)
+    return place.submit(
+        script, target=ct.Local(emulate="sagemaker", instance_count=2, grace_period=GRACE), **job
+    )
 
 
 @pytest.fixture
@@ -68,7 +72,10 @@ def test_digits_ddp_on_two_hosts(place: Place) -> None:
     run = place.send(plan)
     run.wait_for_line("processes=2 device=cpu backend=gloo")
     seen = [run.rank_process(rank) for rank in range(2)]
-    variables, commands = [process.environ() for process in seen], [process.cmdline() for process in seen]
+    variables, commands = (
+        [process.environ() for process in seen],
+        [process.cmdline() for process in seen],
+    )
     (run.folder / "go").touch()
     status = run.wait()
     assert status.state is RunState.SUCCEEDED, status
@@ -79,9 +86,12 @@ def test_digits_ddp_on_two_hosts(place: Place) -> None:
     for host, real, argv in zip(hosts(request), variables, commands, strict=True):
         image = ImageContents("pytorch", "5.1.1", python=account.python)
         made = command(HostSetup(request, host, image, gpus=account.machine.gpus))
-        expected = environment(HostSetup(request, host, image, gpus=account.machine.gpus, cpus=account.machine.cpus))
+        expected = environment(
+            HostSetup(request, host, image, gpus=account.machine.gpus, cpus=account.machine.cpus)
+        )
         root = f"{run.folder}/hosts/{host.name}/opt/ml"
-        # the run's name is part of the request; torchrun gives its ranks the address that they meet at
+        # the run's name is part of the request; torchrun gives its ranks the address that they meet
+        # at
         text = json.dumps(expected | made.env).replace("/opt/ml", root).replace("job-1", "digits-1")
         local = json.loads(text.replace('"eth0"', '"lo"').replace('\\"eth0\\"', '\\"lo\\"'))
         local |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": real["MASTER_PORT"]}
@@ -90,18 +100,26 @@ def test_digits_ddp_on_two_hosts(place: Place) -> None:
         local = json.loads(json.dumps(local).replace(bundle, code))
         assert {name: real.get(name) for name in local} == local
         assert argv[1:] == list(made.program[1:])
-        assert {name for name in real if name.startswith("SM_")} == {name for name in local if name.startswith("SM_")}
+        assert {name for name in real if name.startswith("SM_")} == {
+            name for name in local if name.startswith("SM_")
+        }
         assert OWN & real.keys()
 
 
 @pytest.mark.parametrize("image", [False, True], ids=["toolkit", "own launcher"])
 def test_hosts_find_what_sagemaker_gives_them(place: Place, data: Path, image: bool) -> None:
     """Channels with local data, whole or in shards, configuration, exact arguments, results host by host."""
-    user = {"name": "two words", "train": "${{inputs.train}}", "n": 3} if image else {"name": "one", "n": 3}
+    user = (
+        {"name": "two words", "train": "${{inputs.train}}", "n": 3}
+        if image
+        else {"name": "one", "n": 3}
+    )
     inputs = {"train": {"local": str(data), "shard": True}, "all": {"local": str(data)}}
     run = emulate(place, SEE, image=image, hyperparameters=user, inputs=inputs)
     assert run.wait().state is RunState.SUCCEEDED, run.status
-    seen = [json.loads(text) for rank in range(2) for text in run.texts(rank) if text.startswith("{")]
+    seen = [
+        json.loads(text) for rank in range(2) for text in run.texts(rank) if text.startswith("{")
+    ]
     roots = [run.folder / f"hosts/algo-{number}/opt/ml" for number in (1, 2)]
     assert [each["host"] for each in seen] == ["algo-1", "algo-2"]
     assert [each["train"] for each in seen] == [["0.csv", "2.csv", "4.csv"], ["1.csv", "3.csv"]]
@@ -127,7 +145,11 @@ sys.exit(3)
 """
     run = emulate(place, script, image=image)
     status = run.wait()
-    assert (status.state, status.reason, status.details) == (RunState.FAILED, "no such column: y", ("more about it",))
+    assert (status.state, status.reason, status.details) == (
+        RunState.FAILED,
+        "no such column: y",
+        ("more about it",),
+    )
     assert (status.failed_rank, status.exit_code) == (1, 3)
     assert run.nothing_is_left()
 
@@ -232,7 +254,10 @@ if task["type"] != "chief":
 up.wait_for(3)
 """
     run = emulate(
-        place, {"train.py": script, "up.py": UP}, image=True, distribution=ct.TensorFlow(strategy="parameter_server")
+        place,
+        {"train.py": script, "up.py": UP},
+        image=True,
+        distribution=ct.TensorFlow(strategy="parameter_server"),
     )
     assert run.wait().state is RunState.SUCCEEDED, (run.status, run.texts())
     assert sorted(text for text in run.texts() if text.startswith("task")) == [
@@ -258,7 +283,10 @@ def test_mpirun_of_the_toolkit(place: Place, options: str) -> None:
     run = emulate(place, {"train.py": script, **MPI4PY}, distribution=ct.MPI(options=options))
     assert run.wait().state is RunState.SUCCEEDED, (run.status, run.texts())
     seen = 2 if options else None
-    assert [run.texts(rank) for rank in range(2)] == [[f"rank 0 algo-1 {seen}"], [f"rank 1 algo-1 {seen}"]]
+    assert [run.texts(rank) for rank in range(2)] == [
+        [f"rank 0 algo-1 {seen}"],
+        [f"rank 1 algo-1 {seen}"],
+    ]
 
 
 @pytest.mark.mpi
@@ -277,16 +305,26 @@ def test_mpirun_of_our_launcher(place: Place) -> None:
     script = "import os\nos.write(1, 'rank {OMPI_COMM_WORLD_RANK} {SM_CURRENT_HOST}\\n'.format(**os.environ).encode())"
     resources = {"instance_count": 1, "instance_type": {"sagemaker": "ml.m5.xlarge"}}
     target = ct.Local(emulate="sagemaker", instance_count=1, processes_per_instance=2)
-    run = place.submit(script, target=target, environment=OWN_IMAGE, resources=resources, distribution=ct.MPI())
+    run = place.submit(
+        script, target=target, environment=OWN_IMAGE, resources=resources, distribution=ct.MPI()
+    )
     assert run.wait().state is RunState.SUCCEEDED, (run.status, run.texts())
-    assert sorted(text for text in run.texts() if text.startswith("rank")) == ["rank 0 algo-1", "rank 1 algo-1"]
+    assert sorted(text for text in run.texts() if text.startswith("rank")) == [
+        "rank 0 algo-1",
+        "rank 1 algo-1",
+    ]
 
 
 @pytest.mark.torch
 def test_a_torch_failure_under_our_launcher(place: Place) -> None:
     """The failed rank's own error is in the failure file, and from there in the status."""
-    script = "import os, time\nif os.environ['RANK'] == '1': raise KeyError('mine')\ntime.sleep(3600)"
+    script = (
+        "import os, time\nif os.environ['RANK'] == '1': raise KeyError('mine')\ntime.sleep(3600)"
+    )
     run = emulate(place, script, image=True, distribution=ct.Torch(processes_per_instance=1))
     status = run.wait()
-    assert (status.reason, status.failed_rank) == ("rank 1 failed with exit code 1: KeyError: 'mine'", 1)
+    assert (status.reason, status.failed_rank) == (
+        "rank 1 failed with exit code 1: KeyError: 'mine'",
+        1,
+    )
     assert run.nothing_is_left()

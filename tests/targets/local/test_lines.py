@@ -62,7 +62,11 @@ def test_progress_bar_is_seen_now_and_then() -> None:
 def test_endless_line(piece: bytes) -> None:
     """A line without end goes on in further lines, cut between characters; all of it is there."""
     content = piece * (3 * LONGEST // len(piece))
-    for chunks in ([content], [content[n : n + 999] for n in range(0, len(content), 999)], [content + b"\n"]):
+    for chunks in (
+        [content],
+        [content[n : n + 999] for n in range(0, len(content), 999)],
+        [content + b"\n"],
+    ):
         lines = split(*chunks)
         assert "".join(lines).encode() == content
         assert max(len(line.encode()) for line in lines) <= LONGEST

@@ -82,7 +82,9 @@ def test_an_unchanged_bundle_is_written_once(place: Place) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_bundle_is_written_anew_by_the_next_submit(place: Place, damage: Callable[[Path], object]) -> None:
+def test_a_damaged_bundle_is_written_anew_by_the_next_submit(
+    place: Place, damage: Callable[[Path], object]
+) -> None:
     """And its run works."""
     plan, tree = place.plan(SCRIPT)
     place.service.upload(plan, tree)
@@ -134,7 +136,10 @@ def test_an_archive_of_an_earlier_version_is_written_anew(place: Place) -> None:
 def test_a_bundle_for_which_there_is_no_room(place: Place) -> None:
     """The error says how to make room, and no part of an archive is left."""
     plan, tree = place.plan({"train.py": SCRIPT, "noise.bin": os.urandom(1 << 16).hex()})
-    with files_of_at_most(1 << 12), pytest.raises(TargetError, match="the bundle cannot be written") as caught:
+    with (
+        files_of_at_most(1 << 12),
+        pytest.raises(TargetError, match="the bundle cannot be written") as caught,
+    ):
         place.service.upload(plan, tree)
     assert "CLOUDTRAIN_STATE_DIR" in (caught.value.hint or "")
     assert list(archive_of(plan).parent.iterdir()) == []

@@ -49,10 +49,17 @@ raise runtime.SetupError('the file `x.pt` is broken', hint='remove it', on_every
 def test_an_error_that_one_rank_tells(place: Place) -> None:
     """Its sentence is the reason, and not its hint, nor the traceback of a rank that lost it and ended half a second
     before it."""
-    environment = ct.Environment(variables={"WHO": str(place.root / "who"), "LOST": str(place.root / "lost")})
-    status = place.submit(TELLING, environment=environment, target=ct.Local(instance_count=2)).wait()
+    environment = ct.Environment(
+        variables={"WHO": str(place.root / "who"), "LOST": str(place.root / "lost")}
+    )
+    status = place.submit(
+        TELLING, environment=environment, target=ct.Local(instance_count=2)
+    ).wait()
     rank = status.failed_rank
-    assert status.reason == f"rank {rank} (instance {rank}) failed with exit code 1: the file `x.pt` is broken"
+    assert (
+        status.reason
+        == f"rank {rank} (instance {rank}) failed with exit code 1: the file `x.pt` is broken"
+    )
     assert status.details == ("error: the file `x.pt` is broken", "hint: remove it")
 
 
@@ -117,7 +124,11 @@ def test_leftover_without_marker(place: Place) -> None:
     """A process with another environment is still found, as long as it stays in the session."""
     run = place.submit("import subprocess\nsubprocess.Popen(['sleep', '304.25'], env={})\n")
     run.wait()
-    sleepers = [process for process in psutil.process_iter(["cmdline"]) if "304.25" in (process.info["cmdline"] or ())]
+    sleepers = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if "304.25" in (process.info["cmdline"] or ())
+    ]
     assert sleepers == []
 
 
@@ -133,7 +144,9 @@ def test_interpreter_without_torch(place: Place) -> None:
     bare = place.root / "python"
     bare.write_text("#!/bin/sh\necho \"$0: No module named 'torch'\" >&2\nexit 1\n")
     bare.chmod(0o755)
-    status = place.submit("", distribution=ct.Torch(), target=ct.Local(python=str(bare), instance_count=1)).wait()
+    status = place.submit(
+        "", distribution=ct.Torch(), target=ct.Local(python=str(bare), instance_count=1)
+    ).wait()
     assert status.reason is not None
     assert status.reason.startswith(f"`{bare}` has no PyTorch")
     assert "pip install torch" in status.reason
@@ -168,7 +181,9 @@ def test_missing_archive(place: Place) -> None:
 
 def test_full_disk(place: Place) -> None:
     """When the journal cannot be written, the run fails and says so, instead of hanging; nothing is left."""
-    plan, bundle = place.plan("import time\nfor n in range(9000): print(n, flush=True)\ntime.sleep(3600)")
+    plan, bundle = place.plan(
+        "import time\nfor n in range(9000): print(n, flush=True)\ntime.sleep(3600)"
+    )
     place.service.upload(plan, bundle)
     with files_of_at_most(200_000):
         run = place.send(plan)
@@ -184,7 +199,9 @@ def test_full_disk_that_takes_no_message_either(place: Place, then: str) -> None
     """Where not even supervisor.log can be written, the status still says `failed` and why; ended or not, it is no
     death of the supervisor.
     """
-    plan, bundle = place.plan(f"import sys, time\nsys.stdout.write('line\\n' * 9000); sys.stdout.flush()\n{then}")
+    plan, bundle = place.plan(
+        f"import sys, time\nsys.stdout.write('line\\n' * 9000); sys.stdout.flush()\n{then}"
+    )
     place.service.upload(plan, bundle)
     folder = Path(plan.request["run_dir"])
     folder.mkdir(parents=True)
@@ -195,7 +212,10 @@ def test_full_disk_that_takes_no_message_either(place: Place, then: str) -> None
     assert status.state is RunState.FAILED
     assert "File too large" in str(status.reason)
     assert run.nothing_is_left()
-    assert all(json.loads(line) for line in (folder / "output.jsonl").read_bytes().splitlines(keepends=True))
+    assert all(
+        json.loads(line)
+        for line in (folder / "output.jsonl").read_bytes().splitlines(keepends=True)
+    )
 
 
 def test_failure_is_not_forgotten(place: Place) -> None:

@@ -34,7 +34,13 @@ WAITS_FOR_ITS_DEATH = DIGITS.replace("import math\n", "import math\nimport os\n"
 
 def forked(instances: int = 2, **more: int) -> ct.Local:
     """Two ranks on each of some simulated instances."""
-    return ct.Local(launcher="fork", instance_count=instances, processes_per_instance=2, grace_period=GRACE, **more)
+    return ct.Local(
+        launcher="fork",
+        instance_count=instances,
+        processes_per_instance=2,
+        grace_period=GRACE,
+        **more,
+    )
 
 
 def process_of(run: Run, rank: int, attempt: int = 0) -> psutil.Process:
@@ -56,7 +62,9 @@ def test_two_by_two_all_reduce(place: Place) -> None:
     status = run.wait()
     assert status.state is RunState.SUCCEEDED, status
     for rank in range(4):
-        assert (run.folder / f"logs/rank_{rank}.log").read_text().splitlines()[0] == f"rank {rank} of 4 sum 1111"
+        assert (run.folder / f"logs/rank_{rank}.log").read_text().splitlines()[
+            0
+        ] == f"rank {rank} of 4 sum 1111"
         written = {(line.instance, line.stream, line.text) for line in run.lines(rank=rank)}
         assert written == {
             (rank // 2, "stdout", f"rank {rank} of 4 sum 1111"),
@@ -86,7 +94,9 @@ def test_raising_rank(place: Place) -> None:
         "    if step == 1:",
         "    if step == 5 and dist.get_rank() == 2: raise ValueError('bad thing')\n    if step == 1:",
     )
-    status = place.submit(script, distribution=ct.Torch(), target=forked(), environment=FOR_EVER).wait()
+    status = place.submit(
+        script, distribution=ct.Torch(), target=forked(), environment=FOR_EVER
+    ).wait()
     assert (status.state, status.failed_rank, status.exit_code) == (RunState.FAILED, 2, 1), status
     assert status.reason == "rank 2 (instance 1) failed with exit code 1: ValueError: bad thing"
     assert status.details[0] == "Traceback (most recent call last):"
@@ -96,7 +106,9 @@ def test_raising_rank(place: Place) -> None:
 def test_restart(place: Place) -> None:
     """With `max_restarts` a killed rank makes all ranks, of all instances, start again, from the same launcher."""
     environment = ct.Environment(variables={"LAST_ATTEMPT": "1"})
-    run = place.submit(LOOP, distribution=ct.Torch(), target=forked(max_restarts=1), environment=environment)
+    run = place.submit(
+        LOOP, distribution=ct.Torch(), target=forked(max_restarts=1), environment=environment
+    )
     for rank in range(4):
         run.wait_for_line(f"attempt 0 rank {rank}")
     process_of(run, 1).kill()
@@ -112,7 +124,9 @@ def test_restart(place: Place) -> None:
 
 def test_no_restart_left(place: Place) -> None:
     """The second death of a run that may restart once is final, and it is the second victim that is named."""
-    run = place.submit(LOOP, distribution=ct.Torch(), target=forked(1, max_restarts=1), environment=FOR_EVER)
+    run = place.submit(
+        LOOP, distribution=ct.Torch(), target=forked(1, max_restarts=1), environment=FOR_EVER
+    )
     for attempt, victim in ((0, 1), (1, 0)):
         for rank in (0, 1):
             run.wait_for_line(f"attempt {attempt} rank {rank}")
@@ -129,7 +143,9 @@ def test_stop_with_checkpoint(place: Place) -> None:
     status = run.wait()
     assert status.state is RunState.STOPPED
     assert str(status.reason).startswith("stopped on request; the script saved and left at step ")
-    assert sorted(path.name for path in (run.folder / "checkpoint").iterdir()) == [f"rank_{n}" for n in range(4)]
+    assert sorted(path.name for path in (run.folder / "checkpoint").iterdir()) == [
+        f"rank_{n}" for n in range(4)
+    ]
     assert run.nothing_is_left()
 
 
@@ -152,7 +168,8 @@ def test_variables_are_those_of_torchrun(place: Place) -> None:
     theirs = json.loads(run.texts(1)[0])
     differs = {name for name in ours if theirs.get(name) != ours[name]}
     assert differs <= {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"}
-    supervisors = {"CLOUDTRAIN_RUN_TOKEN"}  # by which it finds its own processes, whatever has started them
+    # by which it finds its own processes, whatever has started them
+    supervisors = {"CLOUDTRAIN_RUN_TOKEN"}
     started_with = run.plan.request["processes"][0]["env"].keys() | os.environ.keys() | supervisors
     extra = {name for name in theirs if name not in ours and name not in started_with}
     assert extra <= {"LC_CTYPE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE"}
@@ -170,7 +187,9 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     return found
 
 
-def test_digits_have_the_same_losses_as_under_torchrun(place: Place, uninterrupted: dict[int, float]) -> None:
+def test_digits_have_the_same_losses_as_under_torchrun(
+    place: Place, uninterrupted: dict[int, float]
+) -> None:
     """All reported losses are equal, to the last printed digit."""
     run = place.submit(DIGITS, distribution=ct.Torch(), target=forked(1), hyperparameters=SHORT)
     assert run.wait().state is RunState.SUCCEEDED
@@ -185,7 +204,9 @@ def test_a_killed_rank_resumes_from_the_last_checkpoint(
     run that was never interrupted."""
     target = ct.Local(launcher=launcher, instance_count=1, processes_per_instance=2, max_restarts=1)
     hyperparameters = SHORT | {"checkpoint_every": 10}
-    run = place.submit(WAITS_FOR_ITS_DEATH, distribution=ct.Torch(), target=target, hyperparameters=hyperparameters)
+    run = place.submit(
+        WAITS_FOR_ITS_DEATH, distribution=ct.Torch(), target=target, hyperparameters=hyperparameters
+    )
     eventually(lambda: max(losses(run), default=0) >= 30, "step 30")
     (process_of(run, 1) if launcher == "fork" else run.rank_process(1)).kill()
     status = run.wait()

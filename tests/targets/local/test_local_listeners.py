@@ -55,9 +55,18 @@ OWN_IMAGE = {"image": {"sagemaker": "own.example/train:1"}}
         (BARE, ct.Local(emulate="sagemaker", **TWO_BY_TWO), OWN_IMAGE),
         (RUNTIME, ct.Local(emulate="azureml", **TWO_BY_TWO), IN_AN_IMAGE),
     ],
-    ids=["two agents", "one agent", "forks", "SageMaker's toolkit", "our launcher", "Azure ML, with the runtime"],
+    ids=[
+        "two agents",
+        "one agent",
+        "forks",
+        "SageMaker's toolkit",
+        "our launcher",
+        "Azure ML, with the runtime",
+    ],
 )
-def test_ranks_meet_on_loopback(place: Place, script: str, target: ct.Local, environment: dict[str, Any]) -> None:
+def test_ranks_meet_on_loopback(
+    place: Place, script: str, target: ct.Local, environment: dict[str, Any]
+) -> None:
     """The store through which ranks meet, and gloo's own sockets, are on loopback."""
     run = place.submit(
         script, distribution=ct.Torch(), target=target, environment=environment, resources=RESOURCES
@@ -78,7 +87,8 @@ def test_ranks_that_start_again_meet_on_loopback(place: Place) -> None:
     run.wait_for_line("met 16 restarted 0", times=4)
     before = listeners(run)
     run.rank_process(3).kill()
-    run.wait_for_line("met 16 restarted 1", times=2)  # the agent whose rank died counts it; the other may, or not
+    # the agent whose rank died counts it; the other may, or not
+    run.wait_for_line("met 16 restarted 1", times=2)
     eventually_met = [text for text in run.texts() if text.startswith("met")]
     after = listeners(run)
     assert len(eventually_met) >= 6

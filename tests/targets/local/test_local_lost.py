@@ -57,7 +57,9 @@ def test_killed_supervisor_and_guard(place: Place) -> None:
 
 def test_killed_guard(place: Place) -> None:
     """The run goes on without its guard, and ends as it should."""
-    run = place.submit("import time, os\nprint('up', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.02)")
+    run = place.submit(
+        "import time, os\nprint('up', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.02)"
+    )
     run.wait_for_line("up")
     run.ours("guard").kill()
     (run.folder / "code/go").touch()
@@ -67,7 +69,10 @@ def test_killed_guard(place: Place) -> None:
 def test_log_of_a_lost_run_is_whole(place: Place) -> None:
     """What a process wrote before it was killed is in the log, even what the supervisor never read; nothing twice."""
     script = "import time\nfor n in range(200): print(n, flush=True)\ntime.sleep(0.2)\n"
-    run = place.submit(script + "for n in range(200, 400): print(n, flush=True)\nopen('done', 'w')\ntime.sleep(3600)")
+    run = place.submit(
+        script
+        + "for n in range(200, 400): print(n, flush=True)\nopen('done', 'w')\ntime.sleep(3600)"
+    )
     eventually(lambda: "100" in run.texts(), "first lines")
     supervisor = run.ours("supervisor")
     supervisor.suspend()
@@ -93,7 +98,9 @@ def test_lost_although_its_output_cannot_be_completed(place: Place, broken: str)
     supervisor.kill()
     eventually(lambda: run.status.state.is_final, "the run is lost")
     assert run.status.state is RunState.LOST
-    assert "was killed, and with it every process of the run; its output is incomplete: " in str(run.status.reason)
+    assert "was killed, and with it every process of the run; its output is incomplete: " in str(
+        run.status.reason
+    )
     assert run.nothing_is_left()
 
 
@@ -133,7 +140,9 @@ def test_submitter_gone_before_the_supervisor_took_over(place: Place) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     lives, held = os.pipe()  # by every process of the supervisor, until its end
-    subprocess.run(command("supervisor", str(folder), str(writer)), pass_fds=(writer, held), check=True)
+    subprocess.run(
+        command("supervisor", str(folder), str(writer)), pass_fds=(writer, held), check=True
+    )
     os.close(writer)
     os.close(held)
     assert os.read(lives, 1) == b""
@@ -173,7 +182,10 @@ def test_submitter_dies(place: Place, death: signal.Signals) -> None:
     """The run goes on when its submitter, and all of its process group, dies; another shell picks up its log."""
     code = SUBMITTER.format(repository=str(REPOSITORY), root=str(place.root), script=COUNTS)
     shell = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     assert shell.stdout is not None
     with shell.stdout:
@@ -284,7 +296,9 @@ WAITS = "import time, os\nprint('up', flush=True)\nwhile not os.path.exists('go'
 
 @pytest.mark.parametrize("end", ["goes on", "is killed", "is killed with its guard"])
 @pytest.mark.slow_after(1)
-def test_a_run_whose_folder_another_run_has(place: Place, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_folder_another_run_has(
+    place: Place, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its name is taken as long as it lives. Where another run gets the folder all the same, from a machine that cannot
     see the processes, the first run is ended by nobody but itself and its guard, and neither touches the second run."""
     first = place.submit(WAITS)
@@ -304,7 +318,9 @@ def test_a_run_whose_folder_another_run_has(place: Place, end: str, monkeypatch:
     else:
         supervisor.kill()
     if end == "is killed with its guard":
-        assert rank.is_running(), "only a supervisor and a guard know which processes are of the removed run"
+        assert rank.is_running(), (
+            "only a supervisor and a guard know which processes are of the removed run"
+        )
         rank.kill()
     eventually(lambda: not (supervisor.is_running() or rank.is_running()), "the first run is over")
     assert second.status.state is RunState.RUNNING

@@ -24,7 +24,9 @@ def job(folder: Path, script: str, metrics: dict[str, str]) -> ct.TrainingJob:
     """A script that knows nothing of cloudtrain."""
     (folder / "src").mkdir()
     (folder / "src" / "train.py").write_text(script)
-    return ct.TrainingJob(name="plain", source_dir=str(folder / "src"), entry_point="train.py", metrics=metrics)
+    return ct.TrainingJob(
+        name="plain", source_dir=str(folder / "src"), entry_point="train.py", metrics=metrics
+    )
 
 
 def test_an_ordinary_script_has_a_curve(tmp_path: Path, cli: Cli) -> None:  # noqa: F811
@@ -34,7 +36,10 @@ def test_an_ordinary_script_has_a_curve(tmp_path: Path, cli: Cli) -> None:  # no
     assert run.wait().metrics == {"step": 2.0, "train:loss": 0.5}
     assert run.metrics() == [{"step": 1.0, "train:loss": 1.0}, {"step": 2.0, "train:loss": 0.5}]
     assert [line.text for line in run.logs()] == ["step 1 loss: 1.00", "step 2 loss: 0.50", "saved"]
-    assert json.loads(cli("status", run.name, "--json").out)["metrics"] == {"step": 2.0, "train:loss": 0.5}
+    assert json.loads(cli("status", run.name, "--json").out)["metrics"] == {
+        "step": 2.0,
+        "train:loss": 0.5,
+    }
     lines = [json.loads(line) for line in cli("logs", run.name, "--json").out.splitlines()]
     assert [line.get("values") for line in lines] == [*run.metrics(), None]
 
@@ -73,7 +78,10 @@ def test_the_lowest_rank_that_prints_counts(tmp_path: Path) -> None:
     wanted = wanted.model_copy(update={"distribution": ct.TensorFlow()})
     run = ct.submit(wanted, target=ct.Local(instance_count=2))
     assert run.wait().metrics == {"step": 1.0, "train:loss": 0.5, "accuracy": 0.9}
-    assert sorted(map(str, run.metrics())) == ["{'step': 1.0, 'accuracy': 0.9}", "{'step': 1.0, 'train:loss': 0.5}"]
+    assert sorted(map(str, run.metrics())) == [
+        "{'step': 1.0, 'accuracy': 0.9}",
+        "{'step': 1.0, 'train:loss': 0.5}",
+    ]
 
 
 def test_a_metric_line_speaks_for_itself(tmp_path: Path) -> None:
@@ -132,15 +140,26 @@ def test_an_ordinary_script_is_rehearsed(tmp_path: Path) -> None:
     script = TRAIN.replace("WHOLE", repr(str(tmp_path / "whole")))
     whole = run_whole(job(tmp_path, script, LOSS), lambda wanted: ct.submit(wanted))
     found = rehearse(whole)
-    assert (found.verdict.kind, found.comparison.metrics, found.comparison.compared) == ("same", ("train:loss",), 8)
+    assert (found.verdict.kind, found.comparison.metrics, found.comparison.compared) == (
+        "same",
+        ("train:loss",),
+        8,
+    )
     assert found.comparison.resumed_at == found.comparison.stopped_at + 1
 
 
 def test_an_emulation_reads_what_sagemaker_would(tmp_path: Path) -> None:
     """The patterns of the request count, overrides included."""
     wanted = job(tmp_path, "print('loss: 0.5 speed: 7')", LOSS)
-    overrides = {"AlgorithmSpecification": {"MetricDefinitions": [{"Name": "speed", "Regex": "speed: ([0-9]+)"}]}}
-    update = {"sagemaker_overrides": overrides, "resources": ct.Resources(instance_type="ml.g5.xlarge")}
+    overrides = {
+        "AlgorithmSpecification": {
+            "MetricDefinitions": [{"Name": "speed", "Regex": "speed: ([0-9]+)"}]
+        }
+    }
+    update = {
+        "sagemaker_overrides": overrides,
+        "resources": ct.Resources(instance_type="ml.g5.xlarge"),
+    }
     wanted = wanted.model_copy(update=update)
     plan = ct.plan(wanted, target=ct.Local(emulate="sagemaker"))
     assert json.loads(plan.request_json)["metrics"] == {"speed": "speed: ([0-9]+)"}

@@ -37,7 +37,8 @@ def submit(place: Place, what: str) -> Run:
     """Two ranks that end, wait, or of which rank 1 raises."""
     job = {"hyperparameters": {"what": what}, "distribution": ct.MPI(processes_per_instance=2)}
     run = place.submit(SCRIPT, target=ct.Local(processes_per_instance=2, grace_period=GRACE), **job)
-    for rank in (1,) if what == "raise" else (0, 1):  # mpirun may kill rank 0 before it has said anything
+    # mpirun may kill rank 0 before it has said anything
+    for rank in (1,) if what == "raise" else (0, 1):
         run.wait_for_line(f"rank {rank} of 2")
     return run
 
@@ -91,9 +92,14 @@ def test_stop(place: Place) -> None:
 def test_options_for_open_mpi_4(place: Place, options: str) -> None:
     """What Open MPI 4 reads runs under Open MPI 5 too, with the same ranks: one dash for two, an option twice."""
     script = "import os\nprint('rank', os.environ['OMPI_COMM_WORLD_RANK'], os.environ.get('SEEN', 'last'))"
-    run = place.submit(script, distribution=ct.MPI(options=options), target=ct.Local(processes_per_instance=2))
+    run = place.submit(
+        script, distribution=ct.MPI(options=options), target=ct.Local(processes_per_instance=2)
+    )
     assert run.wait().state is RunState.SUCCEEDED, (run.status, run.texts())
-    assert sorted(text for text in run.texts() if text.startswith("rank")) == ["rank 0 last", "rank 1 last"]
+    assert sorted(text for text in run.texts() if text.startswith("rank")) == [
+        "rank 0 last",
+        "rank 1 last",
+    ]
 
 
 LISTENS = """\
@@ -121,6 +127,8 @@ def test_ranks_listen_on_nothing(place: Place) -> None:
     for rank in (0, 1):
         process = run.process_with("OMPI_COMM_WORLD_RANK", str(rank))
         connections = getattr(process, "net_connections", None) or process.connections
-        assert [each for each in connections(kind="inet") if each.status == psutil.CONN_LISTEN] == []
+        assert [
+            each for each in connections(kind="inet") if each.status == psutil.CONN_LISTEN
+        ] == []
     run.service.stop(run.ref)
     run.wait()

@@ -22,7 +22,9 @@ from tests.targets.places import Place, files_of_at_most
 @pytest.mark.slow
 def test_burst(place: Place) -> None:
     """A hundred thousand lines arrive whole and in order."""
-    run = place.submit("import sys\nsys.stdout.write(''.join(f'line {n}\\n' for n in range(100_000)))")
+    run = place.submit(
+        "import sys\nsys.stdout.write(''.join(f'line {n}\\n' for n in range(100_000)))"
+    )
     assert [line.text for line in run.lines(follow=True)] == [f"line {n}" for n in range(100_000)]
     assert (run.folder / "logs/rank_0.log").read_text().count("\n") == 100_000
 
@@ -76,9 +78,15 @@ def test_attempts(tmp_path: Path) -> None:
         output.pump(at_once=True)
         seen += [(line.rank, line.text) for line in reader.new_lines()]
     output.close()
-    assert seen == [(rank, f"{text} {rank}") for text in ("first", "again", "next") for rank in (0, 1)]
+    assert seen == [
+        (rank, f"{text} {rank}") for text in ("first", "again", "next") for rank in (0, 1)
+    ]
     assert output.restarts == 2
-    assert (tmp_path / "logs/rank_1.log").read_text().split("\n")[:-1] == ["first 1", "again 1", "next 1"]
+    assert (tmp_path / "logs/rank_1.log").read_text().split("\n")[:-1] == [
+        "first 1",
+        "again 1",
+        "next 1",
+    ]
 
 
 def test_ranks_as_torchrun_gave_them(tmp_path: Path) -> None:
@@ -126,9 +134,13 @@ def test_resume_behind_a_batch_that_was_cut(tmp_path: Path, part: float) -> None
     second.resume()
     second.drain()
     second.close()
-    assert [line.text for line in JournalReader(journal, 1).new_lines()] == [f"line {n}" for n in range(5)]
+    assert [line.text for line in JournalReader(journal, 1).new_lines()] == [
+        f"line {n}" for n in range(5)
+    ]
     assert all(json.loads(record) for record in journal.read_bytes().splitlines())
-    assert (tmp_path / "logs/rank_1.log").read_text().splitlines() == [f"line {n}" for n in range(5)]
+    assert (tmp_path / "logs/rank_1.log").read_text().splitlines() == [
+        f"line {n}" for n in range(5)
+    ]
 
 
 @pytest.mark.parametrize("before", [0, 1])
@@ -151,7 +163,10 @@ def test_resume_between_the_two_writes_of_a_batch(tmp_path: Path, before: int) -
     second.resume()
     second.drain()
     second.close()
-    expected = ["first 1", *(f"{stream} {n}" for stream in ("stdout", "stderr") for n in range(250))]
+    expected = [
+        "first 1",
+        *(f"{stream} {n}" for stream in ("stdout", "stderr") for n in range(250)),
+    ]
     assert rank_file.read_text().splitlines() == expected
     assert [line.text for line in JournalReader(journal, 1).new_lines()] == expected
 
@@ -180,7 +195,10 @@ def test_a_full_disk_tears_no_record(tmp_path: Path) -> None:
     attempt(tmp_path / "logs", 0, 0, "first")
     output = RunOutput(RunFolder(str(tmp_path)), spec(1), lambda _instance, _local_rank: None)
     output.pump(at_once=True)
-    journal, rank_0 = tmp_path / "output.jsonl", tmp_path / "logs/instance_0/run_x7f/attempt_0/0/stdout.log"
+    journal, rank_0 = (
+        tmp_path / "output.jsonl",
+        tmp_path / "logs/instance_0/run_x7f/attempt_0/0/stdout.log",
+    )
     whole = journal.read_bytes()
     with rank_0.open("a") as more:
         more.write("too much\n" * 100)
@@ -198,15 +216,24 @@ def test_a_full_disk_tears_no_record(tmp_path: Path) -> None:
 
 def test_a_torn_record_is_left_out(tmp_path: Path) -> None:
     """A power cut tears what was written last; the lines around it can still be read."""
-    record = json.dumps({"time": 1.0, "instance": 0, "rank": 0, "stream": "stdout", "attempt": 0, "text": "whole"})
-    (tmp_path / "output.jsonl").write_text(f"{record}\n{record[:20]}{record}\n{record[:30]}\0\0\n{record}\n")
-    assert [line.text for line in JournalReader(tmp_path / "output.jsonl").new_lines()] == ["whole", "whole"]
+    record = json.dumps(
+        {"time": 1.0, "instance": 0, "rank": 0, "stream": "stdout", "attempt": 0, "text": "whole"}
+    )
+    (tmp_path / "output.jsonl").write_text(
+        f"{record}\n{record[:20]}{record}\n{record[:30]}\0\0\n{record}\n"
+    )
+    assert [line.text for line in JournalReader(tmp_path / "output.jsonl").new_lines()] == [
+        "whole",
+        "whole",
+    ]
 
 
 def test_record_still_being_written(tmp_path: Path) -> None:
     """A reader leaves half a record for the next time."""
     journal = tmp_path / "output.jsonl"
-    record = json.dumps({"time": 1.0, "instance": 0, "rank": 0, "stream": "stdout", "attempt": 0, "text": "whole"})
+    record = json.dumps(
+        {"time": 1.0, "instance": 0, "rank": 0, "stream": "stdout", "attempt": 0, "text": "whole"}
+    )
     reader = JournalReader(journal)
     assert list(reader.new_lines()) == []
     journal.write_text(record[:30])
@@ -247,7 +274,10 @@ print("written")
         ("work/", {"train.py", "out/last.pt", "link.pt"}),
         ("work/out", {"last.pt"}),
         ("work/out/last.pt", {"last.pt"}),
-        ("logs/", {"rank_0.log", "instance_0/process_0.stdout.log", "instance_0/process_0.stderr.log"}),
+        (
+            "logs/",
+            {"rank_0.log", "instance_0/process_0.stdout.log", "instance_0/process_0.stderr.log"},
+        ),
     ],
 )
 def test_download(place: Place, path: str, files: set[str]) -> None:
@@ -285,7 +315,9 @@ def test_what_is_as_it_was_unpacked_is_no_work(place: Place) -> None:
         run.service.download(run.ref, "work/train.py", place.root / "got")
 
 
-@pytest.mark.parametrize("path", ["modle", "code", "..", "model/../../launch.json", "/etc", "outputs"])
+@pytest.mark.parametrize(
+    "path", ["modle", "code", "..", "model/../../launch.json", "/etc", "outputs"]
+)
 def test_download_of_what_is_no_place(place: Place, path: str) -> None:
     """Only what a run writes can be downloaded."""
     run = place.submit("")
@@ -306,7 +338,9 @@ def test_download_of_links_that_lead_back(place: Place) -> None:
     }  # fmt: skip
 
 
-def test_download_while_checkpoints_are_pruned(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_download_while_checkpoints_are_pruned(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file that is removed before it was copied is not missed, and a save that is not finished is not copied."""
     run = place.submit(CHECKPOINTS)
     run.wait()

@@ -25,9 +25,7 @@ print("up", flush=True)
 time.sleep(3600)
 """
 
-IGNORES = (
-    "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(3600)"
-)
+IGNORES = "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(3600)"
 
 PREEMPTED = """\
 import os, time
@@ -53,7 +51,9 @@ def test_script_may_save(place: Place) -> None:
 
 def test_state_while_stopping(place: Place) -> None:
     """Between the request and the end the run is `stopping`."""
-    run = place.submit(IGNORES.replace("time.sleep(3600)", "while not os.path.exists('go'): time.sleep(0.02)"))
+    run = place.submit(
+        IGNORES.replace("time.sleep(3600)", "while not os.path.exists('go'): time.sleep(0.02)")
+    )
     run.wait_for_line("up")
     run.service.stop(run.ref)
     eventually(lambda: run.status.state is RunState.STOPPING, "stopping")
@@ -70,14 +70,19 @@ def test_sigkill_after_the_grace_period(place: Place) -> None:
     status = run.wait()
     assert time.monotonic() - asked >= 1
     assert status.state is RunState.STOPPED
-    assert status.reason == "stopped on request; processes that did not exit within the grace period were killed"
+    assert (
+        status.reason
+        == "stopped on request; processes that did not exit within the grace period were killed"
+    )
     assert run.nothing_is_left()
 
 
 @pytest.mark.slow
 def test_shell_passes_nothing_on(place: Place) -> None:
     """A shell script's children get SIGTERM too, and may save although the shell is gone at once."""
-    run = place.submit({"run.sh": f"{_quoted_python(SAVES)}; echo after", "train.py": ""}, entry_point="run.sh")
+    run = place.submit(
+        {"run.sh": f"{_quoted_python(SAVES)}; echo after", "train.py": ""}, entry_point="run.sh"
+    )
     run.wait_for_line("up")
     run.service.stop(run.ref)
     assert run.wait().state is RunState.STOPPED
@@ -94,7 +99,10 @@ def _quoted_python(script: str) -> str:
 def test_max_runtime(place: Place) -> None:
     """A run that reaches its limit is stopped like any other, and says why."""
     status = place.submit("import time\ntime.sleep(3600)", max_runtime=1).wait()
-    assert (status.state, status.reason) == (RunState.STOPPED, "stopped after its max_runtime of 1 s")
+    assert (status.state, status.reason) == (
+        RunState.STOPPED,
+        "stopped after its max_runtime of 1 s",
+    )
 
 
 def test_stop_at_once(place: Place) -> None:
@@ -127,7 +135,9 @@ def test_sigterm_from_outside(place: Place) -> None:
 @pytest.mark.parametrize("ignored", [signal.SIGINT, signal.SIGHUP])
 def test_terminal_signals_do_not_reach_the_run(place: Place, ignored: signal.Signals) -> None:
     """What a terminal sends when it closes changes nothing, and the script still has the default handlers."""
-    run = place.submit(f"import signal\nprint(signal.getsignal({ignored.value}) != signal.SIG_IGN)\n" + SAVES)
+    run = place.submit(
+        f"import signal\nprint(signal.getsignal({ignored.value}) != signal.SIG_IGN)\n" + SAVES
+    )
     run.wait_for_line("up")
     run.ours("supervisor").send_signal(ignored)
     time.sleep(0.2)

@@ -76,7 +76,10 @@ def test_all_reduce(place: Place, instances: int) -> None:
         line = f"rank {rank} of {ranks} sum {'1' * ranks}"
         assert (run.folder / f"logs/rank_{rank}.log").read_text().splitlines()[0] == line
         lines = {(line.instance, line.stream, line.text) for line in run.lines(rank=rank)}
-        assert lines == {(rank // 2, "stdout", line), (rank // 2, "stderr", f"instance {rank // 2}")}
+        assert lines == {
+            (rank // 2, "stdout", line),
+            (rank // 2, "stderr", f"instance {rank // 2}"),
+        }
     assert run.nothing_is_left()
 
 
@@ -91,7 +94,9 @@ def test_killed_rank(place: Place, instances: int, victim: int) -> None:
     status = run.wait()
     assert (status.state, status.failed_rank, status.exit_code) == (RunState.FAILED, victim, -9)
     where = f" (instance {victim // 2})" if instances > 1 else ""
-    assert str(status.reason).startswith(f"rank {victim}{where} was killed by SIGKILL (exit code -9)")
+    assert str(status.reason).startswith(
+        f"rank {victim}{where} was killed by SIGKILL (exit code -9)"
+    )
     assert run.nothing_is_left()
 
 
@@ -106,7 +111,8 @@ def test_raising_rank(place: Place) -> None:
     assert (status.state, status.failed_rank) == (RunState.FAILED, 2), status
     assert status.reason in (
         "rank 2 (instance 1) failed with exit code 1: ValueError: bad thing",
-        "rank 2 (instance 1) was killed by SIGABRT (exit code -6) after ValueError: bad thing",  # in gloo's teardown
+        # in gloo's teardown
+        "rank 2 (instance 1) was killed by SIGABRT (exit code -6) after ValueError: bad thing",
     )
     assert "ValueError: bad thing" in status.details
 
@@ -160,13 +166,19 @@ def test_stop_with_checkpoint(place: Place) -> None:
 
 def test_sigterm_of_one_agent(place: Place) -> None:
     """SIGTERM from outside, to one agent: all ranks save, and the run has stopped, not failed."""
-    run = place.submit(STOPS, distribution=ct.Torch(), target=ct.Local(instance_count=1, processes_per_instance=2))
+    run = place.submit(
+        STOPS, distribution=ct.Torch(), target=ct.Local(instance_count=1, processes_per_instance=2)
+    )
     run.wait_for_line("training", times=2)
-    agent = next(process for process in run.processes() if "cloudtrain.runtime.torchrun" in process.cmdline())
+    agent = next(
+        process for process in run.processes() if "cloudtrain.runtime.torchrun" in process.cmdline()
+    )
     agent.terminate()
     status = run.wait()
     assert status.state is RunState.STOPPED
-    assert str(status.reason).startswith("stopped by a signal from outside; the script saved and left at step ")
+    assert str(status.reason).startswith(
+        "stopped by a signal from outside; the script saved and left at step "
+    )
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -179,12 +191,16 @@ def test_killed_agent(place: Place, victim: int) -> None:
     agent.kill()
     status = run.wait()
     assert (status.state, status.failed_rank) == (RunState.FAILED, None)
-    assert str(status.reason).startswith(f"torchrun of instance {victim} was killed by SIGKILL (exit code -9)")
+    assert str(status.reason).startswith(
+        f"torchrun of instance {victim} was killed by SIGKILL (exit code -9)"
+    )
     assert run.nothing_is_left()
 
 
 def test_command_under_torchrun(place: Place) -> None:
     """A command of any kind runs once per rank."""
-    run = place.submit("", command="echo rank $RANK of $WORLD_SIZE", distribution=ct.Torch(), target=two_by_two())
+    run = place.submit(
+        "", command="echo rank $RANK of $WORLD_SIZE", distribution=ct.Torch(), target=two_by_two()
+    )
     assert run.wait().state is RunState.SUCCEEDED
     assert [run.texts(rank) for rank in range(4)] == [[f"rank {rank} of 4"] for rank in range(4)]

@@ -15,7 +15,9 @@ from cloudtrain.targets.common.launch import host_name
 from cloudtrain.targets.local.prepare import Ports, fill
 from tests.targets.places import Place
 
-SHOW = "import json, os, sys\nprint(json.dumps([sys.argv, dict(os.environ), os.getcwd(), sys.path]))"
+SHOW = (
+    "import json, os, sys\nprint(json.dumps([sys.argv, dict(os.environ), os.getcwd(), sys.path]))"
+)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,9 @@ def test_surroundings_of_a_script(place: Place) -> None:
     """The script runs in its code's folder, sees the submitter's variables, and imports its own modules first."""
     place.environ |= {"TOKEN": "secret", "PYTHONPATH": "/theirs"}
     environment = ct.Environment(variables={"NCCL_DEBUG": "INFO"})
-    run = place.submit(SHOW, hyperparameters={"lr": 0.1, "name": "it's $HOME; ok"}, environment=environment)
+    run = place.submit(
+        SHOW, hyperparameters={"lr": 0.1, "name": "it's $HOME; ok"}, environment=environment
+    )
     run.wait()
     argv, environ, folder, path = json.loads(run.texts()[0])
     code = str(run.folder / "code")
@@ -100,17 +104,24 @@ def test_mpirun_of_the_interpreter_that_runs_the_job(
     place.environ["PATH"] = str(tmp_path / "path")
 
     def started(python: str | None = None) -> str:
-        argv: list[str] = place.plan(distribution=ct.MPI(), target=ct.Local(python=python))[0].request["processes"][0][
-            "argv"
-        ]
+        argv: list[str] = place.plan(distribution=ct.MPI(), target=ct.Local(python=python))[
+            0
+        ].request["processes"][0]["argv"]
         return argv[0]
 
     with pytest.raises(ct.JobError) as missing:
         started(theirs)
     (problem,) = missing.value.problems
-    assert problem.message == f"`mpi` needs `mpirun`, which is neither beside `{theirs}` nor on the PATH"
+    assert (
+        problem.message
+        == f"`mpi` needs `mpirun`, which is neither beside `{theirs}` nor on the PATH"
+    )
     assert str(problem.hint).startswith(f"`{pip_line('mpi')}`")
-    for found in (tmp_path / "ours/bin/mpirun", tmp_path / "path/mpirun", tmp_path / "theirs/bin/mpirun"):
+    for found in (
+        tmp_path / "ours/bin/mpirun",
+        tmp_path / "path/mpirun",
+        tmp_path / "theirs/bin/mpirun",
+    ):
         assert program(found) == started(theirs)
     assert started() == str(tmp_path / "ours/bin/mpirun")
     program(tmp_path / "path/python3")
@@ -119,7 +130,12 @@ def test_mpirun_of_the_interpreter_that_runs_the_job(
 
 def test_variables_of_an_outer_launcher(place: Place) -> None:
     """A run that is submitted from inside another one, or under a launcher, is not part of it."""
-    place.environ |= {"RANK": "3", "WORLD_SIZE": "8", "TF_CONFIG": "{}", "OMPI_COMM_WORLD_RANK": "3"}
+    place.environ |= {
+        "RANK": "3",
+        "WORLD_SIZE": "8",
+        "TF_CONFIG": "{}",
+        "OMPI_COMM_WORLD_RANK": "3",
+    }
     place.environ |= {"CLOUDTRAIN_RUN_DIR": "/outer", "CLOUDTRAIN_INPUT_TRAIN": "/outer/train"}
     run = place.submit(SHOW)
     run.wait()
@@ -177,7 +193,10 @@ def test_gpus(tmp_path: Path, devices: int, visible: str | None, ids: tuple[str,
     """GPUs are those that exist, as far as CUDA_VISIBLE_DEVICES shows them."""
     for name in (*(f"nvidia{n}" for n in range(devices)), "nvidiactl", "nvidia-uvm", "null"):
         (tmp_path / name).touch()
-    assert gpu_ids({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}, devices=tmp_path) == ids
+    assert (
+        gpu_ids({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}, devices=tmp_path)
+        == ids
+    )
 
 
 def test_machine() -> None:

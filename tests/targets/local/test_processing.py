@@ -75,7 +75,9 @@ def finished(job: ct.ProcessingJob, instances: int = 4) -> ct.Run:
 
 
 @pytest.mark.slow
-def test_four_instances_process_every_file_exactly_once(job: Callable[..., ct.ProcessingJob], tmp_path: Path) -> None:
+def test_four_instances_process_every_file_exactly_once(
+    job: Callable[..., ct.ProcessingJob], tmp_path: Path
+) -> None:
     """Each file is read by one instance, all four work, and the outputs of all are one folder."""
     run = finished(job())
     assert run.last_status.state is ct.RunState.SUCCEEDED, run.last_status.reason
@@ -93,11 +95,15 @@ def test_four_instances_process_every_file_exactly_once(job: Callable[..., ct.Pr
 def test_the_log_tells_instances_apart(job: Callable[..., ct.ProcessingJob]) -> None:
     """Each process has a rank of its own, the number of its instance."""
     run = finished(job(), instances=2)
-    told = {(line.rank, line.text.split()[1]) for line in run.logs() if line.text.startswith("instance")}
+    told = {
+        (line.rank, line.text.split()[1]) for line in run.logs() if line.text.startswith("instance")
+    }
     assert told == {(0, "0"), (1, "1")}
 
 
-def test_an_input_that_is_not_sharded_is_seen_whole_by_all(job: Callable[..., ct.ProcessingJob], data: Path) -> None:
+def test_an_input_that_is_not_sharded_is_seen_whole_by_all(
+    job: Callable[..., ct.ProcessingJob], data: Path
+) -> None:
     """And there are no links: the script sees the place itself."""
     run = finished(job(inputs={"raw": {"local": str(data)}}), instances=2)
     read = Counter(line.text.split()[4] for line in run.logs() if line.text.startswith("instance"))
@@ -116,7 +122,9 @@ def test_one_failing_instance_fails_the_run(job: Callable[..., ct.ProcessingJob]
     assert status.failed_rank == 1
 
 
-def test_an_input_that_is_gone_at_the_start_is_the_reason(job: Callable[..., ct.ProcessingJob], tmp_path: Path) -> None:
+def test_an_input_that_is_gone_at_the_start_is_the_reason(
+    job: Callable[..., ct.ProcessingJob], tmp_path: Path
+) -> None:
     """The shards are dealt when the run starts, so what is wrong with the data is the run's reason."""
     gone = {"raw": {"local": str(tmp_path / "gone"), "shard": True}}
     run = ct.submit(job(inputs=gone), "local", ignore=["LO101"])
@@ -133,7 +141,9 @@ def test_the_plan_is_what_runs(job: Callable[..., ct.ProcessingJob]) -> None:
     assert plan.errors == ()
     links = plan.request["links"]
     assert [link["shard"] for link in links] == [[0, 2], [1, 2]]
-    assert [process.env["CLOUDTRAIN_INPUT_RAW"] for process in plan.processes] == [link["path"] for link in links]
+    assert [process.env["CLOUDTRAIN_INPUT_RAW"] for process in plan.processes] == [
+        link["path"] for link in links
+    ]
     assert plan.request_json == ct.plan(job(), target).request_json
     run = ct.submit(job(), target)
     run.wait(DEADLINE)
@@ -154,7 +164,9 @@ def test_a_command_sees_its_own_shard(job: Callable[..., ct.ProcessingJob]) -> N
 
 def test_emulation_is_for_training_jobs(job: Callable[..., ct.ProcessingJob]) -> None:
     """It would show the variables of a training container."""
-    with pytest.raises(ct.JobError, match="emulates training jobs only, and this is a processing job"):
+    with pytest.raises(
+        ct.JobError, match="emulates training jobs only, and this is a processing job"
+    ):
         ct.plan(job(), ct.Local(emulate="sagemaker"))
 
 
@@ -162,12 +174,16 @@ def codes(job: ct.ProcessingJob, instances: int = 2) -> set[str]:
     return {finding.code for finding in ct.plan(job, ct.Local(instance_count=instances)).findings}
 
 
-def test_instances_that_would_do_the_same_work_are_told(job: Callable[..., ct.ProcessingJob], data: Path) -> None:
+def test_instances_that_would_do_the_same_work_are_told(
+    job: Callable[..., ct.ProcessingJob], data: Path
+) -> None:
     """CT521 speaks without a sharded input; CT501, which offers a distribution, never does."""
     assert codes(job()) & {"CT501", "CT521", "CT522"} == set()
     plain = {"raw": {"local": str(data)}}
     assert codes(job(inputs=plain)) & {"CT501", "CT521", "CT522"} == {"CT521"}
-    assert codes(job(inputs=plain, resources={}), instances=1) & {"CT501", "CT521", "CT522"} == set()
+    assert (
+        codes(job(inputs=plain, resources={}), instances=1) & {"CT501", "CT521", "CT522"} == set()
+    )
 
 
 def test_a_shard_that_is_everything_is_told(job: Callable[..., ct.ProcessingJob]) -> None:
@@ -180,7 +196,11 @@ def test_the_example_prepares_data_on_four_instances(tmp_path: Path) -> None:
     raw = tmp_path / "raw"
     raw.mkdir()
     for number in range(9):
-        lines = ["length,width,species", *(f"{row}.5,{number},kind {number}" for row in range(number)), ",1,broken"]
+        lines = [
+            "length,width,species",
+            *(f"{row}.5,{number},kind {number}" for row in range(number)),
+            ",1,broken",
+        ]
         (raw / f"flowers-{number}.csv").write_text("\n".join(lines) + "\n")
     job = ct.load_job(EXAMPLE, [f"inputs.raw.local={raw}"])
     assert isinstance(job, ct.ProcessingJob)
@@ -188,10 +208,22 @@ def test_the_example_prepares_data_on_four_instances(tmp_path: Path) -> None:
     assert run.last_status.state is ct.RunState.SUCCEEDED, run.last_status.reason
     files = run.download("outputs/clean", tmp_path / "clean")
     rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    expected = [{"length": row + 0.5, "width": n, "species": f"kind {n}"} for n in range(9) for row in range(n)]
+    expected = [
+        {"length": row + 0.5, "width": n, "species": f"kind {n}"}
+        for n in range(9)
+        for row in range(n)
+    ]
     assert sorted(rows, key=str) == sorted(expected, key=str)
-    done = [json.loads(file.read_text()) for file in run.download("outputs/summaries", tmp_path / "done")]
-    assert sorted((item["instance"], item["files"]) for item in done) == [(0, 3), (1, 2), (2, 2), (3, 2)]
+    done = [
+        json.loads(file.read_text())
+        for file in run.download("outputs/summaries", tmp_path / "done")
+    ]
+    assert sorted((item["instance"], item["files"]) for item in done) == [
+        (0, 3),
+        (1, 2),
+        (2, 2),
+        (3, 2),
+    ]
     assert sum(item["dropped"] for item in done) == 9
     reading = ct.TrainingJob(
         name="train",

@@ -38,7 +38,9 @@ print("got", os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
 """
 
 
-def queued(place: Place, name: str, script: str = QUICK, *, instances: int = 1, **settings: Any) -> Run:
+def queued(
+    place: Place, name: str, script: str = QUICK, *, instances: int = 1, **settings: Any
+) -> Run:
     """A run of `instances` processes that waits for its place."""
     given = {"slots": 1} | settings if "gpus" not in settings else settings
     target = ct.Local(**{"queue": True, "grace_period": GRACE, "instance_count": instances} | given)
@@ -63,19 +65,26 @@ def service(place: Place) -> LocalService:
 
 def test_one_after_the_other(place: Place) -> None:
     """A run waits as `queued`, with its place and what it waits for; nothing of it has started."""
-    first, second, third = queued(place, "run-1", HOLDS), queued(place, "run-2"), queued(place, "run-3")
+    first, second, third = (
+        queued(place, "run-1", HOLDS),
+        queued(place, "run-2"),
+        queued(place, "run-3"),
+    )
     first.wait_for_line("got None")
     status = third.status
     assert (status.state, status.queue_place, status.started) == (RunState.QUEUED, 2, None)
     assert status.reason == "waits for 1 CPU slot of 1"
-    assert [len(run.processes()) for run in (second, third)] == [1, 1]  # the supervisor, without guard and script
+    # the supervisor, without guard and script
+    assert [len(run.processes()) for run in (second, third)] == [1, 1]
     assert third.lines() == []
     release(first)
     ends = [run.wait() for run in (first, second, third)]
     assert [end.state for end in ends] == [RunState.SUCCEEDED] * 3
     assert [end.queue_place for end in ends] == [None] * 3
     assert ends[0].ended <= ends[1].started <= ends[1].ended <= ends[2].started  # type: ignore[operator]
-    eventually(lambda: not list((place.root / "state/runs").glob("*/waiting")), "they leave nothing behind")
+    eventually(
+        lambda: not list((place.root / "state/runs").glob("*/waiting")), "they leave nothing behind"
+    )
 
 
 def test_following_leads_through_the_queue(place: Place) -> None:
@@ -117,7 +126,9 @@ def test_each_run_sees_its_own_gpus(place: Place) -> None:
 def test_several_gpus_for_one_process(place: Place) -> None:
     """A plain script that asks for GPUs of an instance gets them."""
     target = ct.Local(queue=True, gpus="0,1,2")
-    run = place.submit(QUICK, target=target, resources=ct.Resources(gpu="A100-40GB", gpus_per_instance=2))
+    run = place.submit(
+        QUICK, target=target, resources=ct.Resources(gpu="A100-40GB", gpus_per_instance=2)
+    )
     run.wait()
     assert run.texts() == ["got 0,1"]
 
@@ -137,7 +148,9 @@ def test_a_job_with_a_mask_of_its_own(place: Place) -> None:
     first = queued(place, "run-1", HOLDS, gpus=gpus)
     first.wait_for_line("got 0")
     environment = ct.Environment(variables={"CUDA_VISIBLE_DEVICES": "0,2"})
-    fixed = place.submit(QUICK, name="fixed-1", target=ct.Local(queue=True, gpus=gpus), environment=environment)
+    fixed = place.submit(
+        QUICK, name="fixed-1", target=ct.Local(queue=True, gpus=gpus), environment=environment
+    )
     assert fixed.status.state is RunState.QUEUED
     release(first)
     fixed.wait()
@@ -165,7 +178,11 @@ def test_runs_outside_of_the_queue_are_seen(place: Place) -> None:
 
 def test_stop_while_it_waits(place: Place) -> None:
     """It ends as stopped, nothing was started, and those behind it move up."""
-    first, second, third = queued(place, "run-1", HOLDS), queued(place, "run-2"), queued(place, "run-3")
+    first, second, third = (
+        queued(place, "run-1", HOLDS),
+        queued(place, "run-2"),
+        queued(place, "run-3"),
+    )
     service(place).stop(second.ref)
     status = second.wait()
     assert (status.state, status.started) == (RunState.STOPPED, None)
@@ -194,7 +211,9 @@ def test_drop(place: Place) -> None:
 @pytest.mark.slow
 def test_move(place: Place) -> None:
     """Runs start in the order that they were put into; a moved one keeps its place among other priorities."""
-    order = f"open({str(place.root / 'order')!r}, 'a').write(os.environ['CLOUDTRAIN_RUN_NAME'][0])\n"
+    order = (
+        f"open({str(place.root / 'order')!r}, 'a').write(os.environ['CLOUDTRAIN_RUN_NAME'][0])\n"
+    )
     first = queued(place, "x-1", HOLDS)
     first.wait_for_line("got None")
     runs = {name: queued(place, f"{name}-1", f"import os\n{order}") for name in "abcd"}
@@ -216,11 +235,21 @@ def test_move(place: Place) -> None:
 @pytest.mark.parametrize(
     ("settings", "message", "hint"),
     [
-        ({"slots": 2, "instance_count": 3}, "3 CPU slots, but the queue of this machine has 2", "--instances 2`"),
-        ({"gpus": "0,1", "instance_count": 3}, "need 3 GPUs, but this machine has 2: 0, 1", "leave `--queue` out"),
+        (
+            {"slots": 2, "instance_count": 3},
+            "3 CPU slots, but the queue of this machine has 2",
+            "--instances 2`",
+        ),
+        (
+            {"gpus": "0,1", "instance_count": 3},
+            "need 3 GPUs, but this machine has 2: 0, 1",
+            "leave `--queue` out",
+        ),
     ],
 )
-def test_more_than_there_is(place: Place, settings: dict[str, Any], message: str, hint: str) -> None:
+def test_more_than_there_is(
+    place: Place, settings: dict[str, Any], message: str, hint: str
+) -> None:
     """Such a run would wait for ever: it is refused before it is queued, with what to type."""
     with pytest.raises(JobError, match=message) as caught:
         place.plan(QUICK, target=ct.Local(queue=True, **settings))
@@ -230,9 +259,14 @@ def test_more_than_there_is(place: Place, settings: dict[str, Any], message: str
 
 def test_the_plan_says_what_it_waits_for(place: Place) -> None:
     """Which GPUs it will get is not known yet; the need stands in the request."""
-    plan, _ = place.plan(QUICK, target=ct.Local(queue=True, priority=3, gpus="0,1", instance_count=2))
+    plan, _ = place.plan(
+        QUICK, target=ct.Local(queue=True, priority=3, gpus="0,1", instance_count=2)
+    )
     assert plan.request["queue"] == {"count": 2, "gpus": ["0", "1"], "priority": 3}
-    assert [process.env["CUDA_VISIBLE_DEVICES"] for process in plan.processes] == ["${{gpus.0}}", "${{gpus.1}}"]
+    assert [process.env["CUDA_VISIBLE_DEVICES"] for process in plan.processes] == [
+        "${{gpus.0}}",
+        "${{gpus.1}}",
+    ]
     assert ("queue", "waits for 2 GPUs of 0, 1, priority 3") in plan.summary
 
 
@@ -263,9 +297,15 @@ def test_killed_while_it_waits(place: Place) -> None:
     first.wait_for_line("got None")
     for run in others[:3]:
         run.ours("supervisor").kill()
-    eventually(lambda: all(_state(run) == "lost" for run in others[:3]), "who is behind sees that they are dead")
+    eventually(
+        lambda: all(_state(run) == "lost" for run in others[:3]),
+        "who is behind sees that they are dead",
+    )
     # each status is written before its place is given up
-    eventually(lambda: [item.ref.name for item in service(place).queue()] == ["run-1", "run-5"], "they have left")
+    eventually(
+        lambda: [item.ref.name for item in service(place).queue()] == ["run-1", "run-5"],
+        "they have left",
+    )
     release(first)
     assert others[3].wait().state is RunState.SUCCEEDED
     for run in others[:3]:
@@ -310,7 +350,11 @@ def test_a_removed_table(place: Place) -> None:
 @pytest.mark.slow
 def test_waiting_supervisors_sleep(place: Place) -> None:
     """While others come, move and go, a supervisor that waits is not woken once. (The head looks around in a minute.)"""
-    first, head, waits = queued(place, "run-1", HOLDS), queued(place, "run-2"), queued(place, "run-3")
+    first, head, waits = (
+        queued(place, "run-1", HOLDS),
+        queued(place, "run-2"),
+        queued(place, "run-3"),
+    )
     eventually(lambda: (waits.folder / "unpacked").exists())
     supervisor = psutil.Process(waits.ours("supervisor").pid)
     switches = eventually(lambda: _settled(supervisor), "it sleeps")
@@ -339,7 +383,9 @@ def _settled(process: psutil.Process) -> int:
 def test_sixty_four_runs(place: Place) -> None:
     """All of them, one after the other and in their order, although the third supervisor is killed while it waits."""
     ended = place.root / "ended"
-    script = f"import os\nopen({str(ended)!r}, 'a').write(os.environ['CLOUDTRAIN_RUN_NAME'] + ' ')\n"
+    script = (
+        f"import os\nopen({str(ended)!r}, 'a').write(os.environ['CLOUDTRAIN_RUN_NAME'] + ' ')\n"
+    )
     first = queued(place, "run-0", HOLDS)
     first.wait_for_line("got None")
     runs = [queued(place, f"run-{number}", script) for number in range(1, 64)]
@@ -352,7 +398,10 @@ def test_sixty_four_runs(place: Place) -> None:
     times = [(run.status.started, run.status.ended) for run in runs if run is not runs[1]]
     assert times == sorted(times)  # type: ignore[type-var]
     table = place.root / "state/queue/table.json"
-    eventually(lambda: json.loads(table.read_text()) == {"waiting": [], "held": [], "dropped": []}, "all have left")
+    eventually(
+        lambda: json.loads(table.read_text()) == {"waiting": [], "held": [], "dropped": []},
+        "all have left",
+    )
 
 
 def test_unknown_run(place: Place) -> None:

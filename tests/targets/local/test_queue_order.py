@@ -21,7 +21,9 @@ GPUS = ("0", "1", "GPU-4f2a", "MIG-11c7")
 SLOTS = 3
 
 
-def waiting(run: str, count: int = 1, gpus: tuple[str, ...] = (), slots: int = SLOTS, priority: int = 0) -> Waiting:
+def waiting(
+    run: str, count: int = 1, gpus: tuple[str, ...] = (), slots: int = SLOTS, priority: int = 0
+) -> Waiting:
     """A run that has just come."""
     return Waiting(run, count, gpus, slots, priority, 0.0)
 
@@ -72,7 +74,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.line = [run for run in line if run not in started]
         watched = order.watched()
         self.seen = {run: watched[run] if run in looking else self.seen.get(run) for run in watched}
-        assert {run: whom for run, whom in self.seen.items() if whom != watched[run]} == {}, "somebody was not woken"
+        assert {run: whom for run, whom in self.seen.items() if whom != watched[run]} == {}, (
+            "somebody was not woken"
+        )
         return result[0]
 
     def may_start(self, run: str, in_front: list[str]) -> None:
@@ -120,7 +124,9 @@ class QueueMachine(RuleBasedStateMachine):
         order = self.queue.read()
         matters = run in {*self.line, *(held.run for held in order.held)}
         self.queue.living.discard(run)
-        noticed = [name for name, whom in self.seen.items() if run in whom and name in self.queue.living]
+        noticed = [
+            name for name, whom in self.seen.items() if run in whom and name in self.queue.living
+        ]
         assert len(noticed) <= 1
         others = [name for name in self.line if name != run]
         if matters and (order.held_by(run) or run in self.line[:-1]) and others:
@@ -135,7 +141,11 @@ class QueueMachine(RuleBasedStateMachine):
         possible = run in self.line and (how != "before" or other in self.line)
         if possible and not (how == "before" and other == run):
             self.line.remove(run)
-            place = {"first": 0, "last": len(self.line), "before": self.line.index(other) if how == "before" else 0}
+            place = {
+                "first": 0,
+                "last": len(self.line),
+                "before": self.line.index(other) if how == "before" else 0,
+            }
             self.line.insert(place[how], run)
         before = other if how == "before" else None
         assert self.change(lambda order: order.move(run, before, last=how == "last")) is possible
@@ -161,7 +171,11 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_has_what_another_has(self) -> None:
-        asked = [held for held in self.order().held if self.need[held.run].count == len(held.gpus) or held.slots]
+        asked = [
+            held
+            for held in self.order().held
+            if self.need[held.run].count == len(held.gpus) or held.slots
+        ]
         given = [gpu for held in asked for gpu in held.gpus if held.since]
         assert len(given) == len(set(given))
         assert sum(held.slots for held in asked) <= SLOTS
@@ -212,7 +226,12 @@ def test_priority_then_order_of_arrival() -> None:
 
 @pytest.mark.parametrize(
     ("own", "before", "last", "place", "priority"),
-    [(-7, None, False, 1, 5), (9, None, True, 4, -1), (9, "b", False, 3, 0), (-7, "b", False, 3, -1)],
+    [
+        (-7, None, False, 1, 5),
+        (9, None, True, 4, -1),
+        (9, "b", False, 3, 0),
+        (-7, "b", False, 3, -1),
+    ],
 )
 def test_a_moved_run_stays_where_it_was_put(
     own: int, before: str | None, last: bool, place: int, priority: int

@@ -25,7 +25,11 @@ PEER_LOST = [
     "    work.wait()",
     "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:37765",
 ]
-OWN = ["Traceback (most recent call last):", '  File "train.py", line 9, in <module>', "ValueError: bad thing"]
+OWN = [
+    "Traceback (most recent call last):",
+    '  File "train.py", line 9, in <module>',
+    "ValueError: bad thing",
+]
 
 
 TOLD = ["starting", "error: the file `x.pt` is broken", "", "hint: remove it"]
@@ -79,7 +83,11 @@ def test_chained_exception() -> None:
     ("lines", "message", "first"),
     [
         (TOLD, "the file `x.pt` is broken", TOLD[1]),
-        ([*OWN, *TOLD, "[W1121 ProcessGroup.cpp] warning: not destroyed"], "the file `x.pt` is broken", TOLD[1]),
+        (
+            [*OWN, *TOLD, "[W1121 ProcessGroup.cpp] warning: not destroyed"],
+            "the file `x.pt` is broken",
+            TOLD[1],
+        ),
         ([*TOLD, *OWN], "ValueError: bad thing", OWN[0]),
         (["error: no hint follows", "last words"], "last words", "error: no hint follows"),
     ],
@@ -108,18 +116,28 @@ def test_long_message() -> None:
 def test_role_and_instance() -> None:
     """A process with a role of its own says so; instances are named where there are several."""
     server = Death(2, 2, "ps", 1, 0)
-    assert rank_verdict(server, [], instances=3).reason == "rank 2 (ps, instance 2) failed with exit code 1"
+    assert (
+        rank_verdict(server, [], instances=3).reason
+        == "rank 2 (ps, instance 2) failed with exit code 1"
+    )
 
 
 def test_unknown_signal() -> None:
     """A real-time signal has no name."""
-    assert rank_verdict(death(0, -40, 0), [], instances=1).reason.startswith("rank 0 was killed by signal 40")
+    assert rank_verdict(death(0, -40, 0), [], instances=1).reason.startswith(
+        "rank 0 was killed by signal 40"
+    )
 
 
 def test_launcher() -> None:
     """A launcher that failed by itself is named with its last words."""
-    verdict = launcher_verdict("mpirun", 0, ["mpirun"], 213, ["There are not enough slots available"])
-    assert verdict.reason == "mpirun of instance 0 ended with exit code 213: There are not enough slots available"
+    verdict = launcher_verdict(
+        "mpirun", 0, ["mpirun"], 213, ["There are not enough slots available"]
+    )
+    assert (
+        verdict.reason
+        == "mpirun of instance 0 ended with exit code 213: There are not enough slots available"
+    )
 
 
 TORCHRUN = """\
@@ -163,9 +181,18 @@ PRTERUN = MPIRUN.replace("mpirun", "prterun").replace("[[26286,1],1]", "[prterun
         (TORCHRUN, {3: 1, 2: -9}),
         (MPIRUN, {1: 3}),
         (PRTERUN, {1: 3}),
-        ("mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 9 (Killed).", {1: -9}),
-        ("prterun noticed that process rank 1 with PID 17721 on node vm exited on\nsignal 9 (Killed).", {1: -9}),
-        (f"prterun noticed that process rank 12 with PID 1 on node\n{'n' * 70}\nexited on signal 11 (x).", {12: -11}),
+        (
+            "mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 9 (Killed).",
+            {1: -9},
+        ),
+        (
+            "prterun noticed that process rank 1 with PID 17721 on node vm exited on\nsignal 9 (Killed).",
+            {1: -9},
+        ),
+        (
+            f"prterun noticed that process rank 12 with PID 1 on node\n{'n' * 70}\nexited on signal 11 (x).",
+            {12: -11},
+        ),
         ("exitcode : 1 (pid: 5)\nProcess name\n", {}),
     ],
 )
@@ -195,6 +222,8 @@ def test_all_ranks_seen_to_end_at_once() -> None:
     deaths = Deaths(specification(launcher="mpirun", world_size=2))
     for rank in (0, 1):
         deaths.started(rank)
-        deaths.ended(RankProcess(4711 + rank, 0, {"OMPI_COMM_WORLD_RANK": str(rank)}), -9 if rank == 0 else 3)
+        deaths.ended(
+            RankProcess(4711 + rank, 0, {"OMPI_COMM_WORLD_RANK": str(rank)}), -9 if rank == 0 else 3
+        )
     verdict = deaths.verdict(cast(RunOutput, Printed()), [])
     assert (verdict.rank, verdict.exit_code) == (1, 3)

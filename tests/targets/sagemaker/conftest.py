@@ -25,7 +25,10 @@ REQUEST: dict[str, Any] = {
     "TrainingJobName": NAME,
     "RoleArn": ROLE,
     "AlgorithmSpecification": {"TrainingInputMode": "File", "TrainingImage": "image:1"},
-    "HyperParameters": {"sagemaker_program": '"train.py"', "sagemaker_submit_directory": f'"{CODE}"'},
+    "HyperParameters": {
+        "sagemaker_program": '"train.py"',
+        "sagemaker_submit_directory": f'"{CODE}"',
+    },
     "OutputDataConfig": {"S3OutputPath": f"s3://{BUCKET}/cloudtrain/output"},
     "ResourceConfig": {"InstanceCount": 2, "InstanceType": "ml.g5.12xlarge", "VolumeSizeInGB": 30},
     "StoppingCondition": {"MaxRuntimeInSeconds": 3600},
@@ -50,7 +53,14 @@ def plan_of(**changes: Any) -> Plan:
     """A plan whose request is `REQUEST` with changes; a None takes a field out."""
     request = {key: value for key, value in {**REQUEST, **changes}.items() if value is not None}
     upload = Upload("code", "ab" * 32, CODE, 4, 1)
-    return Plan("sagemaker", request["TrainingJobName"], "digits", request, uploads=(upload,), place="eu-west-1")
+    return Plan(
+        "sagemaker",
+        request["TrainingJobName"],
+        "digits",
+        request,
+        uploads=(upload,),
+        place="eu-west-1",
+    )
 
 
 @pytest.fixture

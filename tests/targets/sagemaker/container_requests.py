@@ -14,7 +14,9 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 
 def recorded(case: str) -> dict[str, Any]:
     """A CreateTrainingJob body that the SageMaker SDK sent."""
-    found: dict[str, Any] = json.loads((GOLDEN / "sagemaker_sdk_v2" / f"{case}.json").read_text())["request"]
+    found: dict[str, Any] = json.loads((GOLDEN / "sagemaker_sdk_v2" / f"{case}.json").read_text())[
+        "request"
+    ]
     return found
 
 
@@ -35,7 +37,11 @@ def request(
                 for name, (of, number) in groups.items()
             ]
         }
-    values = {"sagemaker_program": "train.py", "sagemaker_submit_directory": "s3://b/c.tar.gz", **hyperparameters}
+    values = {
+        "sagemaker_program": "train.py",
+        "sagemaker_submit_directory": "s3://b/c.tar.gz",
+        **hyperparameters,
+    }
     return {
         "TrainingJobName": "job",
         "AlgorithmSpecification": {"TrainingImage": "image", "TrainingInputMode": "File"},

@@ -33,10 +33,19 @@ class SageMakerPlace(Place):
         return SageMakerService(self.environ, QUICK)
 
     def plan(
-        self, script: str | dict[str, str] = "", *, name: str = "run-1", target: Any = None, **job: Any
+        self,
+        script: str | dict[str, str] = "",
+        *,
+        name: str = "run-1",
+        target: Any = None,
+        **job: Any,
     ) -> tuple[Plan, Any]:
         source = self.write(script, name)
-        where = target if isinstance(target, ct.SageMaker) else ct.SageMaker(role=ROLE, region="eu-west-1")
+        where = (
+            target
+            if isinstance(target, ct.SageMaker)
+            else ct.SageMaker(role=ROLE, region="eu-west-1")
+        )
         resources = job.pop("resources", ct.Resources())
         job = {
             "entry_point": "train.py",

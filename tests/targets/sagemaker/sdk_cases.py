@@ -72,7 +72,9 @@ class Case:
 def pt(golden: str, **fields: Any) -> Case:
     """PyTorch with the usual hyperparameters, on two ml.g5.12xlarge."""
     extra = {key: fields.pop(key) for key in ("target", "codes", "sdk_bug") if key in fields}
-    return Case(f"pt_{golden}", {"hyperparameters": HP, "resources": on("ml.g5.12xlarge")} | fields, **extra)
+    return Case(
+        f"pt_{golden}", {"hyperparameters": HP, "resources": on("ml.g5.12xlarge")} | fields, **extra
+    )
 
 
 def plain(golden: str, **fields: Any) -> Case:
@@ -82,7 +84,11 @@ def plain(golden: str, **fields: Any) -> Case:
 
 def tf(golden: str, **fields: Any) -> Case:
     environment = {"framework": "tensorflow", "version": "2.19.0", "python": "3.12"}
-    own = {"environment": environment, "resources": on("ml.p4d.24xlarge"), "hyperparameters": {"epochs": 3}} | fields
+    own = {
+        "environment": environment,
+        "resources": on("ml.p4d.24xlarge"),
+        "hyperparameters": {"epochs": 3},
+    } | fields
     extra = {key: own.pop(key) for key in ("target", "codes", "sdk_bug") if key in own}
     return Case(f"tf_{golden}", own, **extra)
 
@@ -101,7 +107,12 @@ SAME = [
     pt("torchdist", distribution={"type": "torch"}),
     pt("torchdist_p5", resources=P5, distribution={"type": "torch"}),
     plain("p6_td", resources=on("ml.p6-b200.48xlarge"), distribution={"type": "torch"}),
-    plain("image_uri_td", resources=on("ml.p5en.48xlarge"), environment=image(PT29), distribution={"type": "torch"}),
+    plain(
+        "image_uri_td",
+        resources=on("ml.p5en.48xlarge"),
+        environment=image(PT29),
+        distribution={"type": "torch"},
+    ),
     pt(
         "torchdist_trn1_111",
         resources=on("ml.trn1.32xlarge"),
@@ -116,7 +127,10 @@ SAME = [
         ),
         distribution={"type": "torch"},
     ),
-    pt("mpi", distribution={"type": "mpi", "processes_per_instance": 4, "options": "--NCCL_DEBUG INFO"}),
+    pt(
+        "mpi",
+        distribution={"type": "mpi", "processes_per_instance": 4, "options": "--NCCL_DEBUG INFO"},
+    ),
     pt("mpi_bare", distribution={"type": "mpi"}),
     pt("smddp", resources=P4D, environment=PT22, distribution={"type": "smddp"}),
     pt("pytorchddp", resources=P4D, environment=PT22, distribution={"type": "smddp"}),
@@ -126,7 +140,12 @@ SAME = [
         environment=PT22,
         distribution={"type": "smddp", "mpi_options": "-verbose -x NCCL_DEBUG=VERSION"},
     ),
-    pt("td_and_smddp", resources=P4D, environment=PT22, distribution={"type": "smddp", "launch": "torch"}),
+    pt(
+        "td_and_smddp",
+        resources=P4D,
+        environment=PT22,
+        distribution={"type": "smddp", "launch": "torch"},
+    ),
     plain(
         "smddp_251_image_uri_p4d",
         resources=P4D,
@@ -232,7 +251,11 @@ SAME = [
         "inputs_rich",
         distribution={"type": "torch"},
         inputs={
-            "train": {"sagemaker": "s3://my-bucket/train", "shard": True, "content_type": "application/x-recordio"},
+            "train": {
+                "sagemaker": "s3://my-bucket/train",
+                "shard": True,
+                "content_type": "application/x-recordio",
+            },
             "fsx": {"sagemaker": "fsx://fs-0123456789abcdef0/abc/data"},
         },
     ),
@@ -240,7 +263,12 @@ SAME = [
         "hf_torchdist",
         {
             "resources": P4D,
-            "environment": {"framework": "huggingface", "version": "4.56.2", "base": "pytorch2.8.0", "python": "3.12"},
+            "environment": {
+                "framework": "huggingface",
+                "version": "4.56.2",
+                "base": "pytorch2.8.0",
+                "python": "3.12",
+            },
             "distribution": {"type": "torch"},
         },
     ),
@@ -261,7 +289,11 @@ SAME = [
     tf(
         "mpi",
         hyperparameters=MODEL_DIR,
-        distribution={"type": "horovod", "processes_per_instance": 8, "options": "-x HOROVOD_TIMELINE"},
+        distribution={
+            "type": "horovod",
+            "processes_per_instance": 8,
+            "options": "-x HOROVOD_TIMELINE",
+        },
     ),
     tf(
         "smddp",
@@ -326,8 +358,24 @@ HOUR_SPOT = {"resources": on("ml.g5.xlarge", 1), "max_runtime": "1h"}
 STOPPED = [
     nonsense(pt("no_such_instance", resources=on("ml.zz9.xlarge", 1)), "SM201"),
     nonsense(pt("no_such_instance_g", resources=on("ml.g99.xlarge", 1)), "SM201"),
-    nonsense(plain("image_uri_smddp", resources=P4D, environment=image(PT29), distribution={"type": "smddp"}), "SM301"),
-    nonsense(pt("smddp_g5", resources=on("ml.g5.12xlarge"), environment=PT22, distribution={"type": "smddp"}), "SM302"),
+    nonsense(
+        plain(
+            "image_uri_smddp",
+            resources=P4D,
+            environment=image(PT29),
+            distribution={"type": "smddp"},
+        ),
+        "SM301",
+    ),
+    nonsense(
+        pt(
+            "smddp_g5",
+            resources=on("ml.g5.12xlarge"),
+            environment=PT22,
+            distribution={"type": "smddp"},
+        ),
+        "SM302",
+    ),
     nonsense(
         pt(
             "pytorchddp_opts",
@@ -338,15 +386,34 @@ STOPPED = [
         "SM302",
     ),
     nonsense(
-        plain("smddp_p5en", resources=on("ml.p5en.48xlarge"), environment=PT22, distribution={"type": "smddp"}),
+        plain(
+            "smddp_p5en",
+            resources=on("ml.p5en.48xlarge"),
+            environment=PT22,
+            distribution={"type": "smddp"},
+        ),
         "SM302",
     ),
     nonsense(
-        plain("smddp_p5_torchdist", resources=P5, environment=PT22, distribution={"type": "smddp", "launch": "torch"}),
+        plain(
+            "smddp_p5_torchdist",
+            resources=P5,
+            environment=PT22,
+            distribution={"type": "smddp", "launch": "torch"},
+        ),
         "SM302",
     ),
-    nonsense(pt("ps", distribution={"type": "tensorflow", "strategy": "parameter_server"}), "SM303"),
-    nonsense(pt("ps_p3", resources=P4D, distribution={"type": "tensorflow", "strategy": "parameter_server"}), "SM303"),
+    nonsense(
+        pt("ps", distribution={"type": "tensorflow", "strategy": "parameter_server"}), "SM303"
+    ),
+    nonsense(
+        pt(
+            "ps_p3",
+            resources=P4D,
+            distribution={"type": "tensorflow", "strategy": "parameter_server"},
+        ),
+        "SM303",
+    ),
     nonsense(
         pt(
             "smp2_torchdist_pt28_py311",
@@ -358,7 +425,10 @@ STOPPED = [
     ),
     nonsense(plain("spot_no_wait_err", resources=on("ml.g5.xlarge", 1), spot={}), "SM401"),
     nonsense(plain("spot_wait_lt_run", **HOUR_SPOT, spot={"max_wait": "10m"}), "CT402"),
-    nonsense(plain("spot_and_warm", **HOUR_SPOT, spot={"max_wait": "1h"}, target={"keep_alive": "10m"}), "SM402"),
+    nonsense(
+        plain("spot_and_warm", **HOUR_SPOT, spot={"max_wait": "1h"}, target={"keep_alive": "10m"}),
+        "SM402",
+    ),
 ]
 """Jobs that the SDK sends as they are, and that fail or waste money: the same request, and a rule that stops it."""
 

@@ -23,7 +23,9 @@ sso_session = corp
 
 
 def account(target: ct.SageMaker, home: Path, **environ: str) -> SageMakerAccount:
-    return SageMakerTarget().account(target, environ={"HOME": str(home), **environ}, state_dir=home / "state", cwd=home)
+    return SageMakerTarget().account(
+        target, environ={"HOME": str(home), **environ}, state_dir=home / "state", cwd=home
+    )
 
 
 @pytest.fixture
@@ -38,7 +40,11 @@ def home(tmp_path: Path) -> Path:
     ("target", "environ", "region"),
     [
         (ct.SageMaker(region="eu-west-1"), {"AWS_REGION": "us-east-2"}, "eu-west-1"),
-        (ct.SageMaker(), {"AWS_REGION": "us-east-2", "AWS_DEFAULT_REGION": "us-west-1"}, "us-east-2"),
+        (
+            ct.SageMaker(),
+            {"AWS_REGION": "us-east-2", "AWS_DEFAULT_REGION": "us-west-1"},
+            "us-east-2",
+        ),
         (ct.SageMaker(), {"AWS_DEFAULT_REGION": "us-west-1"}, "us-west-1"),
         (ct.SageMaker(), {}, "us-west-2"),
         (ct.SageMaker(profile="research"), {}, "eu-central-1"),
@@ -83,8 +89,11 @@ def test_the_place_keeps_the_profile(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "seen"), [({}, False), ({"AWS_ACCESS_KEY_ID": "A"}, True), ({"AWS_PROFILE": "research"}, True)]
+    ("environ", "seen"),
+    [({}, False), ({"AWS_ACCESS_KEY_ID": "A"}, True), ({"AWS_PROFILE": "research"}, True)],
 )
 def test_credentials_in_sight(environ: dict[str, str], seen: bool, tmp_path: Path) -> None:
     """Whether a check asks AWS unless told otherwise."""
-    assert SageMakerService({"HOME": str(tmp_path), **environ}, None).can_check(ct.SageMaker()) is seen
+    assert (
+        SageMakerService({"HOME": str(tmp_path), **environ}, None).can_check(ct.SageMaker()) is seen
+    )

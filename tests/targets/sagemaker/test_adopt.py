@@ -35,7 +35,9 @@ def test_a_job_of_the_account_is_adopted(fake: FakeAws, tmp_path: Path) -> None:
     """Request, tags and code, all of them the job's own."""
     bucket, _, key = sent(fake).removeprefix("s3://").partition("/")
     fake.s3.buckets[bucket] = Bucket("us-west-2", "123456789012", {key: Object(archive())})
-    found = ct.adopt(f"sagemaker://us-west-2/{SAGEMAKER['pt_torchdist']['TrainingJobName']}", folder=tmp_path)
+    found = ct.adopt(
+        f"sagemaker://us-west-2/{SAGEMAKER['pt_torchdist']['TrainingJobName']}", folder=tmp_path
+    )
     assert found.equal
     assert (found.job.tags, found.job.source_dir) == ({"team": "vision"}, "code")
     assert found.code is not None
@@ -45,7 +47,9 @@ def test_a_job_of_the_account_is_adopted(fake: FakeAws, tmp_path: Path) -> None:
 def test_code_that_is_gone(fake: FakeAws, tmp_path: Path) -> None:
     """The job file says where the code was."""
     place = sent(fake)
-    found = ct.adopt(f"sagemaker://us-west-2/{SAGEMAKER['pt_torchdist']['TrainingJobName']}", folder=tmp_path)
+    found = ct.adopt(
+        f"sagemaker://us-west-2/{SAGEMAKER['pt_torchdist']['TrainingJobName']}", folder=tmp_path
+    )
     assert found.equal
     assert found.code is None
     assert place in found.job_text
@@ -53,7 +57,11 @@ def test_code_that_is_gone(fake: FakeAws, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("source", "code"),
-    [("sagemaker://us-west-2/no-such-job", "CT974"), ("slurm://here/job", "CT975"), ("://", "CT933")],
+    [
+        ("sagemaker://us-west-2/no-such-job", "CT974"),
+        ("slurm://here/job", "CT975"),
+        ("://", "CT933"),
+    ],
 )
 def test_no_such_job(source: str, code: str, fake: FakeAws) -> None:
     """A typed error."""

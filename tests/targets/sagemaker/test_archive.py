@@ -128,7 +128,9 @@ def test_damaged(data: bytes, tmp_path: Path) -> None:
 
 def test_cut_off(tmp_path: Path) -> None:
     """Half an archive is no archive."""
-    whole = packed(tmp_path / "model.tar.gz", member("a", data=bytes(range(256)) * 4000)).read_bytes()
+    whole = packed(
+        tmp_path / "model.tar.gz", member("a", data=bytes(range(256)) * 4000)
+    ).read_bytes()
     (tmp_path / "model.tar.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(TargetError, match="damaged"):
         unpack(tmp_path / "model.tar.gz", tmp_path / "got")
@@ -160,15 +162,23 @@ def test_a_link_that_was_there_is_not_followed_out(tmp_path: Path) -> None:
 
 def test_what_is_there_is_replaced(tmp_path: Path) -> None:
     """A second download is like the first."""
-    archive = packed(tmp_path / "model.tar.gz", member("a", data=b"new"), member("l", tarfile.SYMTYPE, "a"))
+    archive = packed(
+        tmp_path / "model.tar.gz", member("a", data=b"new"), member("l", tarfile.SYMTYPE, "a")
+    )
     (tmp_path / "got").mkdir()
     (tmp_path / "got/a").write_bytes(b"old")
     for _ in range(2):
         assert unpack(archive, tmp_path / "got") == {"a": b"new", "l": b"new"}
 
 
-names = st.lists(st.sampled_from(["a", "b", "..", ".", "", "~", "c d"]), min_size=1, max_size=5).map("/".join)
-members = st.tuples(names, st.sampled_from([tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE]), names)
+names = st.lists(
+    st.sampled_from(["a", "b", "..", ".", "", "~", "c d"]), min_size=1, max_size=5
+).map("/".join)
+members = st.tuples(
+    names,
+    st.sampled_from([tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE]),
+    names,
+)
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -179,11 +189,18 @@ def test_nothing_ever_leaves(entries: list[tuple[str, bytes, str]]) -> None:
     """Whatever an archive holds, nothing outside the destination appears, and no link points out of it."""
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder).resolve()
-        archive = packed(base / "model.tar.gz", *(member(name, kind, link) for name, kind, link in entries if name))
+        archive = packed(
+            base / "model.tar.gz",
+            *(member(name, kind, link) for name, kind, link in entries if name),
+        )
         root = base / "a/b/got"
         with suppress(TargetError):
             extract(archive, root)
-        outside = {path.relative_to(base).as_posix() for path in base.rglob("*") if root not in path.parents}
+        outside = {
+            path.relative_to(base).as_posix()
+            for path in base.rglob("*")
+            if root not in path.parents
+        }
         assert outside in ({"model.tar.gz"}, {"model.tar.gz", "a", "a/b", "a/b/got"})
         for path in root.rglob("*"):
             assert Path(os.path.realpath(path)).is_relative_to(root)

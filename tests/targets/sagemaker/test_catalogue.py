@@ -75,7 +75,11 @@ def test_every_row_is_sane() -> None:
         assert bool(instance.neuron) == bool(instance.neuron_devices) == bool(instance.neuron_cores)
         assert bool(instance.neuron) == bool(instance.neuron_memory_gib)
         assert not (instance.gpus and instance.neuron)
-        assert (instance.interconnect == "rdma") == (instance.fabric == "efa") == (instance.interfaces > 0)
+        assert (
+            (instance.interconnect == "rdma")
+            == (instance.fabric == "efa")
+            == (instance.interfaces > 0)
+        )
         assert instance.network
         assert instance.network_gbps is None or 1 <= instance.network_gbps <= 6400
         assert instance.nvme_gb == 0 or 50 <= instance.nvme_gb <= 40000
@@ -133,8 +137,19 @@ def test_known_rows() -> None:
     """A few rows as AWS's pages print them."""
     p4d = instance_named("sagemaker", "ml.p4d.24xlarge")
     assert p4d is not None
-    assert (p4d.gpus, p4d.gpu, p4d.gpu_model, p4d.vcpus, p4d.memory_gib) == (8, "A100-40GB", "A100", 96, 1152)
-    assert (p4d.interconnect, p4d.interfaces, p4d.network_gbps, p4d.nvme_gb) == ("rdma", 4, 400, 8000)
+    assert (p4d.gpus, p4d.gpu, p4d.gpu_model, p4d.vcpus, p4d.memory_gib) == (
+        8,
+        "A100-40GB",
+        "A100",
+        96,
+        1152,
+    )
+    assert (p4d.interconnect, p4d.interfaces, p4d.network_gbps, p4d.nvme_gb) == (
+        "rdma",
+        4,
+        400,
+        8000,
+    )
     trn2 = instance_named("sagemaker", "ml.trn2.48xlarge")
     assert trn2 is not None
     assert (trn2.neuron_devices, trn2.devices, trn2.neuron_memory_gib) == (16, 64, 96)

@@ -14,7 +14,14 @@ from cloudtrain.rules.engine import check_plan
 from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
 from cloudtrain.targets.sagemaker.settings import SageMakerAccount
 from tests.rules.subjects import subject_of as make_subject
-from tests.targets.sagemaker.sdk_cases import BUCKET, SAME, STOPPED, STOPPED_OTHERWISE, UNSAYABLE, Case
+from tests.targets.sagemaker.sdk_cases import (
+    BUCKET,
+    SAME,
+    STOPPED,
+    STOPPED_OTHERWISE,
+    UNSAYABLE,
+    Case,
+)
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "sagemaker_sdk_v2"
 ACCOUNT = SageMakerAccount("us-west-2", "arn:aws:iam::123456789012:role/SageMakerRole", BUCKET)
@@ -33,7 +40,9 @@ def golden(name: str) -> dict[str, Any]:
 
 def plan_of(case: Case) -> Plan:
     sdk = golden(case.golden)["request"]
-    return compile_sagemaker(case.job, target_of(case), CompileContext(sdk["TrainingJobName"], BUNDLE, ACCOUNT))
+    return compile_sagemaker(
+        case.job, target_of(case), CompileContext(sdk["TrainingJobName"], BUNDLE, ACCOUNT)
+    )
 
 
 def as_ours(request: dict[str, Any], sdk_bug: dict[str, Any]) -> dict[str, Any]:
@@ -45,10 +54,14 @@ def as_ours(request: dict[str, Any], sdk_bug: dict[str, Any]) -> dict[str, Any]:
     ours = json.loads(json.dumps(request))
     ours["ProfilerConfig"] = {"DisableProfiler": True}
     ours.pop("DebugHookConfig", None)
-    ours.setdefault("Tags", []).append({"Key": "cloudtrain:run", "Value": request["TrainingJobName"]})
+    ours.setdefault("Tags", []).append(
+        {"Key": "cloudtrain:run", "Value": request["TrainingJobName"]}
+    )
     if "sagemaker_submit_directory" in ours.get("HyperParameters", {}):
         where = ours["HyperParameters"]["sagemaker_submit_directory"]
-        ours["HyperParameters"]["sagemaker_submit_directory"] = json.dumps(CODE) if "s3://" in where else where
+        ours["HyperParameters"]["sagemaker_submit_directory"] = (
+            json.dumps(CODE) if "s3://" in where else where
+        )
     for channel in ours["InputDataConfig"]:
         if channel["ChannelName"] == "code":
             channel["DataSource"]["S3DataSource"]["S3Uri"] = CODE
@@ -82,7 +95,9 @@ def test_the_first_group_with_gpus_decides_the_image(spans: tuple[str, ...], ord
 @pytest.mark.parametrize("case", STOPPED, ids=lambda case: case.golden)
 def test_nonsense_is_stopped(case: Case, make_source: Any) -> None:
     """What the SDK sends without a word, and what would fail or waste money, is an error that says why."""
-    errors = {finding.code for finding in findings_of(case, make_source) if finding.level.value == "error"}
+    errors = {
+        finding.code for finding in findings_of(case, make_source) if finding.level.value == "error"
+    }
     assert set(case.codes) <= errors
 
 
@@ -98,15 +113,21 @@ where the script is Python; shell scripts get quoted arguments."""
 def test_sense_is_not_stopped(case: Case, make_source: Any) -> None:
     """A job that makes sense has no error, but for what is really wrong with it."""
     script = case.job.entry_point or ""
-    through_a_shell = {"SM601"} if "layers" in case.job.hyperparameters and script.endswith(".py") else set()
-    errors = {finding.code for finding in findings_of(case, make_source) if finding.level.value == "error"}
+    through_a_shell = (
+        {"SM601"} if "layers" in case.job.hyperparameters and script.endswith(".py") else set()
+    )
+    errors = {
+        finding.code for finding in findings_of(case, make_source) if finding.level.value == "error"
+    }
     assert errors == ALSO_WRONG.get(case.golden, through_a_shell)
 
 
 @pytest.mark.parametrize("name", STOPPED_OTHERWISE)
 def test_ignored_distribution_is_stopped(name: str, make_source: Any) -> None:
     """Where the SDK drops the distribution in silence, ours is stopped because the image would ignore it."""
-    assert "SM303" in {finding.code for finding in findings_of(STOPPED_OTHERWISE[name], make_source)}
+    assert "SM303" in {
+        finding.code for finding in findings_of(STOPPED_OTHERWISE[name], make_source)
+    }
 
 
 @pytest.mark.parametrize("name", UNSAYABLE)
@@ -120,7 +141,9 @@ def test_unsayable(name: str) -> None:
 def test_every_golden_case_is_here() -> None:
     """No request of the SDK is left out."""
     here = {case.golden for case in [*SAME, *STOPPED]} | set(STOPPED_OTHERWISE) | set(UNSAYABLE)
-    built = {file.stem for file in GOLDEN.glob("*.json") if golden(file.stem)["request"] is not None}
+    built = {
+        file.stem for file in GOLDEN.glob("*.json") if golden(file.stem)["request"] is not None
+    }
     assert built == here
 
 

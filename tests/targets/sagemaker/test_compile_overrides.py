@@ -28,12 +28,16 @@ def plan(overrides: dict[str, Any], **fields: Any) -> Plan:
         sagemaker_overrides=overrides,
         **fields,
     )
-    return compile_sagemaker(job, ct.SageMaker(), CompileContext("job-1", Bundle("5" * 64, 1, 1), ACCOUNT))
+    return compile_sagemaker(
+        job, ct.SageMaker(), CompileContext("job-1", Bundle("5" * 64, 1, 1), ACCOUNT)
+    )
 
 
 def test_merged_last() -> None:
     """Overrides win over the job, key by key; a null removes its key."""
-    changed = plan({"ResourceConfig": {"VolumeSizeInGB": 99}, "Tags": None}, tags={"team": "vision"})
+    changed = plan(
+        {"ResourceConfig": {"VolumeSizeInGB": 99}, "Tags": None}, tags={"team": "vision"}
+    )
     assert changed.request["ResourceConfig"] == {
         "VolumeSizeInGB": 99,
         "InstanceType": "ml.g5.12xlarge",
@@ -55,7 +59,10 @@ def test_the_plan_costs_what_the_dearest_preference_does() -> None:
     cheap, dear, unpriced = ({"InstanceType": f"ml.{name}", "InstanceCount": 1} for name in TYPES)
     known = {"InstanceType": None, "InstanceCount": None, "InstancePreferences": [cheap, dear]}
     shown = dict(plan({"ResourceConfig": known}, max_runtime="1h").summary)
-    assert shown["instances"] == "1 x ml.g5.xlarge (1 x A10G-24GB)\nor 1 x ml.p4d.24xlarge (8 x A100-40GB)"
+    assert (
+        shown["instances"]
+        == "1 x ml.g5.xlarge (1 x A10G-24GB)\nor 1 x ml.p4d.24xlarge (8 x A100-40GB)"
+    )
     assert shown["cost"] == "at most $25.25 at list prices"
     unknown = known | {"InstancePreferences": [cheap, dear, unpriced]}
     assert dict(plan({"ResourceConfig": unknown}).summary)["cost"].startswith("unknown")
@@ -67,7 +74,10 @@ TYPES = ("g5.xlarge", "p4d.24xlarge", "p5e.48xlarge")
 def test_the_job_s_own_preferences_cost_what_the_dearest_does() -> None:
     """The same, without overrides."""
     resources = {"instance_preferences": ("ml.g5.xlarge", "ml.p4d.24xlarge")}
-    assert dict(plan({}, max_runtime="1h", resources=resources).summary)["cost"] == "at most $25.25 at list prices"
+    assert (
+        dict(plan({}, max_runtime="1h", resources=resources).summary)["cost"]
+        == "at most $25.25 at list prices"
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +123,9 @@ def test_a_launchers_hyperparameter_that_it_cannot_read(name: str) -> None:
     assert [problem.dotted for problem in caught.value.problems] == [f"hyperparameters.{name}"]
     with pytest.raises(ct.JobError, match=name) as caught:
         plan({"HyperParameters": {name: json.dumps(UNREADABLE[name])}})
-    assert [problem.dotted for problem in caught.value.problems] == [f"sagemaker_overrides.HyperParameters.{name}"]
+    assert [problem.dotted for problem in caught.value.problems] == [
+        f"sagemaker_overrides.HyperParameters.{name}"
+    ]
 
 
 def test_a_number_of_processes_in_quotes() -> None:
@@ -124,7 +136,9 @@ def test_a_number_of_processes_in_quotes() -> None:
 
 json_values = st.recursive(
     st.one_of(st.none(), st.integers(), st.text(max_size=3)),
-    lambda inner: st.dictionaries(st.text("ab", max_size=2), inner, max_size=3) | st.lists(inner, max_size=2),
+    lambda inner: (
+        st.dictionaries(st.text("ab", max_size=2), inner, max_size=3) | st.lists(inner, max_size=2)
+    ),
     max_leaves=6,
 )
 mappings = st.dictionaries(st.text("ab", max_size=2), json_values, max_size=4)

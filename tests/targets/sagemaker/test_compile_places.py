@@ -35,7 +35,9 @@ def plan(target: ct.SageMaker | None = None, **fields: Any) -> Plan:
 
 
 def channels(**fields: Any) -> dict[str, dict[str, Any]]:
-    return {channel["ChannelName"]: channel for channel in plan(**fields).request["InputDataConfig"]}
+    return {
+        channel["ChannelName"]: channel for channel in plan(**fields).request["InputDataConfig"]
+    }
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,10 @@ def channels(**fields: Any) -> dict[str, dict[str, Any]]:
         ({"mode": "download"}, {}),
         ({"mode": "pipe"}, {"InputMode": "Pipe"}),
         ({"mode": "download", "compression": "gzip"}, {"CompressionType": "Gzip"}),
-        ({"mode": "pipe", "record_wrapper": "recordio"}, {"InputMode": "Pipe", "RecordWrapperType": "RecordIO"}),
+        (
+            {"mode": "pipe", "record_wrapper": "recordio"},
+            {"InputMode": "Pipe", "RecordWrapperType": "RecordIO"},
+        ),
         ({"mode": "download", "content_type": "text/csv"}, {"ContentType": "text/csv"}),
         ({"mode": "pipe", "shuffle_seed": 7}, {"InputMode": "Pipe", "ShuffleConfig": {"Seed": 7}}),
     ],
@@ -53,7 +58,9 @@ def channels(**fields: Any) -> dict[str, dict[str, Any]]:
 def test_how_a_channel_is_read(item: dict[str, Any], expected: dict[str, Any]) -> None:
     """Each option of an input is one field of its channel, and what is not asked for is not there."""
     channel = channels(inputs={"train": {"sagemaker": "s3://data/train"} | item})["train"]
-    assert {key: value for key, value in channel.items() if key not in ("DataSource", "ChannelName")} == expected
+    assert {
+        key: value for key, value in channel.items() if key not in ("DataSource", "ChannelName")
+    } == expected
 
 
 @pytest.mark.parametrize(
@@ -61,7 +68,10 @@ def test_how_a_channel_is_read(item: dict[str, Any], expected: dict[str, Any]) -
     [
         ({}, {"S3DataType": "S3Prefix", "S3DataDistributionType": "FullyReplicated"}),
         ({"shard": True}, {"S3DataType": "S3Prefix", "S3DataDistributionType": "ShardedByS3Key"}),
-        ({"data_type": "manifest"}, {"S3DataType": "ManifestFile", "S3DataDistributionType": "FullyReplicated"}),
+        (
+            {"data_type": "manifest"},
+            {"S3DataType": "ManifestFile", "S3DataDistributionType": "FullyReplicated"},
+        ),
         (
             {"data_type": "augmented_manifest", "attribute_names": ["image", "label"]},
             {
@@ -74,7 +84,9 @@ def test_how_a_channel_is_read(item: dict[str, Any], expected: dict[str, Any]) -
 )
 def test_what_a_channel_reads(item: dict[str, Any], expected: dict[str, Any]) -> None:
     """What the address means, and how it is dealt to the instances."""
-    source = channels(inputs={"train": {"sagemaker": "s3://data/train"} | item})["train"]["DataSource"]["S3DataSource"]
+    source = channels(inputs={"train": {"sagemaker": "s3://data/train"} | item})["train"][
+        "DataSource"
+    ]["S3DataSource"]
     assert source == {"S3Uri": "s3://data/train"} | expected
 
 
@@ -102,7 +114,10 @@ def test_file_systems(address: str, system: str) -> None:
 def test_paths() -> None:
     """References become the container's paths; a single file lies in its channel's folder."""
     found = plan(
-        inputs={"train": {"sagemaker": "s3://d/train"}, "words": {"sagemaker": "s3://d/w.txt", "type": "uri_file"}},
+        inputs={
+            "train": {"sagemaker": "s3://d/train"},
+            "words": {"sagemaker": "s3://d/w.txt", "type": "uri_file"},
+        },
         outputs={"report": {}},
         checkpoint={},
         hyperparameters={
@@ -113,7 +128,9 @@ def test_paths() -> None:
             "checkpoint": "${{checkpoint}}",
         },
     ).request["HyperParameters"]
-    assert {name: json.loads(found[name]) for name in ("data", "words", "report", "model", "checkpoint")} == {
+    assert {
+        name: json.loads(found[name]) for name in ("data", "words", "report", "model", "checkpoint")
+    } == {
         "data": "/opt/ml/input/data/train",
         "words": "/opt/ml/input/data/words/w.txt",
         "report": "/opt/ml/output/data/report/report.txt",
@@ -164,13 +181,17 @@ def test_a_checkpoint_folder_of_your_own() -> None:
 def test_details_of_a_feature_that_is_off() -> None:
     """All errors at once; the profiler's rules are sent beside a profiler that is off, as the service takes them."""
     with pytest.raises(ct.JobError) as caught:
-        ct.SageMaker(debugger_path="/d", profiler=False, profiler_interval=500, checkpoint_path="two words")
+        ct.SageMaker(
+            debugger_path="/d", profiler=False, profiler_interval=500, checkpoint_path="two words"
+        )
     problems = {problem.path: problem.message for problem in caught.value.problems}
     assert problems.keys() == {("debugger_path",), ("profiler_interval",), ("checkpoint_path",)}
     assert problems["debugger_path",] == "`debugger_path` has no effect without `debugger`"
     assert problems["checkpoint_path",] == "`two words` cannot be the folder of checkpoints"
     rules = plan(ct.SageMaker(profiler_rules=({"name": "r", "image": "i:1"},))).request
-    assert rules["ProfilerRuleConfigurations"] == [{"RuleConfigurationName": "r", "RuleEvaluatorImage": "i:1"}]
+    assert rules["ProfilerRuleConfigurations"] == [
+        {"RuleConfigurationName": "r", "RuleEvaluatorImage": "i:1"}
+    ]
     assert rules["ProfilerConfig"] == {"DisableProfiler": True}
 
 
@@ -234,13 +255,21 @@ PYTHON_38 = {"framework": "pytorch", "version": "1.12.1"}
         ({"hyperparameters": {"text": "two words"}}, {"launch": "toolkit"}, "toolkit", "the target sets"),
     ],
 )  # fmt: skip
-def test_who_starts_it(fields: dict[str, Any], target: dict[str, Any], mode: str, reason: str) -> None:
+def test_who_starts_it(
+    fields: dict[str, Any], target: dict[str, Any], mode: str, reason: str
+) -> None:
     """The launch mode that works for the job and its image, and why."""
     made = plan(ct.SageMaker(**target), **fields)
     launch = dict(made.summary)["launch"]
     assert reason in launch
-    words = {"toolkit": "the image's training toolkit", "entrypoint": "our launcher", "image": "the image's own entry"}
-    assert ("ContainerEntrypoint" in made.request["AlgorithmSpecification"]) is (mode == "entrypoint")
+    words = {
+        "toolkit": "the image's training toolkit",
+        "entrypoint": "our launcher",
+        "image": "the image's own entry",
+    }
+    assert ("ContainerEntrypoint" in made.request["AlgorithmSpecification"]) is (
+        mode == "entrypoint"
+    )
     assert launch.startswith(words[mode].replace("our launcher", "cloudtrain's own launcher"))
 
 
@@ -248,16 +277,22 @@ def test_who_starts_it(fields: dict[str, Any], target: dict[str, Any], mode: str
     ("fields", "target"),
     [({"command": "bash run.sh", "entry_point": None}, {}), ({}, {"launch": "entrypoint"})],
 )
-def test_a_python_that_cannot_run_our_launcher(fields: dict[str, Any], target: dict[str, Any]) -> None:
+def test_a_python_that_cannot_run_our_launcher(
+    fields: dict[str, Any], target: dict[str, Any]
+) -> None:
     """A job that only our launcher starts is refused for an image whose Python does not run it, with the reason."""
-    with pytest.raises(ct.JobError, match=r"the image has Python 3\.6, and cloudtrain's own launcher needs 3\.7"):
+    with pytest.raises(
+        ct.JobError, match=r"the image has Python 3\.6, and cloudtrain's own launcher needs 3\.7"
+    ):
         plan(ct.SageMaker(**target), environment=PYTHON_36, **fields)
 
 
 def test_an_image_gets_the_text_of_the_sdk() -> None:
     """Without a script every hyperparameter is the `str` of its value, as the SDK's `Estimator` writes it."""
     values = {"list": [1, "a", None], "nothing": None, "map": {"b": 1}, "flag": True, "text": "x"}
-    made = plan(entry_point=None, environment={"image": {"sagemaker": "me/image:1"}}, hyperparameters=values)
+    made = plan(
+        entry_point=None, environment={"image": {"sagemaker": "me/image:1"}}, hyperparameters=values
+    )
     assert made.request["HyperParameters"] == {name: str(value) for name, value in values.items()}
 
 

@@ -37,7 +37,9 @@ SCRIPT = ct.ProcessingJob(
     max_runtime="1h",
     tags={"team": "ml"},
 )
-NETWORK = ct.SageMaker(subnets=("subnet-1",), security_group_ids=("sg-1",), encrypt_inter_container_traffic=True)
+NETWORK = ct.SageMaker(
+    subnets=("subnet-1",), security_group_ids=("sg-1",), encrypt_inter_container_traffic=True
+)
 FRAMEWORK = ct.ProcessingJob(
     name="golden",
     entry_point="train.py",
@@ -68,7 +70,11 @@ def differences(ours: Any, theirs: Any, path: str = "") -> Iterator[tuple[str, A
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for key in sorted({*ours, *theirs}):
             yield from differences(ours.get(key), theirs.get(key), f"{path}.{key}".lstrip("."))
-    elif isinstance(ours, list) and isinstance(theirs, list) and all(isinstance(item, dict) for item in ours + theirs):
+    elif (
+        isinstance(ours, list)
+        and isinstance(theirs, list)
+        and all(isinstance(item, dict) for item in ours + theirs)
+    ):
         for index in range(max(len(ours), len(theirs))):
             one, other = (items[index] if index < len(items) else None for items in (ours, theirs))
             yield from differences(one, other, f"{path}[{index}]")
@@ -118,9 +124,15 @@ EVERYTHING = ct.ProcessingJob(
     name="all",
     command="make data RAW=${{inputs.raw}}",
     resources={"instance_count": 3, "instance_preferences": ("ml.m5.xlarge", "ml.c5.xlarge")},
-    environment={"image": IMAGE, "requirements": "requirements.txt", "variables": {"OUT": "${{outputs.out}}"}},
+    environment={
+        "image": IMAGE,
+        "requirements": "requirements.txt",
+        "variables": {"OUT": "${{outputs.out}}"},
+    },
     inputs={
-        "raw": ct.Input(sagemaker="s3://my-bucket/raw", shard=True, mode="pipe", compression="gzip"),
+        "raw": ct.Input(
+            sagemaker="s3://my-bucket/raw", shard=True, mode="pipe", compression="gzip"
+        ),
         "list": ct.Input(sagemaker="s3://my-bucket/list.json", data_type="manifest"),
         "one": ct.Input(sagemaker="s3://my-bucket/a/b.csv", type="uri_file"),
     },
@@ -154,7 +166,9 @@ def test_boto3_sends_it_and_a_service_takes_it(job: ct.ProcessingJob, target: ct
     moto = pytest.importorskip("moto")
     request = plan_of(job, target).request
     with moto.mock_aws():
-        client = boto3.client("sagemaker", "us-west-2", aws_access_key_id="x", aws_secret_access_key="x")
+        client = boto3.client(
+            "sagemaker", "us-west-2", aws_access_key_id="x", aws_secret_access_key="x"
+        )
         client.create_processing_job(**request)
         described = client.describe_processing_job(ProcessingJobName="run-1")
     for field in ("ProcessingInputs", "ProcessingOutputConfig", "AppSpecification"):
@@ -166,8 +180,15 @@ def test_every_setting_lands_in_its_field() -> None:
     request = plan_of(EVERYTHING, ALL_SETTINGS).request
     raw, listed, one, code = (item["S3Input"] for item in request["ProcessingInputs"])
     assert (raw["S3InputMode"], raw["S3CompressionType"]) == ("Pipe", "Gzip")
-    assert (raw["S3DataDistributionType"], listed["S3DataDistributionType"]) == ("ShardedByS3Key", "FullyReplicated")
-    assert (listed["S3DataType"], one["S3DataType"], code["S3Uri"]) == ("ManifestFile", "S3Prefix", CODE)
+    assert (raw["S3DataDistributionType"], listed["S3DataDistributionType"]) == (
+        "ShardedByS3Key",
+        "FullyReplicated",
+    )
+    assert (listed["S3DataType"], one["S3DataType"], code["S3Uri"]) == (
+        "ManifestFile",
+        "S3Prefix",
+        CODE,
+    )
     config = request["ProcessingOutputConfig"]
     assert config["KmsKeyId"] == "output-key"
     assert [item["S3Output"] for item in config["Outputs"]] == [
@@ -200,7 +221,9 @@ def test_every_setting_lands_in_its_field() -> None:
 def test_references_are_the_paths_in_the_container() -> None:
     """A folder, a single file inside its folder, a path of one's own, and an output."""
     request = request_of(
-        hyperparameters={name: f"${{{{{name}}}}}" for name in ("inputs.a", "inputs.b", "inputs.c", "outputs.d")},
+        hyperparameters={
+            name: f"${{{{{name}}}}}" for name in ("inputs.a", "inputs.b", "inputs.c", "outputs.d")
+        },
         inputs={
             "a": {"sagemaker": "s3://b/a"},
             "b": {"sagemaker": "s3://b/x/y.csv", "type": "uri_file"},
@@ -209,7 +232,12 @@ def test_references_are_the_paths_in_the_container() -> None:
         outputs={"d": {}},
     )
     arguments = request["AppSpecification"]["ContainerArguments"]
-    paths = [f"{INPUT}/a", f"{INPUT}/b/y.csv", "/opt/ml/processing/c", "/opt/ml/processing/output/d"]
+    paths = [
+        f"{INPUT}/a",
+        f"{INPUT}/b/y.csv",
+        "/opt/ml/processing/c",
+        "/opt/ml/processing/output/d",
+    ]
     assert arguments[1::2] == paths
     assert request["ProcessingInputs"][1]["S3Input"]["LocalPath"] == f"{INPUT}/b"
 
@@ -218,10 +246,18 @@ def test_an_image_of_ones_own_runs_by_itself() -> None:
     """Without a script there is no code to bring: the image's entry point gets the arguments."""
     plan = plan_of(
         ct.ProcessingJob(
-            **{**SMALL, "entry_point": None, "environment": {"image": IMAGE}, "hyperparameters": {"size": 1}}
+            **{
+                **SMALL,
+                "entry_point": None,
+                "environment": {"image": IMAGE},
+                "hyperparameters": {"size": 1},
+            }
         )
     )
-    assert plan.request["AppSpecification"] == {"ImageUri": IMAGE, "ContainerArguments": ["--size", "1"]}
+    assert plan.request["AppSpecification"] == {
+        "ImageUri": IMAGE,
+        "ContainerArguments": ["--size", "1"],
+    }
     assert "ProcessingInputs" not in plan.request
     assert plan.uploads == ()
 
@@ -238,7 +274,9 @@ def test_overrides_come_last() -> None:
 def test_the_plan_shows_what_overrides_made_of_the_machines() -> None:
     """Instances, cost and processes are those of the request that is sent: 50 x $7.09 for an hour."""
     machines = {"InstanceCount": 50, "InstanceType": "ml.g5.12xlarge"}
-    plan = plan_of(SCRIPT.replace(sagemaker_overrides={"ProcessingResources": {"ClusterConfig": machines}}))
+    plan = plan_of(
+        SCRIPT.replace(sagemaker_overrides={"ProcessingResources": {"ClusterConfig": machines}})
+    )
     summary = dict(plan.summary)
     assert summary["instances"] == "50 x ml.g5.12xlarge (4 x A10G-24GB)"
     assert summary["shards"] == "input_1: dealt out by file over 50 instances"
@@ -261,8 +299,14 @@ def test_the_plan_shows_every_type_that_may_be_taken() -> None:
         ({"ProcessingJobName": None}, "ProcessingJobName"),
         ({"ProcessingResources": None}, "ProcessingResources"),
         ({"ProcessingResources": {"ClusterConfig": None}}, "ProcessingResources.ClusterConfig"),
-        ({"ProcessingResources": {"ClusterConfig": {"InstanceType": None}}}, "ProcessingResources.ClusterConfig"),
-        ({"StoppingCondition": {"MaxRuntimeInSeconds": "2h"}}, "StoppingCondition.MaxRuntimeInSeconds"),
+        (
+            {"ProcessingResources": {"ClusterConfig": {"InstanceType": None}}},
+            "ProcessingResources.ClusterConfig",
+        ),
+        (
+            {"StoppingCondition": {"MaxRuntimeInSeconds": "2h"}},
+            "StoppingCondition.MaxRuntimeInSeconds",
+        ),
         ({"ProcessingOutputConfig": {"Outputs": "x"}}, "ProcessingOutputConfig.Outputs"),
         ({"Environment": {"A": 1}}, "Environment.A"),
     ],
@@ -279,7 +323,12 @@ def test_the_plan_shows_every_instances_process() -> None:
     plan = plan_of(SCRIPT)
     assert [process.instance for process in plan.processes] == [0, 1, 2, 3]
     assert {process.argv for process in plan.processes} == {("python3", "train.py", "--size", "96")}
-    assert [process.env["CLOUDTRAIN_INSTANCE"] for process in plan.processes] == ["0", "1", "2", "3"]
+    assert [process.env["CLOUDTRAIN_INSTANCE"] for process in plan.processes] == [
+        "0",
+        "1",
+        "2",
+        "3",
+    ]
     assert dict(plan.summary)["shards"] == "input_1: dealt out by file over 4 instances"
     assert dict(plan.summary)["cost"].startswith("at most $")
 
@@ -344,7 +393,9 @@ def test_the_plan_shows_every_instances_process() -> None:
         ),
     ],
 )
-def test_what_sagemaker_cannot_do_is_an_error(fields: dict[str, Any], message: str, hint: str) -> None:
+def test_what_sagemaker_cannot_do_is_an_error(
+    fields: dict[str, Any], message: str, hint: str
+) -> None:
     """Said before anything is sent, with the way out."""
     with pytest.raises(ct.JobError) as caught:
         request_of(**fields)
@@ -354,6 +405,11 @@ def test_what_sagemaker_cannot_do_is_an_error(fields: dict[str, Any], message: s
 
 def test_a_mode_that_processing_lacks_is_told() -> None:
     """`mount` means FastFile for training jobs; here the data is copied, and the plan says so."""
-    plan = plan_of(ct.ProcessingJob(**SMALL, inputs={"a": {"sagemaker": "s3://b/x", "mode": "mount"}}))
+    plan = plan_of(
+        ct.ProcessingJob(**SMALL, inputs={"a": {"sagemaker": "s3://b/x", "mode": "mount"}})
+    )
     assert plan.request["ProcessingInputs"][0]["S3Input"]["S3InputMode"] == "File"
-    assert "processing jobs have no FastFile mode, so `a` will be copied before the start" in plan.notes
+    assert (
+        "processing jobs have no FastFile mode, so `a` will be copied before the start"
+        in plan.notes
+    )

@@ -15,7 +15,13 @@ from cloudtrain.targets.sagemaker.launch.commands import ToolkitCommand, command
 from cloudtrain.targets.sagemaker.launch.container import HostSetup, environment
 from cloudtrain.targets.sagemaker.reading import Start
 from cloudtrain.targets.sagemaker.request import files, hosts, input_data_config, resource_config
-from tests.targets.sagemaker.container_requests import GOLDEN, host_named, pytorch, recorded, request
+from tests.targets.sagemaker.container_requests import (
+    GOLDEN,
+    host_named,
+    pytorch,
+    recorded,
+    request,
+)
 
 RECORDED = sorted((GOLDEN / "sagemaker_container").glob("*.json"))
 MPI = {"sagemaker_mpi_enabled": True}
@@ -31,7 +37,10 @@ def without_cpus(variables: dict[str, str]) -> dict[str, str]:
 
 
 def run(
-    body: dict[str, Any], container: ImageContents | None = None, host: str = "algo-1", gpus: int = 8
+    body: dict[str, Any],
+    container: ImageContents | None = None,
+    host: str = "algo-1",
+    gpus: int = 8,
 ) -> ToolkitCommand:
     """The command of one host."""
     return command(HostSetup(body, host_named(body, host), container or pytorch(), gpus=gpus))
@@ -62,7 +71,10 @@ def test_equals_the_recorded_run(path: Path) -> None:
 
 def test_variable_hands_over_to_a_framework() -> None:
     """With SAGEMAKER_TRAINING_MODULE in its environment, a job makes a generic image start torchrun."""
-    body = request(environment={"SAGEMAKER_TRAINING_MODULE": "sagemaker_pytorch_container.training:main"}, **TORCH)
+    body = request(
+        environment={"SAGEMAKER_TRAINING_MODULE": "sagemaker_pytorch_container.training:main"},
+        **TORCH,
+    )
     assert run(body, ImageContents("generic", "5.1.4")).role == "torchrun"
 
 
@@ -81,7 +93,9 @@ def test_hosts_in_the_order_of_the_service() -> None:
 def test_first_preference_counts() -> None:
     """Of several preferred instance types the first one is looked at."""
     body = request()
-    preferences = [{"InstanceType": f"ml.g{number}.xlarge", "InstanceCount": 2} for number in (6, 5)]
+    preferences = [
+        {"InstanceType": f"ml.g{number}.xlarge", "InstanceCount": 2} for number in (6, 5)
+    ]
     body["ResourceConfig"] = {"InstancePreferences": preferences}
     assert [(host.name, host.instance_type) for host in hosts(body)] == [
         ("algo-1", "ml.g6.xlarge"),
@@ -103,14 +117,27 @@ HETERO = {"gpu": ("ml.p4d.24xlarge", 2), "cpu": ("ml.c5.18xlarge", 1)}
 def test_listed_groups_only() -> None:
     """With `sagemaker_distribution_instance_groups` only those groups run torchrun; others run the script alone."""
     body = request(groups=HETERO, sagemaker_distribution_instance_groups=["gpu"], **TORCH)
-    assert run(body, host="algo-2").argv[:5] == ("torchrun", "--nnodes", "2", "--nproc_per_node", "8")
+    assert run(body, host="algo-2").argv[:5] == (
+        "torchrun",
+        "--nnodes",
+        "2",
+        "--nproc_per_node",
+        "8",
+    )
     assert run(body, host="algo-3", gpus=0).argv == ("python", "--", "train.py")
 
 
 def test_every_group_alone() -> None:
     """Without that list, as the SDK leaves it out, each group is a job of its own."""
     body = request(groups=HETERO, **TORCH)
-    assert run(body, host="algo-3", gpus=0).argv == ("torchrun", "--nnodes", "1", "--nproc_per_node", "1", "train.py")
+    assert run(body, host="algo-3", gpus=0).argv == (
+        "torchrun",
+        "--nnodes",
+        "1",
+        "--nproc_per_node",
+        "1",
+        "train.py",
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,18 +190,31 @@ def test_credentials_of_the_job_reach_the_ranks() -> None:
     body = request(environment=given, sagemaker_mpi_enabled=True)
     argv = command(HostSetup(body, host_named(body), pytorch(), gpus=4)).argv
     at = argv.index("AWS_ACCESS_KEY_ID")
-    assert argv[at - 1 : at + 5] == ("-x", "AWS_ACCESS_KEY_ID", "-x", "AWS_SESSION_TOKEN", "-x", "SM_HOSTS")
+    assert argv[at - 1 : at + 5] == (
+        "-x",
+        "AWS_ACCESS_KEY_ID",
+        "-x",
+        "AWS_SESSION_TOKEN",
+        "-x",
+        "SM_HOSTS",
+    )
     assert "AWS_SECRET_ACCESS_KEY" not in argv
     assert "OTHER" not in argv
 
 
 @pytest.mark.parametrize(
     ("count", "each", "hosts", "ranks"),
-    [("4", 2, "algo-1:4,algo-2:4", "44"), (4, 2, "algo-1:4,algo-2:4", "8"), ("1", 1, "algo-1:1", "1")],
+    [
+        ("4", 2, "algo-1:4,algo-2:4", "44"),
+        (4, 2, "algo-1:4,algo-2:4", "8"),
+        ("1", 1, "algo-1:1", "1"),
+    ],
 )
 def test_a_quoted_count_is_repeated(count: object, each: int, hosts: str, ranks: str) -> None:
     """The toolkit multiplies the count by the hosts, and a text times two is the text twice."""
-    body = request(count=each, sagemaker_mpi_enabled=True, sagemaker_mpi_num_of_processes_per_host=count)
+    body = request(
+        count=each, sagemaker_mpi_enabled=True, sagemaker_mpi_num_of_processes_per_host=count
+    )
     argv = command(HostSetup(body, host_named(body), pytorch(), gpus=4)).argv
     assert argv[1:5] == ("--host", hosts, "-np", ranks)
 
@@ -186,14 +226,21 @@ def test_smddp_on_one_host() -> None:
     assert made.exports["SMDATAPARALLEL_USE_SINGLENODE"] == "1"
     assert "SMDATAPARALLEL_SERVER_ADDR" not in made.exports
     assert made.program == ("smddprun", "python", "-m", "mpi4py", "train.py")
-    assert run(request("ml.p4d.24xlarge", **SMDDP)).program == ("python", "-m", "mpi4py", "train.py")
+    assert run(request("ml.p4d.24xlarge", **SMDDP)).program == (
+        "python",
+        "-m",
+        "mpi4py",
+        "train.py",
+    )
 
 
 @pytest.mark.parametrize(
     ("torch", "protocol", "algorithm"),
     [(None, None, None), ("1.13.1", "simple", None), ("2.0.0", "simple", "ring")],
 )
-def test_model_parallel_library(torch: str | None, protocol: str | None, algorithm: str | None) -> None:
+def test_model_parallel_library(
+    torch: str | None, protocol: str | None, algorithm: str | None
+) -> None:
     """SMP v1 gets NCCL settings by version of PyTorch, and its own wrapper where that is installed."""
     body = request("ml.g5.12xlarge", 2, mp_parameters={"partitions": 2}, **MPI)
     made = run(body, pytorch(smddpmprun=True, torch=torch))
@@ -203,7 +250,10 @@ def test_model_parallel_library(torch: str | None, protocol: str | None, algorit
 
 def test_parameter_server_of_one_host() -> None:
     """One host has no parameter server: the script runs alone, and nothing else starts."""
-    body, container = request(sagemaker_parameter_server_enabled=True), ImageContents("tensorflow", "5.1.4")
+    body, container = (
+        request(sagemaker_parameter_server_enabled=True),
+        ImageContents("tensorflow", "5.1.4"),
+    )
     assert run(body, container).role == "process"
     assert Start(body, container).key is None
 
@@ -227,7 +277,11 @@ def test_names_of_scripts(toolkit: str, script: str, taken: bool) -> None:
 def test_package() -> None:
     """With a setup.py beside it the script is a module, which torchrun is not given."""
     body, host = request(), host_named(request())
-    assert command(HostSetup(body, host, pytorch(), gpus=1, package=True)).argv == ("python", "-m", "train")
+    assert command(HostSetup(body, host, pytorch(), gpus=1, package=True)).argv == (
+        "python",
+        "-m",
+        "train",
+    )
     body = request(**TORCH)
     assert command(HostSetup(body, host, pytorch(), gpus=1, package=True)).error is not None
 
@@ -244,7 +298,11 @@ def changed(body: dict[str, Any], container: ImageContents) -> dict[str, str]:
     """The variables of the request that the script finds with another value."""
     host, made = host_named(body), run(body, container)
     real = {**environment(HostSetup(body, host, container, gpus=8)), **made.env, **made.exports}
-    return {name: real[name] for name, value in body["Environment"].items() if real.get(name, value) != value}
+    return {
+        name: real[name]
+        for name, value in body["Environment"].items()
+        if real.get(name, value) != value
+    }
 
 
 def test_files_below_another_root() -> None:
@@ -252,7 +310,8 @@ def test_files_below_another_root() -> None:
     body = recorded("pt_torchdist")
     host = host_named(body)
     assert sorted(files(body, host, "/r")) == [
-        f"/r/input/config/{name}.json" for name in ("hyperparameters", "inputdataconfig", "resourceconfig")
+        f"/r/input/config/{name}.json"
+        for name in ("hyperparameters", "inputdataconfig", "resourceconfig")
     ]
     variables = environment(HostSetup(body, host, pytorch(), gpus=4, root="/r"))
     assert variables["SM_CHANNEL_TRAIN"] == "/r/input/data/train"
@@ -279,8 +338,14 @@ def test_cpus_where_they_are_known() -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 KEYS = st.text(st.characters(codec="ascii", categories=("Ll", "Nd")), min_size=1, max_size=8)

@@ -89,7 +89,11 @@ def test_shell_scripts(shell: str, toolkit: str, value: str) -> None:
         if toolkit < EXACT:
             assert really(shell, " ".join(argv), folder) == found
         else:
-            assert found == ("./train.sh", "--value", value, "-z", "1") == really(shell, argv[2], folder)
+            assert (
+                found
+                == ("./train.sh", "--value", value, "-z", "1")
+                == really(shell, argv[2], folder)
+            )
 
 
 @pytest.mark.parametrize(

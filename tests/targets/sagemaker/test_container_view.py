@@ -59,7 +59,11 @@ def test_what_runs(case: str, framework: Any, roles: dict[str, int]) -> None:
 
 def test_torchrun_ranks() -> None:
     """Ranks follow SageMaker's order of hosts, so the second eight of twelve hosts' ranks are on `algo-10`."""
-    ranks = [process for process in view(request(count=12, **TORCH), pytorch(), eight) if process.role == "rank"]
+    ranks = [
+        process
+        for process in view(request(count=12, **TORCH), pytorch(), eight)
+        if process.role == "rank"
+    ]
     assert [rank.rank for rank in ranks] == list(range(96))
     assert {rank.instance for rank in ranks[8:16]} == {9}
     assert ranks[8].env == {
@@ -98,7 +102,9 @@ def test_one_rank_per_accelerator_is_seen_before_it_is_paid_for() -> None:
     ]
 
 
-OTHER_PROGRAM = {"AlgorithmSpecification": {"TrainingImage": "image", "ContainerEntrypoint": ["run"]}}
+OTHER_PROGRAM = {
+    "AlgorithmSpecification": {"TrainingImage": "image", "ContainerEntrypoint": ["run"]}
+}
 
 
 @pytest.mark.parametrize("how", ["toolkit", "own launcher", "other program"])
@@ -115,10 +121,21 @@ def test_plain_scripts_are_numbered_as_their_hosts(how: str) -> None:
 
 @pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "parameter_server"])
 @pytest.mark.parametrize("workers", [None, 14])
-def test_tensorflow_tasks_are_numbered_as_they_count_themselves(strategy: str, workers: int | None) -> None:
+def test_tensorflow_tasks_are_numbered_as_they_count_themselves(
+    strategy: str, workers: int | None
+) -> None:
     """The ranks of our launcher's tasks are those that the script's own runtime finds in TF_CONFIG."""
-    launch = {"launcher": "tensorflow", "entry_point": "train.py", "strategy": strategy, "workers": workers}
-    found = [process for process in view(ours(launch, count=12), pytorch(), eight) if process.role != "ps"]
+    launch = {
+        "launcher": "tensorflow",
+        "entry_point": "train.py",
+        "strategy": strategy,
+        "workers": workers,
+    }
+    found = [
+        process
+        for process in view(ours(launch, count=12), pytorch(), eight)
+        if process.role != "ps"
+    ]
     assert sorted(process.rank or 0 for process in found) == list(range(workers or 12))
     assert all(detect_environment(process.env).rank == process.rank for process in found)
 
@@ -154,7 +171,9 @@ def test_the_users_variables_are_shown() -> None:
     assert (found[0].env["MINE"], found[0].env["NCCL_DEBUG"]) == ("1", "WARN")
 
 
-def ours(launch: dict[str, Any], instance_type: str = "ml.p4d.24xlarge", count: int = 2, **more: Any) -> dict[str, Any]:
+def ours(
+    launch: dict[str, Any], instance_type: str = "ml.p4d.24xlarge", count: int = 2, **more: Any
+) -> dict[str, Any]:
     """A job in entrypoint mode."""
     body = request(instance_type, count, cloudtrain_launch=launch, **more)
     body["AlgorithmSpecification"]["ContainerEntrypoint"] = list(CONTAINER_ENTRYPOINT)
@@ -167,7 +186,11 @@ def ours(launch: dict[str, Any], instance_type: str = "ml.p4d.24xlarge", count: 
         ({"launcher": "torchrun", "entry_point": "train.py"}, 2, {"torchrun": 2, "rank": 16}),
         ({"launcher": "torchrun", "command": "nvidia-smi"}, 1, {"torchrun": 1, "rank": 8}),
         ({"launcher": "single", "entry_point": "train.py"}, 2, {"process": 2}),
-        ({"launcher": "mpirun", "entry_point": "train.py", "mpi_options": "-x 'A=b c'"}, 1, {"mpirun": 1, "rank": 8}),
+        (
+            {"launcher": "mpirun", "entry_point": "train.py", "mpi_options": "-x 'A=b c'"},
+            1,
+            {"mpirun": 1, "rank": 8},
+        ),
         ({"launcher": "tensorflow", "entry_point": "train.py"}, 2, {"worker": 2}),
         (
             {"launcher": "tensorflow", "entry_point": "train.py", "strategy": "parameter_server"},
@@ -183,7 +206,9 @@ def test_our_own_launcher(launch: dict[str, Any], count: int, roles: dict[str, i
     assert is_entrypoint(body)
     found = view(body, ImageContents("generic", "5.1.4"), eight)
     assert counted(found) == roles
-    script = [process.argv for process in found if process.role in ("rank", "process", "worker", "chief")]
+    script = [
+        process.argv for process in found if process.role in ("rank", "process", "worker", "chief")
+    ]
     assert script
     expected = "nvidia-smi" if "command" in launch else "train.py"
     assert all(expected in argv for argv in script)
@@ -191,7 +216,9 @@ def test_our_own_launcher(launch: dict[str, Any], count: int, roles: dict[str, i
 
 def test_our_own_launcher_by_host() -> None:
     """Each host finds its own name and EFA, and ranks meet at the first host."""
-    found = view(ours({"launcher": "torchrun", "entry_point": "train.py"}, count=11), pytorch(), eight)
+    found = view(
+        ours({"launcher": "torchrun", "entry_point": "train.py"}, count=11), pytorch(), eight
+    )
     assert found[10].env["SM_CURRENT_HOST"] == "algo-11"
     assert found[10].env["FI_PROVIDER"] == "efa"
     ranks = [process for process in found if process.role == "rank"]
@@ -216,13 +243,16 @@ def test_any_other_entry_point() -> None:
     assert not is_entrypoint(body)
     algorithm = body["AlgorithmSpecification"]
     (process,) = view(body, pytorch(), eight)
-    assert list(process.argv) == algorithm["ContainerEntrypoint"] + algorithm.get("ContainerArguments", [])
+    assert list(process.argv) == algorithm["ContainerEntrypoint"] + algorithm.get(
+        "ContainerArguments", []
+    )
 
 
 def test_a_type_of_the_users_own_has_what_they_say() -> None:
     """`instances.toml` may add a type; our launcher is shown with its network and its CPUs."""
     own = read_overlay(
-        {"sagemaker": {"ml.new1.xlarge": {"vcpus": 96, "memory_gib": 16, "interfaces": 4}}}, "instances.toml"
+        {"sagemaker": {"ml.new1.xlarge": {"vcpus": 96, "memory_gib": 16, "interfaces": 4}}},
+        "instances.toml",
     )
     body = ours({"launcher": "single", "entry_point": "train.py"}, "ml.new1.xlarge")
     known = {"ml.new1.xlarge": type_named("sagemaker", "ml.new1.xlarge", own)}

@@ -24,8 +24,12 @@ def got(files: list[Path], folder: Path) -> dict[str, bytes]:
 @pytest.fixture
 def finished(fake: FakeAws, service: SageMakerService, tmp_path: Path) -> Job:
     """A job with a model, two outputs, a checkpoint and a log."""
-    service.submit(plan_of(CheckpointConfig={"S3Uri": CHECKPOINT, "LocalPath": "/opt/ml/checkpoints"}))
-    model = packed(tmp_path / "m.tar.gz", member("weights.pt", data=b"w"), member("parts/1", data=b"p"))
+    service.submit(
+        plan_of(CheckpointConfig={"S3Uri": CHECKPOINT, "LocalPath": "/opt/ml/checkpoints"})
+    )
+    model = packed(
+        tmp_path / "m.tar.gz", member("weights.pt", data=b"w"), member("parts/1", data=b"p")
+    )
     output = packed(
         tmp_path / "o.tar.gz", member("data/plots/a.png", data=b"a"), member("data/table.csv", data=b"t"), member("success")
     )  # fmt: skip
@@ -64,7 +68,9 @@ def test_one_place(
     """Its content comes directly into the folder, and nothing else is left there."""
     folder = tmp_path / "got"
     assert got(service.download(REF, path, folder), folder) == expected
-    assert {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()} == set(expected)
+    assert {
+        file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()
+    } == set(expected)
 
 
 def test_everything(finished: Job, service: SageMakerService, tmp_path: Path) -> None:
@@ -88,16 +94,24 @@ def test_everything(finished: Job, service: SageMakerService, tmp_path: Path) ->
 )
 @pytest.mark.slow_after(2)
 def test_an_output_called_data(
-    members: list[str], path: str, expected: set[str], fake: FakeAws, service: SageMakerService, tmp_path: Path
+    members: list[str],
+    path: str,
+    expected: set[str],
+    fake: FakeAws,
+    service: SageMakerService,
+    tmp_path: Path,
 ) -> None:
     """Only beside the word on how the job ended is `data` the folder of all outputs, and it can be named even then."""
     service.submit(plan_of())
-    fake.s3.put(f"{ROOT}/output.tar.gz", packed(tmp_path / "o.tar.gz", *map(member, members)).read_bytes())
+    fake.s3.put(
+        f"{ROOT}/output.tar.gz", packed(tmp_path / "o.tar.gz", *map(member, members)).read_bytes()
+    )
     assert got(service.download(REF, path, tmp_path / "got"), tmp_path / "got").keys() == expected
 
 
 @pytest.mark.parametrize(
-    ("path", "expected"), [("model/data", {"weights.bin"}), ("model", {"data/weights.bin", "success"})]
+    ("path", "expected"),
+    [("model/data", {"weights.bin"}), ("model", {"data/weights.bin", "success"})],
 )
 def test_a_model_in_a_folder_called_data(
     path: str, expected: set[str], fake: FakeAws, service: SageMakerService, tmp_path: Path
@@ -112,13 +126,17 @@ def test_a_model_in_a_folder_called_data(
 def test_uncompressed_results(fake: FakeAws, service: SageMakerService, tmp_path: Path) -> None:
     """`compress_output: false`: files under prefixes, over more than one page."""
     fake.s3.page_size = 2
-    service.submit(plan_of(OutputDataConfig={"S3OutputPath": f"s3://{BUCKET}/out/", "CompressionType": "NONE"}))
+    service.submit(
+        plan_of(OutputDataConfig={"S3OutputPath": f"s3://{BUCKET}/out/", "CompressionType": "NONE"})
+    )
     root = f"s3://{BUCKET}/out/{NAME}/output"
     for number in range(5):
         fake.s3.put(f"{root}/model/shard-{number}", b"%d" % number)
     fake.s3.put(f"{root}/data/plots/a.png", b"a")
     assert len(service.download(REF, "model", tmp_path / "model")) == 5
-    assert got(service.download(REF, "outputs/plots", tmp_path / "o"), tmp_path / "o") == {"a.png": b"a"}
+    assert got(service.download(REF, "outputs/plots", tmp_path / "o"), tmp_path / "o") == {
+        "a.png": b"a"
+    }
 
 
 @pytest.mark.parametrize("key", ["../evil", "a/../../evil", "/etc/evil", "../../../x/y/evil"])
@@ -142,16 +160,21 @@ def test_nothing_there_yet(service: SageMakerService, job: Job, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("path", "hint"), [("modle", "did you mean `model`?"), ("model/../../x", "did you mean `model`?")]
+    ("path", "hint"),
+    [("modle", "did you mean `model`?"), ("model/../../x", "did you mean `model`?")],
 )
-def test_no_such_place(finished: Job, service: SageMakerService, path: str, hint: str, tmp_path: Path) -> None:
+def test_no_such_place(
+    finished: Job, service: SageMakerService, path: str, hint: str, tmp_path: Path
+) -> None:
     """An error that names the nearest."""
     with pytest.raises(UsageError) as caught:
         service.download(REF, path, tmp_path)
     assert caught.value.hint == hint or "`model`" in str(caught.value.hint)
 
 
-def test_a_lost_connection(fake: FakeAws, finished: Job, service: SageMakerService, tmp_path: Path) -> None:
+def test_a_lost_connection(
+    fake: FakeAws, finished: Job, service: SageMakerService, tmp_path: Path
+) -> None:
     """It is tried again."""
     fake.faults.close_after("GetObject")
     assert len(service.download(REF, "model", tmp_path / "got")) == 2

@@ -54,13 +54,17 @@ def job_of(**fields: Any) -> ct.TrainingJob:
 
 def plan_of(job: ct.TrainingJob, account: LocalAccount = HERE, **target: Any) -> Plan:
     """The plan of the emulation."""
-    return compile_local(job, ct.Local(emulate="sagemaker", **target), CompileContext("job-1", BUNDLE, account))
+    return compile_local(
+        job, ct.Local(emulate="sagemaker", **target), CompileContext("job-1", BUNDLE, account)
+    )
 
 
 def sagemaker_request(job: ct.TrainingJob, account: LocalAccount = HERE) -> dict[str, Any]:
     """What SageMaker would be sent for the job with the counts of this machine."""
     scaled, _ = scaled_job(job, ct.Local(emulate="sagemaker"), account)
-    return compile_sagemaker(scaled, ct.SageMaker(), CompileContext("job-1", BUNDLE, ACCOUNT)).request
+    return compile_sagemaker(
+        scaled, ct.SageMaker(), CompileContext("job-1", BUNDLE, ACCOUNT)
+    ).request
 
 
 def as_in_the_container(value: Any, host: str) -> Any:
@@ -80,7 +84,9 @@ def as_in_the_container(value: Any, host: str) -> Any:
 
 def test_the_settings_of_the_emulated_target_count() -> None:
     """Region, launcher and input mode reach the container; nothing else of the settings does."""
-    given = ct.SageMaker(region="eu-west-1", launch="entrypoint", role="arn:aws:iam::1:role/mine", bucket="mine")
+    given = ct.SageMaker(
+        region="eu-west-1", launch="entrypoint", role="arn:aws:iam::1:role/mine", bucket="mine"
+    )
     plan = plan_of(job_of(), HERE._replace(emulated=given))
     text = json.dumps(plan.request)
     assert "eu-west-1" in text
@@ -97,7 +103,9 @@ def test_the_settings_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "eu-central-1" in json.dumps(ct.plan(job_of(), ct.Local(emulate="sagemaker")).request)
 
 
-@pytest.mark.parametrize("resources", [{"InstanceCount": 60}, {"InstanceType": None}, {"InstanceGroups": "x"}, None])
+@pytest.mark.parametrize(
+    "resources", [{"InstanceCount": 60}, {"InstanceType": None}, {"InstanceGroups": "x"}, None]
+)
 def test_overrides_of_the_machines_do_not_count(resources: Any) -> None:
     """The machines are this one's: what runs here is what would run without them, and the plan says so."""
     plan = plan_of(job_of(sagemaker_overrides={"ResourceConfig": resources}))
@@ -110,7 +118,10 @@ def test_overrides_of_the_machines_do_not_count(resources: Any) -> None:
     [
         ({"HyperParameters": {"a": 5}}, "sagemaker_overrides.HyperParameters.a"),
         ({"AlgorithmSpecification": None}, "sagemaker_overrides.AlgorithmSpecification"),
-        ({"AlgorithmSpecification": {"ContainerEntrypoint": 3}}, "sagemaker_overrides.AlgorithmSpecification"),
+        (
+            {"AlgorithmSpecification": {"ContainerEntrypoint": 3}},
+            "sagemaker_overrides.AlgorithmSpecification",
+        ),
         ({"Environment": {"A": 1}}, "sagemaker_overrides.Environment.A"),
         ({"TrainingJobName": None}, "sagemaker_overrides.TrainingJobName"),
         (
@@ -120,9 +131,15 @@ def test_overrides_of_the_machines_do_not_count(resources: Any) -> None:
     ],
 )
 @pytest.mark.parametrize("launch", ["toolkit", "entrypoint"])
-def test_overrides_that_leave_no_request(overrides: dict[str, Any], place: str, launch: str) -> None:
+def test_overrides_that_leave_no_request(
+    overrides: dict[str, Any], place: str, launch: str
+) -> None:
     """They are refused here as they are for SageMaker, each at its place."""
-    image = {} if launch == "toolkit" else {"environment": {"image": {"sagemaker": "own.example/train:1"}}}
+    image = (
+        {}
+        if launch == "toolkit"
+        else {"environment": {"image": {"sagemaker": "own.example/train:1"}}}
+    )
     with pytest.raises(ct.JobError) as caught:
         plan_of(job_of(sagemaker_overrides=overrides, **image))
     assert any(problem.dotted.startswith(place) for problem in caught.value.problems)
@@ -143,7 +160,11 @@ def test_plain_scripts_are_numbered_by_the_names_of_their_hosts() -> None:
 
 def test_modules_are_looked_for_in_the_code_first() -> None:
     """The toolkit's own path has the code in front of what the job's PYTHONPATH says."""
-    environment = {"framework": "pytorch", "version": "2.8", "variables": {"PYTHONPATH": "/opt/ml/input/data/lib"}}
+    environment = {
+        "framework": "pytorch",
+        "version": "2.8",
+        "variables": {"PYTHONPATH": "/opt/ml/input/data/lib"},
+    }
     env = plan_of(job_of(environment=environment)).request["processes"][0]["env"]
     root = f"{RUN}/hosts/algo-1/opt/ml"
     assert env["PYTHONPATH"] == f"{root}/code:{root}/input/data/lib"
@@ -161,7 +182,10 @@ def test_digits_ddp_equals_the_launch_view(host: int) -> None:
     env = environment(HostSetup(request, where, image, gpus=0, cpus=4))
     assert as_in_the_container(process["argv"], where.name) == list(expected.argv)
     ours = as_in_the_container(process["env"], where.name)
-    assert {name: value for name, value in ours.items() if name not in OWN} == {**env, **expected.env}
+    assert {name: value for name, value in ours.items() if name not in OWN} == {
+        **env,
+        **expected.env,
+    }
     assert process["directory"] == f"{RUN}/hosts/{where.name}/opt/ml/code"
 
 
@@ -176,13 +200,20 @@ def test_configuration_files() -> None:
                  ("hyperparameters", "inputdataconfig", "resourceconfig")}  # fmt: skip
         expected = container_files(request, host)
         shown = as_in_the_container(found, host.name)
-        assert {f"/opt/ml/input/config/{name}.json": content for name, content in shown.items()} == expected
-        assert json.loads(found["hyperparameters"]["data"]) == f"{RUN}/hosts/{host.name}/opt/ml/input/data/train"
+        assert {
+            f"/opt/ml/input/config/{name}.json": content for name, content in shown.items()
+        } == expected
+        assert (
+            json.loads(found["hyperparameters"]["data"])
+            == f"{RUN}/hosts/{host.name}/opt/ml/input/data/train"
+        )
 
 
 def test_toolkit_shell_script() -> None:
     """A shell script is started through a shell, whose whole group gets signals."""
-    process = plan_of(job_of(entry_point="run.sh", distribution=ct.NoDistribution())).request["processes"][0]
+    process = plan_of(job_of(entry_point="run.sh", distribution=ct.NoDistribution())).request[
+        "processes"
+    ][0]
     assert process["argv"][:2] == ["/bin/sh", "-c"]
     assert (process["signal"], process["rank"]) == ("group", 0)
 
@@ -198,14 +229,20 @@ def test_one_host_gets_a_port_of_its_own() -> None:
 def test_mpirun_reaches_only_this_machine() -> None:
     """Hosts become loopback with all their slots, eth0 the loopback interface, and no library is preloaded."""
     plan = plan_of(
-        job_of(distribution=ct.MPI(options="-x A=eth0 -verbose")), instance_count=2, processes_per_instance=2
+        job_of(distribution=ct.MPI(options="-x A=eth0 -verbose")),
+        instance_count=2,
+        processes_per_instance=2,
     )
     (process,) = plan.request["processes"]
     argv = process["argv"]
     assert argv[:5] == ["/usr/bin/mpirun", "--host", "127.0.0.1:4", "-np", "4"]
     assert not [option for option in argv if "LD_PRELOAD" in option or option == "eth0"]
     assert argv[-5:] == [f"{RUN}/logs/instance_0", "/usr/bin/python3", "-m", "mpi4py", "train.py"]
-    assert (plan.request["launcher"], plan.request["world_size"], plan.request["instances"]) == ("mpirun", 4, 2)
+    assert (plan.request["launcher"], plan.request["world_size"], plan.request["instances"]) == (
+        "mpirun",
+        4,
+        2,
+    )
 
 
 def test_parameter_servers() -> None:
@@ -223,7 +260,9 @@ def test_parameter_servers() -> None:
         {"index": 0, "type": "worker"}, {"index": 1, "type": "ps"},
     ]  # fmt: skip
     addresses = [address for members in configs[0]["cluster"].values() for address in members]
-    assert sorted(addresses) == sorted("127.0.0.1:${{ports." + name + "}}" for name in request["ports"])
+    assert sorted(addresses) == sorted(
+        "127.0.0.1:${{ports." + name + "}}" for name in request["ports"]
+    )
     assert request["finishes"] == ["master"]
 
 
@@ -257,7 +296,10 @@ def test_entrypoint_runs_our_launcher() -> None:
             "algo-1:7777": "127.0.0.1:${{ports.algo-1_7777}}"
         }
         link = {"path": f"{root}/input/data/code/sourcedir.tar.gz", "shard": None}
-        assert link | {"target": f"/state/bundles/{BUNDLE.sha256}/sourcedir.tar.gz"} in request["links"]
+        assert (
+            link | {"target": f"/state/bundles/{BUNDLE.sha256}/sourcedir.tar.gz"}
+            in request["links"]
+        )
     assert request["code"]["directory"] is None
     roles = [process.role for process in plan_of(job).processes]
     assert roles == ["launcher", "launcher", "torchrun", "rank", "rank", "torchrun", "rank", "rank"]
@@ -291,7 +333,10 @@ def test_checkpoints_are_shared_by_the_hosts() -> None:
 def test_gpus_are_shared_out() -> None:
     """Each host sees its part of this machine's GPUs, and is told so."""
     request = plan_of(job_of(), HERE._replace(machine=Machine(8, ("0", "1", "2", "3")))).request
-    seen = [(each["env"]["CUDA_VISIBLE_DEVICES"], each["env"]["SM_NUM_GPUS"]) for each in request["processes"]]
+    seen = [
+        (each["env"]["CUDA_VISIBLE_DEVICES"], each["env"]["SM_NUM_GPUS"])
+        for each in request["processes"]
+    ]
     assert seen == [("0,1", "2"), ("2,3", "2")]
     assert request["processes"][0]["argv"][6] == "2"
 
@@ -313,12 +358,20 @@ def test_what_cannot_be_emulated(fields: dict[str, Any], words: str) -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"environment": {"image": "me/mine:1"}, "resources": {"instance_type": {"sagemaker": "ml.g5.12xlarge"}}}],
+    [
+        {},
+        {
+            "environment": {"image": "me/mine:1"},
+            "resources": {"instance_type": {"sagemaker": "ml.g5.12xlarge"}},
+        },
+    ],
     ids=["toolkit", "our launcher"],
 )
 def test_mpirun_is_missing(fields: dict[str, Any]) -> None:
     """A job that mpirun starts needs it here too, whoever starts mpirun."""
-    with pytest.raises(ct.JobError, match="neither beside `/usr/bin/python3` nor on the PATH") as missing:
+    with pytest.raises(
+        ct.JobError, match="neither beside `/usr/bin/python3` nor on the PATH"
+    ) as missing:
         plan_of(job_of(distribution=ct.MPI(), **fields), HERE._replace(mpirun=None))
     assert f"`{pip_line('mpi')}`" in str(missing.value)
 
@@ -347,7 +400,9 @@ def test_only_the_root_itself_is_moved(before: str, after: str) -> None:
 @given(st.text(alphabet=st.characters(exclude_characters="\0\n"), min_size=1, max_size=20))
 def test_rerooted_hyperparameters_stay_json(folder: str) -> None:
     """Whatever characters the state folder has, values keep their type and name the moved folder."""
-    request = {"HyperParameters": {"a": json.dumps({"dir": "/opt/ml/model"}), "b": "/opt/ml/raw", "c": "3"}}
+    request = {
+        "HyperParameters": {"a": json.dumps({"dir": "/opt/ml/model"}), "b": "/opt/ml/raw", "c": "3"}
+    }
     found = relocate_request(request, f"/{folder}")["HyperParameters"]
     assert json.loads(found["a"]) == {"dir": f"/{folder}/model"}
     assert (found["b"], found["c"]) == (f"/{folder}/raw", "3")

@@ -62,7 +62,9 @@ def test_what_version_2_cannot_say_is_named(case: Case, field: str) -> None:
 def test_all_that_cannot_be_said_is_named_at_once() -> None:
     """Two fields, one error."""
     case = Case({"resources": PREFERENCES}, {"max_pending": "2h"})
-    with pytest.raises(TargetError, match=r"`ResourceConfig\.InstancePreferences`, `StoppingCondition\.MaxPending"):
+    with pytest.raises(
+        TargetError, match=r"`ResourceConfig\.InstancePreferences`, `StoppingCondition\.MaxPending"
+    ):
         plan_of(case).to_python()
 
 
@@ -74,14 +76,18 @@ def test_the_code_is_what_one_would_write() -> None:
     assert estimator["distribution"] == "{'torch_distributed': {'enabled': True}}"
     assert estimator["hyperparameters"] == "{'epochs': 3, 'lr': 0.001}"
     assert "image_uri" not in estimator
-    assert not {name for name in estimator if name.startswith("sagemaker_") and name != "sagemaker_session"}
+    assert not {
+        name for name in estimator if name.startswith("sagemaker_") and name != "sagemaker_session"
+    }
     assert arguments_of(code, "estimator.fit")["job_name"] == "'parity-1a2b3c4d-1'"
 
 
 def test_the_code_says_why_it_is_not() -> None:
     """Where the SDK's `distribution` would change the job, a comment says how, and the hyperparameters are spelled out."""
     code = plan_of(CASES["groups_smddp"]).to_python()
-    comment = " ".join(line.removeprefix("# ") for line in code.splitlines() if line.startswith("#"))
+    comment = " ".join(
+        line.removeprefix("# ") for line in code.splitlines() if line.startswith("#")
+    )
     assert "it would set `sagemaker_instance_type` to `null`" in comment
     estimator = arguments_of(code, "PyTorch")
     assert "distribution" not in estimator
@@ -96,11 +102,17 @@ def test_all_code_is_python_within_its_width(name: str) -> None:
     ast.parse(code)
     assert code == plan_of(CASES[name]).to_python()
     wide = [line for line in code.splitlines() if len(line) > 88]
-    assert [line for line in wide if line.count(", ") > line.count('"') and not line.startswith('"""')] == []
+    assert [
+        line for line in wide if line.count(", ") > line.count('"') and not line.startswith('"""')
+    ] == []
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
@@ -109,8 +121,13 @@ VALUES = st.recursive(
 @given(st.dictionaries(st.text(min_size=1), VALUES, min_size=1, max_size=6))
 def test_values_survive_being_printed(values: dict[str, Any]) -> None:
     """Quotes, newlines, long lists, other alphabets: every value means the same in the code."""
-    program = Program({"estimator": Call("sagemaker.things.Thing", {"values": values})}, "go", {}, "sagemaker-sdk")
-    assert ast.literal_eval(arguments_of(python_code(program, title="A thing"), "Thing")["values"]) == values
+    program = Program(
+        {"estimator": Call("sagemaker.things.Thing", {"values": values})}, "go", {}, "sagemaker-sdk"
+    )
+    assert (
+        ast.literal_eval(arguments_of(python_code(program, title="A thing"), "Thing")["values"])
+        == values
+    )
 
 
 def test_the_profile_is_part_of_the_session() -> None:

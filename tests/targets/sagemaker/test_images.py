@@ -61,7 +61,9 @@ def problem(framework: str, version: str | None = None, **more: Any) -> Problem:
 def test_the_address_is_the_one_that_the_sdk_sent(case: str) -> None:
     """Framework, version and instance type give the image of the recorded request."""
     framework, version, instance, more = SENT[case]
-    assert resolve_image(framework, version, region="us-west-2", instance=instance, **more).uri == recorded(case)
+    assert resolve_image(
+        framework, version, region="us-west-2", instance=instance, **more
+    ).uri == recorded(case)
 
 
 @pytest.mark.parametrize("uri", sorted({recorded(case) for case in SENT}))
@@ -89,7 +91,10 @@ def test_an_address_tells_what_the_version_told(uri: str) -> None:
 )
 def test_each_region_has_its_own_registry(region: str, host: str) -> None:
     """Account and domain follow the region and its partition."""
-    assert resolve_image("pytorch", "2.3", region=region).uri == f"{host}/pytorch-training:2.3.0-gpu-py311"
+    assert (
+        resolve_image("pytorch", "2.3", region=region).uri
+        == f"{host}/pytorch-training:2.3.0-gpu-py311"
+    )
 
 
 @pytest.mark.parametrize(
@@ -154,14 +159,23 @@ def test_an_image_in_test_is_no_default() -> None:
 def test_the_newest_python_is_the_default() -> None:
     """An image with several Pythons: the newest, unless the job names one."""
     assert resolve_image("tensorflow", "1.15", region="us-west-2").tag == "1.15.5-gpu-py37"
-    assert resolve_image("tensorflow", "1.15", region="us-west-2", python="3.6").tag == "1.15.5-gpu-py36"
+    assert (
+        resolve_image("tensorflow", "1.15", region="us-west-2", python="3.6").tag
+        == "1.15.5-gpu-py36"
+    )
 
 
 def test_an_old_image_has_another_tag_for_a100() -> None:
     """The images of 2020 need a CUDA of their own on ml.p4d, and for SageMaker's libraries."""
     for more in ({"instance": "ml.p4d.24xlarge"}, {"smdistributed": True}):
-        assert resolve_image("pytorch", "1.6", region="us-west-2", **more).tag == "1.6.0-gpu-py36-cu110-ubuntu18.04"
-    assert resolve_image("pytorch", "1.6", region="us-west-2", instance="ml.p3.2xlarge").tag == "1.6.0-gpu-py36"
+        assert (
+            resolve_image("pytorch", "1.6", region="us-west-2", **more).tag
+            == "1.6.0-gpu-py36-cu110-ubuntu18.04"
+        )
+    assert (
+        resolve_image("pytorch", "1.6", region="us-west-2", instance="ml.p3.2xlarge").tag
+        == "1.6.0-gpu-py36"
+    )
 
 
 @pytest.mark.parametrize(
@@ -182,26 +196,44 @@ def test_which_libraries_an_image_has(version: str, inside: tuple[bool, int]) ->
 def test_hugging_face_has_what_its_base_has() -> None:
     """Libraries, toolkit and CUDA are those of the framework below."""
     image = resolve_image("huggingface", "4.17", region="us-west-2", base="tensorflow2.6")
-    assert (image.engine, image.smddp, image.smp, image.cuda) == (("tensorflow", "2.6.3"), True, 1, "11.2")
+    assert (image.engine, image.smddp, image.smp, image.cuda) == (
+        ("tensorflow", "2.6.3"),
+        True,
+        1,
+        "11.2",
+    )
     image = resolve_image("huggingface", "4.56", region="us-west-2")
-    assert (image.engine, image.smddp, image.smp, image.cuda) == (("pytorch", "2.8.0"), False, 0, "12.9")
+    assert (image.engine, image.smddp, image.smp, image.cuda) == (
+        ("pytorch", "2.8.0"),
+        False,
+        0,
+        "12.9",
+    )
 
 
 def test_every_toolkit_of_today_has_a_shell_in_between() -> None:
     """No image is known to hold sagemaker-training 5.1.3, the first without a shell; the oldest images hold none."""
-    images = [resolve_image("pytorch", version, region="us-west-2") for version in versions("pytorch", "gpu")]
+    images = [
+        resolve_image("pytorch", version, region="us-west-2")
+        for version in versions("pytorch", "gpu")
+    ]
     assert {image.toolkit for image in images} == {None, "5.1.1"}
     assert [image.version for image in images if image.toolkit is None][-1] == "1.5.0"
 
 
 def test_a_library_version_is_no_pytorch_version() -> None:
     """SDK 2 gives an address for PyTorch 2.8.0 with the model parallelism library; nothing says that it exists."""
-    image = resolve_image("pytorch", "2.8.0", region="us-west-2", instance="ml.p5.48xlarge", smp2=True)
+    image = resolve_image(
+        "pytorch", "2.8.0", region="us-west-2", instance="ml.p5.48xlarge", smp2=True
+    )
     assert image.uri == f"{SMP2}:2.8.0-gpu-py311-cu121"
     assert image.doubt is not None
     assert "2.3.1, 2.4.1, 2.5.1" in image.doubt
     assert smp_aliases()["2.5.1"] == "2.8.0"
-    assert all(resolve_image("pytorch", real, region="us-west-2", smp2=True).doubt is None for real in smp_versions())
+    assert all(
+        resolve_image("pytorch", real, region="us-west-2", smp2=True).doubt is None
+        for real in smp_versions()
+    )
 
 
 @pytest.mark.parametrize(
@@ -264,7 +296,8 @@ def test_what_an_address_tells(uri: str, facts: tuple[object, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "tag", ["pytorch-training:2.10.0-gpu-py313-cu130-ubuntu22.04-ec2", "pytorch:2.12.1-cu130-amzn2023"]
+    "tag",
+    ["pytorch-training:2.10.0-gpu-py313-cu130-ubuntu22.04-ec2", "pytorch:2.12.1-cu130-amzn2023"],
 )
 def test_an_image_for_ec2_has_no_toolkit(tag: str) -> None:
     """AWS publishes each image twice; the one for EC2 starts nothing on SageMaker."""
@@ -300,7 +333,11 @@ def test_other_images_are_the_users_own(uri: str) -> None:
         ("pytorch-training:2.10-cpu-py313", "2.10.0", "2.10.0"),
         ("pytorch:2.11-cu130-amzn2023-sagemaker", "2.11", "2.11"),
         ("tensorflow-training:2.9-gpu-py39", "2.9.2", "2.9.2"),
-        ("huggingface-pytorch-training:1.13-transformers4.26-gpu-py39-cu117-ubuntu20.04", "4.26.0", "1.13.1"),
+        (
+            "huggingface-pytorch-training:1.13-transformers4.26-gpu-py39-cu117-ubuntu20.04",
+            "4.26.0",
+            "1.13.1",
+        ),
         ("pytorch-training:2.5.0-gpu-py311", "2.5.0", "2.5.0"),
         ("pytorch-training:7.7-gpu-py39", "7.7", "7.7"),
     ],
@@ -314,7 +351,10 @@ def test_a_short_tag_is_the_newest_patch_release(tag: str, version: str, engine:
 
 def test_the_device_follows_the_family() -> None:
     """As in the SDK: g and p are GPUs, trn is Trainium, all else is CPU."""
-    devices = {name: device_of(name) for name in ("ml.g6e.xlarge", "ml.p5.4xlarge", "ml.trn2.48xlarge", "ml.c7i.large")}
+    devices = {
+        name: device_of(name)
+        for name in ("ml.g6e.xlarge", "ml.p5.4xlarge", "ml.trn2.48xlarge", "ml.c7i.large")
+    }
     assert list(devices.values()) == ["gpu", "gpu", "neuron", "cpu"]
 
 

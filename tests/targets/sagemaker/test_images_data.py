@@ -33,8 +33,11 @@ def test_every_row_is_whole(framework: str) -> None:
         assert set(row.devices) <= {"gpu", "cpu", "neuron"}
         assert set(row.suffix) <= set(row.devices)
         assert row.accounts
-        assert row.sdk in (2, 3) or row.repository == "pytorch-training-neuronx" or row.in_test  # by hand
-        assert (framework == "huggingface") == bool(re.fullmatch(r"(pytorch|tensorflow)\d.*", row.base))
+        # by hand
+        assert row.sdk in (2, 3) or row.repository == "pytorch-training-neuronx" or row.in_test
+        assert (framework == "huggingface") == bool(
+            re.fullmatch(r"(pytorch|tensorflow)\d.*", row.base)
+        )
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -42,7 +45,9 @@ def test_no_row_stands_twice(framework: str) -> None:
     """One row for each version, base and repository, oldest first."""
     keys = [(row.version, row.base, row.repository) for row in rows(framework)]
     assert len(set(keys)) == len(keys)
-    assert [numbers(version) for version, _, _ in keys] == sorted(numbers(version) for version, _, _ in keys)
+    assert [numbers(version) for version, _, _ in keys] == sorted(
+        numbers(version) for version, _, _ in keys
+    )
 
 
 def test_every_account_is_an_account() -> None:
@@ -106,8 +111,13 @@ def test_the_cuda_of_a_hugging_face_tag_is_that_of_its_base() -> None:
 
 def test_reading_the_tables_is_cheap() -> None:
     """They stay small, and importing the catalogue does not read them."""
-    sizes = [(image_data.DATA / f"{name}.json").stat().st_size for name in ("images", "image_facts", "shapes")]
+    sizes = [
+        (image_data.DATA / f"{name}.json").stat().st_size
+        for name in ("images", "image_facts", "shapes")
+    ]
     assert all(size < 40_000 for size in sizes)
     program = "import cloudtrain.targets.sagemaker.catalogue.images as i, cloudtrain.targets.sagemaker.catalogue.images as d; print(d.tables.cache_info().currsize)"
-    done: Any = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done: Any = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "0"

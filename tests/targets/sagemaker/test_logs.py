@@ -40,9 +40,13 @@ def test_merged_by_time(fake: FakeAws, service: SageMakerService, job: Job) -> N
     """Lines of several hosts, in the order of their times, each with its instance."""
     for second in range(3):
         for host in (2, 1, 10):
-            fake.logs.write(f"{NAME}/algo-{host}-17", f"host {host} at {second}", at=T0 + second + host / 100)
+            fake.logs.write(
+                f"{NAME}/algo-{host}-17", f"host {host} at {second}", at=T0 + second + host / 100
+            )
     lines = list(service.logs(REF))
-    assert [line.text for line in lines] == [f"host {host} at {s}" for s in range(3) for host in (1, 2, 10)]
+    assert [line.text for line in lines] == [
+        f"host {host} at {s}" for s in range(3) for host in (1, 2, 10)
+    ]
     assert [line.instance for line in lines[:3]] == [0, 1, 9]
     assert lines[0].time == pytest.approx(T0 + 0.01)
 
@@ -81,7 +85,9 @@ def test_one_host(fake: FakeAws, service: SageMakerService, job: Job) -> None:
 
 def test_one_rank(fake: FakeAws, service: SageMakerService, job: Job) -> None:
     """By the tags of mpirun."""
-    fake.logs.write(f"{NAME}/algo-1-17", "[1,0]<stdout>:a", "[1,1]<stdout>:b", "[1,11]<stderr>:c", "mpirun says")
+    fake.logs.write(
+        f"{NAME}/algo-1-17", "[1,0]<stdout>:a", "[1,1]<stdout>:b", "[1,11]<stderr>:c", "mpirun says"
+    )
     assert texts(service.logs(REF, rank=1)) == ["b"]
     assert texts(service.logs(REF, rank=11)) == ["c"]
 
@@ -115,7 +121,9 @@ def life(clock: Clock, fake: FakeAws, job: Job) -> None:
         stream = f"{NAME}/algo-{1 + number % 2}-17"
         clock.at(1 + number / 2, partial(fake.logs.write, stream, f"line {number}"))
     clock.at(40, lambda: job.end("Completed"))
-    clock.at(45, partial(fake.logs.write, f"{NAME}/algo-3-17", "a stream that appeared after the end"))
+    clock.at(
+        45, partial(fake.logs.write, f"{NAME}/algo-3-17", "a stream that appeared after the end")
+    )
 
 
 WHOLE = [*(f"line {number}" for number in range(30)), "a stream that appeared after the end"]
@@ -135,7 +143,9 @@ def test_follow_to_the_very_end(patient: SageMakerService) -> None:
 @pytest.mark.parametrize("fault", ["close_before", "close_after", "throttle"])
 @pytest.mark.usefixtures("life")
 @pytest.mark.slow_after(3)
-def test_follow_through_faults(operation: str, fault: str, fake: FakeAws, patient: SageMakerService) -> None:
+def test_follow_through_faults(
+    operation: str, fault: str, fake: FakeAws, patient: SageMakerService
+) -> None:
     """More faults in a row than one request is tried: no line is lost, none comes twice."""
     found = []
     for line in patient.logs(REF, follow=True):
@@ -161,7 +171,9 @@ def test_patience_ends(fake: FakeAws, job: Job, clock: Clock, patient: SageMaker
     assert 600 < clock.slept < 700
 
 
-def test_a_finished_job_is_not_waited_for(fake: FakeAws, service: SageMakerService, job: Job, clock: Clock) -> None:
+def test_a_finished_job_is_not_waited_for(
+    fake: FakeAws, service: SageMakerService, job: Job, clock: Clock
+) -> None:
     """Long after the end nothing more can come, so following returns at once."""
     fake.logs.write(f"{NAME}/algo-1-17", "old", at=T0)
     job.enter("Training", at=T0)
@@ -201,7 +213,9 @@ def test_tags_take_nothing_from_the_text(text: str, rank: int) -> None:
     assert line.text == text
 
 
-def test_scripts_without_a_launcher_are_their_instances_rank(fake: FakeAws, service: SageMakerService) -> None:
+def test_scripts_without_a_launcher_are_their_instances_rank(
+    fake: FakeAws, service: SageMakerService
+) -> None:
     """One process on each instance: its number is its rank."""
     service.submit(plan_of())
     fake.logs.write(f"{NAME}/algo-2-17", "hello")
@@ -213,7 +227,10 @@ def launcher(**launch: Any) -> dict[str, str]:
 
 
 def toolkit(**more: Any) -> dict[str, str]:
-    return {"sagemaker_program": '"train.py"', **{f"sagemaker_{name}": json.dumps(item) for name, item in more.items()}}
+    return {
+        "sagemaker_program": '"train.py"',
+        **{f"sagemaker_{name}": json.dumps(item) for name, item in more.items()},
+    }
 
 
 TORCHRUN = toolkit(torch_distributed_enabled=True)
@@ -264,7 +281,9 @@ def test_the_failed_rank_of_twelve_hosts(fake: FakeAws, service: SageMakerServic
     """The rank that `status` names is the rank of the plan."""
     service.submit(plan_of(HyperParameters=TORCHRUN, ResourceConfig=TWELVE))
     fake.logs.write(
-        f"{NAME}/algo-10-17", "[default1]: Traceback (most recent call last):", "[default1]: ValueError: no"
+        f"{NAME}/algo-10-17",
+        "[default1]: Traceback (most recent call last):",
+        "[default1]: ValueError: no",
     )
     fake.jobs[NAME].end("Failed", FailureReason="AlgorithmError: , exit code: 1")
     assert service.status(REF).failed_rank == 5

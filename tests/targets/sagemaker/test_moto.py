@@ -25,7 +25,9 @@ def server() -> Iterator[str]:
     moto.start()
     host, port = moto.get_host_and_port()
     url = f"http://{host}:{port}"
-    s3 = boto3.client("s3", "eu-west-1", endpoint_url=url, aws_access_key_id="A", aws_secret_access_key="B")
+    s3 = boto3.client(
+        "s3", "eu-west-1", endpoint_url=url, aws_access_key_id="A", aws_secret_access_key="B"
+    )
     s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
     yield url
     moto.stop()
@@ -38,7 +40,9 @@ def one_backend(server: str, tmp_path_factory: pytest.TempPathFactory) -> SageMa
 
 
 @pytest.fixture
-def service(server: str, one_backend: SageMakerService, monkeypatch: pytest.MonkeyPatch) -> SageMakerService:
+def service(
+    server: str, one_backend: SageMakerService, monkeypatch: pytest.MonkeyPatch
+) -> SageMakerService:
     """A service that talks to moto."""
     environ = {"AWS_ENDPOINT_URL": server, "AWS_ACCESS_KEY_ID": "A", "AWS_SECRET_ACCESS_KEY": "B"}
     for name, value in environ.items():
@@ -70,7 +74,9 @@ def _requests() -> list[Any]:
 
 @pytest.mark.parametrize("request_of_the_sdk", _requests())
 @pytest.mark.slow_after(20)
-def test_requests_are_accepted(service: SageMakerService, request_of_the_sdk: dict[str, Any]) -> None:
+def test_requests_are_accepted(
+    service: SageMakerService, request_of_the_sdk: dict[str, Any]
+) -> None:
     """What the SageMaker SDK sends goes through our client unchanged, and is a job that has ended, as moto has it."""
     name = request_of_the_sdk["TrainingJobName"]
     plan = Plan("sagemaker", name, name, request_of_the_sdk, place="eu-west-1")

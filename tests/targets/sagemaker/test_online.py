@@ -40,7 +40,11 @@ def check(fake: FakeAws, service: SageMakerService, **changes: Any) -> list[Find
 def account(fake: FakeAws) -> None:
     """An account in which everything is right."""
     fake.s3.put("s3://data/cifar/part-1", b"x")
-    fake.identity.quotas |= {"a for training job usage": 1, "b": 2, "ml.g5.12xlarge for training job usage": 2}
+    fake.identity.quotas |= {
+        "a for training job usage": 1,
+        "b": 2,
+        "ml.g5.12xlarge for training job usage": 2,
+    }
 
 
 def test_all_is_well(fake: FakeAws, service: SageMakerService) -> None:
@@ -67,7 +71,11 @@ def test_the_role_has_to_read_the_secrets(fake: FakeAws, service: SageMakerServi
 
 
 def _trust(service: str, effect: str = "Allow") -> dict[str, Any]:
-    statement = {"Effect": effect, "Principal": {"Service": [service]}, "Action": ["sts:AssumeRole"]}
+    statement = {
+        "Effect": effect,
+        "Principal": {"Service": [service]},
+        "Action": ["sts:AssumeRole"],
+    }
     return {"Statement": statement}
 
 
@@ -118,9 +126,15 @@ def test_spot_has_a_quota_of_its_own(fake: FakeAws, service: SageMakerService) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", sorted(READING - {"GetCallerIdentity"}))
-def test_what_may_not_be_looked_at(fake: FakeAws, service: SageMakerService, operation: str) -> None:
+def test_what_may_not_be_looked_at(
+    fake: FakeAws, service: SageMakerService, operation: str
+) -> None:
     """A warning that names the permission; the other checks go on."""
-    code = "AccessDenied" if operation in ("GetRole", "HeadBucket", "ListObjectsV2") else "AccessDeniedException"
+    code = (
+        "AccessDenied"
+        if operation in ("GetRole", "HeadBucket", "ListObjectsV2")
+        else "AccessDeniedException"
+    )
     fake.faults.refuse(operation, code, f"not authorized: {operation}", status=403, times=9)
     (found,) = check(fake, service)
     assert (found.code, str(found.level)) == ("SM902", "warning")
@@ -156,7 +170,8 @@ def test_one_service_that_does_not_answer(
 ) -> None:
     """What the others found is told all the same."""
     fake.s3.buckets["data"].objects.clear()
-    monkeypatch.setenv("CLOUDTRAIN_CHECK_TIMEOUT", "30")  # in which the others answer on a busy machine, too
+    # in which the others answer on a busy machine, too
+    monkeypatch.setenv("CLOUDTRAIN_CHECK_TIMEOUT", "30")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("AWS_ENDPOINT_URL_IAM", f"http://127.0.0.1:{silent.getsockname()[1]}")
         found = check(fake, service)

@@ -43,10 +43,16 @@ def operations() -> Iterator[tuple[str, str]]:
     """Client and operation of every `clients.call`, `.pages` and `.attempt` in the service."""
     for file in (Path(sagemaker.__file__).parent / "service").glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or len(node.args) < 2:
+            if (
+                not isinstance(node, ast.Call)
+                or not isinstance(node.func, ast.Attribute)
+                or len(node.args) < 2
+            ):
                 continue
             service, operation = node.args[0], node.args[1]
-            if node.func.attr not in ("call", "pages", "attempt") or not isinstance(service, ast.Constant):
+            if node.func.attr not in ("call", "pages", "attempt") or not isinstance(
+                service, ast.Constant
+            ):
                 continue
             yield from ((str(service.value), name) for name in _names(operation))
 

@@ -19,9 +19,7 @@ pytestmark = pytest.mark.lifecycle
 
 BUCKET = "sagemaker-eu-west-1-123456789012"
 TARGET = ct.SageMaker(region="eu-west-1", role="arn:aws:iam::123456789012:role/SageMakerRole")
-MESSAGE = (
-    "the script on algo-2 failed with exit code 1: ValueError: no such volume\nTraceback (most recent call last):\n"
-)
+MESSAGE = "the script on algo-2 failed with exit code 1: ValueError: no such volume\nTraceback (most recent call last):\n"
 
 
 @pytest.fixture
@@ -101,9 +99,14 @@ def test_every_state_of_the_service_is_known(run: ct.Run, there: Job) -> None:
 def test_the_log_is_that_of_processing_jobs(fake: FakeAws, run: ct.Run, there: Job) -> None:
     """Of all instances, in order, followed to the end."""
     for number, at in ((1, 10.0), (2, 11.0)):
-        fake.logs.write(f"{run.name}/algo-{number}-1700000000", f"part {number}", at=at, group="ProcessingJobs")
+        fake.logs.write(
+            f"{run.name}/algo-{number}-1700000000", f"part {number}", at=at, group="ProcessingJobs"
+        )
     there.status, there.ended = "Completed", 12.0
-    assert [(line.instance, line.text) for line in run.logs(follow=True)] == [(0, "part 1"), (1, "part 2")]
+    assert [(line.instance, line.text) for line in run.logs(follow=True)] == [
+        (0, "part 1"),
+        (1, "part 2"),
+    ]
 
 
 def test_a_job_is_stopped_once(fake: FakeAws, run: ct.Run, there: Job) -> None:
@@ -125,9 +128,14 @@ def test_outputs_are_downloaded(fake: FakeAws, run: ct.Run, there: Job, tmp_path
 
 
 @pytest.mark.slow
-def test_both_kinds_of_jobs_are_listed_newest_first(fake: FakeAws, run: ct.Run, job: ct.ProcessingJob) -> None:
+def test_both_kinds_of_jobs_are_listed_newest_first(
+    fake: FakeAws, run: ct.Run, job: ct.ProcessingJob
+) -> None:
     """`cloudtrain ps --target sagemaker` shows the account's processing jobs between its training jobs."""
-    fields = {name: getattr(job, name) for name in ("source_dir", "entry_point", "resources", "environment")}
+    fields = {
+        name: getattr(job, name)
+        for name in ("source_dir", "entry_point", "resources", "environment")
+    }
     newer = ct.submit(ct.TrainingJob(name="train", **fields), TARGET)
     newest = ct.submit(job.replace(name="again"), TARGET)
     assert [item.name for item in ct.runs(target=TARGET)] == [newest.name, newer.name, run.name]
@@ -149,10 +157,15 @@ def test_a_job_over_its_budget_is_not_sent(fake: FakeAws, job: ct.ProcessingJob)
     many = job.replace(sagemaker_overrides={"ProcessingResources": {"ClusterConfig": config}})
     assert "SM412" not in {finding.code for finding in ct.plan(job, budget).findings}
     assert refused(many, budget) == {
-        ("CT210", "`resources.instance_count` has no effect, because `sagemaker_overrides` sets another value"),
+        (
+            "CT210",
+            "`resources.instance_count` has no effect, because `sagemaker_overrides` sets another value",
+        ),
         ("SM412", "the job can cost up to $354.50 in 1h, and `max_cost` is $1.00"),
     }
-    assert refused(a_day, budget) == {("SM412", "the job can cost up to $11.04 in 1d, and `max_cost` is $1.00")}
+    assert refused(a_day, budget) == {
+        ("SM412", "the job can cost up to $11.04 in 1d, and `max_cost` is $1.00")
+    }
     assert fake.operations("CreateProcessingJob") == []
 
 
@@ -160,25 +173,42 @@ def test_a_budget_without_a_price_is_told(job: ct.ProcessingJob) -> None:
     """The type that decides is the one of the request."""
     config = {"InstanceType": "ml.m5.24xlarge"}
     dear = job.replace(sagemaker_overrides={"ProcessingResources": {"ClusterConfig": config}})
-    found = {finding.code: finding.message for finding in ct.plan(dear, TARGET.replace(max_cost=1.0)).findings}
-    assert found["SM413"] == "the price of `ml.m5.24xlarge` is not known, so `max_cost` cannot be checked"
+    found = {
+        finding.code: finding.message
+        for finding in ct.plan(dear, TARGET.replace(max_cost=1.0)).findings
+    }
+    assert (
+        found["SM413"]
+        == "the price of `ml.m5.24xlarge` is not known, so `max_cost` cannot be checked"
+    )
 
 
-def test_the_name_of_the_other_type_is_refused_by_code(fake: FakeAws, job: ct.ProcessingJob) -> None:
+def test_the_name_of_the_other_type_is_refused_by_code(
+    fake: FakeAws, job: ct.ProcessingJob
+) -> None:
     """An override may write `TrainingJobName` into a processing job, and the reverse: the plan stands, and says it."""
     training = ct.TrainingJob(
         name="train",
-        **{name: getattr(job, name) for name in ("source_dir", "entry_point", "resources", "environment")},
+        **{
+            name: getattr(job, name)
+            for name in ("source_dir", "entry_point", "resources", "environment")
+        },
         sagemaker_overrides={"ProcessingJobName": "x"},
     )
     processing = job.replace(sagemaker_overrides={"TrainingJobName": "x"})
-    assert {code for code, _ in refused(processing)} == {code for code, _ in refused(training)} == {"SM110"}
+    assert (
+        {code for code, _ in refused(processing)}
+        == {code for code, _ in refused(training)}
+        == {"SM110"}
+    )
     assert list(ct.plan(processing, TARGET).outputs) == ["outputs/lists"]
     assert list(ct.plan(training, TARGET).outputs) == ["model", "outputs"]
     assert not fake.operations("CreateProcessingJob") + fake.operations("CreateTrainingJob")
 
 
-def refused(job: ct.TrainingJob | ct.ProcessingJob, target: ct.SageMaker = TARGET) -> set[tuple[str, str]]:
+def refused(
+    job: ct.TrainingJob | ct.ProcessingJob, target: ct.SageMaker = TARGET
+) -> set[tuple[str, str]]:
     """Code and message of the errors that stopped a submit."""
     with pytest.raises(ct.PreflightError) as caught:
         ct.submit(job, target)
@@ -204,7 +234,10 @@ def test_a_training_job_reads_the_output_once_it_is_there(
     nothing = ("SM907", f"there is nothing under `{uri}`")
     assert check(train, TARGET).errors == ()
     there.status = "Stopped"
-    assert refused(train) == {("CT531", f"the run `{run.name}` is stopped, so its output is incomplete"), nothing}
+    assert refused(train) == {
+        ("CT531", f"the run `{run.name}` is stopped, so its output is incomplete"),
+        nothing,
+    }
     there.status = "Completed"
     assert refused(train) == {nothing}
     fake.s3.put(f"{uri}/names.txt", b"a")
@@ -218,7 +251,10 @@ def test_the_account_is_asked_about_a_processing_job(fake: FakeAws, job: ct.Proc
     fake.identity.quotas["ml.m5.xlarge for processing job usage"] = 1
     inputs = {"raw": {"sagemaker": f"s3://{BUCKET}/nothing", "shard": True}}
     outputs = {"lists": {"sagemaker": "s3://no-such-bucket-here/lists"}}
-    found = {item.code: item for item in check(job.replace(inputs=inputs, outputs=outputs), TARGET).findings}
+    found = {
+        item.code: item
+        for item in check(job.replace(inputs=inputs, outputs=outputs), TARGET).findings
+    }
     assert found["SM907"].path == ("inputs", "raw", "sagemaker")
     assert found["SM905"].path == ("outputs", "lists", "sagemaker")
     assert "needs 2" in found["SM908"].message
@@ -228,8 +264,12 @@ def test_what_the_service_would_refuse_is_told_before(job: ct.ProcessingJob) -> 
     """Instance types that processing lacks, and more inputs than it takes, from the service's own model."""
     findings = ct.plan(job.replace(resources={"instance_type": "ml.p4d.24xlarge"}), TARGET).errors
     assert any("ml.p4d.24xlarge" in finding.message for finding in findings)
-    inputs = {f"i{number}": {"sagemaker": f"s3://{BUCKET}/{number}"} for number in range(10)}  # and the code
-    assert any("ProcessingInputs" in finding.message for finding in ct.plan(job.replace(inputs=inputs), TARGET).errors)
+    # and the code
+    inputs = {f"i{number}": {"sagemaker": f"s3://{BUCKET}/{number}"} for number in range(10)}
+    assert any(
+        "ProcessingInputs" in finding.message
+        for finding in ct.plan(job.replace(inputs=inputs), TARGET).errors
+    )
 
 
 def test_the_sdks_estimators_are_for_training_jobs(job: ct.ProcessingJob) -> None:

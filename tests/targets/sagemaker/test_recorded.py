@@ -46,11 +46,18 @@ def test_a_job_that_has_ended(fake: FakeAws, service: SageMakerService) -> None:
     """Its phases, times, billed seconds and last metrics."""
     status = status_of_answer(fake, service, "completed")
     assert status.state is RunState.SUCCEEDED
-    assert [item.phase for item in status.transitions][:3] == ["Starting", "Downloading", "Training"]
+    assert [item.phase for item in status.transitions][:3] == [
+        "Starting",
+        "Downloading",
+        "Training",
+    ]
     assert status.started is not None
     assert status.ended is not None
     assert status.ended - status.started == pytest.approx(159.44)
-    assert status.metrics == {"train:merror": 0.06942000240087509, "validation:merror": 0.07729999721050262}
+    assert status.metrics == {
+        "train:merror": 0.06942000240087509,
+        "validation:merror": 0.07729999721050262,
+    }
 
 
 @pytest.mark.parametrize(
@@ -62,7 +69,9 @@ def test_a_job_that_has_ended(fake: FakeAws, service: SageMakerService) -> None:
         ("warm pool", RunState.SUCCEEDED),
     ],
 )
-def test_a_job_in_another_state(fake: FakeAws, service: SageMakerService, name: str, state: RunState) -> None:
+def test_a_job_in_another_state(
+    fake: FakeAws, service: SageMakerService, name: str, state: RunState
+) -> None:
     """What it lacks is null, and the phase that goes on has a null for its end."""
     assert status_of_answer(fake, service, name).state is state
 
@@ -73,4 +82,6 @@ def test_an_answer_is_adopted(name: str, tmp_path: Path) -> None:
     (tmp_path / "describe.json").write_text(json.dumps(ANSWERS[name]["body"]))
     found = ct.adopt(tmp_path / "describe.json", folder=tmp_path)
     assert found.equal, [vars(item) for item in found.differences]
-    assert "CompressionType" not in json.dumps(found.fields.get("sagemaker_overrides", {}).get("InputDataConfig", {}))
+    assert "CompressionType" not in json.dumps(
+        found.fields.get("sagemaker_overrides", {}).get("InputDataConfig", {})
+    )

@@ -11,7 +11,11 @@ from botocore.parsers import ResponseParserError  # noqa: TID253
 
 from cloudtrain.errors import NameTaken, RunNotFound, SettingsError, TargetError, TargetUnreachable
 from cloudtrain.targets.common.services import Denied, Expired, NotThere
-from cloudtrain.targets.sagemaker.service.clients import FailedCall, error_templates, translate_error
+from cloudtrain.targets.sagemaker.service.clients import (
+    FailedCall,
+    error_templates,
+    translate_error,
+)
 from cloudtrain.targets.sagemaker.service.service import SageMakerService
 from tests.fakes.sagemaker.server import FakeAws
 from tests.targets.sagemaker.conftest import REF, plan_of
@@ -20,7 +24,10 @@ CALL = FailedCall("sagemaker", "CreateTrainingJob", "eu-west-1", "research", "di
 
 
 def answered(code: str, message: str = "", status: int = 400) -> theirs.ClientError:
-    response: Any = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    response: Any = {
+        "Error": {"Code": code, "Message": message},
+        "ResponseMetadata": {"HTTPStatusCode": status},
+    }
     return theirs.ClientError(response, "CreateTrainingJob")
 
 
@@ -80,8 +87,16 @@ EXCEPTIONS: list[tuple[Exception, type, str]] = [
     (theirs.SSLError(endpoint_url="https://x", error="self-signed"), TargetError, "AWS_CA_BUNDLE"),
     (theirs.SSOTokenLoadError(error_msg="no token"), Expired, "aws sso login --profile research"),
     (theirs.UnauthorizedSSOTokenError(), Expired, "aws sso login --profile research"),
-    (theirs.TokenRetrievalError(provider="sso", error_msg="old"), Expired, "aws sso login --profile research"),
-    (theirs.CredentialRetrievalError(provider="process", error_msg="exit 1"), TargetError, "aws configure"),
+    (
+        theirs.TokenRetrievalError(provider="sso", error_msg="old"),
+        Expired,
+        "aws sso login --profile research",
+    ),
+    (
+        theirs.CredentialRetrievalError(provider="process", error_msg="exit 1"),
+        TargetError,
+        "aws configure",
+    ),
     (theirs.ParamValidationError(report="Unknown parameter"), TargetError, "upgrade boto3"),
     (theirs.IncompleteReadError(actual_bytes=1, expected_bytes=2), TargetUnreachable, ""),
     (ResponseParserError("not XML"), TargetUnreachable, "again"),
@@ -89,7 +104,9 @@ EXCEPTIONS: list[tuple[Exception, type, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("error", "kind", "hint"), EXCEPTIONS, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    ("error", "kind", "hint"), EXCEPTIONS, ids=lambda value: type(value).__name__
+)
 def test_what_never_reached_the_service(error: Exception, kind: type, hint: str) -> None:
     """Missing credentials, no network, a wrong profile."""
     ours = translate_error(error, CALL)
@@ -112,10 +129,14 @@ def test_expired_credentials_are_read_again(
 ) -> None:
     """One refusal makes a new session, which finds the credentials that a login has left meanwhile."""
     service.submit(plan_of())
-    fake.faults.refuse("DescribeTrainingJob", "ExpiredTokenException", "The security token is expired")
+    fake.faults.refuse(
+        "DescribeTrainingJob", "ExpiredTokenException", "The security token is expired"
+    )
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDNEW")
     assert not service.status(REF).state.is_final
-    before, after = (item.headers["authorization"] for item in fake.operations("DescribeTrainingJob"))
+    before, after = (
+        item.headers["authorization"] for item in fake.operations("DescribeTrainingJob")
+    )
     assert "AKIDEXAMPLE" in before
     assert "AKIDNEW" in after
 

@@ -52,8 +52,14 @@ def one(path: tuple[str | int, ...], value: Any) -> ShapeViolation:
 
 def recorded() -> list[Any]:
     """Every recorded training request."""
-    requests = {file.stem: json.loads(file.read_text())["request"] for file in sorted(GOLDEN.glob("*.json"))}
-    return [pytest.param(request, id=name) for name, request in requests.items() if "RoleArn" in (request or {})]
+    requests = {
+        file.stem: json.loads(file.read_text())["request"] for file in sorted(GOLDEN.glob("*.json"))
+    }
+    return [
+        pytest.param(request, id=name)
+        for name, request in requests.items()
+        if "RoleArn" in (request or {})
+    ]
 
 
 def test_a_good_request_has_no_violation() -> None:
@@ -62,7 +68,9 @@ def test_a_good_request_has_no_violation() -> None:
 
 
 @pytest.mark.parametrize("request_", recorded())
-def test_what_sdk_2_sent_is_accepted(request_: dict[str, Any], request: pytest.FixtureRequest) -> None:
+def test_what_sdk_2_sent_is_accepted(
+    request_: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
     """No recorded request has a violation, but for those that the service would refuse."""
     found = [violation.path for violation in violations(request_)]
     case = request.node.callspec.id
@@ -100,7 +108,9 @@ def test_what_sdk_2_sent_is_accepted(request_: dict[str, Any], request: pytest.F
         (("VpcConfig",), {"Subnets": ["s-1"]}, "missing", "`VpcConfig` needs `SecurityGroupIds`", "add `SecurityGroupIds`"),
     ],
 )  # fmt: skip
-def test_each_violation(path: tuple[str | int, ...], value: Any, kind: str, message: str, hint: str | None) -> None:
+def test_each_violation(
+    path: tuple[str | int, ...], value: Any, kind: str, message: str, hint: str | None
+) -> None:
     """Each is found where it stands, with the numbers in the message."""
     found = one(path, value)
     assert found.kind == kind
@@ -113,7 +123,9 @@ def test_each_violation(path: tuple[str | int, ...], value: Any, kind: str, mess
 @pytest.mark.parametrize("case", ["proc_script", "proc_pytorch_framework"])
 def test_what_sdk_2_sent_for_processing_is_accepted(case: str) -> None:
     """The shapes of CreateProcessingJob, too; and they are other shapes."""
-    request = json.loads((GOLDEN.parent / "sagemaker_sdk_v2_processing" / f"{case}.json").read_text())["request"]
+    request = json.loads(
+        (GOLDEN.parent / "sagemaker_sdk_v2_processing" / f"{case}.json").read_text()
+    )["request"]
     assert violations(request, "CreateProcessingJob") == []
     assert "unknown" in {violation.kind for violation in violations(request, "CreateTrainingJob")}
 
@@ -135,7 +147,9 @@ def test_the_table_is_what_botocore_says() -> None:
     """The drift test: the generator finds nothing to change, where botocore is the one that it was made with."""
     botocore = pytest.importorskip("botocore")
     if botocore.__version__ != shapes._model()["botocore"]:
-        pytest.skip(f"made with botocore {shapes._model()['botocore']}, here is {botocore.__version__}")
+        pytest.skip(
+            f"made with botocore {shapes._model()['botocore']}, here is {botocore.__version__}"
+        )
     done = subprocess.run(
         [sys.executable, str(REPOSITORY / "tools" / "gen_sagemaker_shapes.py"), "--check"],
         capture_output=True,

@@ -19,7 +19,9 @@ OURS_ALONE = {"pattern", "enum", "max"}
 DEPTH = 3
 """Below this, optional fields are left out, so that a request stays small."""
 
-JUNK = st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.text(max_size=3), st.just([]), st.just({}))
+JUNK = st.one_of(
+    st.none(), st.booleans(), st.integers(-5, 5), st.text(max_size=3), st.just([]), st.just({})
+)
 
 
 def values(name: str, depth: int = 0) -> st.SearchStrategy[Any]:
@@ -35,17 +37,26 @@ Pair = tuple[st.SearchStrategy[Any], st.SearchStrategy[Any]]
 def structures(shape: Any, depth: int) -> Pair:
     """With all required fields and some others; and with one removed, or one that there is not."""
     required = shape.get("required", ())
-    fields = {name: st.deferred(lambda inner=inner: values(inner, depth)) for name, inner in shape["members"].items()}
-    optional = {name: field for name, field in fields.items() if name not in required and depth <= DEPTH}
+    fields = {
+        name: st.deferred(lambda inner=inner: values(inner, depth))
+        for name, inner in shape["members"].items()
+    }
+    optional = {
+        name: field for name, field in fields.items() if name not in required and depth <= DEPTH
+    }
     good = st.fixed_dictionaries({name: fields[name] for name in required}, optional=optional)
     changed = st.sampled_from([*shape["members"], "Nonsense"])
-    bad = st.tuples(good, changed).map(lambda made: {k: v for k, v in made[0].items() if k != made[1]})
+    bad = st.tuples(good, changed).map(
+        lambda made: {k: v for k, v in made[0].items() if k != made[1]}
+    )
     return good, st.one_of(bad, good.map(lambda made: {**made, "Nonsense": 1}))
 
 
 def lists(shape: Any, depth: int) -> Pair:
     """A few; and none."""
-    return st.lists(values(shape["member"], depth), min_size=min(shape.get("min", 0), 2), max_size=2), st.just([])
+    return st.lists(
+        values(shape["member"], depth), min_size=min(shape.get("min", 0), 2), max_size=2
+    ), st.just([])
 
 
 def maps(shape: Any, depth: int) -> Pair:
@@ -103,7 +114,11 @@ def test_both_find_the_same_requests_wrong(operation: str) -> None:
     @given(request=values(shapes._model()["operations"][operation]))
     def check(request: Any) -> None:
         report = botocores(request, operation)
-        ours = [violation for violation in violations(request, operation) if violation.kind not in OURS_ALONE]
+        ours = [
+            violation
+            for violation in violations(request, operation)
+            if violation.kind not in OURS_ALONE
+        ]
         assert bool(report) == bool(ours), (report, ours)
         seen[bool(ours)] += 1
 

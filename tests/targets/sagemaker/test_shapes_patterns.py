@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from cloudtrain.targets.sagemaker.catalogue import shapes
 from cloudtrain.targets.sagemaker.catalogue.shapes import matches
 
-PATTERNS = sorted({shape["pattern"] for shape in shapes._model()["shapes"].values() if "pattern" in shape})
+PATTERNS = sorted(
+    {shape["pattern"] for shape in shapes._model()["shapes"].values() if "pattern" in shape}
+)
 TAG = r"([\p{L}\p{Z}\p{N}_.:/=+\-@]*)"
 
 

@@ -60,7 +60,14 @@ ROLES = {
 }  # fmt: skip
 """What the hosts start; of mpirun on one host there is no sshd."""
 
-WORDS = {"mpi": "mpi", "ddp": "mpi", "smddp": "smddp", "servers": "tensorflow", "workers": "tensorflow", "xla": "none"}
+WORDS = {
+    "mpi": "mpi",
+    "ddp": "mpi",
+    "smddp": "smddp",
+    "servers": "tensorflow",
+    "workers": "tensorflow",
+    "xla": "none",
+}
 EXPORTED = {"mpi": "mpirun", "torch": "torchrun", None: "single"}
 
 
@@ -68,7 +75,12 @@ def words_of(chosen: tuple[str, ...], key: str | None) -> str:
     """The distribution's type: of the launcher that acts, or else of one that the toolkit ignores."""
     if key is None:
         key = next(
-            (name for name in ("servers", "workers", "mpi", "ddp", "torch", "smddp", "xla") if name in chosen), None
+            (
+                name
+                for name in ("servers", "workers", "mpi", "ddp", "torch", "smddp", "xla")
+                if name in chosen
+            ),
+            None,
         )
     if key == "torch":
         return "smddp" if "smddp" in chosen else "torch"  # both keys: SMDDP under torchrun
@@ -86,7 +98,9 @@ def job_of(framework: str, chosen: tuple[str, ...], instances: int) -> ct.Traini
     )
 
 
-@pytest.mark.parametrize(("framework", "instances"), [(name, 2) for name in FRAMEWORKS] + [("tensorflow", 1)])
+@pytest.mark.parametrize(
+    ("framework", "instances"), [(name, 2) for name in FRAMEWORKS] + [("tensorflow", 1)]
+)
 @pytest.mark.slow_after(1)
 def test_every_reader_agrees(framework: str, instances: int) -> None:
     """Launch view, summary, rules, adoption, export and emulation, for all 128 combinations of launcher keys."""
@@ -143,7 +157,9 @@ def _emulated_roles(job: ct.TrainingJob, *, stops: bool) -> set[str]:
         (("servers",), {"type": "tensorflow", "strategy": "parameter_server"}),
     ],
 )
-def test_the_options_of_the_launcher_that_acts(chosen: tuple[str, ...], expected: dict[str, Any]) -> None:
+def test_the_options_of_the_launcher_that_acts(
+    chosen: tuple[str, ...], expected: dict[str, Any]
+) -> None:
     """A request with options for every launcher is adopted with those of its own launcher."""
     job = job_of("pytorch", chosen, 2)
     values = {

@@ -23,7 +23,8 @@ def enum(shape: str) -> set[str]:
 
 def test_every_state_is_mapped() -> None:
     """Every value of both enums, and no value that does not exist."""
-    primary = {"InProgress", *STATES["primary"]}  # of a job in progress, the secondary status decides
+    # of a job in progress, the secondary status decides
+    primary = {"InProgress", *STATES["primary"]}
     assert enum("TrainingJobStatus") == primary
     assert enum("ProcessingJobStatus") <= primary
     assert enum("SecondaryStatus") == set(STATES["secondary"])
@@ -47,7 +48,10 @@ def test_the_phases_of_a_spot_job(service: SageMakerService, job: Job) -> None:
         job.enter(phase, f"now {phase}")
         assert service.status(REF).state.value == state
     status = service.status(REF)
-    assert [item.phase for item in status.transitions] == ["Starting", *(phase for phase, _ in PHASES)]
+    assert [item.phase for item in status.transitions] == [
+        "Starting",
+        *(phase for phase, _ in PHASES),
+    ]
     assert all(item.ended for item in status.transitions[:-1])
     assert status.transitions[-1].ended is None
     assert status.restarts == 2
@@ -63,7 +67,10 @@ def test_a_job_that_waits_says_for_what(service: SageMakerService, job: Job) -> 
 
 @pytest.mark.parametrize(
     ("secondary", "reason"),
-    [("MaxRuntimeExceeded", "it reached `max_runtime` (1h)"), ("MaxWaitTimeExceeded", "it reached `spot.max_wait`")],
+    [
+        ("MaxRuntimeExceeded", "it reached `max_runtime` (1h)"),
+        ("MaxWaitTimeExceeded", "it reached `spot.max_wait`"),
+    ],
 )
 def test_a_limit(service: SageMakerService, job: Job, secondary: str, reason: str) -> None:
     """A job that ran out of time was stopped, and says which limit it was."""
@@ -119,11 +126,15 @@ def test_the_traceback_of_our_launcher_is_kept(service: SageMakerService, job: J
     assert service.status(REF).details[0] == "Traceback (most recent call last):"
 
 
-def test_the_output_explains_what_the_service_does_not(fake: FakeAws, service: SageMakerService, job: Job) -> None:
+def test_the_output_explains_what_the_service_does_not(
+    fake: FakeAws, service: SageMakerService, job: Job
+) -> None:
     """The error that a rank printed is added to the reason, with its last lines."""
     job.end("Failed", FailureReason="AlgorithmError: , exit code: 1")
     fake.logs.write(
-        f"{NAME}/algo-1-1", "[1,2]<stderr>:Traceback (most recent call last):", "[1,2]<stderr>:KeyError: 'x'"
+        f"{NAME}/algo-1-1",
+        "[1,2]<stderr>:Traceback (most recent call last):",
+        "[1,2]<stderr>:KeyError: 'x'",
     )
     status = service.status(REF)
     assert status.reason == "the service gives no reason: KeyError: 'x'"
@@ -131,7 +142,9 @@ def test_the_output_explains_what_the_service_does_not(fake: FakeAws, service: S
     assert status.details[-1] == "KeyError: 'x'"
 
 
-def test_logs_that_may_not_be_read_hide_nothing(fake: FakeAws, service: SageMakerService, job: Job) -> None:
+def test_logs_that_may_not_be_read_hide_nothing(
+    fake: FakeAws, service: SageMakerService, job: Job
+) -> None:
     """The reason stays what the service said."""
     job.end("Failed", FailureReason="ClientError: no data")
     fake.faults.refuse("DescribeLogStreams", "AccessDeniedException", times=9)
@@ -144,7 +157,11 @@ def test_times(service: SageMakerService, job: Job) -> None:
     job.enter("Training", at=1_700_000_100.5)
     job.end("Completed", at=1_700_000_200.25)
     status = service.status(REF)
-    assert (status.created, status.started, status.ended) == (1_700_000_000.0, 1_700_000_100.5, 1_700_000_200.25)
+    assert (status.created, status.started, status.ended) == (
+        1_700_000_000.0,
+        1_700_000_100.5,
+        1_700_000_200.25,
+    )
 
 
 def test_cost_of_a_finished_job(service: SageMakerService, job: Job) -> None:
@@ -175,7 +192,15 @@ def test_cost_so_far(service: SageMakerService, job: Job) -> None:
 
 def test_cost_of_an_unknown_type(fake: FakeAws, service: SageMakerService) -> None:
     """None, never zero."""
-    service.submit(plan_of(ResourceConfig={"InstanceCount": 1, "InstanceType": "ml.new1.xlarge", "VolumeSizeInGB": 1}))
+    service.submit(
+        plan_of(
+            ResourceConfig={
+                "InstanceCount": 1,
+                "InstanceType": "ml.new1.xlarge",
+                "VolumeSizeInGB": 1,
+            }
+        )
+    )
     fake.jobs[NAME].end("Completed", BillableTimeInSeconds=900)
     status = service.status(REF)
     assert (status.billable_seconds, status.cost) == (900, None)
@@ -199,12 +224,16 @@ def test_cost_by_the_users_own_prices(
 ) -> None:
     """`instances.toml` counts in a status as it does in a plan: two instances for a quarter of an hour."""
     (folder / "instances.toml").write_text(OWN)
-    service.submit(plan_of(ResourceConfig={"InstanceCount": 2, "InstanceType": name, "VolumeSizeInGB": 1}))
+    service.submit(
+        plan_of(ResourceConfig={"InstanceCount": 2, "InstanceType": name, "VolumeSizeInGB": 1})
+    )
     fake.jobs[NAME].end("Completed", BillableTimeInSeconds=900)
     assert service.status(REF).cost == pytest.approx(cost)
 
 
-def test_ranks_of_the_users_own_types(fake: FakeAws, service: SageMakerService, folder: Path) -> None:
+def test_ranks_of_the_users_own_types(
+    fake: FakeAws, service: SageMakerService, folder: Path
+) -> None:
     """A type that only `instances.toml` has starts one process for each of its GPUs."""
     (folder / "instances.toml").write_text(OWN)
     config = {"InstanceCount": 2, "InstanceType": "ml.new1.xlarge", "VolumeSizeInGB": 1}
@@ -238,10 +267,14 @@ def test_metrics(service: SageMakerService, job: Job) -> None:
     assert service.status(REF).metrics == {"loss": 0.25}
 
 
-def test_a_job_that_ends_between_two_requests(fake: FakeAws, service: SageMakerService, job: Job) -> None:
+def test_a_job_that_ends_between_two_requests(
+    fake: FakeAws, service: SageMakerService, job: Job
+) -> None:
     """Stopping it is no error."""
     job.enter("Training")
-    fake.faults.refuse("StopTrainingJob", "ValidationException", "the training job is in status Completed")
+    fake.faults.refuse(
+        "StopTrainingJob", "ValidationException", "the training job is in status Completed"
+    )
     fake.jobs.on_stop = None
     original = service._state
     service._state = lambda ref: (job.end("Completed"), original(ref))[1]  # type: ignore[method-assign,func-returns-value]
@@ -262,9 +295,14 @@ def test_the_accounts_jobs(fake: FakeAws, service: SageMakerService) -> None:
     """Page by page, newest first, whoever made them, and no page that nobody looks at."""
     fake.jobs.page_size = 10
     for number in range(25):
-        fake.jobs.handle("CreateTrainingJob", {**plan_of().request, "TrainingJobName": f"job-{number}", "Tags": []})
+        fake.jobs.handle(
+            "CreateTrainingJob",
+            {**plan_of().request, "TrainingJobName": f"job-{number}", "Tags": []},
+        )
     found = service.runs("eu-west-1")
-    assert [next(found).ref.name for _ in range(10)] == [f"job-{number}" for number in range(24, 14, -1)]
+    assert [next(found).ref.name for _ in range(10)] == [
+        f"job-{number}" for number in range(24, 14, -1)
+    ]
     assert len(fake.operations("ListTrainingJobs")) == 1
     assert len(list(found)) == 15
     assert len(fake.operations("ListTrainingJobs")) == 3

@@ -46,7 +46,9 @@ def test_a_submission_may_be_repeated(fake: FakeAws, service: SageMakerService) 
 
 
 @pytest.mark.parametrize("tags", [[], [{"Key": "cloudtrain:run", "Value": "other-1"}]])
-def test_a_job_of_somebody_else(fake: FakeAws, service: SageMakerService, tags: list[dict[str, str]]) -> None:
+def test_a_job_of_somebody_else(
+    fake: FakeAws, service: SageMakerService, tags: list[dict[str, str]]
+) -> None:
     """A job of our name without our tag, or with that of another run, is refused, by `has` too."""
     fake.jobs.handle("CreateTrainingJob", {**plan_of().request, "Tags": tags})
     with pytest.raises(TargetError, match="has a different training job"):
@@ -58,7 +60,12 @@ def test_a_job_of_somebody_else(fake: FakeAws, service: SageMakerService, tags: 
 def test_tags_that_may_not_be_read(fake: FakeAws, service: SageMakerService) -> None:
     """Then the job itself is compared with the request: role, hyperparameters with the bundle's hash, limits."""
     service.submit(plan_of())
-    fake.faults.refuse("ListTags", "AccessDeniedException", "not authorized to perform: sagemaker:ListTags", times=9)
+    fake.faults.refuse(
+        "ListTags",
+        "AccessDeniedException",
+        "not authorized to perform: sagemaker:ListTags",
+        times=9,
+    )
     assert service.submit(plan_of(), again=True) == REF
     assert service.has(REF)
     with pytest.raises(TargetError, match="has a different training job"):
@@ -67,18 +74,26 @@ def test_tags_that_may_not_be_read(fake: FakeAws, service: SageMakerService) -> 
 
 def test_a_request_whose_tag_was_overridden(fake: FakeAws, service: SageMakerService) -> None:
     """It is recognised by its content."""
-    assert service.submit(plan_of(Tags=None)) == service.submit(plan_of(Tags=None), again=True) == REF
+    assert (
+        service.submit(plan_of(Tags=None)) == service.submit(plan_of(Tags=None), again=True) == REF
+    )
 
 
 @pytest.mark.parametrize(
     ("code", "message", "match"),
     [
         ("ResourceLimitExceeded", "The account-level service limit 'x' is 0", "quota"),
-        ("AccessDeniedException", "User: ada is not authorized to perform: sagemaker:AddTags", "sagemaker:AddTags"),
+        (
+            "AccessDeniedException",
+            "User: ada is not authorized to perform: sagemaker:AddTags",
+            "sagemaker:AddTags",
+        ),
         ("ValidationException", "1 validation error detected: Value 'x'", "refuses the request"),
     ],
 )
-def test_a_refusal(fake: FakeAws, service: SageMakerService, code: str, message: str, match: str) -> None:
+def test_a_refusal(
+    fake: FakeAws, service: SageMakerService, code: str, message: str, match: str
+) -> None:
     """It is passed on in our words after one try, and there is no job."""
     fake.faults.refuse("CreateTrainingJob", code, message)
     with pytest.raises(TargetError, match=match):
@@ -136,7 +151,9 @@ PART = 16 << 20
 
 @pytest.mark.parametrize("size", [0, 1, PART - 1, PART, PART + 1, 2 * PART])
 @pytest.mark.slow_after(3)
-def test_what_is_there_is_known_to_be_whole(fake: FakeAws, service: SageMakerService, size: int) -> None:
+def test_what_is_there_is_known_to_be_whole(
+    fake: FakeAws, service: SageMakerService, size: int
+) -> None:
     """By its size and by the checksum that S3 keeps, of one part as of several; then it is not sent again."""
     archive = Archive(b"x" * size)
     assert [service.upload(plan_of(), archive) for _ in range(2)] == [True, False]
@@ -182,12 +199,16 @@ def test_a_key_that_only_encrypts(fake: FakeAws, service: SageMakerService) -> N
 
 
 @pytest.mark.slow
-def test_a_large_bundle_goes_up_in_parts_and_tells_how_far_it_is(fake: FakeAws, service: SageMakerService) -> None:
+def test_a_large_bundle_goes_up_in_parts_and_tells_how_far_it_is(
+    fake: FakeAws, service: SageMakerService
+) -> None:
     """Parts that are lost are sent again; the last report is the whole."""
     fake.faults.close_before("UploadPart")
     content = bytes(range(256)) * (160 * 1024)
     reports: list[tuple[int, int]] = []
-    assert service.upload(plan_of(), Archive(content), on_bytes=lambda *report: reports.append(report))
+    assert service.upload(
+        plan_of(), Archive(content), on_bytes=lambda *report: reports.append(report)
+    )
     assert fake.s3.get(CODE).data == content
     assert len(fake.operations("UploadPart")) == 4
     assert reports[-1] == (len(content), len(content))

@@ -68,7 +68,10 @@ def test_what_is_sent_is_the_plan(fake: FakeAws, sweep: ct.Sweep, submitted: Swe
     assert request["HyperParameterTuningJobName"] == submitted.name
     expected = ct.plan(sweep, ct.SageMaker(region="eu-west-1", role=ROLE))
     assert expected.run_name != submitted.name  # the next one
-    assert request["HyperParameterTuningJobConfig"] == expected.request["HyperParameterTuningJobConfig"]
+    assert (
+        request["HyperParameterTuningJobConfig"]
+        == expected.request["HyperParameterTuningJobConfig"]
+    )
     names = [item.operation for item in fake.received]
     assert names.index("PutObject") < names.index("CreateHyperParameterTuningJob")
 
@@ -133,7 +136,9 @@ def test_the_log_and_the_model_of_a_trial(
     assert submitted.trials()[0].values == {"lr": 0.02, "opt": "adam", "name": "plain"}
     definition = fake.operations("CreateHyperParameterTuningJob")[0].body["TrainingJobDefinition"]
     machines = {**definition["HyperParameterTuningResourceConfig"]}
-    fake.jobs.handle("CreateTrainingJob", {**definition, "ResourceConfig": machines, "TrainingJobName": best})
+    fake.jobs.handle(
+        "CreateTrainingJob", {**definition, "ResourceConfig": machines, "TrainingJobName": best}
+    )
     uri = f"{definition['OutputDataConfig']['S3OutputPath']}/{best}/output/model.tar.gz"
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "model.pt").write_text("best")
@@ -160,9 +165,18 @@ def test_the_end(fake: FakeAws, submitted: SweepRun) -> None:
 
 def ended(fake: FakeAws, run: SweepRun, *values: float) -> None:
     """The tuning job has ended after trials with these values."""
-    found = [trial(f"{run.name}-{number:03d}-abcd", "Completed", value) for number, value in enumerate(values, 1)]
+    found = [
+        trial(f"{run.name}-{number:03d}-abcd", "Completed", value)
+        for number, value in enumerate(values, 1)
+    ]
     fake.jobs.trials[run.name] = found
-    counts = {"Completed": len(values), "InProgress": 0, "NonRetryableError": 0, "Stopped": 0, "RetryableError": 0}
+    counts = {
+        "Completed": len(values),
+        "InProgress": 0,
+        "NonRetryableError": 0,
+        "Stopped": 0,
+        "RetryableError": 0,
+    }
     fake.jobs[run.name].end("Completed", TrainingJobStatusCounters=counts)
 
 
@@ -189,7 +203,12 @@ def test_it_goes_on_as_a_tuning_job_with_a_warm_start(
     limits["MaxNumberOfTrainingJobs"] = 3
     assert json.loads(json.dumps(sent).replace(second.name, submitted.name)) == first
     ended(fake, second, 0.6)
-    assert [(item.number, item.value) for item in second.trials()] == [(1, 0.5), (2, 0.75), (3, 0.25), (4, 0.6)]
+    assert [(item.number, item.value) for item in second.trials()] == [
+        (1, 0.5),
+        (2, 0.75),
+        (3, 0.25),
+        (4, 0.6),
+    ]
     assert second.best is not None
     assert second.best.number == 2
     assert second.status().metrics == {"trials": 5.0, "ended": 4.0}
@@ -198,7 +217,10 @@ def test_it_goes_on_as_a_tuning_job_with_a_warm_start(
     assert f"continues   {submitted.name}" in second.show().to_text()
     third = second.resume(4)
     sent = fake.operations("CreateHyperParameterTuningJob")[-1].body
-    names = [item["HyperParameterTuningJobName"] for item in sent["WarmStartConfig"]["ParentHyperParameterTuningJobs"]]
+    names = [
+        item["HyperParameterTuningJobName"]
+        for item in sent["WarmStartConfig"]["ParentHyperParameterTuningJobs"]
+    ]
     assert names == [submitted.name, second.name]
     del fake.jobs.by_name[submitted.name]  # a parent that was deleted
     assert [item.value for item in third.trials()] == [0.6]
@@ -206,7 +228,10 @@ def test_it_goes_on_as_a_tuning_job_with_a_warm_start(
 
 @pytest.mark.slow
 def test_a_sweep_that_goes_on_prints_only_what_is_new(
-    fake: FakeAws, submitted: SweepRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    fake: FakeAws,
+    submitted: SweepRun,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The trials of the tuning job that it continues were printed before."""
     ended(fake, submitted, 0.5, 0.75)
@@ -222,7 +247,10 @@ def test_a_sweep_that_goes_on_prints_only_what_is_new(
     assert run_command(["continue", submitted.name, "--trials", "1"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert len(before) == 4
-    assert [line.split(" as ")[0] for line in printed] == ["trial 3 started", "trial 3 succeeded: acc=0.6"]
+    assert [line.split(" as ")[0] for line in printed] == [
+        "trial 3 started",
+        "trial 3 succeeded: acc=0.6",
+    ]
 
 
 @pytest.mark.slow
@@ -243,7 +271,9 @@ def test_a_followed_log_repeats_no_line(fake: FakeAws, submitted: SweepRun) -> N
     ]
 
 
-def test_it_goes_on_once(fake: FakeAws, submitted: SweepRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_goes_on_once(
+    fake: FakeAws, submitted: SweepRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A command that dies after the request has left: the next one finds its run and starts none."""
     ended(fake, submitted, 0.5)
 
@@ -259,17 +289,28 @@ def test_it_goes_on_once(fake: FakeAws, submitted: SweepRun, monkeypatch: pytest
 
 
 @pytest.mark.slow
-def test_it_cannot_go_on(fake: FakeAws, sweep: ct.Sweep, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_cannot_go_on(
+    fake: FakeAws, sweep: ct.Sweep, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A grid; for more money than it may cost."""
     target = ct.SageMaker(region="eu-west-1", role=ROLE)
     grid = {"strategy": "grid", "trials": None, "search": {"lr": {"choice": [0.1, 0.2]}}}
-    run = sweep_of(ct.submit(ct.Sweep(**{**sweep.model_dump(exclude_unset=True), **grid}), target, online=False))
+    run = sweep_of(
+        ct.submit(
+            ct.Sweep(**{**sweep.model_dump(exclude_unset=True), **grid}), target, online=False
+        )
+    )
     ended(fake, run, 0.5, 0.75)
     assert run_command(["continue", run.name, "--trials", "3"]) == 2
     assert "not `grid`" in capsys.readouterr().err
     job = sweep.job.model_copy(update={"max_runtime": 3600})
-    run = sweep_of(ct.submit(sweep.model_copy(update={"job": job, "max_cost": 5.0}), target, online=False))
+    run = sweep_of(
+        ct.submit(sweep.model_copy(update={"job": job, "max_cost": 5.0}), target, online=False)
+    )
     ended(fake, run, 0.5, 0.75, 0.25)
     assert run_command(["continue", run.name, "--trials", "4"]) == 2
-    assert "with 4 more trials the sweep can cost $5.64, and `max_cost` is $5.00" in capsys.readouterr().err
+    assert (
+        "with 4 more trials the sweep can cost $5.64, and `max_cost` is $5.00"
+        in capsys.readouterr().err
+    )
     assert len(fake.operations("CreateHyperParameterTuningJob")) == 2

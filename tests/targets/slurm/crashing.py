@@ -31,5 +31,9 @@ def submit(order: dict[str, Any]) -> None:
     ct.submit(ct.TrainingJob(**order["job"]), Slurm(**order["target"]), on_run=tell)
 
 
-put_points((Store, ("reserve", "advance")), (SlurmService, ("check", "upload", "submit")), (Runner, ("run", "send")))
+put_points(
+    (Store, ("reserve", "advance")),
+    (SlurmService, ("check", "upload", "submit")),
+    (Runner, ("run", "send")),
+)
 serve(submit)

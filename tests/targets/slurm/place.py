@@ -28,13 +28,20 @@ class SlurmPlace(Place):
         return SlurmService(environ=self.environ, state_dir=self.root / "state", pace=QUICK)
 
     def plan(
-        self, script: str | dict[str, str] = "", *, name: str = "run-1", target: Any = None, **job: Any
+        self,
+        script: str | dict[str, str] = "",
+        *,
+        name: str = "run-1",
+        target: Any = None,
+        **job: Any,
     ) -> tuple[Plan, Any]:
         """`target` is for other places: jobs here have the counts that they ask for."""
         source = self.write(script, name)
         if "command" not in job:
             job.setdefault("entry_point", "train.py")
-        settings = Slurm(shared_dir=f"{self.root}/shared", python=sys.executable, rendezvous_host="127.0.0.1")
+        settings = Slurm(
+            shared_dir=f"{self.root}/shared", python=sys.executable, rendezvous_host="127.0.0.1"
+        )
         tree = scan(source)
         context = CompileContext(name, tree.identity, self.account(settings))
         return self.compile(TrainingJob(name="job", **job), settings, context), tree
@@ -48,7 +55,9 @@ class SlurmPlace(Place):
     def clean_up(self) -> None:
         """Whatever a failed test has left."""
         names = ",".join(run.ref.name for run in self.submitted)
-        subprocess.run(["scancel", f"--name={names}"], env=self.environ, check=False, capture_output=True)
+        subprocess.run(
+            ["scancel", f"--name={names}"], env=self.environ, check=False, capture_output=True
+        )
 
 
 @contextmanager

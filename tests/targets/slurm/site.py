@@ -39,11 +39,23 @@ def find_cluster(*options: str) -> Path:
     however that ends. The path is short, because sockets lie there."""
     missing = find_missing()
     if missing:
-        pytest.skip(f"needs a Slurm cluster: no {', '.join(missing)} here; `python tools/slurm_cluster.py install`")
+        pytest.skip(
+            f"needs a Slurm cluster: no {', '.join(missing)} here; `python tools/slurm_cluster.py install`"
+        )
     folder = Path(tempfile.mkdtemp(prefix="slurm-")).resolve()
-    start = [sys.executable, str(STARTER), "start", str(folder), "3", f"--until={os.getpid()}", *options]
+    start = [
+        sys.executable,
+        str(STARTER),
+        "start",
+        str(folder),
+        "3",
+        f"--until={os.getpid()}",
+        *options,
+    ]
     started = subprocess.run(start, capture_output=True, text=True, check=False)
-    assert started.stdout == f"export SLURM_CONF={folder}/slurm.conf\n", started.stdout + started.stderr
+    assert started.stdout == f"export SLURM_CONF={folder}/slurm.conf\n", (
+        started.stdout + started.stderr
+    )
     return folder
 
 
@@ -53,7 +65,9 @@ def environ_of(cluster: Path, home: Path) -> dict[str, str]:
     return {"PATH": path, "HOME": str(home), "SLURM_CONF": f"{cluster}/slurm.conf"}
 
 
-def compile_plan(job: AnyJob, settings: Slurm, *, name: str = "run-1", bundle: Bundle = BUNDLE) -> Plan:
+def compile_plan(
+    job: AnyJob, settings: Slurm, *, name: str = "run-1", bundle: Bundle = BUNDLE
+) -> Plan:
     """The plan of a job, as the dry run makes it."""
     context = CompileContext(name, bundle, SlurmAccount.of(settings))
     return SlurmTarget().compile(job, settings, context)
@@ -94,7 +108,11 @@ class Run:
 
     def texts(self, **options: Any) -> list[str]:
         """What the ranks print to stdout."""
-        return [line.text for line in self.lines(**options) if line.rank is not None and line.stream == "stdout"]
+        return [
+            line.text
+            for line in self.lines(**options)
+            if line.rank is not None and line.stream == "stdout"
+        ]
 
     def wait_for_line(self, part: str) -> None:
         eventually(lambda: any(part in text for text in self.texts()), f"`{part}` in the log")
@@ -125,10 +143,16 @@ class Site:
         return SlurmService(environ=self.environ, state_dir=self.root / "state", pace=QUICK)
 
     def settings(self, **changes: Any) -> Slurm:
-        fields = {"shared_dir": self.shared, "python": sys.executable, "rendezvous_host": "127.0.0.1"}
+        fields = {
+            "shared_dir": self.shared,
+            "python": sys.executable,
+            "rendezvous_host": "127.0.0.1",
+        }
         return Slurm(**(fields | self.options | changes))
 
-    def plan(self, script: str = "", *, name: str, source: Path | None = None, **fields: Any) -> tuple[Plan, Any]:
+    def plan(
+        self, script: str = "", *, name: str, source: Path | None = None, **fields: Any
+    ) -> tuple[Plan, Any]:
         """A plan and its bundle. Fields of the job, and `settings` of the cluster."""
         settings = self.settings(**fields.pop("settings", {}))
         if source is None:
@@ -153,7 +177,9 @@ class Site:
     def jobs_named(self, name: str) -> list[str]:
         """The numbers of the jobs that Slurm has ever had under a name."""
         rows = command(self.environ, "sacct", "-X", "-n", "-P", f"--name={name}", "--format=JobID")
-        waiting = command(self.environ, "squeue", "--noheader", "--states=all", f"--name={name}", "--format=%i")
+        waiting = command(
+            self.environ, "squeue", "--noheader", "--states=all", f"--name={name}", "--format=%i"
+        )
         return sorted({*rows.split(), *waiting.split()})
 
     def clean_up(self) -> None:

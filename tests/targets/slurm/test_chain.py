@@ -36,7 +36,10 @@ def test_it_is_sent_once_when_the_other_has_succeeded(
     source.mkdir()
     (source / "prepare.py").write_text(PREPARE.replace("GO", str(go)))
     (source / "train.py").write_text(TRAIN)
-    first = ct.submit(ct.TrainingJob(name="prepare", source_dir=str(source), entry_point="prepare.py"), site.settings())
+    first = ct.submit(
+        ct.TrainingJob(name="prepare", source_dir=str(source), entry_point="prepare.py"),
+        site.settings(),
+    )
     job = ct.TrainingJob(
         name="train",
         source_dir=str(source),
@@ -45,8 +48,14 @@ def test_it_is_sent_once_when_the_other_has_succeeded(
         hyperparameters={"data": "${{inputs.data}}"},
     )
     run = ct.submit(job, site.settings())
-    assert (run.status().state, run.status().reason) == (ct.RunState.QUEUED, f"waits for {first.name}")
-    os.kill(json.loads((state_dir / "chains" / run.name / "status.json").read_text())["pid"], signal.SIGKILL)
+    assert (run.status().state, run.status().reason) == (
+        ct.RunState.QUEUED,
+        f"waits for {first.name}",
+    )
+    os.kill(
+        json.loads((state_dir / "chains" / run.name / "status.json").read_text())["pid"],
+        signal.SIGKILL,
+    )
     eventually(lambda: run.status().state is ct.RunState.LOST)
     go.touch()
     assert first.wait().state is ct.RunState.SUCCEEDED

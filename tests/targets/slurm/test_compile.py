@@ -24,11 +24,21 @@ JOBS: dict[str, dict[str, Any]] = {
     "torch": {"distribution": {"type": "torch"}, "resources": TWO},
     "deepspeed": {"distribution": {"type": "deepspeed"}, "resources": TWO},
     "deepspeed_mpi": {"distribution": {"type": "deepspeed", "launch": "mpi"}, "resources": TWO},
-    "mpi": {"distribution": {"type": "mpi", "processes_per_instance": 4, "options": "-x NCCL_DEBUG=INFO"}},
+    "mpi": {
+        "distribution": {
+            "type": "mpi",
+            "processes_per_instance": 4,
+            "options": "-x NCCL_DEBUG=INFO",
+        }
+    },
     "horovod": {"distribution": {"type": "horovod"}, "resources": TWO},
     "tensorflow": {"distribution": {"type": "tensorflow"}, "resources": {"instance_count": 3}},
     "parameter_server": {
-        "distribution": {"type": "tensorflow", "strategy": "parameter_server", "parameter_servers": 2},
+        "distribution": {
+            "type": "tensorflow",
+            "strategy": "parameter_server",
+            "parameter_servers": 2,
+        },
         "resources": {"instance_count": 2},
     },
     "none": {"resources": {"instance_count": 2}},
@@ -64,13 +74,18 @@ CLUSTERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def job_of(fields: dict[str, Any]) -> ct.TrainingJob:
-    return ct.TrainingJob(**({"name": "digits", "entry_point": "train.py", "hyperparameters": {"lr": 0.1}} | fields))
+    return ct.TrainingJob(
+        **({"name": "digits", "entry_point": "train.py", "hyperparameters": {"lr": 0.1}} | fields)
+    )
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_batch_scripts(name: str, golden: Callable[[str, str], None]) -> None:
     """Each distribution has its batch script; the options stand in the file that `--format sbatch` prints."""
-    golden(f"slurm/{name}.sbatch", compile_plan(job_of(JOBS[name]), Slurm(shared_dir=SHARED)).forms()["sbatch"]())
+    golden(
+        f"slurm/{name}.sbatch",
+        compile_plan(job_of(JOBS[name]), Slurm(shared_dir=SHARED)).forms()["sbatch"](),
+    )
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
@@ -78,7 +93,8 @@ def test_settings(name: str, golden: Callable[[str, str], None]) -> None:
     """What the settings add to it."""
     settings, fields = CLUSTERS[name]
     golden(
-        f"slurm/{name}.sbatch", compile_plan(job_of(fields), Slurm(shared_dir=SHARED, **settings)).forms()["sbatch"]()
+        f"slurm/{name}.sbatch",
+        compile_plan(job_of(fields), Slurm(shared_dir=SHARED, **settings)).forms()["sbatch"](),
     )
 
 
@@ -86,7 +102,10 @@ def test_settings(name: str, golden: Callable[[str, str], None]) -> None:
 def test_launch_view(name: str, golden: Callable[[str, str], None]) -> None:
     """The plan shows what starts on every node, rank by rank."""
     plan = compile_plan(job_of(JOBS[name]), Slurm(shared_dir=SHARED))
-    lines = [f"{one.instance} {one.role} {one.rank} {one.local_rank} {' '.join(one.argv)}" for one in plan.processes]
+    lines = [
+        f"{one.instance} {one.role} {one.rank} {one.local_rank} {' '.join(one.argv)}"
+        for one in plan.processes
+    ]
     golden(f"slurm/{name}.processes", "\n".join(lines) + "\n")
 
 
@@ -96,21 +115,35 @@ def test_command_line() -> None:
     argv = plan.request["argv"]
     assert argv[:2] == ["sbatch", "--parsable"]
     assert argv[-1] == f"{SHARED}/runs/run-1/job.sh"
-    assert {"--partition=p5", "--nodes=2", "--gres=gpu:8", "--job-name=run-1", "--export=NIL"} < set(argv)
-    assert plan.outputs == {"model": f"{SHARED}/runs/run-1/model", "checkpoint": f"{SHARED}/runs/run-1/checkpoint"}
+    assert {
+        "--partition=p5",
+        "--nodes=2",
+        "--gres=gpu:8",
+        "--job-name=run-1",
+        "--export=NIL",
+    } < set(argv)
+    assert plan.outputs == {
+        "model": f"{SHARED}/runs/run-1/model",
+        "checkpoint": f"{SHARED}/runs/run-1/checkpoint",
+    }
     assert str(plan.ref) == "slurm://:fsx:you:cloudtrain/run-1"
 
 
 def test_same_request() -> None:
     """The same job, settings and context give the same bytes."""
     settings, fields = CLUSTERS["everything"]
-    first, second = (compile_plan(job_of(fields), Slurm(shared_dir=SHARED, **settings)) for _ in range(2))
+    first, second = (
+        compile_plan(job_of(fields), Slurm(shared_dir=SHARED, **settings)) for _ in range(2)
+    )
     assert first.request_json == second.request_json
 
 
 def test_no_secret_on_the_command_line() -> None:
     """Variables of the job stand in the script, which only its owner reads, and not among sbatch's options."""
-    fields = {"environment": {"variables": {"TOKEN": "hunter2"}}, "hyperparameters": {"key": "hunter3"}}
+    fields = {
+        "environment": {"variables": {"TOKEN": "hunter2"}},
+        "hyperparameters": {"key": "hunter3"},
+    }
     plan = compile_plan(job_of(fields), Slurm(shared_dir=SHARED))
     assert "hunter" not in " ".join(plan.request["argv"])
     assert "TOKEN=hunter2" in plan.request["script"]
@@ -119,7 +152,11 @@ def test_no_secret_on_the_command_line() -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "smddp": ({"distribution": {"type": "smddp"}}, "CT030", "type: torch"),
     "smp": ({"distribution": {"type": "smp", "version": 2}}, "CT030", "type: torch"),
-    "deepspeed_launcher": ({"distribution": {"type": "deepspeed", "launch": "launcher"}}, "CT030", "launch: torch"),
+    "deepspeed_launcher": (
+        {"distribution": {"type": "deepspeed", "launch": "launcher"}},
+        "CT030",
+        "launch: torch",
+    ),
     "no_place": ({"inputs": {"train": {"local": "data"}}}, "CT032", "slurm: /PATH"),
     "bucket": ({"inputs": {"train": {"slurm": "s3://bucket/train"}}}, "CT031", "/data/train"),
     "relative_output": ({"outputs": {"scores": {"slurm": "scores"}}}, "CT031", "/data/train"),
@@ -128,20 +165,56 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "image": ({"environment": {"image": {"slurm": "pytorch.sif"}}}, "CT034", "container"),
     "variable": ({"environment": {"variables": {"A B; ls": "x"}}}, "CT031", "letters"),
     "groups": (
-        {"resources": {"instance_groups": [{"name": "a", "instance_type": "x", "instance_count": 1}]}},
+        {
+            "resources": {
+                "instance_groups": [{"name": "a", "instance_type": "x", "instance_count": 1}]
+            }
+        },
         "CT031",
         "instance_count",
     ),
     "options": ({"distribution": {"type": "mpi", "options": "-x 'A"}}, "CT018", "quotes"),
-    "contradicted_limit": ({"max_runtime": "1h", "slurm_overrides": {"time": "2:00:00"}}, "CT035", "remove one of"),
-    "contradicted_spot": ({"spot": {}, "slurm_overrides": {"no-requeue": True}}, "CT035", "remove one of"),
-    "override": ({"slurm_overrides": {"job-name": "mine"}}, "CT035", "remove it from the overrides"),
-    "waiting_override": ({"slurm_overrides": {"wait": True}}, "CT035", "remove it from the overrides"),
-    "shortened_override": ({"slurm_overrides": {"arr": "0-3"}}, "CT035", "remove it from the overrides"),
+    "contradicted_limit": (
+        {"max_runtime": "1h", "slurm_overrides": {"time": "2:00:00"}},
+        "CT035",
+        "remove one of",
+    ),
+    "contradicted_spot": (
+        {"spot": {}, "slurm_overrides": {"no-requeue": True}},
+        "CT035",
+        "remove one of",
+    ),
+    "override": (
+        {"slurm_overrides": {"job-name": "mine"}},
+        "CT035",
+        "remove it from the overrides",
+    ),
+    "waiting_override": (
+        {"slurm_overrides": {"wait": True}},
+        "CT035",
+        "remove it from the overrides",
+    ),
+    "shortened_override": (
+        {"slurm_overrides": {"arr": "0-3"}},
+        "CT035",
+        "remove it from the overrides",
+    ),
     "nested_override": ({"slurm_overrides": {"nice": [1]}}, "CT035", "number"),
-    "override_of_two_lines": ({"slurm_overrides": {"nice": "1\ntouch x"}}, "CT035", "sbatch --help"),
-    "override_with_a_name_of_two_lines": ({"slurm_overrides": {"nice\ntouch x": 1}}, "CT035", "sbatch --help"),
-    "feature_of_two_lines": ({"resources": {"instance_type": {"slurm": "a100\ntouch x"}}}, "CT031", "one line"),
+    "override_of_two_lines": (
+        {"slurm_overrides": {"nice": "1\ntouch x"}},
+        "CT035",
+        "sbatch --help",
+    ),
+    "override_with_a_name_of_two_lines": (
+        {"slurm_overrides": {"nice\ntouch x": 1}},
+        "CT035",
+        "sbatch --help",
+    ),
+    "feature_of_two_lines": (
+        {"resources": {"instance_type": {"slurm": "a100\ntouch x"}}},
+        "CT031",
+        "one line",
+    ),
 }
 
 
@@ -193,7 +266,11 @@ def test_bad_settings(name: str) -> None:
     assert said in str(caught.value)
 
 
-TEXTS = [name for name, field in Slurm.model_fields.items() if field.annotation in (str, str | None) and name != "type"]
+TEXTS = [
+    name
+    for name, field in Slurm.model_fields.items()
+    if field.annotation in (str, str | None) and name != "type"
+]
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -206,7 +283,9 @@ def test_no_setting_begins_a_line_of_the_script(name: str) -> None:
         assert {problem.path for problem in caught.value.problems} == {(name,)}
 
 
-names = st.text(st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="/%\\"), min_size=1)
+names = st.text(
+    st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="/%\\"), min_size=1
+)
 
 
 @given(host=st.none() | names, folders=st.lists(names, min_size=1, max_size=3))
@@ -222,7 +301,9 @@ def test_a_plan_shows_the_script_as_it_is_run() -> None:
     plan = compile_plan(job_of(JOBS["torch"]), Slurm(shared_dir=SHARED))
     script = plan.request["script"]
     shown = plan.to_text(width=80).partition('    "script": |\n')[2].splitlines()
-    assert [line[6:] for line in shown[: script.count("\n")]] == [line.rstrip() for line in script.splitlines()]
+    assert [line[6:] for line in shown[: script.count("\n")]] == [
+        line.rstrip() for line in script.splitlines()
+    ]
 
 
 @pytest.mark.parametrize("name", ["2080ti", "3090", "a100", "nvidia_a100-sxm4.80gb"])
@@ -238,7 +319,9 @@ def test_carriage_returns() -> None:
     value = "it's\r\ntwo lines\r"
     fields = {"environment": {"variables": {"TEXT": value}}, "hyperparameters": {"text": value}}
     for settings in ({}, {"setup": ("true\r\ntrue",)}):
-        script = str(compile_plan(job_of(fields), Slurm(shared_dir=SHARED, **settings)).request["script"])
+        script = str(
+            compile_plan(job_of(fields), Slurm(shared_dir=SHARED, **settings)).request["script"]
+        )
         assert "\r" not in script
     (start,) = re.findall(r"^export TEXT=.*?(?=^export )", script, re.MULTILINE | re.DOTALL)
     echo = ["bash", "-c", start + 'printf %s "$TEXT"']

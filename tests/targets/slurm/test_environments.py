@@ -77,7 +77,11 @@ def project(clean_environment: Path) -> Path:
 
 
 def write_job(folder: Path, **fields: Any) -> None:
-    job = {"name": "needs", "entry_point": "train.py", "environment": {"requirements": "requirements.txt"}}
+    job = {
+        "name": "needs",
+        "entry_point": "train.py",
+        "environment": {"requirements": "requirements.txt"},
+    }
     (folder / "job.json").write_text(json.dumps(job | fields))
 
 
@@ -92,17 +96,27 @@ def folder_of(plan: ct.Plan) -> str:
 @pytest.fixture
 def offline(wheels: Path) -> dict[str, Any]:
     """Settings whose `setup` lines name the packages' folder, and an interpreter of the user's own."""
-    lines = (f"export PIP_NO_INDEX=1 PIP_FIND_LINKS='{wheels}'", f'export PATH="{Path(sys.executable).parent}:$PATH"')
+    lines = (
+        f"export PIP_NO_INDEX=1 PIP_FIND_LINKS='{wheels}'",
+        f'export PATH="{Path(sys.executable).parent}:$PATH"',
+    )
     return {"setup": lines, "python": "python3", "build_environment": True}
 
 
 @pytest.fixture
-def login_node(tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch, offline: dict[str, Any]) -> Site:
+def login_node(
+    tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch, offline: dict[str, Any]
+) -> Site:
     """A machine on which Slurm's commands are scripts, and `sent` exists once sbatch was called."""
     folder = tmp_path / "bin"
     folder.mkdir()
     sent = tmp_path / "sent"
-    for name, text in {"squeue": "", "sacct": "", "sinfo": "", "sbatch": f"touch {sent}\necho 7"}.items():
+    for name, text in {
+        "squeue": "",
+        "sacct": "",
+        "sinfo": "",
+        "sbatch": f"touch {sent}\necho 7",
+    }.items():
         (folder / name).write_text(f"#!/bin/bash\n{text}\n")
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
@@ -121,7 +135,9 @@ def write_settings(site: Site, **changes: Any) -> None:
 
 def built_in(site: Site) -> list[str]:
     """Everything beside the links and their logs: the environments, and what a build should not leave."""
-    return sorted(item.name for item in Path(site.shared, "environments").iterdir() if not item.is_symlink())
+    return sorted(
+        item.name for item in Path(site.shared, "environments").iterdir() if not item.is_symlink()
+    )
 
 
 # What the plan says. Pure.
@@ -138,7 +154,9 @@ def test_the_plan_names_the_interpreter(project: Path, state_dir: Path) -> None:
     assert folder in plan.to_text()
     assert "-m cloudtrain.runtime.install requirements.txt" in plan.to_text()
     assert not state_dir.exists()
-    two = ct.plan(ct.load_job("job.json", ["distribution.type=torch", "resources.instance_count=2"]), SETTINGS)
+    two = ct.plan(
+        ct.load_job("job.json", ["distribution.type=torch", "resources.instance_count=2"]), SETTINGS
+    )
     assert f'"$agent" {folder}/bin/python --nnodes 2' in two.request["script"]
 
 
@@ -147,13 +165,19 @@ def test_one_content_has_one_key(project: Path) -> None:
     and another cluster partition are not."""
 
     def folder(**changes: Any) -> str:
-        return folder_of(ct.plan(job(), SETTINGS.model_copy(update={"build_environment": True, **changes})))
+        return folder_of(
+            ct.plan(job(), SETTINGS.model_copy(update={"build_environment": True, **changes}))
+        )
 
     first = folder()
     (project / "train.py").write_text("print(1)\n")
     write_job(project, name="other", hyperparameters={"lr": 1.0})
     assert {folder(), folder(partition="p5"), folder(build_environment=None)} == {first}
-    others = [folder(python="/opt/python"), folder(setup=("module load a",)), folder(setup=("module load b",))]
+    others = [
+        folder(python="/opt/python"),
+        folder(setup=("module load a",)),
+        folder(setup=("module load b",)),
+    ]
     (project / "requirements.txt").write_text("ct_one\n")
     assert len({first, *others, folder()}) == 5
 
@@ -170,10 +194,14 @@ def test_one_content_has_one_key(project: Path) -> None:
         ({"container": "pyxis", "build_environment": True}, "image.sqsh", False),
     ],
 )
-def test_what_is_built(project: Path, settings: dict[str, Any], image: str | None, is_built: bool) -> None:
+def test_what_is_built(
+    project: Path, settings: dict[str, Any], image: str | None, is_built: bool
+) -> None:
     """By default, what the user has not arranged himself; never for a container."""
     if image:
-        write_job(project, environment={"requirements": "requirements.txt", "image": {"slurm": image}})
+        write_job(
+            project, environment={"requirements": "requirements.txt", "image": {"slurm": image}}
+        )
     plan = ct.plan(job(), SETTINGS.model_copy(update=settings))
     assert ("environment" in plan.request) is is_built
     assert ("/environments/" in plan.request["script"]) is is_built
@@ -188,7 +216,9 @@ def test_a_processing_job(project: Path) -> None:
 
 def test_the_flag(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`--build-environment` is the setting, for one command."""
-    Path("cloudtrain.toml").write_text('[slurm]\nshared_dir = "/fsx"\nsetup = ["module load cuda"]\n')
+    Path("cloudtrain.toml").write_text(
+        '[slurm]\nshared_dir = "/fsx"\nsetup = ["module load cuda"]\n'
+    )
     asked = ["plan", "job.json", "--target", "slurm", "--short"]
     assert run_command(asked) == 0
     assert "`build_environment = true` in `[slurm]` installs them" in capsys.readouterr().out
@@ -202,10 +232,17 @@ def test_the_flag(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_only_the_installer_gets_the_variables_of_installers(project: Path) -> None:
     """The job's own index is the installer's too; other variables are not its business."""
-    variables = {"PIP_EXTRA_INDEX_URL": "https://packages.example.org", "UV_HTTP_TIMEOUT": "60", "TOKEN": "x"}
+    variables = {
+        "PIP_EXTRA_INDEX_URL": "https://packages.example.org",
+        "UV_HTTP_TIMEOUT": "60",
+        "TOKEN": "x",
+    }
     write_job(project, environment={"requirements": "requirements.txt", "variables": variables})
     script = ct.plan(job(), SETTINGS).request["environment"]["script"]
-    assert "export PIP_EXTRA_INDEX_URL=https://packages.example.org\nexport UV_HTTP_TIMEOUT=60\n" in script
+    assert (
+        "export PIP_EXTRA_INDEX_URL=https://packages.example.org\nexport UV_HTTP_TIMEOUT=60\n"
+        in script
+    )
     assert "TOKEN" not in script
 
 
@@ -229,7 +266,10 @@ def test_many_at_once_build_once(project: Path, login_node: Site) -> None:
     with ThreadPoolExecutor(len(names)) as pool:
         told = list(pool.map(lambda name: submit(login_node, name), names))
     assert (
-        sorted(line.partition(" ")[0] for lines in told for line in lines if "built" not in line).count("building") == 1
+        sorted(
+            line.partition(" ")[0] for lines in told for line in lines if "built" not in line
+        ).count("building")
+        == 1
     )
     key = folder_of(ct.plan(job(), login_node.settings())).rpartition("/")[2]
     home, *others = built_in(login_node)
@@ -244,12 +284,17 @@ def test_many_at_once_build_once(project: Path, login_node: Site) -> None:
 
 @pytest.mark.slow
 @pytest.mark.lifecycle
-def test_uv_keeps_its_cache_beside_it(project: Path, login_node: Site, wheels: Path, tmp_path: Path) -> None:
+def test_uv_keeps_its_cache_beside_it(
+    project: Path, login_node: Site, wheels: Path, tmp_path: Path
+) -> None:
     """On the file system of the environments, so that uv can link files; unless the user has another place."""
     program, log = tmp_path / "bin" / "uv", tmp_path / "log"
     program.write_text(UV.format(python=sys.executable, log=str(log)))
     program.chmod(0o755)
-    lines = (*login_node.options["setup"], f"export UV_FIND_LINKS='{wheels}' PATH=\"{program.parent}:$PATH\"")
+    lines = (
+        *login_node.options["setup"],
+        f"export UV_FIND_LINKS='{wheels}' PATH=\"{program.parent}:$PATH\"",
+    )
     assert "with uv" in submit(login_node, setup=lines)[0]
     cache = f"{login_node.shared}/environments/uv-cache"
     assert log.read_text().splitlines() == [f"venv {cache}", f"pip {cache}"]
@@ -269,7 +314,8 @@ def test_a_failed_build_sends_nothing(
     said = " ".join(capsys.readouterr().err.split())
     plan = ct.plan(job(), login_node.settings())
     assert re.search(
-        r"environment cannot be built: `requirements.txt` cannot be installed: [^:]*ct_seven.* .CT953.", said
+        r"environment cannot be built: `requirements.txt` cannot be installed: [^:]*ct_seven.* .CT953.",
+        said,
     )
     assert "quota" not in said
     assert f"the installer's output is in `{folder_of(plan)}.log`" in said
@@ -287,7 +333,10 @@ def test_a_failed_build_sends_nothing(
 @pytest.mark.parametrize(
     ("line", "cause"),
     [
-        ("echo 'no module cuda' >&2; exit 3", "the lines of `setup` in [slurm] ended the script: no module cuda"),
+        (
+            "echo 'no module cuda' >&2; exit 3",
+            "the lines of `setup` in [slurm] ended the script: no module cuda",
+        ),
         ("export PATH=/nowhere", "command not found"),
     ],
 )
@@ -366,7 +415,8 @@ def test_installed_on_every_node(project: Path, cluster_site: Site) -> None:
     assert lines == [f"{node} {folder} {words}" for node in (0, 1)]
     inode = Path(folder, "pyvenv.cfg").stat().st_ino
     command_job = ct.load_job(
-        "job.json", ["command=python -c 'import ct_six, sys; print(sys.prefix)'", "entry_point=null"]
+        "job.json",
+        ["command=python -c 'import ct_six, sys; print(sys.prefix)'", "entry_point=null"],
     )
     again = ct.submit(command_job, cluster_site.settings(), online=False)
     assert again.wait().state is RunState.SUCCEEDED, again.last_status.reason

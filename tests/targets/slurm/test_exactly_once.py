@@ -36,7 +36,12 @@ def submitter() -> Iterator[Submitter]:
 def job(make_source: Callable[..., Path]) -> dict[str, Any]:
     """The job that is submitted, as the fields of a model. It waits, so that jobs are counted and not run."""
     source = make_source({"train.py": "print(1)\n"})
-    return {"name": "job", "source_dir": str(source), "entry_point": "train.py", "max_runtime": "5m"}
+    return {
+        "name": "job",
+        "source_dir": str(source),
+        "entry_point": "train.py",
+        "max_runtime": "5m",
+    }
 
 
 @pytest.fixture
@@ -51,10 +56,16 @@ def target(site: Site, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def find_jobs(site: Site) -> list[str]:
     """The names of the jobs that wait in the cluster for this test."""
     rows = command(site.environ, "squeue", "--noheader", "--format=%j|%k").splitlines()
-    return [row.partition("|")[0] for row in rows if row.partition("|")[2].startswith(f"cloudtrain:{site.shared}/")]
+    return [
+        row.partition("|")[0]
+        for row in rows
+        if row.partition("|")[2].startswith(f"cloudtrain:{site.shared}/")
+    ]
 
 
-def test_the_points_are_all_known(submitter: Submitter, job: dict[str, Any], target: dict[str, Any]) -> None:
+def test_the_points_are_all_known(
+    submitter: Submitter, job: dict[str, Any], target: dict[str, Any]
+) -> None:
     """A submission passes exactly the points that the next test kills it at."""
     answer = submitter.submit(point=0, job=job, target=target)
     assert answer["ended"] == 0
@@ -63,7 +74,12 @@ def test_the_points_are_all_known(submitter: Submitter, job: dict[str, Any], tar
 
 @pytest.mark.parametrize("point", kill_points(POINTS))
 def test_killed_anywhere(
-    point: int, submitter: Submitter, site: Site, job: dict[str, Any], target: dict[str, Any], state_dir: Path
+    point: int,
+    submitter: Submitter,
+    site: Site,
+    job: dict[str, Any],
+    target: dict[str, Any],
+    state_dir: Path,
 ) -> None:
     """Killed at any point and submitted again, exactly one job exists and is in the store, and the user was told its
     name."""
@@ -72,7 +88,9 @@ def test_killed_anywhere(
     there_already = find_jobs(site)
     assert len(there_already) <= 1
     with read_store(state_dir) as store:
-        was_noted = store is not None and [record.stage for record in store.newest()] == ["reported"]
+        was_noted = store is not None and [record.stage for record in store.newest()] == [
+            "reported"
+        ]
     run = ct.submit(ct.TrainingJob(**job), Slurm(**target))
     if was_noted:  # the store knows that the user was told: a new run is meant
         assert died["told"].split() == there_already
@@ -96,15 +114,24 @@ def test_killed_inside_of_sbatch(
     test_only = f'[[ " $* " != *" --test-only "* ]] || exec {real} "$@"\n'
     kill = '[ -e "$0.done" ] || { touch "$0.done"; kill -9 "$SENDER"; sleep 1; }\n'
     send = f'{real} "$@"\n'
-    (folder / "sbatch").write_text("#!/bin/bash\n" + test_only + (kill + send if moment == "before" else send + kill))
+    (folder / "sbatch").write_text(
+        "#!/bin/bash\n" + test_only + (kill + send if moment == "before" else send + kill)
+    )
     (folder / "sbatch").chmod(0o755)
     code = (
         "import os, sys, cloudtrain as ct\nfrom cloudtrain.targets.slurm.settings import Slurm\n"
         "os.environ['SENDER'] = str(os.getpid())\n"
         f"ct.submit(ct.TrainingJob(**{job!r}), Slurm(**{target!r}))\n"
     )
-    environ = {**os.environ, "PATH": f"{folder}:{site.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}
-    assert subprocess.run([sys.executable, "-c", code], env=environ, check=False).returncode == -signal.SIGKILL
+    environ = {
+        **os.environ,
+        "PATH": f"{folder}:{site.environ['PATH']}",
+        "PYTHONPATH": str(REPOSITORY),
+    }
+    assert (
+        subprocess.run([sys.executable, "-c", code], env=environ, check=False).returncode
+        == -signal.SIGKILL
+    )
     run = ct.submit(ct.TrainingJob(**job), Slurm(**target))
     assert run.adopted
     assert find_jobs(site) == [run.name]

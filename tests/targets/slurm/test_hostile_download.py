@@ -41,12 +41,16 @@ def copied(run: Path, place: str = "") -> list[str]:
 
 def answer_with(monkeypatch: pytest.MonkeyPatch, tar: str) -> None:
     """Run another script in place of the one that packs the files."""
-    monkeypatch.setattr(runner, "shell_script", lambda name: tar if name == "tar" else shell_script(name))
+    monkeypatch.setattr(
+        runner, "shell_script", lambda name: tar if name == "tar" else shell_script(name)
+    )
 
 
 def left(run: Path) -> list[str]:
     """What lies below `home`."""
-    return sorted(str(path.relative_to(run.parent / "home")) for path in (run.parent / "home").rglob("*"))
+    return sorted(
+        str(path.relative_to(run.parent / "home")) for path in (run.parent / "home").rglob("*")
+    )
 
 
 def test_whole(run: Path) -> None:
@@ -58,9 +62,12 @@ def test_whole(run: Path) -> None:
 
 @pytest.mark.parametrize("place", ["", "model"])
 @pytest.mark.parametrize(
-    ("after", "code"), [(1, 2), (700, 2), (5_000, 2), (20_000, 255), (30_800, 255), (20_000, 0), (5_000, 0)]
+    ("after", "code"),
+    [(1, 2), (700, 2), (5_000, 2), (20_000, 255), (30_800, 255), (20_000, 0), (5_000, 0)],
 )
-def test_a_copy_that_breaks_off(run: Path, monkeypatch: pytest.MonkeyPatch, place: str, after: int, code: int) -> None:
+def test_a_copy_that_breaks_off(
+    run: Path, monkeypatch: pytest.MonkeyPatch, place: str, after: int, code: int
+) -> None:
     """Anywhere in the stream, whatever the exit code says: an error, and no file."""
     answer_with(monkeypatch, f"({shell_script('tar')}) | head -c {after}; exit {code}")
     with pytest.raises(TargetUnreachable if code == 0 else TargetError):
@@ -68,16 +75,26 @@ def test_a_copy_that_breaks_off(run: Path, monkeypatch: pytest.MonkeyPatch, plac
     assert not [path for path in (run.parent / "home").rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/tmp/cloudtrain-evil", "..\\evil", "link/evil"])
-@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE])
-def test_names_are_not_trusted(run: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: bytes) -> None:
+@pytest.mark.parametrize(
+    "name", ["../evil", "a/../../evil", "/tmp/cloudtrain-evil", "..\\evil", "link/evil"]
+)
+@pytest.mark.parametrize(
+    "kind", [tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE]
+)
+def test_names_are_not_trusted(
+    run: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: bytes
+) -> None:
     """Nothing is written outside of the folder, through a link that the same archive makes neither."""
     with tarfile.open(run / "evil.tar", "w") as archive:
         link = tarfile.TarInfo("./link")
         link.type, link.linkname = tarfile.SYMTYPE, "../.."
         archive.addfile(link)
         member = tarfile.TarInfo(name)
-        member.type, member.linkname, member.size = kind, "../../x", 4 if kind == tarfile.REGTYPE else 0
+        member.type, member.linkname, member.size = (
+            kind,
+            "../../x",
+            4 if kind == tarfile.REGTYPE else 0,
+        )
         archive.addfile(member, io.BytesIO(b"evil"))
     answer_with(monkeypatch, f"cat {run}/evil.tar")
     with suppress(CloudtrainError):

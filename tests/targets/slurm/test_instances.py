@@ -18,7 +18,9 @@ def test_kinds_of_nodes() -> None:
             "c1|cpu|down*|64|256000|(null)|(null)",
         ]
     )
-    assert [(kind.nodes, kind.idle, kind.gpus, kind.gpu_type, kind.partitions) for kind in kinds] == [
+    assert [
+        (kind.nodes, kind.idle, kind.gpus, kind.gpu_type, kind.partitions) for kind in kinds
+    ] == [
         (1, 0, 0, "", ["cpu"]),
         (2, 1, 8, "h100", ["p5", "spare"]),
     ]

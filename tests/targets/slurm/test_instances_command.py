@@ -23,7 +23,9 @@ def sinfo(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "sinfo").write_text(SINFO)
     (folder / "sinfo").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    (clean_environment / "cloudtrain.toml").write_text(f'[slurm]\nshared_dir = "{clean_environment}/shared"\n')
+    (clean_environment / "cloudtrain.toml").write_text(
+        f'[slurm]\nshared_dir = "{clean_environment}/shared"\n'
+    )
 
 
 @pytest.mark.usefixtures("sinfo")
@@ -31,7 +33,16 @@ def test_nodes_of_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     """Those that are alike in one row: how many, how many idle, GPUs, memory, partitions; and the same as JSON."""
     assert run_command(["instances", "--target", "slurm"]) == 0
     head, row = capsys.readouterr().out.splitlines()
-    assert head.split() == ["NODES", "IDLE", "GPUS", "GPU", "vCPU", "MEMORY", "PARTITIONS", "FEATURES"]
+    assert head.split() == [
+        "NODES",
+        "IDLE",
+        "GPUS",
+        "GPU",
+        "vCPU",
+        "MEMORY",
+        "PARTITIONS",
+        "FEATURES",
+    ]
     assert row.split() == ["2", "1", "8", "h100", "192", "2048", "GiB", "p5", "efa"]
     assert run_command(["instances", "--target", "slurm", "--json"]) == 0
     (kind,) = json.loads(capsys.readouterr().out)

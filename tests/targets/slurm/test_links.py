@@ -28,7 +28,11 @@ def copied(run: Path, place: str = "model") -> dict[str, bytes]:
     target = run.parent / "copy"
     target.mkdir()
     download(Runner(None, dict(os.environ), run.parent), str(run), place, target)
-    return {str(path.relative_to(target)): path.read_bytes() for path in target.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(target)): path.read_bytes()
+        for path in target.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_a_file_of_several_names(run: Path) -> None:
@@ -48,7 +52,8 @@ def test_run_that_was_given_to_sbatch(run: Path, place: str) -> None:
     (run / "outputs" / "it's" / "1").write_bytes(b"one")
     everything = {"model/steps/10.pt": b"ten", "outputs/it's/1": b"one"}
     assert (
-        copied(run, place) == {"": everything, "model/steps": {"10.pt": b"ten"}, "outputs/it's": {"1": b"one"}}[place]
+        copied(run, place)
+        == {"": everything, "model/steps": {"10.pt": b"ten"}, "outputs/it's": {"1": b"one"}}[place]
     )
 
 

@@ -13,7 +13,9 @@ from cloudtrain.targets.slurm.runner import Runner
 from cloudtrain.targets.slurm.transfer import ClusterLog
 from tests.examples import examples
 
-TEXT = st.text(st.characters(blacklist_characters="\n\r", blacklist_categories=("Cs",)), max_size=20)
+TEXT = st.text(
+    st.characters(blacklist_characters="\n\r", blacklist_categories=("Cs",)), max_size=20
+)
 
 
 def log_of(folder: Path, **options: int) -> ClusterLog:
@@ -57,7 +59,11 @@ def test_restarts_in_order(tmp_path: Path) -> None:
         (0, 0, "stdout", "again"),
     ]
     assert [line.text for line in log_of(tmp_path, rank=1).new_lines()] == ["other"]
-    assert [line.text for line in log_of(tmp_path, instance=0).new_lines()] == ["launcher", "first", "again"]
+    assert [line.text for line in log_of(tmp_path, instance=0).new_lines()] == [
+        "launcher",
+        "first",
+        "again",
+    ]
 
 
 def test_progress_bars(tmp_path: Path) -> None:

@@ -59,7 +59,9 @@ def test_file_system_without_locks(odd: Callable[..., Site]) -> None:
 
 def test_lock_that_is_held(odd: Callable[..., Site]) -> None:
     """Another command's lock is worth the wait."""
-    held = 'while [ $# -gt 0 ]; do [ "$1" != --conflict-exit-code ] || exit "$2"; shift; done; exit 1'
+    held = (
+        'while [ $# -gt 0 ]; do [ "$1" != --conflict-exit-code ] || exit "$2"; shift; done; exit 1'
+    )
     site = odd(flock=held)
     plan, _ = site.plan(name="held-1")
     with pytest.raises(TargetUnreachable, match="another command submits"):
@@ -78,8 +80,17 @@ def test_shared_folder_that_cannot_be_written(odd: Callable[..., Site]) -> None:
 
 def test_variables_of_the_user(odd: Callable[..., Site]) -> None:
     """Options of Slurm's commands in the environment are dropped; the user's token and configuration are not."""
-    site = odd(sbatch='env | grep -E "^(SLURM|SBATCH|SQUEUE|SACCT)" | sort >"$(dirname "$0")/said"; echo 7')
-    names = ("SBATCH_PARTITION", "SBATCH_ARRAY_INX", "SLURM_JOB_ID", "SLURM_NTASKS", "SQUEUE_FORMAT", "SACCT_FORMAT")
+    site = odd(
+        sbatch='env | grep -E "^(SLURM|SBATCH|SQUEUE|SACCT)" | sort >"$(dirname "$0")/said"; echo 7'
+    )
+    names = (
+        "SBATCH_PARTITION",
+        "SBATCH_ARRAY_INX",
+        "SLURM_JOB_ID",
+        "SLURM_NTASKS",
+        "SQUEUE_FORMAT",
+        "SACCT_FORMAT",
+    )
     site.environ.update({**dict.fromkeys(names, "1"), "SLURM_CONF": "/conf", "SLURM_JWT": "token"})
     plan, _ = site.plan(name="mine-1")
     site.send(plan)
@@ -115,7 +126,9 @@ def test_accounting_that_is_off(odd: Callable[..., Site]) -> None:
     plan, _ = site.plan(name="off-1")
     run = site.send(plan)
     (site.root / "bin" / "squeue").write_text(f"#!/bin/bash\n{FORGOTTEN}\n")
-    (site.root / "bin" / "sacct").write_text("#!/bin/bash\necho 'Slurm accounting storage is disabled' >&2; exit 1\n")
+    (site.root / "bin" / "sacct").write_text(
+        "#!/bin/bash\necho 'Slurm accounting storage is disabled' >&2; exit 1\n"
+    )
     assert run.status.state is RunState.LOST
 
 

@@ -49,7 +49,9 @@ def test_check(site: Site, name: str) -> None:
 def test_nearest_partition(site: Site) -> None:
     """A misspelt partition is an error with the nearest name."""
     plan, _ = site.plan(name="asked-1", settings={"partition": "trian"})
-    (finding,) = site.service.check(TrainingJob(name="job", entry_point="train.py"), site.settings(), plan)
+    (finding,) = site.service.check(
+        TrainingJob(name="job", entry_point="train.py"), site.settings(), plan
+    )
     assert finding.hint == "did you mean `train`?"
 
 
@@ -115,10 +117,14 @@ def test_when_the_job_would_start(tmp_path: Path, name: str) -> None:
     for command, text in (("sbatch", told), ("sinfo", f"cat <<'END'\n{partitions}\nEND")):
         (tmp_path / "bin" / command).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / "bin" / command).chmod(0o755)
-    fake = Site(tmp_path, {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "HOME": str(tmp_path)})
+    fake = Site(
+        tmp_path, {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    )
     resources = {"instance_count": nodes, "gpus_per_instance": 8}
     plan, _ = fake.plan(name="asked-1", settings={"partition": "p5"}, resources=resources)
-    (finding,) = fake.service.check(TrainingJob(name="job", entry_point="train.py"), fake.settings(), plan)
+    (finding,) = fake.service.check(
+        TrainingJob(name="job", entry_point="train.py"), fake.settings(), plan
+    )
     assert (finding.code, finding.message) == ("SL904", words)
 
 
@@ -130,9 +136,21 @@ SBATCH = {
         ["SL901"],
         "refuse the job: Requested node",
     ),
-    "greets": ("echo 'Welcome.'; echo 'sbatch: Job 5 to start at 2099-01-02T03:04:05 using 2' >&2", ["SL904"], "2099"),
-    "inactive": ("echo 'allocation failure: Required partition not available' >&2; exit 1", ["SL903"], "inactive"),
-    "hidden": ("echo 'sbatch: Job 5 to start at 2099-01-02T03:04:05 using 2' >&2", ["SL904"], "2099"),
+    "greets": (
+        "echo 'Welcome.'; echo 'sbatch: Job 5 to start at 2099-01-02T03:04:05 using 2' >&2",
+        ["SL904"],
+        "2099",
+    ),
+    "inactive": (
+        "echo 'allocation failure: Required partition not available' >&2; exit 1",
+        ["SL903"],
+        "inactive",
+    ),
+    "hidden": (
+        "echo 'sbatch: Job 5 to start at 2099-01-02T03:04:05 using 2' >&2",
+        ["SL904"],
+        "2099",
+    ),
 }
 
 
@@ -164,6 +182,8 @@ def test_a_machine_without_slurm(tmp_path: Path) -> None:
         (folder / command).symlink_to(str(shutil.which(command)))
     bare = Site(tmp_path, {"PATH": str(folder), "HOME": str(tmp_path)})
     plan, _ = bare.plan(name="asked-1")
-    (finding,) = bare.service.check(TrainingJob(name="job", entry_point="train.py"), bare.settings(), plan)
+    (finding,) = bare.service.check(
+        TrainingJob(name="job", entry_point="train.py"), bare.settings(), plan
+    )
     said = "this machine's Slurm cannot be used: sinfo: command not found"
     assert (finding.code, finding.message) == ("SL902", said)

@@ -50,7 +50,9 @@ NASTY = (
     "\t",
 )
 FOLDER = st.text(
-    st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="/%\\\0"), min_size=1, max_size=8
+    st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="/%\\\0"),
+    min_size=1,
+    max_size=8,
 )
 
 
@@ -58,7 +60,11 @@ FOLDER = st.text(
 def run_here(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Any]]:
     """Runs the batch script of a job, and returns what the script was told."""
     root = tmp_path_factory.mktemp("quoting")
-    for name, text in {"srun": SRUN, "scontrol": "#!/bin/sh\necho n1\n", "squeue": "#!/bin/sh\n"}.items():
+    for name, text in {
+        "srun": SRUN,
+        "scontrol": "#!/bin/sh\necho n1\n",
+        "squeue": "#!/bin/sh\n",
+    }.items():
         (root / name).write_text(text)
         (root / name).chmod(0o755)
     (root / "src").mkdir()
@@ -69,15 +75,25 @@ def run_here(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Any
         name = f"run-{next(numbers)}"
         shared = Path(root, "clusters", f"{folder}.")  # no `..`
         cluster = Slurm(shared_dir=str(shared), python=sys.executable)
-        fields = {"inputs": {"data": {"slurm": "/da ta/it's"}}, "environment": {"variables": {"V": "v"}}} | job
+        fields = {
+            "inputs": {"data": {"slurm": "/da ta/it's"}},
+            "environment": {"variables": {"V": "v"}},
+        } | job
         plan = compile_plan(
-            ct.TrainingJob(name="job", entry_point="train.py", **fields), cluster, name=name, bundle=tree.identity
+            ct.TrainingJob(name="job", entry_point="train.py", **fields),
+            cluster,
+            name=name,
+            bundle=tree.identity,
         )
         archive = Path(plan.uploads[0].destination)
         archive.parent.mkdir(parents=True, exist_ok=True)
         if not archive.exists():
             tree.write(archive)
-        environ = {"PATH": f"{root}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "2"}
+        environ = {
+            "PATH": f"{root}:{os.environ['PATH']}",
+            "SLURM_JOB_ID": "7",
+            "SLURM_CPUS_ON_NODE": "2",
+        }
         argv = ["bash", "--norc", "-c", plan.request["script"]]
         done = subprocess.run(argv, env=environ, capture_output=True, check=False)
         assert done.returncode == 0, done.stderr.decode()
@@ -101,7 +117,9 @@ def test_awkward_texts(run_here: Callable[..., list[Any]], text: str) -> None:
 
 @settings(max_examples=examples(15, quick=5))
 @given(argument=TEXT, variable=TEXT, folder=FOLDER)
-def test_any_text(run_here: Callable[..., list[Any]], argument: str, variable: str, folder: str) -> None:
+def test_any_text(
+    run_here: Callable[..., list[Any]], argument: str, variable: str, folder: str
+) -> None:
     """Any text arrives byte for byte, in a shared folder of any name."""
     arguments, found = run_here(
         folder, hyperparameters={"key": f"x{argument}"}, environment={"variables": {"V": variable}}

@@ -31,7 +31,9 @@ CASES = {
     "SL101": Case(cluster={"shared_dir": None}, good_cluster={"shared_dir": "/fsx/ct"}),
     "SL102": Case(job={"spot": {}}, good_cluster={"spot_partition": "spare"}),
     "SL103": Case(cluster={"exclusive": False}, good_cluster={"cpus_per_instance": 16}),
-    "SL104": Case(cluster={"extra_sbatch": ("--output=/tmp/x",)}, good_cluster={"extra_sbatch": ("--nice=5",)}),
+    "SL104": Case(
+        cluster={"extra_sbatch": ("--output=/tmp/x",)}, good_cluster={"extra_sbatch": ("--nice=5",)}
+    ),
     "SL105": Case(
         job={"resources": {**GPUS, "gpu": "A100-40GB"}, "distribution": {"type": "torch"}},
         good_cluster={"gpu_type": "a100"},
@@ -76,7 +78,9 @@ def codes(plan: Plan) -> set[str]:
 
 def test_every_rule_has_a_case() -> None:
     """Rules that need no cluster have a case; `test_online.py` has the others."""
-    assert CASES.keys() == {rule.code for rule in all_rules() if rule.code.startswith("SL") and rule.code < "SL9"}
+    assert CASES.keys() == {
+        rule.code for rule in all_rules() if rule.code.startswith("SL") and rule.code < "SL9"
+    }
 
 
 @pytest.mark.parametrize("code", CASES)
@@ -96,7 +100,9 @@ def test_the_good_case(find: Callable[..., Plan], code: str) -> None:
 
 
 @pytest.mark.parametrize(("processes", "code"), [(9, "CT503"), (3, "CT502")])
-def test_processes_against_gpus_are_told_once(find: Callable[..., Plan], processes: int, code: str) -> None:
+def test_processes_against_gpus_are_told_once(
+    find: Callable[..., Plan], processes: int, code: str
+) -> None:
     """The rules for all targets compare the job's own two numbers, and no rule of Slurm's repeats them."""
     field = ("distribution", "processes_per_instance")
     plan = find({"resources": GPUS, "distribution": {"type": "torch", field[1]: processes}}, {})
@@ -122,20 +128,32 @@ def test_options_that_collide(find: Callable[..., Plan], option: str, is_refused
     [
         ({}, None, None),
         ({"build_environment": False}, None, "because `build_environment` is false"),
-        ({"setup": ("module load cuda",)}, None, "the environment of `setup` must have its packages"),
+        (
+            {"setup": ("module load cuda",)},
+            None,
+            "the environment of `setup` must have its packages",
+        ),
         ({"setup": ("module load cuda",), "build_environment": False}, None, None),
         ({"container": "pyxis"}, None, None),
         ({"container": "pyxis"}, "pytorch.sif", "the image must have its packages"),
-        ({"container": "pyxis", "build_environment": True}, "pytorch.sif", "the image must have its packages"),
+        (
+            {"container": "pyxis", "build_environment": True},
+            "pytorch.sif",
+            "the image must have its packages",
+        ),
     ],
 )
 def test_packages_that_are_not_installed(
     find: Callable[..., Plan], cluster: dict[str, Any], image: str | None, words: str | None
 ) -> None:
     """A notice says so where the packages must be there already, unless the user has said that they are."""
-    environment = {"requirements": "requirements.txt"} | ({"image": {"slurm": image}} if image else {})
+    environment = {"requirements": "requirements.txt"} | (
+        {"image": {"slurm": image}} if image else {}
+    )
     plan = find({"environment": environment}, cluster)
     found = [finding.message for finding in plan.findings if finding.code == "SL205"]
     assert [words in message for message in found if words] == ([True] if words else [])
     assert len(found) == (1 if words else 0)
-    assert ("environment" in plan.request) is (words is None and cluster.get("build_environment") is not False)
+    assert ("environment" in plan.request) is (
+        words is None and cluster.get("build_environment") is not False
+    )

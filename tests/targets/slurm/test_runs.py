@@ -51,9 +51,14 @@ def test_stop_lets_every_rank_save(site: Site) -> None:
     site.service.stop(run.ref)
     assert run.status.state in (RunState.STOPPING, RunState.STOPPED)
     assert run.wait().state is RunState.STOPPED
-    assert [file.name for file in site.service.download(run.ref, "model", site.root / "got")] == ["saved"]
+    assert [file.name for file in site.service.download(run.ref, "model", site.root / "got")] == [
+        "saved"
+    ]
     accounted = ["sacct", "-X", "-n", "-P", f"--jobs={run.job}", "--format=State"]
-    eventually(lambda: command(site.environ, *accounted).startswith("CANCELLED"), "it is accounted as cancelled")
+    eventually(
+        lambda: command(site.environ, *accounted).startswith("CANCELLED"),
+        "it is accounted as cancelled",
+    )
 
 
 def test_stop_kills_after_the_grace_period(site: Site) -> None:
@@ -92,7 +97,9 @@ def test_failed_rank(site: Site) -> None:
 def test_mpi(site: Site, plug_in: str) -> None:
     """mpirun and srun start the ranks on all nodes of the job, and each one's output is its own."""
     mpirun = str(Path(sys.executable).with_name("mpirun")) if plug_in == "mpirun" else plug_in
-    script = "import os\nprint(os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['SLURM_PROCID'])\n"
+    script = (
+        "import os\nprint(os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['SLURM_PROCID'])\n"
+    )
     run = site.submit(
         script,
         name=f"{plug_in}-1",
@@ -119,7 +126,9 @@ def test_parameter_servers(site: Site) -> None:
     distribution = {"type": "tensorflow", "strategy": "parameter_server", "parameter_servers": 1}
     run = site.submit(script, name="servers-1", resources=TWO, distribution=distribution)
     assert run.wait().state is RunState.SUCCEEDED
-    assert [(line.rank, line.text) for line in sorted(run.lines(), key=lambda line: line.rank or 0)] == [
+    assert [
+        (line.rank, line.text) for line in sorted(run.lines(), key=lambda line: line.rank or 0)
+    ] == [
         (0, "chief 0 1"),
         (1, "worker 0 1"),
         (2, "ps 0 1"),
@@ -137,9 +146,14 @@ def test_without_accounting(forgetful_site: Site) -> None:
     forgetful_site.service.stop(runs[RunState.STOPPED].ref)
     before = {state: run.wait() for state, run in runs.items()}
     environ = forgetful_site.environ
-    eventually(lambda: not command(environ, "squeue", "--noheader", "--states=all").strip(), "Slurm forgets the jobs")
+    eventually(
+        lambda: not command(environ, "squeue", "--noheader", "--states=all").strip(),
+        "Slurm forgets the jobs",
+    )
     assert {state: run.status for state, run in runs.items()} == before
-    assert {status.state: state for state, status in before.items()} == {state: state for state in runs}
+    assert {status.state: state for state, status in before.items()} == {
+        state: state for state in runs
+    }
 
 
 def test_unknown_run(site: Site) -> None:
@@ -169,7 +183,9 @@ def test_processing_job(site: Site) -> None:
         "import os\nfrom cloudtrain.runtime import output_dir\nnumber = os.environ['CLOUDTRAIN_INSTANCE']\n"
         "(output_dir('parts') / number).write_text(number)\n"
     )
-    run = site.submit(script, name="process-1", kind=ProcessingJob, resources=TWO, outputs={"parts": {}})
+    run = site.submit(
+        script, name="process-1", kind=ProcessingJob, resources=TWO, outputs={"parts": {}}
+    )
     assert run.wait().state is RunState.SUCCEEDED
     files = site.service.download(run.ref, "outputs/parts", site.root / "got")
     assert sorted(file.read_text() for file in files) == ["0", "1"]
@@ -201,10 +217,14 @@ def test_setup_that_ends_the_script(site: Site, line: str) -> None:
 def test_setup_of_windows_with_a_trap(site: Site) -> None:
     """Lines that end as on Windows, and a trap of one's own, are no failure."""
     setup = ("export WHO=me\r", "trap 'echo bye' EXIT\r\nset -u\r")
-    run = site.submit("import os\nprint(os.environ['WHO'])\n", name="windows-1", settings={"setup": setup})
+    run = site.submit(
+        "import os\nprint(os.environ['WHO'])\n", name="windows-1", settings={"setup": setup}
+    )
     assert run.wait().state is RunState.SUCCEEDED
     assert run.texts() == ["me"]
-    assert (Path(site.shared) / "runs" / "windows-1" / "slurm.out").read_text().splitlines()[-1] == "bye"
+    assert (Path(site.shared) / "runs" / "windows-1" / "slurm.out").read_text().splitlines()[
+        -1
+    ] == "bye"
 
 
 def test_stop_of_a_suspended_job(site: Site) -> None:
@@ -227,6 +247,7 @@ def test_renamed_job(site: Site) -> None:
     assert run.wait().state is RunState.STOPPED
     (Path(site.shared) / "runs" / "renamed-1" / "journal").unlink()
     eventually(
-        lambda: not command(site.environ, "squeue", "-h", "--states=all", "-o%i").strip(), "Slurm forgets the job"
+        lambda: not command(site.environ, "squeue", "-h", "--states=all", "-o%i").strip(),
+        "Slurm forgets the job",
     )
     assert run.status.state is RunState.STOPPED

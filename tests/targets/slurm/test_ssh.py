@@ -75,7 +75,8 @@ def test_login_node_down(behind: Site) -> None:
 def test_followed_through_an_outage(behind: Site) -> None:
     """While the login node is away a follower waits; then it reads on, and has every line once."""
     run = behind.submit(
-        "import time\nfor n in range(60):\n    print(n, flush=True)\n    time.sleep(0.1)\n", name="outage-1"
+        "import time\nfor n in range(60):\n    print(n, flush=True)\n    time.sleep(0.1)\n",
+        name="outage-1",
     )
     down = behind.root / "bin" / "ssh.down"
     texts = []

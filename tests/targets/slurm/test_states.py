@@ -39,7 +39,9 @@ def test_every_state_of_slurm(word: str, suffix: str) -> None:
 
 def test_reasons() -> None:
     """A state that ends a run by the cluster's doing says why; the script's own failure is the script's to explain."""
-    silent = {word for word, (state, reason) in MEANINGS.items() if state.is_final and reason is None}
+    silent = {
+        word for word, (state, reason) in MEANINGS.items() if state.is_final and reason is None
+    }
     assert silent == {"COMPLETED", "FAILED"}
 
 
@@ -101,7 +103,10 @@ RECORDS: dict[str, tuple[str, RunState, str | None]] = {
     "runs": (STARTED + QUEUE.format("RUNNING", "None"), RunState.RUNNING, None),
     "is stopping": ("@stop\n" + STARTED + QUEUE.format("RUNNING", "None"), RunState.STOPPING, None),
     "was stopped": (
-        "@stop\n" + STARTED + "@note 110 7 stopping\n@note 120 7 stopped\n" + QUEUE.format("CANCELLED", "None"),
+        "@stop\n"
+        + STARTED
+        + "@note 110 7 stopping\n@note 120 7 stopped\n"
+        + QUEUE.format("CANCELLED", "None"),
         RunState.STOPPED,
         "it was asked to stop",
     ),
@@ -110,13 +115,23 @@ RECORDS: dict[str, tuple[str, RunState, str | None]] = {
         RunState.SUCCEEDED,
         None,
     ),
-    "was cancelled": (STARTED + QUEUE.format("CANCELLED", "None"), RunState.STOPPED, "the job was cancelled"),
+    "was cancelled": (
+        STARTED + QUEUE.format("CANCELLED", "None"),
+        RunState.STOPPED,
+        "the job was cancelled",
+    ),
     "ran out of time": (
-        STARTED + "@note 150 7 timeout\n@note 155 7 left 143\n" + QUEUE.format("FAILED", "NonZeroExitCode"),
+        STARTED
+        + "@note 150 7 timeout\n@note 155 7 left 143\n"
+        + QUEUE.format("FAILED", "NonZeroExitCode"),
         RunState.FAILED,
         "the time limit was reached",
     ),
-    "failed": (STARTED + ENDED.format(3) + QUEUE.format("FAILED", "None"), RunState.FAILED, "exit code 3"),
+    "failed": (
+        STARTED + ENDED.format(3) + QUEUE.format("FAILED", "None"),
+        RunState.FAILED,
+        "exit code 3",
+    ),
     "broken bundle": (
         STARTED + "@note 101 7 broken code\n" + QUEUE.format("FAILED", "None"),
         RunState.FAILED,
@@ -128,7 +143,8 @@ RECORDS: dict[str, tuple[str, RunState, str | None]] = {
         None,
     ),
     "the last row counts": (
-        STARTED + "@account run-1|PREEMPTED|0:0|90|100|120\n@account run-1|NODE_FAIL|0:0|120|130|160\n",
+        STARTED
+        + "@account run-1|PREEMPTED|0:0|90|100|120\n@account run-1|NODE_FAIL|0:0|120|130|160\n",
         RunState.FAILED,
         "a node of the job was lost",
     ),
@@ -139,7 +155,11 @@ RECORDS: dict[str, tuple[str, RunState, str | None]] = {
     ),
     "forgotten, succeeded": (STARTED + ENDED.format(0), RunState.SUCCEEDED, None),
     "forgotten, failed": (STARTED + ENDED.format(2), RunState.FAILED, "exit code 2"),
-    "forgotten, stopped": (STARTED + "@note 120 7 stopped\n", RunState.STOPPED, "it was asked to stop"),
+    "forgotten, stopped": (
+        STARTED + "@note 120 7 stopped\n",
+        RunState.STOPPED,
+        "it was asked to stop",
+    ),
     "forgotten, ended from outside": (
         STARTED + "@note 119 7 interrupted\n@note 120 7 left 143\n",
         RunState.STOPPED,
@@ -165,8 +185,16 @@ RECORDS: dict[str, tuple[str, RunState, str | None]] = {
         RunState.LOST,
         "Slurm no longer lists the job 7, and the job recorded no end",
     ),
-    "forgotten, never started": ("@stop\n", RunState.STOPPED, "it was asked to stop before it started"),
-    "a line that is half written": (STARTED + "@note 16\n" + QUEUE.format("RUNNING", "None"), RunState.RUNNING, None),
+    "forgotten, never started": (
+        "@stop\n",
+        RunState.STOPPED,
+        "it was asked to stop before it started",
+    ),
+    "a line that is half written": (
+        STARTED + "@note 16\n" + QUEUE.format("RUNNING", "None"),
+        RunState.RUNNING,
+        None,
+    ),
 }
 
 
@@ -182,9 +210,7 @@ def test_records(name: str) -> None:
 
 def test_restarts_are_counted() -> None:
     """Every start after the first is a restart, and the run began with the first."""
-    text = (
-        f"@run run-1\n@job 7\n{STARTED}@note 130 7 left 143\n@note 140 7 started 1\n{QUEUE.format('RUNNING', 'None')}"
-    )
+    text = f"@run run-1\n@job 7\n{STARTED}@note 130 7 left 143\n@note 140 7 started 1\n{QUEUE.format('RUNNING', 'None')}"
     (record,) = parse_records(text.encode())
     status = status_of(record, lambda: "")
     assert (status.restarts, status.started, status.ended) == (1, 100.5, None)

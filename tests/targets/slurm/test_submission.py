@@ -84,7 +84,13 @@ def test_found_without_its_link(site: Site) -> None:
 
 def test_same_name_of_somebody_else(site: Site) -> None:
     """A job that happens to have the name, but not the comment, is not ours."""
-    options = ["--job-name=theirs-1", "--comment=mine", "--output=/dev/null", "--begin=now+1hour", "--wrap=true"]
+    options = [
+        "--job-name=theirs-1",
+        "--comment=mine",
+        "--output=/dev/null",
+        "--begin=now+1hour",
+        "--wrap=true",
+    ]
     subprocess.run(["sbatch", *options], env=site.environ, check=True, capture_output=True)
     plan, _ = site.plan(name="theirs-1")
     assert not site.service.has(plan.ref)
@@ -93,7 +99,8 @@ def test_same_name_of_somebody_else(site: Site) -> None:
 def test_only_one_of_two_jobs_runs(site: Site) -> None:
     """Should two jobs of a run exist all the same, the first one to start has it, and the other does nothing."""
     plan, tree = site.plan(
-        "from cloudtrain.runtime import model_dir\nopen(model_dir() / 'n', 'a').write('x')\n", name="two-1"
+        "from cloudtrain.runtime import model_dir\nopen(model_dir() / 'n', 'a').write('x')\n",
+        name="two-1",
     )
     site.service.upload(plan, tree)
     run = site.send(plan)

@@ -34,15 +34,24 @@ def submitted(sweep: ct.Sweep, site: Site) -> SweepRun:
 def test_digits_to_the_end(here: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The file that runs on this machine: one Slurm job for each trial, the best one's model, and a look at a trial."""
     pytest.importorskip("torch")
-    changes = ["trials=3", "strategy=random", "job.hyperparameters.epochs=2", "job.resources.instance_count=2"]
-    run = submitted(ct.load_sweep(REPOSITORY / "training_scripts/digits_ddp/sweep.yaml", changes), here)
+    changes = [
+        "trials=3",
+        "strategy=random",
+        "job.hyperparameters.epochs=2",
+        "job.resources.instance_count=2",
+    ]
+    run = submitted(
+        ct.load_sweep(REPOSITORY / "training_scripts/digits_ddp/sweep.yaml", changes), here
+    )
     assert run.wait().state is ct.RunState.SUCCEEDED, run.last_status.reason
     trials = run.trials()
     assert [trial.state for trial in trials] == [ct.RunState.SUCCEEDED] * 3
     assert run.best is not None
     assert (run.best.value or 0) == max(trial.value or 0 for trial in trials)
     assert Counter(len(here.jobs_named(trial.run)) for trial in trials) == {1: 3}
-    nodes = command(here.environ, "sacct", "-X", "-n", "-P", "--format=NNodes", f"--name={trials[0].run}")
+    nodes = command(
+        here.environ, "sacct", "-X", "-n", "-P", "--format=NNodes", f"--name={trials[0].run}"
+    )
     assert nodes.split() == ["2"]
 
     for line, expected in {
@@ -67,7 +76,14 @@ def test_stopped_continued_and_its_failed_trials_again(here: Site, tmp_path: Pat
     )
     job = {"source_dir": str(tmp_path / "code"), "entry_point": "train.py"}
     search = {"rate": [0.1, 0.2, 0.3]}
-    sweep = ct.Sweep(name="held", job=job, search=search, strategy="grid", objective={"maximize": "score"}, parallel=2)
+    sweep = ct.Sweep(
+        name="held",
+        job=job,
+        search=search,
+        strategy="grid",
+        objective={"maximize": "score"},
+        parallel=2,
+    )
     run = submitted(sweep, here)
     for line in run.logs(follow=True):
         if line.text.startswith("trial 2 started"):
@@ -78,5 +94,11 @@ def test_stopped_continued_and_its_failed_trials_again(here: Site, tmp_path: Pat
     assert command(here.environ, "squeue", "--noheader").strip() == ""
     go.touch()
     assert run.rerun().wait().state is ct.RunState.SUCCEEDED
-    assert [(trial.state, trial.value) for trial in run.trials()] == [(ct.RunState.SUCCEEDED, 1.0)] * 3
-    assert [trial.run for trial in run.trials()] == [f"{run.name}-t001-2", f"{run.name}-t002-2", f"{run.name}-t003"]
+    assert [(trial.state, trial.value) for trial in run.trials()] == [
+        (ct.RunState.SUCCEEDED, 1.0)
+    ] * 3
+    assert [trial.run for trial in run.trials()] == [
+        f"{run.name}-t001-2",
+        f"{run.name}-t002-2",
+        f"{run.name}-t003",
+    ]

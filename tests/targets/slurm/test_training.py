@@ -73,12 +73,16 @@ def test_two_nodes_train(site: Site) -> None:
     """digits_ddp trains on two nodes to at least 0.95 accuracy, and its model can be downloaded."""
     run = digits(site, "digits-1")
     assert run.wait().state is RunState.SUCCEEDED
-    accuracy = float(next(text for text in run.texts(rank=0) if text.startswith("test accuracy")).split()[2])
+    accuracy = float(
+        next(text for text in run.texts(rank=0) if text.startswith("test accuracy")).split()[2]
+    )
     assert accuracy >= 0.95
     assert "processes=2" in run.texts(rank=0)[0]
     files = site.service.download(run.ref, "model/", site.root / "got")
     assert [file.name for file in files] == ["model.pt"]
-    nodes = command(site.environ, "sacct", "-X", "-n", "-P", f"--jobs={run.job}", "--format=NNodes,NodeList")
+    nodes = command(
+        site.environ, "sacct", "-X", "-n", "-P", f"--jobs={run.job}", "--format=NNodes,NodeList"
+    )
     assert nodes.strip() == "2|n[1-2]"
 
 
@@ -88,10 +92,21 @@ def test_preempted_and_resumed(site: Site) -> None:
     its log has every line once."""
     whole = digits(site, "whole-1", epochs=4)
     whole.wait()
-    settings = {"spot_partition": "train", "grace_period": 30, "extra_sbatch": ("--nodelist=n1,n2",)}
+    settings = {
+        "spot_partition": "train",
+        "grace_period": 30,
+        "extra_sbatch": ("--nodelist=n1,n2",),
+    }
     run = digits(site, "spot-1", epochs=4, delay=0.35, spot={}, settings=settings)
     run.wait_for_line("step=20 ")
-    taker = ["sbatch", "--partition=urgent", "--nodelist=n1,n2", "--nodes=2", "--exclusive", "--output=/dev/null"]
+    taker = [
+        "sbatch",
+        "--partition=urgent",
+        "--nodelist=n1,n2",
+        "--nodes=2",
+        "--exclusive",
+        "--output=/dev/null",
+    ]
     command(site.environ, *taker, "--wrap=sleep 1")
     seen: list[tuple[RunState, int]] = []
     followed = site.service.logs(
@@ -113,13 +128,18 @@ def test_bandwidth_between_two_nodes(site: Site) -> None:
     small = {"smallest": 1024, "largest": 4096, "width": 32, "layers": 1, "rounds": 2}
     folder = REPOSITORY / "training_scripts" / "bandwidth"
     run = site.submit(
-        name="bandwidth-1", source=folder, distribution={"type": "torch"}, resources=TWO, hyperparameters=small
+        name="bandwidth-1",
+        source=folder,
+        distribution={"type": "torch"},
+        resources=TWO,
+        hyperparameters=small,
     )
     assert run.wait().state is RunState.SUCCEEDED
     said = run.texts(rank=0)
     assert said[0].startswith("processes=2 instances=2 ")
     rows = [words for text in said if len(words := text.split()) == 5 and words[1] in ("1K", "4K")]
-    factors = {"all_reduce": 1.0, "all_gather": 0.5, "reduce_scatter": 0.5, "send": 1.0}  # 2 (n-1)/n and (n-1)/n
+    # 2 (n-1)/n and (n-1)/n
+    factors = {"all_reduce": 1.0, "all_gather": 0.5, "reduce_scatter": 0.5, "send": 1.0}
     assert [row[0] for row in rows[::2]] == list(factors)
     for name, size, micros, algorithm, bus in rows:
         moved = {"1K": 1024, "4K": 4096}[size]
@@ -138,7 +158,10 @@ def test_an_elastic_training_loses_a_node_and_takes_it_back(site: Site, cluster:
     and it joins. Every loss is that of a training that lost nobody."""
     long: dict[str, Any] = {"epochs": 60, "report_every": 1}
     whole = site.submit(
-        name="still-1", source=DIGITS, hyperparameters=long, settings={"extra_sbatch": ("--nodelist=n3",)}
+        name="still-1",
+        source=DIGITS,
+        hyperparameters=long,
+        settings={"extra_sbatch": ("--nodelist=n3",)},
     )
     elastic = {**long, "step_delay": 0.3, "meeting": f"{site.root}/meeting", "host": "127.0.0.1"}
     runs = [
@@ -154,7 +177,9 @@ def test_an_elastic_training_loses_a_node_and_takes_it_back(site: Site, cluster:
         return sum(line.startswith(text) for run in runs for line in run.texts())
 
     def last_step() -> int:
-        return max((int(step.removeprefix("step=")) for run in runs for step in losses(run)), default=0)
+        return max(
+            (int(step.removeprefix("step=")) for run in runs for step in losses(run)), default=0
+        )
 
     eventually(lambda: told("processes=2"), "both train")
     together, before = told("processes=2"), last_step()
@@ -162,7 +187,9 @@ def test_an_elastic_training_loses_a_node_and_takes_it_back(site: Site, cluster:
     alone = told("processes=1")
     lose(cluster, "n2")
     try:
-        eventually(lambda: runs[1].status.state is RunState.PENDING, "the lost run waits for a node")
+        eventually(
+            lambda: runs[1].status.state is RunState.PENDING, "the lost run waits for a node"
+        )
         eventually(lambda: told("processes=1") > alone, "the first goes on alone")
     finally:
         revive(cluster, "n2")

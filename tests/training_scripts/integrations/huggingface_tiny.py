@@ -21,7 +21,9 @@ def collate(rows):
     return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
 
-config = GPT2Config(vocab_size=32, n_positions=8, n_embd=16, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0)
+config = GPT2Config(
+    vocab_size=32, n_positions=8, n_embd=16, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+)
 options = TrainingArguments(
     num_train_epochs=3,
     per_device_train_batch_size=4,
@@ -33,7 +35,9 @@ options = TrainingArguments(
     disable_tqdm=True,
     use_cpu=bool(os.environ.get("USE_CPU", "yes")),
 )
-trainer = Trainer(GPT2LMHeadModel(config), options, collate, train_dataset=DATA, eval_dataset=DATA[:4])
+trainer = Trainer(
+    GPT2LMHeadModel(config), options, collate, train_dataset=DATA, eval_dataset=DATA[:4]
+)
 integrations.train(trainer)
 trainer.save_model()
 if detect_environment().is_main:

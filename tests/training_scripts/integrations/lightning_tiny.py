@@ -26,7 +26,9 @@ class Tiny(pl.LightningModule):
 
     def __init__(self):
         super().__init__()
-        self.layers = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1)
+        )
         self.steps = 0
 
     def training_step(self, batch, _index):
@@ -68,12 +70,18 @@ def train():
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    loader = DataLoader(data, batch_size=8 // processes, shuffle=True, num_workers=int(os.environ.get("WORKERS", "0")))
+    loader = DataLoader(
+        data,
+        batch_size=8 // processes,
+        shuffle=True,
+        num_workers=int(os.environ.get("WORKERS", "0")),
+    )
     integrations.fit(trainer, Tiny(), loader, DataLoader(data, batch_size=16))
 
 
 if __name__ == "__main__":
-    for training in sys.argv[1:]:  # `folder` or `folder:step`, one after the other; the latter is stopped in its step
+    # `folder` or `folder:step`, one after the other; the latter is stopped in its step
+    for training in sys.argv[1:]:
         os.environ["CLOUDTRAIN_CHECKPOINT_DIR"], _, os.environ["STOP_AT"] = training.partition(":")
         with suppress(SystemExit) if len(sys.argv) > 2 else nullcontext():
             train()

@@ -56,11 +56,17 @@ def forms() -> None:
     for folder in ("jsonl", "parquet", "split"):
         (place / folder).mkdir(parents=True)
     (place / "jsonl" / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in texts))
-    datasets.Dataset.from_list(texts).to_parquet(str(place / "parquet" / "train-00000-of-00001.parquet"))
+    datasets.Dataset.from_list(texts).to_parquet(
+        str(place / "parquet" / "train-00000-of-00001.parquet")
+    )
     for split, count in (("train", 2), ("test", 1)):
-        datasets.Dataset.from_list(texts[:count]).to_parquet(str(place / "split" / f"{split}-0.parquet"))
+        datasets.Dataset.from_list(texts[:count]).to_parquet(
+            str(place / "split" / f"{split}-0.parquet")
+        )
     datasets.Dataset.from_list(texts).save_to_disk(str(place / "saved"))
-    datasets.DatasetDict({"train": datasets.Dataset.from_list(texts)}).save_to_disk(str(place / "dictionary"))
+    datasets.DatasetDict({"train": datasets.Dataset.from_list(texts)}).save_to_disk(
+        str(place / "dictionary")
+    )
     for name in ("jsonl", "jsonl/mine.jsonl", "parquet", "split", "saved", "dictionary"):
         assert rows.read_rows(str(place / name), "train").to_list() == texts, name
     assert len(rows.read_rows(str(place / "split"), "test")) == 1
@@ -70,20 +76,29 @@ def forms() -> None:
             rows.read_rows(str(place / wrong), split)
         except SetupError as error:
             said.append(error.message)
-    assert [message.split("` that")[0].split("`")[-1] for message in said] == ["test", "test", "train"]
+    assert [message.split("` that")[0].split("`")[-1] for message in said] == [
+        "test",
+        "test",
+        "train",
+    ]
 
     read = rows.read_rows(str(place / "saved"), "train")
     encoded = rows.encode_rows(read, tokenizer, 50, True)
     whole = rows.encode_rows(read, tokenizer, 10_000, True)
     assert max(map(len, encoded["input_ids"])) == 50
-    pieces, texts = ([token for ids in found["input_ids"] for token in ids] for found in (encoded, whole))
+    pieces, texts = (
+        [token for ids in found["input_ids"] for token in ids] for found in (encoded, whole)
+    )
     assert pieces == texts[: len(pieces)]
-    assert len(pieces) >= len(texts) - 1  # a last piece of one token has nothing to be predicted from
+    # a last piece of one token has nothing to be predicted from
+    assert len(pieces) >= len(texts) - 1
     chats = datasets.Dataset.from_list(
         [{"messages": TURNS}, {"messages": [{**TURNS[0], "content": "x " * 99}, TURNS[1]]}]
     )
     assert len(rows.encode_rows(chats, tokenizer, 40, True)) == 1  # the other's answer is cut off
-    assert all(0 not in mask for mask in rows.encode_rows(chats, tokenizer, 40, False)["completion_mask"])
+    assert all(
+        0 not in mask for mask in rows.encode_rows(chats, tokenizer, 40, False)["completion_mask"]
+    )
 
 
 def packed() -> None:
@@ -92,11 +107,18 @@ def packed() -> None:
     from train import Config
     from tuning import make_trainer, options_of
 
-    config = Config(max_length=256, packing=True, per_device_train_batch_size=1, gradient_checkpointing=False)
-    trainer = make_trainer(config, "data/tiny", "data/pairs", torch.float32, options_of(config, "fp32", 1e-3))
+    config = Config(
+        max_length=256, packing=True, per_device_train_batch_size=1, gradient_checkpointing=False
+    )
+    trainer = make_trainer(
+        config, "data/tiny", "data/pairs", torch.float32, options_of(config, "fp32", 1e-3)
+    )
     model = trainer.model.train()
     batch = next(iter(trainer.get_train_dataloader()))
-    starts = [*(batch["position_ids"][0] == 0).nonzero().flatten().tolist(), batch["input_ids"].shape[1]]
+    starts = [
+        *(batch["position_ids"][0] == 0).nonzero().flatten().tolist(),
+        batch["input_ids"].shape[1],
+    ]
     assert len(starts) > 2, "the row has one example"
     assert "attention_mask" not in batch
     trainer.compute_loss(model, dict(batch)).backward()
@@ -123,7 +145,10 @@ def flops() -> None:
     shape = gpt.Shape(4, 8, 256, 64, 2048, "llama", kv_heads=2, feed_width=704)
     whole, beside = (
         flops_per_token(
-            make_trainer(config, "data/tiny", "data/pairs", torch.float32, options_of(config, "fp32", 1e-3)).model, 64
+            make_trainer(
+                config, "data/tiny", "data/pairs", torch.float32, options_of(config, "fp32", 1e-3)
+            ).model,
+            64,
         )
         for config in (Config(max_length=64), Config(max_length=64, use_peft=True, lora_r=1))
     )
@@ -138,10 +163,14 @@ def merged(folder: str, start: str = "data/tiny") -> None:
     from peft import AutoPeftModelForCausalLM
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    asked = AutoTokenizer.from_pretrained(folder)("What does `os.path.join` do?", return_tensors="pt")["input_ids"]
+    asked = AutoTokenizer.from_pretrained(folder)(
+        "What does `os.path.join` do?", return_tensors="pt"
+    )["input_ids"]
     with torch.no_grad():
         beside = AutoPeftModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(asked).logits
-        alone = AutoModelForCausalLM.from_pretrained(f"{folder}/merged", dtype=torch.float32)(asked).logits
+        alone = AutoModelForCausalLM.from_pretrained(f"{folder}/merged", dtype=torch.float32)(
+            asked
+        ).logits
         before = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32)(asked).logits
     assert AutoTokenizer.from_pretrained(f"{folder}/merged").chat_template
     assert (beside - alone).abs().max() <= 1e-4 * beside.abs().max()
@@ -153,17 +182,30 @@ def alike(*folders: str) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    asked = AutoTokenizer.from_pretrained(folders[0])("What does `os.path.join` do?", return_tensors="pt")["input_ids"]
+    asked = AutoTokenizer.from_pretrained(folders[0])(
+        "What does `os.path.join` do?", return_tensors="pt"
+    )["input_ids"]
     with torch.no_grad():
         places = (*folders, "data/tiny")
-        one, other, before = (AutoModelForCausalLM.from_pretrained(place)(asked).logits for place in places)
+        one, other, before = (
+            AutoModelForCausalLM.from_pretrained(place)(asked).logits for place in places
+        )
     assert (one - other).abs().max() <= 1e-3 * one.abs().max()
     assert (one - before).abs().max() > 1e-2 * one.abs().max()
 
 
 if __name__ == "__main__":
     sys.path.insert(0, os.environ["LLM_FINETUNE"])
-    sys.path += [str(Path(os.environ["LLM_FINETUNE"]).parent / name) for name in ("gpt_fsdp", "pipeline_gpt")]
-    checks = {"masks": masks, "forms": forms, "packed": packed, "merged": merged, "alike": alike, "flops": flops}
+    sys.path += [
+        str(Path(os.environ["LLM_FINETUNE"]).parent / name) for name in ("gpt_fsdp", "pipeline_gpt")
+    ]
+    checks = {
+        "masks": masks,
+        "forms": forms,
+        "packed": packed,
+        "merged": merged,
+        "alike": alike,
+        "flops": flops,
+    }
     checks[sys.argv[1]](*sys.argv[2:])
     print("checked")

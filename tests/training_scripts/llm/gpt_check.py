@@ -15,7 +15,10 @@ from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 ROOT = Path(__file__).parents[3]
-sys.path[:0] = [str(ROOT), *(str(ROOT / "training_scripts" / name) for name in ("pipeline_gpt", "gpt_fsdp"))]
+sys.path[:0] = [
+    str(ROOT),
+    *(str(ROOT / "training_scripts" / name) for name in ("pipeline_gpt", "gpt_fsdp")),
+]
 
 import data  # noqa: E402
 import gpt  # noqa: E402
@@ -52,7 +55,9 @@ def make(folder: Path) -> None:
     (folder / "text").mkdir()
     draw = np.random.default_rng(1)
     for name, count in (("train", 4000), ("val", 400)):
-        (draw.integers(0, 10, count).cumsum() % 300).astype(np.uint16).tofile(folder / "text" / f"{name}.bin")
+        (draw.integers(0, 10, count).cumsum() % 300).astype(np.uint16).tofile(
+            folder / "text" / f"{name}.bin"
+        )
 
 
 def train(folder: Path, name: str) -> list[float]:
@@ -93,10 +98,15 @@ def difference(folder: Path) -> dict[str, float]:
     shape = gpt.Shape(context=CONTEXT, **huggingface.shape_in(folder))
     ours = gpt.GPT(shape)
     huggingface.read_weights(ours, folder)
-    tokens = torch.randint(shape.vocabulary, (2, CONTEXT), generator=torch.Generator().manual_seed(0))
+    tokens = torch.randint(
+        shape.vocabulary, (2, CONTEXT), generator=torch.Generator().manual_seed(0)
+    )
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     logits = theirs(tokens, use_cache=False).logits
-    return {"difference": (ours(tokens) - logits).abs().max().item(), "range": (logits.max() - logits.min()).item()}
+    return {
+        "difference": (ours(tokens) - logits).abs().max().item(),
+        "range": (logits.max() - logits.min()).item(),
+    }
 
 
 if __name__ == "__main__":
@@ -108,6 +118,10 @@ if __name__ == "__main__":
     elif command == "train":
         print(json.dumps({name: train(Path(arguments[0]), name) for name in arguments[1:]}))
     elif command == "held_out":
-        print(json.dumps({folder: held_out(Path(arguments[0]), Path(folder)) for folder in arguments[1:]}))
+        print(
+            json.dumps(
+                {folder: held_out(Path(arguments[0]), Path(folder)) for folder in arguments[1:]}
+            )
+        )
     else:
         print(json.dumps({folder: difference(Path(folder)) for folder in arguments}))

@@ -1,6 +1,7 @@
 """Capture the job that a script creates with azure-ai-ml, instead of sending it.
 
-This code runs inside the script, so it uses only the standard library and supports Python 3.7 or newer.
+This code runs inside the script, so it uses only the standard library and supports Python 3.7 or
+newer.
 """
 
 import io
@@ -17,15 +18,16 @@ CODE = "code.tar.gz"
 
 
 def install(module, emit, keep):
-    """Replace methods of azure-ai-ml (`module`), so that a job goes to `emit` instead of the service. The replaced
-    methods send jobs, register and look up the assets that a job needs, and read the client's configuration file from
-    the user's folders."""
+    """Replace methods of azure-ai-ml (`module`), so that a job goes to `emit` instead of the
+    service. The replaced methods send jobs, register and look up the assets that a job needs, and
+    read the client's configuration file from the user's folders."""
     operations = sys.modules["azure.ai.ml.operations"]
     from_config = module.MLClient.from_config.__func__
 
     def create_job(self, job, **_):
         code = getattr(job, "code", None) or getattr(getattr(job, "trial", None), "code", None)
-        if code and os.path.isdir(str(code)):  # noqa: PTH112 - as the rest of this file, for Python 3.7
+        # As the rest of this file, for Python 3.7.
+        if code and os.path.isdir(str(code)):
             archive = io.BytesIO()
             with tarfile.open(fileobj=archive, mode="w:gz") as tar:
                 tar.add(str(code), ".")
@@ -39,11 +41,13 @@ def install(module, emit, keep):
         return entity
 
     class Named(str):
-        """Stands for an asset, compute or workspace that the script looks up. The class is a `str`, because the SDK
-        accepts a string as an environment."""
+        """Stands for an asset, compute or workspace that the script looks up. The class is a `str`,
+        because the SDK accepts a string as an environment."""
 
         def __new__(cls, name, version=None):
-            return super().__new__(cls, name if version is None else "azureml:%s:%s" % (name, version))
+            return super().__new__(
+                cls, name if version is None else "azureml:%s:%s" % (name, version)
+            )
 
         def __init__(self, name, version=None):
             self.name = name
@@ -64,9 +68,10 @@ def install(module, emit, keep):
     def get_workspace(self, name=None, **_):
         place = Named(name or self._workspace_name)
         place.resource_group, place.location = self._resource_group_name, "eastus"
-        place.id = "/subscriptions/%s/resourceGroups/%s/providers/Microsoft.MachineLearningServices/workspaces/%s" % (
-            self._subscription_id, place.resource_group, place.name,
-        )  # fmt: skip
+        place.id = (
+            "/subscriptions/%s/resourceGroups/%s/providers/Microsoft.MachineLearningServices"
+            "/workspaces/%s" % (self._subscription_id, place.resource_group, place.name)
+        )
         return place
 
     def client_from_config(cls, credential, *arguments, **keywords):
@@ -77,7 +82,12 @@ def install(module, emit, keep):
 
     module.MLClient.from_config = classmethod(client_from_config)
     operations.JobOperations.create_or_update = create_job
-    for name in ("EnvironmentOperations", "DataOperations", "ModelOperations", "ComponentOperations"):
+    for name in (
+        "EnvironmentOperations",
+        "DataOperations",
+        "ModelOperations",
+        "ComponentOperations",
+    ):
         if hasattr(operations, name):
             getattr(operations, name).create_or_update = same
             getattr(operations, name).get = get_asset
@@ -96,8 +106,9 @@ def workspace(operations):
 
 
 def description(job):
-    """Return the body that the SDK would send for `job`. If the job defines its environment inline, return the content
-    of a job file instead, because the SDK would have to register the environment before it can make the body."""
+    """Return the body that the SDK would send for `job`. If the job defines its environment inline,
+    return the content of a job file instead, because the SDK would have to register the environment
+    before it can make the body."""
     entity = job._to_job() if hasattr(job, "_to_job") else job
     environment = getattr(entity, "environment", None)
     if environment is None or isinstance(environment, str):
@@ -110,8 +121,11 @@ def description(job):
         except Exception:  # noqa: BLE001 - whatever it is, the job file says the same
             pass
     fields = dict(entity._to_dict())
-    if isinstance(fields.get("environment"), dict) and not getattr(environment, "_is_anonymous", True):
-        # In a job file the SDK ignores an environment's name; here it registers the environment under it.
+    if isinstance(fields.get("environment"), dict) and not getattr(
+        environment, "_is_anonymous", True
+    ):
+        # In a job file the SDK ignores an environment's name; here it registers the environment
+        # under it.
         fields["environment"] = dict(
             fields["environment"], asset_name=environment.name, asset_version=environment.version
         )

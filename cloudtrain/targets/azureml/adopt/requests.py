@@ -25,8 +25,20 @@ from cloudtrain.targets.azureml.adopt.job_files import (
     why_left_out,
     workspace_in,
 )
-from cloudtrain.targets.azureml.adopt.sweeps import OF_SEARCH, canonical, lifted, start_of_trials, with_search
-from cloudtrain.targets.azureml.compile.job import EVENTS, IDENTITIES, PRIORITIES, RUN_PROPERTY, SERVICES
+from cloudtrain.targets.azureml.adopt.sweeps import (
+    OF_SEARCH,
+    canonical,
+    lifted,
+    start_of_trials,
+    with_search,
+)
+from cloudtrain.targets.azureml.compile.job import (
+    EVENTS,
+    IDENTITIES,
+    PRIORITIES,
+    RUN_PROPERTY,
+    SERVICES,
+)
 from cloudtrain.targets.azureml.compile.places import INPUT_MODES, LOCAL_UPLOAD, OUTPUT_MODES
 from cloudtrain.targets.azureml.parts import (
     MODELS,
@@ -45,7 +57,9 @@ from cloudtrain.targets.common.compiling import hyperparameter_text
 
 # Find command jobs in documents: the body of a PUT, the service's answer, a job file of `az ml`.
 
-_READ_ONLY = frozenset({"status", "jobStatus", "creationContext", "logFiles", "parameters", "componentId", "warnings"})
+_READ_ONLY = frozenset(
+    {"status", "jobStatus", "creationContext", "logFiles", "parameters", "componentId", "warnings"}
+)
 """Fields that the service adds to a body in its answer."""
 
 _ADDED: Mapping[str, Callable[[str, Any], bool]] = {
@@ -60,8 +74,8 @@ _ADDED: Mapping[str, Callable[[str, Any], bool]] = {
 
 
 def originals_in(data: object, folder: str | None) -> list[Original]:
-    """Return the command jobs of a document; empty if it does not come from Azure ML. Raises `UsageError` if it comes
-    from Azure ML but contains no command job."""
+    """Return the command jobs of a document; empty if it does not come from Azure ML. Raises
+    `UsageError` if it comes from Azure ML but contains no command job."""
     if isinstance(data, list):
         return [original for item in data for original in originals_in(item, folder)]
     if not isinstance(data, Mapping):
@@ -72,7 +86,9 @@ def originals_in(data: object, folder: str | None) -> list[Original]:
     return [with_search(item) for item in originals_in_job_file(data, folder)]
 
 
-def _from_body(data: JsonMapping, properties: JsonMapping, folder: str | None) -> Iterator[Original]:
+def _from_body(
+    data: JsonMapping, properties: JsonMapping, folder: str | None
+) -> Iterator[Original]:
     kind = str(properties["jobType"]).lower()
     identity = str(data.get("id", ""))
     name = str(data.get("name") or identity.rpartition("/")[2] or "")
@@ -81,37 +97,53 @@ def _from_body(data: JsonMapping, properties: JsonMapping, folder: str | None) -
     words = "what the service says of a command job" if is_answer else "the body of a command job"
     if kind in ("command", "sweep"):
         body = {key: value for key, value in lifted(properties).items() if key not in _READ_ONLY}
-        body |= {key: variable_texts(body[key]) for key in ("environmentVariables",) if body.get(key)}
+        body |= {
+            key: variable_texts(body[key]) for key in ("environmentVariables",) if body.get(key)
+        }
         if is_answer:
             body |= {
-                field: {key: value for key, value in body[field].items() if not is_added(key, value)} or None
+                field: {
+                    key: value for key, value in body[field].items() if not is_added(key, value)
+                }
+                or None
                 for field, is_added in _ADDED.items()
                 if isinstance(body.get(field), Mapping)
             }
         words = words if kind == "command" else "the body of a sweep"
-        yield with_search(Original("azureml", {"properties": body}, name, words, settings, folder=folder))
+        yield with_search(
+            Original("azureml", {"properties": body}, name, words, settings, folder=folder)
+        )
     elif kind == "pipeline":
         yield from _steps(properties, name, settings, folder)
     else:
         raise not_a_command(kind)
 
 
-def _steps(properties: JsonMapping, name: str, settings: JsonMapping, folder: str | None) -> Iterator[Original]:
+def _steps(
+    properties: JsonMapping, name: str, settings: JsonMapping, folder: str | None
+) -> Iterator[Original]:
     jobs = properties.get("jobs") or {}
-    inline = {step: job for step, job in jobs.items() if isinstance(job, Mapping) and "command" in job}
+    inline = {
+        step: job for step, job in jobs.items() if isinstance(job, Mapping) and "command" in job
+    }
     lost = {f"jobs.{step}": why_left_out(job) for step, job in jobs.items() if step not in inline}
     for step, job in inline.items():
         body = {"jobType": "Command", **{key: value for key, value in job.items() if key != "type"}}
         kind = f"step {step} of the pipeline {name}".rstrip()
-        yield Original("azureml", {"properties": body}, step, kind, settings, folder=folder, lost=lost)
+        yield Original(
+            "azureml", {"properties": body}, step, kind, settings, folder=folder, lost=lost
+        )
 
 
-# Convert the body of a command job into a cloudtrain job and settings of the target: the inverse of `compile/request`.
+# Convert the body of a command job into a cloudtrain job and settings of the target: the inverse of
+# `compile/request`.
 #
-# This module leaves out details without a matching job field; the later comparison puts them into the overrides.
+# This module leaves out details without a matching job field; the later comparison puts them into
+# the overrides.
 
 _INPUT_MODES = {
-    word: {"mode": mode} | ({"access": "rw"} if access == "rw" else {}) for (mode, access), word in INPUT_MODES.items()
+    word: {"mode": mode} | ({"access": "rw"} if access == "rw" else {})
+    for (mode, access), word in INPUT_MODES.items()
 }
 _OUTPUT_MODES = {word: mode for mode, word in OUTPUT_MODES.items()} | {"Mount": "mount"}
 _PRIORITIES = {word: name for name, word in PRIORITIES.items()}
@@ -126,7 +158,12 @@ ENVIRONMENT_WORDS = ("asset_name", "asset_version", "description", "tags")
 def drafts_of(original: Original) -> Iterator[Draft]:
     body, comments = Body(original.request), dict[ValuePath, str]()
     properties = body.properties
-    title = original.name or properties.get("displayName") or properties.get("experimentName") or "training"
+    title = (
+        original.name
+        or properties.get("displayName")
+        or properties.get("experimentName")
+        or "training"
+    )
     name = job_name_from(str(title))
     if original.name and name != original.name:
         comments[("name",)] = f"was {original.name!r}; every run of cloudtrain adds its own ending"
@@ -139,14 +176,23 @@ def drafts_of(original: Original) -> Iterator[Draft]:
     optional = {
         "distribution": _distribution(body, comments),
         "resources": _resources(body),
-        "environment": _environment(properties.get("environmentId")) | ({"variables": variables} if variables else {}),
+        "environment": _environment(properties.get("environmentId"))
+        | ({"variables": variables} if variables else {}),
         "inputs": {key: _input(_mapping(item)) for key, item in body.mapping("inputs").items()},
         "outputs": {key: _output(_mapping(item)) for key, item in body.mapping("outputs").items()},
         "spot": {} if body.is_spot else None,
         "max_runtime": body.max_runtime,
-        "tags": {key: value for key, value in _mapping(properties.get("tags")).items() if isinstance(value, str)},
+        "tags": {
+            key: value
+            for key, value in _mapping(properties.get("tags")).items()
+            if isinstance(value, str)
+        },
     }
-    job |= {key: value for key, value in optional.items() if value or (key == "spot" and value is not None)}
+    job |= {
+        key: value
+        for key, value in optional.items()
+        if value or (key == "spot" and value is not None)
+    }
     if original.search is not None:
         searched = original.search.fields["search"]
         start = start_of_trials(str(original.request["sweep"].get("command")), searched)
@@ -160,12 +206,17 @@ def drafts_of(original: Original) -> Iterator[Draft]:
             **job,
             "inputs": inputs,
         }
-        job = {key: value for key, value in job.items() if key != "command" and (value != {} or key == "spot")}
+        job = {
+            key: value
+            for key, value in job.items()
+            if key != "command" and (value != {} or key == "spot")
+        }
     yield Draft(job, _settings(original, body), comments)
 
 
 def _source(original: Original, code: object, comments: dict[ValuePath, str]) -> str | None:
-    """None if the body has no `codeId` (`code`). If its folder is unknown, return `.` and add to `comments`."""
+    """None if the body has no `codeId` (`code`). If its folder is unknown, return `.` and add to
+    `comments`."""
     if code is None:
         return None
     if original.code is not None or original.source is not None:
@@ -175,7 +226,8 @@ def _source(original: Original, code: object, comments: dict[ValuePath, str]) ->
         return text.removeprefix("file://")
     comments[("source_dir",)] = (
         f"guessed: the folder of the job's code, which was\n  {text}\n"
-        f"To fetch it: az ml job download --name {original.name or 'NAME'} --all, or from the job's page in the studio"
+        f"To fetch it: az ml job download --name {original.name or 'NAME'} --all, or from the "
+        "job's page in the studio"
     )
     return "."
 
@@ -184,7 +236,8 @@ def _distribution(body: Body, comments: dict[ValuePath, str]) -> JsonObject:
     if body.kind in ("PyTorch", "Mpi"):
         if body.distribution.get("processCountPerInstance") is None:
             comments[("distribution",)] = (
-                "the body leaves the processes of each instance to the service, which starts one; give it the GPUs of\n"
+                "the body leaves the processes of each instance to the service, which starts "
+                "one; give it the GPUs of\n"
                 "an instance, and remove `distribution` from the overrides"
             )
         kind = "torch" if body.kind == "PyTorch" else "mpi"
@@ -192,9 +245,15 @@ def _distribution(body: Body, comments: dict[ValuePath, str]) -> JsonObject:
     if body.kind == "TensorFlow":
         servers, workers = body.parameter_servers, body.distribution.get("workerCount")
         more = {"strategy": "parameter_server", "parameter_servers": servers} if servers else {}
-        return {"type": "tensorflow", **more, **({"workers": workers} if workers is not None else {})}
+        return {
+            "type": "tensorflow",
+            **more,
+            **({"workers": workers} if workers is not None else {}),
+        }
     if body.kind == "Ray":
-        fields = {name: body.distribution.get(camel(name)) for name in Ray.model_fields if name != "type"}
+        fields = {
+            name: body.distribution.get(camel(name)) for name in Ray.model_fields if name != "type"
+        }
         return {"type": "ray", **present(fields)}
     return {}
 
@@ -216,9 +275,17 @@ def _environment(environment: object) -> JsonObject:
         build = environment.get("build")
         if isinstance(build, Mapping):
             file = str(build.get("dockerfilePath") or "Dockerfile")
-            return {"build": build["path"], **({"dockerfile": file} if file != "Dockerfile" else {}), **words}
+            return {
+                "build": build["path"],
+                **({"dockerfile": file} if file != "Dockerfile" else {}),
+                **words,
+            }
         image = {"image": {"azureml": environment.get("image", "")}}
-        return image | ({"conda_file": environment["condaPath"]} if "condaPath" in environment else {}) | words
+        return (
+            image
+            | ({"conda_file": environment["condaPath"]} if "condaPath" in environment else {})
+            | words
+        )
     text = str(environment or "")
     if text and not text.startswith(("azureml:", "/")):
         text = f"azureml:{text}"
@@ -244,11 +311,16 @@ def with_prefix(uri: object) -> str:
     text = str(uri)
     prefix = text.partition(":")[0]
     short = text.count(":") == 1 and "/" not in text and prefix not in ("azureml", "http", "https")
-    return f"azureml:{text}" if short or ("@" in text and "/" not in text and ":" not in text) else text
+    return (
+        f"azureml:{text}"
+        if short or ("@" in text and "/" not in text and ":" not in text)
+        else text
+    )
 
 
 def _parse(text: object) -> object:
-    """Convert a text that is written like a number or a boolean; return any other text unchanged."""
+    """Convert a text that is written like a number or a boolean; return any other text
+    unchanged."""
     if not isinstance(text, str):
         return text
     for kind in (int, float, {"True": True, "False": False}.__getitem__):
@@ -287,10 +359,14 @@ def _settings(original: Original, body: Body) -> JsonObject:
         "docker_args": resources.get("dockerArgs") or resources.get("dockerArgsList"),
         "locations": resources.get("locations"),
         "max_instance_count": resources.get("maxInstanceCount"),
-        "services": {key: _service(_mapping(item)) for key, item in body.mapping("services").items()},
+        "services": {
+            key: _service(_mapping(item)) for key, item in body.mapping("services").items()
+        },
     }
     if notifications.get("emails"):
-        events = [_EVENTS[event] for event in notifications.get("emailOn") or _EVENTS if event in _EVENTS]
+        events = [
+            _EVENTS[event] for event in notifications.get("emailOn") or _EVENTS if event in _EVENTS
+        ]
         settings["notifications"] = {"emails": notifications["emails"], "on": events}
     return {name: value for name, value in settings.items() if value not in (None, {}, [])}
 
@@ -300,14 +376,20 @@ def _compute(compute: object, original: Original) -> str | None:
         return None
     text = str(compute).removeprefix("azureml:")
     head, _, name = text.partition("/computes/")
-    return name if name and head.endswith(f"/workspaces/{original.settings.get('workspace')}") else text
+    return (
+        name
+        if name and head.endswith(f"/workspaces/{original.settings.get('workspace')}")
+        else text
+    )
 
 
 def _service(service: JsonMapping) -> JsonObject:
     kind, properties = str(service.get("jobServiceType")), _mapping(service.get("properties"))
     fields = {
         "type": _SERVICES.get(kind, kind),
-        "all_instances": True if _mapping(service.get("nodes")).get("nodesValueType") == "All" else None,
+        "all_instances": True
+        if _mapping(service.get("nodes")).get("nodesValueType") == "All"
+        else None,
         "ssh_public_key": properties.get("sshPublicKeys"),
         "log_dir": properties.get("logDir"),
     }
@@ -315,7 +397,11 @@ def _service(service: JsonMapping) -> JsonObject:
 
 
 def _mapping(value: object) -> JsonObject:
-    return {key: item for key, item in value.items() if key != RUN_PROPERTY} if isinstance(value, Mapping) else {}
+    return (
+        {key: item for key, item in value.items() if key != RUN_PROPERTY}
+        if isinstance(value, Mapping)
+        else {}
+    )
 
 
 # The Azure ML part of `cloudtrain adopt`.
@@ -341,17 +427,21 @@ class AzureMLAdopter:
     def comparable(
         self, request: JsonMapping, original: Original, context: CompileContext, plan: Plan | None
     ) -> Comparable:
-        """Short ids become the full ids that the SDK sends. The property that marks cloudtrain's runs is left out, and
-        a fixed text replaces the code's id."""
+        """Short ids become the full ids that the SDK sends. The property that marks cloudtrain's
+        runs is left out, and a fixed text replaces the code's id."""
         body: JsonObject = json.loads(json.dumps(request["properties"]))
         changes = [("name", "every run gets a name of its own")]
         if original.search is not None:
             body = canonical(request.get("sweep") or lifted(body))
-            changes.append(("command", "cloudtrain sorts the options, and a variable asks for the metrics"))
+            changes.append(
+                ("command", "cloudtrain sorts the options, and a variable asks for the metrics")
+            )
         properties = body.get("properties") or {}
         properties.pop(RUN_PROPERTY, None)
         if plan is not None:
-            changes.append((f"properties.{RUN_PROPERTY}", "the property makes the run known to cloudtrain"))
+            changes.append(
+                (f"properties.{RUN_PROPERTY}", "the property makes the run known to cloudtrain")
+            )
         if body.get("codeId") is not None:
             body["codeId"] = _CODE
             changes.append(("codeId", "cloudtrain uploads the code under the hash of its content"))
@@ -365,43 +455,70 @@ class AzureMLAdopter:
             body["computeId"] = compute_id(workspace, body["computeId"])
         for item in (body.get("inputs") or {}).values():
             if isinstance(item, dict) and item.get("uri"):
-                uri, kind = with_prefix(item["uri"]), "models" if item.get("jobInputType") in MODELS else "data"
+                uri, kind = (
+                    with_prefix(item["uri"]),
+                    "models" if item.get("jobInputType") in MODELS else "data",
+                )
                 if is_local(uri) or uri.startswith(f"{LOCAL_UPLOAD}/{UNREAD}/"):
                     uri = _DATA
-                    changes.append(("inputs", "data of this machine is uploaded under the hash of its content"))
+                    changes.append(
+                        ("inputs", "data of this machine is uploaded under the hash of its content")
+                    )
                 item["uri"] = asset_id(workspace, uri, kind) or uri
-        if (body.get("queueSettings") or {}).get("jobTier") == "Null":  # the service's word for a body without a tier
+        # the service's word for a body without a tier
+        if (body.get("queueSettings") or {}).get("jobTier") == "Null":
             del body["queueSettings"]["jobTier"]
         for key, value in (body.get("limits") or {}).items():
-            if key.lower().endswith("timeout") and value is not None and duration_seconds(value) is not None:
+            if (
+                key.lower().endswith("timeout")
+                and value is not None
+                and duration_seconds(value) is not None
+            ):
                 body["limits"] = {**body["limits"], key: f"PT{duration_seconds(value)}S"}
         return Comparable({"properties": _without_empty(body)}, tuple(changes))
 
     def _environment(
-        self, environment: object, context: CompileContext, plan: Plan | None, changes: list[tuple[str, str]]
+        self,
+        environment: object,
+        context: CompileContext,
+        plan: Plan | None,
+        changes: list[tuple[str, str]],
     ) -> Any:
-        """Return the definition of an environment that is not registered yet, or the complete id of a registered
-        environment. If the id is different in each submission, add its field to `changes`."""
+        """Return the definition of an environment that is not registered yet, or the complete id of
+        a registered environment. If the id is different in each submission, add its field to
+        `changes`."""
         if isinstance(environment, Mapping):
             if not environment.get("asset_version"):
-                why = "cloudtrain names the environment by a hash of its definition; the SDK uses another hash"
+                why = (
+                    "cloudtrain names the environment by a hash of its definition; the SDK "
+                    "uses another hash"
+                )
                 changes.append(("environmentId", why))
             return {"defined as": _definition(environment)}
-        upload = next((item for item in plan.uploads if item.destination == environment), None) if plan else None
+        upload = (
+            next((item for item in plan.uploads if item.destination == environment), None)
+            if plan
+            else None
+        )
         if upload is not None and upload.content is not None:
             definition = json.loads(upload.content)["properties"]
             if upload.folder is not None:
                 definition["build"]["path"] = upload.folder
             *_, name, _, version = str(environment).split("/")
             if name != UNNAMED:
-                definition |= {"asset_name": name, "asset_version": None if version == upload.sha256[:32] else version}
+                definition |= {
+                    "asset_name": name,
+                    "asset_version": None if version == upload.sha256[:32] else version,
+                }
             return {"defined as": _definition(definition)}
         text = str(environment or "")
         return asset_id(context.account.workspace_id, text, "environments") or text
 
     def overrides(self, ours: JsonMapping, theirs: JsonMapping) -> JsonObject:
         """The code's id, and an environment that is not registered yet, are left out."""
-        target = {name: {} for name in _MAPPINGS if name in ours["properties"]} | theirs["properties"]
+        target = {name: {} for name in _MAPPINGS if name in ours["properties"]} | theirs[
+            "properties"
+        ]
         overrides = overrides_between(ours["properties"], target)
         for name in ("limits", *OF_SEARCH) if "searchSpace" in target else ():
             overrides.pop(name, None)
@@ -417,12 +534,20 @@ class AzureMLAdopter:
     def home(self, environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
         yield from ()  # jobs name their workspace themselves
 
-    def captured(self, record: JsonMapping, uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
-        workspace = {str(name): str(value) for name, value in (record.get("workspace") or {}).items()}
+    def captured(
+        self, record: JsonMapping, uploads: Mapping[str, bytes]
+    ) -> tuple[list[Original], bytes | None]:
+        workspace = {
+            str(name): str(value) for name, value in (record.get("workspace") or {}).items()
+        }
         originals = originals_in(record.get("job"), None)
         places = [str(item.request["properties"].get("codeId") or "") or None for item in originals]
         jobs = [
-            replace(item, settings={**workspace, **item.settings}, source=place if place and is_local(place) else None)
+            replace(
+                item,
+                settings={**workspace, **item.settings},
+                source=place if place and is_local(place) else None,
+            )
             for item, place in zip(originals, places, strict=True)
         ]
         return jobs, uploads.get(CODE)
@@ -433,29 +558,42 @@ class AzureMLAdopter:
 
 
 def _definition(fields: JsonMapping) -> JsonObject:
-    """Return an environment's definition, with the parsed content of its conda file instead of the file's text."""
-    definition: JsonObject = {key: fields[key] for key in ("image", *ENVIRONMENT_WORDS) if fields.get(key)}
+    """Return an environment's definition, with the parsed content of its conda file instead of the
+    file's text."""
+    definition: JsonObject = {
+        key: fields[key] for key in ("image", *ENVIRONMENT_WORDS) if fields.get(key)
+    }
     if fields.get("condaFile"):
         import yaml
 
-        definition["condaFile"] = json.loads(json.dumps(yaml.safe_load(fields["condaFile"]), default=str))
+        definition["condaFile"] = json.loads(
+            json.dumps(yaml.safe_load(fields["condaFile"]), default=str)
+        )
     build = fields.get("build")
     if isinstance(build, Mapping):
-        definition["build"] = {"path": build.get("path"), "dockerfilePath": build.get("dockerfilePath") or "Dockerfile"}
+        definition["build"] = {
+            "path": build.get("path"),
+            "dockerfilePath": build.get("dockerfilePath") or "Dockerfile",
+        }
     return definition
 
 
 def _without_empty(value: Any) -> Any:
-    """Return the value without null and empty fields and `isArchived: false`, which the service treats as missing."""
+    """Return the value without null and empty fields and `isArchived: false`, which the service
+    treats as missing."""
     if not isinstance(value, Mapping):
         return value
-    fields = {key: _without_empty(item) for key, item in value.items() if not (key == "isArchived" and item is False)}
+    fields = {
+        key: _without_empty(item)
+        for key, item in value.items()
+        if not (key == "isArchived" and item is False)
+    }
     return {key: item for key, item in fields.items() if item not in (None, {}, [])}
 
 
 _MAPPINGS = ("environmentVariables", "inputs", "outputs", "tags", "properties")
 """Fields that must stay mappings in a body: their entries are removed one by one."""
 
-_REASONS = {"environmentId": "the environment has no version or definition that a job can contain"} | dict.fromkeys(
-    OF_SEARCH, "a sweep has no field for it"
-)
+_REASONS = {
+    "environmentId": "the environment has no version or definition that a job can contain"
+} | dict.fromkeys(OF_SEARCH, "a sweep has no field for it")

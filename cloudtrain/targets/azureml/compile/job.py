@@ -43,12 +43,13 @@ if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob
 
 
-# Convert options of mpirun to environment variables that Open MPI reads, because Azure ML builds the mpirun line
-# itself.
+# Convert options of mpirun to environment variables that Open MPI reads, because Azure ML builds
+# the mpirun line itself.
 
 
 def option_variables(job: TrainingJob) -> dict[str, str]:
-    """`NAME` replaces the mpirun option `-x NAME=VALUE`, and `OMPI_MCA_NAME` replaces `--mca NAME VALUE`."""
+    """`NAME` replaces the mpirun option `-x NAME=VALUE`, and `OMPI_MCA_NAME` replaces `--mca NAME
+    VALUE`."""
     distribution = job.distribution
     if not isinstance(distribution, MPI | Horovod):
         return {}
@@ -56,8 +57,13 @@ def option_variables(job: TrainingJob) -> dict[str, str]:
         return dict(_pairs(shlex.split(distribution.options)))
     except ValueError as error:
         message = f"Azure ML builds the mpirun line itself, and {error}"
-        hint = "`-x NAME=VALUE` and `--mca NAME VALUE` work here, because Open MPI reads them from variables too"
-        raise JobError([Problem(("distribution", "options"), message, hint, code="CT037")]) from None
+        hint = (
+            "`-x NAME=VALUE` and `--mca NAME VALUE` work here, because Open MPI reads them "
+            "from variables too"
+        )
+        raise JobError(
+            [Problem(("distribution", "options"), message, hint, code="CT037")]
+        ) from None
 
 
 def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
@@ -87,14 +93,14 @@ INFINIBAND = {
     "UCX_NET_DEVICES": INTERFACE,
     "UCX_TLS": "tcp",
 }
-"""Variables for InfiniBand, whose cards NCCL finds by itself. Relaxed ordering lets virtual machines use the cards'
-full rate. UCX, with which MPI starts up, stays on Ethernet (Azure's azureml-examples, gpu_perf, and the pages of its
-ACPT images)."""
+"""Variables for InfiniBand, whose cards NCCL finds by itself. Relaxed ordering lets virtual
+machines use the cards' full rate. UCX, with which MPI starts up, stays on Ethernet (Azure's
+azureml-examples, gpu_perf, and the pages of its ACPT images)."""
 
 _OF_MPI = ("UCX_NET_DEVICES", "UCX_TLS")
-"""Variables left out for jobs of the type `mpi`. The sources run NCCL's tests, in which MPI starts the ranks and NCCL
-carries the data. A job of the type `mpi` may carry its data by MPI itself, and these variables would keep that data off
-InfiniBand."""
+"""Variables left out for jobs of the type `mpi`. The sources run NCCL's tests, in which MPI starts
+the ranks and NCCL carries the data. A job of the type `mpi` may carry its data by MPI itself, and
+these variables would keep that data off InfiniBand."""
 
 TOPOLOGY = "/opt/microsoft/ndv4-topo.xml"
 """Distances between cards and GPUs on the ND A100 v4 series: a file in Azure's ACPT images."""
@@ -103,8 +109,8 @@ _TOPOLOGY_FAMILIES = ("ND A100 v4", "NDm A100 v4")
 
 
 def network_variables(job: TrainingJob, machines: MachineGroup, environment: str) -> dict[str, str]:
-    """Return the network variables that the job's processes need; empty if none are needed. The job's own variables
-    override them. `environment` is the id of the job's environment."""
+    """Return the network variables that the job's processes need; empty if none are needed. The
+    job's own variables override them. `environment` is the id of the job's environment."""
     variables: dict[str, str] = {}
     if isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "mpi":
         # deepspeed.comm reads it without a default under Azure ML's MPI, and fails with a KeyError.
@@ -113,7 +119,9 @@ def network_variables(job: TrainingJob, machines: MachineGroup, environment: str
     if machines.count == 1 or row is None or not row.gpus or row.interconnect != "rdma":
         return variables
     sends_by_mpi = isinstance(job.distribution, MPI)
-    variables |= {name: value for name, value in INFINIBAND.items() if not (sends_by_mpi and name in _OF_MPI)}
+    variables |= {
+        name: value for name, value in INFINIBAND.items() if not (sends_by_mpi and name in _OF_MPI)
+    }
     if row.family in _TOPOLOGY_FAMILIES and "/environments/acpt-" in environment:
         variables["NCCL_TOPO_FILE"] = TOPOLOGY
     return variables
@@ -121,15 +129,22 @@ def network_variables(job: TrainingJob, machines: MachineGroup, environment: str
 
 # Write the body of the job's PUT, field by field.
 #
-# Fields that the SDK always sends are always present, even if empty, so that the body can be compared with the SDK's.
+# Fields that the SDK always sends are always present, even if empty, so that the body can be
+# compared with the SDK's.
 
 RUN_PROPERTY = "cloudtrain.run"
-"""The property that marks a job as ours; its value is the run's name. Properties, unlike tags, can never be changed."""
+"""The property that marks a job as ours; its value is the run's name. Properties, unlike tags, can
+never be changed."""
 
 PRIORITIES = {"low": 1, "medium": 2, "high": 3}
 IDENTITIES = {"user": "UserIdentity", "managed": "Managed", "aml_token": "AMLToken"}
 EVENTS = {"completed": "JobCompleted", "failed": "JobFailed", "cancelled": "JobCancelled"}
-SERVICES = {"ssh": "SSH", "tensor_board": "TensorBoard", "jupyter_lab": "JupyterLab", "vs_code": "VSCode"}
+SERVICES = {
+    "ssh": "SSH",
+    "tensor_board": "TensorBoard",
+    "jupyter_lab": "JupyterLab",
+    "vs_code": "VSCode",
+}
 """Words of the settings, and the body's words for them."""
 
 
@@ -159,15 +174,20 @@ def request_of(parts: Parts, problems: Problems) -> dict[str, Any]:
         "experimentName": target.experiment or job.name,
         "description": job.description,
         "command": problems.value(lambda: command_of(job), ""),
-        "codeId": None if job.source_dir is None else code_id(account.workspace_id, parts.context.bundle.sha256),
+        "codeId": None
+        if job.source_dir is None
+        else code_id(account.workspace_id, parts.context.bundle.sha256),
         "environmentId": parts.environment.id,
         "computeId": None if compute is None else compute_id(account.workspace_id, compute),
         "distribution": parts.distribution,
         "resources": _resources(parts),
-        "limits": None if seconds is None else {"jobLimitsType": "Command", "timeout": duration_text(seconds)},
+        "limits": None
+        if seconds is None
+        else {"jobLimitsType": "Command", "timeout": duration_text(seconds)},
         "queueSettings": problems.value(lambda: _queue(job, target), None),
         "identity": _identity(target),
-        "notificationSetting": wish and {"emailOn": [EVENTS[name] for name in wish.on], "emails": list(wish.emails)},
+        "notificationSetting": wish
+        and {"emailOn": [EVENTS[name] for name in wish.on], "emails": list(wish.emails)},
         "services": {name: _service(item) for name, item in target.services.items()} or None,
         "inputs": inputs_of(job, account, problems),
         "outputs": outputs_of(job, parts.context.run_name, problems),
@@ -180,11 +200,13 @@ def request_of(parts: Parts, problems: Problems) -> dict[str, Any]:
 
 
 def _resources(parts: Parts) -> dict[str, Any] | None:
-    """Return the body's `resources`; None for a single instance of a cluster, which is the service's default."""
+    """Return the body's `resources`; None for a single instance of a cluster, which is the
+    service's default."""
     target, resources = parts.target, parts.job.resources
     arguments = target.docker_args
     compute, name = target.compute, parts.machines.instance_type
-    # Clusters have only one type, which the body does not name, unless they are of Kubernetes or virtual.
+    # Clusters have only one type, which the body does not name, unless they are of Kubernetes or
+    # virtual.
     is_fixed = compute is not None and is_cluster(compute) and not is_own_type(compute, name)
     optional = {
         "instanceType": None if is_fixed else name or None,
@@ -201,7 +223,8 @@ def _resources(parts: Parts) -> dict[str, Any] | None:
 
 
 def size_text(size: int) -> str:
-    """Return a size in bytes as docker writes it, in the largest exact unit: `64g`, `512m`, `1000b`."""
+    """Return a size in bytes as docker writes it, in the largest exact unit: `64g`, `512m`,
+    `1000b`."""
     for unit, bits in (("g", 30), ("m", 20), ("k", 10)):
         if size % (1 << bits) == 0:
             return f"{size >> bits}{unit}"
@@ -224,8 +247,15 @@ def _queue(job: TrainingJob, target: AzureML) -> dict[str, Any] | None:
 
 
 def _spot_problems(target: AzureML) -> Iterator[Problem]:
-    if target.compute is not None and is_cluster(target.compute) and not is_virtual_cluster(target.compute):
-        message = f"a job cannot choose spot capacity on a cluster: it is a setting of the cluster `{target.compute}`"
+    if (
+        target.compute is not None
+        and is_cluster(target.compute)
+        and not is_virtual_cluster(target.compute)
+    ):
+        message = (
+            "a job cannot choose spot capacity on a cluster: it is a setting of the "
+            f"cluster `{target.compute}`"
+        )
         hint = "remove `spot` and name a cluster of the tier `low_priority`, or remove `compute`"
         yield Problem(("spot",), message, hint, code="CT031")
     if target.job_tier is not None:
@@ -234,7 +264,10 @@ def _spot_problems(target: AzureML) -> Iterator[Problem]:
 
 
 def _identity(target: AzureML) -> dict[str, str] | None:
-    fields = {"clientId": target.managed_identity_client_id, "resourceId": target.managed_identity_resource_id}
+    fields = {
+        "clientId": target.managed_identity_client_id,
+        "resourceId": target.managed_identity_resource_id,
+    }
     ids = {field: value for field, value in fields.items() if value}
     kind = target.identity or ("managed" if ids else None)
     return None if kind is None else {"identityType": IDENTITIES[kind], **ids}
@@ -255,7 +288,10 @@ def _variables(parts: Parts, problems: Problems) -> dict[str, str]:
     problems += [
         Problem(
             ("environment", "variables", name),
-            f"Azure ML replaces references only in the command, so `{name}` would contain the text `{text}`",
+            (
+                f"Azure ML replaces references only in the command, so `{name}` would contain the "
+                f"text `{text}`"
+            ),
             "pass it as a hyperparameter, or read `AZURE_ML_INPUT_NAME` in the script",
             code="CT031",
         )
@@ -270,11 +306,15 @@ def _variables(parts: Parts, problems: Problems) -> dict[str, str]:
     return variables
 
 
-# The first lines of a plan, for the user: machines, processes, environment, checkpoints and highest cost.
+# The first lines of a plan, for the user: machines, processes, environment, checkpoints and highest
+# cost.
 
 
-def summary(parts: Parts, body: Body, machines: MachineGroup, started: Processes) -> Iterator[tuple[str, str]]:
-    """Yield the lines as pairs of label and text, in reading order. `machines` are those of the body."""
+def summary(
+    parts: Parts, body: Body, machines: MachineGroup, started: Processes
+) -> Iterator[tuple[str, str]]:
+    """Yield the lines as pairs of label and text, in reading order. `machines` are those of the
+    body."""
     job, account = parts.job, parts.account
     pairs = [
         ("target", f"azureml (workspace {account.workspace} in {account.resource_group})"),
@@ -285,7 +325,12 @@ def summary(parts: Parts, body: Body, machines: MachineGroup, started: Processes
         ("environment", _environment(parts, body)),
         ("script", job.entry_point or job.command or ""),
         ("checkpoint", body.outputs.get("checkpoint", {}).get("uri", "")),
-        ("max runtime", format_duration(body.max_runtime) if body.max_runtime else "none: it runs until it ends"),
+        (
+            "max runtime",
+            format_duration(body.max_runtime)
+            if body.max_runtime
+            else "none: it runs until it ends",
+        ),
         ("tier", body.tier),
         ("cost", _cost(machines, body)),
     ]
@@ -304,7 +349,11 @@ def _instances(machines: MachineGroup, body: Body) -> str:
 def _processes(started: Processes, instances: int) -> str:
     if not started:
         return ""
-    return f"{len(started)} on {len(started.started)} of {instances} instances" if instances > 1 else str(len(started))
+    return (
+        f"{len(started)} on {len(started.started)} of {instances} instances"
+        if instances > 1
+        else str(len(started))
+    )
 
 
 def _environment(parts: Parts, body: Body) -> str:
@@ -325,28 +374,41 @@ def _cost(machines: MachineGroup, body: Body) -> str:
     rate, seconds = hourly([(machines.known, machines.count)]), body.max_runtime
     spot = ", less on spot capacity" if body.is_spot else ""
     if rate is None:
-        return "unknown: the catalogue has no price of this type" if machines.known is not None else ""
+        return (
+            "unknown: the catalogue has no price of this type" if machines.known is not None else ""
+        )
     if seconds is None:
         return f"${rate:,.2f} an hour at list prices{spot}; no limit is set"
     return f"at most ${over(rate, seconds):,.2f} at list prices{spot}"
 
 
 def compile_azureml(job: AnyJob, target: AzureML, context: CompileContext) -> Plan:
-    """Return the plan, whose `request` is the body of the job's PUT. It is complete before any upload, because the
-    code's id contains the code's hash. Raises `JobError` if the job asks for something that Azure ML does not have."""
+    """Return the plan, whose `request` is the body of the job's PUT. It is complete before any
+    upload, because the code's id contains the code's hash. Raises `JobError` if the job asks for
+    something that Azure ML does not have."""
     if not isinstance(job, TrainingJob):
-        from cloudtrain.targets.azureml.compile.processing import as_command_job, as_processing_plan, shard_problems
+        from cloudtrain.targets.azureml.compile.processing import (
+            as_command_job,
+            as_processing_plan,
+            shard_problems,
+        )
 
         command_job = as_command_job(job)
-        return as_processing_plan(job, _compile(command_job, target, context, Problems(shard_problems(job))))
+        return as_processing_plan(
+            job, _compile(command_job, target, context, Problems(shard_problems(job)))
+        )
     return _compile(job, target, context, Problems())
 
 
-def _compile(job: TrainingJob, target: AzureML, context: CompileContext, problems: Problems) -> Plan:
+def _compile(
+    job: TrainingJob, target: AzureML, context: CompileContext, problems: Problems
+) -> Plan:
     """Collect all problems before any is raised."""
     parts = parts_of(job, target, context, problems)
     body = request_of(parts, problems)
-    request = problems.value(lambda: overridden(body, overrides_of(job, "azureml"), job.hyperparameters), None)
+    request = problems.value(
+        lambda: overridden(body, overrides_of(job, "azureml"), job.hyperparameters), None
+    )
     # If the overrides break the body, the rules check the body without them.
     plan = _plan(parts, body if request is None else request)
     problems.refuse(plan)
@@ -373,12 +435,17 @@ def _plan(parts: Parts, request: dict[str, Any]) -> Plan:
     )
 
 
-def parts_of(job: TrainingJob, target: AzureML, context: CompileContext, problems: Problems) -> Parts:
-    """If a part cannot be decided, the reasons are added to `problems` and a placeholder is used."""
-    # With placeholders, cloudtrain can report a job's other mistakes even if its machines are not valid.
+def parts_of(
+    job: TrainingJob, target: AzureML, context: CompileContext, problems: Problems
+) -> Parts:
+    """If a part cannot be decided, the reasons are added to `problems` and a placeholder is
+    used."""
+    # With placeholders, cloudtrain can report a job's other mistakes even if its machines are not
+    # valid.
     placeholders, distribution = MachineGroup("", job.resources.instance_count, None), None
     machines = problems.value(lambda: machines_of(job, context.account), None)
-    if machines is not None or job.distribution.type in ("smddp", "smp"):  # which only SageMaker has
+    # which only SageMaker has
+    if machines is not None or job.distribution.type in ("smddp", "smp"):
         distribution = problems.value(lambda: distribution_of(job, machines or placeholders), None)
     environment = problems.value(lambda: environment_of(job, context), ChosenEnvironment(""))
     return Parts(job, target, context, machines or placeholders, distribution, environment)
@@ -387,25 +454,33 @@ def parts_of(job: TrainingJob, target: AzureML, context: CompileContext, problem
 def overridden(
     request: Mapping[str, Any], overrides: Mapping[str, Any], hyperparameters: Mapping[str, object]
 ) -> dict[str, Any]:
-    """Merge the user's overrides into the body's `properties`. A command there may name the values of a sweep, which a
-    trial has among its `hyperparameters`."""
+    """Merge the user's overrides into the body's `properties`. A command there may name the values
+    of a sweep, which a trial has among its `hyperparameters`."""
     properties = merged(request["properties"], overrides)
     for name, value in hyperparameters.items() if isinstance(overrides.get("command"), str) else ():
         mark = f"${{{{search_space.{name}}}}}"
         properties["command"] = properties["command"].replace(mark, hyperparameter_text(value))
     problems = [
         Problem(
-            (OVERRIDES, name), f"`{name}` must stay {word} in the body", "leave it out of the overrides", code="CT035"
+            (OVERRIDES, name),
+            f"`{name}` must stay {word} in the body",
+            "leave it out of the overrides",
+            code="CT035",
         )
         for name, (kind, word) in _SHAPES.items()
-        if (name in request["properties"] or name in properties) and not isinstance(properties.get(name), kind)
+        if (name in request["properties"] or name in properties)
+        and not isinstance(properties.get(name), kind)
     ]
     merged_body = {**request, "properties": properties}
     for section, name in _COUNTS:
         count = Body(merged_body).mapping(section).get(name)
         if isinstance(count, int) and count > MAX_COUNT:  # such as `instanceCount: 100000`
             message = f"`{name}` must be at most {MAX_COUNT}, not `{count}`"
-            problems.append(Problem((OVERRIDES, section, name), message, f"write {MAX_COUNT} or less", code="CT035"))
+            problems.append(
+                Problem(
+                    (OVERRIDES, section, name), message, f"write {MAX_COUNT} or less", code="CT035"
+                )
+            )
     if problems:
         raise JobError(problems)
     return merged_body
@@ -437,6 +512,9 @@ def _uploads(parts: Parts, request: Mapping[str, Any]) -> list[Upload]:
     """Uploads that the overrides have replaced are left out."""
     bundle = parts.context.bundle
     code = code_id(parts.account.workspace_id, bundle.sha256)
-    uploads = (Upload("code", bundle.sha256, code, bundle.size, bundle.file_count), parts.environment.upload)
+    uploads = (
+        Upload("code", bundle.sha256, code, bundle.size, bundle.file_count),
+        parts.environment.upload,
+    )
     ids = [request["properties"].get("codeId"), request["properties"].get("environmentId")]
     return [upload for upload in uploads if upload is not None and upload.destination in ids]

@@ -1,6 +1,8 @@
-"""The locations of data: inputs, outputs and checkpoints of the body, and the texts that replace the job's references.
+"""The locations of data: inputs, outputs and checkpoints of the body, and the texts that replace
+the job's references.
 
-Azure ML itself replaces `${{inputs.NAME}}` and `${{outputs.NAME}}` in the command with paths, so cloudtrain does not.
+Azure ML itself replaces `${{inputs.NAME}}` and `${{outputs.NAME}}` in the command with paths, so
+cloudtrain does not.
 """
 
 from __future__ import annotations
@@ -19,18 +21,36 @@ from cloudtrain.job.training import Environment, TrainingJob
 from cloudtrain.plans.plan import CompileContext, Upload, canonical_json
 from cloudtrain.runtime.torchrun_words import is_module, is_python, words_of_script
 from cloudtrain.targets.azureml.catalogue import CURATED, Curated, curated_environment
-from cloudtrain.targets.azureml.parts import LAUNCHER, MODELS, UNNAMED, asset_id, asset_meant, is_label, is_launcher
+from cloudtrain.targets.azureml.parts import (
+    LAUNCHER,
+    MODELS,
+    UNNAMED,
+    asset_id,
+    asset_meant,
+    is_label,
+    is_launcher,
+)
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount
 from cloudtrain.targets.common.compiling import arguments_of, hyperparameter_text, resolve_text
 from cloudtrain.targets.contract import Contents
 
 MODEL, CHECKPOINT = "model", "checkpoint"
-"""Outputs that a job has without declaring them: the model of a script, and the checkpoints if it keeps some."""
+"""Outputs that a job has without declaring them: the model of a script, and the checkpoints if it
+keeps some."""
 
 DEFAULT_STORE = "azureml://datastores/workspaceblobstore/paths"
 """The datastore that every workspace has; jobs without a configured location write there."""
 
-SCHEMES = ("azureml://", "https://", "http://", "wasbs://", "wasb://", "abfss://", "abfs://", "adl://")
+SCHEMES = (
+    "azureml://",
+    "https://",
+    "http://",
+    "wasbs://",
+    "wasb://",
+    "abfss://",
+    "abfs://",
+    "adl://",
+)
 """Schemes that an input can be read from, apart from registered assets."""
 
 INPUT_MODES = {
@@ -46,7 +66,8 @@ OUTPUT_MODES = {"mount": "ReadWriteMount", "upload": "Upload", "direct": "Direct
 
 
 LOCAL_UPLOAD = f"{DEFAULT_STORE}/LocalUpload"
-"""The folder where azure-ai-ml 1.35.2 uploads data of this machine; its subfolders are named by content."""
+"""The folder where azure-ai-ml 1.35.2 uploads data of this machine; its subfolders are named by
+content."""
 
 
 def data_place(
@@ -57,19 +78,27 @@ def data_place(
     *,
     is_file: bool,
 ) -> tuple[str, str]:
-    """Addresses are in the workspace's own datastore. That of a folder ends with a slash, as the SDK writes it."""
+    """Addresses are in the workspace's own datastore. That of a folder ends with a slash, as the
+    SDK writes it."""
     root = f"{LOCAL_UPLOAD}/{sha256}"
     return (root, f"{root}/{name}") if is_file else (f"{root}/{name}", f"{root}/{name}/")
 
 
 def reference_texts(job: TrainingJob) -> dict[str, str]:
-    """Map each reference of the job to the `${{...}}` that is written into the command, where Azure ML replaces it."""
-    names = [*(f"inputs.{name}" for name in job.inputs), *(f"outputs.{name}" for name in {*job.outputs, MODEL})]
-    return {name: f"${{{{{name}}}}}" for name in names} | {CHECKPOINT: f"${{{{outputs.{CHECKPOINT}}}}}"}
+    """Map each reference of the job to the `${{...}}` that is written into the command, where Azure
+    ML replaces it."""
+    names = [
+        *(f"inputs.{name}" for name in job.inputs),
+        *(f"outputs.{name}" for name in {*job.outputs, MODEL}),
+    ]
+    return {name: f"${{{{{name}}}}}" for name in names} | {
+        CHECKPOINT: f"${{{{outputs.{CHECKPOINT}}}}}"
+    }
 
 
 def free_texts(job: TrainingJob) -> list[str]:
-    """Return the references that the service replaces with text from the user instead of its own paths."""
+    """Return the references that the service replaces with text from the user instead of its own
+    paths."""
     return [
         f"${{{{inputs.{name}}}}}"
         for name, item in job.inputs.items()
@@ -78,7 +107,8 @@ def free_texts(job: TrainingJob) -> list[str]:
 
 
 def inputs_of(job: TrainingJob, account: AzureMLAccount, problems: list[Problem]) -> dict[str, Any]:
-    """Inputs that Azure ML cannot read are added to `problems`, and get a placeholder in the body."""
+    """Inputs that Azure ML cannot read are added to `problems`, and get a placeholder in the
+    body."""
     inputs: dict[str, Any] = {}
     for name, item in job.inputs.items():
         count = len(problems)
@@ -89,21 +119,34 @@ def inputs_of(job: TrainingJob, account: AzureMLAccount, problems: list[Problem]
 
 
 def outputs_of(job: TrainingJob, run_name: str, problems: list[Problem]) -> dict[str, Any]:
-    """Return the declared outputs, plus those for the model and the checkpoints, which cloudtrain adds."""
+    """Return the declared outputs, plus those for the model and the checkpoints, which cloudtrain
+    adds."""
     outputs = {name: _output(item) for name, item in job.outputs.items()}
-    writes_model = job.entry_point is not None or f"outputs.{MODEL}" in references_in(job.command or "")
+    writes_model = job.entry_point is not None or f"outputs.{MODEL}" in references_in(
+        job.command or ""
+    )
     if MODEL not in outputs and writes_model:
         outputs[MODEL] = _output(Output.model_construct())
     if job.checkpoint is not None:
         if CHECKPOINT in outputs:
             message = f"the output name `{CHECKPOINT}` is reserved for the job's checkpoints"
-            problems.append(Problem(("outputs", CHECKPOINT), message, "give the output another name", code="CT032"))
+            problems.append(
+                Problem(
+                    ("outputs", CHECKPOINT), message, "give the output another name", code="CT032"
+                )
+            )
         place = job.checkpoint.azureml or f"{DEFAULT_STORE}/cloudtrain/checkpoints/{run_name}/"
-        outputs[CHECKPOINT] = {"jobOutputType": "uri_folder", "mode": "ReadWriteMount", "uri": place}
+        outputs[CHECKPOINT] = {
+            "jobOutputType": "uri_folder",
+            "mode": "ReadWriteMount",
+            "uri": place,
+        }
     return outputs
 
 
-def _input(name: str, item: Input, account: AzureMLAccount, problems: list[Problem]) -> dict[str, Any]:
+def _input(
+    name: str, item: Input, account: AzureMLAccount, problems: list[Problem]
+) -> dict[str, Any]:
     if item.value is not None:
         return {"jobInputType": "literal", "value": hyperparameter_text(item.value)}
     uri = _uri(name, item, account, problems)
@@ -119,20 +162,37 @@ def _input(name: str, item: Input, account: AzureMLAccount, problems: list[Probl
 def _no_mode(name: str, item: Input) -> Problem:
     if item.mode == "pipe":
         message = f"input `{name}` is a pipe, which only SageMaker has"
-        return Problem(("inputs", name, "mode"), message, "use `mount` to read on demand, or `download`", code="CT031")
+        return Problem(
+            ("inputs", name, "mode"),
+            message,
+            "use `mount` to read on demand, or `download`",
+            code="CT031",
+        )
     message = f"input `{name}` cannot be written to with the mode `{item.mode}`"
-    return Problem(("inputs", name, "access"), message, "use `mode: mount`, or remove `access: rw`", code="CT031")
+    return Problem(
+        ("inputs", name, "access"),
+        message,
+        "use `mode: mount`, or remove `access: rw`",
+        code="CT031",
+    )
 
 
 def _uri(name: str, item: Input, account: AzureMLAccount, problems: list[Problem]) -> str | None:
     path: tuple[str | int, ...] = ("inputs", name, "azureml")
     if item.azureml is None:
-        hint = f"add `azureml: azureml:NAME:VERSION` or `azureml: {DEFAULT_STORE}/PATH` under `inputs.{name}`"
-        problems.append(Problem(path[:2], f"input `{name}` has no location on Azure ML", hint, code="CT032"))
+        hint = (
+            f"add `azureml: azureml:NAME:VERSION` or `azureml: {DEFAULT_STORE}/PATH` under "
+            f"`inputs.{name}`"
+        )
+        problems.append(
+            Problem(path[:2], f"input `{name}` has no location on Azure ML", hint, code="CT032")
+        )
         return None
     if item.azureml.startswith(SCHEMES):
         return item.azureml
-    asset = asset_id(account.workspace_id, item.azureml, "models" if item.type in MODELS else "data")
+    asset = asset_id(
+        account.workspace_id, item.azureml, "models" if item.type in MODELS else "data"
+    )
     if asset is not None:
         return asset
     if is_label(item.azureml):
@@ -147,7 +207,8 @@ def _uri(name: str, item: Input, account: AzureMLAccount, problems: list[Problem
     else:
         message = f"Azure ML cannot read from `{item.azureml}`"
         hint = (
-            f"use `azureml:NAME:VERSION`, `{DEFAULT_STORE}/PATH` or an `https://`, `wasbs://` or `abfss://` address; "
+            f"use `azureml:NAME:VERSION`, `{DEFAULT_STORE}/PATH` or an `https://`, `wasbs://` "
+            "or `abfss://` address; "
             f"`./{item.azureml.lstrip('/')}` uploads it from this machine"
         )
     problems.append(Problem(path, message, hint, code="CT032"))
@@ -158,11 +219,16 @@ def _output(item: Output) -> dict[str, Any]:
     body: dict[str, Any] = {"jobOutputType": item.type}
     if "mode" in item.model_fields_set:
         body["mode"] = OUTPUT_MODES[item.mode]
-    optional = {"uri": item.azureml, "assetName": item.asset_name, "assetVersion": item.asset_version}
+    optional = {
+        "uri": item.azureml,
+        "assetName": item.asset_name,
+        "assetVersion": item.asset_version,
+    }
     return body | {key: value for key, value in optional.items() if value is not None}
 
 
-# The environment of a job: a registered one, a curated one by framework and version, or one made of an image.
+# The environment of a job: a registered one, a curated one by framework and version, or one made of
+# an image.
 
 FOLDER = "${{folder}}"
 """Stands in an environment's definition for the address of its folder (`Upload.folder`)."""
@@ -184,22 +250,34 @@ def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironme
         return ChosenEnvironment(_registered_id(reference, context.account.workspace_id))
     if environment.build is not None:
         if image is not None or environment.conda_file is not None:
-            raise _wrong("build", "an environment is either built from a Dockerfile or made of an image", "remove one")
+            raise _wrong(
+                "build",
+                "an environment is either built from a Dockerfile or made of an image",
+                "remove one",
+            )
         return _asset_from_build(environment, environment.build, context)
     if environment.dockerfile is not None:
         hint = "add the folder, for example `build: ../environment`"
-        raise _wrong("dockerfile", "`dockerfile` needs `build`, the folder that contains the file", hint)
+        raise _wrong(
+            "dockerfile", "`dockerfile` needs `build`, the folder that contains the file", hint
+        )
     if image is not None:
         return _asset_from_image(environment, image, context)
     if environment.conda_file is not None:
         message = "`conda_file` needs an image to build on"
-        hint = "add `image: {azureml: mcr.microsoft.com/azureml/openmpi4.1.0-cuda11.8-cudnn8-ubuntu22.04}`"
+        hint = (
+            "add `image: {azureml: "
+            "mcr.microsoft.com/azureml/openmpi4.1.0-cuda11.8-cudnn8-ubuntu22.04}`"
+        )
         raise _wrong("conda_file", message, hint)
     if environment.framework is None:
         hint = (
-            'add `environment: {framework: pytorch, version: "2.10"}`, `azureml: azureml:NAME:VERSION`, or an `image`'
+            'add `environment: {framework: pytorch, version: "2.10"}`, `azureml: '
+            "azureml:NAME:VERSION`, or an `image`"
         )
-        raise _wrong("framework", "the job does not say in which environment it runs on Azure ML", hint)
+        raise _wrong(
+            "framework", "the job does not say in which environment it runs on Azure ML", hint
+        )
     _refuse_names(environment)
     return ChosenEnvironment(_curated_id(environment.framework, environment.version))
 
@@ -208,68 +286,116 @@ def _registered_id(reference: str, workspace_id: str) -> str:
     asset = asset_id(workspace_id, reference, "environments")
     if asset is not None:
         return asset
-    name, version = asset_meant(reference) or (reference.removeprefix("azureml:").partition("@")[0], None)
+    name, version = asset_meant(reference) or (
+        reference.removeprefix("azureml:").partition("@")[0],
+        None,
+    )
     if is_label(reference):
         message = f"`{reference}`: `latest` is the only label that Azure ML's tools look up"
     else:
         message = f"`{reference}` names no version of an environment"
-    hint = f"name one: `azureml:{name}:1`; `az ml environment list -n {name}` lists them, and `@latest` is the newest"
-    raise _wrong("azureml", message, hint if version is None else f"write `azureml:{name}:{version}`")
+    hint = (
+        f"name one: `azureml:{name}:1`; `az ml environment list -n {name}` lists them, and "
+        "`@latest` is the newest"
+    )
+    raise _wrong(
+        "azureml", message, hint if version is None else f"write `azureml:{name}:{version}`"
+    )
 
 
 def _refuse_names(environment: Environment) -> None:
     for field in ("asset_name", "asset_version", "description", "tags"):
         if getattr(environment, field):
-            message = f"`{field}` applies only to an environment that cloudtrain registers; this job's already exists"
-            raise _wrong(field, message, "remove it, or define the environment with `image` or `build`")
+            message = (
+                f"`{field}` applies only to an environment that cloudtrain registers; "
+                "this job's already exists"
+            )
+            raise _wrong(
+                field, message, "remove it, or define the environment with `image` or `build`"
+            )
 
 
-def _asset_from_image(environment: Environment, image: str, context: CompileContext) -> ChosenEnvironment:
+def _asset_from_image(
+    environment: Environment, image: str, context: CompileContext
+) -> ChosenEnvironment:
     properties: dict[str, Any] = {"image": image}
     if environment.conda_file is not None:
         if context.conda is None:
-            hint = "write the path relative to `source_dir`, and check that no ignore file excludes the file"
+            hint = (
+                "write the path relative to `source_dir`, and check that no ignore file "
+                "excludes the file"
+            )
             raise _wrong("conda_file", f"the bundle has no file `{environment.conda_file}`", hint)
         properties["condaFile"] = context.conda
     return _asset(environment, properties, context)
 
 
-def _asset_from_build(environment: Environment, folder: str, context: CompileContext) -> ChosenEnvironment:
-    """By default a hash of the folder's content identifies the environment, because the folder's address is known only
-    after the upload."""
+def _asset_from_build(
+    environment: Environment, folder: str, context: CompileContext
+) -> ChosenEnvironment:
+    """By default a hash of the folder's content identifies the environment, because the folder's
+    address is known only after the upload."""
     dockerfile = posixpath.normpath(environment.dockerfile or "Dockerfile")
     if context.build is None:
-        hint = "write the folder's path relative to `source_dir`, and the file's name in `dockerfile`"
-        raise _wrong("build", f"the bundle has no file `{posixpath.normpath(f'{folder}/{dockerfile}')}`", hint)
-    return _asset(environment, {"build": {"contextUri": FOLDER, "dockerfilePath": dockerfile}}, context)
+        hint = (
+            "write the folder's path relative to `source_dir`, and the file's name in `dockerfile`"
+        )
+        raise _wrong(
+            "build",
+            f"the bundle has no file `{posixpath.normpath(f'{folder}/{dockerfile}')}`",
+            hint,
+        )
+    return _asset(
+        environment, {"build": {"contextUri": FOLDER, "dockerfilePath": dockerfile}}, context
+    )
 
 
-def _asset(environment: Environment, definition: Mapping[str, Any], context: CompileContext) -> ChosenEnvironment:
+def _asset(
+    environment: Environment, definition: Mapping[str, Any], context: CompileContext
+) -> ChosenEnvironment:
     folder = None if environment.build is None else posixpath.normpath(environment.build)
     sha256 = "" if folder is None else context.build or ""
     if environment.asset_version is not None and environment.asset_name is None:
-        raise _wrong("asset_version", "`asset_version` needs an `asset_name`", "add `asset_name`, or remove it")
-    words = {name: value for name in ("description", "tags") if (value := getattr(environment, name))}
+        raise _wrong(
+            "asset_version",
+            "`asset_version` needs an `asset_name`",
+            "add `asset_name`, or remove it",
+        )
+    words = {
+        name: value for name in ("description", "tags") if (value := getattr(environment, name))
+    }
     properties = {"isAnonymous": environment.asset_name is None, "isArchived": False, **definition}
     identity = properties if environment.asset_name else properties | words
-    digest = hashlib.sha256((canonical_json({"properties": identity}) + sha256).encode()).hexdigest()
+    digest = hashlib.sha256(
+        (canonical_json({"properties": identity}) + sha256).encode()
+    ).hexdigest()
     content = canonical_json({"properties": properties | words})
     name, version = environment.asset_name or UNNAMED, environment.asset_version or digest[:32]
     place = f"{context.account.workspace_id}/environments/{name}/versions/{version}"
-    upload = Upload("environment", digest, place, len(content.encode()), 1, content=content, folder=folder)
+    upload = Upload(
+        "environment", digest, place, len(content.encode()), 1, content=content, folder=folder
+    )
     return ChosenEnvironment(place, upload)
 
 
 def curated_of(environment: Environment) -> Curated | None:
     """Return the curated environment that the job's framework and version select, if they do."""
     own = environment.of("azureml") or environment.image or environment.build
-    return None if own or not environment.framework else curated_environment(environment.framework, environment.version)
+    return (
+        None
+        if own or not environment.framework
+        else curated_environment(environment.framework, environment.version)
+    )
 
 
 def contents_before(job: TrainingJob, _settings: object, _account: object) -> Contents:
-    """Return what the job's image has. Of a curated environment, only the framework's version is known."""
+    """Return what the job's image has. Of a curated environment, only the framework's version is
+    known."""
     row = curated_of(job.environment)
-    return Contents(job.environment.python, row.version if row is not None and row.framework == "pytorch" else None)
+    return Contents(
+        job.environment.python,
+        row.version if row is not None and row.framework == "pytorch" else None,
+    )
 
 
 def _curated_id(framework: str, version: str | None) -> str:
@@ -279,7 +405,10 @@ def _curated_id(framework: str, version: str | None) -> str:
     versions = [row.version for row in CURATED if row.framework == framework]
     if not versions:
         message = f"Azure ML has no curated environment for `{framework}`"
-        hint = "name one: `azureml: azureml:NAME:VERSION`, or use `framework: pytorch` with `requirements`"
+        hint = (
+            "name one: `azureml: azureml:NAME:VERSION`, or use `framework: pytorch` with "
+            "`requirements`"
+        )
         raise _wrong("framework", message, hint)
     message = f"no curated environment of `{framework}` {version} is known"
     hint = did_you_mean(version or "", versions) or f"use `{versions[0]}`"
@@ -293,21 +422,25 @@ def _wrong(field: str, message: str, hint: str) -> JobError:
 
 # The command line: one shell string, which every process of the job runs with `bash -c`.
 #
-# The user's arguments reach the script unchanged, with spaces, quotes, `$`, `;`, newlines and any other character.
+# The user's arguments reach the script unchanged, with spaces, quotes, `$`, `;`, newlines and any
+# other character.
 
 _REFERENCE = re.compile(r"\$\{\{(?:inputs|outputs)\.\w+\}\}")
 
 _INSTALL = "python -m cloudtrain.runtime.install"
-"""Installs the requirements. Every process of an instance runs the command; only the first installs anything."""
+"""Installs the requirements. Every process of an instance runs the command; only the first installs
+anything."""
 
 _SECRETS = (
-    'secrets="$(PYTHONPATH="$PWD" python -m cloudtrain.runtime.secret_values)" || exit; eval "$secrets"; unset secrets'
+    'secrets="$(PYTHONPATH="$PWD" python -m cloudtrain.runtime.secret_values)" || exit; '
+    'eval "$secrets"; unset secrets'
 )
-"""Reads the secrets as lines for the shell, which keeps their values out of command lines and files."""
+"""Reads the secrets as lines for the shell, which keeps their values out of command lines and
+files."""
 
 _WITH_CODE = 'PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"'
-"""Adds the bundle's folder to Python's path. For a script in a subfolder, Python would search only that folder, and the
-runtime is above it."""
+"""Adds the bundle's folder to Python's path. For a script in a subfolder, Python would search only
+that folder, and the runtime is above it."""
 
 
 def command_of(job: TrainingJob) -> str:
@@ -318,18 +451,31 @@ def command_of(job: TrainingJob) -> str:
         line = " ".join(quote_word(word, free_texts(job)) for word in _words(job, texts))
         line = f"{_WITH_CODE} {line}" if "/" in job.entry_point else line
     else:
-        message = "a job on Azure ML needs something to run: an image's own entry point is never started"
-        raise JobError([Problem(("entry_point",), message, "add for example `entry_point: train.py`", code="CT036")])
+        message = (
+            "a job on Azure ML needs something to run: an image's own entry point is never started"
+        )
+        raise JobError(
+            [
+                Problem(
+                    ("entry_point",),
+                    message,
+                    "add for example `entry_point: train.py`",
+                    code="CT036",
+                )
+            ]
+        )
     if job.environment.secrets:
         line = f"{_SECRETS}; {line}"
     requirements = job.environment.requirements
     # `&&` would bind only to the first command of a line with several.
-    return line if requirements is None else f"{_INSTALL} {quote_word(requirements)} || exit; {line}"
+    return (
+        line if requirements is None else f"{_INSTALL} {quote_word(requirements)} || exit; {line}"
+    )
 
 
 def quote_word(word: str, free: Collection[str] = ()) -> str:
-    """References such as `${{inputs.data}}` stay unchanged. A word with a reference in `free` is always quoted: the
-    service puts text there that the shell could split or interpret."""
+    """References such as `${{inputs.data}}` stay unchanged. A word with a reference in `free` is
+    always quoted: the service puts text there that the shell could split or interpret."""
     other_text = _REFERENCE.sub("x", word)
     is_plain = shlex.quote(other_text) == other_text and not any(text in word for text in free)
     return word if is_plain else shlex.quote(word)
@@ -349,19 +495,26 @@ def _words(job: TrainingJob, texts: dict[str, str]) -> Iterable[str]:
 def _options(distribution: DeepSpeed) -> list[str]:
     count = distribution.processes_per_instance
     try:
-        return [*([] if count is None else ["--num_gpus", str(count)]), *shlex.split(distribution.launcher_options)]
+        return [
+            *([] if count is None else ["--num_gpus", str(count)]),
+            *shlex.split(distribution.launcher_options),
+        ]
     except ValueError as error:
         message = f"`launcher_options` is not valid shell syntax: {str(error).lower()}"
         raise JobError(
-            [Problem(("distribution", "launcher_options"), message, "close the quotes", code="CT037")]
+            [
+                Problem(
+                    ("distribution", "launcher_options"), message, "close the quotes", code="CT037"
+                )
+            ]
         ) from None
 
 
 # The addresses of a job's results: from the job's body, or the service's defaults.
 #
 # By default an output goes to `azureml/RUN/OUTPUT/` in the workspace's default datastore, which is
-# `workspaceblobstore` if the workspace has not chosen another. Once the job has begun, the run history has the real
-# address.
+# `workspaceblobstore` if the workspace has not chosen another. Once the job has begun, the run
+# history has the real address.
 
 NAMED_RESULTS = (MODEL, CHECKPOINT)
 """Outputs with their own top-level name among a run's results; the others are `outputs/NAME`."""
@@ -371,8 +524,9 @@ _SHORT = re.compile(r"azureml://(?=datastores/)", re.IGNORECASE)
 
 
 def places_of(body: Mapping[str, Any], run_name: str, workspace: str) -> dict[str, str]:
-    """Map a job's results (`model`, `checkpoint`, `outputs/NAME`) to their addresses, which include the workspace.
-    `body` is that of the PUT, or of the answer that describes the job; `workspace` is an ARM id."""
+    """Map a job's results (`model`, `checkpoint`, `outputs/NAME`) to their addresses, which include
+    the workspace. `body` is that of the PUT, or of the answer that describes the job; `workspace`
+    is an ARM id."""
     outputs = body["properties"].get("outputs") or {}
     uris = {
         name: str(output.get("uri") or f"{DEFAULT_STORE}/azureml/{run_name}/{name}/")
@@ -381,7 +535,9 @@ def places_of(body: Mapping[str, Any], run_name: str, workspace: str) -> dict[st
     }
     scope = workspace.replace("/providers/Microsoft.MachineLearningServices", "").strip("/")
     return {
-        name if name in NAMED_RESULTS else f"outputs/{name}": _SHORT.sub(lambda _: f"azureml://{scope}/", uri)
+        name if name in NAMED_RESULTS else f"outputs/{name}": _SHORT.sub(
+            lambda _: f"azureml://{scope}/", uri
+        )
         for name, uri in uris.items()
     }
 
@@ -393,12 +549,15 @@ _LONGEST_BLOB, _LONGEST_PART = 1000, 254
 
 
 def refuse_blob_name(path: str) -> str | None:
-    """Explain why a file cannot be stored as a blob; None if it can. Blob names are text without control characters."""
+    """Explain why a file cannot be stored as a blob; None if it can. Blob names are text without
+    control characters."""
     try:
         path.encode()
     except UnicodeEncodeError:
         return "whose name is not UTF-8"
-    if any(letter < " " or "\x7f" <= letter <= "\x9f" or letter in "\ufffe\uffff" for letter in path):
+    if any(
+        letter < " " or "\x7f" <= letter <= "\x9f" or letter in "\ufffe\uffff" for letter in path
+    ):
         return "whose name has a control character in it"
     if any(part.endswith(".") for part in path.split("/")):
         return "whose name ends with a dot"

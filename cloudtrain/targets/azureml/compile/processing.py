@@ -1,12 +1,12 @@
 """A processing job on Azure ML: a command job that starts one process on each instance.
 
-The distribution is PyTorch's with one process per instance, because the service documents how such a process gets its
-rank and the number of processes. On each instance `cloudtrain.runtime.azureml_processing` takes that instance's share
-of the files.
+The distribution is PyTorch's with one process per instance, because the service documents how such
+a process gets its rank and the number of processes. On each instance
+`cloudtrain.runtime.azureml_processing` takes that instance's share of the files.
 
-By default outputs are mounted, so that several instances can write into one folder, as on other targets. Microsoft's
-examples for two instances do the same (azureml-examples, deepspeed-training). Azure does not document what `upload`
-does when several instances upload.
+By default outputs are mounted, so that several instances can write into one folder, as on other
+targets. Microsoft's examples for two instances do the same (azureml-examples, deepspeed-training).
+Azure does not document what `upload` does when several instances upload.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def as_command_job(job: ProcessingJob) -> TrainingJob:
             "hyperparameters": {},
             "distribution": Torch(processes_per_instance=1),
             "outputs": {
-                name: item if "mode" in item.model_fields_set else item.model_copy(update={"mode": "mount"})
+                name: item
+                if "mode" in item.model_fields_set
+                else item.model_copy(update={"mode": "mount"})
                 for name, item in job.outputs.items()
             },
         }
@@ -55,12 +57,18 @@ def as_processing_plan(job: ProcessingJob, plan: Plan) -> Plan:
         summary["script"] = job.entry_point or job.command or ""
     shards = [name for name, item in job.inputs.items() if item.shard]
     if shards:
-        summary["shards"] = f"{', '.join(shards)}: dealt out by file over {job.resources.instance_count} instances"
+        summary["shards"] = (
+            f"{', '.join(shards)}: dealt out by file over {job.resources.instance_count} instances"
+        )
     return replace(plan, summary=tuple(summary.items()), notes=(*plan.notes, *_notes(job)))
 
 
 def _command(job: ProcessingJob, view: TrainingJob) -> str | None:
-    literals = {f"inputs.{n}": hyperparameter_text(i.value) for n, i in job.inputs.items() if i.value is not None}
+    literals = {
+        f"inputs.{n}": hyperparameter_text(i.value)
+        for n, i in job.inputs.items()
+        if i.value is not None
+    }
     texts = reference_texts(view) | literals
     if job.command is not None:
         program = ["bash", "-c", resolve_text(job.command, texts)]
@@ -76,15 +84,24 @@ def _command(job: ProcessingJob, view: TrainingJob) -> str | None:
         if item.shard
         for word in ("--shard", f"{name}=${{{{inputs.{name}}}}}")
     ]
-    return " ".join(quote_word(word, free_texts(view)) for word in ("python", "-m", MODULE, *shards, "--", *program))
+    return " ".join(
+        quote_word(word, free_texts(view))
+        for word in ("python", "-m", MODULE, *shards, "--", *program)
+    )
 
 
 def shard_problems(job: ProcessingJob) -> list[Problem]:
-    return [problem for name, item in job.inputs.items() if item.shard for problem in _shard_problems(name, item)]
+    return [
+        problem
+        for name, item in job.inputs.items()
+        if item.shard
+        for problem in _shard_problems(name, item)
+    ]
 
 
 def _shard_problems(name: str, item: Input) -> Iterator[Problem]:
-    """Only a folder of separate files can be sharded, and it must be there when the script starts."""
+    """Only a folder of separate files can be sharded, and it must be there when the script
+    starts."""
     why, hint = None, "remove `shard: true`; every instance then gets the whole input"
     if item.value is not None:
         why = "is a plain value"
@@ -102,11 +119,18 @@ def _shard_problems(name: str, item: Input) -> Iterator[Problem]:
 
 
 def _notes(job: ProcessingJob) -> Iterator[str]:
-    copies = [f"`{name}`" for name, item in job.inputs.items() if item.shard and item.mode == "download"]
+    copies = [
+        f"`{name}`" for name, item in job.inputs.items() if item.shard and item.mode == "download"
+    ]
     if copies and job.resources.instance_count > 1:
         names = ", ".join(copies)
-        yield f"every instance downloads all of {names} before it takes its share; `mode: mount` reads its share only"
+        yield (
+            f"every instance downloads all of {names} before it takes its share; `mode: "
+            "mount` reads its share only"
+        )
     paths = [f"`{name}`" for name, item in job.inputs.items() if item.path is not None]
     paths += [f"`{name}`" for name, item in job.outputs.items() if item.path is not None]
     if paths:
-        yield f"`path` has no effect on Azure ML, which itself chooses the path of {', '.join(paths)}"
+        yield (
+            f"`path` has no effect on Azure ML, which itself chooses the path of {', '.join(paths)}"
+        )

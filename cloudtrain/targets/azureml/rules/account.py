@@ -17,7 +17,10 @@ from cloudtrain.targets.azureml.parts import is_own_type
 from cloudtrain.targets.azureml.reading import read
 
 _WANTED = {
-    "subscription_id": ("no subscription is known", 'subscription_id = "00000000-0000-0000-0000-000000000000"'),
+    "subscription_id": (
+        "no subscription is known",
+        'subscription_id = "00000000-0000-0000-0000-000000000000"',
+    ),
     "resource_group": ("no resource group is known", 'resource_group = "NAME"'),
     "workspace": ("no workspace is known", 'workspace = "NAME"'),
 }
@@ -45,25 +48,28 @@ _LOCATION = re.compile(r"[a-z]+[0-9]*")
 def account_incomplete(subject: Subject) -> Iterator[Fault]:
     """No complete Azure ML workspace is configured.
 
-    A job runs in a workspace, and cloudtrain needs the workspace's subscription, resource group and name. Write these
-    three settings into `[azureml]` in `cloudtrain.toml` once for all jobs, or put `config.json`, which the studio
-    offers for download, beside the job. cloudtrain also reads the defaults of `az` (`az account set`,
-    `az configure --defaults group=... workspace=...`).
+    A job runs in a workspace, and cloudtrain needs the workspace's subscription, resource group and
+    name. Write these three settings into `[azureml]` in `cloudtrain.toml` once for all jobs, or put
+    `config.json`, which the studio offers for download, beside the job. cloudtrain also reads the
+    defaults of `az` (`az account set`, `az configure --defaults group=... workspace=...`).
     """
     for name in subject.account.missing:
         message, line = _WANTED[name]
         hint = f"add `{line}` under `[azureml]` in `cloudtrain.toml`"
         first = name == subject.account.missing[0]
-        yield Fault(message, f"{hint}, or download the workspace's `config.json` from the studio" if first else hint)
+        yield Fault(
+            message,
+            f"{hint}, or download the workspace's `config.json` from the studio" if first else hint,
+        )
 
 
 @rule("AZ102", Level.ERROR)
 def account_misspelt(subject: Subject) -> Iterator[Fault]:
     """The subscription, resource group or workspace name is not valid.
 
-    Write the subscription's id, not its display name. Resource groups and workspaces must match the patterns of the API
-    (REST API specification, `subscriptionId`, `resourceGroupName`, `workspaceName`). A request with any other text goes
-    to an address that does not exist.
+    Write the subscription's id, not its display name. Resource groups and workspaces must match the
+    patterns of the API (REST API specification, `subscriptionId`, `resourceGroupName`,
+    `workspaceName`). A request with any other text goes to an address that does not exist.
     """
     for name, (pattern, hint) in _SHAPES.items():
         value = getattr(subject.account, name)
@@ -75,9 +81,9 @@ def account_misspelt(subject: Subject) -> Iterator[Fault]:
 def no_name_of_a_compute(subject: Subject) -> Iterator[Fault]:
     """`compute` is not a valid cluster name.
 
-    `compute` is the name of a cluster in the workspace: letters, digits and hyphens. To choose a VM size, leave out
-    `compute` and use `resources.instance_type`; the job then runs serverless. To run on this machine, use the target
-    `local`.
+    `compute` is the name of a cluster in the workspace: letters, digits and hyphens. To choose a VM
+    size, leave out `compute` and use `resources.instance_type`; the job then runs serverless. To
+    run on this machine, use the target `local`.
     """
     reading = read(subject)
     name = reading.body.compute_name
@@ -87,25 +93,33 @@ def no_name_of_a_compute(subject: Subject) -> Iterator[Fault]:
         return
     hint = "`az ml compute list -o table` lists the names"
     if guess(name):
-        hint = f'leave `compute` out, and write `instance_type: {{azureml: "{name}"}}` under `resources`'
+        hint = (
+            f'leave `compute` out, and write `instance_type: {{azureml: "{name}"}}` under '
+            "`resources`"
+        )
     elif name.casefold() == "local":
         hint = "to run on this machine, use `--target local`"
-    yield Fault(f"`{name}` cannot be the name of a compute cluster", hint, reading.place(("computeId",)))
+    yield Fault(
+        f"`{name}` cannot be the name of a compute cluster", hint, reading.place(("computeId",))
+    )
 
 
 @rule("AZ104", Level.WARNING)
 def serverless_setting_on_cluster(subject: Subject) -> Iterator[Fault]:
     """A job on a cluster has a setting for serverless jobs.
 
-    A cluster has a fixed region and a fixed tier (`dedicated` or `low_priority`). `job_tier` and `locations` are
-    documented for serverless compute only (Azure ML documentation, serverless compute), and have no effect on a
-    cluster.
+    A cluster has a fixed region and a fixed tier (`dedicated` or `low_priority`). `job_tier` and
+    `locations` are documented for serverless compute only (Azure ML documentation, serverless
+    compute), and have no effect on a cluster.
     """
     reading = read(subject)
     if reading.body.compute is None or reading.body.is_on_virtual_cluster:
         return
     name = reading.body.compute_name
-    for setting, keys in (("job_tier", ("queueSettings", "jobTier")), ("locations", ("resources", "locations"))):
+    for setting, keys in (
+        ("job_tier", ("queueSettings", "jobTier")),
+        ("locations", ("resources", "locations")),
+    ):
         value = getattr(subject.settings, setting) or reading.override_of(*keys)
         if value and not reading.body.is_spot:
             yield Fault(
@@ -119,16 +133,26 @@ def serverless_setting_on_cluster(subject: Subject) -> Iterator[Fault]:
 def spot_on_cluster(subject: Subject) -> Iterator[Fault]:
     """The job asks for spot capacity on a cluster.
 
-    A cluster's machines are spot capacity only if the cluster was created with `tier: low_priority`. The job tier
-    `Spot` is for serverless jobs (Azure ML documentation, serverless compute); on a cluster the job would be billed at
-    the full price.
+    A cluster's machines are spot capacity only if the cluster was created with `tier:
+    low_priority`. The job tier `Spot` is for serverless jobs (Azure ML documentation, serverless
+    compute); on a cluster the job would be billed at the full price.
     """
     reading = read(subject)
-    if reading.body.compute is not None and not reading.body.is_on_virtual_cluster and reading.body.is_spot:
+    if (
+        reading.body.compute is not None
+        and not reading.body.is_on_virtual_cluster
+        and reading.body.is_spot
+    ):
         name = reading.body.compute_name
         yield Fault(
-            f"a job cannot choose spot capacity on a cluster: it is a setting of the cluster `{name}`",
-            "name a cluster of the tier `low_priority` and remove the tier here, or remove `compute`",
+            (
+                "a job cannot choose spot capacity on a cluster: it is a setting of the cluster "
+                f"`{name}`"
+            ),
+            (
+                "name a cluster of the tier `low_priority` and remove the tier here, or remove "
+                "`compute`"
+            ),
             reading.place(("queueSettings", "jobTier"), ("spot",)),
         )
 
@@ -137,33 +161,44 @@ def spot_on_cluster(subject: Subject) -> Iterator[Fault]:
 def serverless_without_type(subject: Subject) -> Iterator[Fault]:
     """A serverless job names no instance type.
 
-    Without an instance type Azure ML picks a size by quota, performance and cost (documentation, serverless compute).
-    The chosen size may have no GPU, or several, but the plan's number of processes is fixed.
+    Without an instance type Azure ML picks a size by quota, performance and cost (documentation,
+    serverless compute). The chosen size may have no GPU, or several, but the plan's number of
+    processes is fixed.
     """
     body = read(subject).body
     if body.compute is None and not body.instance_type:
-        hint = "add `instance_type: {azureml: Standard_NC24ads_A100_v4}` under `resources`, or `compute` to the target"
-        yield Fault("no instance type is named, so Azure ML picks any size that the quota allows", hint, ("resources",))
+        hint = (
+            "add `instance_type: {azureml: Standard_NC24ads_A100_v4}` under `resources`, or "
+            "`compute` to the target"
+        )
+        yield Fault(
+            "no instance type is named, so Azure ML picks any size that the quota allows",
+            hint,
+            ("resources",),
+        )
 
 
 @rule("AZ107", Level.WARNING)
 def location_misspelt(subject: Subject) -> Iterator[Fault]:
     """A location is not a region name in the form of Azure's API.
 
-    The API's region names have small letters and no blanks: `westeurope` for West Europe. `az account list-locations`
-    lists them.
+    The API's region names have small letters and no blanks: `westeurope` for West Europe. `az
+    account list-locations` lists them.
     """
     for name in subject.settings.locations:
         if not _LOCATION.fullmatch(name):
             better = re.sub(r"[^a-z0-9]", "", name.casefold())
-            yield Fault(f"`{name}` is not a region name of Azure's API", f'write `locations = ["{better}"]`')
+            yield Fault(
+                f"`{name}` is not a region name of Azure's API", f'write `locations = ["{better}"]`'
+            )
 
 
 @rule("AZ108", Level.ERROR)
 def most_below_count(subject: Subject) -> Iterator[Fault]:
     """The job asks for more instances than `max_instance_count`.
 
-    `max_instance_count` limits the growth of an elastic job; the job starts with `instance_count` instances.
+    `max_instance_count` limits the growth of an elastic job; the job starts with `instance_count`
+    instances.
     """
     reading = read(subject)
     most = positive_count(reading.body.mapping("resources").get("maxInstanceCount"))
@@ -185,9 +220,9 @@ _SHORTEST = 60
 def timeout_unreadable(subject: Subject) -> Iterator[Fault]:
     """The time limit is not a duration greater than zero.
 
-    Only overrides can cause this. The SDK sends `-PT5S` for -5 seconds, and drops a limit of 0 (azure-ai-ml 1.35.2).
-    The body needs an ISO 8601 duration of whole days, hours, minutes and seconds: `PT1M` is a minute, and `P1M` a
-    month, which is not accepted.
+    Only overrides can cause this. The SDK sends `-PT5S` for -5 seconds, and drops a limit of 0
+    (azure-ai-ml 1.35.2). The body needs an ISO 8601 duration of whole days, hours, minutes and
+    seconds: `PT1M` is a minute, and `P1M` a month, which is not accepted.
     """
     reading = read(subject)
     timeout = reading.body.mapping("limits").get("timeout")
@@ -203,15 +238,19 @@ def timeout_unreadable(subject: Subject) -> Iterator[Fault]:
 def timeout_too_short(subject: Subject) -> Iterator[Fault]:
     """The time limit is shorter than a minute.
 
-    The service rounds durations of less than 60 seconds to 60 days, according to a comment in the SDK. For that reason
-    the SDK never sends such a limit for a sweep (azure-ai-ml 1.35.2, bug 1335978), but it sends one for a command. A
-    job with a limit of seconds could run, and be billed, for 60 days.
+    The service rounds durations of less than 60 seconds to 60 days, according to a comment in the
+    SDK. For that reason the SDK never sends such a limit for a sweep (azure-ai-ml 1.35.2, bug
+    1335978), but it sends one for a command. A job with a limit of seconds could run, and be
+    billed, for 60 days.
     """
     reading = read(subject)
     limit = reading.body.max_runtime
     if limit and limit < _SHORTEST:
         yield Fault(
-            f"the limit is {format_duration(limit)}, but the service turns a limit below 1m into 60 days",
+            (
+                f"the limit is {format_duration(limit)}, but the service turns a limit below 1m "
+                "into 60 days"
+            ),
             "set `max_runtime` to `1m` or more",
             reading.place(("limits", "timeout"), ("max_runtime",)),
         )
@@ -221,8 +260,8 @@ def timeout_too_short(subject: Subject) -> Iterator[Fault]:
 def run_too_long(subject: Subject) -> Iterator[Fault]:
     """The job may run longer than Azure ML allows.
 
-    Azure ML ends a job after 21 days, or 7 days on spot capacity (documentation, quotas: job lifetime). You lose access
-    to the data of a job that is ended this way.
+    Azure ML ends a job after 21 days, or 7 days on spot capacity (documentation, quotas: job
+    lifetime). You lose access to the data of a job that is ended this way.
     """
     body = read(subject).body
     what = "a job on spot capacity" if body.is_spot else "a job"
@@ -233,10 +272,11 @@ def run_too_long(subject: Subject) -> Iterator[Fault]:
 def no_limit(subject: Subject) -> Iterator[Fault]:
     """An expensive job has no time limit.
 
-    Without `max_runtime` a job ends only after 21 days (7 on spot capacity). A job that hangs, for example in a
-    collective that one rank never joins, is billed until then.
+    Without `max_runtime` a job ends only after 21 days (7 on spot capacity). A job that hangs, for
+    example in a collective that one rank never joins, is billed until then.
     """
-    if read(subject).body.mapping("limits").get("timeout") is None:  # AZ401 reports an unreadable one
+    # AZ401 reports an unreadable one
+    if read(subject).body.mapping("limits").get("timeout") is None:
         yield from shared.no_limit(subject, "Azure ML's limit")
 
 
@@ -245,9 +285,9 @@ def no_limit(subject: Subject) -> Iterator[Fault]:
 def over_budget(subject: Subject) -> Iterator[Fault]:
     """The job could cost more than the budget.
 
-    `max_cost` is compared with the list price of all instances over the whole `max_runtime`, or over 21 days if
-    the job has no `max_runtime`; spot capacity costs less. Prices are the catalogue's, or those of your own
-    `instances.toml`.
+    `max_cost` is compared with the list price of all instances over the whole `max_runtime`, or
+    over 21 days if the job has no `max_runtime`; spot capacity costs less. Prices are the
+    catalogue's, or those of your own `instances.toml`.
     """
     return shared.over_budget(subject)
 
@@ -257,13 +297,15 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
 def budget_without_price(subject: Subject) -> Iterator[Fault]:
     """cloudtrain cannot check the budget, because it does not know the price.
 
-    The catalogue has no price for the instance type, or the job does not name a type. Write the price that you pay into
-    `instances.toml`, or ask the workspace: `cloudtrain instances --target azureml --refresh`.
+    The catalogue has no price for the instance type, or the job does not name a type. Write the
+    price that you pay into `instances.toml`, or ask the workspace: `cloudtrain instances --target
+    azureml --refresh`.
     """
     return shared.budget_without_price(subject)
 
 
-# Rules about the instance type of an Azure ML job: whether it exists, is still offered, and fits the job.
+# Rules about the instance type of an Azure ML job: whether it exists, is still offered, and fits
+# the job.
 
 _WITHOUT_GPU = r"(?i)standard_(?:[abdeflm]|b[a-z]s|d[a-z]{0,2}|e[a-z]?|f[a-z]|l[a-z]?|m)\d"
 """Series of sizes without GPUs: for general use, memory, disks and computing."""
@@ -277,10 +319,11 @@ _MOST_RDMA = 100
 def no_size(subject: Subject) -> Iterator[Fault]:
     """The instance type is not a valid name of an Azure VM size.
 
-    Names look like `Standard_NC24ads_A100_v4`: `Standard_`, the family, the number of vCPUs, letters for features, the
-    accelerator and the version; upper and lower case are the same. The SDK sends any text (azure-ai-ml 1.35.2), and the
-    job fails only when Azure allocates machines. Instance types of an attached Kubernetes cluster have the names of
-    objects in that cluster (small letters, digits, `-` and `.`), which cloudtrain sends unchanged.
+    Names look like `Standard_NC24ads_A100_v4`: `Standard_`, the family, the number of vCPUs,
+    letters for features, the accelerator and the version; upper and lower case are the same. The
+    SDK sends any text (azure-ai-ml 1.35.2), and the job fails only when Azure allocates machines.
+    Instance types of an attached Kubernetes cluster have the names of objects in that cluster
+    (small letters, digits, `-` and `.`), which cloudtrain sends unchanged.
     """
     reading = read(subject)
     machines = reading.group
@@ -292,19 +335,25 @@ def no_size(subject: Subject) -> Iterator[Fault]:
     ):
         return
     near = nearest_size(name)
-    hint = f"did you mean `{near}`?" if near else "`cloudtrain instances --target azureml` lists the types"
+    hint = (
+        f"did you mean `{near}`?"
+        if near
+        else "`cloudtrain instances --target azureml` lists the types"
+    )
     hint = counterpart(machines.instance_type, "azureml") or hint
-    yield Fault(f"`{machines.instance_type}` cannot be the name of an Azure VM size", hint, machines.path)
+    yield Fault(
+        f"`{machines.instance_type}` cannot be the name of an Azure VM size", hint, machines.path
+    )
 
 
 @rule("AZ202", Level.WARNING)
 def unknown_type(subject: Subject) -> Iterator[Fault]:
     """The instance type is not in the catalogue.
 
-    The name may be misspelt, or newer than the catalogue, which has the sizes in Azure ML's documentation. cloudtrain
-    does not know the type's GPUs, network and price. Ask the workspace:
-    `cloudtrain instances --target azureml --refresh`. This rule ignores sizes without GPUs (series A to M), because
-    they have little to check.
+    The name may be misspelt, or newer than the catalogue, which has the sizes in Azure ML's
+    documentation. cloudtrain does not know the type's GPUs, network and price. Ask the workspace:
+    `cloudtrain instances --target azureml --refresh`. This rule ignores sizes without GPUs (series
+    A to M), because they have little to check.
     """
     machines = read(subject).group
     name = _unknown(subject)
@@ -313,17 +362,20 @@ def unknown_type(subject: Subject) -> Iterator[Fault]:
     near = nearest_size(name)
     refresh = "`cloudtrain instances --target azureml --refresh` asks the workspace"
     hint = f"did you mean `{near}`? Or {refresh}" if near else refresh
-    yield Fault(f"the catalogue has no instance type `{machines.instance_type}`", hint, machines.path)
+    yield Fault(
+        f"the catalogue has no instance type `{machines.instance_type}`", hint, machines.path
+    )
 
 
 @rule("AZ203", Level.ERROR)
 def without_infiniband(subject: Subject) -> Iterator[Fault]:
     """Several instances with GPUs train together without InfiniBand.
 
-    Gradients then travel over Ethernet, and the GPUs wait for them. For most models, several such instances are not
-    faster than one. Sizes with InfiniBand have an `r` among the letters after their number;
-    `cloudtrain instances --target azureml --interconnect infiniband` lists them. One larger instance with as many GPUs
-    needs no network at all. If you mean to use Ethernet, write `interconnect: ethernet` under `resources`.
+    Gradients then travel over Ethernet, and the GPUs wait for them. For most models, several such
+    instances are not faster than one. Sizes with InfiniBand have an `r` among the letters after
+    their number; `cloudtrain instances --target azureml --interconnect infiniband` lists them. One
+    larger instance with as many GPUs needs no network at all. If you mean to use Ethernet, write
+    `interconnect: ethernet` under `resources`.
     """
     row = read(subject).group.known
     if row is not None and has_rdma_somewhere(row):
@@ -334,14 +386,15 @@ def without_infiniband(subject: Subject) -> Iterator[Fault]:
 def infiniband_without_sriov(subject: Subject) -> Iterator[Fault]:
     """The instance type has InfiniBand without SR-IOV, which NCCL cannot use.
 
-    On NC24r, NC24rs_v2 and ND24rs only Intel MPI can use InfiniBand (Azure documentation: RDMA-capable instances).
-    NCCL, and therefore PyTorch and Horovod, fall back to Ethernet.
+    On NC24r, NC24rs_v2 and ND24rs only Intel MPI can use InfiniBand (Azure documentation:
+    RDMA-capable instances). NCCL, and therefore PyTorch and Horovod, fall back to Ethernet.
     """
     machines = read(subject).group
     row = machines.known
     if needs_network(subject) and row and row.fabric == "infiniband" and row.interconnect != "rdma":
         yield Fault(
-            f"`{row.name}` has InfiniBand without SR-IOV, which NCCL cannot use, and this job runs on "
+            f"`{row.name}` has InfiniBand without SR-IOV, which NCCL cannot use, and this job "
+            "runs on "
             f"{plural(machines.count, 'instance')}",
             instead(subject, row, "AZ204"),
             machines.path,
@@ -352,30 +405,42 @@ def infiniband_without_sriov(subject: Subject) -> Iterator[Fault]:
 def infiniband_guessed(subject: Subject) -> Iterator[Fault]:
     """cloudtrain guesses from the name whether the instance type has InfiniBand.
 
-    The catalogue lacks this instance type, so its name is the only source. An `r` among the letters after the size's
-    number means RDMA: this is true for all sizes in the catalogue, but Azure does not promise it. The name does not
-    tell whether the InfiniBand has SR-IOV, which NCCL needs.
+    The catalogue lacks this instance type, so its name is the only source. An `r` among the letters
+    after the size's number means RDMA: this is true for all sizes in the catalogue, but Azure does
+    not promise it. The name does not tell whether the InfiniBand has SR-IOV, which NCCL needs.
     """
     machines = read(subject).group
     if not machines.instance_type or machines.known is not None or not needs_network(subject):
         return
     properties = guess(machines.instance_type)
-    if properties is None or not (properties.gpu or machines.instance_type.casefold().startswith("standard_n")):
+    if properties is None or not (
+        properties.gpu or machines.instance_type.casefold().startswith("standard_n")
+    ):
         return
     fact = 'interconnect = "rdma"' if properties.has_infiniband else 'interconnect = "ethernet"'
     where = f'`[azureml."{machines.instance_type}"]` in `instances.toml`'
-    hint = f"if you know better, write `{fact}` with the `vcpus` and `memory_gib` of the type under {where}"
+    hint = (
+        f"if you know better, write `{fact}` with the `vcpus` and `memory_gib` of the type "
+        f"under {where}"
+    )
     if not properties.has_infiniband:
-        hint = f"`cloudtrain instances --target azureml --interconnect infiniband` lists types with it; {hint}"
-    yield Fault(f"{properties.text}; this job runs on {plural(machines.count, 'instance')}", hint, machines.path)
+        hint = (
+            "`cloudtrain instances --target azureml --interconnect infiniband` lists types "
+            f"with it; {hint}"
+        )
+    yield Fault(
+        f"{properties.text}; this job runs on {plural(machines.count, 'instance')}",
+        hint,
+        machines.path,
+    )
 
 
 @rule("AZ206", Level.ERROR)
 def retired_type(subject: Subject) -> Iterator[Fault]:
     """The instance type is retired.
 
-    Azure has removed the machines, so the job would fail or wait forever. The date of retirement is Azure's (the
-    catalogue names the source), or comes from your own `instances.toml`.
+    Azure has removed the machines, so the job would fail or wait forever. The date of retirement is
+    Azure's (the catalogue names the source), or comes from your own `instances.toml`.
     """
     return shared.retired_type(subject, until=str(date.today()))
 
@@ -384,7 +449,8 @@ def retired_type(subject: Subject) -> Iterator[Fault]:
 def retires_soon(subject: Subject) -> Iterator[Fault]:
     """The instance type will be retired within a year.
 
-    Azure has announced the day on which it removes the type. The job still runs today, but not after that day.
+    Azure has announced the day on which it removes the type. The job still runs today, but not
+    after that day.
     """
     today = date.today()
     return shared.retired_type(subject, after=str(today), until=str(today + _SOON))
@@ -397,8 +463,9 @@ rule("AZ208", Level.ERROR)(shared.type_is_not_as_described)
 def too_many_instances(subject: Subject) -> Iterator[Fault]:
     """The job asks for more instances than the service can connect.
 
-    A cluster with InfiniBand has at most 100 instances, and an MPI run has at most 100 on any network (Azure ML
-    documentation, quotas: nodes of a communication-enabled pool on an RDMA family, nodes of a single MPI run).
+    A cluster with InfiniBand has at most 100 instances, and an MPI run has at most 100 on any
+    network (Azure ML documentation, quotas: nodes of a communication-enabled pool on an RDMA
+    family, nodes of a single MPI run).
     """
     reading = read(subject)
     machines = reading.group
@@ -411,7 +478,11 @@ def too_many_instances(subject: Subject) -> Iterator[Fault]:
         why = "in one MPI run"
     if why:
         yield Fault(
-            f"the job runs on {plural(machines.count, 'instance')}, and Azure ML allows at most {_MOST_RDMA} {why}",
+            (
+                f"the job runs on {plural(machines.count, 'instance')}, and Azure ML allows at "
+                "most "
+                f"{_MOST_RDMA} {why}"
+            ),
             f"set `instance_count` to {_MOST_RDMA} or less, with more GPUs on each",
             reading.count_path,
         )
@@ -421,25 +492,30 @@ def too_many_instances(subject: Subject) -> Iterator[Fault]:
 def instance_count(subject: Subject) -> Iterator[Fault]:
     """The number of instances is not a whole number of at least one.
 
-    Only overrides can cause this. The SDK sends -3, 0 and `"2"` unchanged (azure-ai-ml 1.35.2), and Azure does not
-    document the service's reaction.
+    Only overrides can cause this. The SDK sends -3, 0 and `"2"` unchanged (azure-ai-ml 1.35.2), and
+    Azure does not document the service's reaction.
     """
     reading = read(subject)
     count = reading.body.mapping("resources").get("instanceCount", 1)
     if positive_count(count) is None:
         text = f'"{count}"' if isinstance(count, str) else count
         hint = "set `resources.instance_count` to 1 or more, and remove it from the overrides"
-        yield Fault(f"`instanceCount` must be a whole number of at least 1, not `{text}`", hint, reading.count_path)
+        yield Fault(
+            f"`instanceCount` must be a whole number of at least 1, not `{text}`",
+            hint,
+            reading.count_path,
+        )
 
 
 @rule("AZ211", Level.WARNING)
 def no_infiniband_for_this_gpu(subject: Subject) -> Iterator[Fault]:
-    """Several instances train together over Ethernet; no instance type with the same GPU has InfiniBand.
+    """Several instances train together over Ethernet; no instance type with the same GPU has
+    InfiniBand.
 
-    Azure offers T4, A10 and similar GPUs only without InfiniBand. Gradients travel over Ethernet, and the GPUs wait for
-    them. Small models train well over Ethernet; for others one instance with a larger GPU is often faster and cheaper
-    than several instances with small GPUs. If you mean to use Ethernet, write `interconnect: ethernet` under
-    `resources`.
+    Azure offers T4, A10 and similar GPUs only without InfiniBand. Gradients travel over Ethernet,
+    and the GPUs wait for them. Small models train well over Ethernet; for others one instance with
+    a larger GPU is often faster and cheaper than several instances with small GPUs. If you mean to
+    use Ethernet, write `interconnect: ethernet` under `resources`.
     """
     row = read(subject).group.known
     if row is not None and not has_rdma_somewhere(row):

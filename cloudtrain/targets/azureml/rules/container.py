@@ -1,4 +1,5 @@
-"""Rules about the container of an Azure ML job: shared memory, docker options, services, identity."""
+"""Rules about the container of an Azure ML job: shared memory, docker options, services,
+identity."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from cloudtrain.targets.azureml.reading import read
 from cloudtrain.targets.azureml.rules.account import GUID
 
 _SIZE = re.compile(r"0*[1-9][0-9]*[bkmgBKMG]?")
-_PUBLIC_KEY = re.compile(r"(ssh-(rsa|ed25519|dss)|ecdsa-sha2-\S+|sk-\S+) +[A-Za-z0-9+/=]{16,}( .*)?")
+_PUBLIC_KEY = re.compile(
+    r"(ssh-(rsa|ed25519|dss)|ecdsa-sha2-\S+|sk-\S+) +[A-Za-z0-9+/=]{16,}( .*)?"
+)
 
 _MANY_PROCESSES = 4
 
@@ -26,8 +29,8 @@ _MANY_PROCESSES = 4
 def shared_memory_size(subject: Subject) -> Iterator[Fault]:
     """The size of the shared memory is not valid.
 
-    Only overrides can cause this; the SDK sends even `banana` (azure-ai-ml 1.35.2). A size is a number and one of `b`,
-    `k`, `m` and `g` (documentation, YAML schema of the command job).
+    Only overrides can cause this; the SDK sends even `banana` (azure-ai-ml 1.35.2). A size is a
+    number and one of `b`, `k`, `m` and `g` (documentation, YAML schema of the command job).
     """
     reading = read(subject)
     size = reading.body.mapping("resources").get("shmSize")
@@ -43,17 +46,24 @@ def shared_memory_size(subject: Subject) -> Iterator[Fault]:
 def shared_memory_small(subject: Subject) -> Iterator[Fault]:
     """Several processes share the default shared memory of 2 GiB.
 
-    Workers of a data loader pass batches through `/dev/shm`, which all processes of an instance share. Azure ML's
-    default is 2g (documentation, YAML schema of the command job). If that is not enough, a worker ends with "Bus
-    error".
+    Workers of a data loader pass batches through `/dev/shm`, which all processes of an instance
+    share. Azure ML's default is 2g (documentation, YAML schema of the command job). If that is not
+    enough, a worker ends with "Bus error".
     """
     reading = read(subject)
     machines, count = reading.group, reading.body.processes_per_instance
     shared_memory = reading.body.mapping("resources").get("shmSize") or any(
         word.startswith(("--shm-size", "--ipc")) for word in _docker_words(subject)
     )
-    if reading.body.kind == "PyTorch" and machines.gpus and count >= _MANY_PROCESSES and not shared_memory:
-        size = min(max(8 * count, 16), int((machines.known.memory_gib if machines.known else 64) / 2))
+    if (
+        reading.body.kind == "PyTorch"
+        and machines.gpus
+        and count >= _MANY_PROCESSES
+        and not shared_memory
+    ):
+        size = min(
+            max(8 * count, 16), int((machines.known.memory_gib if machines.known else 64) / 2)
+        )
         yield Fault(
             f"{count} processes share the default 2 GiB of `/dev/shm`",
             f"write `shm_size: {size}g` under `resources` if the data loader has workers",
@@ -65,17 +75,22 @@ def shared_memory_small(subject: Subject) -> Iterator[Fault]:
 def docker_arguments(subject: Subject) -> Iterator[Fault]:
     """The docker options cannot be parsed, or contradict each other.
 
-    A body has either `dockerArgs` (one text) or `dockerArgsList`, not both. For shared memory use the field `shm_size`:
-    if the docker options also set its size, docker decides which value counts.
+    A body has either `dockerArgs` (one text) or `dockerArgsList`, not both. For shared memory use
+    the field `shm_size`: if the docker options also set its size, docker decides which value
+    counts.
     """
     resources = read(subject).body.mapping("resources")
     text, words = resources.get("dockerArgs"), _docker_words(subject)
     path = _docker_path(subject)
     if text and resources.get("dockerArgsList"):
-        yield Fault("`dockerArgs` and `dockerArgsList` exclude each other", "remove one of them", path)
+        yield Fault(
+            "`dockerArgs` and `dockerArgsList` exclude each other", "remove one of them", path
+        )
     if isinstance(text, str) and not words and text.strip():
         yield Fault(
-            f"`docker_args` is not valid shell syntax: `{text}`", "close the quotes, or write it as a list", path
+            f"`docker_args` is not valid shell syntax: `{text}`",
+            "close the quotes, or write it as a list",
+            path,
         )
     sizes = [word for word in words if word.partition("=")[0] == "--shm-size"]
     if len(sizes) + (resources.get("shmSize") is not None) > 1:
@@ -87,13 +102,17 @@ def docker_arguments(subject: Subject) -> Iterator[Fault]:
 def privileged_container(subject: Subject) -> Iterator[Fault]:
     """The option `--privileged` gives the container full access to its machine.
 
-    Every program in the container can use the machine's devices and read its disks, and thus the job's token. Few
-    programs need `--privileged`: InfiniBand and GPUs work without it, and a debugger needs only `--cap-add SYS_PTRACE`.
+    Every program in the container can use the machine's devices and read its disks, and thus the
+    job's token. Few programs need `--privileged`: InfiniBand and GPUs work without it, and a
+    debugger needs only `--cap-add SYS_PTRACE`.
     """
     if "--privileged" in _docker_words(subject):
         yield Fault(
             "`--privileged` gives the container all rights on its machine",
-            "remove `--privileged` from `docker_args`; `--cap-add NAME` gives the one right that is needed",
+            (
+                "remove `--privileged` from `docker_args`; `--cap-add NAME` gives the one right "
+                "that is needed"
+            ),
             _docker_path(subject),
         )
 
@@ -102,19 +121,26 @@ def privileged_container(subject: Subject) -> Iterator[Fault]:
 def ssh_key(subject: Subject) -> Iterator[Fault]:
     """An ssh service has no public key.
 
-    Without a public key nobody can log in. Write the key itself, the line in `~/.ssh/id_ed25519.pub`, not the file's
-    name. Never write a private key, because it would be stored with the job.
+    Without a public key nobody can log in. Write the key itself, the line in
+    `~/.ssh/id_ed25519.pub`, not the file's name. Never write a private key, because it would be
+    stored with the job.
     """
     reading = read(subject)
     for name in _services(subject, "SSH"):
         key = str(reading.body.mapping("services", name, "properties").get("sshPublicKeys") or "")
-        if all(_PUBLIC_KEY.fullmatch(line.strip()) for line in key.splitlines() if line.strip()) and key.strip():
+        if (
+            all(_PUBLIC_KEY.fullmatch(line.strip()) for line in key.splitlines() if line.strip())
+            and key.strip()
+        ):
             continue
         message = f"the ssh service `{name}` has no public key, so login is impossible"
         if "PRIVATE KEY" in key:
             message = f"the ssh service `{name}` has a private key, which the job's page would show"
         elif key:
-            message = f"`{key[:40]}` is not a public key, so login to the ssh service `{name}` is impossible"
+            message = (
+                f"`{key[:40]}` is not a public key, so login to the ssh service `{name}` "
+                "is impossible"
+            )
         hint = 'write `ssh_public_key = "ssh-ed25519 AAAA..."`, the line of `~/.ssh/id_ed25519.pub`'
         yield Fault(message, hint, reading.place(("services", name)))
 
@@ -123,22 +149,29 @@ def ssh_key(subject: Subject) -> Iterator[Fault]:
 def tensor_board_without_folder(subject: Subject) -> Iterator[Fault]:
     """A TensorBoard service has no `log_dir`.
 
-    `log_dir` is the folder that the script writes its events to. Without it TensorBoard reads a folder that the service
-    chooses and does not document, and shows nothing.
+    `log_dir` is the folder that the script writes its events to. Without it TensorBoard reads a
+    folder that the service chooses and does not document, and shows nothing.
     """
     reading = read(subject)
     for name in _services(subject, "TensorBoard"):
         if not reading.body.mapping("services", name, "properties").get("logDir"):
-            message = f"the TensorBoard service `{name}` does not say where the script writes its events"
-            yield Fault(message, 'write for example `log_dir = "outputs/runs"`', reading.place(("services", name)))
+            message = (
+                f"the TensorBoard service `{name}` does not say where the script writes its events"
+            )
+            yield Fault(
+                message,
+                'write for example `log_dir = "outputs/runs"`',
+                reading.place(("services", name)),
+            )
 
 
 @rule("AZ721", Level.ERROR)
 def managed_identity(subject: Subject) -> Iterator[Fault]:
     """A serverless job cannot use a system-assigned managed identity.
 
-    Serverless jobs use the user's identity, or a user-assigned identity, for which you write the client id. A
-    system-assigned identity belongs to a cluster (Azure ML documentation, serverless compute).
+    Serverless jobs use the user's identity, or a user-assigned identity, for which you write the
+    client id. A system-assigned identity belongs to a cluster (Azure ML documentation, serverless
+    compute).
     """
     reading = read(subject)
     identity = reading.body.mapping("identity")
@@ -146,7 +179,10 @@ def managed_identity(subject: Subject) -> Iterator[Fault]:
     if identity.get("identityType") == "Managed" and not has_id and reading.body.compute is None:
         yield Fault(
             "a serverless job cannot act as a system-assigned identity",
-            'add `managed_identity_client_id = "..."`, or write `identity = "user"`, under `[azureml]`',
+            (
+                'add `managed_identity_client_id = "..."`, or write `identity = "user"`, under '
+                "`[azureml]`"
+            ),
             reading.place(("identity",)),
         )
 
@@ -155,7 +191,8 @@ def managed_identity(subject: Subject) -> Iterator[Fault]:
 def client_id(subject: Subject) -> Iterator[Fault]:
     """The client id of the managed identity is not valid.
 
-    Write the GUID that `az identity show --query clientId` prints, not the identity's name or resource id.
+    Write the GUID that `az identity show --query clientId` prints, not the identity's name or
+    resource id.
     """
     reading = read(subject)
     value = reading.body.mapping("identity").get("clientId")
@@ -172,24 +209,32 @@ def client_id(subject: Subject) -> Iterator[Fault]:
 def interactive_services_keep_running(subject: Subject) -> Iterator[Fault]:
     """A job with an interactive service has no time limit.
 
-    JupyterLab, VS Code and ssh run as long as the job. A job whose command sleeps to keep them open does not end by
-    itself, and is billed until its time limit.
+    JupyterLab, VS Code and ssh run as long as the job. A job whose command sleeps to keep them open
+    does not end by itself, and is billed until its time limit.
     """
     kinds = [name for kind in ("SSH", "JupyterLab", "VSCode") for name in _services(subject, kind)]
     if kinds and read(subject).body.mapping("limits").get("timeout") is None:
         names = ", ".join(f"`{name}`" for name in kinds)
-        message = f"the job has {plural(len(kinds), 'interactive service')} ({names}) and no time limit"
+        message = (
+            f"the job has {plural(len(kinds), 'interactive service')} ({names}) and no time limit"
+        )
         yield Fault(message, "add for example `max_runtime: 4h`")
 
 
 def _services(subject: Subject, kind: str) -> list[str]:
     services = read(subject).body.mapping("services")
-    return [name for name, service in services.items() if value_at(service, "jobServiceType") == kind]
+    return [
+        name for name, service in services.items() if value_at(service, "jobServiceType") == kind
+    ]
 
 
 def _docker_path(subject: Subject) -> ValuePath:
     reading = read(subject)
-    return reading.override_of("resources", "dockerArgs") or reading.override_of("resources", "dockerArgsList") or ()
+    return (
+        reading.override_of("resources", "dockerArgs")
+        or reading.override_of("resources", "dockerArgsList")
+        or ()
+    )
 
 
 def _docker_words(subject: Subject) -> list[str]:
@@ -220,17 +265,22 @@ _LABEL = re.compile(r".*/environments/(?P<name>[^/]+)/labels/(?P<label>[^/]+)")
 def environment_changes(subject: Subject) -> Iterator[Fault]:
     """The environment uses the label `latest`, which can mean another version tomorrow.
 
-    As soon as a new version is registered, a job with `NAME@latest` or `labels/latest` runs with other packages, and
-    you cannot reproduce an earlier failure. `cloudtrain submit` asks the workspace for the current version, reports it
-    (AZ916), and sends that version, as the SDK does; it sends labels of registries unchanged. (`framework` and
-    `version` select the newest build on purpose, because Microsoft removes old builds.)
+    As soon as a new version is registered, a job with `NAME@latest` or `labels/latest` runs with
+    other packages, and you cannot reproduce an earlier failure. `cloudtrain submit` asks the
+    workspace for the current version, reports it (AZ916), and sends that version, as the SDK does;
+    it sends labels of registries unchanged. (`framework` and `version` select the newest build on
+    purpose, because Microsoft removes old builds.)
     """
     reading = read(subject)
     environment_id = reading.body.text("environmentId")
     if label := parse_label(environment_id):
         yield Fault(
-            f"the version of `{label.name}@latest` can change; a submit sends the version of that moment",
-            f"add `--pin`, or write `azureml:{label.name}:VERSION`; `az ml environment list --name {label.name}` lists "
+            (
+                f"the version of `{label.name}@latest` can change; a submit sends the version of "
+                "that moment"
+            ),
+            f"add `--pin`, or write `azureml:{label.name}:VERSION`; `az ml environment list "
+            f"--name {label.name}` lists "
             "them",
             reading.environment_path,
         )
@@ -253,16 +303,22 @@ def environment_changes(subject: Subject) -> Iterator[Fault]:
 def environment_holds_another(subject: Subject) -> Iterator[Fault]:
     """The curated environment holds another version of the framework than its name and the job say.
 
-    Microsoft goes on building an environment under one name, and replaces packages that have security holes. Since
-    2026-07-23 the environment `acpt-pytorch-2.8-cuda12.6` installs PyTorch 2.10.0 (Azure/azureml-assets, its
-    Dockerfile).
+    Microsoft goes on building an environment under one name, and replaces packages that have
+    security holes. Since 2026-07-23 the environment `acpt-pytorch-2.8-cuda12.6` installs PyTorch
+    2.10.0 (Azure/azureml-assets, its Dockerfile).
     """
     reading, environment = read(subject), subject.job.environment
     row = None if reading.override_of("environmentId") else curated_of(environment)
     if row is not None and row.former and f"{environment.version}.".startswith(f"{row.former}."):
         yield Fault(
-            f"`{row.name}` has held {TITLES[row.framework]} {row.version} since {row.since}, not {environment.version}",
-            f'write `version: "{row.version}"`, or name an image of your own with {environment.version}',
+            (
+                f"`{row.name}` has held {TITLES[row.framework]} {row.version} since {row.since}, "
+                f"not {environment.version}"
+            ),
+            (
+                f'write `version: "{row.version}"`, or name an image of your own with '
+                f"{environment.version}"
+            ),
             ("environment", "version"),
         )
 
@@ -271,8 +327,9 @@ def environment_holds_another(subject: Subject) -> Iterator[Fault]:
 def image_changes(subject: Subject) -> Iterator[Fault]:
     """The image has no tag, or a tag that can point to another image later.
 
-    Without a tag a registry returns `latest`, the image that was pushed last. Azure ML builds an environment once and
-    keeps it, so the same job can run with an old image in one workspace and with a new one in another.
+    Without a tag a registry returns `latest`, the image that was pushed last. Azure ML builds an
+    environment once and keeps it, so the same job can run with an old image in one workspace and
+    with a new one in another.
     """
     reading = read(subject)
     name = reading.image
@@ -288,8 +345,9 @@ def image_changes(subject: Subject) -> Iterator[Fault]:
 def image_of_another_architecture(subject: Subject) -> Iterator[Fault]:
     """The image and the instance type are for different processors.
 
-    GB200 and GB300 machines have Arm processors (Grace), all others x86-64. A container for the other architecture
-    fails at once with "exec format error". This rule reads the image's architecture from its name.
+    GB200 and GB300 machines have Arm processors (Grace), all others x86-64. A container for the
+    other architecture fails at once with "exec format error". This rule reads the image's
+    architecture from its name.
     """
     reading = read(subject)
     row, name = reading.group.known, reading.environment_name
@@ -298,7 +356,10 @@ def image_of_another_architecture(subject: Subject) -> Iterator[Fault]:
     other = "x86_64" if row.architecture == "arm64" else "arm64"
     if _says(name, other) and not _says(name, row.architecture):
         yield Fault(
-            f"`{name}` is for {_PROCESSOR[other]}, and `{row.name}` has {_PROCESSOR[row.architecture]}",
+            (
+                f"`{name}` is for {_PROCESSOR[other]}, and `{row.name}` has "
+                f"{_PROCESSOR[row.architecture]}"
+            ),
             f"use an image for {row.architecture}, or another type",
             reading.environment_path,
         )
@@ -308,16 +369,27 @@ def image_of_another_architecture(subject: Subject) -> Iterator[Fault]:
 def image_for_arm_unsaid(subject: Subject) -> Iterator[Fault]:
     """The instance type has Arm processors, but the environment may be for x86-64 only.
 
-    Most images are for x86-64 only, and fail with "exec format error" on a GB200 or GB300; Azure ML's curated
-    environments are probably among them. An image for both architectures works; check it with
-    `docker manifest inspect`.
+    Most images are for x86-64 only, and fail with "exec format error" on a GB200 or GB300; Azure
+    ML's curated environments are probably among them. An image for both architectures works; check
+    it with `docker manifest inspect`.
     """
     reading = read(subject)
     row, name = reading.group.known, reading.environment_name
-    if row is not None and row.architecture == "arm64" and not any(_says(name, each) for each in _ARCHITECTURES):
+    if (
+        row is not None
+        and row.architecture == "arm64"
+        and not any(_says(name, each) for each in _ARCHITECTURES)
+    ):
         yield Fault(
-            f"`{row.name}` has {_PROCESSOR['arm64']}, and nothing in `{name}` says that it supports them",
-            "use an image for arm64, or add `--ignore AZ604` if `docker manifest inspect IMAGE` lists arm64",
+            (
+                f"`{row.name}` has {_PROCESSOR['arm64']}, and nothing in `{name}` says that it "
+                "supports them"
+            ),
+            (
+                "use an image for arm64, or add `--ignore AZ604` if `docker manifest inspect "
+                "IMAGE` "
+                "lists arm64"
+            ),
             reading.environment_path,
         )
 
@@ -326,8 +398,9 @@ def image_for_arm_unsaid(subject: Subject) -> Iterator[Fault]:
 def image_of_another_gpu(subject: Subject) -> Iterator[Fault]:
     """The environment and the instance type are for GPUs of different makers.
 
-    Software for CUDA cannot use an AMD MI300X, and software for ROCm cannot use an NVIDIA GPU. The script trains on the
-    CPU, or fails, and you still pay for the GPUs. Azure ML's curated environments are for CUDA.
+    Software for CUDA cannot use an AMD MI300X, and software for ROCm cannot use an NVIDIA GPU. The
+    script trains on the CPU, or fails, and you still pay for the GPUs. Azure ML's curated
+    environments are for CUDA.
     """
     reading = read(subject)
     row, name = reading.group.known, reading.environment_name
@@ -337,7 +410,11 @@ def image_of_another_gpu(subject: Subject) -> Iterator[Fault]:
     is_wrong = _CUDA.search(name.casefold()) if is_amd else _ROCM.search(name.casefold())
     if is_wrong and not (_ROCM if is_amd else _CUDA).search(name.casefold()):
         platform, vendor = ("CUDA", "AMD") if is_amd else ("ROCm", "NVIDIA")
-        hint = "use an image with ROCm, `rocm/pytorch:TAG` for example" if is_amd else "use an image with CUDA"
+        hint = (
+            "use an image with ROCm, `rocm/pytorch:TAG` for example"
+            if is_amd
+            else "use an image with CUDA"
+        )
         yield Fault(
             f"`{name}` is made for {platform}, and `{row.name}` has {vendor} GPUs ({row.hardware})",
             hint,
@@ -349,12 +426,17 @@ def image_of_another_gpu(subject: Subject) -> Iterator[Fault]:
 def cpu_image_on_gpus(subject: Subject) -> Iterator[Fault]:
     """The environment is made for CPUs, and the instance type has GPUs.
 
-    A framework that was built without CUDA cannot use the GPUs: the script trains on the CPU, and you still pay for
-    them.
+    A framework that was built without CUDA cannot use the GPUs: the script trains on the CPU, and
+    you still pay for them.
     """
     reading = read(subject)
     row, name = reading.group.known, reading.environment_name
-    if row is not None and row.gpus and _CPU.search(name.casefold()) and not _CUDA.search(name.casefold()):
+    if (
+        row is not None
+        and row.gpus
+        and _CPU.search(name.casefold())
+        and not _CUDA.search(name.casefold())
+    ):
         yield Fault(
             f"`{name}` is made for CPUs, and `{row.name}` has {row.hardware}",
             "use an environment with CUDA, or a type without GPUs",
@@ -372,9 +454,12 @@ def _says(name: str, architecture: str) -> bool:
 # Rules about the environment variables of an Azure ML job.
 
 _OF_SERVICE = re.compile(
-    r"AZ_BATCH_.*|AZ_BATCHAI_.*|OMPI_COMM_WORLD_.*|OMPI_UNIVERSE_SIZE|AZUREML_CR_.*|AZUREML_ARM_.*|AZUREML_WORKSPACE_.*"
-    r"|AZUREML_(ROOT_)?RUN_(ID|TOKEN.*)|AZUREML_EXPERIMENT_(ID|SCOPE)|AZUREML_\w*SERVICE_ENDPOINT|AZUREML_NODE_COUNT"
-    r"|AZUREML_PROCESS_NAME|AZUREML_TARGET_TYPE|AZUREML_(PARAMETER|DATAREFERENCE)_.*|AZURE_ML_(INPUT|OUTPUT)_.*"
+    r"AZ_BATCH_.*|AZ_BATCHAI_.*|OMPI_COMM_WORLD_.*|OMPI_UNIVERSE_SIZE|AZUREML_CR_.*|"
+    r"AZUREML_ARM_.*|AZUREML_WORKSPACE_.*"
+    r"|AZUREML_(ROOT_)?RUN_(ID|TOKEN.*)|AZUREML_EXPERIMENT_(ID|SCOPE)|"
+    r"AZUREML_\w*SERVICE_ENDPOINT|AZUREML_NODE_COUNT"
+    r"|AZUREML_PROCESS_NAME|AZUREML_TARGET_TYPE|AZUREML_(PARAMETER|DATAREFERENCE)_.*|"
+    r"AZURE_ML_(INPUT|OUTPUT)_.*"
     r"|MLFLOW_RUN_ID"
 )
 """Variables that the service sets in each process, as published environments of jobs show."""
@@ -387,27 +472,33 @@ _TRUE = ("1", "true", "yes", "y", "on")
 def variable_is_no_text(subject: Subject) -> Iterator[Fault]:
     """The value of an environment variable is a number or `true` instead of a text.
 
-    Only overrides can cause this. The SDK sends such values unchanged (azure-ai-ml 1.35.2), and the API accepts only
-    texts.
+    Only overrides can cause this. The SDK sends such values unchanged (azure-ai-ml 1.35.2), and the
+    API accepts only texts.
     """
     reading = read(subject)
     for name, value in reading.body.mapping("environmentVariables").items():
         path = reading.place(("environmentVariables", name), ("environment", "variables", name))
         if not isinstance(value, str):
             word = str(value).lower() if isinstance(value, bool) else value
-            yield Fault(f"the variable `{name}` is `{word}`, and not a text", f'write `{name}: "{word}"`', path)
+            yield Fault(
+                f"the variable `{name}` is `{word}`, and not a text",
+                f'write `{name}: "{word}"`',
+                path,
+            )
 
 
 @rule("AZ622", Level.ERROR)
 def variable_of_service(subject: Subject) -> Iterator[Fault]:
     """The job sets an environment variable that Azure ML sets.
 
-    These variables tell each process its rank, the location of its data, and its token for the workspace. If the job
-    sets them, all processes may get the same rank, or the job may lose the connection to its run. This rule ignores
-    `AZUREML_COMMON_RUNTIME_...` and other variables that users may set.
+    These variables tell each process its rank, the location of its data, and its token for the
+    workspace. If the job sets them, all processes may get the same rank, or the job may lose the
+    connection to its run. This rule ignores `AZUREML_COMMON_RUNTIME_...` and other variables that
+    users may set.
     """
     for name in read(subject).body.mapping("environmentVariables"):
-        is_reported = name in LAUNCHER_VARIABLES or name.startswith("AZUREML_CR_")  # CT204 reports these
+        # CT204 reports these
+        is_reported = name in LAUNCHER_VARIABLES or name.startswith("AZUREML_CR_")
         if _OF_SERVICE.fullmatch(name) and not is_reported:
             message = f"Azure ML sets `{name}` itself, for each process"
             path = _path(subject, name)
@@ -418,16 +509,24 @@ def variable_of_service(subject: Subject) -> Iterator[Fault]:
 def interface_without_network(subject: Subject) -> Iterator[Fault]:
     """NCCL would use a network card that does not connect the instances.
 
-    `docker0` and `lo` exist on every instance but do not connect instances, so NCCL hangs at the start until it times
-    out. The Ethernet card of Azure's GPU machines is `eth0`; without `NCCL_SOCKET_IFNAME`, NCCL finds it by itself.
+    `docker0` and `lo` exist on every instance but do not connect instances, so NCCL hangs at the
+    start until it times out. The Ethernet card of Azure's GPU machines is `eth0`; without
+    `NCCL_SOCKET_IFNAME`, NCCL finds it by itself.
     """
     if not _over_instances(subject):
         return
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         value = _value(subject, name)
         cards = [card.lstrip("=") for card in value.split(",")]
-        if value and not value.startswith("^") and all(card.startswith(_NOT_A_NETWORK) for card in cards):
-            message = f"`{name}={value}` does not connect the job's {read(subject).body.instances:,} instances"
+        if (
+            value
+            and not value.startswith("^")
+            and all(card.startswith(_NOT_A_NETWORK) for card in cards)
+        ):
+            message = (
+                f"`{name}={value}` does not connect the job's "
+                f"{read(subject).body.instances:,} instances"
+            )
             yield Fault(message, f"write `{name}: eth0`, or remove it", _path(subject, name))
 
 
@@ -435,11 +534,16 @@ def interface_without_network(subject: Subject) -> Iterator[Fault]:
 def infiniband_switched_off(subject: Subject) -> Iterator[Fault]:
     """The job pays for InfiniBand but switches it off.
 
-    With `NCCL_IB_DISABLE=1`, all gradients travel over Ethernet at a fraction of the speed. On a machine with
-    InfiniBand this is useful only to find network errors.
+    With `NCCL_IB_DISABLE=1`, all gradients travel over Ethernet at a fraction of the speed. On a
+    machine with InfiniBand this is useful only to find network errors.
     """
     row, value = read(subject).group.known, _value(subject, "NCCL_IB_DISABLE")
-    if _over_instances(subject) and row and row.interconnect == "rdma" and value.casefold() in _TRUE:
+    if (
+        _over_instances(subject)
+        and row
+        and row.interconnect == "rdma"
+        and value.casefold() in _TRUE
+    ):
         speed = f"{row.network_gbps:,.0f} Gb/s of " if row.network_gbps else ""
         yield Fault(
             f"`NCCL_IB_DISABLE={value}` switches off the {speed}InfiniBand of `{row.name}`",
@@ -452,16 +556,24 @@ def infiniband_switched_off(subject: Subject) -> Iterator[Fault]:
 def same_gpus_for_all(subject: Subject) -> Iterator[Fault]:
     """`CUDA_VISIBLE_DEVICES` shows fewer GPUs than an instance has processes.
 
-    All processes get the same value. With `0`, all eight processes of an instance see only GPU 0, and NCCL stops
-    ("Duplicate GPU detected"). Let each process choose its GPU by `LOCAL_RANK`.
+    All processes get the same value. With `0`, all eight processes of an instance see only GPU 0,
+    and NCCL stops ("Duplicate GPU detected"). Let each process choose its GPU by `LOCAL_RANK`.
     """
     reading = read(subject)
     value, count = _value(subject, "CUDA_VISIBLE_DEVICES"), reading.body.processes_per_instance
     gpu_count = len([device for device in value.split(",") if device.strip()])
     is_set = "CUDA_VISIBLE_DEVICES" in reading.body.mapping("environmentVariables")
-    if is_set and reading.body.kind in ("PyTorch", "Mpi") and reading.group.device != "cpu" and gpu_count < count:
+    if (
+        is_set
+        and reading.body.kind in ("PyTorch", "Mpi")
+        and reading.group.device != "cpu"
+        and gpu_count < count
+    ):
         yield Fault(
-            f"`CUDA_VISIBLE_DEVICES={value}` shows {plural(gpu_count, 'GPU')} to each of {plural(count, 'process')}",
+            (
+                f"`CUDA_VISIBLE_DEVICES={value}` shows {plural(gpu_count, 'GPU')} to each of "
+                f"{plural(count, 'process')}"
+            ),
             "remove it, and let each process use the GPU with the number `LOCAL_RANK`",
             _path(subject, "CUDA_VISIBLE_DEVICES"),
         )
@@ -471,17 +583,26 @@ def same_gpus_for_all(subject: Subject) -> Iterator[Fault]:
 def secrets_out_of_reach(subject: Subject) -> Iterator[Fault]:
     """The job may not be able to look up a secret.
 
-    `keyvault:VAULT/NAME` needs the managed identity of the compute or of the job, with the role `Key Vault Secrets
-    User`; a job with `identity: user` or `aml_token` has none. `keyvault:NAME`, in the workspace's own vault, needs
-    azureml-core in the environment.
+    `keyvault:VAULT/NAME` needs the managed identity of the compute or of the job, with the role
+    `Key Vault Secrets User`; a job with `identity: user` or `aml_token` has none. `keyvault:NAME`,
+    in the workspace's own vault, needs azureml-core in the environment.
     """
     for name, secret in subject.job.environment.secrets.items():
         place, path = secret.of("azureml") or "", ("environment", "secrets", name)
         if place.startswith("keyvault:") and "/" not in place:
-            message = f"the secret `{name}` is in the workspace's vault, which only azureml-core can read"
-            yield Fault(message, f"name the vault, `keyvault:VAULT/{place[9:]}`, or install azureml-core", path)
+            message = (
+                f"the secret `{name}` is in the workspace's vault, which only azureml-core can read"
+            )
+            yield Fault(
+                message,
+                f"name the vault, `keyvault:VAULT/{place[9:]}`, or install azureml-core",
+                path,
+            )
         elif subject.settings.identity in ("user", "aml_token"):
-            message = f"the secret `{name}` needs a managed identity, and the job has `{subject.settings.identity}`"
+            message = (
+                f"the secret `{name}` needs a managed identity, and the job has "
+                f"`{subject.settings.identity}`"
+            )
             yield Fault(message, 'set `identity = "managed"` in `[azureml]`', path)
 
 
@@ -495,8 +616,8 @@ def _value(subject: Subject, name: str) -> str:
 
 
 def _path(subject: Subject, name: str) -> ValuePath:
-    """Return the path of the field that sets a variable: the override, `environment.variables`, or else
-    `distribution.options`, because options of mpirun can set variables."""
+    """Return the path of the field that sets a variable: the override, `environment.variables`, or
+    else `distribution.options`, because options of mpirun can set variables."""
     field: ValuePath = ("environment", "variables", name)
     if name not in subject.job.environment.variables:
         field = ("distribution", "options")

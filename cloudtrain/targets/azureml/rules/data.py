@@ -1,4 +1,5 @@
-"""Rules about the inputs and outputs of an Azure ML job, and the references to them in the command."""
+"""Rules about the inputs and outputs of an Azure ML job, and the references to them in the
+command."""
 
 from __future__ import annotations
 
@@ -20,18 +21,35 @@ _ASSET_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,254}")
 
 _DATASTORE = re.compile(
     r"azureml://(subscriptions/[^/]+/resource[gG]roups/[^/]+/(providers/[^/]+/)?workspaces/[^/]+/)?"
-    r"datastores/([a-zA-Z0-9_]+|\$\{\{default_datastore\}\})(/paths/.*)?"  # which the service fills in
+    # which the service fills in
+    r"datastores/([a-zA-Z0-9_]+|\$\{\{default_datastore\}\})(/paths/.*)?"
 )
 
-_OTHER_URI = ("azureml://registries/", "azureml://jobs/", "azureml://locations/", "azureml://subscriptions/")
+_OTHER_URI = (
+    "azureml://registries/",
+    "azureml://jobs/",
+    "azureml://locations/",
+    "azureml://subscriptions/",
+)
 
 _SIGNATURE = re.compile(r"[?&]sig=", re.IGNORECASE)
 """Matches the part of an address that contains a key (a shared access signature)."""
 
-_REFUSED = {"assetVersion": "asset_version", "pathOnCompute": "pathOnCompute", "autoDeleteSetting": "autoDeleteSetting"}
+_REFUSED = {
+    "assetVersion": "asset_version",
+    "pathOnCompute": "pathOnCompute",
+    "autoDeleteSetting": "autoDeleteSetting",
+}
 """Maps fields of an output that the service refuses to the names that users know."""
 
-_ONLY_SAGEMAKER = ("shard", "content_type", "compression", "record_wrapper", "attribute_names", "shuffle_seed")
+_ONLY_SAGEMAKER = (
+    "shard",
+    "content_type",
+    "compression",
+    "record_wrapper",
+    "attribute_names",
+    "shuffle_seed",
+)
 """Fields of an input that the body lacks."""
 
 
@@ -39,21 +57,33 @@ _ONLY_SAGEMAKER = ("shard", "content_type", "compression", "record_wrapper", "at
 def reference_to_nothing(subject: Subject) -> Iterator[Fault]:
     """The command names an input or output that the job does not have.
 
-    The service replaces only `${{inputs.NAME}}` and `${{outputs.NAME}}` in the command. cloudtrain checks the job's own
-    references when it reads the job; this rule checks the body after the overrides. The SDK's validation does not find
-    this mistake (azure-ai-ml 1.35.2).
+    The service replaces only `${{inputs.NAME}}` and `${{outputs.NAME}}` in the command. cloudtrain
+    checks the job's own references when it reads the job; this rule checks the body after the
+    overrides. The SDK's validation does not find this mistake (azure-ai-ml 1.35.2).
     """
     reading = read(subject)
     body = reading.body
     candidates = [
-        f"{kind}.{name}" for kind, names in (("inputs", body.inputs), ("outputs", body.outputs)) for name in names
+        f"{kind}.{name}"
+        for kind, names in (("inputs", body.inputs), ("outputs", body.outputs))
+        for name in names
     ]
     for reference in find_references(body.command):
         if reference.inner not in candidates:
-            path = reading.place(("command",), ("command",) if subject.job.command else ("entry_point",))
-            hint = did_you_mean(reference.inner, candidates) or "write the value itself, or add an input"
+            path = reading.place(
+                ("command",), ("command",) if subject.job.command else ("entry_point",)
+            )
+            hint = (
+                did_you_mean(reference.inner, candidates)
+                or "write the value itself, or add an input"
+            )
             yield Fault(
-                f"`{reference.text}` in the command refers to nothing: the job has no such input or output", hint, path
+                (
+                    f"`{reference.text}` in the command refers to nothing: the job has no such "
+                    "input or output"
+                ),
+                hint,
+                path,
             )
 
 
@@ -61,8 +91,8 @@ def reference_to_nothing(subject: Subject) -> Iterator[Fault]:
 def name_of_place(subject: Subject) -> Iterator[Fault]:
     """The name of an input or output has characters that Azure ML does not accept.
 
-    Names are letters, digits and underscores, and begin with a letter or underscore: `^[a-zA-Z_]+[a-zA-Z0-9_]*$`
-    (azure-ai-ml 1.35.2, which checks names only when it sends the job).
+    Names are letters, digits and underscores, and begin with a letter or underscore:
+    `^[a-zA-Z_]+[a-zA-Z0-9_]*$` (azure-ai-ml 1.35.2, which checks names only when it sends the job).
     """
     reading = read(subject)
     for kind, names in (("inputs", reading.body.inputs), ("outputs", reading.body.outputs)):
@@ -70,16 +100,21 @@ def name_of_place(subject: Subject) -> Iterator[Fault]:
             if not re.fullmatch(PLACE_NAME, name):
                 better = mend_name(name, PLACE_NAME, 64)
                 hint = f"write `{better}`" if better else "use letters, digits and underscores"
-                yield Fault(f"`{name}` cannot be the name of one of the {kind}", hint, reading.place((kind, name)))
+                yield Fault(
+                    f"`{name}` cannot be the name of one of the {kind}",
+                    hint,
+                    reading.place((kind, name)),
+                )
 
 
 @rule("AZ503", Level.NOTICE)
 def not_in_command(subject: Subject) -> Iterator[Fault]:
     """The job's command does not use an input or output.
 
-    A `command` must name its inputs and outputs: `python prep.py --data ${{inputs.train}}`. Azure ML also mounts
-    inputs and outputs that the command does not name, but only a program that reads `AZURE_ML_INPUT_NAME` or
-    `AZURE_ML_OUTPUT_NAME` finds them. (An `entry_point` gets the paths from cloudtrain's runtime.)
+    A `command` must name its inputs and outputs: `python prep.py --data ${{inputs.train}}`. Azure
+    ML also mounts inputs and outputs that the command does not name, but only a program that reads
+    `AZURE_ML_INPUT_NAME` or `AZURE_ML_OUTPUT_NAME` finds them. (An `entry_point` gets the paths
+    from cloudtrain's runtime.)
     """
     command = subject.job.command
     if command is None or subject.processing is not None:
@@ -91,7 +126,9 @@ def not_in_command(subject: Subject) -> Iterator[Fault]:
             if f"{kind}.{name}" not in references and variable.casefold() not in command.casefold():
                 message = f"the command does not name the {kind[:-1]} `{name}`"
                 yield Fault(
-                    message, f"write `${{{{{kind}.{name}}}}}` where its path belongs, or remove it", (kind, name)
+                    message,
+                    f"write `${{{{{kind}.{name}}}}}` where its path belongs, or remove it",
+                    (kind, name),
                 )
 
 
@@ -99,37 +136,53 @@ def not_in_command(subject: Subject) -> Iterator[Fault]:
 def value_breaks_command(subject: Subject) -> Iterator[Fault]:
     """The value of an input breaks the quotes of the command.
 
-    The service copies the value of a literal input, or the address of an input with `mode: direct`, into the shell
-    command. A quote in the value ends the quotes around it, so the script gets another value, or the shell finds an
-    unclosed quote.
+    The service copies the value of a literal input, or the address of an input with `mode: direct`,
+    into the shell command. A quote in the value ends the quotes around it, so the script gets
+    another value, or the shell finds an unclosed quote.
     """
     reading = read(subject)
     for name, value in _written_values(subject).items():
         reference = re.compile(rf"\$\{{\{{\s*inputs\.{re.escape(name)}\s*\}}\}}")
         command = reading.body.command
-        if reference.search(command) and not _survives(reference, value, command, subject.job.command is None):
-            field = "value" if reading.body.inputs[name].get("jobInputType") == "literal" else "azureml"
+        if reference.search(command) and not _survives(
+            reference, value, command, subject.job.command is None
+        ):
+            field = (
+                "value" if reading.body.inputs[name].get("jobInputType") == "literal" else "azureml"
+            )
             path = reading.place(("inputs", name), ("inputs", name, field))
             hint = "write it without quotes, or put it into a file in the source folder"
-            yield Fault(f"the value of input `{name}` breaks the quotes of the command: `{value}`", hint, path)
+            yield Fault(
+                f"the value of input `{name}` breaks the quotes of the command: `{value}`",
+                hint,
+                path,
+            )
 
 
 @rule("AZ505", Level.WARNING)
 def only_on_sagemaker(subject: Subject) -> Iterator[Fault]:
     """A field of an input has no effect on Azure ML.
 
-    `shard`, `compression` and the fields for records belong to SageMaker. On Azure ML every instance of a training job
-    reads the whole input. Select each instance's part by the rank in the script, or use a processing job, which
-    distributes the input.
+    `shard`, `compression` and the fields for records belong to SageMaker. On Azure ML every
+    instance of a training job reads the whole input. Select each instance's part by the rank in the
+    script, or use a processing job, which distributes the input.
     """
     if subject.processing is not None:
         return
     for name, item in subject.job.inputs.items():
         for field in _ONLY_SAGEMAKER:
             if getattr(item, field):
-                what = "every instance reads all of it" if field == "shard" else "the input is read unchanged"
+                what = (
+                    "every instance reads all of it"
+                    if field == "shard"
+                    else "the input is read unchanged"
+                )
                 message = f"`{field}` of input `{name}` has no effect on Azure ML: {what}"
-                by_rank = ", and take a part by `RANK` and `WORLD_SIZE` in the script" if field == "shard" else ""
+                by_rank = (
+                    ", and take a part by `RANK` and `WORLD_SIZE` in the script"
+                    if field == "shard"
+                    else ""
+                )
                 hint = f"remove `{field}`{by_rank}"
                 yield Fault(message, hint, ("inputs", name, field))
 
@@ -138,8 +191,9 @@ def only_on_sagemaker(subject: Subject) -> Iterator[Fault]:
 def place_of_output(subject: Subject) -> Iterator[Fault]:
     """Azure ML cannot write to the address of an output.
 
-    Write outputs and checkpoints to a datastore of the workspace (`azureml://datastores/NAME/paths/PATH`) or to a blob
-    address. To register the written files as an asset, use `asset_name`.
+    Write outputs and checkpoints to a datastore of the workspace
+    (`azureml://datastores/NAME/paths/PATH`) or to a blob address. To register the written files as
+    an asset, use `asset_name`.
     """
     for name, item in read(subject).body.outputs.items():
         uri = item.get("uri")
@@ -154,9 +208,10 @@ def place_of_output(subject: Subject) -> Iterator[Fault]:
 def datastore_misspelt(subject: Subject) -> Iterator[Fault]:
     """An `azureml:` address is not valid.
 
-    Write a path in a datastore as `azureml://datastores/NAME/paths/PATH`; the name has letters, digits and underscores.
-    Other addresses begin with `azureml://subscriptions/`, `azureml://registries/` or `azureml://jobs/`. Write a data
-    asset with its name and version: `azureml:NAME:VERSION`.
+    Write a path in a datastore as `azureml://datastores/NAME/paths/PATH`; the name has letters,
+    digits and underscores. Other addresses begin with `azureml://subscriptions/`,
+    `azureml://registries/` or `azureml://jobs/`. Write a data asset with its name and version:
+    `azureml:NAME:VERSION`.
     """
     body = read(subject).body
     for kind, entries in (("inputs", body.inputs), ("outputs", body.outputs)):
@@ -171,14 +226,19 @@ def datastore_misspelt(subject: Subject) -> Iterator[Fault]:
                     hint = f"write `azureml:{asset}:{version or 1}`"
                     yield Fault(f"`{uri}` names no version of a data asset", hint, path)
             elif not _DATASTORE.fullmatch(uri) and not uri.startswith(_OTHER_URI):
-                yield Fault(f"`{uri}` is not the address of a datastore", f"write `{DEFAULT_STORE}/PATH`", path)
+                yield Fault(
+                    f"`{uri}` is not the address of a datastore",
+                    f"write `{DEFAULT_STORE}/PATH`",
+                    path,
+                )
 
 
 @rule("AZ509", Level.ERROR)
 def asset_of_output(subject: Subject) -> Iterator[Fault]:
     """An output cannot be registered under its name.
 
-    Names of assets have at most 255 letters, digits, `_`, `-` and `.`, with a letter or digit first.
+    Names of assets have at most 255 letters, digits, `_`, `-` and `.`, with a letter or digit
+    first.
     """
     reading = read(subject)
     for name, item in reading.body.outputs.items():
@@ -186,30 +246,40 @@ def asset_of_output(subject: Subject) -> Iterator[Fault]:
         if isinstance(asset, str) and not _ASSET_NAME.fullmatch(asset):
             better = re.sub(r"[^a-zA-Z0-9_.-]+", "-", asset).strip("-_.") or "NAME"
             path = reading.place(("outputs", name, "assetName"), ("outputs", name, "asset_name"))
-            yield Fault(f"`{asset}` cannot be the name of an asset", f"write `asset_name: {better}`", path)
+            yield Fault(
+                f"`{asset}` cannot be the name of an asset", f"write `asset_name: {better}`", path
+            )
 
 
 @rule("AZ510", Level.WARNING)
 def input_mounted_for_writing(subject: Subject) -> Iterator[Fault]:
     """An input has the mode `rw_mount`.
 
-    The SDK accepts `rw_mount` for an input, but the documentation names only `ro_mount`, `download` and `direct`. Files
-    that the job writes into an input may be lost, and Azure ML does not record them. Use an output instead.
+    The SDK accepts `rw_mount` for an input, but the documentation names only `ro_mount`, `download`
+    and `direct`. Files that the job writes into an input may be lost, and Azure ML does not record
+    them. Use an output instead.
     """
     reading = read(subject)
     for name, item in reading.body.inputs.items():
         if item.get("mode") == "ReadWriteMount":
             path = reading.place(("inputs", name, "mode"), ("inputs", name, "access"))
-            hint = "remove `access: rw`, add an output with the same `azureml` address, and write to it"
-            yield Fault(f"input `{name}` is mounted for writing, which is not documented for inputs", hint, path)
+            hint = (
+                "remove `access: rw`, add an output with the same `azureml` address, and "
+                "write to it"
+            )
+            yield Fault(
+                f"input `{name}` is mounted for writing, which is not documented for inputs",
+                hint,
+                path,
+            )
 
 
 @rule("AZ511", Level.WARNING)
 def upload_lost_on_spot(subject: Subject) -> Iterator[Fault]:
     """An output on spot capacity is uploaded only after the script has ended.
 
-    With `mode: upload`, all files of the output are lost if Azure reclaims the machine. Use `mode: mount`, which saves
-    the files while the script runs.
+    With `mode: upload`, all files of the output are lost if Azure reclaims the machine. Use `mode:
+    mount`, which saves the files while the script runs.
     """
     reading = read(subject)
     if not reading.body.is_spot:
@@ -217,31 +287,49 @@ def upload_lost_on_spot(subject: Subject) -> Iterator[Fault]:
     for name, item in reading.body.outputs.items():
         if item.get("mode") == "Upload":
             path = reading.place(("outputs", name, "mode"), ("outputs", name, "mode"))
-            yield Fault(f"output `{name}` is lost if Azure reclaims the spot capacity", "use `mode: mount`", path)
+            yield Fault(
+                f"output `{name}` is lost if Azure reclaims the spot capacity",
+                "use `mode: mount`",
+                path,
+            )
 
 
 @rule("AZ512", Level.ERROR)
 def key_in_output(subject: Subject) -> Iterator[Fault]:
     """The address of an output or of the checkpoint contains a key (`?sig=...`, a SAS).
 
-    The address is part of the request: the service stores it, and everyone who may read the job can write to this
-    address while the key is valid. Use a datastore, which keeps its key secret.
+    The address is part of the request: the service stores it, and everyone who may read the job can
+    write to this address while the key is valid. Use a datastore, which keeps its key secret.
     """
     for name in _with_key(read(subject).body.outputs):
-        message = f"the address of `{name}` holds a key, with which everyone who may read the job can write there"
-        yield Fault(message, f"write `{DEFAULT_STORE}/{name}`, or another datastore", _output_path(subject, name))
+        message = (
+            f"the address of `{name}` holds a key, with which everyone who may read the "
+            "job can write there"
+        )
+        yield Fault(
+            message,
+            f"write `{DEFAULT_STORE}/{name}`, or another datastore",
+            _output_path(subject, name),
+        )
 
 
 @rule("AZ513", Level.WARNING)
 def key_in_input(subject: Subject) -> Iterator[Fault]:
     """The address of an input contains a key (`?sig=...`, a SAS).
 
-    The address is part of the request, so everyone who may read the job can read the data while the key is valid. After
-    the key has expired, the same job finds no data. Use a datastore, which keeps its key secret.
+    The address is part of the request, so everyone who may read the job can read the data while the
+    key is valid. After the key has expired, the same job finds no data. Use a datastore, which
+    keeps its key secret.
     """
     for name in _with_key(read(subject).body.inputs):
-        message = f"the address of input `{name}` holds a key, which the request shows to everyone who may read the job"
-        hint = "`az ml datastore create` keeps the key; then write `azureml://datastores/NAME/paths/PATH`"
+        message = (
+            f"the address of input `{name}` holds a key, which the request shows to "
+            "everyone who may read the job"
+        )
+        hint = (
+            "`az ml datastore create` keeps the key; then write "
+            "`azureml://datastores/NAME/paths/PATH`"
+        )
         yield Fault(message, hint, _input_path(subject, name))
 
 
@@ -250,8 +338,8 @@ def _with_key(entries: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _written_values(subject: Subject) -> Mapping[str, str]:
-    """The service copies the values of literal inputs, and the addresses of `Direct` inputs, unchanged into the
-    command."""
+    """The service copies the values of literal inputs, and the addresses of `Direct` inputs,
+    unchanged into the command."""
     written = {
         name: item.get("uri" if item.get("mode") == "Direct" else "value")
         for name, item in read(subject).body.inputs.items()
@@ -261,12 +349,15 @@ def _written_values(subject: Subject) -> Mapping[str, str]:
 
 
 def _survives(reference: re.Pattern[str], value: str, command: str, is_quoted_by_us: bool) -> bool:
-    """Return whether the command's quotes stay intact when `value` replaces `reference`. `is_quoted_by_us`: cloudtrain
-    wrote the command, and put single quotes around the value. In a user's own command, the value may contain several
-    arguments on purpose. A command that was already broken has no quotes to lose."""
+    """Return whether the command's quotes stay intact when `value` replaces `reference`.
+    `is_quoted_by_us`: cloudtrain wrote the command, and put single quotes around the value. In a
+    user's own command, the value may contain several arguments on purpose. A command that was
+    already broken has no quotes to lose."""
     if is_quoted_by_us:
         return "'" not in value
-    return not _is_whole(reference.sub("x", command)) or _is_whole(reference.sub(lambda _: value, command))
+    return not _is_whole(reference.sub("x", command)) or _is_whole(
+        reference.sub(lambda _: value, command)
+    )
 
 
 def _is_whole(command: str) -> bool:
@@ -283,26 +374,35 @@ def _output_path(subject: Subject, name: str) -> ValuePath:
         return path
     if name == CHECKPOINT and subject.job.checkpoint is not None:
         return ("checkpoint", "azureml")
-    return ("outputs", name, "azureml") if name in subject.job.outputs else ("outputs",) if name == MODEL else ()
+    return (
+        ("outputs", name, "azureml")
+        if name in subject.job.outputs
+        else ("outputs",)
+        if name == MODEL
+        else ()
+    )
 
 
 def _input_path(subject: Subject, name: str) -> ValuePath:
-    return read(subject).place(("inputs", name), ("inputs", name, "azureml") if name in subject.job.inputs else ())
+    return read(subject).place(
+        ("inputs", name), ("inputs", name, "azureml") if name in subject.job.inputs else ()
+    )
 
 
 @rule("AZ514", Level.NOTICE)
 def data_changes(subject: Subject) -> Iterator[Fault]:
     """An input uses the label `latest`, which can mean another version tomorrow.
 
-    As soon as a new version is registered, a job with `NAME@latest` reads other data. `cloudtrain submit` asks the
-    workspace for the current version, reports it (AZ916), and sends that version, as the SDK does. Write the version
-    into the job to keep it.
+    As soon as a new version is registered, a job with `NAME@latest` reads other data. `cloudtrain
+    submit` asks the workspace for the current version, reports it (AZ916), and sends that version,
+    as the SDK does. Write the version into the job to keep it.
     """
     reading = read(subject)
     for name, item in reading.body.inputs.items():
         if label := parse_label(item.get("uri")):
             yield Fault(
-                f"input `{name}` uses `{label.name}@latest`, whose version can change; a submit sends the version "
+                f"input `{name}` uses `{label.name}@latest`, whose version can change; a submit "
+                "sends the version "
                 "of that moment",
                 f"add `--pin`, or write `azureml:{label.name}:VERSION`",
                 reading.place(("inputs", name, "uri"), ("inputs", name, "azureml")),
@@ -313,13 +413,16 @@ def data_changes(subject: Subject) -> Iterator[Fault]:
 def output_field_refused(subject: Subject) -> Iterator[Fault]:
     """An output has a field that Azure ML refuses, such as `asset_version`.
 
-    The service answers `Could not find member 'assetVersion'` (recorded March 2026): the API version that azure-ai-ml
-    1.35.2 and cloudtrain send, 2025-01-01-preview, has no such field. Remove it: Azure ML numbers the versions of an
-    asset itself. `pathOnCompute` and `autoDeleteSetting` of an output come from the same older version.
+    The service answers `Could not find member 'assetVersion'` (recorded March 2026): the API
+    version that azure-ai-ml 1.35.2 and cloudtrain send, 2025-01-01-preview, has no such field.
+    Remove it: Azure ML numbers the versions of an asset itself. `pathOnCompute` and
+    `autoDeleteSetting` of an output come from the same older version.
     """
     reading = read(subject)
     for name, item in reading.body.outputs.items():
         for field, ours in _REFUSED.items():
             if item.get(field) is not None:
                 path = reading.place(("outputs", name, field), ("outputs", name, ours))
-                yield Fault(f"Azure ML refuses `{ours}` of the output `{name}`", f"remove `{ours}`", path)
+                yield Fault(
+                    f"Azure ML refuses `{ours}` of the output `{name}`", f"remove `{ours}`", path
+                )

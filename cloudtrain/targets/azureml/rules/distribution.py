@@ -1,4 +1,5 @@
-"""Rules about the distribution of an Azure ML job: its numbers of processes, servers and workers."""
+"""Rules about the distribution of an Azure ML job: its numbers of processes, servers and
+workers."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ _TENSORFLOW = {
 def process_count(subject: Subject) -> Iterator[Fault]:
     """The number of processes is not a whole number of at least one.
 
-    Only overrides can cause this. The SDK sends 0, -1 and texts unchanged (azure-ai-ml 1.35.2), and Azure does not
-    document the service's reaction.
+    Only overrides can cause this. The SDK sends 0, -1 and texts unchanged (azure-ai-ml 1.35.2), and
+    Azure does not document the service's reaction.
     """
     body = read(subject).body
     if body.kind in ("PyTorch", "Mpi") and _COUNT in body.distribution:
@@ -39,13 +40,16 @@ def process_count(subject: Subject) -> Iterator[Fault]:
 def mpi_without_count(subject: Subject) -> Iterator[Fault]:
     """An MPI distribution has no number of processes per instance.
 
-    `processCountPerInstance` is documented as required for MPI, but the SDK also sends a job without it (azure-ai-ml
-    1.35.2). cloudtrain always writes the count; only the overrides can remove it.
+    `processCountPerInstance` is documented as required for MPI, but the SDK also sends a job
+    without it (azure-ai-ml 1.35.2). cloudtrain always writes the count; only the overrides can
+    remove it.
     """
     reading = read(subject)
     if reading.body.kind == "Mpi" and reading.body.distribution.get(_COUNT) is None:
         gpus = reading.group.gpus or 1
-        hint = f"set `distribution.processes_per_instance` to {gpus}, and remove it from the overrides"
+        hint = (
+            f"set `distribution.processes_per_instance` to {gpus}, and remove it from the overrides"
+        )
         message = f"an MPI distribution needs `{_COUNT}`, and the overrides remove it"
         yield Fault(message, hint, reading.place(("distribution", _COUNT), _COUNT_FIELD))
 
@@ -59,22 +63,29 @@ def tensorflow_counts(subject: Subject) -> Iterator[Fault]:
     body = read(subject).body
     for name, (field, least) in _TENSORFLOW.items():
         if body.kind == "TensorFlow" and name in body.distribution:
-            yield from _no_count(subject, name, body.distribution[name], least, ("distribution", field))
+            yield from _no_count(
+                subject, name, body.distribution[name], least, ("distribution", field)
+            )
 
 
 @rule("AZ304", Level.ERROR)
 def servers_over_instances(subject: Subject) -> Iterator[Fault]:
     """The job has more parameter servers than instances.
 
-    Azure ML runs at most one parameter server on an instance (documentation, quotas: "parameter servers per node"). The
-    SDK does not check this: it sends three servers and nine workers for two instances (azure-ai-ml 1.35.2).
+    Azure ML runs at most one parameter server on an instance (documentation, quotas: "parameter
+    servers per node"). The SDK does not check this: it sends three servers and nine workers for two
+    instances (azure-ai-ml 1.35.2).
     """
     body = read(subject).body
     servers, count = body.parameter_servers, body.instances
     if body.kind == "TensorFlow" and servers > count:
         yield Fault(
-            f"the job has {plural(servers, 'parameter server')}, but each of its {count} instances runs at most one",
-            f"set `distribution.parameter_servers` to at most {max(1, count - 1)}, or `resources.instance_count` to "
+            (
+                f"the job has {plural(servers, 'parameter server')}, but each of its {count} "
+                "instances runs at most one"
+            ),
+            f"set `distribution.parameter_servers` to at most {max(1, count - 1)}, or "
+            "`resources.instance_count` to "
             f"{servers + body.workers}",
             ("distribution", "parameter_servers"),
         )
@@ -84,19 +95,30 @@ def servers_over_instances(subject: Subject) -> Iterator[Fault]:
 def tasks_share_instances(subject: Subject) -> Iterator[Fault]:
     """The job has more workers and parameter servers than instances.
 
-    The documentation shows one task on each instance: servers on the first instances, workers on the next. Tasks on one
-    instance share its GPUs, and each TensorFlow process takes all memory of all GPUs. On instances without GPUs, tasks
-    may share an instance.
+    The documentation shows one task on each instance: servers on the first instances, workers on
+    the next. Tasks on one instance share its GPUs, and each TensorFlow process takes all memory of
+    all GPUs. On instances without GPUs, tasks may share an instance.
     """
     reading = read(subject)
     tasks = reading.body
-    if tasks.kind != "TensorFlow" or tasks.parameter_servers > tasks.instances or reading.group.device == "cpu":
+    if (
+        tasks.kind != "TensorFlow"
+        or tasks.parameter_servers > tasks.instances
+        or reading.group.device == "cpu"
+    ):
         return
     total = tasks.workers + tasks.parameter_servers
     if total > tasks.instances:
-        servers = f" and {plural(tasks.parameter_servers, 'parameter server')}" if tasks.parameter_servers else ""
+        servers = (
+            f" and {plural(tasks.parameter_servers, 'parameter server')}"
+            if tasks.parameter_servers
+            else ""
+        )
         yield Fault(
-            f"{plural(tasks.workers, 'worker')}{servers} share {plural(tasks.instances, 'instance')}",
+            (
+                f"{plural(tasks.workers, 'worker')}{servers} share "
+                f"{plural(tasks.instances, 'instance')}"
+            ),
             f"set `resources.instance_count` to {total}, one for each",
             reading.count_path,
         )
@@ -114,7 +136,10 @@ def idle_instances(subject: Subject) -> Iterator[Fault]:
     if tasks.kind == "TensorFlow" and idle > 0:
         workers = tasks.instances - tasks.parameter_servers
         yield Fault(
-            f"{plural(total, 'task')} would run on {plural(tasks.instances, 'instance')}, so {idle} would be idle",
+            (
+                f"{plural(total, 'task')} would run on {plural(tasks.instances, 'instance')}, so "
+                f"{idle} would be idle"
+            ),
             f"set `resources.instance_count` to {total}, or `distribution.workers` to {workers}",
             ("distribution", "workers"),
         )
@@ -124,13 +149,17 @@ def idle_instances(subject: Subject) -> Iterator[Fault]:
 def autotuning_over_instances(subject: Subject) -> Iterator[Fault]:
     """DeepSpeed's autotuning would run on several instances.
 
-    Autotuning starts its experiments on other instances through ssh, but the instances of a job cannot log in to each
-    other. Run autotuning on one instance; its result is also valid for several instances of the same type.
+    Autotuning starts its experiments on other instances through ssh, but the instances of a job
+    cannot log in to each other. Run autotuning on one instance; its result is also valid for
+    several instances of the same type.
     """
     distribution, count = subject.reading.distribution, read(subject).body.instances
     if count == 1 or not isinstance(distribution, DeepSpeed) or not is_launcher(subject.job):
         return
-    if any(word.partition("=")[0] == "--autotuning" for word in shlex.split(distribution.launcher_options)):
+    if any(
+        word.partition("=")[0] == "--autotuning"
+        for word in shlex.split(distribution.launcher_options)
+    ):
         yield Fault(
             f"DeepSpeed's autotuning cannot reach other instances, and this job runs on {count:,}",
             "set `resources.instance_count` to 1 for tuning, then train on several with the result",
@@ -142,11 +171,15 @@ def autotuning_over_instances(subject: Subject) -> Iterator[Fault]:
 def deepspeed_without_gpu(subject: Subject) -> Iterator[Fault]:
     """DeepSpeed would run on an instance type without GPUs.
 
-    On a CPU DeepSpeed trains with the gloo backend and lacks most of its features. A small GPU instance is often
-    cheaper than the additional time.
+    On a CPU DeepSpeed trains with the gloo backend and lacks most of its features. A small GPU
+    instance is often cheaper than the additional time.
     """
     machines = read(subject).group
-    if subject.reading.distribution.type == "deepspeed" and machines.known and not machines.known.gpus:
+    if (
+        subject.reading.distribution.type == "deepspeed"
+        and machines.known
+        and not machines.known.gpus
+    ):
         yield Fault(
             f"`{machines.known.name}` has no GPU, and the job uses DeepSpeed",
             "`cloudtrain instances --target azureml --gpu A100` lists types with one",
@@ -158,18 +191,27 @@ def deepspeed_without_gpu(subject: Subject) -> Iterator[Fault]:
 def environment_of_another_framework(subject: Subject) -> Iterator[Fault]:
     """The environment lacks the framework that the distribution needs.
 
-    A TensorFlow environment has no PyTorch, and a PyTorch environment no TensorFlow, so the script fails at its first
-    import. This rule ignores packages that the job itself installs, with `requirements` or a conda file.
+    A TensorFlow environment has no PyTorch, and a PyTorch environment no TensorFlow, so the script
+    fails at its first import. This rule ignores packages that the job itself installs, with
+    `requirements` or a conda file.
     """
     reading = read(subject)
     environment, name = subject.job.environment, reading.environment_name
     says = framework_of(name)
     framework = missing_framework(subject, says)
-    if says is not None and framework is not None and not subject.processing and not environment.conda_file:
+    if (
+        says is not None
+        and framework is not None
+        and not subject.processing
+        and not environment.conda_file
+    ):
         path = reading.environment_path
         instead = f" instead of `{path[-1]}`" if path[-1] in ("azureml", "image") else ""
         yield Fault(
-            f"the environment `{name}` is made for {TITLES[says]}, and the job needs {TITLES[framework]}",
+            (
+                f"the environment `{name}` is made for {TITLES[says]}, and the job needs "
+                f"{TITLES[framework]}"
+            ),
             f"write `environment: {{framework: {framework}}}`{instead}, or add `requirements`",
             path,
         )
@@ -179,11 +221,14 @@ def environment_of_another_framework(subject: Subject) -> Iterator[Fault]:
 def ray_untested(subject: Subject) -> Iterator[Fault]:
     """Azure ML may refuse a Ray distribution.
 
-    azure-ai-ml's own test of Ray is skipped for the API version that the SDK and cloudtrain send, 2025-01-01-preview:
-    "Investigate ray distribution type is no supported in 2025_01". No answer of the service to such a job is known.
+    azure-ai-ml's own test of Ray is skipped for the API version that the SDK and cloudtrain send,
+    2025-01-01-preview: "Investigate ray distribution type is no supported in 2025_01". No answer of
+    the service to such a job is known.
     """
     if read(subject).body.kind == "Ray":
-        hint = "if the service refuses the job: remove `distribution`, and start Ray in the `command`"
+        hint = (
+            "if the service refuses the job: remove `distribution`, and start Ray in the `command`"
+        )
         path = read(subject).place(("distribution", "distributionType"), ("distribution", "type"))
         yield Fault("it is not known whether Azure ML still starts Ray", hint, path)
 
@@ -192,9 +237,10 @@ def ray_untested(subject: Subject) -> Iterator[Fault]:
 def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
     """Each instance has more GPUs than processes.
 
-    One process uses one GPU unless the script itself uses more. You also pay for the other GPUs, which stay idle. Azure
-    ML starts one process on each instance if the body has no count (documentation, distributed GPU training).
-    cloudtrain always writes the count, so a low count comes from the job or from its overrides.
+    One process uses one GPU unless the script itself uses more. You also pay for the other GPUs,
+    which stay idle. Azure ML starts one process on each instance if the body has no count
+    (documentation, distributed GPU training). cloudtrain always writes the count, so a low count
+    comes from the job or from its overrides.
     """
     return shared.fewer_processes_than_gpus(subject)
 
@@ -207,13 +253,15 @@ rule("AZ323", Level.WARNING)(shared.more_ranks_than_gpus)
 def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
     """mpirun would start only a single process.
 
-    A single process does not need a distribution. Without `processes_per_instance`, mpirun starts one process for each
-    GPU, or one process on an instance without GPUs.
+    A single process does not need a distribution. Without `processes_per_instance`, mpirun starts
+    one process for each GPU, or one process on an instance without GPUs.
     """
     return shared.mpi_with_one_process(subject)
 
 
-def _no_count(subject: Subject, name: str, value: object, least: int, field: ValuePath) -> Iterator[Fault]:
+def _no_count(
+    subject: Subject, name: str, value: object, least: int, field: ValuePath
+) -> Iterator[Fault]:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         text = f'"{value}"' if isinstance(value, str) else value
         hint = f"set `{'.'.join(map(str, field))}`, and remove `{name}` from the overrides"

@@ -1,8 +1,8 @@
 """The fields that the body of a command job can have, and the accepted values of each field.
 
-The fields come from the models of the REST API in azure-ai-ml 1.35.2 (version 2025-01-01-preview), plus fields that the
-SDK's code sends: `parentJobName`, `priority`, `locations`, `maxInstanceCount` and Ray's fields. The field names are
-those of the API.
+The fields come from the models of the REST API in azure-ai-ml 1.35.2 (version 2025-01-01-preview),
+plus fields that the SDK's code sends: `parentJobName`, `priority`, `locations`, `maxInstanceCount`
+and Ray's fields. The field names are those of the API.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from cloudtrain.targets.azureml.compile.job import RUN_PROPERTY
 from cloudtrain.targets.azureml.reading import OVERRIDES, read
 
 Schema = Mapping[str, "Schema"] | list[str] | str
-"""The schema of a value: of a mapping with fixed keys, or with keys that the user chooses (`*`), such as `tags`; the
-texts that it can be, in upper or lower case; or a kind of plain values, as messages name it. Another rule checks `""`.
+"""The schema of a value: of a mapping with fixed keys, or with keys that the user chooses (`*`),
+such as `tags`; the texts that it can be, in upper or lower case; or a kind of plain values, as
+messages name it. Another rule checks `""`.
 """
 
 _TEXT, _WHOLE = "a text", "a whole number"
@@ -35,9 +36,12 @@ def body_schema() -> Mapping[str, Schema]:
     return schema
 
 
-def violations(value: object, schema: Schema, path: ValuePath = (OVERRIDES,)) -> Iterator[tuple[bool, Fault]]:
-    """Yield the fields and values that the API does not accept, in the order of the fields of `value`, each with
-    whether the API has no such field. `path` is the path of the override that can set `value`."""
+def violations(
+    value: object, schema: Schema, path: ValuePath = (OVERRIDES,)
+) -> Iterator[tuple[bool, Fault]]:
+    """Yield the fields and values that the API does not accept, in the order of the fields of
+    `value`, each with whether the API has no such field. `path` is the path of the override that
+    can set `value`."""
     shown = f"`{'.'.join(map(str, path[1:]))}`"
     if isinstance(schema, Mapping):
         if isinstance(value, Mapping):
@@ -50,17 +54,34 @@ def violations(value: object, schema: Schema, path: ValuePath = (OVERRIDES,)) ->
                     hint = did_you_mean(name.replace("_", ""), schema)
                     yield True, Fault(f"{where} `{name}` in Azure ML's API", hint, (*path, name))
         else:
-            yield False, Fault(f"{shown} must be a mapping, not `{value}`", "write it as `{FIELD: VALUE}`", path)
+            yield (
+                False,
+                Fault(
+                    f"{shown} must be a mapping, not `{value}`",
+                    "write it as `{FIELD: VALUE}`",
+                    path,
+                ),
+            )
     elif isinstance(schema, list):
         if not isinstance(value, str) or value.casefold() not in map(str.casefold, schema):
-            yield False, Fault(f"{shown} cannot be `{value}`", did_you_mean(str(value), schema), path)
-    elif schema and (not isinstance(value, _MATCHES[schema]) or (schema == _WHOLE and isinstance(value, bool))):
+            yield (
+                False,
+                Fault(f"{shown} cannot be `{value}`", did_you_mean(str(value), schema), path),
+            )
+    elif schema and (
+        not isinstance(value, _MATCHES[schema]) or (schema == _WHOLE and isinstance(value, bool))
+    ):
         text = str(value).lower() if isinstance(value, bool) else value
-        hint = f'write `"{text}"`' if schema == _TEXT and isinstance(value, int | float) else f"write {schema}"
+        hint = (
+            f'write `"{text}"`'
+            if schema == _TEXT and isinstance(value, int | float)
+            else f"write {schema}"
+        )
         yield False, Fault(f"{shown} must be {schema}, not `{text}`", hint, path)
 
 
-# Rules about the body of an Azure ML job as a whole: fields and values that the API lacks, and its limits.
+# Rules about the body of an Azure ML job as a whole: fields and values that the API lacks, and its
+# limits.
 
 _MOST_TAGS, _LONGEST_KEY, _LONGEST_VALUE = 50, 100, 1000
 _MOST_INPUTS, _MOST_OUTPUTS = 200, 20
@@ -81,9 +102,10 @@ _MOST_FILES = 2000
 def refused_by_service(subject: Subject) -> Iterator[Fault]:
     """`azureml_overrides` sets a value that Azure ML's API does not accept.
 
-    Examples are a number instead of a string, or an unknown distribution, mode or identity. The SDK sends most such
-    values unchecked, for example numbers in `tags` (azure-ai-ml 1.35.2), and the service answers with `UserError`.
-    cloudtrain checks the values against the REST API's models (2025-01-01-preview).
+    Examples are a number instead of a string, or an unknown distribution, mode or identity. The SDK
+    sends most such values unchecked, for example numbers in `tags` (azure-ai-ml 1.35.2), and the
+    service answers with `UserError`. cloudtrain checks the values against the REST API's models
+    (2025-01-01-preview).
     """
     yield from _violations(subject, unknown=False)
 
@@ -92,9 +114,9 @@ def refused_by_service(subject: Subject) -> Iterator[Fault]:
 def unknown_field(subject: Subject) -> Iterator[Fault]:
     """`azureml_overrides` sets a field that Azure ML's API does not have.
 
-    Fields of the body have the names of the REST API: `shmSize`, not `shm_size`. The SDK silently drops an unknown
-    field of a distribution (azure-ai-ml 1.35.2). This is a warning, because the field may be newer than the API version
-    that cloudtrain knows (2025-01-01-preview).
+    Fields of the body have the names of the REST API: `shmSize`, not `shm_size`. The SDK silently
+    drops an unknown field of a distribution (azure-ai-ml 1.35.2). This is a warning, because the
+    field may be newer than the API version that cloudtrain knows (2025-01-01-preview).
     """
     yield from _violations(subject, unknown=True)
 
@@ -107,16 +129,21 @@ def _violations(subject: Subject, *, unknown: bool) -> Iterator[Fault]:
 
 @rule("AZ113", Level.ERROR)
 def identity_overridden(subject: Subject) -> Iterator[Fault]:
-    """`azureml_overrides` changes or removes the property by which cloudtrain recognises its own job.
+    """`azureml_overrides` changes or removes the property by which cloudtrain recognises its own
+    job.
 
-    The property `cloudtrain.run` contains the run's name. Without it, cloudtrain could not distinguish an interrupted
-    submission from another job of the same name, and you could not follow, stop or download the run.
+    The property `cloudtrain.run` contains the run's name. Without it, cloudtrain could not
+    distinguish an interrupted submission from another job of the same name, and you could not
+    follow, stop or download the run.
     """
     reading = read(subject)
     name, value = subject.plan.run_name, reading.body.mapping("properties").get(RUN_PROPERTY)
     if value != name:
         yield Fault(
-            f"the overrides change the property `{RUN_PROPERTY}`, by which cloudtrain recognises its own job",
+            (
+                f"the overrides change the property `{RUN_PROPERTY}`, by which cloudtrain "
+                "recognises its own job"
+            ),
             f"remove `{RUN_PROPERTY}` from `azureml_overrides.properties`",
             reading.place(("properties", RUN_PROPERTY)) or (OVERRIDES, "properties"),
         )
@@ -126,8 +153,8 @@ def identity_overridden(subject: Subject) -> Iterator[Fault]:
 def tags_over_limit(subject: Subject) -> Iterator[Fault]:
     """The job has too many tags or properties, or a key or value is too long.
 
-    A job has at most 50 tags and 50 properties; a key has at most 100 characters and a value 1,000 (Azure ML
-    documentation, service limits, 2025-02-05).
+    A job has at most 50 tags and 50 properties; a key has at most 100 characters and a value 1,000
+    (Azure ML documentation, service limits, 2025-02-05).
     """
     reading = read(subject)
     for field in ("tags", "properties"):
@@ -140,25 +167,37 @@ def tags_over_limit(subject: Subject) -> Iterator[Fault]:
         for key, value in pairs.items():
             path = reading.place((field, key), (*job_field, key) if job_field else ())
             if not 1 <= len(key) <= _LONGEST_KEY:
-                message = f"the {word} key `{key[:20]}...` has {len(key)} characters; the limit is {_LONGEST_KEY}"
-                yield Fault(message if key else f"a {word} has an empty key", "write another key", path)
+                message = (
+                    f"the {word} key `{key[:20]}...` has {len(key)} characters; the limit "
+                    f"is {_LONGEST_KEY}"
+                )
+                yield Fault(
+                    message if key else f"a {word} has an empty key", "write another key", path
+                )
             if isinstance(value, str) and len(value) > _LONGEST_VALUE:
-                message = f"the {word} `{key[:40]}` has {len(value):,} characters; the limit is {_LONGEST_VALUE:,}"
-                yield Fault(message, "shorten it, or write it into a file in the source folder", path)
+                message = (
+                    f"the {word} `{key[:40]}` has {len(value):,} characters; the limit is "
+                    f"{_LONGEST_VALUE:,}"
+                )
+                yield Fault(
+                    message, "shorten it, or write it into a file in the source folder", path
+                )
 
 
 @rule("AZ115", Level.ERROR)
 def text_too_long(subject: Subject) -> Iterator[Fault]:
     """A name or the description is too long.
 
-    Display name and experiment have at most 256 characters, the description 5,000 (Azure ML documentation, service
-    limits, 2025-02-05).
+    Display name and experiment have at most 256 characters, the description 5,000 (Azure ML
+    documentation, service limits, 2025-02-05).
     """
     reading = read(subject)
     for name, (most, word, field) in _LENGTHS.items():
         length = len(reading.body.text(name))
         if length > most:
-            path = reading.place((name,), () if word == "experiment" and subject.settings.experiment else field)
+            path = reading.place(
+                (name,), () if word == "experiment" and subject.settings.experiment else field
+            )
             message = f"`{word}` has {length:,} characters, but Azure ML accepts at most {most:,}"
             yield Fault(message, f"shorten it to {most:,} characters", path)
 
@@ -167,9 +206,9 @@ def text_too_long(subject: Subject) -> Iterator[Fault]:
 def experiment_name(subject: Subject) -> Iterator[Fault]:
     """The experiment's name has characters that Azure ML may refuse.
 
-    Names of experiments are letters, digits, `_` and `-`, with a letter or a digit first (azureml-core, `Experiment`;
-    version 2 of the SDK does not check them). Without `experiment`, cloudtrain uses the job's name, which is always
-    valid.
+    Names of experiments are letters, digits, `_` and `-`, with a letter or a digit first
+    (azureml-core, `Experiment`; version 2 of the SDK does not check them). Without `experiment`,
+    cloudtrain uses the job's name, which is always valid.
     """
     reading = read(subject)
     name = reading.body.text("experimentName")
@@ -177,7 +216,9 @@ def experiment_name(subject: Subject) -> Iterator[Fault]:
         better = re.sub(r"[^a-zA-Z0-9_-]+", "-", name).strip("-_") or "NAME"
         hint = f'write `experiment = "{better}"` under `[azureml]`'
         yield Fault(
-            f"Azure ML may not take `{name}` as the name of an experiment", hint, reading.place(("experimentName",))
+            f"Azure ML may not take `{name}` as the name of an experiment",
+            hint,
+            reading.place(("experimentName",)),
         )
 
 
@@ -185,23 +226,36 @@ def experiment_name(subject: Subject) -> Iterator[Fault]:
 def without_effect(subject: Subject) -> Iterator[Fault]:
     """A field of the job has no effect on Azure ML.
 
-    `volume_size`: the VM size determines the disk. `max_wait`: nothing limits how long a serverless job waits for spot
-    capacity. `metrics`: Azure ML reads no metrics from the log; record them with MLflow, which is set up in every job.
-    `python`: a curated environment has a fixed Python version.
+    `volume_size`: the VM size determines the disk. `max_wait`: nothing limits how long a serverless
+    job waits for spot capacity. `metrics`: Azure ML reads no metrics from the log; record them with
+    MLflow, which is set up in every job. `python`: a curated environment has a fixed Python
+    version.
     """
     job, environment = subject.job, subject.job.environment
     if job.resources.volume_size is not None:
         message = "the instance type determines the disk, so `volume_size` is not sent"
-        hint = "remove `volume_size`, and use a type with a larger disk or read the data with `mode: mount`"
+        hint = (
+            "remove `volume_size`, and use a type with a larger disk or read the data with "
+            "`mode: mount`"
+        )
         yield Fault(message, hint, ("resources", "volume_size"))
     if job.spot is not None and job.spot.max_wait is not None:
         message = "Azure ML waits for spot capacity without a limit, so `max_wait` is not sent"
-        yield Fault(message, "stop the job with `cloudtrain stop` if it waits for too long", ("spot", "max_wait"))
+        yield Fault(
+            message,
+            "stop the job with `cloudtrain stop` if it waits for too long",
+            ("spot", "max_wait"),
+        )
     if job.metrics:
         message = "Azure ML reads no metrics from the log, so `metrics` are not sent"
-        yield Fault(message, "log them in the script: `mlflow.log_metric(NAME, VALUE)`", ("metrics",))
+        yield Fault(
+            message, "log them in the script: `mlflow.log_metric(NAME, VALUE)`", ("metrics",)
+        )
     if environment.python and environment.framework and not environment.requirements:
-        message = f"the curated environment has its own Python, so `python: {environment.python}` has no effect"
+        message = (
+            "the curated environment has its own Python, so `python: "
+            f"{environment.python}` has no effect"
+        )
         hint = "name an environment with `azureml`, or an `image`, to choose the version"
         yield Fault(message, hint, ("environment", "python"))
 
@@ -210,14 +264,17 @@ def without_effect(subject: Subject) -> Iterator[Fault]:
 def many_files(subject: Subject) -> Iterator[Fault]:
     """The bundle has more files than Azure ML's documented limit for a job's code.
 
-    The documented limit of a code snapshot is 2,000 files and 300 MB (Azure ML documentation, version 1; the
-    documentation of version 2 names no limit). Each file is uploaded separately, and copied to every instance. CT302
-    checks the size.
+    The documented limit of a code snapshot is 2,000 files and 300 MB (Azure ML documentation,
+    version 1; the documentation of version 2 names no limit). Each file is uploaded separately, and
+    copied to every instance. CT302 checks the size.
     """
     count = sum(upload.file_count for upload in subject.plan.uploads if upload.kind == "code")
     if count > _MOST_FILES:
         yield Fault(
-            f"the bundle has {count:,} files; Azure ML's documented limit for a job's code is {_MOST_FILES:,}",
+            (
+                f"the bundle has {count:,} files; Azure ML's documented limit for a job's code is "
+                f"{_MOST_FILES:,}"
+            ),
             "leave out what the script does not need, with `.cloudtrainignore`",
             ("source_dir",),
         )
@@ -227,11 +284,13 @@ def many_files(subject: Subject) -> Iterator[Fault]:
 def too_many_places(subject: Subject) -> Iterator[Fault]:
     """The job has more inputs or outputs than Azure ML allows.
 
-    A job has at most 200 inputs and 20 outputs (Azure ML documentation, service limits, 2025-02-05: input and output
-    data sets of a run).
+    A job has at most 200 inputs and 20 outputs (Azure ML documentation, service limits, 2025-02-05:
+    input and output data sets of a run).
     """
     for field, most in (("inputs", _MOST_INPUTS), ("outputs", _MOST_OUTPUTS)):
         count = len(read(subject).body.mapping(field))
         if count > most:
             hint = "put several into one folder, and name only the folder in the job"
-            yield Fault(f"the job has {count} {field}, but Azure ML accepts at most {most}", hint, (field,))
+            yield Fault(
+                f"the job has {count} {field}, but Azure ML accepts at most {most}", hint, (field,)
+            )

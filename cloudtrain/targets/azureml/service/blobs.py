@@ -1,8 +1,8 @@
 """Access to blob storage through azure-storage-blob: containers and their keys.
 
-cloudtrain opens a datastore with the secret that the workspace has for it: a signature or the key of the account. If
-the storage refuses the secret, for example because the account accepts no keys, cloudtrain uses the user's own Azure
-credentials. An expired secret is renewed once.
+cloudtrain opens a datastore with the secret that the workspace has for it: a signature or the key
+of the account. If the storage refuses the secret, for example because the account accepts no keys,
+cloudtrain uses the user's own Azure credentials. An expired secret is renewed once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class DatastorePlace:
 
 @dataclass(frozen=True)
 class BlobPlace:
-    """A folder or file in a storage account. `signature` is the text after the `?` of its address."""
+    """A folder or file in a storage account. `signature` is the text after the `?` of its
+    address."""
 
     account_url: str
     container: str
@@ -50,18 +51,23 @@ Where = DatastorePlace | BlobPlace
 
 
 def place_of(uri: str, workspace: str) -> Where:
-    """A datastore belongs to `workspace`, an ARM id, if the address does not name another workspace. Raises
-    `TargetError` if the text is not the address of a file, or the storage is of an unsupported kind."""
+    """A datastore belongs to `workspace`, an ARM id, if the address does not name another
+    workspace. Raises `TargetError` if the text is not the address of a file, or the storage is of
+    an unsupported kind."""
     if match := DATASTORE_ADDRESS.fullmatch(uri):
         if match["workspace"]:
             workspace = workspace_id(match["subscription"], match["group"], match["workspace"])
         return DatastorePlace(workspace, match["store"], match["path"] or "")
     if match := HADOOP_ADDRESS.fullmatch(uri):
-        return BlobPlace(f"https://{_blob_host(match['host'])}", match["container"], match["path"] or "")
+        return BlobPlace(
+            f"https://{_blob_host(match['host'])}", match["container"], match["path"] or ""
+        )
     parts = urlsplit(uri)
     container, _, path = parts.path.lstrip("/").partition("/")
     if parts.scheme == "https" and container and re.search(r"\.(blob|dfs)\.", parts.netloc):
-        return BlobPlace(f"https://{_blob_host(parts.netloc)}", container, unquote(path), parts.query)
+        return BlobPlace(
+            f"https://{_blob_host(parts.netloc)}", container, unquote(path), parts.query
+        )
     raise TargetError(
         f"cloudtrain cannot copy from `{uri}`",
         hint="`az ml data show` prints the address of a data asset",
@@ -70,7 +76,8 @@ def place_of(uri: str, workspace: str) -> Where:
 
 
 def _blob_host(host: str) -> str:
-    """Return the storage account's host for the blob protocol. Data Lake addresses have another host (`.dfs.`)."""
+    """Return the storage account's host for the blob protocol. Data Lake addresses have another
+    host (`.dfs.`)."""
     return host.replace(".dfs.", ".blob.", 1)
 
 
@@ -84,9 +91,15 @@ OWN_STORE = "workspaceblobstore"
 READ = 4 << 20
 """Bytes of one request: for a log, and for each part of a file that is copied."""
 
-RETRIES: dict[str, float] = {"retry_total": 3, "initial_backoff": 0.3, "increment_base": 2, "random_jitter_range": 0.2}
-"""Retries of a request and their pauses: 2.3, 4.3 and 8.3 seconds, each 0.2 more or less. The package counts before it
-waits, so the first pause is `initial_backoff` plus `increment_base` to the power of one."""
+RETRIES: dict[str, float] = {
+    "retry_total": 3,
+    "initial_backoff": 0.3,
+    "increment_base": 2,
+    "random_jitter_range": 0.2,
+}
+"""Retries of a request and their pauses: 2.3, 4.3 and 8.3 seconds, each 0.2 more or less. The
+package counts before it waits, so the first pause is `initial_backoff` plus `increment_base` to the
+power of one."""
 
 _UNCHANGED, _ANOTHER, _NOTHING_BEYOND = 304, 412, 416
 
@@ -95,7 +108,8 @@ _REFUSED = (Denied, Expired)
 
 @dataclass(frozen=True)
 class Piece:
-    """`size` is the size of the whole blob; `created` and `last_modified` are seconds since the epoch."""
+    """`size` is the size of the whole blob; `created` and `last_modified` are seconds since the
+    epoch."""
 
     data: bytes
     size: int
@@ -123,11 +137,13 @@ class Blobs:
             return self._containers[home]
 
     def beside(self, container_url: str) -> Container:
-        """Return the container at `container_url`, which must be in the workspace's own storage account. It is opened
-        with the credentials, or else with the account's key."""
+        """Return the container at `container_url`, which must be in the workspace's own storage
+        account. It is opened with the credentials, or else with the account's key."""
         account_url, _, name = container_url.rpartition("/")
         store = f"{self.client.place.workspace_id}/datastores/{OWN_STORE}"
-        return Container(self, account_url, name, [lambda: self.client.credential, lambda: self._secret(store)])
+        return Container(
+            self, account_url, name, [lambda: self.client.credential, lambda: self._secret(store)]
+        )
 
     def at(self, url: str) -> Any:
         storage = require("azure.storage.blob", extra="azureml")
@@ -171,22 +187,31 @@ class Blobs:
         return Container(self, url, container, [*keys, lambda: self.client.credential])
 
     def _bare(self, where: BlobPlace) -> Container:
-        key: Key = (lambda: where.signature) if where.signature else (lambda: self.client.credential)
+        key: Key = (
+            (lambda: where.signature) if where.signature else (lambda: self.client.credential)
+        )
         return Container(self, where.account_url, where.container, [key])
 
     def _secret(self, path: str) -> str:
-        """Return the signature or the account key. Raises `Denied` for another secret, which cannot open blobs."""
+        """Return the signature or the account key. Raises `Denied` for another secret, which cannot
+        open blobs."""
         body = {"expirableSecret": True, "expireAfterHours": 1}
         answer = self.client.post(f"{path}/listSecrets", body, api_version=DATASTORE)
         secret: str | None = answer.get("sasToken") or answer.get("key")
         if not secret:
-            hint = "ask for the role `Storage Blob Data Contributor` on the storage account, which needs no secrets"
-            raise Denied(f"the secrets of `{path}` are of type `{answer.get('secretsType')}`", hint=hint)
+            hint = (
+                "ask for the role `Storage Blob Data Contributor` on the storage account, "
+                "which needs no secrets"
+            )
+            raise Denied(
+                f"the secrets of `{path}` are of type `{answer.get('secretsType')}`", hint=hint
+            )
         return secret
 
 
 class Container:
-    """A container, opened with the first of its keys that storage accepts. This class is thread-safe."""
+    """A container, opened with the first of its keys that storage accepts. This class is
+    thread-safe."""
 
     def __init__(self, blobs: Blobs, account_url: str, name: str, keys: Sequence[Key]) -> None:
         self._blobs = blobs
@@ -197,8 +222,8 @@ class Container:
         self._lock = RLock()
 
     def use(self, about: str, operation: Callable[[Any], Result]) -> Result:
-        """Return `operation(container)`, with azure-storage-blob's ContainerClient. Errors name the blob `about`; if
-        storage accepts none of the keys, it is the error for the last key."""
+        """Return `operation(container)`, with azure-storage-blob's ContainerClient. Errors name the
+        blob `about`; if storage accepts none of the keys, it is the error for the last key."""
         client = self._client
         if client is not None:
             try:
@@ -212,7 +237,8 @@ class Container:
         return self._try(about, operation, client)
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Map the names of the blobs that begin with `prefix` to their sizes, without Data Lake's folders."""
+        """Map the names of the blobs that begin with `prefix` to their sizes, without Data Lake's
+        folders."""
 
         def list_sizes(container: Any) -> dict[str, int]:
             blobs = container.list_blobs(name_starts_with=prefix, include=["metadata"])
@@ -232,7 +258,9 @@ class Container:
                 refusals.append(error)
                 continue
             options = self._blobs.options
-            client = storage.ContainerClient(self._account_url, self._name, credential=credential, **options)
+            client = storage.ContainerClient(
+                self._account_url, self._name, credential=credential, **options
+            )
             try:
                 result = self._try(about, operation, client)
             except _REFUSED as error:
@@ -248,10 +276,16 @@ class Container:
 
 
 def read(
-    blob: Any, offset: int, *, unless: str | None = None, only: str | None = None, length: int = READ
+    blob: Any,
+    offset: int,
+    *,
+    unless: str | None = None,
+    only: str | None = None,
+    length: int = READ,
 ) -> Piece | None:
-    """Read at most `length` bytes of a blob, beginning at `offset`. `blob` is a BlobClient of azure-storage-blob. The
-    result is None if the blob still has the ETag `unless`, or another one than `only`. Errors are azure-core's."""
+    """Read at most `length` bytes of a blob, beginning at `offset`. `blob` is a BlobClient of
+    azure-storage-blob. The result is None if the blob still has the ETag `unless`, or another one
+    than `only`. Errors are azure-core's."""
     core = require("azure.core", extra="azureml")
     exceptions = require("azure.core.exceptions", extra="azureml")
     match = core.MatchConditions.IfModified if unless else core.MatchConditions.IfNotModified
@@ -270,7 +304,9 @@ def read(
 
 
 def _piece(data: bytes, size: int, properties: Any) -> Piece:
-    return Piece(data, size, properties.etag, properties.creation_time, properties.last_modified.timestamp())
+    return Piece(
+        data, size, properties.etag, properties.creation_time, properties.last_modified.timestamp()
+    )
 
 
 def _is_folder(blob: Any) -> bool:
@@ -285,7 +321,10 @@ _RESOLVE = "1.5.0"
 
 def resolved_place(client: Client, run_name: str, output: str) -> str | None:
     """Return the address of an output; None if the run history has none."""
-    query, path = {"runId": run_name, "selectRunMetadata": True}, client.gateway(f"history/{HISTORY}", "rundata")
+    query, path = (
+        {"runId": run_name, "selectRunMetadata": True},
+        client.gateway(f"history/{HISTORY}", "rundata"),
+    )
     run = client.post(path, query, api_version=HISTORY).get("runMetadata") or {}
     asset = ((run.get("outputs") or {}).get(output) or {}).get("assetId")
     if not asset:

@@ -1,8 +1,9 @@
 """Send requests about one workspace to the resource manager and to the workspace's own services.
 
-All requests can be repeated safely: GET requests and requests for secrets change nothing, and a second PUT of the same
-content has the same result as the first. The client repeats a request whose answer was lost, even a POST. (The SDK's
-own client does not repeat a POST.) Between attempts it waits as long as Azure asks in `Retry-After`.
+All requests can be repeated safely: GET requests and requests for secrets change nothing, and a
+second PUT of the same content has the same result as the first. The client repeats a request whose
+answer was lost, even a POST. (The SDK's own client does not repeat a POST.) Between attempts it
+waits as long as Azure asks in `Retry-After`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from cloudtrain.plans.plan import canonical_json
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.azureml.parts import MODELS, Labelled, asset_id, parse_label
 from cloudtrain.targets.azureml.service.clouds import Cloud, cloud_of, credential_of, kind_of
-from cloudtrain.targets.azureml.service.provider_errors import RefusedCall, refusal_error, translate_error
+from cloudtrain.targets.azureml.service.provider_errors import (
+    RefusedCall,
+    refusal_error,
+    translate_error,
+)
 from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.services import Expired, NotThere
 from cloudtrain.version import __version__
@@ -48,8 +53,8 @@ HISTORY = "v1.0"
 
 
 RETRIES, BACKOFF, LONGEST = 7, 0.8, 20.0
-"""Retries while Azure is busy: their number, the base of the growing pauses in seconds, and the longest pause. The
-second pause is twice the base. All retries take about a minute."""
+"""Retries while Azure is busy: their number, the base of the growing pauses in seconds, and the
+longest pause. The second pause is twice the base. All retries take about a minute."""
 
 _RECONNECTS = 3
 """The number of retries if a connection fails or breaks."""
@@ -61,9 +66,9 @@ _REPEATABLE = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE")
 
 
 class Client:
-    """A client for one workspace, with the credentials that `place` names. This class is thread-safe. Methods take a
-    path inside the workspace (`jobs/NAME`; empty for the workspace itself), a path of the resource manager
-    (`/subscriptions/...`), or a complete URL."""
+    """A client for one workspace, with the credentials that `place` names. This class is
+    thread-safe. Methods take a path inside the workspace (`jobs/NAME`; empty for the workspace
+    itself), a path of the resource manager (`/subscriptions/...`), or a complete URL."""
 
     def __init__(self, place: AzureMLAccount, environ: Mapping[str, str]) -> None:
         self.place = place
@@ -74,7 +79,9 @@ class Client:
         # Azure's warnings are shown only if the user has set up logging.
         logging.getLogger("azure").addHandler(logging.NullHandler())
 
-    def get(self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None) -> Any:
+    def get(
+        self, path: str, *, api_version: str | None = None, query: Mapping[str, str] | None = None
+    ) -> Any:
         return self.send("GET", path, api_version=api_version, query=query)
 
     def post(self, path: str, body: object = None, *, api_version: str | None = None) -> Any:
@@ -93,9 +100,13 @@ class Client:
                 return
             page = self.get(page["nextLink"])
 
-    def items(self, path: str, *, api_version: str, query: Mapping[str, str] | None = None) -> list[Any]:
+    def items(
+        self, path: str, *, api_version: str, query: Mapping[str, str] | None = None
+    ) -> list[Any]:
         """Return all items of a list."""
-        return [item for page in self.pages(path, api_version=api_version, query=query) for item in page]
+        return [
+            item for page in self.pages(path, api_version=api_version, query=query) for item in page
+        ]
 
     def history(self, path: str) -> Any:
         """Return JSON data of the run history at a path such as `runs/NAME/details`."""
@@ -103,7 +114,8 @@ class Client:
 
     def gateway(self, service: str, path: str) -> str:
         """Return the URL of `path` in a service of the workspace, such as `history/v1.0`."""
-        return f"{str(self._services['api']).rstrip('/')}/{service}{quote(f'{self.place.workspace_id}/{path}')}"
+        api = str(self._services["api"]).rstrip("/")
+        return f"{api}/{service}{quote(f'{self.place.workspace_id}/{path}')}"
 
     def send(
         self,
@@ -116,10 +128,11 @@ class Client:
         headers: Mapping[str, str] | None = None,
         is_signed: bool = True,
     ) -> Any:
-        """Send a request, and return the answer's JSON data; an empty dict if the answer has no body, or is `null`, as
-        the answer to a cancel (recorded March 2026). `content` is sent byte for byte. `is_signed` is False for public
-        addresses, which get no token. If Azure rejects the token, cloudtrain gets a new one and tries once more: the
-        user may have logged in meanwhile. Raises the `TargetError`s of `provider_errors`, and `SettingsError` for an
+        """Send a request, and return the answer's JSON data; an empty dict if the answer has no
+        body, or is `null`, as the answer to a cancel (recorded March 2026). `content` is sent byte
+        for byte. `is_signed` is False for public addresses, which get no token. If Azure rejects
+        the token, cloudtrain gets a new one and tries once more: the user may have logged in
+        meanwhile. Raises the `TargetError`s of `provider_errors`, and `SettingsError` for an
         unknown cloud or kind of credential."""
         parameters = {**(query or {}), **({"api-version": api_version} if api_version else {})}
         kind = {"Content-Type": "application/json"} if content else {}
@@ -128,7 +141,9 @@ class Client:
         url, call = self._url(path) if is_signed else path, self._call(method, path)
 
         def request() -> Any:
-            return rest.HttpRequest(method, url, params=parameters, headers=every_header, content=content)
+            return rest.HttpRequest(
+                method, url, params=parameters, headers=every_header, content=content
+            )
 
         try:
             return self._answer(request(), is_signed, call)
@@ -146,7 +161,9 @@ class Client:
 
     @cached_property
     def cloud(self) -> Cloud:
-        return cloud_of(self.place.cloud, self._environ, lambda url: self.send("GET", url, is_signed=False))
+        return cloud_of(
+            self.place.cloud, self._environ, lambda url: self.send("GET", url, is_signed=False)
+        )
 
     @property
     def credential(self) -> Any:
@@ -163,7 +180,8 @@ class Client:
             raise translate_error(error, self._call("GET", scope)) from error
 
     def explain(self, error: Exception, about: str) -> Exception:
-        """Translate an error of azure-storage-blob to cloudtrain's error. `about` names the blob."""
+        """Translate an error of azure-storage-blob to cloudtrain's error. `about` names the
+        blob."""
         return translate_error(error, self._call("use", about))
 
     @cached_property
@@ -173,14 +191,19 @@ class Client:
 
     @cached_property
     def _services(self) -> dict[str, str]:
-        """Map services of the workspace to their addresses, from a public document (`discoveryUrl`)."""
-        services: dict[str, str] = self.send("GET", self.workspace["properties"]["discoveryUrl"], is_signed=False)
+        """Map services of the workspace to their addresses, from a public document
+        (`discoveryUrl`)."""
+        services: dict[str, str] = self.send(
+            "GET", self.workspace["properties"]["discoveryUrl"], is_signed=False
+        )
         return services
 
     def _answer(self, request: Any, is_signed: bool, call: RefusedCall) -> Any:
         exceptions = require("azure.core.exceptions", extra="azureml")
         try:
-            response = self._pipeline(is_signed).run(request, retry_on_methods=_REPEATABLE).http_response
+            response = (
+                self._pipeline(is_signed).run(request, retry_on_methods=_REPEATABLE).http_response
+            )
             status, data = response.status_code, response.content
         except (exceptions.AzureError, OSError) as error:
             raise translate_error(error, call) from error
@@ -189,7 +212,9 @@ class Client:
         answer = {} if data.strip() in (b"", b"null") else _decode(data)
         if answer is None:
             hint = "check the proxy: it may have answered in Azure's place"
-            raise TargetUnreachable(f"the answer to `{call.method} {call.about}` is not JSON", hint=hint)
+            raise TargetUnreachable(
+                f"the answer to `{call.method} {call.about}` is not JSON", hint=hint
+            )
         return answer
 
     def _url(self, path: str) -> str:
@@ -227,7 +252,10 @@ class Client:
         if is_signed:
             steps.append(policies.BearerTokenCredentialPolicy(self.credential, self.cloud.scope))
         return pipeline.Pipeline(
-            transport.RequestsTransport(connection_timeout=_CONNECT_TIMEOUT, read_timeout=_READ_TIMEOUT), steps
+            transport.RequestsTransport(
+                connection_timeout=_CONNECT_TIMEOUT, read_timeout=_READ_TIMEOUT
+            ),
+            steps,
         )
 
 
@@ -241,8 +269,9 @@ def _decode(data: bytes) -> Any:
 
 # Find the current version of assets with the label `latest`.
 #
-# As azure-ai-ml 1.35.2 does, cloudtrain sends the version instead of the label. The latest version of an environment
-# is the one created last; for data and models, the service reports the latest version.
+# As azure-ai-ml 1.35.2 does, cloudtrain sends the version instead of the label. The latest version
+# of an environment is the one created last; for data and models, the service reports the latest
+# version.
 
 _NEWEST = {"$orderBy": "createdtime desc", "$top": "1"}
 
@@ -254,15 +283,23 @@ class Labels:
         self._versions: dict[str, str] = {}
 
     def ask(self, client: Client, label: Labelled) -> str:
-        """Return the current version of a labelled asset. Raises `NotThere` if it does not exist or has no version."""
+        """Return the current version of a labelled asset. Raises `NotThere` if it does not exist or
+        has no version."""
         if label.kind == "environments":
-            page = client.get(f"{label.thing}/versions", api_version=ENVIRONMENT, query=_NEWEST).get("value") or []
+            page = (
+                client.get(f"{label.thing}/versions", api_version=ENVIRONMENT, query=_NEWEST).get(
+                    "value"
+                )
+                or []
+            )
             version = page[0].get("name") if page else None
         else:
             container = client.get(label.thing, api_version=ENVIRONMENT)
             version = (container.get("properties") or {}).get("latestVersion")
         if not version:
-            raise NotThere(f"`{label.name}` has no version", hint="register a version, or name another asset")
+            raise NotThere(
+                f"`{label.name}` has no version", hint="register a version, or name another asset"
+            )
         self._versions[label.thing] = str(version)
         return str(version)
 
@@ -271,14 +308,18 @@ class Labels:
         properties = dict(request["properties"])
         inputs = (properties.get("inputs") or {}).values()
         uris = [item.get("uri") for item in inputs if isinstance(item, Mapping)]
-        places = [place for place in (properties.get("environmentId"), *uris) if isinstance(place, str)]
+        places = [
+            place for place in (properties.get("environmentId"), *uris) if isinstance(place, str)
+        ]
         ids = {place: self._id(client, label) for place in places if (label := parse_label(place))}
         if not ids:
             return text
         if properties.get("environmentId") in ids:
             properties["environmentId"] = ids[properties["environmentId"]]
         properties["inputs"] = {
-            name: {**item, "uri": ids[item["uri"]]} if isinstance(item, Mapping) and item.get("uri") in ids else item
+            name: {**item, "uri": ids[item["uri"]]}
+            if isinstance(item, Mapping) and item.get("uri") in ids
+            else item
             for name, item in (properties.get("inputs") or {}).items()
         }
         return canonical_json({**request, "properties": properties})
@@ -290,30 +331,44 @@ class Labels:
             changes["environment"] = job.environment.model_copy(update={"azureml": environment})
         inputs = {}
         for name, item in job.inputs.items():
-            place = self._version_of(client, item.of("azureml"), "models" if item.type in MODELS else "data")
+            place = self._version_of(
+                client, item.of("azureml"), "models" if item.type in MODELS else "data"
+            )
             inputs[name] = item.model_copy(update={"azureml": place}) if place else item
         if any(inputs[name] is not item for name, item in job.inputs.items()):
             changes["inputs"] = inputs
         return job.model_copy(update=changes) if changes else job
 
     def _version_of(self, client: Client, place: str | None, kind: str) -> str | None:
-        """Return a reference to the current version of a labelled asset; None if `place` has no label."""
+        """Return a reference to the current version of a labelled asset; None if `place` has no
+        label."""
         if place is None:
             return None
         asset = asset_id(client.place.workspace_id, place, kind) or place
         label = parse_label(asset)
         if label is not None:
             version_id = self._id(client, label)
-            return version_id if "/" in place else f"azureml:{label.name}:{version_id.rpartition('/')[2]}"
+            return (
+                version_id
+                if "/" in place
+                else f"azureml:{label.name}:{version_id.rpartition('/')[2]}"
+            )
         if asset.endswith(("@latest", "/labels/latest")):
             hint = "write a version instead; the registry's page in the studio lists the versions"
-            raise UsageError(f"cloudtrain cannot look up `{place}`, a label in a registry", hint=hint, code="CT987")
+            raise UsageError(
+                f"cloudtrain cannot look up `{place}`, a label in a registry",
+                hint=hint,
+                code="CT987",
+            )
         return None
 
     def _id(self, client: Client, label: Labelled) -> str:
         try:
             version = self._versions.get(label.thing) or self.ask(client, label)
         except NotThere as error:
-            message, hint = f"the workspace has no `{label.name}`", f"name a version: `azureml:{label.name}:1`"
+            message, hint = (
+                f"the workspace has no `{label.name}`",
+                f"name a version: `azureml:{label.name}:1`",
+            )
             raise TargetError(f"{message}, so `latest` means no version", hint=hint) from error
         return f"{label.thing}/versions/{version}"

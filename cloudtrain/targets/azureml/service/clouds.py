@@ -1,6 +1,8 @@
-"""Azure's clouds, with their hosts and the audiences of their tokens, and the credentials that get these tokens.
+"""Azure's clouds, with their hosts and the audiences of their tokens, and the credentials that get
+these tokens.
 
-azure-identity reads AZURE_CLIENT_ID, IDENTITY_ENDPOINT and its other variables from the process's environment.
+azure-identity reads AZURE_CLIENT_ID, IDENTITY_ENDPOINT and its other variables from the process's
+environment.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from cloudtrain.system.plugins import require
 from cloudtrain.targets.azureml.settings import az_folder, az_subscriptions
 
 METADATA_URL = "ARM_CLOUD_METADATA_URL"
-"""The variable with the address that describes other clouds; the az command and azure-ai-ml use it too."""
+"""The variable with the address that describes other clouds; the az command and azure-ai-ml use it
+too."""
 
 CURRENT = "AZUREML_CURRENT_CLOUD"
 
@@ -50,9 +53,10 @@ BUILT_IN = {name: Cloud(name, **row) for name, row in _TABLES["clouds"].items()}
 
 
 def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str], Any]) -> Cloud:
-    """Return the cloud of a target. Clouds that are not built in are looked up at ARM_CLOUD_METADATA_URL. By default
-    (`name` is the target's setting) it is that of AZUREML_CURRENT_CLOUD, or else the cloud whose resource manager has
-    the host of ARM_CLOUD_METADATA_URL, or else the public cloud. `fetch` gets the JSON data at an address."""
+    """Return the cloud of a target. Clouds that are not built in are looked up at
+    ARM_CLOUD_METADATA_URL. By default (`name` is the target's setting) it is that of
+    AZUREML_CURRENT_CLOUD, or else the cloud whose resource manager has the host of
+    ARM_CLOUD_METADATA_URL, or else the public cloud. `fetch` gets the JSON data at an address."""
     name, url = name or environ.get(CURRENT), environ.get(METADATA_URL)
     if name in BUILT_IN or (name is None and not url):
         return BUILT_IN[name or "AzureCloud"]
@@ -86,15 +90,23 @@ def _read_clouds(answer: Any) -> Iterator[Cloud]:
             )
         except (KeyError, TypeError, AttributeError) as error:
             hint = f"check the address in {METADATA_URL}"
-            raise TargetError(f"the metadata of a cloud lacks the field {error}", hint=hint, code="CT917") from None
+            raise TargetError(
+                f"the metadata of a cloud lacks the field {error}", hint=hint, code="CT917"
+            ) from None
 
 
 def _studio(portal: str) -> str:
-    """Return the studio's address: `ml.azure.DOMAIN` for a portal at `portal.azure.DOMAIN`, a rule without a source."""
-    return f"https://ml.{portal.removeprefix('portal.')}" if portal.startswith("portal.") else f"https://{portal}"
+    """Return the studio's address: `ml.azure.DOMAIN` for a portal at `portal.azure.DOMAIN`, a rule
+    without a source."""
+    return (
+        f"https://ml.{portal.removeprefix('portal.')}"
+        if portal.startswith("portal.")
+        else f"https://{portal}"
+    )
 
 
-# Get credentials through azure-identity: the first that works, or only the kind in the target's setting `credential`.
+# Get credentials through azure-identity: the first that works, or only the kind in the target's
+# setting `credential`.
 
 
 class CredentialKind(NamedTuple):
@@ -109,7 +121,9 @@ class CredentialKind(NamedTuple):
 KINDS = {name: CredentialKind(**row) for name, row in _TABLES["credentials"].items()}
 
 ANY = CredentialKind(
-    "DefaultAzureCredential", f"log in: `az login`, or {KINDS['environment'].login}", takes_authority=True
+    "DefaultAzureCredential",
+    f"log in: `az login`, or {KINDS['environment'].login}",
+    takes_authority=True,
 )
 """Tries each kind in turn, until one has a token."""
 
@@ -119,34 +133,48 @@ def kind_of(name: str | None) -> CredentialKind:
     if name is None:
         return ANY
     if name not in KINDS:
-        raise SettingsError(f"`{name}` is not a kind of Azure credential", hint=did_you_mean(name, KINDS), code="CT916")
+        raise SettingsError(
+            f"`{name}` is not a kind of Azure credential",
+            hint=did_you_mean(name, KINDS),
+            code="CT916",
+        )
     return KINDS[name]
 
 
 def credential_of(name: str | None, cloud: Cloud, environ: Mapping[str, str]) -> Any:
-    """Return a credential of azure-identity that gets tokens from `cloud`, and new tokens when they expire."""
+    """Return a credential of azure-identity that gets tokens from `cloud`, and new tokens when they
+    expire."""
     kind = kind_of(name)
     identity = require("azure.identity", extra="azureml")
     options: dict[str, Any] = {}
     if kind.takes_authority:
         options["authority"] = cloud.login
         if cloud.name not in BUILT_IN:
-            options["disable_instance_discovery"] = True  # it would ask the public cloud, which does not know this one
+            # it would ask the public cloud, which does not know this one
+            options["disable_instance_discovery"] = True
     if kind.takes_client_id and environ.get("AZURE_CLIENT_ID"):
         options["client_id"] = environ["AZURE_CLIENT_ID"]
     try:
         return getattr(identity, kind.name)(**options)
     except ValueError as error:
-        raise SettingsError(" ".join(str(error).split()).rstrip("."), hint=kind.login, code="CT916") from error
+        raise SettingsError(
+            " ".join(str(error).split()).rstrip("."), hint=kind.login, code="CT916"
+        ) from error
     except OSError as error:  # from reading a certificate's file
         message = f"`{error.filename}` cannot be read: {error.strerror}"
         raise SettingsError(message, hint=kind.login, code="CT916") from error
 
 
-_SIGNS = ("AZURE_CLIENT_ID", "AZURE_USERNAME", "AZURE_FEDERATED_TOKEN_FILE", "IDENTITY_ENDPOINT", "MSI_ENDPOINT")
+_SIGNS = (
+    "AZURE_CLIENT_ID",
+    "AZURE_USERNAME",
+    "AZURE_FEDERATED_TOKEN_FILE",
+    "IDENTITY_ENDPOINT",
+    "MSI_ENDPOINT",
+)
 
 
 def credentials_in_sight(environ: Mapping[str, str]) -> bool:
-    """A virtual machine gets credentials from its metadata service over the network; cloudtrain asks that service only
-    with `--online`."""
+    """A virtual machine gets credentials from its metadata service over the network; cloudtrain
+    asks that service only with `--online`."""
     return any(environ.get(sign) for sign in _SIGNS) or bool(az_subscriptions(az_folder(environ)))

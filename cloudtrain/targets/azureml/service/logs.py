@@ -1,9 +1,9 @@
 """Read a job's log files, one for each process, while the processes are still writing.
 
-The run history lists the files with addresses that are valid for some hours. If an address is missing or storage
-refuses it, the file is read from the artifact store, the datastore `workspaceartifactstore`. Only new bytes are
-requested; for an unchanged file, storage sends no data. Lines have no time of their own: each line gets the time of its
-file's last change.
+The run history lists the files with addresses that are valid for some hours. If an address is
+missing or storage refuses it, the file is read from the artifact store, the datastore
+`workspaceartifactstore`. Only new bytes are requested; for an unchanged file, storage sends no
+data. Lines have no time of their own: each line gets the time of its file's last change.
 """
 
 from __future__ import annotations
@@ -25,27 +25,30 @@ from cloudtrain.targets.common.services import Denied, Expired, NotThere
 
 # Find the rank that wrote a log file from the file's name, and split a growing file into lines.
 #
-# Azure ML keeps a log file for each process; the lines do not name the process. azure-ai-ml 1.35.2 and its tests
-# contain these file names:
+# Azure ML keeps a log file for each process; the lines do not name the process. azure-ai-ml 1.35.2
+# and its tests contain these file names:
 #
 #     user_logs/std_log.txt                                   a single process
 #     user_logs/std_log_process_03.txt                        one of several processes
 #     std_log_node_00_ps.txt, std_log_node_01_worker.txt      processes of TensorFlow
 #     azureml-logs/70_driver_log_3.txt                        a process of the older runtime
-#     70_driver_log-worker-0.txt                              a TensorFlow process of the older runtime
+#     70_driver_log-worker-0.txt                              a TensorFlow process of the older
+#                                                             runtime
 #     mpi_log.txt                                             mpirun's own messages
 #
 # In the logs of one retried job, the files of an attempt were in `user_logs/retry_001/`.
 
 _FILE = re.compile(
     r"(?:user_logs/(?:retry_\d+/)?std_log|azureml-logs/70_driver_log)(?:[-_](?:process|node|rank))?"
-    r"(?:[-_](?P<before>ps|worker|chief))?(?:[-_](?P<number>\d+))?(?:[-_](?P<behind>ps|worker|chief))?\.txt"
+    r"(?:[-_](?P<before>ps|worker|chief))?(?:[-_](?P<number>\d+))?(?:[-_](?P<behind>ps|worker|"
+    r"chief))?\.txt"
 )
 _LAUNCHERS_OWN = re.compile(r"user_logs/(?:retry_\d+/)?mpi_log\.txt")
 
 
 class Writer(NamedTuple):
-    """The process that writes a log file. `rank` is None for a launcher, whose lines may come from several ranks."""
+    """The process that writes a log file. `rank` is None for a launcher, whose lines may come from
+    several ranks."""
 
     instance: int
     rank: int | None
@@ -70,19 +73,24 @@ def writer_of(body: Body, file: str) -> Writer | None:
 
 
 def check_selection(body: Body, rank: int | None, instance: int | None) -> None:
-    """Refuse a rank or instance that cannot be selected: the empty log of a missing rank would look like the log of a
-    rank without output."""
+    """Refuse a rank or instance that cannot be selected: the empty log of a missing rank would look
+    like the log of a rank without output."""
     if rank is not None and body.has_launcher:
-        message = "you cannot select a rank, because the log mixes the lines of all ranks of an instance"
+        message = (
+            "you cannot select a rank, because the log mixes the lines of all ranks of an instance"
+        )
         raise UsageError(message, hint="use `--instance N`", code="CT937")
     for noun, number, count in (("rank", rank, body.ranks), ("instance", instance, body.instances)):
         if number is not None and number >= count:
             plural = f"the {noun}s 0 to {count - 1}" if count > 1 else f"one {noun}, 0"
-            raise UsageError(f"the job has no {noun} {number}", hint=f"the job has {plural}", code="CT937")
+            raise UsageError(
+                f"the job has no {noun} {number}", hint=f"the job has {plural}", code="CT937"
+            )
 
 
 class Cutter:
-    """Splits arriving bytes into lines. It keeps incomplete lines and characters until the rest arrives."""
+    """Splits arriving bytes into lines. It keeps incomplete lines and characters until the rest
+    arrives."""
 
     def __init__(self) -> None:
         self._pending = b""
@@ -111,7 +119,8 @@ _AT_ONCE = 8
 """The number of files that are read at the same time."""
 
 _OVERLAP = 256
-"""The number of bytes that tell whether a rewritten file still begins with the text that was read before."""
+"""The number of bytes that tell whether a rewritten file still begins with the text that was read
+before."""
 
 _SYSTEM = ("system_logs/", "azureml-logs/20_image_build_log")
 
@@ -123,7 +132,8 @@ def artifact_place(workspace: str, run: str, path: str = "") -> DatastorePlace:
 
 
 class LogFile:
-    """A log file. Its lines are kept until `take` yields them, so that no line is lost if an error occurs."""
+    """A log file. Its lines are kept until `take` yields them, so that no line is lost if an error
+    occurs."""
 
     def __init__(self, name: str, writer: Writer) -> None:
         self.name = name
@@ -163,7 +173,8 @@ class LogFile:
         return self.take()
 
     def _is_another(self, piece: Piece, blob: Any) -> bool:
-        """Return whether the file was replaced: it is shorter, or it was created again with different content."""
+        """Return whether the file was replaced: it is shorter, or it was created again with
+        different content."""
         if piece.size < self.offset:
             return True
         if not self.offset or piece.created == self._created:
@@ -173,14 +184,22 @@ class LogFile:
 
     def _keep(self, texts: Iterator[str]) -> None:
         instance, rank = self.writer
-        self._lines.extend(LogLine(self._last_modified, instance, rank, "stdout", text) for text in texts)
+        self._lines.extend(
+            LogLine(self._last_modified, instance, rank, "stdout", text) for text in texts
+        )
 
 
 class RunLog:
     """All log files of one run, or only those of one rank or instance."""
 
     def __init__(
-        self, blobs: Blobs, run: str, body: Body, *, rank: int | None = None, instance: int | None = None
+        self,
+        blobs: Blobs,
+        run: str,
+        body: Body,
+        *,
+        rank: int | None = None,
+        instance: int | None = None,
     ) -> None:
         check_selection(body, rank, instance)
         self._blobs = blobs
@@ -203,7 +222,9 @@ class RunLog:
         def order(file: LogFile) -> tuple[bool, int, str]:
             return file.writer.rank is None, file.writer.rank or file.writer.instance, file.name
 
-        return sorted((file for name, file in self._files.items() if not name.startswith(_SYSTEM)), key=order)
+        return sorted(
+            (file for name, file in self._files.items() if not name.startswith(_SYSTEM)), key=order
+        )
 
     @property
     def names(self) -> list[str]:
@@ -216,7 +237,8 @@ class RunLog:
         return [self._files[name] for name in sorted(self._files) if name.startswith(_SYSTEM)]
 
     def new_lines(self) -> Iterator[LogLine]:
-        """Raises `TargetError` if a file could not be read; lines of the files read before have been yielded."""
+        """Raises `TargetError` if a file could not be read; lines of the files read before have
+        been yielded."""
         self.discover()
         files = self.streams
         with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
@@ -229,12 +251,15 @@ class RunLog:
                     while more:
                         more = self._read(file)
                         yield from file.take()
-                errors = [error for reading in readings if (error := reading.exception()) is not None]
+                errors = [
+                    error for reading in readings if (error := reading.exception()) is not None
+                ]
                 if errors:
                     raise errors[0]
 
     def rest(self) -> Iterator[LogLine]:
-        """Yield the last lines that do not end with a newline. Call this when nothing more will be read."""
+        """Yield the last lines that do not end with a newline. Call this when nothing more will be
+        read."""
         for file in self.streams:
             yield from file.rest()
 
@@ -243,14 +268,18 @@ class RunLog:
         for name, address in self._list_files().items():
             writer = writer_of(self._body, name)
             self._addresses[name] = address
-            if writer and self._rank in (None, writer.rank) and self._instance in (None, writer.instance):
+            if (
+                writer
+                and self._rank in (None, writer.rank)
+                and self._instance in (None, writer.instance)
+            ):
                 self._files.setdefault(name, LogFile(name, writer))
             elif name.startswith(_SYSTEM):
                 self._files.setdefault(name, LogFile(name, Writer(0, None)))
 
     def tail(self, file: LogFile, count: int) -> tuple[float, list[str]]:
-        """Return the time of a file's last change, and the lines in its last `count` bytes; the first may be
-        incomplete."""
+        """Return the time of a file's last change, and the lines in its last `count` bytes; the
+        first may be incomplete."""
 
         def last(blob: Any) -> tuple[float, list[str]]:
             size = blob.get_blob_properties().size
@@ -265,14 +294,16 @@ class RunLog:
             return 0.0, []
 
     def use_file(self, name: str, operation: Callable[[Any], Result]) -> Result:
-        """Return `operation(blob)`. The blob is opened by its address in the run history. If storage refuses it, it is
-        opened by a new address, or else in the artifact store."""
+        """Return `operation(blob)`. The blob is opened by its address in the run history. If
+        storage refuses it, it is opened by a new address, or else in the artifact store."""
         address = self._addresses.get(name, "")
         if address and name not in self._refused:
             for fresh in (False, True):
                 try:
                     with self._blobs.translating(name):
-                        return operation(self._blobs.at(self._renew(name, address) if fresh else address))
+                        return operation(
+                            self._blobs.at(self._renew(name, address) if fresh else address)
+                        )
                 except (Denied, Expired):
                     continue
             self._refused.add(name)
@@ -281,8 +312,8 @@ class RunLog:
         return container.use(name, lambda client: operation(client.get_blob_client(where.path)))
 
     def _list_files(self) -> Mapping[str, str]:
-        """Map names of files to addresses; an address may be empty. If the run history lists no files although the run
-        has begun, the names come from the artifact store."""
+        """Map names of files to addresses; an address may be empty. If the run history lists no
+        files although the run has begun, the names come from the artifact store."""
         try:
             self.details = details = self._blobs.client.history(f"runs/{self._run}/details")
         except NotThere:
@@ -311,7 +342,8 @@ class RunLog:
             return False  # the file is listed before its first byte is written
 
     def _renew(self, name: str, address: str) -> str:
-        """Return a new address instead of an expired one; another thread may have fetched it already."""
+        """Return a new address instead of an expired one; another thread may have fetched it
+        already."""
         with self._lock:
             if self._addresses[name] == address:
                 self.discover()

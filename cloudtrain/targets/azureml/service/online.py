@@ -1,4 +1,5 @@
-"""Checks of a plan that ask the workspace. Missing permissions only cause warnings, and the checks change nothing."""
+"""Checks of a plan that ask the workspace. Missing permissions only cause warnings, and the checks
+change nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.errors import CloudtrainError, MissingExtra, TargetError, TargetUnreachable, did_you_mean
+from cloudtrain.errors import (
+    CloudtrainError,
+    MissingExtra,
+    TargetError,
+    TargetUnreachable,
+    did_you_mean,
+)
 from cloudtrain.machines.overlay import Refreshed, write_refreshed
 from cloudtrain.machines.table import instance_named
 from cloudtrain.plans.plan import Finding, Level, Plan
@@ -18,13 +25,21 @@ from cloudtrain.targets.azureml.catalogue import overlay_of, squeeze
 from cloudtrain.targets.azureml.parts import Labelled, parse_label
 from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.service.blobs import DatastorePlace, place_of
-from cloudtrain.targets.azureml.service.client import COMPUTE, DATASTORE, ENVIRONMENT, Client, Labels
+from cloudtrain.targets.azureml.service.client import (
+    COMPUTE,
+    DATASTORE,
+    ENVIRONMENT,
+    Client,
+    Labels,
+)
 from cloudtrain.targets.common.services import Denied, NotThere
 
-# Check whether a region offers a serverless job's instance type, and whether the quota is large enough.
+# Check whether a region offers a serverless job's instance type, and whether the quota is large
+# enough.
 #
-# Azure ML limits vCPUs of each family (`standardNCADSA100v4Family`) and of all families (`TotalDedicatedCores`). For
-# spot capacity, only `TotalLowPriorityCores` applies: the low-priority vCPUs of all families together.
+# Azure ML limits vCPUs of each family (`standardNCADSA100v4Family`) and of all families
+# (`TotalDedicatedCores`). For spot capacity, only `TotalLowPriorityCores` applies: the low-priority
+# vCPUs of all families together.
 
 _ALL, _ALL_SPARE = "TotalDedicatedCores", "TotalLowPriorityCores"
 _ASK = "ask for more in the studio, under Quota: https://ml.azure.com/quota"
@@ -33,12 +48,17 @@ _ASK = "ask for more in the studio, under Quota: https://ml.azure.com/quota"
 _TYPE, _COUNT = ("resources", "instance_type"), ("resources", "instance_count")
 
 
-def _capacity(client: Client, size: str, count: int, location: str, *, is_spot: bool) -> Iterator[Finding]:
+def _capacity(
+    client: Client, size: str, count: int, location: str, *, is_spot: bool
+) -> Iterator[Finding]:
     """Yield the capacity problems of a job that needs `count` machines of a size in one region."""
     sizes = _list_entries(client, location, "vmSizes")
     offer = next((item for item in sizes if item["name"].lower() == size.lower()), None)
     if offer is None:
-        hint = did_you_mean(size, [item["name"] for item in sizes if item.get("gpus")]) or "name another region"
+        hint = (
+            did_you_mean(size, [item["name"] for item in sizes if item.get("gpus")])
+            or "name another region"
+        )
         yield _finding("AZ909", f"Azure ML offers no {size} in {location}", hint, _TYPE)
         return
     if is_spot and offer.get("lowPriorityCapable") is False:
@@ -50,24 +70,41 @@ def _capacity(client: Client, size: str, count: int, location: str, *, is_spot: 
     for name in names:
         entries = [usage for usage in usages if _is_of(usage, name)]
         if not entries and name != _ALL:
-            message = f"{location} lists no quota `{name}`, so it is not known whether you may use {vcpus} vCPUs"
-            yield _finding("AZ902", message, "look in the studio, under Quota: https://ml.azure.com/quota", _COUNT)
+            message = (
+                f"{location} lists no quota `{name}`, so it is not known whether you may "
+                f"use {vcpus} vCPUs"
+            )
+            yield _finding(
+                "AZ902",
+                message,
+                "look in the studio, under Quota: https://ml.azure.com/quota",
+                _COUNT,
+            )
         for usage in entries:
             yield from _shortage(usage, vcpus, f"`{name}` in {location}")
 
 
 def _shortage(usage: Mapping[str, Any], vcpus: int, where: str) -> Iterator[Finding]:
-    """Report a quota that is too small, or used up by other jobs. A negative quota means unlimited."""
+    """Report a quota that is too small, or used up by other jobs. A negative quota means
+    unlimited."""
     limit, used_vcpus = int(usage["limit"]), int(usage.get("currentValue") or 0)
     if 0 <= limit < vcpus:
-        yield _finding("AZ910", f"the quota of {where} is {limit} vCPUs, and the job needs {vcpus}", _ASK, _COUNT)
+        yield _finding(
+            "AZ910",
+            f"the quota of {where} is {limit} vCPUs, and the job needs {vcpus}",
+            _ASK,
+            _COUNT,
+        )
     elif 0 <= limit < used_vcpus + vcpus:
-        message = f"{used_vcpus} of the {limit} vCPUs of {where} are in use, and the job needs {vcpus}"
+        message = (
+            f"{used_vcpus} of the {limit} vCPUs of {where} are in use, and the job needs {vcpus}"
+        )
         yield _finding("AZ911", message, f"it will wait in the queue; or {_ASK}", _COUNT)
 
 
 def _is_of(usage: Mapping[str, Any], name: str) -> bool:
-    """Instead of the name, some entries contain a title such as `Standard NDv2 Family ... vCPUs`."""
+    """Instead of the name, some entries contain a title such as `Standard NDv2 Family ...
+    vCPUs`."""
     names = usage.get("name") or {}
     if str(names.get("value", "")).lower() == name.lower():
         return True
@@ -76,15 +113,17 @@ def _is_of(usage: Mapping[str, Any], name: str) -> bool:
 
 
 def _list_entries(client: Client, location: str, what: str) -> list[dict[str, Any]]:
-    provider = f"/subscriptions/{client.place.subscription_id}/providers/Microsoft.MachineLearningServices"
+    provider = (
+        f"/subscriptions/{client.place.subscription_id}/providers/Microsoft.MachineLearningServices"
+    )
     return client.items(f"{provider}/locations/{location}/{what}", api_version=COMPUTE)
 
 
 _THREADS = 8
 
 _ASSET = ENVIRONMENT
-"""The API version for data and models. It is the one for environments, because azure-ai-ml 1.35.2 never asks for data
-or models."""
+"""The API version for data and models. It is the one for environments, because azure-ai-ml 1.35.2
+never asks for data or models."""
 
 _CLUSTER, _INSTANCE = "AmlCompute", "ComputeInstance"
 _RUNS_JOBS = (_CLUSTER, _INSTANCE, "Kubernetes")
@@ -110,13 +149,17 @@ _Check = Callable[[_Question], Iterator[Finding]]
 
 
 def check(client: Client, plan: Plan, instance_type: str, labels: Labels) -> list[Finding]:
-    """The first check is whether the workspace answers; all others run concurrently. `instance_type` is the type
-    that the job was planned for, which the body lacks on a cluster. `labels` stores the versions of labels for the
-    submit."""
+    """The first check is whether the workspace answers; all others run concurrently.
+    `instance_type` is the type that the job was planned for, which the body lacks on a cluster.
+    `labels` stores the versions of labels for the submit."""
     try:
         client.workspace  # noqa: B018 - asked for once, and kept
     except (Denied, TargetUnreachable) as error:
-        return [_finding("AZ902", f"cloudtrain could not query the workspace: {error.message}", error.hint)]
+        return [
+            _finding(
+                "AZ902", f"cloudtrain could not query the workspace: {error.message}", error.hint
+            )
+        ]
     except NotThere as error:
         return [_finding("AZ903", error.message, error.hint)]
     except MissingExtra:
@@ -125,7 +168,8 @@ def check(client: Client, plan: Plan, instance_type: str, labels: Labels) -> lis
         return [_finding("AZ901", error.message, error.hint)]
     question = _Question(client, plan, instance_type, labels)
     checks = [_environment, *_places(question)]
-    if not question.body.is_on_virtual_cluster:  # Azure does not document how to ask for its machines
+    # Azure does not document how to ask for its machines
+    if not question.body.is_on_virtual_cluster:
         checks.insert(0, _compute if question.body.compute else _serverless)
     with ThreadPoolExecutor(max_workers=_THREADS) as pool:
         results = list(pool.map(lambda check: _answers(check, question), checks))
@@ -148,7 +192,10 @@ def _compute(question: _Question) -> Iterator[Finding]:
         compute = question.client.get(question.body.compute, api_version=COMPUTE)
     except NotThere:
         names = [item["name"] for item in question.client.items("computes", api_version=COMPUTE)]
-        hint = did_you_mean(name, names) or "make one with `az ml compute create`, or leave `compute` out"
+        hint = (
+            did_you_mean(name, names)
+            or "make one with `az ml compute create`, or leave `compute` out"
+        )
         yield _finding("AZ904", f"the workspace has no compute `{name}`", hint)
         return
     properties = compute["properties"]
@@ -164,7 +211,10 @@ def _kind(question: _Question, name: str, properties: Mapping[str, Any]) -> Iter
     if kind not in _RUNS_JOBS:
         yield _finding("AZ905", f"`{name}` is of the type {kind}, which runs no jobs", hint)
     elif kind == _INSTANCE and question.body.instances > 1:
-        message = f"`{name}` is a compute instance, which is one machine, and the job needs {question.body.instances}"
+        message = (
+            f"`{name}` is a compute instance, which is one machine, and the job needs "
+            f"{question.body.instances}"
+        )
         yield _finding("AZ905", message, hint, ("resources", "instance_count"))
 
 
@@ -173,8 +223,13 @@ def _readiness(name: str, properties: Mapping[str, Any]) -> Iterator[Finding]:
     if state in _BROKEN:
         errors = [*(properties.get("provisioningErrors") or ()), *(inner.get("errors") or ())]
         message = next((text for error in errors if (text := _message_of(error))), "")
-        hint = f"`az ml compute show --name {name}` shows the reason; create it again, or name another one"
-        yield _finding("AZ906", f"`{name}` is in the state {state}" + (f": {message}" if message else ""), hint)
+        hint = (
+            f"`az ml compute show --name {name}` shows the reason; create it again, or name "
+            "another one"
+        )
+        yield _finding(
+            "AZ906", f"`{name}` is in the state {state}" + (f": {message}" if message else ""), hint
+        )
     elif properties.get("computeType") == _INSTANCE and inner.get("state") not in (None, "Running"):
         message = f"`{name}` is a compute instance that does not run: {inner['state']}"
         yield _finding("AZ906", message, f"`az ml compute start --name {name}`")
@@ -188,19 +243,27 @@ def _message_of(error: Mapping[str, Any]) -> str:
 def _size(question: _Question, name: str, machines: Mapping[str, Any]) -> Iterator[Finding]:
     size, most = machines.get("vmSize"), (machines.get("scaleSettings") or {}).get("maxNodeCount")
     if size and question.instance_type and size.lower() != question.instance_type.lower():
-        message = f"the machines of `{name}` are {size}, and the job was planned for {question.instance_type}"
+        message = (
+            f"the machines of `{name}` are {size}, and the job was planned for "
+            f"{question.instance_type}"
+        )
         row = instance_named("azureml", size)  # the service writes sizes in capitals
         hint = f"name the cluster's type (`{row.name if row else size}`), or another cluster"
         yield _finding("AZ907", message, hint, ("resources", "instance_type"))
     if most is not None and question.body.instances > most:
         message = f"`{name}` may have {most} instances, and the job needs {question.body.instances}"
-        hint = f"`az ml compute update --name {name} --max-instances {question.body.instances}`, or ask for fewer"
+        hint = (
+            f"`az ml compute update --name {name} --max-instances "
+            f"{question.body.instances}`, or ask for fewer"
+        )
         yield _finding("AZ908", message, hint, ("resources", "instance_count"))
 
 
 def _serverless(question: _Question) -> Iterator[Finding]:
     body, size = question.body, question.body.instance_type
-    locations = body.mapping("resources").get("locations") or [question.client.workspace["location"]]
+    locations = body.mapping("resources").get("locations") or [
+        question.client.workspace["location"]
+    ]
     yield from _identity(question, "the workspace", question.client.workspace.get("identity"))
     if not size:
         return  # the service will choose a size that the quota allows
@@ -208,14 +271,16 @@ def _serverless(question: _Question) -> Iterator[Finding]:
     regions = [list(capacity(location)) for location in locations]
 
     def weight(findings: list[Finding]) -> tuple[int, int]:
-        """Errors count more than warnings, because an error means that the service refuses the job."""
+        """Errors count more than warnings, because an error means that the service refuses the
+        job."""
         return sum(finding.level is Level.ERROR for finding in findings), len(findings)
 
     yield from min(regions, key=weight, default=[])
 
 
 def _identity(question: _Question, owner: str, identities: Any) -> Iterator[Finding]:
-    """Report the job's managed identity if it is not among the `identities` of `owner`, a cluster or workspace."""
+    """Report the job's managed identity if it is not among the `identities` of `owner`, a cluster
+    or workspace."""
     identity = question.body.mapping("identity")
     if identity.get("identityType") != "Managed":
         return
@@ -228,10 +293,15 @@ def _identity(question: _Question, owner: str, identities: Any) -> Iterator[Find
         has_any = str((identities or {}).get("type") or "None") != "None"
         message = f"{owner} has no managed identity"
     else:
-        has_any = any(str((user or {}).get("clientId")).lower() == client.lower() for user in users.values())
+        has_any = any(
+            str((user or {}).get("clientId")).lower() == client.lower() for user in users.values()
+        )
         message = f"{owner} has no managed identity with the client id {client}"
     if not has_any:
-        hint = "assign it, or name another; `managed_identity_client_id` must be a client id, not an object id"
+        hint = (
+            "assign it, or name another; `managed_identity_client_id` must be a client id, "
+            "not an object id"
+        )
         yield _finding("AZ915", message, hint)
 
 
@@ -273,7 +343,11 @@ def _places(question: _Question) -> Iterator[_Check]:
             thing = _thing(uri, workspace)
             if thing is not None and thing not in things:
                 things.add(thing)
-                yield _exists(thing, code, ("checkpoint",) if name == "checkpoint" else (kind, name, "azureml"))
+                yield _exists(
+                    thing,
+                    code,
+                    ("checkpoint",) if name == "checkpoint" else (kind, name, "azureml"),
+                )
 
 
 def _thing(uri: str, workspace: str) -> str | None:
@@ -283,7 +357,9 @@ def _thing(uri: str, workspace: str) -> str | None:
         place = place_of(uri, workspace)
     except TargetError:
         return None
-    return f"{place.workspace}/datastores/{place.name}" if isinstance(place, DatastorePlace) else None
+    return (
+        f"{place.workspace}/datastores/{place.name}" if isinstance(place, DatastorePlace) else None
+    )
 
 
 def _exists(thing: str, code: str, path: ValuePath) -> _Check:
@@ -296,29 +372,44 @@ def _exists(thing: str, code: str, path: ValuePath) -> _Check:
             question.client.get(thing, api_version=DATASTORE if kind == "datastores" else _ASSET)
         except NotThere:
             noun, reference = _NOUNS.get(kind, kind), name.replace("/versions/", ":")
-            command = f"az ml {noun} list" + (f" --name {reference.partition(':')[0]}" if ":" in reference else "")
-            yield _finding(code, f"the workspace has no {noun} `{reference}`", f"`{command}` shows what there is", path)
+            command = f"az ml {noun} list" + (
+                f" --name {reference.partition(':')[0]}" if ":" in reference else ""
+            )
+            yield _finding(
+                code,
+                f"the workspace has no {noun} `{reference}`",
+                f"`{command}` shows what there is",
+                path,
+            )
 
     return look
 
 
-_NOUNS = {"datastores": "datastore", "data": "data", "environments": "environment", "models": "model"}
+_NOUNS = {
+    "datastores": "datastore",
+    "data": "data",
+    "environments": "environment",
+    "models": "model",
+}
 
 
 def _finding(code: str, message: str, hint: str | None, path: ValuePath = ()) -> Finding:
     return Finding(code, level_of(code), message, hint, path)
 
 
-# Refresh the catalogue for a workspace's region: sizes with prices, quota, and facts from Microsoft.Compute.
+# Refresh the catalogue for a workspace's region: sizes with prices, quota, and facts from
+# Microsoft.Compute.
 
 SKUS = "2021-07-01"
-"""The version of Microsoft.Compute's list of sizes that Azure's SDKs send; not tested against the service."""
+"""The version of Microsoft.Compute's list of sizes that Azure's SDKs send; not tested against the
+service."""
 
 
 def refresh(client: Client, *, folder: Path, date: str) -> Refreshed:
-    """Ask Azure about the workspace's region, and write corrections of the catalogue into the user's `folder`. Data
-    that the credentials may not read (often Microsoft.Compute, sometimes the quota) is left out, with a note. If the
-    workspace or its sizes cannot be read, nothing is written. `date` is the ISO date of the prices."""
+    """Ask Azure about the workspace's region, and write corrections of the catalogue into the
+    user's `folder`. Data that the credentials may not read (often Microsoft.Compute, sometimes the
+    quota) is left out, with a note. If the workspace or its sizes cannot be read, nothing is
+    written. `date` is the ISO date of the prices."""
     location = str(client.workspace["location"])
     notes: list[str] = []
 
@@ -338,7 +429,9 @@ def refresh(client: Client, *, folder: Path, date: str) -> Refreshed:
         "the InfiniBand of sizes that are new is guessed from their names",
     )
     table = overlay_of(sizes, usages or (), skus, date=date, location=location)
-    file = write_refreshed(folder, "azureml", table, about=f"Azure ML's VM sizes in {location}, asked on {date}")
+    file = write_refreshed(
+        folder, "azureml", table, about=f"Azure ML's VM sizes in {location}, asked on {date}"
+    )
     new_types = tuple(name for name in table if instance_named("azureml", name) is None)
     return Refreshed(file, location, len(table), new_types, tuple(notes))
 

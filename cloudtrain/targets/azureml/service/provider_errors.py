@@ -1,8 +1,8 @@
 """Translate Azure's errors to cloudtrain's errors by the table `errors.toml`.
 
-An error of Azure ML has codes at several depths: a general one on top (`UserError`), and a specific one below it
-(`JobPropertyImmutable`), in `innerError` or in an entry of `additionalInfo`. The deepest code that `CODES` contains
-decides.
+An error of Azure ML has codes at several depths: a general one on top (`UserError`), and a specific
+one below it (`JobPropertyImmutable`), in `innerError` or in an entry of `additionalInfo`. The
+deepest code that `CODES` contains decides.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from cloudtrain.targets.common.services import Denied, Expired, NotThere
 
 
 class RefusedCall(NamedTuple):
-    """A refused request and its workspace. `method` is, for example, `PUT`; `about` is `jobs/cifar10-3f9a1c22-1`."""
+    """A refused request and its workspace. `method` is, for example, `PUT`; `about` is
+    `jobs/cifar10-3f9a1c22-1`."""
 
     method: str
     about: str
@@ -31,11 +32,13 @@ class RefusedCall(NamedTuple):
 Row = dict[str, Any]
 
 _KINDS: Mapping[str, type[TargetError]] = {
-    kind.__name__: kind for kind in (Denied, Expired, NameTaken, NotThere, TargetError, TargetUnreachable)
+    kind.__name__: kind
+    for kind in (Denied, Expired, NameTaken, NotThere, TargetError, TargetUnreachable)
 }
 
 _ROWS: dict[str, Row] = load_toml((DATA / "errors.toml").read_text("utf-8"))
-"""The errors that replace Azure's. `_make_error` fills in the fields of their texts, such as `{said}`."""
+"""The errors that replace Azure's. `_make_error` fills in the fields of their texts, such as
+`{said}`."""
 
 
 def _by(column: str) -> dict[Any, Row]:
@@ -51,14 +54,22 @@ _ACTION = re.compile(r"perform(?:ing)? (?:the )?action '(?P<action>[^']+)'")
 
 
 def translate_error(error: Exception, call: RefusedCall) -> TargetError:
-    status, text = getattr(error, "status_code", None), str(getattr(error, "message", None) or error)
+    status, text = (
+        getattr(error, "status_code", None),
+        str(getattr(error, "message", None) or error),
+    )
     if status is not None:
         code = getattr(error, "error_code", None) or ""  # storage's enum, if it knows the code
         # Storage adds lines with the request id and the time.
-        body = {"code": str(getattr(code, "value", code)), "message": text.strip().partition("\n")[0]}
+        body = {
+            "code": str(getattr(code, "value", code)),
+            "message": text.strip().partition("\n")[0],
+        }
         return refusal_error(int(status), body, call)
     names = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
-    row = _matching("login", text) or next((item for name, item in EXCEPTIONS.items() if name in names), None)
+    row = _matching("login", text) or next(
+        (item for name, item in EXCEPTIONS.items() if name in names), None
+    )
     assert row is not None, f"{type(error).__name__} is not an error of Azure's packages"
     return _make_error(row, text, call)
 
@@ -72,7 +83,8 @@ def refusal_error(status: int, body: object, call: RefusedCall) -> TargetError:
     message = " ".join([message, *details]).strip()
     row = _row_of(status, list(_codes(error)), message)
     if row is _ROWS["not_there"] and call.method == "PUT":
-        row = _ROWS["names_nothing"]  # a PUT creates what its path names, so the body names something missing
+        # a PUT creates what its path names, so the body names something missing
+        row = _ROWS["names_nothing"]
     return _make_error(row, message, call)
 
 
@@ -94,11 +106,14 @@ def _row_of(status: int, codes: list[str], message: str) -> Row:
 
 
 def _matching(column: str, text: str) -> Row | None:
-    return next((row for row in _ROWS.values() if column in row and re.search(row[column], text)), None)
+    return next(
+        (row for row in _ROWS.values() if column in row and re.search(row[column], text)), None
+    )
 
 
 def error_fields(body: object) -> Mapping[str, Any]:
-    """Return the `error` of an answer, or the answer itself: some services send the error without this field."""
+    """Return the `error` of an answer, or the answer itself: some services send the error without
+    this field."""
     inner = body.get("error", body) if isinstance(body, Mapping) else {}
     return inner if isinstance(inner, Mapping) else {}
 
@@ -131,7 +146,8 @@ def _codes(error: object) -> Iterator[str]:
 def _make_error(row: Row, message: str, call: RefusedCall) -> TargetError:
     action, line = _ACTION.search(message), " ".join(message.split()).rstrip(".")
     values = {
-        "said": (line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}...") or "it gives no reason",
+        "said": (line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}...")
+        or "it gives no reason",
         "action": action["action"] if action else f"{call.method} {call.about}",
         "about": call.about,
         "name": call.about.rpartition("/")[2],
@@ -142,18 +158,25 @@ def _make_error(row: Row, message: str, call: RefusedCall) -> TargetError:
         "login": call.login,
     }
     hint = row.get("hint")
-    return _KINDS[row["kind"]](row["message"].format(**values), hint=hint.format(**values) if hint else None)
+    return _KINDS[row["kind"]](
+        row["message"].format(**values), hint=hint.format(**values) if hint else None
+    )
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """Return an error and its causes, from the attributes `inner_exception`, `reason`, `__cause__` and `args`."""
+    """Return an error and its causes, from the attributes `inner_exception`, `reason`, `__cause__`
+    and `args`."""
     causes: list[BaseException] = []
     waiting: list[object] = [error]
     while waiting:
         cause = waiting.pop()
         if isinstance(cause, BaseException) and cause not in causes:
             causes.append(cause)
-            waiting += [getattr(cause, "inner_exception", None), getattr(cause, "reason", None), cause.__cause__]
+            waiting += [
+                getattr(cause, "inner_exception", None),
+                getattr(cause, "reason", None),
+                cause.__cause__,
+            ]
             waiting += cause.args[:1]
     return causes
 

@@ -1,4 +1,5 @@
-"""The service of the Azure ML target: each method sends one or a few requests; other modules interpret the answers."""
+"""The service of the Azure ML target: each method sends one or a few requests; other modules
+interpret the answers."""
 
 from __future__ import annotations
 
@@ -24,7 +25,13 @@ from cloudtrain.targets.azureml.service.clouds import credentials_in_sight
 from cloudtrain.targets.azureml.service.logs import RunLog
 from cloudtrain.targets.azureml.service.online import check as check_online
 from cloudtrain.targets.azureml.service.online import refresh
-from cloudtrain.targets.azureml.service.status import explain, hourly_price, is_ending, listed_status, status_of
+from cloudtrain.targets.azureml.service.status import (
+    explain,
+    hourly_price,
+    is_ending,
+    listed_status,
+    status_of,
+)
 from cloudtrain.targets.azureml.service.transfer import download as download_results
 from cloudtrain.targets.azureml.service.transfer import fetch_code, make_asset, upload_data
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount, account_of
@@ -60,35 +67,52 @@ class AzureMLService:
         return settings.credential is not None or credentials_in_sight(self._environ)
 
     def check(self, job: TrainingJob, settings: AzureML, plan: Plan) -> list[Finding]:
-        account = account_of(settings, self._environ, Path.cwd())._replace(overlay=self._overlay() or None)
-        return check_online(self._at(plan.place), plan, machines_of(job, account).instance_type, self._labels)
+        account = account_of(settings, self._environ, Path.cwd())._replace(
+            overlay=self._overlay() or None
+        )
+        return check_online(
+            self._at(plan.place), plan, machines_of(job, account).instance_type, self._labels
+        )
 
     def pin(self, job: AnyJob, settings: AzureML) -> AnyJob:
-        """Return the job with the newest versions in place of the labels of environment and data; see `Labels`."""
-        account = self._account(settings, "cloudtrain cannot look up `@latest`, because no workspace is configured")
+        """Return the job with the newest versions in place of the labels of environment and data;
+        see `Labels`."""
+        account = self._account(
+            settings, "cloudtrain cannot look up `@latest`, because no workspace is configured"
+        )
         return self._labels.pinned(self._at(account.place), job)
 
     def refresh_catalogue(self, settings: AzureML) -> Refreshed:
         from platformdirs import user_config_path
 
-        account = self._account(settings, "cloudtrain cannot list instance types, because no workspace is configured")
-        folder, today = user_config_path("cloudtrain", appauthor=False), datetime.now(timezone.utc).date()
+        account = self._account(
+            settings, "cloudtrain cannot list instance types, because no workspace is configured"
+        )
+        folder, today = (
+            user_config_path("cloudtrain", appauthor=False),
+            datetime.now(timezone.utc).date(),
+        )
         return refresh(self._at(account.place), folder=folder, date=today.isoformat())
 
-    def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
+    def upload(
+        self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None
+    ) -> bool:
         client = self._at(plan.place)
         data = [item for item in plan.uploads if item.kind == "data"]
         changes = [upload_data(client, item, on_bytes) for item in data]
-        changes += [make_asset(client, item, bundle, on_bytes) for item in plan.uploads if item not in data]
+        changes += [
+            make_asset(client, item, bundle, on_bytes) for item in plan.uploads if item not in data
+        ]
         return any(changes)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
         """Send the request, with each label replaced by the version that the check reported.
 
-        If an earlier process may have sent the request (`again`), the name is looked up first, because a PUT to an
-        existing job changes its properties, tags and description. If the answer to a PUT is lost, the PUT is repeated:
-        the same content does not create a second job. If the service then refuses the PUT because the job exists,
-        cloudtrain recognizes the job as its own.
+        If an earlier process may have sent the request (`again`), the name is looked up first,
+        because a PUT to an existing job changes its properties, tags and description. If the answer
+        to a PUT is lost, the PUT is repeated: the same content does not create a second job. If the
+        service then refuses the PUT because the job exists, cloudtrain recognizes the job as its
+        own.
         """
         client = self._at(plan.place)
         if again and self._ours(plan.ref, plan.request):
@@ -99,7 +123,9 @@ class AzureMLService:
         headers = {_TOKEN: client.token(client.cloud.job_scope)} if acts_as_user else {}
         path = f"jobs/{plan.run_name}"
         try:
-            client.send("PUT", path, api_version=self.submit_version, content=content, headers=headers)
+            client.send(
+                "PUT", path, api_version=self.submit_version, content=content, headers=headers
+            )
         except (NameTaken, TargetUnreachable):
             if not self._ours(plan.ref, plan.request):
                 raise
@@ -109,7 +135,8 @@ class AzureMLService:
         return self._ours(ref)
 
     def withdraw(self, ref: RunRef) -> bool:
-        """Send nothing else: an earlier request to create the run has arrived by now, or is lost."""
+        """Send nothing else: an earlier request to create the run has arrived by now, or is
+        lost."""
         return not self.has(ref)
 
     def status(self, ref: RunRef) -> RunStatus:
@@ -128,7 +155,9 @@ class AzureMLService:
     ) -> Iterator[LogLine]:
         job = self._job(ref)
         log = self._log(ref, job, rank=rank, instance=instance)
-        return self._follow(ref, job, log, on_status) if follow else self._so_far(ref, log, on_status)
+        return (
+            self._follow(ref, job, log, on_status) if follow else self._so_far(ref, log, on_status)
+        )
 
     def stop(self, ref: RunRef) -> None:
         if is_ending(self._job(ref)):
@@ -142,11 +171,15 @@ class AzureMLService:
                 raise
 
     def runs(self, place: str) -> Iterator[ListedRun]:
-        """The service lists the newest first, but does not promise the order within a page, so each page is sorted."""
+        """The service lists the newest first, but does not promise the order within a page, so each
+        page is sorted."""
         pages = self._at(place).pages("jobs", api_version=JOB, query={"listViewType": "ActiveOnly"})
         for page in pages:
-            jobs = [job for job in page if job.get("properties")]  # a pipeline's step has none (recorded 2022)
-            runs = [ListedRun(RunRef("azureml", place, job["name"]), listed_status(job)) for job in jobs]
+            # a pipeline's step has none (recorded 2022)
+            jobs = [job for job in page if job.get("properties")]
+            runs = [
+                ListedRun(RunRef("azureml", place, job["name"]), listed_status(job)) for job in jobs
+            ]
             yield from sorted(runs, key=lambda item: item.status.created or 0.0, reverse=True)
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
@@ -157,18 +190,26 @@ class AzureMLService:
         return download_results(self._stores(ref.place), self._job(ref), path, destination)
 
     def _account(self, settings: AzureML, refusal: str) -> AzureMLAccount:
-        """Return the account; raise SettingsError with the message `refusal` if the settings name no workspace."""
+        """Return the account; raise SettingsError with the message `refusal` if the settings name
+        no workspace."""
         account = account_of(settings, self._environ, Path.cwd())
         if account.missing:
-            hint = "set `subscription_id`, `resource_group` and `workspace` under `[azureml]` in cloudtrain.toml"
+            hint = (
+                "set `subscription_id`, `resource_group` and `workspace` under `[azureml]` "
+                "in cloudtrain.toml"
+            )
             raise SettingsError(refusal, hint=hint)
         return account
 
     def _job(self, ref: RunRef) -> dict[str, Any]:
         job = self._find(ref)
         if job is None:
-            message = f"the workspace `{self._at(ref.place).place.workspace}` has no run `{ref.name}`"
-            raise RunNotFound(message, hint="`cloudtrain ps --target azureml` lists the workspace's runs")
+            message = (
+                f"the workspace `{self._at(ref.place).place.workspace}` has no run `{ref.name}`"
+            )
+            raise RunNotFound(
+                message, hint="`cloudtrain ps --target azureml` lists the workspace's runs"
+            )
         return job
 
     def _find(self, ref: RunRef) -> dict[str, Any] | None:
@@ -209,12 +250,18 @@ class AzureMLService:
         return RunLog(self._stores(ref.place), ref.name, Body(job), **only)
 
     def _follow(
-        self, ref: RunRef, job: Mapping[str, Any], log: RunLog, on_status: Callable[[RunStatus], None] | None
+        self,
+        ref: RunRef,
+        job: Mapping[str, Any],
+        log: RunLog,
+        on_status: Callable[[RunStatus], None] | None,
     ) -> Iterator[LogLine]:
         yield from follow(log, lambda: self._status(ref, job), on_status, self._pace)
         yield from log.rest()
 
-    def _so_far(self, ref: RunRef, log: RunLog, on_status: Callable[[RunStatus], None] | None) -> Iterator[LogLine]:
+    def _so_far(
+        self, ref: RunRef, log: RunLog, on_status: Callable[[RunStatus], None] | None
+    ) -> Iterator[LogLine]:
         status = self.status(ref)
         if on_status is not None:
             on_status(status)
@@ -232,9 +279,10 @@ def _cluster(client: Client, compute: str) -> Mapping[str, Any] | None:
 
 
 def _is_ours(job: Mapping[str, Any], request: Mapping[str, Any] | None) -> bool:
-    """Return whether cloudtrain created the job, for the run of the same name. cloudtrain's jobs have the property
-    `RUN_PROPERTY`. If overrides removed the property from `request`, the job is compared with `request` instead.
-    Without `request`, a job that lacks the property counts as someone else's."""
+    """Return whether cloudtrain created the job, for the run of the same name. cloudtrain's jobs
+    have the property `RUN_PROPERTY`. If overrides removed the property from `request`, the job is
+    compared with `request` instead. Without `request`, a job that lacks the property counts as
+    someone else's."""
     properties = job["properties"]
     mark = (properties.get("properties") or {}).get(RUN_PROPERTY)
     if mark is not None:

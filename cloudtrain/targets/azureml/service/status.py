@@ -1,7 +1,7 @@
 """Turn the service's description of a job into a `RunStatus`: state, reason, times and cost.
 
-The job's body comes from the resource manager. Its state and times come from the workspace's run history, which has
-three times: when the run was created, when it began to run, and when it ended.
+The job's body comes from the resource manager. Its state and times come from the workspace's run
+history, which has three times: when the run was created, when it began to run, and when it ended.
 """
 
 from __future__ import annotations
@@ -26,18 +26,24 @@ from cloudtrain.targets.azureml.service.logs import LogFile, RunLog
 from cloudtrain.targets.azureml.service.provider_errors import detail_messages, error_fields
 from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_line
 
-# The reason of a failed run, in one line, from the service's message and the failed rank's last output.
+# The reason of a failed run, in one line, from the service's message and the failed rank's last
+# output.
 #
-# The service's message is a sentence about an exit code, a whole traceback, JSON that contains the message (in
-# `NonCompliant` if it may quote the user's output, else in `Compliant`), or the three parts `Error Code:`, `Native
-# Error:` and `Error Message:`. The last form was recorded in February 2026, of jobs that could not open their data; the
-# others come from public error reports, and not all have been tested. A message in another form is shown unchanged.
+# The service's message is a sentence about an exit code, a whole traceback, JSON that contains the
+# message (in `NonCompliant` if it may quote the user's output, else in `Compliant`), or the three
+# parts `Error Code:`, `Native Error:` and `Error Message:`. The last form was recorded in February
+# 2026, of jobs that could not open their data; the others come from public error reports, and not
+# all have been tested. A message in another form is shown unchanged.
 
 _DETAILS, _TAIL, _FILES, _AT_ONCE = 20, 8192, 64, 8
-"""Limits: lines that explain a failure, bytes read from a file's end to find them, files, and files at a time."""
+"""Limits: lines that explain a failure, bytes read from a file's end to find them, files, and files
+at a time."""
 
 _CEREMONY = re.compile(
-    r"^(?:\s|AzureMLCompute job failed\.?|(?:JobFailed|ExecutionFailed): *|Execution failed\.|Reason: *)+",
+    (
+        r"^(?:\s|AzureMLCompute job failed\.?|(?:JobFailed|ExecutionFailed): *|Execution failed\.|"
+        r"Reason: *)+"
+    ),
     re.IGNORECASE,
 )
 _SAYS_NOTHING = re.compile(
@@ -46,20 +52,29 @@ _SAYS_NOTHING = re.compile(
     re.IGNORECASE,
 )
 _EXIT_CODE = re.compile(
-    r"exit(?:ed)?(?: with)?(?: status)?[ _]codes?\b[\"':,\s]*(?:\"?value\"?[\"':\s]*)?(-?\d+)", re.IGNORECASE
+    r"exit(?:ed)?(?: with)?(?: status)?[ _]codes?\b[\"':,\s]*(?:\"?value\"?[\"':\s]*)?(-?\d+)",
+    re.IGNORECASE,
 )
 _FILE = re.compile(r"user_logs/std_log[\w-]*\.txt")
-_BEFORE_ERROR = re.compile(r"^.*?\b(?:Error|error message):? '?(?=\w+(?:\.\w+)*(?:Error|Exception|Interrupt|Exit)\b)")
-"""The text before an error's name, as in `Error: ValueError: bad` or `... error message 'ValueError: bad`."""
-_IN_PARTS = re.compile(r"Error Code:\s*(?P<code>\S+)\n(?:.*?\n)?Error Message:\s*(?P<text>.+)", re.DOTALL)
-_APPENDIX = re.compile(r"(?:\s*Err\(\"\"\))?\s*(?:For troubleshooting help, see:|\|\s*session_id=).*", re.DOTALL)
+_BEFORE_ERROR = re.compile(
+    r"^.*?\b(?:Error|error message):? '?(?=\w+(?:\.\w+)*(?:Error|Exception|Interrupt|Exit)\b)"
+)
+"""The text before an error's name, as in `Error: ValueError: bad` or `... error message
+'ValueError: bad`."""
+_IN_PARTS = re.compile(
+    r"Error Code:\s*(?P<code>\S+)\n(?:.*?\n)?Error Message:\s*(?P<text>.+)", re.DOTALL
+)
+_APPENDIX = re.compile(
+    r"(?:\s*Err\(\"\"\))?\s*(?:For troubleshooting help, see:|\|\s*session_id=).*", re.DOTALL
+)
 _PLAIN = ("", "UserError", "ExecutionFailed")
 """Codes that tell nothing, because every failure of a script has them."""
 _UNKNOWN = "the service gives no reason"
 
 
 class Reason(NamedTuple):
-    """The reason of a failure in one line (`text`), the lines that explain it and, if known, exit code and log file."""
+    """The reason of a failure in one line (`text`), the lines that explain it and, if known, exit
+    code and log file."""
 
     text: str
     details: tuple[str, ...] = ()
@@ -79,7 +94,11 @@ def reason_of(error: object) -> Reason:
     cause = None if parts else error_in([_BEFORE_ERROR.sub("", line) for line in lines])
     text = _APPENDIX.sub("", parts["text"]) if parts else _CEREMONY.sub("", shorten_line(body))
     if cause or _SAYS_NOTHING.match(text):
-        text = "the script failed" + (f" with exit code {code[1]}" if code else "") + (f": {cause}" if cause else "")
+        text = (
+            "the script failed"
+            + (f" with exit code {code[1]}" if code else "")
+            + (f": {cause}" if cause else "")
+        )
     kind = parts["code"] if parts else str(fields.get("code") or "")
     if kind not in _PLAIN and kind not in text:
         text = f"{kind}: {text}" if text else kind
@@ -92,8 +111,9 @@ def reason_of(error: object) -> Reason:
 
 
 def explain(status: RunStatus, log: RunLog) -> RunStatus:
-    """Return a failed run's status with the last output of the rank that failed first. `log` must include all ranks. If
-    the logs cannot be read or contain no error, the status is returned unchanged."""
+    """Return a failed run's status with the last output of the rank that failed first. `log` must
+    include all ranks. If the logs cannot be read or contain no error, the status is returned
+    unchanged."""
     try:
         log.discover()
         end = _first_failure(log, reason_of(log.details.get("error")).file)
@@ -120,12 +140,16 @@ class _End(NamedTuple):
 
 
 def _first_failure(log: RunLog, file_name: str | None) -> _End | None:
-    """Ranks that only lost their connection to another rank are chosen last, because such an error often appears before
-    the error that caused it. Among the others, the log that the service names (`file_name`) is chosen, or else the log
-    that ended first."""
+    """Ranks that only lost their connection to another rank are chosen last, because such an error
+    often appears before the error that caused it. Among the others, the log that the service names
+    (`file_name`) is chosen, or else the log that ended first."""
 
     def suspicion(end: _End) -> tuple[bool, bool, float]:
-        return bool(PEER_LOST.search("\n".join(end.lines[-6:]))), end.file.name != file_name, end.last_modified
+        return (
+            bool(PEER_LOST.search("\n".join(end.lines[-6:]))),
+            end.file.name != file_name,
+            end.last_modified,
+        )
 
     ends = list(_ends(log, log.streams[:_FILES])) or list(_ends(log, log.system_files[:_AT_ONCE]))
     return min(ends, key=suspicion, default=None)
@@ -133,7 +157,9 @@ def _first_failure(log: RunLog, file_name: str | None) -> _End | None:
 
 def _ends(log: RunLog, files: Sequence[LogFile]) -> Iterator[_End]:
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        for file, (mtime, lines) in zip(files, pool.map(lambda file: log.tail(file, _TAIL), files), strict=True):
+        for file, (mtime, lines) in zip(
+            files, pool.map(lambda file: log.tail(file, _TAIL), files), strict=True
+        ):
             error = error_in(lines)
             if error is not None:
                 yield _End(file, mtime, [line for line in lines if line.strip()], error)
@@ -145,7 +171,11 @@ def _unpack(message: str) -> str:
         data, _ = json.JSONDecoder().raw_decode(message.strip())
     except ValueError:
         return message
-    texts = [data.get(name) for name in ("NonCompliant", "Compliant", "message")] if isinstance(data, dict) else []
+    texts = (
+        [data.get(name) for name in ("NonCompliant", "Compliant", "message")]
+        if isinstance(data, dict)
+        else []
+    )
     return next((text for text in texts if isinstance(text, str) and text.strip()), message)
 
 
@@ -155,7 +185,9 @@ _TABLES = load_toml(Path(__file__).with_name("states.toml").read_text("utf-8"))
 STATES: dict[str, RunState] = {word: RunState(ours) for word, ours in _TABLES["states"].items()}
 _WHY: dict[str, str] = _TABLES["reasons"]
 
-_MOMENT = re.compile(r"(?P<seconds>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?P<fraction>\.\d+)?(?P<zone>Z|[+-]\d\d:?\d\d)?")
+_MOMENT = re.compile(
+    r"(?P<seconds>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?P<fraction>\.\d+)?(?P<zone>Z|[+-]\d\d:?\d\d)?"
+)
 
 
 def state_of(status: str) -> RunState:
@@ -164,26 +196,35 @@ def state_of(status: str) -> RunState:
 
 
 def is_ending(job: Mapping[str, Any]) -> bool:
-    """Return whether the job has ended or is ending, so that it cannot be cancelled. The service also refuses to cancel
-    a job while it saves the job's outputs (`Finalizing`)."""
+    """Return whether the job has ended or is ending, so that it cannot be cancelled. The service
+    also refuses to cancel a job while it saves the job's outputs (`Finalizing`)."""
     word = job["properties"].get("status") or ""
     state = state_of(word)
     return state.is_final or state is RunState.STOPPING or word == "Finalizing"
 
 
-def status_of(job: Mapping[str, Any], details: Mapping[str, Any], hourly: float | None, now: float) -> RunStatus:
-    """`job` is the resource manager's description, `details` the run history's (empty if it lacks the run). `hourly` is
-    the price of all the job's machines in US dollars. `now` counts for jobs that have not ended yet. Raises
-    `TargetError` if neither has a state."""
+def status_of(
+    job: Mapping[str, Any], details: Mapping[str, Any], hourly: float | None, now: float
+) -> RunStatus:
+    """`job` is the resource manager's description, `details` the run history's (empty if it lacks
+    the run). `hourly` is the price of all the job's machines in US dollars. `now` counts for jobs
+    that have not ended yet. Raises `TargetError` if neither has a state."""
     word = details.get("status") or job["properties"].get("status")
     if word is None:
-        message = f"Azure ML does not tell the state of `{job['name']}`, which is probably a step of a pipeline"
-        raise TargetError(message, hint="ask for access to the workspace's run history, or name the pipeline's own job")
+        message = (
+            f"Azure ML does not tell the state of `{job['name']}`, which is probably a "
+            "step of a pipeline"
+        )
+        raise TargetError(
+            message,
+            hint="ask for access to the workspace's run history, or name the pipeline's own job",
+        )
     state = state_of(word)
     creation_time = seconds(details.get("createdTimeUtc")) or _created_at(job)
     start_time, end_time = seconds(details.get("startTimeUtc")), None
     if state.is_final:
-        end_time = seconds(details.get("endTimeUtc"))  # `lastModifiedUtc` is earlier than the end (recorded 2026)
+        # `lastModifiedUtc` is earlier than the end (recorded 2026)
+        end_time = seconds(details.get("endTimeUtc"))
     status = RunStatus(
         state=state,
         reason=_WHY.get(word),
@@ -198,13 +239,17 @@ def status_of(job: Mapping[str, Any], details: Mapping[str, Any], hourly: float 
         return status
     # A cluster's idle minutes before and after the job do not count.
     billable = max(0.0, (end_time if end_time is not None else now) - start_time)
-    return replace(status, billable_seconds=billable, cost=None if hourly is None else over(hourly, billable))
+    return replace(
+        status, billable_seconds=billable, cost=None if hourly is None else over(hourly, billable)
+    )
 
 
 def listed_status(job: Mapping[str, Any]) -> RunStatus:
     """Return the status of one job in a list of jobs, which lacks the job's start, end and cost."""
     word = job["properties"].get("status") or ""
-    return RunStatus(state_of(word), reason=_WHY.get(word), created=_created_at(job), page=_page(job))
+    return RunStatus(
+        state_of(word), reason=_WHY.get(word), created=_created_at(job), page=_page(job)
+    )
 
 
 def seconds(moment: str | None) -> float | None:
@@ -213,7 +258,9 @@ def seconds(moment: str | None) -> float | None:
     if match is None:
         return None
     zone = (match["zone"] or "Z").replace("Z", "+00:00")
-    whole = datetime.fromisoformat(match["seconds"] + (zone if ":" in zone else f"{zone[:3]}:{zone[3:]}"))
+    whole = datetime.fromisoformat(
+        match["seconds"] + (zone if ":" in zone else f"{zone[:3]}:{zone[3:]}")
+    )
     return whole.astimezone(timezone.utc).timestamp() + float(match["fraction"] or 0)
 
 
@@ -223,7 +270,9 @@ def _created_at(job: Mapping[str, Any]) -> float | None:
 
 def _page(job: Mapping[str, Any]) -> str | None:
     """The service lists the address of the job's page in the studio among the job's services."""
-    page: str | None = ((job["properties"].get("services") or {}).get("Studio") or {}).get("endpoint")
+    page: str | None = ((job["properties"].get("services") or {}).get("Studio") or {}).get(
+        "endpoint"
+    )
     return page
 
 
@@ -233,7 +282,9 @@ def _transitions(
     if creation_time is None:
         return ()
     waiting = word if start_time is None and end_time is None else "Queued"
-    phases = [Transition(waiting, creation_time, start_time if start_time is not None else end_time)]
+    phases = [
+        Transition(waiting, creation_time, start_time if start_time is not None else end_time)
+    ]
     if start_time is not None:
         phases.append(Transition("Running" if end_time is not None else word, start_time, end_time))
     if end_time is not None:
@@ -241,16 +292,24 @@ def _transitions(
     return tuple(phases)
 
 
-def _with_reason(status: RunStatus, job: Mapping[str, Any], details: Mapping[str, Any]) -> RunStatus:
+def _with_reason(
+    status: RunStatus, job: Mapping[str, Any], details: Mapping[str, Any]
+) -> RunStatus:
     error = details.get("error")
     if status.state is RunState.FAILED:
         reason = reason_of(error)
-        return replace(status, reason=reason.text, details=reason.details, exit_code=reason.exit_code)
+        return replace(
+            status, reason=reason.text, details=reason.details, exit_code=reason.exit_code
+        )
     if status.state is RunState.STOPPED:
-        return replace(status, reason=_limit(status, job) or (reason_of(error).text if error else None))
+        return replace(
+            status, reason=_limit(status, job) or (reason_of(error).text if error else None)
+        )
     if status.reason is None and status.state in (RunState.PENDING, RunState.PREPARING):
         # The service's last warning usually explains why a job is waiting.
-        warnings = [item["message"] for item in details.get("warnings") or () if item.get("message")]
+        warnings = [
+            item["message"] for item in details.get("warnings") or () if item.get("message")
+        ]
         return replace(status, reason=" ".join(str(warnings[-1]).split()) if warnings else None)
     return status
 
@@ -258,7 +317,12 @@ def _with_reason(status: RunStatus, job: Mapping[str, Any], details: Mapping[str
 def _limit(status: RunStatus, job: Mapping[str, Any]) -> str | None:
     """Return a note if a job reached its time limit, else None."""
     limit = Body(job).max_runtime
-    if not limit or status.started is None or status.ended is None or status.ended - status.started < limit:
+    if (
+        not limit
+        or status.started is None
+        or status.ended is None
+        or status.ended - status.started < limit
+    ):
         return None
     return f"it reached `max_runtime` ({format_duration(limit)})"
 
@@ -270,10 +334,13 @@ ClusterOf = Callable[[str], Mapping[str, Any] | None]
 
 
 def hourly_price(
-    properties: Mapping[str, Any], details: Mapping[str, Any], cluster_of: ClusterOf, overlay: Overlay
+    properties: Mapping[str, Any],
+    details: Mapping[str, Any],
+    cluster_of: ClusterOf,
+    overlay: Overlay,
 ) -> float | None:
-    """In US dollars, for all instances; None if unknown, as it is for spot capacity. `cluster_of` is called only if
-    both `details` and the job's body, `properties`, lack the machines."""
+    """In US dollars, for all instances; None if unknown, as it is for spot capacity. `cluster_of`
+    is called only if both `details` and the job's body, `properties`, lack the machines."""
     resources = properties.get("resources") or {}
     machines = details.get("compute") or {}
     count = int(machines.get("instanceCount") or resources.get("instanceCount") or 1)

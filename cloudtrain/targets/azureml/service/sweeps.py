@@ -1,7 +1,9 @@
-"""Azure ML's own tuner: a run is a sweep job with the run's name. Sweep jobs and command jobs use the same requests.
+"""Azure ML's own tuner: a run is a sweep job with the run's name. Sweep jobs and command jobs use
+the same requests.
 
-Each trial is a separate job, whose run is a child of the sweep's run. The trial's state comes from the run history, and
-so do its hyperparameters, which are in a tag. Its metrics come from the workspace's MLflow interface.
+Each trial is a separate job, whose run is a child of the sweep's run. The trial's state comes from
+the run history, and so do its hyperparameters, which are in a tag. Its metrics come from the
+workspace's MLflow interface.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ class AzureMLTuner(AzureMLService, Tuner):
         job = self._job(ref)
         status = status_of(job, self._details(ref), None, time.time())
         total = (job["properties"].get("limits") or {}).get("maxTotalTrials")
-        return replace(status, billable_seconds=None, metrics={"trials": float(total)} if total else {})
+        return replace(
+            status, billable_seconds=None, metrics={"trials": float(total)} if total else {}
+        )
 
     def logs(
         self,
@@ -69,13 +73,20 @@ class AzureMLTuner(AzureMLService, Tuner):
             return []  # the run history shows a new job with a delay
         rows = [row for row in children if not row["runId"].endswith(_NOT_A_TRIAL)]
         rows.sort(key=lambda row: (len(row["runId"]), row["runId"]))
-        metrics = self._metrics(ref, {row["experimentId"] for row in rows if row.get("experimentId")})
-        return [_trial(number, row, metrics.get(row["runId"], {}), objective) for number, row in enumerate(rows, 1)]
+        metrics = self._metrics(
+            ref, {row["experimentId"] for row in rows if row.get("experimentId")}
+        )
+        return [
+            _trial(number, row, metrics.get(row["runId"], {}), objective)
+            for number, row in enumerate(rows, 1)
+        ]
 
     def objective(self, ref: RunRef) -> Objective | None:
         objective: dict[str, Any] = self._job(ref)["properties"].get("objective") or {}
         goal = str(objective.get("goal", "maximize")).lower()
-        return Objective.model_construct(**{goal: objective["primaryMetric"]}) if objective else None
+        return (
+            Objective.model_construct(**{goal: objective["primaryMetric"]}) if objective else None
+        )
 
     def _metrics(self, ref: RunRef, experiments: set[str]) -> dict[str, dict[str, float]]:
         """Map each trial's name to the last values of its metrics."""
@@ -98,7 +109,9 @@ class AzureMLTuner(AzureMLService, Tuner):
         return metrics
 
 
-def _trial(number: int, row: Mapping[str, Any], metrics: Mapping[str, float], objective: Objective | None) -> Trial:
+def _trial(
+    number: int, row: Mapping[str, Any], metrics: Mapping[str, float], objective: Objective | None
+) -> Trial:
     state, reason = state_of(row.get("status") or ""), None
     metric = objective.metric if objective is not None else ""
     value = metrics.get(metric)
@@ -108,12 +121,17 @@ def _trial(number: int, row: Mapping[str, Any], metrics: Mapping[str, float], ob
         state, reason = RunState.FAILED, f"the script never reported `{metric}`"
     elif value is not None and not isfinite(value):
         if state is RunState.SUCCEEDED:
-            state, reason = RunState.FAILED, f"the last `{metric}` that the script reported is {value}"
+            state, reason = (
+                RunState.FAILED,
+                f"the last `{metric}` that the script reported is {value}",
+            )
         value = None
     values = own_value((row.get("tags") or {}).get("hyperparameters"))
     return Trial(
         number,
-        {name.lstrip("-"): own_value(item) for name, item in values.items()} if isinstance(values, dict) else {},
+        {name.lstrip("-"): own_value(item) for name, item in values.items()}
+        if isinstance(values, dict)
+        else {},
         row["runId"],
         state,
         value,
@@ -124,7 +142,8 @@ def _trial(number: int, row: Mapping[str, Any], metrics: Mapping[str, float], ob
     )
 
 
-# Fetch a command job from a workspace for `cloudtrain adopt`: its body, and its code if it can be read.
+# Fetch a command job from a workspace for `cloudtrain adopt`: its body, and its code if it can be
+# read.
 
 _MOST = 256 << 20
 """Bytes of code: more is data, and stays where it is."""
@@ -133,30 +152,43 @@ _FILE = "adopt the pipeline's file: `cloudtrain adopt pipeline.yml --job STEP`"
 
 
 def workspace_of(place: str, account: AzureMLAccount) -> AzureMLAccount:
-    """Return the workspace in the middle part of a job's reference: `SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE`. If `place`
-    is only the workspace's name, the rest comes from `account`."""
+    """Return the workspace in the middle part of a job's reference:
+    `SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE`. If `place` is only the workspace's name, the rest comes
+    from `account`."""
     if ":" in place:
         return AzureMLAccount.parse(place)
     if {"subscription_id", "resource_group"} & set(account.missing):
         hint = (
-            "write `azureml://SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE/NAME`, or set `subscription_id` and "
+            "write `azureml://SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE/NAME`, or set "
+            "`subscription_id` and "
             "`resource_group` under `[azureml]` in cloudtrain.toml"
         )
-        raise UsageError(f"the subscription of the workspace `{place}` is not known", hint=hint, code="CT933")
+        raise UsageError(
+            f"the subscription of the workspace `{place}` is not known", hint=hint, code="CT933"
+        )
     return account._replace(workspace=place)
 
 
-def fetch_original(place: str, name: str, settings: AzureML, environ: Mapping[str, str]) -> Original:
-    """Return the job `name` with its code. If the code cannot be read, the result contains only the code's id."""
+def fetch_original(
+    place: str, name: str, settings: AzureML, environ: Mapping[str, str]
+) -> Original:
+    """Return the job `name` with its code. If the code cannot be read, the result contains only the
+    code's id."""
     client = Client(workspace_of(place, account_of(settings, environ, Path.cwd())), environ)
     try:
-        document = client.get(f"jobs/{name}", api_version=SUBMIT)  # older ones leave out fields of a body
+        # older ones leave out fields of a body
+        document = client.get(f"jobs/{name}", api_version=SUBMIT)
     except NotThere:
         hint = "`cloudtrain ps --target azureml` lists the workspace's jobs"
         message = f"the workspace `{client.place.workspace}` has no job `{name}`"
         raise UsageError(message, hint=hint, code="CT974") from None
-    if not document.get("properties"):  # as the service answers for a pipeline's step (recorded 2022)
-        raise UsageError(f"Azure ML does not show the body of `{name}`, a step of a pipeline", hint=_FILE, code="CT981")
+    # as the service answers for a pipeline's step (recorded 2022)
+    if not document.get("properties"):
+        raise UsageError(
+            f"Azure ML does not show the body of `{name}`, a step of a pipeline",
+            hint=_FILE,
+            code="CT981",
+        )
     originals = originals_in(document, None)
     if len(originals) != 1:
         raise UsageError(f"`{name}` is a pipeline, not a single job", hint=_FILE, code="CT981")
@@ -164,7 +196,9 @@ def fetch_original(place: str, name: str, settings: AzureML, environ: Mapping[st
     (original,) = originals
     code_id = str(original.request["properties"].get("codeId") or "").removeprefix("azureml:")
     code = _code(client, code_id) if code_id.startswith("/subscriptions/") else None
-    return replace(original, kind=f"the job {name}", settings={**original.settings, **own}, code=code)
+    return replace(
+        original, kind=f"the job {name}", settings={**original.settings, **own}, code=code
+    )
 
 
 def _code(client: Client, code_id: str) -> bytes | None:

@@ -1,8 +1,10 @@
-"""Upload the user's code as blobs: each file separately, several at once, to the location that the service names.
+"""Upload the user's code as blobs: each file separately, several at once, to the location that the
+service names.
 
-A job reads its code as files, so the bundle is uploaded unpacked. Storage checks the MD5 of each request, and the code
-asset is created after all files have arrived. The service names a new location for each upload, so two submits of the
-same code do not collide, and no asset refers to the files of an interrupted upload.
+A job reads its code as files, so the bundle is uploaded unpacked. Storage checks the MD5 of each
+request, and the code asset is created after all files have arrived. The service names a new
+location for each upload, so two submits of the same code do not collide, and no asset refers to the
+files of an interrupted upload.
 """
 
 from __future__ import annotations
@@ -19,7 +21,13 @@ from typing import Any, NamedTuple
 
 from cloudtrain.code.data import DataFile, files_below
 from cloudtrain.code.unpack import DamagedBundle, unpack
-from cloudtrain.errors import NothingWritten, TargetError, TargetUnreachable, UsageError, did_you_mean
+from cloudtrain.errors import (
+    NothingWritten,
+    TargetError,
+    TargetUnreachable,
+    UsageError,
+    did_you_mean,
+)
 from cloudtrain.plans.plan import Upload
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.azureml.compile.places import FOLDER, NAMED_RESULTS, places_of
@@ -40,13 +48,22 @@ from cloudtrain.targets.azureml.service.client import CODE, ENVIRONMENT, Client
 from cloudtrain.targets.azureml.service.logs import RunLog, artifact_place
 from cloudtrain.targets.common.archives import landing
 from cloudtrain.targets.common.services import Denied, NotThere
-from cloudtrain.targets.common.transfers import Check, Report, Storage, below, count_bytes, run_concurrently, send_data
+from cloudtrain.targets.common.transfers import (
+    Check,
+    Report,
+    Storage,
+    below,
+    count_bytes,
+    run_concurrently,
+    send_data,
+)
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
 
 _FILES_AT_ONCE, _BLOCKS_AT_ONCE = 8, 4
 
 _WHOLE, _BLOCK = 8 << 20, 4 << 20
-"""Sizes in bytes: a file up to the first is uploaded in one request, a larger one in blocks of the second."""
+"""Sizes in bytes: a file up to the first is uploaded in one request, a larger one in blocks of the
+second."""
 
 _RETRIES = 5
 """Retries of each request; the pauses begin with two seconds and double: about a minute in all."""
@@ -54,7 +71,9 @@ _RETRIES = 5
 _FOLDER = "code"
 
 
-def upload_code(client: Client, code_id: str, bundle: BundleWriter, on_bytes: ByteProgress | None) -> str:
+def upload_code(
+    client: Client, code_id: str, bundle: BundleWriter, on_bytes: ByteProgress | None
+) -> str:
     """Upload the files of a bundle for a code asset, and return the address of their folder."""
     with _unpack(bundle) as source:
         files = _files(source)
@@ -66,8 +85,9 @@ def upload_code(client: Client, code_id: str, bundle: BundleWriter, on_bytes: By
 
 
 def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter) -> str:
-    """Return the address of the copy in the workspace's own storage, which is named by `sha256`, the hash of its
-    content. It ends with a slash, as azure-ai-ml 1.35.2 writes the addresses of build contexts."""
+    """Return the address of the copy in the workspace's own storage, which is named by `sha256`,
+    the hash of its content. It ends with a slash, as azure-ai-ml 1.35.2 writes the addresses of
+    build contexts."""
     blobs, place = Blobs(client), f"cloudtrain/folders/{sha256}"
     with _unpack(bundle) as source:
         files = _files(source / folder)
@@ -76,7 +96,9 @@ def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter
             _send(container, place, files, blobs, None)
             return str(container.url).partition("?")[0]
 
-        address = blobs.container(DatastorePlace(client.place.workspace_id, OWN_STORE)).use(folder, send)
+        address = blobs.container(DatastorePlace(client.place.workspace_id, OWN_STORE)).use(
+            folder, send
+        )
     return f"{address}/{place}/"
 
 
@@ -85,12 +107,18 @@ def upload_data(client: Client, item: Upload, on_bytes: ByteProgress | None) -> 
     home = blobs.container(where)
 
     def send(file: DataFile, report: Report) -> None:
-        home.use(file.path, lambda container: _put(container, f"{where.path}/{file.path}", file, report))
+        home.use(
+            file.path, lambda container: _put(container, f"{where.path}/{file.path}", file, report)
+        )
 
     def remove(name: str) -> None:
         home.use(name, lambda container: container.delete_blob(f"{where.path}/{name}"))
 
-    return send_data(item, Storage(lambda: below(where.path, home.sizes(f"{where.path}/")), send, remove), on_bytes)
+    return send_data(
+        item,
+        Storage(lambda: below(where.path, home.sizes(f"{where.path}/")), send, remove),
+        on_bytes,
+    )
 
 
 def _put(container: Any, name: str, file: DataFile, report: Report) -> None:
@@ -120,7 +148,8 @@ def _unpack(bundle: BundleWriter) -> Iterator[Path]:
 
 
 def _files(folder: Path) -> list[DataFile]:
-    """Return every file below a folder. Links become copies of their targets, because blobs have no links."""
+    """Return every file below a folder. Links become copies of their targets, because blobs have no
+    links."""
     files = list(files_below(folder))
     for file in files:
         try:
@@ -134,17 +163,22 @@ def _files(folder: Path) -> list[DataFile]:
 
 
 def _container(client: Client, place: dict[str, Any]) -> Any:
-    """Return a client for `place`, the container that the service has created for the upload. If the service's answer
-    has a signature, the client uses the signature; otherwise it uses the credentials."""
+    """Return a client for `place`, the container that the service has created for the upload. If
+    the service's answer has a signature, the client uses the signature; otherwise it uses the
+    credentials."""
     storage = require("azure.storage.blob", extra="azureml")
     url = (place.get("credential") or {}).get("sasUri")
     sizes = {"max_single_put_size": _WHOLE, "max_block_size": _BLOCK, "retry_total": _RETRIES}
     credential = None if url else client.credential
     options = {**Blobs(client).options, **sizes}
-    return storage.ContainerClient.from_container_url(url or place["blobUri"], credential=credential, **options)
+    return storage.ContainerClient.from_container_url(
+        url or place["blobUri"], credential=credential, **options
+    )
 
 
-def _send(container: Any, folder: str, files: list[DataFile], blobs: Blobs, on_bytes: ByteProgress | None) -> None:
+def _send(
+    container: Any, folder: str, files: list[DataFile], blobs: Blobs, on_bytes: ByteProgress | None
+) -> None:
     """Upload all files into `folder`. The first failure ends the upload."""
     count = count_bytes(sum(file.size for file in files), on_bytes)
 
@@ -162,8 +196,9 @@ def _send(container: Any, folder: str, files: list[DataFile], blobs: Blobs, on_b
 
 # Copy a job's results: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or all of them.
 #
-# `outputs/` also includes the script's own folder `./outputs`, which the service always keeps. Files are copied in
-# parts, several parts at once. If a connection breaks or a key expires, only the interrupted part is requested again.
+# `outputs/` also includes the script's own folder `./outputs`, which the service always keeps.
+# Files are copied in parts, several parts at once. If a connection breaks or a key expires, only
+# the interrupted part is requested again.
 
 OUTPUTS, LOGS = "outputs", "logs"
 
@@ -178,16 +213,18 @@ Open = Callable[[Callable[[Any], "Piece | None"]], "Piece | None"]
 
 
 class File(NamedTuple):
-    """A file of a run: its path among the results, such as `outputs/plots/a.png`, and a function that opens it."""
+    """A file of a run: its path among the results, such as `outputs/plots/a.png`, and a function
+    that opens it."""
 
     name: str
     open: Open
 
 
 def download(blobs: Blobs, job: Mapping[str, Any], path: str, destination: Path) -> list[Path]:
-    """Copy everything under `path` into `destination`, which is created, and return the written files. The content of
-    the folder `path` goes directly into `destination`. With an empty path, `destination` gets a folder for each result,
-    such as `model`. `path` can also name a single file, such as `model/weights.pt`."""
+    """Copy everything under `path` into `destination`, which is created, and return the written
+    files. The content of the folder `path` goes directly into `destination`. With an empty path,
+    `destination` gets a folder for each result, such as `model`. `path` can also name a single
+    file, such as `model/weights.pt`."""
     results = Results(blobs, job)
     path = results.check_path(path.strip("/"))
     files: dict[str, File] = {}
@@ -200,9 +237,11 @@ def download(blobs: Blobs, job: Mapping[str, Any], path: str, destination: Path)
 
 
 def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
-    """`destination` is created. Raises `NotThere` if the asset does not exist, and `TargetError` if the user may not
-    read its files, or a file's path is not allowed."""
-    address = str(blobs.client.get(code_id, api_version=CODE)["properties"]["codeUri"]).partition("?")[0]
+    """`destination` is created. Raises `NotThere` if the asset does not exist, and `TargetError` if
+    the user may not read its files, or a file's path is not allowed."""
+    address = str(blobs.client.get(code_id, api_version=CODE)["properties"]["codeUri"]).partition(
+        "?"
+    )[0]
     container_url, root = code_folder(address)
     container = blobs.beside(container_url)
     names = [(blob, _behind(blob, root)) for blob in container.sizes(f"{root}/" if root else "")]
@@ -219,10 +258,13 @@ def _land(files: Mapping[str, File], destination: Path) -> list[Path]:
 
 
 def code_folder(address: str) -> tuple[str, str]:
-    """Split the address of a code asset's files into the container's address and the folder in the container. The
-    folder of `upload_code` has one level, and the SDK's has several. A single file is in the container itself, whose
-    address ends with a slash (recorded March 2026): the folder is empty."""
-    match = re.fullmatch(r"(https://(?:[^/]+/)?[^/]+\.blob\.[^/]+/[^/]+)/?(.*)", address.rstrip("/"))
+    """Split the address of a code asset's files into the container's address and the folder in the
+    container. The folder of `upload_code` has one level, and the SDK's has several. A single file
+    is in the container itself, whose address ends with a slash (recorded March 2026): the folder is
+    empty."""
+    match = re.fullmatch(
+        r"(https://(?:[^/]+/)?[^/]+\.blob\.[^/]+/[^/]+)/?(.*)", address.rstrip("/")
+    )
     container, _, folder = address.rstrip("/").rpartition("/")
     return (match[1], match[2]) if match else (container, folder)
 
@@ -247,11 +289,16 @@ class Results:
             if name in self._places and _behind(path, f"{OUTPUTS}/{name}") is not None:
                 path = path.removeprefix(f"{OUTPUTS}/")
         if not any(_overlap(name, path) for name in self.names) or ".." in path.split("/"):
-            raise UsageError(f"`{path}` is not a result of the run", hint=did_you_mean(path, self.names), code="CT935")
+            raise UsageError(
+                f"`{path}` is not a result of the run",
+                hint=did_you_mean(path, self.names),
+                code="CT935",
+            )
         return path
 
     def files(self, path: str) -> Iterator[File]:
-        """Yield the files under `path` in the results. Of two files with the same name, the first counts."""
+        """Yield the files under `path` in the results. Of two files with the same name, the first
+        counts."""
         names = [name for name in self._places if _overlap(name, path)]
         for name in names:
             yield from self._output(name, _behind(path, name) or "")
@@ -268,8 +315,8 @@ class Results:
         yield from files if elsewhere is None else self._at(name, elsewhere, rest)
 
     def _resolve(self, name: str) -> Where | None:
-        """Return the storage location that the service chose for an output. Returns None if the job itself names a
-        location, or if the run history has none or may not be read."""
+        """Return the storage location that the service chose for an output. Returns None if the job
+        itself names a location, or if the run history has none or may not be read."""
         output = name.rpartition("/")[2]
         if self._job["properties"]["outputs"][output].get("uri"):
             return None
@@ -300,7 +347,8 @@ def _opener(container: Any, blob: str) -> Open:
 
 
 def _behind(name: str, folder: str) -> str | None:
-    """Return a path relative to `folder`: empty for the folder itself, None for a path outside the folder."""
+    """Return a path relative to `folder`: empty for the folder itself, None for a path outside the
+    folder."""
     if not folder:
         return name
     if name == folder:
@@ -314,17 +362,22 @@ def _overlap(one: str, other: str) -> bool:
 
 def _fetch(file: File, place: Path, check: Check) -> None:
     if not any(_copy(file, place, check) for _ in range(_TRIES)):
-        raise TargetError(f"`{file.name}` changed while cloudtrain copied it", hint="try again when the run has ended")
+        raise TargetError(
+            f"`{file.name}` changed while cloudtrain copied it",
+            hint="try again when the run has ended",
+        )
 
 
 def _copy(file: File, place: Path, check: Check) -> bool:
-    """Copy all parts of a file, each opened separately; return False if the file changed meanwhile."""
+    """Copy all parts of a file, each opened separately; return False if the file changed
+    meanwhile."""
     first = file.open(partial(read, offset=0))
     assert first is not None, "no ETag was named"
     lock = Lock()
 
     def copy_parts(start: int, check: Check) -> bool:
-        """Copy the part at the offset `start` and every `_PARTS`-th part after it; return False if the file changed."""
+        """Copy the part at the offset `start` and every `_PARTS`-th part after it; return False if
+        the file changed."""
         for offset in range(start, first.size, READ * _PARTS):
             check()
             part = file.open(partial(read, offset=offset, only=first.etag))
@@ -337,22 +390,27 @@ def _copy(file: File, place: Path, check: Check) -> bool:
 
     with place.open("wb") as content:
         content.write(first.data)
-        return all(run_concurrently(_PARTS, copy_parts, range(READ, first.size, READ)[:_PARTS], check))
+        return all(
+            run_concurrently(_PARTS, copy_parts, range(READ, first.size, READ)[:_PARTS], check)
+        )
 
 
-# Create code and environment assets. Their names contain a hash of their content, so existing assets can be reused.
+# Create code and environment assets. Their names contain a hash of their content, so existing
+# assets can be reused.
 
 _VERSIONS = {"code": CODE, "environment": ENVIRONMENT}
 
 HASH = "cloudtrain.sha256"
-"""A code asset's property with the hash of its content. The SDK's own property (`hash_sha256`) follows other rules; the
-SDK would mistake our hash for its own."""
+"""A code asset's property with the hash of its content. The SDK's own property (`hash_sha256`)
+follows other rules; the SDK would mistake our hash for its own."""
 
 
-def make_asset(client: Client, item: Upload, bundle: BundleWriter, on_bytes: ByteProgress | None) -> bool:
-    """Create an asset; return False if it exists already. An interrupted creation is repeated from the beginning. An
-    environment that the user has named is sent even if it exists, as azure-ai-ml does, to update its tags and
-    description. The service refuses other changes to it."""
+def make_asset(
+    client: Client, item: Upload, bundle: BundleWriter, on_bytes: ByteProgress | None
+) -> bool:
+    """Create an asset; return False if it exists already. An interrupted creation is repeated from
+    the beginning. An environment that the user has named is sent even if it exists, as azure-ai-ml
+    does, to update its tags and description. The service refuses other changes to it."""
     *_, name, _, version = item.destination.split("/")
     is_named = item.kind == "environment" and name != UNNAMED
     if not is_named and _is_there(client, item):
@@ -366,15 +424,23 @@ def make_asset(client: Client, item: Upload, bundle: BundleWriter, on_bytes: Byt
     if item.folder is not None:
         content = content.replace(FOLDER, upload_folder(client, item.folder, item.sha256, bundle))
     try:
-        client.send("PUT", item.destination, api_version=_VERSIONS[item.kind], content=content.encode())
+        client.send(
+            "PUT", item.destination, api_version=_VERSIONS[item.kind], content=content.encode()
+        )
     except (TargetUnreachable, Denied):
         raise
     except TargetError as error:
         if not _is_there(client, item):  # another process may have made the same asset meanwhile
             raise
         if is_named:
-            message = f"the environment `{name}:{version}` exists already, and Azure ML does not change it: {error}"
-            hint = f"raise `asset_version`, or use what exists: `environment: {{azureml: azureml:{name}:{version}}}`"
+            message = (
+                f"the environment `{name}:{version}` exists already, and Azure ML does "
+                f"not change it: {error}"
+            )
+            hint = (
+                f"raise `asset_version`, or use what exists: `environment: {{azureml: "
+                f"azureml:{name}:{version}}}`"
+            )
             raise TargetError(message, hint=hint) from None
     return True
 
@@ -389,5 +455,7 @@ def _is_there(client: Client, item: Upload) -> bool:
     if item.kind == "code" and sha256 != item.sha256:
         name = item.destination.rpartition("/codes/")[2]
         message = f"the code asset `{name}` does not match the hash in its name"
-        raise TargetError(message, hint="archive the asset in the workspace, or submit to another workspace")
+        raise TargetError(
+            message, hint="archive the asset in the workspace, or submit to another workspace"
+        )
     return True

@@ -1,6 +1,8 @@
-"""Runs inside a user's script: answers the script's AWS calls, and captures the request that creates a job.
+"""Runs inside a user's script: answers the script's AWS calls, and captures the request that
+creates a job.
 
-Uses only the standard library and supports Python 3.7 or newer, because the script's own interpreter runs it.
+Uses only the standard library and supports Python 3.7 or newer, because the script's own
+interpreter runs it.
 """
 
 ACCOUNT = "111122223333"
@@ -10,10 +12,11 @@ TAKEN = ("CreateTrainingJob", "CreateHyperParameterTuningJob", "CreateProcessing
 
 
 def install(module, emit, keep):
-    """Replace `_make_api_call`, the method that sends every request of every AWS client; the new one sends nothing.
+    """Replace `_make_api_call`, the method that sends every request of every AWS client; the new
+    one sends nothing.
 
-    `module` is `botocore.client`. `emit` takes the operation and its parameters and ends the process;
-    `keep` takes the bytes of an upload and its destination.
+    `module` is `botocore.client`. `emit` takes the operation and its parameters and ends the
+    process; `keep` takes the bytes of an upload and its destination.
     """
     parts = {}
 
@@ -22,10 +25,15 @@ def install(module, emit, keep):
         if operation in TAKEN:
             emit({"operation": operation, "request": params, "region": region})
         if operation == "PutObject":
-            keep("s3://%s/%s" % (params.get("Bucket"), params.get("Key")), bytes_of(params.get("Body", b"")))
+            keep(
+                "s3://%s/%s" % (params.get("Bucket"), params.get("Key")),
+                bytes_of(params.get("Body", b"")),
+            )
             return {"ETag": '"0"'}
         if operation == "UploadPart":
-            parts.setdefault(params["Key"], {})[params["PartNumber"]] = bytes_of(params.get("Body", b""))
+            parts.setdefault(params["Key"], {})[params["PartNumber"]] = bytes_of(
+                params.get("Body", b"")
+            )
             return {"ETag": '"0"'}
         if operation == "CompleteMultipartUpload":
             chunks = parts.pop(params["Key"], {})
@@ -50,8 +58,15 @@ def answer(operation, params, region):
     Operations without a prepared response get an empty one with status 200.
     """
     role = params.get("RoleName", ROLE)
-    user, arn = "arn:aws:sts::%s:assumed-role/%s/session" % (ACCOUNT, ROLE), "arn:aws:iam::%s:role/%s" % (ACCOUNT, role)
-    trust = {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": "sagemaker.amazonaws.com"}}
+    user, arn = (
+        "arn:aws:sts::%s:assumed-role/%s/session" % (ACCOUNT, ROLE),
+        "arn:aws:iam::%s:role/%s" % (ACCOUNT, role),
+    )
+    trust = {
+        "Effect": "Allow",
+        "Action": "sts:AssumeRole",
+        "Principal": {"Service": "sagemaker.amazonaws.com"},
+    }
     policy = {"Statement": [trust]}
     return {
         "GetCallerIdentity": {"Account": ACCOUNT, "UserId": "AIDA", "Arn": user},

@@ -1,7 +1,8 @@
-"""Turn a CreateTrainingJob request into a job and the target's settings: the inverse of `compile/request`.
+"""Turn a CreateTrainingJob request into a job and the target's settings: the inverse of
+`compile/request`.
 
-Details without a matching job field are left out here. They become overrides when the request is compared with the one
-compiled from the job.
+Details without a matching job field are left out here. They become overrides when the request is
+compared with the one compiled from the job.
 """
 
 from __future__ import annotations
@@ -38,53 +39,69 @@ from cloudtrain.targets.sagemaker.request import (
 )
 from cloudtrain.targets.sagemaker.settings import CHECKPOINT_PATH, account_id
 
-# Turn a request's profiler, debugger and their rules into settings: the inverse of `compile/monitoring`.
+# Turn a request's profiler, debugger and their rules into settings: the inverse of
+# `compile/monitoring`.
 
 
 def monitoring_settings(request: JsonMapping, output: str | None) -> JsonObject:
-    """Return the settings; None for each setting with its default value. `output` is the S3 folder of the outputs."""
+    """Return the settings; None for each setting with its default value. `output` is the S3 folder
+    of the outputs."""
     settings: JsonObject = {
-        "profiler_rules": [_rule(row) for row in request.get("ProfilerRuleConfigurations") or ()] or None,
+        "profiler_rules": [_rule(row) for row in request.get("ProfilerRuleConfigurations") or ()]
+        or None,
         "debug_rules": [_rule(row) for row in request.get("DebugRuleConfigurations") or ()] or None,
     }
     if value_at(request, "ProfilerConfig", "DisableProfiler") is False:
         settings |= {"profiler": True, **_by_table(request, "settings_of_profiler")}
     if (hook := request.get("DebugHookConfig")) is not None:
-        rows = [row for row in hook.get("CollectionConfigurations") or () if "CollectionName" in row]
+        rows = [
+            row for row in hook.get("CollectionConfigurations") or () if "CollectionName" in row
+        ]
         collections = {row["CollectionName"]: row.get("CollectionParameters") or {} for row in rows}
         settings |= {"debugger": True, **_by_table(request, "settings_of_debugger")}
         settings["debugger_collections"] = collections or None
-    usual = [name for name in ("profiler_output", "debugger_output") if settings.get(name) == output]
+    usual = [
+        name for name in ("profiler_output", "debugger_output") if settings.get(name) == output
+    ]
     return settings | dict.fromkeys(usual)
 
 
 def _rule(row: JsonMapping) -> JsonObject:
     size = row.get("VolumeSizeInGB")
-    rule = {ours: row[theirs] for theirs, ours in SDK_TABLES["rule_settings"].items() if row.get(theirs)}
+    rule = {
+        ours: row[theirs] for theirs, ours in SDK_TABLES["rule_settings"].items() if row.get(theirs)
+    }
     return rule | ({"volume_size": f"{size}g"} if size else {})
 
 
 _S3 = re.compile(r"s3://(?P<bucket>[^/]+)/?(?P<key>.*)")
 _REGION = re.compile(r"\d{12}\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.")
-_DATA_TYPES: Mapping[Any, str] = {"ManifestFile": "manifest", "AugmentedManifestFile": "augmented_manifest"}
+_DATA_TYPES: Mapping[Any, str] = {
+    "ManifestFile": "manifest",
+    "AugmentedManifestFile": "augmented_manifest",
+}
 MODES = {theirs: ours for ours, theirs in INPUT_MODES.items()}
 
 OF_SDK = ("sagemaker_estimator", "sagemaker_s3_output", "sagemaker_training_compiler_")
-"""Hyperparameters for images of reinforcement learning and of the Training Compiler (SDK 2.257.7)."""
+"""Hyperparameters for images of reinforcement learning and of the Training Compiler (SDK
+2.257.7)."""
 
 CODE_FOLDER = "code"
 
 _STAMP = re.compile(r"-\d{4}(-\d\d){5}-\d{3}$|-\d{10,14}(-\w{6})?$")
 """The timestamp that the SDKs append to a job's name."""
 
-_PLACEHOLDER = f"{ACCOUNT} stands for your account, and {ROLE} for your role, because the script asks AWS for both."
+_PLACEHOLDER = (
+    f"{ACCOUNT} stands for your account, and {ROLE} for your role, because the "
+    "script asks AWS for both."
+)
 
 
 def drafts_of(original: Original) -> Iterator[Draft]:
     """Yield jobs that compile to the original's request, the most portable first.
 
-    For a script, the first job names the framework's version and the second one the image's address. The last job runs
-    the image's own entry point, and leaves the code at its location.
+    For a script, the first job names the framework's version and the second one the image's
+    address. The last job runs the image's own entry point, and leaves the code at its location.
     """
     for draft in _drafts_of_one_run(original):
         if is_of_one_run(original.name):
@@ -98,16 +115,22 @@ def is_of_one_run(name: str) -> bool:
 
 
 def _name_every_run(draft: Draft, name: str, *, by_drivers: bool) -> None:
-    """Replace the original's name in the places of a draft. Hyperparameters and variables with the name leave the
-    draft, so that overrides express them: there cloudtrain replaces the name too."""
-    fields = {key: value for key, value in draft.job.items() if key not in ("name", "hyperparameters", "environment")}
+    """Replace the original's name in the places of a draft. Hyperparameters and variables with the
+    name leave the draft, so that overrides express them: there cloudtrain replaces the name too."""
+    fields = {
+        key: value
+        for key, value in draft.job.items()
+        if key not in ("name", "hyperparameters", "environment")
+    }
     draft.job |= map_texts(fields, lambda text: text.replace(name, RUN_NAME))
     draft.settings = map_texts(draft.settings, lambda text: text.replace(name, RUN_NAME))
     variables = draft.job.get("environment", {}).get("variables", {})
     for values in (variables, {} if by_drivers else draft.job.get("hyperparameters", {})):
         for key in [key for key, value in values.items() if name in str(value)]:
             del values[key]
-    draft.job = {key: value for key, value in draft.job.items() if (key, value) != ("hyperparameters", {})}
+    draft.job = {
+        key: value for key, value in draft.job.items() if (key, value) != ("hyperparameters", {})
+    }
 
 
 def _drafts_of_one_run(original: Original) -> Iterator[Draft]:
@@ -126,16 +149,24 @@ def _drafts_of_one_run(original: Original) -> Iterator[Draft]:
 def _by_drivers(original: Original, start: JsonMapping) -> Iterator[Draft]:
     """Yield jobs that start the same processes as the drivers of version 3 of the SDK.
 
-    The first job uses cloudtrain's launcher, which bypasses the image's toolkit as the drivers do. The second job uses
-    the toolkit, because some distributions need it.
+    The first job uses cloudtrain's launcher, which bypasses the image's toolkit as the drivers do.
+    The second job uses the toolkit, because some distributions need it.
     """
     for mode in ("entrypoint", "toolkit"):
         draft = _common(original)
-        environment = {"image": {"sagemaker": mapping_at(original.request, "AlgorithmSpecification")["TrainingImage"]}}
+        environment = {
+            "image": {
+                "sagemaker": mapping_at(original.request, "AlgorithmSpecification")["TrainingImage"]
+            }
+        }
         environment |= {"requirements": start["requirements"]} if "requirements" in start else {}
-        draft.job["inputs"] = {n: v for n, v in draft.job.get("inputs", {}).items() if n not in (CODE, DRIVERS)}
+        draft.job["inputs"] = {
+            n: v for n, v in draft.job.get("inputs", {}).items() if n not in (CODE, DRIVERS)
+        }
         draft.job["environment"] = environment | draft.job.get("environment", {})
-        draft.job |= {"source_dir": original.source or (CODE_FOLDER if original.code else None)} | draft_fields(start)
+        draft.job |= {
+            "source_dir": original.source or (CODE_FOLDER if original.code else None)
+        } | draft_fields(start)
         draft.job = _order_fields({name: value for name, value in draft.job.items() if value != {}})
         draft.settings["launch"] = mode
         yield draft
@@ -147,38 +178,56 @@ def _by_framework(original: Original) -> Iterator[Draft]:
     if image is None:
         return
     python = ".".join(map(str, image.python_version))
-    fields = {"framework": image.framework, "version": image.version, "base": image.base, "python": python}
+    fields = {
+        "framework": image.framework,
+        "version": image.version,
+        "base": image.base,
+        "python": python,
+    }
     yield _script(original, {name: value for name, value in fields.items() if value})
 
 
 def _script(original: Original, environment: JsonObject) -> Draft:
     """Return the job of a script that the image's toolkit starts."""
     request = original.request
-    parameters = {name: own_value(text) for name, text in mapping_at(request, "HyperParameters").items()}
+    parameters = {
+        name: own_value(text) for name, text in mapping_at(request, "HyperParameters").items()
+    }
     draft = _common(original)
     job: JsonObject = {
         "name": draft.job["name"],
         "source_dir": original.source or (CODE_FOLDER if original.code else "."),
     }
     job["entry_point"] = parameters[PROGRAM]
-    own = {name: parameters[name] for name in parameters if name not in OF_TOOLKIT and not name.startswith(OF_SDK)}
+    own = {
+        name: parameters[name]
+        for name in parameters
+        if name not in OF_TOOLKIT and not name.startswith(OF_SDK)
+    }
     if own:
         job["hyperparameters"] = own
     distribution = _distribution(Start.of(request), _gpus(request))
     image = str(mapping_at(request, "AlgorithmSpecification").get("TrainingImage"))
-    if distribution and not (distribution["type"] == "tensorflow" and has_other_toolkit(image)):  # MXNet's servers
+    # MXNet's servers
+    if distribution and not (distribution["type"] == "tensorflow" and has_other_toolkit(image)):
         job["distribution"] = distribution
     groups = parameters.get(GROUPS)
     if isinstance(groups, list) and "instance_groups" in draft.job.get("resources", {}):
         draft.job["resources"]["distribution_groups"] = groups
     variables = draft.job.pop("environment", {})
-    draft.job = job | {"environment": environment | variables} | {k: v for k, v in draft.job.items() if k != "name"}
+    draft.job = (
+        job
+        | {"environment": environment | variables}
+        | {k: v for k, v in draft.job.items() if k != "name"}
+    )
     draft.job = _order_fields(draft.job)
     draft.settings["launch"] = "toolkit"
     code = code_uri(request)
     if original.code is None and original.source is None:
         fetch = f"aws s3 cp {code} - | tar xz" if code else "copy the code of the job here"
-        draft.comments[("source_dir",)] = f"guessed: the folder of the job's code. To fetch it:\n  {fetch}"
+        draft.comments[("source_dir",)] = (
+            f"guessed: the folder of the job's code. To fetch it:\n  {fetch}"
+        )
     bucket = _S3.fullmatch(code or "")
     if bucket:
         owner = account_id(str(request.get("RoleArn", "")))
@@ -188,7 +237,8 @@ def _script(original: Original, environment: JsonObject) -> Draft:
 
 
 def _distribution(start: Start, gpus: int | None) -> JsonObject:
-    """Return the job's field `distribution`; empty for none. `gpus`: those of each instance, if known."""
+    """Return the job's field `distribution`; empty for none. `gpus`: those of each instance, if
+    known."""
     distribution = start.distribution
     if isinstance(distribution, NoDistribution):
         return {}
@@ -206,25 +256,35 @@ def _distribution(start: Start, gpus: int | None) -> JsonObject:
 
 def _order_fields(job: JsonObject) -> JsonObject:
     order = (
-        "name description source_dir entry_point command hyperparameters distribution resources environment inputs"
+        "name description source_dir entry_point command hyperparameters distribution resources "
+        "environment inputs"
     ).split()
     return {name: job[name] for name in order if name in job} | job
 
 
 def _image_alone(original: Original) -> Draft:
-    """Return a job that runs the image's own entry point, with all hyperparameters of the request."""
+    """Return a job that runs the image's own entry point, with all hyperparameters of the
+    request."""
     draft = _common(original)
     algorithm = mapping_at(original.request, "AlgorithmSpecification")
     parameters = mapping_at(original.request, "HyperParameters")
     own: JsonObject = {}
     for name, text in parameters.items():
         value = own_value(text)  # a number such as 64 for `64`, if it turns back into the same text
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and str(value) == text
+        is_number = (
+            isinstance(value, int | float) and not isinstance(value, bool) and str(value) == text
+        )
         own[name] = value if is_number else text
-    environment = {"image": {"sagemaker": algorithm.get("TrainingImage") or "image-of-the-algorithm:1"}}
+    environment = {
+        "image": {"sagemaker": algorithm.get("TrainingImage") or "image-of-the-algorithm:1"}
+    }
     draft.job["environment"] = environment | draft.job.get("environment", {})
     draft.job |= {"hyperparameters": own} if own else {}
-    if own_value(parameters.get(PROGRAM)) is None and original.code is None and original.source is None:
+    if (
+        own_value(parameters.get(PROGRAM)) is None
+        and original.code is None
+        and original.source is None
+    ):
         draft.job["source_dir"] = None
     draft.job, draft.last_resort = _order_fields(draft.job), True
     return draft
@@ -243,8 +303,11 @@ def _common(original: Original) -> Draft:
         job["environment"] = {"variables": variables}
     inputs = dict(_inputs(request))
     for item in inputs.values():
-        if (path := original.data.get(item["sagemaker"])) is not None:  # which the script uploads from this machine
-            item |= {"sagemaker": f"./{path}".rstrip("/")} | ({} if path.endswith("/") else {"type": "uri_file"})
+        # which the script uploads from this machine
+        if (path := original.data.get(item["sagemaker"])) is not None:
+            item |= {"sagemaker": f"./{path}".rstrip("/")} | (
+                {} if path.endswith("/") else {"type": "uri_file"}
+            )
     if inputs:
         job["inputs"] = inputs
     checkpoint = mapping_at(request, "CheckpointConfig")
@@ -258,8 +321,12 @@ def _common(original: Original) -> Draft:
         job["max_runtime"] = stopping["MaxRuntimeInSeconds"]
     metrics = mapping_at(request, "AlgorithmSpecification").get("MetricDefinitions")
     if isinstance(metrics, list) and metrics:
-        job["metrics"] = {row["Name"]: row["Regex"] for row in metrics if {"Name", "Regex"} <= row.keys()}
-    tags = {row["Key"]: row["Value"] for row in request.get("Tags", ()) if row.get("Key") != RUN_TAG}
+        job["metrics"] = {
+            row["Name"]: row["Regex"] for row in metrics if {"Name", "Regex"} <= row.keys()
+        }
+    tags = {
+        row["Key"]: row["Value"] for row in request.get("Tags", ()) if row.get("Key") != RUN_TAG
+    }
     if tags:
         job["tags"] = tags
     settings = _settings(original)
@@ -285,7 +352,8 @@ def _resources(config: JsonMapping) -> JsonObject:
         if alike:
             resources["instance_count"] = counts[0]
         resources["instance_preferences"] = [
-            _preference(row, None if alike else count) for row, count in zip(preferences, counts, strict=True)
+            _preference(row, None if alike else count)
+            for row, count in zip(preferences, counts, strict=True)
         ]
     else:
         resources["instance_count"] = config.get("InstanceCount", 1)
@@ -295,7 +363,8 @@ def _resources(config: JsonMapping) -> JsonObject:
 
 
 def _preference(row: JsonMapping, count: int | None) -> Any:
-    """Return a preferred instance type for a job file: its name, or a dict if it has a `count` or a training plan."""
+    """Return a preferred instance type for a job file: its name, or a dict if it has a `count` or a
+    training plan."""
     name, plans = row.get("InstanceType", ""), row.get("TrainingPlanArns")
     own = {"instance_count": count, "training_plan": plans[0] if plans else None}
     options = {key: value for key, value in own.items() if value is not None}
@@ -311,7 +380,11 @@ def _gpus(request: JsonMapping) -> int | None:
 
 def _inputs(request: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
     job_mode = text_at(request, "AlgorithmSpecification", "TrainingInputMode") or "File"
-    isolated = str(mapping_at(request, "HyperParameters").get(SUBMIT_DIRECTORY, "")).strip('"').startswith("/opt")
+    isolated = (
+        str(mapping_at(request, "HyperParameters").get(SUBMIT_DIRECTORY, ""))
+        .strip('"')
+        .startswith("/opt")
+    )
     channels = request.get("InputDataConfig", ())
     names = {str(channel.get("ChannelName")) for channel in channels}
     for channel in channels:
@@ -329,7 +402,8 @@ def _inputs(request: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
 
 
 def _input_name(channel: str, used_names: set[str]) -> str:
-    """Return the channel's name. If an input cannot have this name, return a similar one, not in `used_names`."""
+    """Return the channel's name. If an input cannot have this name, return a similar one, not in
+    `used_names`."""
     if re.fullmatch(PLACE_NAME, channel):
         return channel
     name = re.sub(r"\W", "_", channel, flags=re.ASCII)
@@ -342,7 +416,9 @@ def _input_name(channel: str, used_names: set[str]) -> str:
 def _file_system(source: JsonMapping) -> JsonObject:
     scheme = "efs" if source.get("FileSystemType") == "EFS" else "fsx"
     place = f"{scheme}://{source.get('FileSystemId', '')}{source.get('DirectoryPath', '')}"
-    return {"sagemaker": place} | ({"access": "rw"} if source.get("FileSystemAccessMode") == "rw" else {})
+    return {"sagemaker": place} | (
+        {"access": "rw"} if source.get("FileSystemAccessMode") == "rw" else {}
+    )
 
 
 def input_of(source: JsonMapping, channel: JsonMapping, job_mode: str) -> JsonObject:
@@ -362,7 +438,8 @@ def input_of(source: JsonMapping, channel: JsonMapping, job_mode: str) -> JsonOb
 
 
 _UNLESS_EMPTY = frozenset(
-    "output_kms_key volume_kms_key network_isolation encrypt_inter_container_traffic remote_debug infra_check "
+    "output_kms_key volume_kms_key network_isolation encrypt_inter_container_traffic "
+    "remote_debug infra_check "
     "session_tags profiler_parameters debugger_parameters".split()
 )
 """Settings whose empty value is the default."""
@@ -385,11 +462,15 @@ def _settings(original: Original) -> JsonObject:
 
 def _by_table(request: JsonMapping, table: str) -> JsonObject:
     values = {name: value_at(request, *path.split(".")) for name, path in SDK_TABLES[table].items()}
-    return {name: None if name in _UNLESS_EMPTY and not value else value for name, value in values.items()}
+    return {
+        name: None if name in _UNLESS_EMPTY and not value else value
+        for name, value in values.items()
+    }
 
 
 def region_of(original: Original) -> str | None:
-    """Return the region of the request's hyperparameters, else of the settings or of the image's address."""
+    """Return the region of the request's hyperparameters, else of the settings or of the image's
+    address."""
     request = original.request
     parameters = mapping_at(request, "HyperParameters")
     region = own_value(parameters.get(REGION)) or original.settings.get("region")

@@ -1,4 +1,5 @@
-"""Find CreateTrainingJob requests in documents: plain requests, CloudTrail events and job descriptions."""
+"""Find CreateTrainingJob requests in documents: plain requests, CloudTrail events and job
+descriptions."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from cloudtrain.targets.sagemaker.compile.sweep import LONGEST_NAME
 from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES
 from cloudtrain.targets.sagemaker.request import OF_TOOLKIT, PROGRAM, JsonMapping, JsonObject
 
-# Split a CreateHyperParameterTuningJob request into the training job of its trials and the fields of a sweep.
+# Split a CreateHyperParameterTuningJob request into the training job of its trials and the fields
+# of a sweep.
 
 OF_SEARCH = ("HyperParameterTuningJobConfig", "WarmStartConfig")
 """Fields of a tuning job's request in addition to the training job."""
@@ -37,25 +39,32 @@ def flat(request: JsonMapping) -> JsonObject:
     training = {
         "TrainingJobName": request.get("HyperParameterTuningJobName", "tuning"),
         "HyperParameters": definition.pop("StaticHyperParameters", {}),
-        "ResourceConfig": definition.pop("HyperParameterTuningResourceConfig", definition.get("ResourceConfig")),
+        "ResourceConfig": definition.pop(
+            "HyperParameterTuningResourceConfig", definition.get("ResourceConfig")
+        ),
         **definition,
         **{name: request[name] for name in ("Tags", *OF_SEARCH) if request.get(name)},
     }
     config = json.loads(json.dumps(training.get(OF_SEARCH[0], {})))
     ranges = config.get("ParameterRanges", {})
     config["ParameterRanges"] = {
-        kind: sorted((_with_defaults(kind, row) for row in rows), key=lambda row: str(row.get("Name")))
+        kind: sorted(
+            (_with_defaults(kind, row) for row in rows), key=lambda row: str(row.get("Name"))
+        )
         for kind, rows in sorted(ranges.items())
         if rows
     }
     if config.get("Strategy") == "Grid":  # which ends by itself
         config.get("ResourceLimits", {}).pop("MaxNumberOfTrainingJobs", None)
     config.setdefault("TrainingJobEarlyStoppingType", "Off")
-    return {name: value for name, value in training.items() if value is not None} | {OF_SEARCH[0]: config}
+    return {name: value for name, value in training.items() if value is not None} | {
+        OF_SEARCH[0]: config
+    }
 
 
 def _with_defaults(kind: str, row: JsonMapping) -> JsonMapping:
-    """Return a range with its scale and with the bounds as floats. `0` and `0.0` are the same bound."""
+    """Return a range with its scale and with the bounds as floats. `0` and `0.0` are the same
+    bound."""
     if not kind.startswith(("Continuous", "Integer")):
         return row
     bounds = {name: str(float(row[name])) for name in ("MinValue", "MaxValue") if name in row}
@@ -63,7 +72,8 @@ def _with_defaults(kind: str, row: JsonMapping) -> JsonMapping:
 
 
 def sweep_fields(request: JsonMapping) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a sweep except its job. Raises an error if a sweep cannot express the search."""
+    """Yield the fields of a sweep except its job. Raises an error if a sweep cannot express the
+    search."""
     if "TrainingJobDefinition" not in request:
         raise ValueError("it has several training jobs")
     config = request["HyperParameterTuningJobConfig"]
@@ -94,7 +104,11 @@ def _ranges(ranges: JsonMapping, *, is_script: bool) -> Iterator[tuple[str, Any]
     if ranges.get("AutoParameters"):
         raise ValueError("the tuner itself chooses the ranges (Autotune)")
     for name, number, kinds in (
-        ("ContinuousParameterRanges", float, {"Logarithmic": "log", "Linear": "uniform", "Auto": "uniform"}),
+        (
+            "ContinuousParameterRanges",
+            float,
+            {"Logarithmic": "log", "Linear": "uniform", "Auto": "uniform"},
+        ),
         ("IntegerParameterRanges", int, {"Linear": "int", "Auto": "int"}),
     ):
         for row in ranges.get(name, ()):
@@ -102,14 +116,23 @@ def _ranges(ranges: JsonMapping, *, is_script: bool) -> Iterator[tuple[str, Any]
             if scale not in kinds:
                 raise ValueError(f"a sweep has no scale `{scale}` for `{row['Name']}`")
             bounds = [number(row["MinValue"]), number(row["MaxValue"])]
-            yield row["Name"], {kinds[scale]: bounds} | ({"scale": "auto"} if scale == "Auto" else {})
+            yield (
+                row["Name"],
+                {kinds[scale]: bounds} | ({"scale": "auto"} if scale == "Auto" else {}),
+            )
     for row in ranges.get("CategoricalParameterRanges", ()):
         yield row["Name"], [json.loads(text) if is_script else text for text in row["Values"]]
 
 
 _OPERATION = "CreateTrainingJob"
 
-_SIGNS = {"TrainingJobName", "AlgorithmSpecification", "ResourceConfig", "OutputDataConfig", "RoleArn"}
+_SIGNS = {
+    "TrainingJobName",
+    "AlgorithmSpecification",
+    "ResourceConfig",
+    "OutputDataConfig",
+    "RoleArn",
+}
 """Fields that identify a request: each request has most of them."""
 
 _SELECTED = ("SelectedInstanceType", "SelectedInstanceCount")
@@ -120,27 +143,43 @@ _HIDDEN = "HIDDEN_DUE_TO_SECURITY_REASONS"
 
 
 def originals_in(data: Any, folder: str | None) -> list[Original]:
-    """Return the training jobs of a document from the folder `folder`; empty if the document is not from SageMaker."""
+    """Return the training jobs of a document from the folder `folder`; empty if the document is not
+    from SageMaker."""
     originals = list(_originals(_without_nulls(data), folder))
     if not originals and isinstance(data, Mapping):
         other = next(
-            (title for key, title in SDK_TABLES["other_documents"].items() if key in data or _camel(key) in data), None
+            (
+                title
+                for key, title in SDK_TABLES["other_documents"].items()
+                if key in data or _camel(key) in data
+            ),
+            None,
         )
         if other is not None:
-            hint = "cloudtrain adopts training jobs; `cloudtrain init` writes a job file to fill in by hand"
-            raise UsageError(f"this file describes a SageMaker {other}, not a training job", hint=hint, code="CT981")
+            hint = (
+                "cloudtrain adopts training jobs; `cloudtrain init` writes a job file to "
+                "fill in by hand"
+            )
+            raise UsageError(
+                f"this file describes a SageMaker {other}, not a training job",
+                hint=hint,
+                code="CT981",
+            )
     return originals
 
 
 def _without_nulls(value: Any) -> Any:
-    """Return a document without nulls in mappings, which stand for missing fields, and without mappings of nulls only.
-    Maps with the user's own keys keep them."""
+    """Return a document without nulls in mappings, which stand for missing fields, and without
+    mappings of nulls only. Maps with the user's own keys keep them."""
     if isinstance(value, list):
         return [_without_nulls(item) for item in value]
     if not isinstance(value, Mapping):
         return value
     full = {key: item for key, item in value.items() if item is not None}
-    full = {key: item if str(key).lower() in _MAPS else _without_nulls(item) for key, item in full.items()}
+    full = {
+        key: item if str(key).lower() in _MAPS else _without_nulls(item)
+        for key, item in full.items()
+    }
     return {key: item for key, item in full.items() if item != {} or value[key] == {}}
 
 
@@ -163,12 +202,17 @@ def _originals(data: Any, folder: str | None) -> Iterator[Original]:
         yield from _tuning(data, folder)
     elif _SIGNS & data.keys() and len(_SIGNS & data.keys()) >= 3:
         described = "TrainingJobStatus" in data or "TrainingJobArn" in data
-        kind = "the output of `aws sagemaker describe-training-job`" if described else "a CreateTrainingJob request"
+        kind = (
+            "the output of `aws sagemaker describe-training-job`"
+            if described
+            else "a CreateTrainingJob request"
+        )
         yield _original(data, kind, folder)
 
 
 def _event(event: JsonMapping, folder: str | None) -> Iterator[Original]:
-    """Yield the request of a CloudTrail event, or of an EventBridge event that contains a CloudTrail event."""
+    """Yield the request of a CloudTrail event, or of an EventBridge event that contains a
+    CloudTrail event."""
     event = event["detail"] if isinstance(event.get("detail"), Mapping) else event
     request = event.get("requestParameters")
     if event.get("eventName") == _OPERATION and isinstance(request, Mapping):
@@ -177,7 +221,8 @@ def _event(event: JsonMapping, folder: str | None) -> Iterator[Original]:
 
 
 def _as_request(value: Any, path: tuple[str | int, ...]) -> Any:
-    """Return the value with the API's field names, because CloudTrail writes their first letter in lower case.
+    """Return the value with the API's field names, because CloudTrail writes their first letter in
+    lower case.
 
     Keys of maps stay unchanged, because users choose them.
     """
@@ -201,7 +246,8 @@ def _camel(name: str) -> str:
 
 
 def _tuning(data: JsonMapping, folder: str | None) -> Iterator[Original]:
-    """Yield the training jobs that a tuning job defines, with the search if a sweep can express it."""
+    """Yield the training jobs that a tuning job defines, with the search if a sweep can express
+    it."""
     definitions = data.get("TrainingJobDefinitions") or [data["TrainingJobDefinition"]]
     if len(definitions) == 1:
         data = _of_one_definition(data, definitions[0])
@@ -209,13 +255,22 @@ def _tuning(data: JsonMapping, folder: str | None) -> Iterator[Original]:
     for definition in definitions:
         request = {key: value for key, value in definition.items() if key not in _OF_TUNER}
         request["TrainingJobName"] = str(definition.get("DefinitionName") or name)
-        request["ResourceConfig"] = request.pop("HyperParameterTuningResourceConfig", request.get("ResourceConfig", {}))
-        ranges = definition.get("HyperParameterRanges") or data.get("HyperParameterTuningJobConfig", {}).get(
-            "ParameterRanges", {}
+        request["ResourceConfig"] = request.pop(
+            "HyperParameterTuningResourceConfig", request.get("ResourceConfig", {})
         )
-        hints = {str(row.get("Name")): row.get("ValueHint") for row in ranges.get("AutoParameters", ())}
+        ranges = definition.get("HyperParameterRanges") or data.get(
+            "HyperParameterTuningJobConfig", {}
+        ).get("ParameterRanges", {})
+        hints = {
+            str(row.get("Name")): row.get("ValueHint") for row in ranges.get("AutoParameters", ())
+        }
         request["HyperParameters"] = {**hints, **definition.get("StaticHyperParameters", {})}
-        names = [str(row.get("Name")) for rows in ranges.values() for row in rows if isinstance(row, Mapping)]
+        names = [
+            str(row.get("Name"))
+            for rows in ranges.values()
+            for row in rows
+            if isinstance(row, Mapping)
+        ]
         searched = [name for name in names if name not in OF_TOOLKIT]
         try:
             fields, why = dict(sweep_fields(data)), ""
@@ -225,7 +280,9 @@ def _tuning(data: JsonMapping, folder: str | None) -> Iterator[Original]:
             fields, why = {}, f"a part of it is missing or not valid: {error}"
         lost = {OF_SEARCH[0]: f"a sweep cannot express the search: {why}"}
         if searched:
-            lost["ParameterRanges"] = f"the tuner gives these values to each job: {', '.join(searched)}"
+            lost["ParameterRanges"] = (
+                f"the tuner gives these values to each job: {', '.join(searched)}"
+            )
         if not fields:
             yield _original(request, f"a training job of the tuning job {name}", folder, lost=lost)
         else:
@@ -236,14 +293,25 @@ def _tuning(data: JsonMapping, folder: str | None) -> Iterator[Original]:
 
 
 def _of_one_definition(data: JsonMapping, definition: JsonMapping) -> JsonObject:
-    """Return a request with a list of one training job as a request with that job, whose search is the request's."""
+    """Return a request with a list of one training job as a request with that job, whose search is
+    the request's."""
     own = {name: definition[key] for key, name in _OF_SEVERAL.items() if key in definition}
-    job = {key: value for key, value in definition.items() if key not in (*_OF_SEVERAL, "DefinitionName")}
+    job = {
+        key: value
+        for key, value in definition.items()
+        if key not in (*_OF_SEVERAL, "DefinitionName")
+    }
     whole = {key: value for key, value in data.items() if key != "TrainingJobDefinitions"}
-    return whole | {OF_SEARCH[0]: {**data.get(OF_SEARCH[0], {}), **own}, "TrainingJobDefinition": job}
+    return whole | {
+        OF_SEARCH[0]: {**data.get(OF_SEARCH[0], {}), **own},
+        "TrainingJobDefinition": job,
+    }
 
 
-_OF_SEVERAL = {"HyperParameterRanges": "ParameterRanges", "TuningObjective": "HyperParameterTuningJobObjective"}
+_OF_SEVERAL = {
+    "HyperParameterRanges": "ParameterRanges",
+    "TuningObjective": "HyperParameterTuningJobObjective",
+}
 """Fields of one of several training jobs, each with the field of the search for a single one."""
 
 _OF_TUNER = {"StaticHyperParameters", "DefinitionName", *_OF_SEVERAL}
@@ -256,38 +324,68 @@ def _original(
     settings: JsonMapping | None = None,
     lost: Mapping[str, str] | None = None,
 ) -> Original:
-    """Return a request or job description as an original, without the fields that only a description has.
+    """Return a request or job description as an original, without the fields that only a
+    description has.
 
     `kind` describes the document in words. `lost` explains, by field, why fields cannot be adopted.
     """
     members = members_of(_OPERATION, ()) or ()
     described = "TrainingJobStatus" in data or "TrainingJobArn" in data
-    request = {key: value for key, value in data.items() if (key in members or not described) and value is not None}
+    request = {
+        key: value
+        for key, value in data.items()
+        if (key in members or not described) and value is not None
+    }
     config = request.get("ResourceConfig")
     if isinstance(config, Mapping):
-        request["ResourceConfig"] = {key: value for key, value in config.items() if key not in _SELECTED}
+        request["ResourceConfig"] = {
+            key: value for key, value in config.items() if key not in _SELECTED
+        }
     parameters = request.get("HyperParameters")
     if isinstance(parameters, Mapping):
-        request["HyperParameters"] = {key: value for key, value in parameters.items() if key not in _SET_BY_TUNER}
+        request["HyperParameters"] = {
+            key: value for key, value in parameters.items() if key not in _SET_BY_TUNER
+        }
     reasons = dict(lost or {})
     for name in ("Environment", "HyperParameters"):
         hidden = request.get(name)
-        texts = [hidden] if isinstance(hidden, str) else list(hidden.values()) if isinstance(hidden, Mapping) else []
+        texts = (
+            [hidden]
+            if isinstance(hidden, str)
+            else list(hidden.values())
+            if isinstance(hidden, Mapping)
+            else []
+        )
         if _HIDDEN in texts:
             del request[name]
-            reasons[name] = "CloudTrail hides it: take it from `aws sagemaker describe-training-job`"
+            reasons[name] = (
+                "CloudTrail hides it: take it from `aws sagemaker describe-training-job`"
+            )
     for wrong in violations(request):
         if wrong.kind == "type" and wrong.hint in ("write a mapping", "write a list"):
-            hint = "adopt the request as it was sent: the output of `aws sagemaker describe-training-job`"
+            hint = (
+                "adopt the request as it was sent: the output of `aws sagemaker "
+                "describe-training-job`"
+            )
             raise UsageError(wrong.message, hint=hint, code="CT981")
     region = _region_of(data.get("TrainingJobArn"))
     own_settings = {**(settings or {}), **({"region": region} if region else {})}
     return Original(
-        "sagemaker", request, str(request.get("TrainingJobName", "")), kind, own_settings, folder=folder, lost=reasons
+        "sagemaker",
+        request,
+        str(request.get("TrainingJobName", "")),
+        kind,
+        own_settings,
+        folder=folder,
+        lost=reasons,
     )
 
 
-_SET_BY_TUNER = {"_tuning_objective_metric", "sagemaker_estimator_class_name", "sagemaker_estimator_module"}
+_SET_BY_TUNER = {
+    "_tuning_objective_metric",
+    "sagemaker_estimator_class_name",
+    "sagemaker_estimator_module",
+}
 
 
 def _region_of(arn: Any) -> str | None:

@@ -1,4 +1,5 @@
-"""Read the request that a script was about to send, and insert the account number of the job's role."""
+"""Read the request that a script was about to send, and insert the account number of the job's
+role."""
 
 from __future__ import annotations
 
@@ -29,7 +30,13 @@ from cloudtrain.targets.adoption import (
     said,
 )
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT
-from cloudtrain.targets.sagemaker.adopt.jobs import MODES, code_uri, drafts_of, input_of, is_of_one_run
+from cloudtrain.targets.sagemaker.adopt.jobs import (
+    MODES,
+    code_uri,
+    drafts_of,
+    input_of,
+    is_of_one_run,
+)
 from cloudtrain.targets.sagemaker.adopt.requests import OF_SEARCH, flat, originals_in
 from cloudtrain.targets.sagemaker.adopt.trainers import (
     CODE,
@@ -61,14 +68,20 @@ from cloudtrain.targets.sagemaker.request import (
     JsonObject,
     rows_by_name,
 )
-from cloudtrain.targets.sagemaker.settings import REGION, SageMaker, account_id, account_of, regions_of_profiles
+from cloudtrain.targets.sagemaker.settings import (
+    REGION,
+    SageMaker,
+    account_id,
+    account_of,
+    regions_of_profiles,
+)
 
 
 def with_code(original: Original, objects: Mapping[str, bytes]) -> tuple[Original, bytes | None]:
     """Return the job and its code, read from S3 objects (content by address).
 
-    If version 3's drivers start the job, the returned job also describes the program that they start. The code is None
-    if `objects` lack it, or if a driver is missing or changed.
+    If version 3's drivers start the job, the returned job also describes the program that they
+    start. The code is None if `objects` lack it, or if a driver is missing or changed.
     """
     request = original.request
     if not is_trainer(request):
@@ -89,24 +102,43 @@ _WRITTEN = re.compile(r'"S3OutputPath": "[^"]*"')
 
 
 def with_uploads(original: Original, objects: Mapping[str, bytes]) -> Original:
-    """Return the job with the uploads of its script, `objects` (content by address), besides its code. Uploads that the
-    job reads and that no input can hold are lost."""
+    """Return the job with the uploads of its script, `objects` (content by address), besides its
+    code. Uploads that the job reads and that no input can hold are lost."""
     request = original.request
-    of_code = {code_uri(request), *(place_of(request, name) for name in (CODE, DRIVERS) if is_trainer(request))}
+    of_code = {
+        code_uri(request),
+        *(place_of(request, name) for name in (CODE, DRIVERS) if is_trainer(request)),
+    }
     inputs, lost, named = dict[str, dict[str, bytes]](), dict[str, str](), set[str]()
-    rest = {place for place in objects if not any(covers(address, place) for address in of_code if address)}
-    rows = [row.get("DataSource", {}).get("S3DataSource", {}) for row in request.get("InputDataConfig", ())]
+    rest = {
+        place
+        for place in objects
+        if not any(covers(address, place) for address in of_code if address)
+    }
+    rows = [
+        row.get("DataSource", {}).get("S3DataSource", {})
+        for row in request.get("InputDataConfig", ())
+    ]
     sources = {row["S3Uri"]: row for row in rows if "S3Uri" in row}
     text = _WRITTEN.sub("", json.dumps(request))
     for address in dict.fromkeys((*sources, *_ADDRESS.findall(text))):
         places = sorted(place for place in rest if covers(address, place))
         named |= {*places}
-        files = {place[len(address) :].strip("/") or place.rpartition("/")[2]: objects[place] for place in places}
-        if files and all(files.values()) and sources.get(address, {}).get("S3DataType") == "S3Prefix":
+        files = {
+            place[len(address) :].strip("/") or place.rpartition("/")[2]: objects[place]
+            for place in places
+        }
+        if (
+            files
+            and all(files.values())
+            and sources.get(address, {}).get("S3DataType") == "S3Prefix"
+        ):
             inputs[address] = files
         elif files:
             count = f"{len(files)} files" if len(files) > 1 else "a file"
-            lost[address] = f"the script uploads {count} to it, and the job does not: copy what it needs there"
+            lost[address] = (
+                f"the script uploads {count} to it, and the job does not: copy what it needs there"
+            )
     others = tuple(sorted(rest - named))
     return replace(original, uploads=inputs, lost={**original.lost, **lost}, other_uploads=others)
 
@@ -128,18 +160,30 @@ _METHODS = ("set_hyperparameters", "fit", "train")
 
 
 def draft_of_calls(calls: Sequence[StaticCall]) -> tuple[Draft, dict[str, str]] | None:
-    """Return the first job that the script creates, if any, and the values that cannot be read from its text."""
+    """Return the first job that the script creates, if any, and the values that cannot be read from
+    its text."""
     for call in calls:
         kind = call.name.rpartition(".")[2]
         if kind == "create_training_job":
             unknown: dict[str, str] = {}
             request = said(dict(call.keywords), "", unknown)
-            original = Original("sagemaker", request, str(request.get("TrainingJobName", "training")), "")
+            original = Original(
+                "sagemaker", request, str(request.get("TrainingJobName", "training")), ""
+            )
             return next(drafts_of(original)), unknown
-        trains = call.keywords.keys() & {"instance_type", "train_instance_type"} and "role" in call.keywords
-        if kind in (*_FRAMEWORKS, "Estimator", "ModelTrainer") or (trains and not kind.endswith(_OTHERS)):
-            own = {f"{name}().{method}": method for name in (kind, call.name) for method in _METHODS}
-            return _Reader(kind, call).draft([(own[one.name], one) for one in calls if one.name in own])
+        trains = (
+            call.keywords.keys() & {"instance_type", "train_instance_type"}
+            and "role" in call.keywords
+        )
+        if kind in (*_FRAMEWORKS, "Estimator", "ModelTrainer") or (
+            trains and not kind.endswith(_OTHERS)
+        ):
+            own = {
+                f"{name}().{method}": method for name in (kind, call.name) for method in _METHODS
+            }
+            return _Reader(kind, call).draft(
+                [(own[one.name], one) for one in calls if one.name in own]
+            )
     return None
 
 
@@ -149,8 +193,14 @@ class _Reader:
     What no method takes out of the arguments is reported, so none of them is lost in silence."""
 
     def __init__(self, kind: str, call: StaticCall) -> None:
-        first = ["image_uri", "role", "instance_count", "instance_type"] if kind == "Estimator" else ["entry_point"]
-        names = first + [f"argument {number}" for number in range(len(first) + 1, len(call.arguments) + 1)]
+        first = (
+            ["image_uri", "role", "instance_count", "instance_type"]
+            if kind == "Estimator"
+            else ["entry_point"]
+        )
+        names = first + [
+            f"argument {number}" for number in range(len(first) + 1, len(call.arguments) + 1)
+        ]
         self.kind = kind
         self.given = dict(zip(names, call.arguments, strict=False)) | dict(_flat(call.keywords))
         self.mode = "File"
@@ -174,7 +224,9 @@ class _Reader:
             self.settings |= {} if setting is None else {name: setting}
         self._read_distribution(self.given.pop("distribution", self.given.pop("distributed", None)))
         self._read_lists()
-        self.mode = self._known("[sagemaker] input_mode", self.given.pop("input_mode", None)) or self.mode
+        self.mode = (
+            self._known("[sagemaker] input_mode", self.given.pop("input_mode", None)) or self.mode
+        )
         self.settings |= {"input_mode": MODES[self.mode]} if self.mode != "File" else {}
         for method, call in calls:
             self._read_call(method, call)
@@ -200,7 +252,9 @@ class _Reader:
             self._put(("environment", "image", "sagemaker"), image or FILL_IN)
             return
         self._put(("environment", "framework"), framework)
-        self._put(("environment", "version"), self.given.pop(SDK_TABLES["version_of"][framework], None))
+        self._put(
+            ("environment", "version"), self.given.pop(SDK_TABLES["version_of"][framework], None)
+        )
         for argument, base in SDK_TABLES["base_of"].items():
             if framework == "huggingface" and argument in self.given:
                 version = self._known("environment.base", self.given.pop(argument))
@@ -215,25 +269,39 @@ class _Reader:
             if launcher:
                 words = dict(argument.keywords)
                 count = words.pop("process_count_per_node", None)
-                self._put(("distribution",), {"type": launcher} | ({"processes_per_instance": count} if count else {}))
+                self._put(
+                    ("distribution",),
+                    {"type": launcher} | ({"processes_per_instance": count} if count else {}),
+                )
                 self.given |= {f"distribution.{name}": value for name, value in words.items()}
                 return
         value = self._known("distribution", argument)
         if isinstance(value, dict):
             fields = dict(_distribution(value))
-            if fields and (fields["type"] != "tensorflow" or self.kind in ("TensorFlow", "Estimator")):
+            if fields and (
+                fields["type"] != "tensorflow" or self.kind in ("TensorFlow", "Estimator")
+            ):
                 self.job["distribution"] = fields
             elif value:
                 self.unknown["distribution"] = repr(value)
 
     def _read_lists(self) -> None:
-        of_rows = (("metrics", "metric_definitions", "Name", "Regex"), ("tags", "tags", "Key", "Value"))
+        of_rows = (
+            ("metrics", "metric_definitions", "Name", "Regex"),
+            ("tags", "tags", "Key", "Value"),
+        )
         for field, argument, name, value in of_rows:
             rows = self._known(field, self.given.pop(argument, None)) or []
-            self._put((field,), {row[name]: row[value] for row in rows if {name, value} <= row.keys()} or None)
+            self._put(
+                (field,),
+                {row[name]: row[value] for row in rows if {name, value} <= row.keys()} or None,
+            )
         size = self._known("resources.volume_size", self.given.pop("volume_size", None))
         self._put(("resources", "volume_size"), f"{size}g" if size else None)
-        spot, wait = self._known("spot", self.given.pop("use_spot_instances", None)), self.given.pop("max_wait", None)
+        spot, wait = (
+            self._known("spot", self.given.pop("use_spot_instances", None)),
+            self.given.pop("max_wait", None),
+        )
         if spot is True:  # without spot instances, the SDK ignores `max_wait`
             self.job["spot"] = {}
             self._put(("spot", "max_wait"), wait)
@@ -250,7 +318,11 @@ class _Reader:
         for row in channels if isinstance(channels, list) else [channels]:
             name = row.keywords.get("channel_name") if isinstance(row, StaticCall) else None
             self._read_input(name if isinstance(name, str) else "input_data_config", row)
-        self.given |= {f"{method}.{name}": value for name, value in keywords.items() if name not in ("wait", "logs")}
+        self.given |= {
+            f"{method}.{name}": value
+            for name, value in keywords.items()
+            if name not in ("wait", "logs")
+        }
 
     def _read_input(self, name: str, value: Any) -> None:
         fields, place = dict[str, Any](), value
@@ -258,7 +330,11 @@ class _Reader:
             words = {key: word for key, word in value.keywords.items() if key != "channel_name"}
             first = value.arguments[0] if value.arguments else None
             place = words.pop("s3_data", words.pop("data_source", first))
-            fields = {ours: words.pop(theirs) for theirs, ours in SDK_TABLES["inputs"].items() if theirs in words}
+            fields = {
+                ours: words.pop(theirs)
+                for theirs, ours in SDK_TABLES["inputs"].items()
+                if theirs in words
+            }
             self.given |= {f"inputs.{name}.{key}": word for key, word in words.items()}
         place = self._known(f"inputs.{name}.sagemaker", place)
         if place is not None:
@@ -268,18 +344,29 @@ class _Reader:
     def _read_rest(self, is_script: bool) -> None:
         """An estimator of an algorithm takes the algorithm's hyperparameters as arguments."""
         for argument, value in self.given.items():
-            if value is None or argument == "sagemaker_session" or (argument, value) in _AS_USUAL.items():
+            if (
+                value is None
+                or argument == "sagemaker_session"
+                or (argument, value) in _AS_USUAL.items()
+            ):
                 continue
-            is_own = not is_script and self.kind not in ("Estimator", "ModelTrainer") and "." not in argument
+            is_own = (
+                not is_script
+                and self.kind not in ("Estimator", "ModelTrainer")
+                and "." not in argument
+            )
             if is_own and isinstance(value, str | int | float):
                 self._put(("hyperparameters", argument), value)
             else:
-                self._known(argument, value if isinstance(value, Unknown | StaticCall) else Unknown(repr(value)))
+                self._known(
+                    argument,
+                    value if isinstance(value, Unknown | StaticCall) else Unknown(repr(value)),
+                )
 
 
 def _flat(keywords: JsonMapping) -> Iterator[tuple[str, Any]]:
-    """Yield each argument's name and value, by version 2's names. Nested objects, such as `Compute(...)`, are
-    flattened."""
+    """Yield each argument's name and value, by version 2's names. Nested objects, such as
+    `Compute(...)`, are flattened."""
     for name, value in keywords.items():
         kind = value.name.rpartition(".")[2] if isinstance(value, StaticCall) else ""
         parts = SDK_TABLES["trainer_parts"].get(kind)
@@ -291,7 +378,8 @@ def _flat(keywords: JsonMapping) -> Iterator[tuple[str, Any]]:
 
 
 def _distribution(argument: JsonMapping) -> Iterator[tuple[str, Any]]:
-    """Yield the estimator argument `distribution` of SDK version 2 as fields of a job's distribution."""
+    """Yield the estimator argument `distribution` of SDK version 2 as fields of a job's
+    distribution."""
 
     def on(key: str) -> JsonMapping:
         value = argument.get(key)
@@ -339,18 +427,29 @@ class SageMakerAdopter:
         return drafts_of(original)
 
     def context(self, original: Original, settings: SageMaker) -> CompileContext:
-        account = account_of(settings, {"HOME": "/nonexistent"})  # without the AWS configuration of this machine
+        # without the AWS configuration of this machine
+        account = account_of(settings, {"HOME": "/nonexistent"})
         return draft_context(original.name, account._replace(overlay=None))
 
     def comparable(
         self, request: JsonMapping, original: Original, context: CompileContext, plan: Plan | None
     ) -> Comparable:
-        """The form omits the run's tag and replaces the location of the code with a fixed text. If the drivers of SDK
-        version 3 start the original, one description of the program replaces the fields that start the program."""
-        form = json.loads(json.dumps(flat(request) if "TrainingJobDefinition" in request else request, default=str))
+        """The form omits the run's tag and replaces the location of the code with a fixed text. If
+        the drivers of SDK version 3 start the original, one description of the program replaces the
+        fields that start the program."""
+        form = json.loads(
+            json.dumps(
+                flat(request) if "TrainingJobDefinition" in request else request, default=str
+            )
+        )
         if original.search is None:
             form = {name: value for name, value in form.items() if name not in OF_SEARCH}
-        renewed = [("TrainingJobName", "every run gets a name of its own; the original's stands in for it here")]
+        renewed = [
+            (
+                "TrainingJobName",
+                "every run gets a name of its own; the original's stands in for it here",
+            )
+        ]
         tags = [row for row in form.get("Tags", ()) if row.get("Key") != RUN_TAG]
         form.pop("Tags", None)
         form |= {"Tags": tags} if tags else {}
@@ -360,15 +459,24 @@ class SageMakerAdopter:
         place = form.get("CheckpointConfig", {}).get("LocalPath")
         if plan is not None and place and variables.get(CHECKPOINT_VARIABLE) == place:
             del variables[CHECKPOINT_VARIABLE]
-            renewed.append((f"Environment.{CHECKPOINT_VARIABLE}", "the runtime reads the place of checkpoints there"))
+            renewed.append(
+                (
+                    f"Environment.{CHECKPOINT_VARIABLE}",
+                    "the runtime reads the place of checkpoints there",
+                )
+            )
         for channel in form.get("InputDataConfig", ()):
             source = channel.get("DataSource", {}).get("S3DataSource", {})
-            if source.get("S3Uri") in original.data or (plan is not None and f"/data/{UNREAD}" in str(source)):
+            if source.get("S3Uri") in original.data or (
+                plan is not None and f"/data/{UNREAD}" in str(source)
+            ):
                 source["S3Uri"] = _DATA
                 renewed.append((f"InputDataConfig.{channel.get('ChannelName')}", _WHY_DATA))
         _drop_defaults(form)
         if original.start is not None:
-            start = original.start if plan is None else started_by_us(request, context.account.region)
+            start = (
+                original.start if plan is None else started_by_us(request, context.account.region)
+            )
             form = with_start(form, start)
             renewed += [(name, WHY_STARTED) for name in RENEWED_BY_START]
         parameters = form.get("HyperParameters", {})
@@ -394,43 +502,72 @@ class SageMakerAdopter:
         for name, key in ROWS.items():
             rows = rows_by_name(ours.get(name), key), rows_by_name(theirs.get(name), key)
             if name in overrides and rows[0] and rows[0].keys() <= rows[1].keys():
-                own = {row: overrides_between(rows[0].get(row, {}), whole) for row, whole in rows[1].items()}
+                own = {
+                    row: overrides_between(rows[0].get(row, {}), whole)
+                    for row, whole in rows[1].items()
+                }
                 overrides[name] = [{key: row, **changes} for row, changes in own.items() if changes]
         for name in ("Tags", *OF_SEARCH):
             overrides.pop(name, None)
         drivers = overrides.pop(START, None) or START in theirs
-        if drivers or any(text in json.dumps(overrides.get("InputDataConfig")) for text in (_CODE, _DATA)):
+        if drivers or any(
+            text in json.dumps(overrides.get("InputDataConfig")) for text in (_CODE, _DATA)
+        ):
             overrides.pop("InputDataConfig", None)
         parameters = overrides.get("HyperParameters")
         if parameters is not None and parameters.get(SUBMIT_DIRECTORY) == _CODE:
             del parameters[SUBMIT_DIRECTORY]
         name = str(theirs.get("TrainingJobName") or RUN_NAME)
-        return map_texts(overrides, lambda text: text.replace(name, RUN_NAME)) if is_of_one_run(name) else overrides
+        return (
+            map_texts(overrides, lambda text: text.replace(name, RUN_NAME))
+            if is_of_one_run(name)
+            else overrides
+        )
 
     def hook(self) -> str:
         return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
 
     def home(self, environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-        """The AWS profiles with their regions alone, and the SDK's defaults at the path where it looks for them."""
+        """The AWS profiles with their regions alone, and the SDK's defaults at the path where it
+        looks for them."""
         regions = regions_of_profiles(environ)
         profile = environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or "default"
-        region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or regions.get(profile)
+        region = (
+            environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or regions.get(profile)
+        )
         regions |= {} if region else {profile: REGION}
-        rows = (f'[profile "{name}"]\n{_KEYS}{"region = " * bool(text)}{text}\n' for name, text in regions.items())
-        yield ".aws/config", "".join(rows), "your AWS region" if region else f"{REGION}, because you have set no region"
-        folder = environ.get("XDG_CONFIG_HOME") or expand_home(environ.get("HOME") or "~") / ".config"
+        rows = (
+            f'[profile "{name}"]\n{_KEYS}{"region = " * bool(text)}{text}\n'
+            for name, text in regions.items()
+        )
+        yield (
+            ".aws/config",
+            "".join(rows),
+            "your AWS region" if region else f"{REGION}, because you have set no region",
+        )
+        folder = (
+            environ.get("XDG_CONFIG_HOME") or expand_home(environ.get("HOME") or "~") / ".config"
+        )
         place = File(environ.get("SAGEMAKER_USER_CONFIG_OVERRIDE") or File(folder, "sagemaker"))
         place = place / "config.yaml" if place.suffix not in (".yaml", ".yml") else place
         with suppress(OSError, Unreadable):
             lines = read_text(place).splitlines()
             parts = (line.partition(":") for line in lines)
             hidden = secret_texts([((key.strip(" -"),), value.strip()) for key, _, value in parts])
-            clean = "\n".join(line for line in lines if not any(secret in line for secret in hidden))
-            yield ".config/sagemaker/config.yaml", clean, f"`{place}`{' without its secrets' if hidden else ''}"
+            clean = "\n".join(
+                line for line in lines if not any(secret in line for secret in hidden)
+            )
+            yield (
+                ".config/sagemaker/config.yaml",
+                clean,
+                f"`{place}`{' without its secrets' if hidden else ''}",
+            )
 
-    def captured(self, record: JsonMapping, uploads: Mapping[str, bytes]) -> tuple[list[Original], bytes | None]:
-        """If the script asked AWS for its account number, the hook answered with a placeholder. The account number of
-        the job's role replaces this placeholder."""
+    def captured(
+        self, record: JsonMapping, uploads: Mapping[str, bytes]
+    ) -> tuple[list[Original], bytes | None]:
+        """If the script asked AWS for its account number, the hook answered with a placeholder. The
+        account number of the job's role replaces this placeholder."""
         request = record.get("request")
         text = json.dumps(request)
         role = re.search(r'"RoleArn": "([^"]+)"', text)  # of a tuning job, in its definitions
@@ -442,7 +579,9 @@ class SageMakerAdopter:
         jobs = originals_in(json.loads(text), None)
         originals = [with_code(with_uploads(item, uploads), uploads) for item in jobs]
         code = next((archive for _, archive in originals if archive is not None), None)
-        return [replace(item, settings={**settings, **item.settings}) for item, _ in originals], code
+        return [
+            replace(item, settings={**settings, **item.settings}) for item, _ in originals
+        ], code
 
     def reason(self, path: ValuePath) -> str:
         return str(SDK_TABLES["reasons"].get(str(path[0]) if path else "", "a job cannot say this"))
@@ -451,31 +590,43 @@ class SageMakerAdopter:
 def _drop_defaults(request: JsonObject) -> None:
     """Drop fields that only repeat a default.
 
-    A channel's mode is redundant if it equals the mode of the whole job: version 3 of the SDK writes it, version 2 does
-    not. The service's default checkpoint folder is redundant too (API reference, CheckpointConfig). One count for all
-    preferred instance types is copied to each type, which means the same (ResourceConfig). Descriptions of jobs name
-    the service's defaults, which requests leave out (recorded answers of DescribeTrainingJob, API reference).
+    A channel's mode is redundant if it equals the mode of the whole job: version 3 of the SDK
+    writes it, version 2 does not. The service's default checkpoint folder is redundant too (API
+    reference, CheckpointConfig). One count for all preferred instance types is copied to each type,
+    which means the same (ResourceConfig). Descriptions of jobs name the service's defaults, which
+    requests leave out (recorded answers of DescribeTrainingJob, API reference).
     """
     for section, defaults in _DEFAULTS.items():
         _drop(request.get(section, {}) if section else request, defaults)
     config = request.get("ResourceConfig", {})
     if config.get("InstancePreferences") and "InstanceCount" in config:
         count = config.pop("InstanceCount")
-        config["InstancePreferences"] = [{"InstanceCount": count, **row} for row in config["InstancePreferences"]]
+        config["InstancePreferences"] = [
+            {"InstanceCount": count, **row} for row in config["InstancePreferences"]
+        ]
     mode = request.get("AlgorithmSpecification", {}).get("TrainingInputMode")
     for channel in request.get("InputDataConfig", ()):
         _drop(channel, {"InputMode": mode, "CompressionType": "None", "RecordWrapperType": "None"})
-        _drop(channel.get("DataSource", {}).get("S3DataSource", {}), {"S3DataDistributionType": "FullyReplicated"})
+        _drop(
+            channel.get("DataSource", {}).get("S3DataSource", {}),
+            {"S3DataDistributionType": "FullyReplicated"},
+        )
     for name, key in ROWS.items():  # whose order has no meaning
         request[name] = sorted(request.get(name, ()), key=lambda row: str(row.get(key)))
 
 
 def _drop(holder: JsonObject, defaults: JsonMapping) -> None:
-    for name in [name for name, default in defaults.items() if name in holder and holder[name] == default]:
+    for name in [
+        name for name, default in defaults.items() if name in holder and holder[name] == default
+    ]:
         del holder[name]
 
 
-_OFF = ("EnableManagedSpotTraining", "EnableNetworkIsolation", "EnableInterContainerTrafficEncryption")
+_OFF = (
+    "EnableManagedSpotTraining",
+    "EnableNetworkIsolation",
+    "EnableInterContainerTrafficEncryption",
+)
 _DEFAULTS: Mapping[str, JsonMapping] = {
     "": dict.fromkeys(_OFF, False),
     "OutputDataConfig": {"KmsKeyId": "", "CompressionType": "GZIP"},

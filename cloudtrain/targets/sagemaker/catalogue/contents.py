@@ -1,4 +1,5 @@
-"""The contents of an image that decide how a job starts, and the features of its version of the training toolkit."""
+"""The contents of an image that decide how a job starts, and the features of its version of the
+training toolkit."""
 
 from __future__ import annotations
 
@@ -14,12 +15,11 @@ class ImageContents(NamedTuple):
     """The facts about an image that decide how a job starts.
 
     Attributes:
-        framework: the framework whose toolkit runs; `generic` for images without SAGEMAKER_TRAINING_MODULE.
-        toolkit: the version of sagemaker-training.
-        smddprun: whether the data-parallel library is installed.
-        smddpmprun: whether the model-parallel library's wrapper is installed.
-        torch: the version of PyTorch; None if unknown.
-        training_module: the value of SAGEMAKER_TRAINING_MODULE in the image; None if unknown.
+        framework: the framework whose toolkit runs; `generic` for images without
+        SAGEMAKER_TRAINING_MODULE. toolkit: the version of sagemaker-training. smddprun: whether the
+        data-parallel library is installed. smddpmprun: whether the model-parallel library's wrapper
+        is installed. torch: the version of PyTorch; None if unknown. training_module: the value of
+        SAGEMAKER_TRAINING_MODULE in the image; None if unknown.
     """
 
     framework: Framework
@@ -39,7 +39,8 @@ class ImageContents(NamedTuple):
         return self._knows(_EFA_SINCE, instance_type)
 
     def sets_rdma(self, instance_type: str) -> bool:
-        """Return whether the toolkit lets EFA read and write GPU memory on instances of this type."""
+        """Return whether the toolkit lets EFA read and write GPU memory on instances of this
+        type."""
         return self._knows(_RDMA_SINCE, instance_type)
 
     def _knows(self, since: Mapping[str, str], instance_type: str) -> bool:
@@ -48,7 +49,8 @@ class ImageContents(NamedTuple):
 
 
 _EFA_SINCE = {
-    "0": "ml.g4dn.8xlarge ml.g4dn.12xlarge ml.g5.48xlarge ml.p3dn.24xlarge ml.p4d.24xlarge ml.p4de.24xlarge "
+    "0": "ml.g4dn.8xlarge ml.g4dn.12xlarge ml.g5.48xlarge ml.p3dn.24xlarge ml.p4d.24xlarge "
+    "ml.p4de.24xlarge "
     "ml.trn1.32xlarge",
     "4.9": "ml.p5.48xlarge",
     "5.1": "ml.p6e-gb200.36xlarge",
@@ -61,18 +63,22 @@ _RDMA_SINCE = {
 }
 """The toolkit's own lists of instance types, by the version that first has them.
 
-The lists were read in 4.7.4, 4.9.0 and 5.0.0 to 5.1.4. They never had p5en, p6-b200, p6-b300, g6, g6e, trn1n and trn2.
+The lists were read in 4.7.4, 4.9.0 and 5.0.0 to 5.1.4. They never had p5en, p6-b200, p6-b300, g6,
+g6e, trn1n and trn2.
 """
 
 
 def contents_of(image: Image | None, derived_from: Framework | None = None) -> ImageContents:
     """Return the parts of an image's contents that decide how the job starts.
 
-    A user's own image is assumed to have no framework toolkit, except if it is derived from an AWS image.
+    A user's own image is assumed to have no framework toolkit, except if it is derived from an AWS
+    image.
     """
     if image is None and derived_from is not None:
         module = f"sagemaker_{derived_from}_container.training:main"
-        return ImageContents(derived_from, _NEWEST_TOOLKIT, smddprun=True, smddpmprun=True, training_module=module)
+        return ImageContents(
+            derived_from, _NEWEST_TOOLKIT, smddprun=True, smddpmprun=True, training_module=module
+        )
     if image is None or image.toolkit is None:
         return ImageContents("generic", _NEWEST_TOOLKIT)
     name, version = image.engine

@@ -15,7 +15,8 @@ from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 
 # The two tables behind the image catalogue. Each is read on first use.
 #
-# `images.json` is generated from the SDKs; `image_facts.json` is written by hand, each fact with its source.
+# `images.json` is generated from the SDKs; `image_facts.json` is written by hand, each fact with
+# its source.
 
 DATA = Path(__file__).with_name("data")
 
@@ -57,7 +58,8 @@ def facts() -> JsonMapping:
 
 @cache
 def registries() -> tuple[Mapping[str, str], ...]:
-    """Return tables that map regions to accounts. Images of the same accounts and regions share a table."""
+    """Return tables that map regions to accounts. Images of the same accounts and regions share a
+    table."""
     return tuple(
         {region: account for account, regions in table.items() for region in regions.split()}
         for table in tables()["registries"]
@@ -68,17 +70,23 @@ def registries() -> tuple[Mapping[str, str], ...]:
 def rows(framework: str) -> tuple[ImageEntry, ...]:
     """Return a framework's images, oldest first.
 
-    The framework `pytorch-smp` stands for PyTorch with model parallelism library v2, which has separate images.
+    The framework `pytorch-smp` stands for PyTorch with model parallelism library v2, which has
+    separate images.
     """
     listed = tables()["frameworks"]
     registries = {row["repository"]: row["registry"] for row in listed["huggingface"]}
-    by_hand = [{**row, "registry": registries[row["beside"]]} for row in facts()["unlisted"].get(framework, ())]
+    by_hand = [
+        {**row, "registry": registries[row["beside"]]}
+        for row in facts()["unlisted"].get(framework, ())
+    ]
     entries = [
         ImageEntry(
             version=entry["version"],
             base=entry.get("base", ""),
             repository=entry["repository"],
-            pythons=tuple(entry.get("python") or in_range("python", framework, entry["version"], "python")),
+            pythons=tuple(
+                entry.get("python") or in_range("python", framework, entry["version"], "python")
+            ),
             devices=tuple(entry["devices"]),
             suffix=entry.get("suffix", {}),
             bare=entry.get("bare", False),
@@ -92,13 +100,14 @@ def rows(framework: str) -> tuple[ImageEntry, ...]:
 
 
 def end_of_patches(framework: str, version: str) -> str:
-    """Return the date on which AWS ends its security patches, such as `2026-08-06`; empty if it is unknown. Of versions
-    that AWS no longer lists, it is `2024-03-15 or earlier`."""
+    """Return the date on which AWS ends its security patches, such as `2026-08-06`; empty if it is
+    unknown. Of versions that AWS no longer lists, it is `2024-03-15 or earlier`."""
     return next(iter(in_range("patches", framework, version, "end")), "")
 
 
 def in_range(table: str, framework: str, version: str, field: str) -> list[str]:
-    """Return one fact about a framework's version: `field` of the row in `table` whose range contains the version.
+    """Return one fact about a framework's version: `field` of the row in `table` whose range
+    contains the version.
 
     The result is a list with one item, or empty if no row's range contains the version.
     """
@@ -118,11 +127,16 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def whole_version(version: str, choices: Collection[str]) -> str | None:
-    """Return `version` if it is in `choices`; for `2.8`, its newest patch release in `choices`; otherwise None."""
+    """Return `version` if it is in `choices`; for `2.8`, its newest patch release in `choices`;
+    otherwise None."""
     if version in choices:
         return version
     short = re.fullmatch(r"\d+\.\d+", version)
-    return max((one for one in choices if short and one.startswith(f"{version}.")), key=numbers, default=None)
+    return max(
+        (one for one in choices if short and one.startswith(f"{version}.")),
+        key=numbers,
+        default=None,
+    )
 
 
 def newest(versions: Iterable[str]) -> str:
@@ -136,7 +150,8 @@ class Image(NamedTuple):
     framework: str
     """`pytorch`, `tensorflow` or `huggingface`."""
     version: str
-    """The framework's full version, such as `2.8.0`; for `huggingface`, the version of transformers."""
+    """The framework's full version, such as `2.8.0`; for `huggingface`, the version of
+    transformers."""
     python: str
     """`py312`; empty if the address does not name a Python version."""
     device: str
@@ -150,7 +165,8 @@ class Image(NamedTuple):
     cuda: str = ""
     """`12.9`; empty if the image has no CUDA or its version is unknown."""
     toolkit: str | None = None
-    """The newest version of sagemaker-training in any build of the image; older builds have older versions.
+    """The newest version of sagemaker-training in any build of the image; older builds have older
+    versions.
 
     None: unknown or not installed.
     """
@@ -159,7 +175,8 @@ class Image(NamedTuple):
     smp: int = 0
     """The version of SageMaker's model parallelism library in the image: 1, 2, or 0 for none."""
     sdk: int = 0
-    """The oldest major version of the SageMaker SDK that lists this image: 2, 3, or 0 for neither."""
+    """The oldest major version of the SageMaker SDK that lists this image: 2, 3, or 0 for
+    neither."""
     doubt: str | None = None
     """The reason why the image may be missing or broken although it has an address."""
     in_test: str = ""
@@ -171,41 +188,67 @@ class Image(NamedTuple):
 
     @property
     def engine(self) -> tuple[str, str]:
-        """Return the framework and its version; for Hugging Face images, the base framework, such as PyTorch."""
-        return split_base(self.base) if self.framework == "huggingface" else (self.framework, self.version)
+        """Return the framework and its version; for Hugging Face images, the base framework, such
+        as PyTorch."""
+        return (
+            split_base(self.base)
+            if self.framework == "huggingface"
+            else (self.framework, self.version)
+        )
 
     @property
     def python_version(self) -> tuple[int, ...]:
-        """Return the Python version: (3, 12) for the tag `py312`, (3,) for `py3`; empty if the address names none."""
+        """Return the Python version: (3, 12) for the tag `py312`, (3,) for `py3`; empty if the
+        address names none."""
         match = re.fullmatch(r"py(\d)(\d{0,4})", self.python)
         return tuple(int(part) for part in match.groups() if part) if match else ()
 
 
 def describe_image(
-    framework: str, version: str, python: str, device: str, address: tuple[str, str, str], base: str = ""
+    framework: str,
+    version: str,
+    python: str,
+    device: str,
+    address: tuple[str, str, str],
+    base: str = "",
 ) -> Image:
-    """Return an image with the facts from its `address` (registry, repository, tag) and the hand-written facts."""
+    """Return an image with the facts from its `address` (registry, repository, tag) and the
+    hand-written facts."""
     registry, repository, tag = address
     engine = split_base(base) if framework == "huggingface" else (framework, version)
     inside: JsonObject = {"cuda": _cuda(engine, tag) if device == "gpu" else ""}
     words = tag.split("-")
-    # full tags contain `sagemaker`; images with short tags in the older repositories are all made for SageMaker
+    # full tags contain `sagemaker`; images with short tags in the older repositories are all made
+    # for SageMaker
     if "sagemaker" in words or not ("ec2" in words or repository in ("pytorch", "tensorflow")):
         inside |= _libraries(engine, device, repository)
     else:
-        inside["doubt"] = f"`{tag}` is an image for EC2: it has no training toolkit, and nothing starts the script"
-    same = (row for row in rows(framework) if (row.version, row.base, row.repository) == (version, base, repository))
+        inside["doubt"] = (
+            f"`{tag}` is an image for EC2: it has no training toolkit, and nothing starts the "
+            "script"
+        )
+    same = (
+        row
+        for row in rows(framework)
+        if (row.version, row.base, row.repository) == (version, base, repository)
+    )
     row = next(same, None)
     sdk = 2 if repository == SMP2_REPOSITORY else row.sdk if row else 0
     inside["in_test"] = row.in_test if row else ""
-    return Image(framework, version, python, device, registry, repository, tag, base, sdk=sdk, **inside)
+    return Image(
+        framework, version, python, device, registry, repository, tag, base, sdk=sdk, **inside
+    )
 
 
 def packages_of(image: Image) -> Mapping[str, str] | None:
-    """Return the packages of an image with their versions, by normalized name; None if AWS has not published its lock.
-    `tools/gen_sagemaker_packages.py` writes the table."""
+    """Return the packages of an image with their versions, by normalized name; None if AWS has not
+    published its lock. `tools/gen_sagemaker_packages.py` writes the table."""
     line = ".".join(image.version.split(".")[:2])
-    if image.framework != "pytorch" or image.repository == SMP2_REPOSITORY or numbers(line) < (2, 11):
+    if (
+        image.framework != "pytorch"
+        or image.repository == SMP2_REPOSITORY
+        or numbers(line) < (2, 11)
+    ):
         return None
     table = json.loads((DATA / "image_packages.json").read_text(encoding="utf-8"))["images"].get(
         f"{line} {image.device}"
@@ -221,22 +264,38 @@ def split_base(base: str) -> tuple[str, str]:
 
 
 def _libraries(engine: tuple[str, str], device: str, repository: str) -> JsonObject:
-    """Return the fields of `Image` for the toolkit and SageMaker's libraries. Only GPU images have the libraries."""
+    """Return the fields of `Image` for the toolkit and SageMaker's libraries. Only GPU images have
+    the libraries."""
     toolkit = next(iter(in_range("toolkit", *engine, "version")), None)
     if repository == SMP2_REPOSITORY:
         entry, doubt = facts()["smp2"].get(engine[1]), None
         if not entry:
-            doubt = f"the SDK takes `{engine[1]}` for a PyTorch version, but AWS has published images of the model "
+            doubt = (
+                f"the SDK takes `{engine[1]}` for a PyTorch version, but AWS has published "
+                "images of the model "
+            )
             doubt += f"parallelism library v2 only for PyTorch {', '.join(smp_versions())}"
-        return {"toolkit": toolkit, "smp": 2, "smddp": bool(entry and entry["smddp"]), "doubt": doubt}
+        return {
+            "toolkit": toolkit,
+            "smp": 2,
+            "smddp": bool(entry and entry["smddp"]),
+            "doubt": doubt,
+        }
     if device != "gpu":
         return {"toolkit": toolkit}
-    smp1 = any(engine[0] == fact["framework"] and engine[1] in fact["versions"] for fact in facts()["smp1"])
-    return {"toolkit": toolkit, "smp": int(smp1), "smddp": bool(in_range("smddp", *engine, "source"))}
+    smp1 = any(
+        engine[0] == fact["framework"] and engine[1] in fact["versions"] for fact in facts()["smp1"]
+    )
+    return {
+        "toolkit": toolkit,
+        "smp": int(smp1),
+        "smddp": bool(in_range("smddp", *engine, "source")),
+    }
 
 
 def _cuda(engine: tuple[str, str], tag: str) -> str:
-    """Return the CUDA version, such as `12.9`, from the tag (`cu129`) if it names one, or else from `facts()`."""
+    """Return the CUDA version, such as `12.9`, from the tag (`cu129`) if it names one, or else from
+    `facts()`."""
     match = re.search(r"(?:^|-)cu(\d+)(\d)(?:-|$)", tag)
     if match:
         return f"{match[1]}.{match[2]}"
@@ -247,30 +306,37 @@ def _cuda(engine: tuple[str, str], tag: str) -> str:
 # Find the contents of an AWS image by its address.
 
 _ADDRESS = (
-    r"(?P<registry>public\.ecr\.aws/(?:deep-learning-containers|neuron)|(?P<account>\d{12})\.dkr\.ecr\.[a-z0-9.-]+)"
+    r"(?P<registry>public\.ecr\.aws/(?:deep-learning-containers|neuron)|"
+    r"(?P<account>\d{12})\.dkr\.ecr\.[a-z0-9.-]+)"
     r"/(?P<repository>[a-z0-9._/-]+):(?P<tag>[\w.-]+)(?:@sha256:[0-9a-f]+)?"
 )
 
 _WITH_OTHER_TOOLKITS = re.compile(
-    r"[^:]*/(mxnet-training|autogluon-training|sagemaker-(mxnet|scikit-learn|xgboost|chainer|rl-[a-z-]+)|\S+-trcomp-training)[:@].*"
+    r"[^:]*/(mxnet-training|autogluon-training|sagemaker-(mxnet|scikit-learn|xgboost|chainer|"
+    r"rl-[a-z-]+)|\S+-trcomp-training)[:@].*"
 )
-"""AWS's images outside of the catalogue whose toolkits start scripts (repositories in SDK 2.257.7)."""
+"""AWS's images outside of the catalogue whose toolkits start scripts (repositories in SDK
+2.257.7)."""
 
 
 def has_other_toolkit(uri: str) -> bool:
-    """Return whether an AWS image, or a copy of it, has a training toolkit whose launchers cloudtrain does not know."""
+    """Return whether an AWS image, or a copy of it, has a training toolkit whose launchers
+    cloudtrain does not know."""
     return image_of_uri(uri) is None and _WITH_OTHER_TOOLKITS.fullmatch(uri) is not None
 
 
 def image_of_uri(uri: str) -> Image | None:
     """Return the catalogue entry of an AWS image, by its address.
 
-    Returns None for images that are not from AWS, and for addresses that do not name the version: `latest`, or no tag.
+    Returns None for images that are not from AWS, and for addresses that do not name the version:
+    `latest`, or no tag.
     """
     match = re.fullmatch(_ADDRESS, uri)
     if match is None or match["repository"] not in facts()["repositories"]:
         return None
-    if match["account"] is not None and not any(match["account"] in table.values() for table in registries()):
+    if match["account"] is not None and not any(
+        match["account"] in table.values() for table in registries()
+    ):
         return None
     framework: str
     framework, device = facts()["repositories"][match["repository"]]
@@ -282,22 +348,38 @@ def image_of_uri(uri: str) -> Image | None:
     base = ""
     if framework == "huggingface":
         engine = "tensorflow" if "tensorflow" in match["repository"] else "pytorch"
-        base = engine + (whole_version(version, [split_base(row.base)[1] for row in entries]) or version)
+        base = engine + (
+            whole_version(version, [split_base(row.base)[1] for row in entries]) or version
+        )
         entries = [row for row in entries if row.base == base]
-        version = next((word.removeprefix("transformers") for word in words if word.startswith("transformers")), "")
+        version = next(
+            (
+                word.removeprefix("transformers")
+                for word in words
+                if word.startswith("transformers")
+            ),
+            "",
+        )
         if not version:
             return None
-    # the SDK copies a short version such as `1.13` into the tag, and AWS moves that tag to the newest patch release
+    # the SDK copies a short version such as `1.13` into the tag, and AWS moves that tag to the
+    # newest patch release
     version = whole_version(version, [row.version for row in entries]) or version
     usual = in_range("python", *(split_base(base) if base else (framework, version)), "python")
     python = next((word for word in words if re.fullmatch(r"py\d+", word)), next(iter(usual), ""))
     return describe_image(
-        framework, version, python, device, (match["registry"], match["repository"], match["tag"]), base
+        framework,
+        version,
+        python,
+        device,
+        (match["registry"], match["repository"], match["tag"]),
+        base,
     )
 
 
 def _devices(words: Sequence[str]) -> Iterator[str]:
-    """Yield the devices that the parts of a tag name. A CUDA version such as `cu129` means `gpu`."""
+    """Yield the devices that the parts of a tag name. A CUDA version such as `cu129` means
+    `gpu`."""
     for word in words:
         if word in ("gpu", "cpu"):
             yield word
@@ -307,10 +389,11 @@ def _devices(words: Sequence[str]) -> Iterator[str]:
             yield "gpu"
 
 
-# AWS's own training images: find the address for a framework and version, or the contents for an address.
+# AWS's own training images: find the address for a framework and version, or the contents for an
+# address.
 #
-# Addresses equal those of the SageMaker SDK (2.257.7) for the same framework, version, Python, device and region;
-# later images come from the tables of SDK 3. `image_data` names the sources.
+# Addresses equal those of the SageMaker SDK (2.257.7) for the same framework, version, Python,
+# device and region; later images come from the tables of SDK 3. `image_data` names the sources.
 
 _TITLES = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "huggingface": "Hugging Face"}
 DEVICES = {"gpu": "GPUs", "cpu": "CPUs", "neuron": "Trainium"}
@@ -321,35 +404,47 @@ _TOO_NEW_FOR_P2 = {"pytorch": (1, 13), "tensorflow": (2, 12)}
 
 
 def versions(framework: str, device: str | None = None) -> tuple[str, ...]:
-    """Return the versions of a framework that have an image for `device`, or for any device, oldest first."""
+    """Return the versions of a framework that have an image for `device`, or for any device, oldest
+    first."""
     names = (row.version for row in rows(framework) if device is None or device in row.devices)
     return tuple(dict.fromkeys(names))
 
 
 def patched_instead(image: Image, today: str) -> dict[str, str]:
-    """Map the versions to ask for instead of `image`, oldest first, to the end of their patches; empty if unknown.
+    """Map the versions to ask for instead of `image`, oldest first, to the end of their patches;
+    empty if unknown.
 
-    They are those that AWS still patches on that ISO date. Hugging Face's images have no dates of their own: of them it
-    is the newest one, if it is newer.
+    They are those that AWS still patches on that ISO date. Hugging Face's images have no dates of
+    their own: of them it is the newest one, if it is newer.
     """
     if image.framework == "huggingface":
-        last = newest(row.version for row in rows("huggingface") if image.device in row.devices and not row.in_test)
+        last = newest(
+            row.version
+            for row in rows("huggingface")
+            if image.device in row.devices and not row.in_test
+        )
         return {last: ""} if numbers(last) > numbers(image.version) else {}
-    known = ((one, end_of_patches(image.framework, one)) for one in versions(image.framework, image.device))
+    known = (
+        (one, end_of_patches(image.framework, one))
+        for one in versions(image.framework, image.device)
+    )
     ends = {".".join(one.split(".")[:2]): end for one, end in known if not end or end >= today}
     return {line: end for line, end in ends.items() if end} or ends
 
 
 def smp_aliases() -> dict[str, str]:
-    """Return the SDK's own table for model parallelism library v2, which maps PyTorch versions to library versions.
+    """Return the SDK's own table for model parallelism library v2, which maps PyTorch versions to
+    library versions.
 
-    SDK 2 searches both the keys and the values, so it accepts the library version `2.8.0` as a PyTorch version.
+    SDK 2 searches both the keys and the values, so it accepts the library version `2.8.0` as a
+    PyTorch version.
     """
     return dict(tables()["smp_aliases"])
 
 
 def smp_versions() -> tuple[str, ...]:
-    """Return the PyTorch versions that have an image of model parallelism library v2, oldest first."""
+    """Return the PyTorch versions that have an image of model parallelism library v2, oldest
+    first."""
     return tuple(facts()["smp2"])
 
 
@@ -375,32 +470,52 @@ def resolve_image(
 
     Args:
         framework: `pytorch`, `tensorflow` or `huggingface`.
-        version: full, `2.8.0`, or short, `2.8`, for its newest patch release. Default: the newest version.
+        version: full, `2.8.0`, or short, `2.8`, for its newest patch release. Default: the newest
+            version.
         region: the region where the job runs; each has its own registry.
         device: `gpu`, `cpu` or `neuron`. Default: the device of `instance`.
-        instance: the instance type. It selects between two variants of a few old images and of the first SMP v2 image.
+        instance: the instance type. It selects between two variants of a few old images and of the
+            first SMP v2 image.
         python: `3.12` or `py312`. Default: the newest Python of the version.
         base: for Hugging Face, the base framework, such as `pytorch2.8.0` or `pytorch2.8`.
-        smp2: return the image of model parallelism library v2; `version` is then the PyTorch version.
+        smp2: return the image of model parallelism library v2; `version` is then the PyTorch
+            version.
         smdistributed: the job uses an smdistributed library, which matters for the old images.
     """
     if framework not in _TITLES:
         names = did_you_mean(framework, _TITLES)
         _fail("framework", f"SageMaker has no images of `{framework}`", f"{names} Or {_OWN_IMAGE}")
-    query = _Query(framework, region, device or device_of(instance or "ml.g5.xlarge"), _python_tag(python), smp2)
+    query = _Query(
+        framework,
+        region,
+        device or device_of(instance or "ml.g5.xlarge"),
+        _python_tag(python),
+        smp2,
+    )
     if smp2:
         return _smp2_image(query, version, instance)
     row = _row(query, version, base)
     if _family(instance) == "p2" and numbers(row.version) >= _TOO_NEW_FOR_P2.get(framework, (99,)):
-        message = f"the image of {query.title} {row.version} does not run on `{instance}`, whose GPUs are too old"
+        message = (
+            f"the image of {query.title} {row.version} does not run on `{instance}`, "
+            "whose GPUs are too old"
+        )
         hint = "choose a newer type, for example `ml.g5.xlarge`"
         raise JobError([Problem(("resources", "instance_type"), message, hint, code="CT033")])
     python_tag = _chosen_python(query, row)
     prefix = f"{split_base(row.base)[1]}-transformers{row.version}" if row.base else row.version
-    middle = () if row.bare else ("neuronx" if row.repository.endswith("neuronx") else query.device, python_tag)
-    suffix = row.suffix.get(query.device) or _older_suffix(query, row, python_tag, instance, smdistributed)
+    middle = (
+        ()
+        if row.bare
+        else ("neuronx" if row.repository.endswith("neuronx") else query.device, python_tag)
+    )
+    suffix = row.suffix.get(query.device) or _older_suffix(
+        query, row, python_tag, instance, smdistributed
+    )
     tag = "-".join(filter(None, (prefix, *middle, suffix)))
-    return describe_image(framework, row.version, python_tag, query.device, _address(query, row, tag), row.base)
+    return describe_image(
+        framework, row.version, python_tag, query.device, _address(query, row, tag), row.base
+    )
 
 
 class _Query(NamedTuple):
@@ -440,7 +555,8 @@ def _unknown_version(query: _Query, version: str, choices: Sequence[str]) -> NoR
 
 
 def _nearest(version: str, choices: Sequence[str]) -> str:
-    """Return the newest patch release of the same minor version; else the next newer version, else the newest."""
+    """Return the newest patch release of the same minor version; else the next newer version, else
+    the newest."""
     line = numbers(version)[:2]
     same = [one for one in choices if numbers(one)[:2] == line]
     newer = [one for one in choices if line and numbers(one)[:2] > line]
@@ -448,15 +564,24 @@ def _nearest(version: str, choices: Sequence[str]) -> str:
 
 
 def _pick_base(query: _Query, candidates: Sequence[ImageEntry], base: str | None) -> ImageEntry:
-    """Return the entry with the wanted base framework. Default: the entry with the newest PyTorch."""
+    """Return the entry with the wanted base framework. Default: the entry with the newest
+    PyTorch."""
     if base is None:
         return max(candidates, key=lambda row: (row.base.startswith("pytorch"), numbers(row.base)))
     if query.framework != "huggingface":
-        _fail("base", f"`base` applies to Hugging Face images, and this is {query.title}", "remove `base`")
+        _fail(
+            "base",
+            f"`base` applies to Hugging Face images, and this is {query.title}",
+            "remove `base`",
+        )
     fitting = [row for row in candidates if row.base == base or row.base.startswith(f"{base}.")]
     if not fitting:
         options = ", ".join(f"`{row.base}`" for row in candidates)
-        _fail("base", f"no image of Hugging Face {candidates[0].version} is built on `{base}`", f"use {options}")
+        _fail(
+            "base",
+            f"no image of Hugging Face {candidates[0].version} is built on `{base}`",
+            f"use {options}",
+        )
     return max(fitting, key=lambda row: numbers(row.base))
 
 
@@ -474,9 +599,15 @@ def _chosen_python(query: _Query, row: ImageEntry, version: str | None = None) -
         return max(row.pythons, key=numbers)
     if query.python not in row.pythons:
         has = [_python_version(python) for python in row.pythons]
-        message = f"the image of {query.title} {version or row.version} has Python {' and '.join(has)}"
+        message = (
+            f"the image of {query.title} {version or row.version} has Python {' and '.join(has)}"
+        )
         use = " or ".join(f"`{one}`" for one in has)
-        _fail("python", f"{message}, not {_python_version(query.python)}", f"use {use}, or leave out `python`")
+        _fail(
+            "python",
+            f"{message}, not {_python_version(query.python)}",
+            f"use {use}, or leave out `python`",
+        )
     return query.python
 
 
@@ -484,11 +615,15 @@ def _python_version(python: str) -> str:
     return f"{python[2]}.{python[3:]}".rstrip(".")
 
 
-def _older_suffix(query: _Query, row: ImageEntry, python: str, instance: str, smdistributed: bool) -> str:
-    """Return the last part of the tag, `cu110-ubuntu18.04`, for images whose tag needs it; empty for all others.
+def _older_suffix(
+    query: _Query, row: ImageEntry, python: str, instance: str, smdistributed: bool
+) -> str:
+    """Return the last part of the tag, `cu110-ubuntu18.04`, for images whose tag needs it; empty
+    for all others.
 
-    Called only for images without a suffix in the catalogue. Of these, Hugging Face images (with `row.base`) always
-    need it. Some images of 2020 need it on p4d, or with an smdistributed library. The SDK uses the same rule.
+    Called only for images without a suffix in the catalogue. Of these, Hugging Face images (with
+    `row.base`) always need it. Some images of 2020 need it on p4d, or with an smdistributed
+    library. The SDK uses the same rule.
     """
     if row.base:
         return "cu110-ubuntu18.04"
@@ -501,26 +636,41 @@ def _older_suffix(query: _Query, row: ImageEntry, python: str, instance: str, sm
 def _address(query: _Query, row: ImageEntry, tag: str) -> tuple[str, str, str]:
     account = row.accounts.get(query.region)
     if account is None:
-        message = f"`{query.region}` has no image of {query.title} {row.version} for {DEVICES[query.device]}"
+        message = (
+            f"`{query.region}` has no image of {query.title} {row.version} for "
+            f"{DEVICES[query.device]}"
+        )
         near = get_close_matches(query.region, row.accounts, n=3)
-        regions = ", ".join(f"`{one}`" for one in near) + " or another of the " if near else "one of the "
+        regions = (
+            ", ".join(f"`{one}`" for one in near) + " or another of the " if near else "one of the "
+        )
         hint = f"{_OWN_IMAGE}, or use {regions}{len(row.accounts)} regions that have it"
         raise JobError([Problem(("environment",), message, hint, code="CT034")])
-    suffixes = (name for name, regions in tables()["suffixes"].items() if query.region in regions.split())
-    host = f"{account}.dkr.ecr.{query.region}.{next(suffixes, 'amazonaws.com')}"  # in China `amazonaws.com.cn`
+    suffixes = (
+        name for name, regions in tables()["suffixes"].items() if query.region in regions.split()
+    )
+    # in China `amazonaws.com.cn`
+    host = f"{account}.dkr.ecr.{query.region}.{next(suffixes, 'amazonaws.com')}"
     return host, row.repository, tag
 
 
 def _smp2_image(query: _Query, version: str | None, instance: str) -> Image:
     """Return the image of model parallelism library v2.
 
-    Like the SDK, this function also accepts a library version in place of the PyTorch version. The image's `doubt` then
-    says that AWS has no such image.
+    Like the SDK, this function also accepts a library version in place of the PyTorch version. The
+    image's `doubt` then says that AWS has no such image.
     """
     if query.framework != "pytorch" or query.device != "gpu":
-        message = f"{_SMP2} is for PyTorch on GPUs, not {_TITLES[query.framework]} on {DEVICES[query.device]}"
+        message = (
+            f"{_SMP2} is for PyTorch on GPUs, not {_TITLES[query.framework]} on "
+            f"{DEVICES[query.device]}"
+        )
         _fail("framework", message, "use `framework: pytorch` and an instance type with GPUs")
-    by_version, aliases, real = {row.version: row for row in rows("pytorch-smp")}, smp_aliases(), smp_versions()
+    by_version, aliases, real = (
+        {row.version: row for row in rows("pytorch-smp")},
+        smp_aliases(),
+        smp_versions(),
+    )
     whole = (
         newest(real)
         if version is None
@@ -539,7 +689,11 @@ def _smp2_cuda(version: str, instance: str) -> str:
     """The rule is that of sagemaker 2.257.7 (image_uris.py, get_training_image_uri)."""
     if "2.5" in version:
         return "cu124"
-    return "cu121" if "p5" in instance or any(one in version for one in ("2.1", "2.2", "2.3", "2.4")) else "cu118"
+    return (
+        "cu121"
+        if "p5" in instance or any(one in version for one in ("2.1", "2.2", "2.3", "2.4"))
+        else "cu118"
+    )
 
 
 def _family(instance: str) -> str:

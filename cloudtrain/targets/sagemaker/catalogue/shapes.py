@@ -1,7 +1,8 @@
 r"""Match the service's regular expressions, which use Java's syntax, against a whole text.
 
-Differences from Python: `\p{L}`, `\p{N}` and `\p{Z}` (any letter, number, separator), `\p{Alnum}` (ASCII), code points
-above U+FFFF written as two escapes, `\d` and `\w` (ASCII only), and `.`, which stops at every line break.
+Differences from Python: `\p{L}`, `\p{N}` and `\p{Z}` (any letter, number, separator), `\p{Alnum}`
+(ASCII), code points above U+FFFF written as two escapes, `\d` and `\w` (ASCII only), and `.`, which
+stops at every line break.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from cloudtrain.machines.table import InstanceTable, InstanceType
 from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 
 _CLASSES = {"L": ("a-zA-Z", "\ue000"), "N": ("0-9", "\ue001"), "Z": (" ", "\ue002")}
-"""Maps each Unicode category to its ASCII members, and to the character that stands for all its other members."""
+"""Maps each Unicode category to its ASCII members, and to the character that stands for all its
+other members."""
 
 _OTHER = "\ue003"
 """The character that stands for every non-ASCII character outside these categories."""
@@ -40,7 +42,8 @@ def matches(pattern: str, text: str) -> bool:
 
 @cache
 def _compile(pattern: str) -> tuple[re.Pattern[str], bool]:
-    """Return the pattern for Python, and whether texts must be passed through `_categorize` before matching."""
+    """Return the pattern for Python, and whether texts must be passed through `_categorize` before
+    matching."""
     inside = False
 
     def translate(match: re.Match[str]) -> str:
@@ -67,13 +70,18 @@ def _categorize(text: str) -> str:
     if text.isascii():
         return text
     stand_ins = {category: character for category, (_, character) in _CLASSES.items()}
-    return "".join(char if char.isascii() else stand_ins.get(unicodedata.category(char)[0], _OTHER) for char in text)
+    return "".join(
+        char if char.isascii() else stand_ins.get(unicodedata.category(char)[0], _OTHER)
+        for char in text
+    )
 
 
-# The names, types, limits, patterns and enums that SageMaker accepts in a request, from the service's own model.
+# The names, types, limits, patterns and enums that SageMaker accepts in a request, from the
+# service's own model.
 #
-# botocore itself checks only names, types, required fields and minima. It leaves maxima, patterns and enums to the
-# service (tried with botocore 1.44.5), which answers after the upload. The data is generated from botocore's model.
+# botocore itself checks only names, types, required fields and minima. It leaves maxima, patterns
+# and enums to the service (tried with botocore 1.44.5), which answers after the upload. The data is
+# generated from botocore's model.
 
 DATA = Path(__file__).with_name("data")
 
@@ -85,7 +93,8 @@ Place = tuple[str | int, ...]
 
 
 class ShapeViolation(NamedTuple):
-    """A reason why the service would refuse a request. `path` is the path of the wrong or missing field."""
+    """A reason why the service would refuse a request. `path` is the path of the wrong or missing
+    field."""
 
     path: Place
     message: str
@@ -94,7 +103,8 @@ class ShapeViolation(NamedTuple):
 
 
 def violations(request: JsonMapping, operation: str = "CreateTrainingJob") -> list[ShapeViolation]:
-    """Return everything in a request that the service's own model forbids, in the order of the request."""
+    """Return everything in a request that the service's own model forbids, in the order of the
+    request."""
     return list(_check(request, _model()["operations"][operation], (), f"`{operation}`"))
 
 
@@ -112,38 +122,52 @@ def _shape(name: str) -> JsonMapping:
 def _check(value: Any, name: str, path: Place, title: str) -> Iterator[ShapeViolation]:
     """Yield all violations in a value and its parts.
 
-    `name` is the value's shape in the service's model, `path` its path in the request, `title` its name in messages.
+    `name` is the value's shape in the service's model, `path` its path in the request, `title` its
+    name in messages.
     """
     shape = _shape(name)
     accepted, words = _TYPES[shape["type"]]
     if not isinstance(value, accepted) or (isinstance(value, bool) and shape["type"] != "boolean"):
         yield ShapeViolation(
-            path, f"{title} is {describe_value(value)}, and the service takes {words}", f"write {words}", "type"
+            path,
+            f"{title} is {describe_value(value)}, and the service takes {words}",
+            f"write {words}",
+            "type",
         )
     elif shape["type"] in _INSIDE:
         yield from _INSIDE[shape["type"]](value, shape, path, title)
 
 
-def _structure(value: JsonMapping, shape: JsonMapping, path: Place, title: str) -> Iterator[ShapeViolation]:
+def _structure(
+    value: JsonMapping, shape: JsonMapping, path: Place, title: str
+) -> Iterator[ShapeViolation]:
     members = shape["members"]
     hints = {name: did_you_mean(str(name), members) for name in value if name not in members}
     for name in shape.get("required", ()):
         if name not in value and f"did you mean `{name}`?" not in hints.values():
-            yield ShapeViolation((*path, name), f"{title} needs `{name}`", f"add `{name}`", "missing")
+            yield ShapeViolation(
+                (*path, name), f"{title} needs `{name}`", f"add `{name}`", "missing"
+            )
     for name, inner in value.items():
         if name in hints:
-            yield ShapeViolation((*path, name), f"{title} has no field `{name}`", hints[name], "unknown")
+            yield ShapeViolation(
+                (*path, name), f"{title} has no field `{name}`", hints[name], "unknown"
+            )
         else:
             yield from _check(inner, members[name], (*path, name), _title_of((*path, name)))
 
 
-def _list(value: list[Any], shape: JsonMapping, path: Place, title: str) -> Iterator[ShapeViolation]:
+def _list(
+    value: list[Any], shape: JsonMapping, path: Place, title: str
+) -> Iterator[ShapeViolation]:
     yield from _check_count(len(value), ("entry", "entries"), shape, path, title)
     for index, inner in enumerate(value):
         yield from _check(inner, shape["member"], (*path, index), _title_of((*path, index)))
 
 
-def _map(value: JsonMapping, shape: JsonMapping, path: Place, title: str) -> Iterator[ShapeViolation]:
+def _map(
+    value: JsonMapping, shape: JsonMapping, path: Place, title: str
+) -> Iterator[ShapeViolation]:
     yield from _check_count(len(value), ("entry", "entries"), shape, path, title)
     for key, inner in value.items():
         name = f"{key[:37]}..." if isinstance(key, str) and len(key) > 40 else str(key)
@@ -161,7 +185,9 @@ def _string(value: str, shape: JsonMapping, path: Place, title: str) -> Iterator
         yield ShapeViolation(path, message, hint if fits else None, "enum")
     if "pattern" in shape and not sized and not matches(shape["pattern"], value):
         words = _hints().get(shape["pattern"], f"it must match `{shape['pattern']}`")
-        yield ShapeViolation(path, f"{title} is {describe_value(value)}, which the service refuses", words, "pattern")
+        yield ShapeViolation(
+            path, f"{title} is {describe_value(value)}, which the service refuses", words, "pattern"
+        )
 
 
 @cache
@@ -220,23 +246,35 @@ _INSIDE: dict[str, Callable[[Any, JsonMapping, Place, str], Iterator[ShapeViolat
 
 
 def members_of(operation: str, path: Place) -> tuple[str, ...] | None:
-    """Return the fields that a structure in a request can have; None if `path` leads to a map or a plain value."""
+    """Return the fields that a structure in a request can have; None if `path` leads to a map or a
+    plain value."""
     shape = _shape(_model()["operations"][operation])
     for part in path:
-        shape = _shape(shape["members"][part] if "members" in shape else shape.get("member") or shape["value"])
+        shape = _shape(
+            shape["members"][part] if "members" in shape else shape.get("member") or shape["value"]
+        )
     return tuple(shape["members"]) if shape["type"] == "structure" else None
 
 
 def _describe(instance: InstanceType) -> list[tuple[str, str]]:
-    """Return labelled facts: the local disk, the toolkit's EFA variables, and which sources list the type for SMDDP."""
+    """Return labelled facts: the local disk, the toolkit's EFA variables, and which sources list
+    the type for SMDDP."""
     efa = ["FI_PROVIDER=efa"] if instance.efa_in_toolkit else []
     variables = [*efa, *(["FI_EFA_USE_DEVICE_RDMA=1"] if instance.rdma_in_toolkit else [])]
     toolkit = "sets " + " and ".join(variables) if variables else "sets no EFA variable"
-    names = [*(["AWS's documentation"] if instance.smddp else []), *(["SDK v2"] if instance.smddp_in_sdk else [])]
+    names = [
+        *(["AWS's documentation"] if instance.smddp else []),
+        *(["SDK v2"] if instance.smddp_in_sdk else []),
+    ]
     return [
         ("local disk", f"{instance.nvme_gb} GB NVMe" if instance.nvme_gb else "none"),
         ("toolkit 5.1.4", toolkit),
-        ("SMDDP", "named by " + " and ".join(names) if names else "named neither by AWS's documentation nor by SDK v2"),
+        (
+            "SMDDP",
+            "named by " + " and ".join(names)
+            if names
+            else "named neither by AWS's documentation nor by SDK v2",
+        ),
     ]
 
 

@@ -1,8 +1,8 @@
 """Choose the program that starts the processes inside the container, and give the reason.
 
-toolkit     the image's training toolkit, configured by `sagemaker_*` hyperparameters as by the SageMaker SDK
-entrypoint  cloudtrain's launcher from the bundle, through ContainerEntrypoint: exact argv, any image with Python
-image       the image's own entry point, for jobs without code
+toolkit     the image's training toolkit, configured by `sagemaker_*` hyperparameters as by the
+SageMaker SDK entrypoint  cloudtrain's launcher from the bundle, through ContainerEntrypoint: exact
+argv, any image with Python image       the image's own entry point, for jobs without code
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ _OF_FIELDS = {
     _ARGUMENTS: ("arguments", "write them as `hyperparameters`: `--name value`, sorted by name"),
     _MODULE: ("entry_point", "name a script that calls the module"),
 }
-"""The field behind a reason for entrypoint mode, and what to write where only the toolkit can start the job."""
+"""The field behind a reason for entrypoint mode, and what to write where only the toolkit can start
+the job."""
 
 
 class LaunchChoice(NamedTuple):
@@ -71,9 +72,15 @@ class LaunchChoice(NamedTuple):
 
 
 def launch_of(
-    job: TrainingJob, target: SageMaker, machines: Machines, image: ChosenImage, *, package: bool = False
+    job: TrainingJob,
+    target: SageMaker,
+    machines: Machines,
+    image: ChosenImage,
+    *,
+    package: bool = False,
 ) -> LaunchChoice:
-    """Return the launch mode: `launch` in the target's settings, or else the mode that fits the job and its image."""
+    """Return the launch mode: `launch` in the target's settings, or else the mode that fits the job
+    and its image."""
     if job.entry_point is None and job.command is None:
         return LaunchChoice("image", "the job brings no code, so the image's own entry point runs")
     toolkit = next(_only_toolkit(job, machines, image), None)
@@ -89,21 +96,33 @@ def launch_of(
     if better:
         return LaunchChoice("entrypoint", better)
     assert image.entry is not None
-    return LaunchChoice("toolkit", f"{image.entry.toolkit} or older; your arguments survive its shell")
+    return LaunchChoice(
+        "toolkit", f"{image.entry.toolkit} or older; your arguments survive its shell"
+    )
 
 
-def _problems(job: TrainingJob, target: SageMaker, toolkit: str | None, entrypoint: str | None) -> Iterator[Problem]:
-    """Yield the reasons why the job cannot start: wrong options, a launcher that SageMaker cannot run, no suitable
-    mode, or an unsuitable mode in the target's settings.
+def _problems(
+    job: TrainingJob, target: SageMaker, toolkit: str | None, entrypoint: str | None
+) -> Iterator[Problem]:
+    """Yield the reasons why the job cannot start: wrong options, a launcher that SageMaker cannot
+    run, no suitable mode, or an unsuitable mode in the target's settings.
 
-    `toolkit` is the reason why only toolkit mode can start the job, `entrypoint` the reason why only entrypoint mode
-    can; None if there is no reason.
+    `toolkit` is the reason why only toolkit mode can start the job, `entrypoint` the reason why
+    only entrypoint mode can; None if there is no reason.
     """
     yield from option_problems(job)
     yield from no_ray(job.distribution, "on SageMaker")
     if isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "launcher":
-        message = "the `deepspeed` launcher needs a hostfile and ssh between instances, which SageMaker does not offer"
-        yield Problem(("distribution", "launch"), message, "use `launch: torch`, or `launch: mpi`", code="CT031")
+        message = (
+            "the `deepspeed` launcher needs a hostfile and ssh between instances, which "
+            "SageMaker does not offer"
+        )
+        yield Problem(
+            ("distribution", "launch"),
+            message,
+            "use `launch: torch`, or `launch: mpi`",
+            code="CT031",
+        )
     refused = {"toolkit": entrypoint, "entrypoint": toolkit, "auto": None}[target.launch]
     if toolkit and entrypoint in _OF_FIELDS:
         field, hint = _OF_FIELDS[entrypoint]
@@ -121,11 +140,15 @@ def _problems(job: TrainingJob, target: SageMaker, toolkit: str | None, entrypoi
 
 
 def python_too_old(image: Image | None) -> str | None:
-    """Explain why cloudtrain's launcher cannot run in an image; None if it can, or if the Python version is unknown."""
+    """Explain why cloudtrain's launcher cannot run in an image; None if it can, or if the Python
+    version is unknown."""
     if image is None or not image.python_version or image.python_version >= _OLDEST_PYTHON:
         return None
     has = ".".join(map(str, image.python_version))
-    return f"the image has Python {has}, and cloudtrain's own launcher needs {'.'.join(map(str, _OLDEST_PYTHON))}"
+    return (
+        f"the image has Python {has}, and cloudtrain's own launcher needs "
+        f"{'.'.join(map(str, _OLDEST_PYTHON))}"
+    )
 
 
 def _only_toolkit(job: TrainingJob, machines: Machines, image: ChosenImage) -> Iterator[str]:
@@ -164,7 +187,10 @@ def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -
     if under_torchrun and job.entry_point is not None and not is_python(job.entry_point):
         yield "the toolkit starts only Python scripts with torchrun"
     if under_torchrun and package:
-        yield "the toolkit treats code with a `setup.py` as a package, which it cannot start with torchrun"
+        yield (
+            "the toolkit treats code with a `setup.py` as a package, which it cannot start "
+            "with torchrun"
+        )
     parameters = resolve_hyperparameters(job.hyperparameters, paths_of(job))
     if under_torchrun and (words := misread(hyperparameter_argv(parameters))):
         yield f"the toolkit's torchrun would take `{words[0]}` for its own option"
@@ -173,15 +199,18 @@ def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -
             yield f"the shell of toolkit {image.entry.toolkit} would break `{name}`"
 
 
-# Toolkit mode: write the distribution as `sagemaker_*` hyperparameters, which the containers' training toolkit reads.
+# Toolkit mode: write the distribution as `sagemaker_*` hyperparameters, which the containers'
+# training toolkit reads.
 #
-# Keys and values equal those of the SageMaker SDK 2.257.7 (`Framework._distribution_configuration`), verified by
-# comparing requests. Exceptions are settings that the SDK drops or writes wrongly, so that a different job would run:
+# Keys and values equal those of the SageMaker SDK 2.257.7
+# (`Framework._distribution_configuration`), verified by comparing requests. Exceptions are settings
+# that the SDK drops or writes wrongly, so that a different job would run:
 #
-# * With `torch` on a heterogeneous cluster the SDK drops the groups, so each group would run a separate torchrun job.
+# * With `torch` on a heterogeneous cluster the SDK drops the groups, so each group would run a
+#   separate torchrun job.
 # * With `smddp` on a heterogeneous cluster the SDK writes the instance type `null`.
-# * The SDK cannot express `processes_per_instance` of `torch`. cloudtrain writes MPI's key, which the toolkit reads for
-#   torchrun too.
+# * The SDK cannot express `processes_per_instance` of `torch`. cloudtrain writes MPI's key, which
+#   the toolkit reads for torchrun too.
 
 
 def distribution_pairs(job: TrainingJob, machines: Machines) -> JsonObject:
@@ -197,25 +226,42 @@ def _pairs_of(distribution: Distribution, machines: Machines) -> JsonObject:
     if isinstance(distribution, SMP):
         return _smp(distribution, machines)
     if isinstance(distribution, TensorFlow):
-        return {keys.PARAMETER_SERVER if distribution.strategy == "parameter_server" else keys.MIRRORED: True}
+        return {
+            keys.PARAMETER_SERVER
+            if distribution.strategy == "parameter_server"
+            else keys.MIRRORED: True
+        }
     if isinstance(distribution, MPI | Horovod):
         return _mpi(distribution.processes_per_instance, distribution.options)
     if isinstance(distribution, DeepSpeed) and distribution.launch == "mpi":
         return _mpi(distribution.processes_per_instance, "")
     if isinstance(distribution, Torch | DeepSpeed):
-        assert not isinstance(distribution, DeepSpeed) or distribution.launch == "torch", "`launch_of` refuses others"
-        type_of_all = {} if machines.kind == "groups" else {keys.INSTANCE_TYPE: machines.first.instance_type}
-        return {keys.TORCH: True} | type_of_all | _processes(distribution.processes_per_instance, machines)
+        assert not isinstance(distribution, DeepSpeed) or distribution.launch == "torch", (
+            "`launch_of` refuses others"
+        )
+        type_of_all = (
+            {} if machines.kind == "groups" else {keys.INSTANCE_TYPE: machines.first.instance_type}
+        )
+        return (
+            {keys.TORCH: True}
+            | type_of_all
+            | _processes(distribution.processes_per_instance, machines)
+        )
     return {}
 
 
 def _processes(count: int | None, machines: Machines) -> JsonObject:
     """Return the number of torchrun's processes, unless it is the toolkit's default."""
-    return {keys.PROCESSES: count} if count is not None and count != machines.first.accelerators else {}
+    return (
+        {keys.PROCESSES: count}
+        if count is not None and count != machines.first.accelerators
+        else {}
+    )
 
 
 def _mpi(processes: int | None, options: str) -> JsonObject:
-    count = {keys.PROCESSES: processes} if processes is not None else {}  # by default, one for each GPU
+    # by default, one for each GPU
+    count = {keys.PROCESSES: processes} if processes is not None else {}
     return {keys.MPI: True, **count, keys.MPI_OPTIONS: options}
 
 
@@ -237,11 +283,13 @@ def _smp(distribution: SMP, machines: Machines) -> JsonObject:
     return _mpi(count or machines.first.gpus, distribution.mpi_options) | parameters | library
 
 
-# Entrypoint mode: one hyperparameter tells cloudtrain's launcher, which is in the bundle, what to start.
+# Entrypoint mode: one hyperparameter tells cloudtrain's launcher, which is in the bundle, what to
+# start.
 
 
 def launch_pairs(job: TrainingJob, machines: Machines, paths: dict[str, str]) -> JsonObject:
-    """Return the hyperparameter that cloudtrain's launcher reads (see `cloudtrain.runtime.sagemaker_launcher`)."""
+    """Return the hyperparameter that cloudtrain's launcher reads (see
+    `cloudtrain.runtime.sagemaker_launcher`)."""
     launcher = launcher_of(job.distribution)
     launch: JsonObject = {"launcher": "single" if launcher == "none" else launcher}
     if job.command is not None:
@@ -264,4 +312,6 @@ def launch_pairs(job: TrainingJob, machines: Machines, paths: dict[str, str]) ->
             "parameter_servers": distribution.parameter_servers,
             "workers": distribution.workers,
         }
-    return {LAUNCH_KEY: launch | {key: value for key, value in optional.items() if value is not None}}
+    return {
+        LAUNCH_KEY: launch | {key: value for key, value in optional.items() if value is not None}
+    }

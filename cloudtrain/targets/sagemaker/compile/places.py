@@ -28,25 +28,33 @@ ISOLATED_BUNDLE = f"{INPUT_ROOT}/{CODE_CHANNEL}/sourcedir.tar.gz"
 """The bundle's path in a container without network, which receives the bundle through a channel."""
 
 INPUT_MODES = {"download": "File", "mount": "FastFile", "pipe": "Pipe"}
-"""The service's names of input modes. A channel names its mode only if it differs from the job's mode."""
+"""The service's names of input modes. A channel names its mode only if it differs from the job's
+mode."""
 
-_DATA_TYPES = {"prefix": "S3Prefix", "manifest": "ManifestFile", "augmented_manifest": "AugmentedManifestFile"}
+_DATA_TYPES = {
+    "prefix": "S3Prefix",
+    "manifest": "ManifestFile",
+    "augmented_manifest": "AugmentedManifestFile",
+}
 
 _FILE_SYSTEM = re.compile(r"(?P<type>fsx|efs)://(?P<id>fs-[0-9a-f]+)(?P<path>/.*)")
 _FILE_SYSTEM_TYPES = {"fsx": "FSxLustre", "efs": "EFS"}
 
 
 def paths_of(job: TrainingJob) -> dict[str, str]:
-    """Map each reference in a job to its path in the container: `inputs.train` to `/opt/ml/input/data/train`."""
+    """Map each reference in a job to its path in the container: `inputs.train` to
+    `/opt/ml/input/data/train`."""
     paths = {
-        f"inputs.{name}": _in_folder(f"{INPUT_ROOT}/{item.channel or name}", item) for name, item in job.inputs.items()
+        f"inputs.{name}": _in_folder(f"{INPUT_ROOT}/{item.channel or name}", item)
+        for name, item in job.inputs.items()
     }
     paths |= {f"outputs.{name}": f"{OUTPUT_ROOT}/{name}" for name in job.outputs}
     return paths | {"outputs.model": MODEL_DIR, "checkpoint": CHECKPOINT_DIR}
 
 
 def channels(job: TrainingJob, usual: str) -> list[JsonObject]:
-    """Return `InputDataConfig` for the job's inputs without problems. `usual` is the default input mode."""
+    """Return `InputDataConfig` for the job's inputs without problems. `usual` is the default input
+    mode."""
     return [
         _channel(item.channel or name, item, usual)
         for name, item in job.inputs.items()
@@ -65,7 +73,10 @@ def place_problems(job: TrainingJob) -> Iterator[Problem]:
         if output.sagemaker is not None and name != "model":
             yield Problem(
                 ("outputs", name, "sagemaker"),
-                f"output `{name}` cannot have a separate place on SageMaker, which keeps all outputs with the model",
+                (
+                    f"output `{name}` cannot have a separate place on SageMaker, which keeps all "
+                    "outputs with the model"
+                ),
                 f"remove it; `cloudtrain download NAME outputs/{name}` gets it from there",
                 code="CT032",
             )
@@ -74,10 +85,14 @@ def place_problems(job: TrainingJob) -> Iterator[Problem]:
 def code_channel(uri: str, groups: tuple[str, ...], usual: str) -> JsonObject:
     """Return the channel with the bundle.
 
-    `groups` are the instance groups that get the bundle. If one channel of a job is assigned to instance groups,
-    SageMaker requires groups for all channels (SDK 3's `InputData`).
+    `groups` are the instance groups that get the bundle. If one channel of a job is assigned to
+    instance groups, SageMaker requires groups for all channels (SDK 3's `InputData`).
     """
-    source: JsonObject = {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated"}
+    source: JsonObject = {
+        "S3DataType": "S3Prefix",
+        "S3Uri": uri,
+        "S3DataDistributionType": "FullyReplicated",
+    }
     if groups:
         source["InstanceGroupNames"] = list(groups)
     mode = {} if usual == "download" else {"InputMode": INPUT_MODES["download"]}
@@ -85,15 +100,16 @@ def code_channel(uri: str, groups: tuple[str, ...], usual: str) -> JsonObject:
 
 
 def bundle_uri(target: SageMaker, account: SageMakerAccount, sha256: str) -> str:
-    """Return the bundle's S3 address. It contains the content's hash, so equal code has the same address."""
+    """Return the bundle's S3 address. It contains the content's hash, so equal code has the same
+    address."""
     return f"{_root(target, account)}/code/{sha256}/sourcedir.tar.gz"
 
 
 def data_place(
     settings: SageMaker, account: SageMakerAccount, sha256: str, name: str, *, is_file: bool
 ) -> tuple[str, str]:
-    """Return the S3 folder for data of this machine, and the address of the uploaded file `name`. The address of a
-    folder is the S3 folder itself."""
+    """Return the S3 folder for data of this machine, and the address of the uploaded file `name`.
+    The address of a folder is the S3 folder itself."""
     folder = f"{_root(settings, account)}/data/{sha256}"
     return folder, f"{folder}/{name}" if is_file else folder
 
@@ -114,7 +130,8 @@ def output_config(job: TrainingJob, target: SageMaker, account: SageMakerAccount
 
 
 def output_root(target: SageMaker, account: SageMakerAccount) -> str:
-    """Return the S3 folder for results without a configured location. Each run gets a subfolder with its name."""
+    """Return the S3 folder for results without a configured location. Each run gets a subfolder
+    with its name."""
     return target.output or f"{_root(target, account)}/output"
 
 
@@ -136,8 +153,13 @@ def _root(target: SageMaker, account: SageMakerAccount) -> str:
 
 
 def _in_folder(folder: str, item: Input | ProcessingInput) -> str:
-    """Return an input's path in the container. A single file keeps its name inside the input's folder."""
-    return f"{folder}/{PurePosixPath(item.sagemaker).name}" if item.type == "uri_file" and item.sagemaker else folder
+    """Return an input's path in the container. A single file keeps its name inside the input's
+    folder."""
+    return (
+        f"{folder}/{PurePosixPath(item.sagemaker).name}"
+        if item.type == "uri_file" and item.sagemaker
+        else folder
+    )
 
 
 def _channel(name: str, item: Input, usual: str) -> JsonObject:
@@ -183,7 +205,9 @@ def _input_problems(name: str, item: Input) -> Iterator[Problem]:
         yield Problem(path, f"input `{name}` has no location on SageMaker", hint, code="CT032")
     elif item.mode in ("direct", "eval_mount", "eval_download"):
         message = f"input `{name}` has the mode `{item.mode}`, which only Azure ML has"
-        yield Problem((*path, "mode"), message, "use `mount` to read on demand, or `download`", code="CT031")
+        yield Problem(
+            (*path, "mode"), message, "use `mount` to read on demand, or `download`", code="CT031"
+        )
     elif not item.sagemaker.startswith("s3://") and not _FILE_SYSTEM.fullmatch(item.sagemaker):
         message = f"`{item.sagemaker}` is not a place that SageMaker can read"
         hint = (
@@ -200,18 +224,28 @@ _UPLOAD_MODES = {"upload": "EndOfJob", "mount": "Continuous"}
 
 def processing_paths_of(job: ProcessingJob) -> dict[str, str]:
     """Map each reference, such as `inputs.train`, to its path in the container."""
-    paths = {f"inputs.{name}": _in_folder(_folder("input", name, item), item) for name, item in job.inputs.items()}
-    return paths | {f"outputs.{name}": _folder("output", name, item) for name, item in job.outputs.items()}
+    paths = {
+        f"inputs.{name}": _in_folder(_folder("input", name, item), item)
+        for name, item in job.inputs.items()
+    }
+    return paths | {
+        f"outputs.{name}": _folder("output", name, item) for name, item in job.outputs.items()
+    }
 
 
 def _folder(kind: str, name: str, item: ProcessingInput | ProcessingOutput | None = None) -> str:
-    """Return the folder of an input or output in the container: the one that the job gives, or one of its name."""
+    """Return the folder of an input or output in the container: the one that the job gives, or one
+    of its name."""
     return ((item.path if item else None) or f"/opt/ml/processing/{kind}/{name}").rstrip("/")
 
 
 def inputs(job: ProcessingJob, code_uri: str | None) -> list[JsonObject]:
     """Return `ProcessingInputs`: the job's own inputs, and the bundle unless `code_uri` is None."""
-    rows = [_input(name, item.sagemaker, item) for name, item in job.inputs.items() if item.sagemaker is not None]
+    rows = [
+        _input(name, item.sagemaker, item)
+        for name, item in job.inputs.items()
+        if item.sagemaker is not None
+    ]
     if code_uri is not None:
         from cloudtrain.job.processing import ProcessingInput  # training jobs do without its models
 
@@ -231,12 +265,17 @@ def _input(name: str, uri: str, item: ProcessingInput) -> JsonObject:
     return {"InputName": name, "AppManaged": False, "S3Input": place}
 
 
-def outputs(job: ProcessingJob, target: SageMaker, account: SageMakerAccount, run_name: str) -> JsonObject:
-    """Return `ProcessingOutputConfig`. Outputs without a location go to the same folder as those of training jobs."""
+def outputs(
+    job: ProcessingJob, target: SageMaker, account: SageMakerAccount, run_name: str
+) -> JsonObject:
+    """Return `ProcessingOutputConfig`. Outputs without a location go to the same folder as those of
+    training jobs."""
     if not job.outputs:
         return {}
     root = f"{output_root(target, account).rstrip('/')}/{run_name}/output"
-    config: JsonObject = {"Outputs": [_output(name, item, root) for name, item in job.outputs.items()]}
+    config: JsonObject = {
+        "Outputs": [_output(name, item, root) for name, item in job.outputs.items()]
+    }
     if target.output_kms_key is not None:
         config["KmsKeyId"] = target.output_kms_key
     return config
@@ -264,11 +303,22 @@ def input_problems(job: ProcessingJob) -> Iterator[Problem]:
             message = f"input `{name}` has the mode `{item.mode}`, which only Azure ML has"
             yield Problem((*path, "mode"), message, "use `download`", code="CT031")
         if item.compression is not None and item.mode != "pipe":
-            message = f"input `{name}` can only be unpacked on the way (`compression: gzip`) in the mode `pipe`"
-            yield Problem((*path, "compression"), message, "add `mode: pipe`, or unpack it in the script", code="CT031")
+            message = (
+                f"input `{name}` can only be unpacked on the way (`compression: gzip`) in "
+                "the mode `pipe`"
+            )
+            yield Problem(
+                (*path, "compression"),
+                message,
+                "add `mode: pipe`, or unpack it in the script",
+                code="CT031",
+            )
         if name == CODE_INPUT:
             yield Problem(
-                path, f"`{CODE_INPUT}` is the input that brings the job's own code", "choose another name", code="CT032"
+                path,
+                f"`{CODE_INPUT}` is the input that brings the job's own code",
+                "choose another name",
+                code="CT032",
             )
     yield from _path_problems(job)
 
@@ -277,9 +327,13 @@ def _path_problems(job: ProcessingJob) -> Iterator[Problem]:
     """Report inputs and outputs with the same folder in the container."""
     owners = {_folder("input", CODE_INPUT): "the job's code"}
     places = [(("inputs", name), _folder("input", name, item)) for name, item in job.inputs.items()]
-    places += [(("outputs", name), _folder("output", name, item)) for name, item in job.outputs.items()]
+    places += [
+        (("outputs", name), _folder("output", name, item)) for name, item in job.outputs.items()
+    ]
     for path, place in places:
         if place in owners:
             message = f"`{'.'.join(path)}` would be in `{place}`, as {owners[place]} is"
-            yield Problem((*path, "path"), message, "give it another `path`, or leave it out", code="CT032")
+            yield Problem(
+                (*path, "path"), message, "give it another `path`, or leave it out", code="CT032"
+            )
         owners.setdefault(place, f"`{'.'.join(path)}`")

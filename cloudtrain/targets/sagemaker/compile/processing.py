@@ -1,8 +1,9 @@
 """Compile a processing job into the exact body of CreateProcessingJob.
 
-Every instance runs one container. There, a shell unpacks the bundle, and `cloudtrain.runtime.sagemaker_processing`
-starts the script. The SDK's processors differ: ScriptProcessor uploads a raw script, and FrameworkProcessor uploads a
-`runproc.sh` into an input `entrypoint`.
+Every instance runs one container. There, a shell unpacks the bundle, and
+`cloudtrain.runtime.sagemaker_processing` starts the script. The SDK's processors differ:
+ScriptProcessor uploads a raw script, and FrameworkProcessor uploads a `runproc.sh` into an input
+`entrypoint`.
 """
 
 from __future__ import annotations
@@ -18,12 +19,30 @@ from cloudtrain.machines.choose import Machines
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
 from cloudtrain.plans.processes import Alike, Process, Processes
 from cloudtrain.runtime.sagemaker_processing import container_entrypoint, script_argv
-from cloudtrain.targets.common.compiling import Problems, hyperparameter_argv, resolve_hyperparameters, resolve_text
+from cloudtrain.targets.common.compiling import (
+    Problems,
+    hyperparameter_argv,
+    resolve_hyperparameters,
+    resolve_text,
+)
 from cloudtrain.targets.sagemaker.compile import places as data
 from cloudtrain.targets.sagemaker.compile.launch import python_too_old
-from cloudtrain.targets.sagemaker.compile.machines import ChosenImage, cluster_config, image_of, machines_of, overridden
+from cloudtrain.targets.sagemaker.compile.machines import (
+    ChosenImage,
+    cluster_config,
+    image_of,
+    machines_of,
+    overridden,
+)
 from cloudtrain.targets.sagemaker.compile.places import bundle_uri
-from cloudtrain.targets.sagemaker.compile.training import cost, experiment, instances, max_runtime, network, tags
+from cloudtrain.targets.sagemaker.compile.training import (
+    cost,
+    experiment,
+    instances,
+    max_runtime,
+    network,
+    tags,
+)
 from cloudtrain.targets.sagemaker.plan import PROCESSING, outputs_of
 from cloudtrain.targets.sagemaker.reading import DEFAULT_MAX_RUNTIME, machines_in
 from cloudtrain.targets.sagemaker.request import JsonObject
@@ -39,12 +58,16 @@ Items cannot contain line breaks (botocore 1.44.5: ContainerEntrypointString, Co
 def compile_processing(job: ProcessingJob, target: SageMaker, context: CompileContext) -> Plan:
     """Return the plan of a processing job on SageMaker.
 
-    `context.account` must be a `SageMakerAccount`. CreateProcessingJob uses the target's settings for role, bucket,
-    network, keys and experiment; other settings are ignored.
+    `context.account` must be a `SageMakerAccount`. CreateProcessingJob uses the target's settings
+    for role, bucket, network, keys and experiment; other settings are ignored.
     """
     problems, view, account, plan = Problems(), job.view, context.account, None
     machines = problems.value(lambda: machines_of(view, account), None)
-    image = problems.value(lambda: image_of(view, account, machines), None) if machines is not None else None
+    image = (
+        problems.value(lambda: image_of(view, account, machines), None)
+        if machines is not None
+        else None
+    )
     problems += [*data.input_problems(job), *_word_problems(job)]
     if machines is not None and image is not None:
         code_uri = bundle_uri(target, account, context.bundle.sha256)
@@ -95,7 +118,8 @@ class _Parts:
 
     @property
     def brings_code(self) -> bool:
-        """Return whether the job has a script or a command; False if the image's own entry point runs."""
+        """Return whether the job has a script or a command; False if the image's own entry point
+        runs."""
         return self.job.entry_point is not None or self.job.command is not None
 
     @property
@@ -105,7 +129,8 @@ class _Parts:
 
     @property
     def words(self) -> list[str]:
-        """Return the arguments of cloudtrain's launcher, which follow the shell command in ContainerEntrypoint."""
+        """Return the arguments of cloudtrain's launcher, which follow the shell command in
+        ContainerEntrypoint."""
         requirements = self.job.environment.requirements
         return [*(["--requirements", requirements] if requirements else []), *self.program]
 
@@ -125,16 +150,24 @@ def _request(parts: _Parts) -> JsonObject:
     job, target = parts.job, parts.target
     request = {
         "ProcessingJobName": parts.run_name,
-        "ProcessingResources": {"ClusterConfig": cluster_config(parts.view, target, parts.machines)},
+        "ProcessingResources": {
+            "ClusterConfig": cluster_config(parts.view, target, parts.machines)
+        },
         "AppSpecification": {
             "ImageUri": parts.image.uri,
             **({"ContainerArguments": parts.arguments} if parts.arguments else {}),
-            **({"ContainerEntrypoint": container_entrypoint(parts.words)} if parts.brings_code else {}),
+            **(
+                {"ContainerEntrypoint": container_entrypoint(parts.words)}
+                if parts.brings_code
+                else {}
+            ),
         },
         "RoleArn": parts.account.role,
         "ProcessingInputs": data.inputs(job, parts.code_uri if parts.brings_code else None),
         "ProcessingOutputConfig": data.outputs(job, target, parts.account, parts.run_name),
-        "Environment": {key: resolve_text(text, parts.paths) for key, text in job.environment.variables.items()},
+        "Environment": {
+            key: resolve_text(text, parts.paths) for key, text in job.environment.variables.items()
+        },
         "NetworkConfig": _network(target),
         "StoppingCondition": {"MaxRuntimeInSeconds": job.max_runtime or DEFAULT_MAX_RUNTIME},
         "ExperimentConfig": experiment(target),
@@ -144,7 +177,8 @@ def _request(parts: _Parts) -> JsonObject:
 
 
 def _network(target: SageMaker) -> JsonObject:
-    """Return the complete network settings, as the SDK's NetworkConfig writes them; empty if nothing is configured."""
+    """Return the complete network settings, as the SDK's NetworkConfig writes them; empty if
+    nothing is configured."""
     encrypts, vpc = target.encrypt_inter_container_traffic, network(target)
     if not (encrypts or vpc or target.network_isolation):
         return {}
@@ -154,7 +188,8 @@ def _network(target: SageMaker) -> JsonObject:
 
 
 def _word_problems(job: ProcessingJob) -> Iterator[Problem]:
-    """Report arguments that the request cannot hold because they are too long or contain a line break."""
+    """Report arguments that the request cannot hold because they are too long or contain a line
+    break."""
     paths = data.processing_paths_of(job)
     texts: dict[tuple[str, ...], str] = {}
     if job.command is not None:
@@ -165,7 +200,10 @@ def _word_problems(job: ProcessingJob) -> Iterator[Problem]:
         hint = "write it to a file in the source folder, and give the file's name"
         hint = "put it into a script: `entry_point: run.sh`" if path == ("command",) else hint
         if len(text) > LONGEST_WORD:
-            message = f"`{path[-1]}` has {len(text)} characters, and a processing job takes at most {LONGEST_WORD}"
+            message = (
+                f"`{path[-1]}` has {len(text)} characters, and a processing job takes at "
+                f"most {LONGEST_WORD}"
+            )
             yield Problem(path, message, hint, code="CT031")
         elif "\n" in text:
             message = f"`{path[-1]}` has a line break, which a processing job cannot take"
@@ -173,7 +211,8 @@ def _word_problems(job: ProcessingJob) -> Iterator[Problem]:
 
 
 def _processes(parts: _Parts, count: int) -> Processes:
-    """Return one process for each of `count` instances; none if the image's own entry point runs."""
+    """Return one process for each of `count` instances; none if the image's own entry point
+    runs."""
     if not parts.brings_code:
         return Processes()
     argv = tuple(script_argv([*parts.program, *parts.arguments]))
@@ -189,9 +228,16 @@ def _notes(parts: _Parts) -> Iterator[str]:
     if parts.image.assumed is not None:
         yield f"the image is for {parts.image.assumed}"
     inputs = parts.job.inputs.items()
-    mounted = [f"`{name}`" for name, item in inputs if "mode" in item.model_fields_set and item.mode == "mount"]
+    mounted = [
+        f"`{name}`"
+        for name, item in inputs
+        if "mode" in item.model_fields_set and item.mode == "mount"
+    ]
     if mounted:
-        yield f"processing jobs have no FastFile mode, so {', '.join(mounted)} will be copied before the start"
+        yield (
+            f"processing jobs have no FastFile mode, so {', '.join(mounted)} will be copied "
+            "before the start"
+        )
 
 
 def _summary(parts: _Parts, machines: Machines, request: JsonObject) -> Iterator[tuple[str, str]]:
@@ -199,7 +245,12 @@ def _summary(parts: _Parts, machines: Machines, request: JsonObject) -> Iterator
     sharded = [name for name, item in job.inputs.items() if item.shard]
     yield "target", f"sagemaker ({parts.account.region})"
     yield "instances", instances(machines, together=False)
-    yield "shards", f"{', '.join(sharded)}: dealt out by file over {machines.count} instances" if sharded else ""
+    yield (
+        "shards",
+        f"{', '.join(sharded)}: dealt out by file over {machines.count} instances"
+        if sharded
+        else "",
+    )
     yield "image", parts.image.uri
     yield "script", job.entry_point or job.command or ""
     outputs = request.get("ProcessingOutputConfig", {}).get("Outputs", ())

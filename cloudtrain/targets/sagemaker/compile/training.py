@@ -19,7 +19,12 @@ from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT
 from cloudtrain.runtime.sagemaker_launcher.arguments import decode_hyperparameters
 from cloudtrain.targets.common.compiling import Problems, resolve_hyperparameters, resolve_text
 from cloudtrain.targets.sagemaker import request as keys
-from cloudtrain.targets.sagemaker.compile.launch import LaunchChoice, distribution_pairs, launch_of, launch_pairs
+from cloudtrain.targets.sagemaker.compile.launch import (
+    LaunchChoice,
+    distribution_pairs,
+    launch_of,
+    launch_pairs,
+)
 from cloudtrain.targets.sagemaker.compile.machines import (
     FIELD,
     NO_IMAGE,
@@ -43,7 +48,13 @@ from cloudtrain.targets.sagemaker.compile.places import (
 )
 from cloudtrain.targets.sagemaker.launch import processes as container
 from cloudtrain.targets.sagemaker.plan import RUN_TAG, TRAINING, outputs_of
-from cloudtrain.targets.sagemaker.reading import DEFAULT_GROUP, DEFAULT_MAX_RUNTIME, Start, distribution_in, machines_in
+from cloudtrain.targets.sagemaker.reading import (
+    DEFAULT_GROUP,
+    DEFAULT_MAX_RUNTIME,
+    Start,
+    distribution_in,
+    machines_in,
+)
 from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 from cloudtrain.targets.sagemaker.settings import MonitoringRule, SageMaker, SageMakerAccount
 
@@ -53,8 +64,9 @@ from cloudtrain.targets.sagemaker.settings import MonitoringRule, SageMaker, Sag
 def monitoring(target: SageMaker, output: str) -> JsonObject:
     """Return the monitoring fields of a request.
 
-    Profiler and debugger are off by default, unlike in the SDK. If they are on, they write to `output`, unless the
-    settings name another folder. `DisableProfiler` is written because the service profiles by default.
+    Profiler and debugger are off by default, unlike in the SDK. If they are on, they write to
+    `output`, unless the settings name another folder. `DisableProfiler` is written because the
+    service profiles by default.
     """
     profiler: JsonObject = {"DisableProfiler": True}
     if target.profiler:
@@ -69,7 +81,11 @@ def monitoring(target: SageMaker, output: str) -> JsonObject:
         "MlflowExperimentName": target.mlflow_experiment,
         "MlflowRunName": target.mlflow_run,
     }
-    board = {"S3OutputPath": target.tensorboard, "LocalPath": target.tensorboard_path} if target.tensorboard else {}
+    board = (
+        {"S3OutputPath": target.tensorboard, "LocalPath": target.tensorboard_path}
+        if target.tensorboard
+        else {}
+    )
     return {
         "ProfilerConfig": _written(profiler),
         "ProfilerRuleConfigurations": [_rule(rule) for rule in target.profiler_rules],
@@ -133,8 +149,11 @@ class TrainingParts(NamedTuple):
 
     @property
     def needs_code_channel(self) -> bool:
-        """Return whether the bundle needs an input channel, because the container does not download it itself."""
-        return self.launch.mode == "entrypoint" or (self.launch.mode == "toolkit" and self.target.network_isolation)
+        """Return whether the bundle needs an input channel, because the container does not download
+        it itself."""
+        return self.launch.mode == "entrypoint" or (
+            self.launch.mode == "toolkit" and self.target.network_isolation
+        )
 
 
 def request_of(parts: TrainingParts) -> JsonObject:
@@ -153,14 +172,18 @@ def request_of(parts: TrainingParts) -> JsonObject:
         "Environment": _environment(parts),
         "Tags": tags(job.tags, parts.run_name),
         "VpcConfig": network(target),
-        "RetryStrategy": {"MaximumRetryAttempts": target.max_retries} if target.max_retries else None,
+        "RetryStrategy": {"MaximumRetryAttempts": target.max_retries}
+        if target.max_retries
+        else None,
         "ExperimentConfig": experiment(target),
         "EnableNetworkIsolation": target.network_isolation or None,
         "EnableInterContainerTrafficEncryption": target.encrypt_inter_container_traffic or None,
         "EnableManagedSpotTraining": True if job.spot else None,
         "RemoteDebugConfig": {"EnableRemoteDebug": True} if target.remote_debug else None,
         "InfraCheckConfig": {"EnableInfraCheck": True} if target.infra_check else None,
-        "SessionChainingConfig": {"EnableSessionTagChaining": True} if target.session_tags else None,
+        "SessionChainingConfig": {"EnableSessionTagChaining": True}
+        if target.session_tags
+        else None,
         **monitoring(target, output_config(job, target, parts.account)["S3OutputPath"]),
     }
     return {key: value for key, value in request.items() if value not in (None, {}, [])}
@@ -170,7 +193,9 @@ def _algorithm(parts: TrainingParts) -> JsonObject:
     mode = INPUT_MODES[parts.target.input_mode]
     algorithm: JsonObject = {"TrainingInputMode": mode, "TrainingImage": parts.image.uri}
     if parts.job.metrics:
-        algorithm["MetricDefinitions"] = [{"Name": name, "Regex": regex} for name, regex in parts.job.metrics.items()]
+        algorithm["MetricDefinitions"] = [
+            {"Name": name, "Regex": regex} for name, regex in parts.job.metrics.items()
+        ]
     if parts.image.by_version:
         algorithm["EnableSageMakerMetricsTimeSeries"] = True
     if parts.launch.mode == "entrypoint":
@@ -179,8 +204,8 @@ def _algorithm(parts: TrainingParts) -> JsonObject:
 
 
 def _hyperparameters(parts: TrainingParts) -> dict[str, str]:
-    """Return the hyperparameters: as JSON for scripts, which the toolkit decodes to the same types, and as plain text
-    for an image's own entry point, as the SDK's generic estimator does."""
+    """Return the hyperparameters: as JSON for scripts, which the toolkit decodes to the same types,
+    and as plain text for an image's own entry point, as the SDK's generic estimator does."""
     own = resolve_hyperparameters(parts.job.hyperparameters, parts.paths)
     if parts.launch.mode == "image":
         return {name: str(value) for name, value in own.items()}
@@ -189,7 +214,9 @@ def _hyperparameters(parts: TrainingParts) -> dict[str, str]:
     else:
         assert parts.job.entry_point is not None, "toolkit mode runs scripts"
         more = {
-            keys.SUBMIT_DIRECTORY: ISOLATED_BUNDLE if parts.target.network_isolation else parts.code_uri,
+            keys.SUBMIT_DIRECTORY: ISOLATED_BUNDLE
+            if parts.target.network_isolation
+            else parts.code_uri,
             keys.PROGRAM: resolve_text(parts.job.entry_point, parts.paths),
             keys.LOG_LEVEL: keys.INFO,
             keys.JOB_NAME: parts.run_name,
@@ -219,7 +246,10 @@ def _stopping(parts: TrainingParts) -> dict[str, int]:
 
 
 def _environment(parts: TrainingParts) -> dict[str, str]:
-    variables = {name: resolve_text(text, parts.paths) for name, text in parts.job.environment.variables.items()}
+    variables = {
+        name: resolve_text(text, parts.paths)
+        for name, text in parts.job.environment.variables.items()
+    }
     checkpoint = parts.job.checkpoint
     if checkpoint is not None and "keep" in checkpoint.model_fields_set:
         variables["CLOUDTRAIN_CHECKPOINT_KEEP"] = str(checkpoint.keep)
@@ -259,7 +289,9 @@ _MODES = {
 }
 
 
-def summary(parts: TrainingParts, machines: Machines, start: Start, processes: Processes) -> list[tuple[str, str]]:
+def summary(
+    parts: TrainingParts, machines: Machines, start: Start, processes: Processes
+) -> list[tuple[str, str]]:
     """Return pairs of label and text, in reading order."""
     job, account, request, ranks = parts.job, parts.account, start.request, processes.ranks
     where = f" on {len(ranks)} of {machines.count} instances" if machines.count > 1 else ""
@@ -281,7 +313,9 @@ def summary(parts: TrainingParts, machines: Machines, start: Start, processes: P
 
 
 def max_runtime(request: JsonMapping) -> int:
-    limit: int = request.get("StoppingCondition", {}).get("MaxRuntimeInSeconds", DEFAULT_MAX_RUNTIME)
+    limit: int = request.get("StoppingCondition", {}).get(
+        "MaxRuntimeInSeconds", DEFAULT_MAX_RUNTIME
+    )
     return limit
 
 
@@ -294,7 +328,11 @@ def instances(machines: Machines, *, together: bool = True) -> str:
     for group in machines.groups:
         line = f"{group.count} x {group.instance_type}"
         if group.known is not None:
-            efa = ", EFA" if together and group.known.interconnect == "rdma" and group.count > 1 else ""
+            efa = (
+                ", EFA"
+                if together and group.known.interconnect == "rdma" and group.count > 1
+                else ""
+            )
             line += f" ({group.known.hardware}{efa})"
         lines.append(f"{group.name}: {line}" if machines.kind == "groups" else line)
     return ("\nor " if machines.kind == "preferences" else "\n").join(lines)
@@ -327,16 +365,21 @@ def _spot(request: JsonMapping) -> str:
 
 
 def finished_request(parts: TrainingParts, overrides: JsonMapping) -> JsonObject:
-    """Return the request with the user's overrides. Launch hyperparameters that the toolkit cannot read are refused."""
+    """Return the request with the user's overrides. Launch hyperparameters that the toolkit cannot
+    read are refused."""
     written = overridden(request_of(parts), overrides)
-    request: JsonObject = map_texts(written, lambda text: text.replace(keys.RUN_NAME, parts.run_name))
+    request: JsonObject = map_texts(
+        written, lambda text: text.replace(keys.RUN_NAME, parts.run_name)
+    )
     parameters = decode_hyperparameters(request.get("HyperParameters", {}))
     by_hand = mapping_at(overrides_of(parts.job, "sagemaker"), "HyperParameters")
     problems = []
     for name, (kind, fits) in _KINDS.items():
         if parameters.get(name) and not fits(parameters[name]):
             message = f"`{name}` must be {kind}, and is `{parameters[name]}`"
-            path = (FIELD, "HyperParameters", name) if name in by_hand else ("hyperparameters", name)
+            path = (
+                (FIELD, "HyperParameters", name) if name in by_hand else ("hyperparameters", name)
+            )
             problems.append(Problem(path, message, f"leave out `{name}`", code="CT031"))
     if problems:
         raise JobError(problems)
@@ -353,7 +396,10 @@ def _is_count(value: Any) -> bool:
 
 
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    keys.GROUPS: ("a list of instance groups", lambda value: isinstance(value, list) and all(map(_is_text, value))),
+    keys.GROUPS: (
+        "a list of instance groups",
+        lambda value: isinstance(value, list) and all(map(_is_text, value)),
+    ),
     keys.INSTANCE_TYPE: ("text", _is_text),
     keys.PROCESSES: ("a number of processes", _is_count),
     keys.RANKS: ("a number of processes", _is_count),
@@ -371,7 +417,9 @@ def compile_sagemaker(job: TrainingJob, target: SageMaker, context: CompileConte
     problems = Problems()
     parts = parts_of(job, target, context, problems)
     problems += place_problems(job)
-    plan = problems.value(lambda: _plan(parts, context, problems), None) if parts is not None else None
+    plan = (
+        problems.value(lambda: _plan(parts, context, problems), None) if parts is not None else None
+    )
     problems.refuse(plan)
     assert plan is not None
     return plan
@@ -383,7 +431,9 @@ def _plan(parts: TrainingParts, context: CompileContext, problems: Problems) -> 
     request = finished_request(parts, overrides_of(job, "sagemaker"))
     machines = machines_in(request["ResourceConfig"], parts.account)
     start = Start.of(request, job.environment.framework)
-    processes = problems.value(lambda: _processes(parts, machines, start, package=context.package), Processes())
+    processes = problems.value(
+        lambda: _processes(parts, machines, start, package=context.package), Processes()
+    )
     bundle = context.bundle
     uploads = (Upload("code", bundle.sha256, parts.code_uri, bundle.size, bundle.file_count),)
     return Plan(
@@ -400,18 +450,28 @@ def _plan(parts: TrainingParts, context: CompileContext, problems: Problems) -> 
     )
 
 
-def parts_of(job: TrainingJob, target: SageMaker, context: CompileContext, problems: Problems) -> TrainingParts | None:
+def parts_of(
+    job: TrainingJob, target: SageMaker, context: CompileContext, problems: Problems
+) -> TrainingParts | None:
     """Choose the job's machines, its image, and the program that starts it.
 
-    Errors are added to `problems`. If no image or launch mode fits, a placeholder is used. Returns None if no machines
-    fit.
+    Errors are added to `problems`. If no image or launch mode fits, a placeholder is used. Returns
+    None if no machines fit.
     """
     account: SageMakerAccount = context.account
     machines = problems.value(lambda: machines_of(job, account), None)
     # of an unknown type, so that the job's other mistakes are found
-    cluster = machines or Machines((MachineGroup("", job.resources.instance_count, None, DEFAULT_GROUP),))
-    image = problems.value(lambda: image_of(job, account, cluster), NO_IMAGE) if machines is not None else NO_IMAGE
-    launch = problems.value(lambda: launch_of(job, target, cluster, image, package=context.package), None)
+    cluster = machines or Machines(
+        (MachineGroup("", job.resources.instance_count, None, DEFAULT_GROUP),)
+    )
+    image = (
+        problems.value(lambda: image_of(job, account, cluster), NO_IMAGE)
+        if machines is not None
+        else NO_IMAGE
+    )
+    launch = problems.value(
+        lambda: launch_of(job, target, cluster, image, package=context.package), None
+    )
     if machines is None:
         return None
     if image is NO_IMAGE or launch is None:
@@ -428,10 +488,15 @@ def parts_of(job: TrainingJob, target: SageMaker, context: CompileContext, probl
     )
 
 
-def _processes(parts: TrainingParts, machines: Machines, start: Start, *, package: bool) -> Processes:
-    """Return the processes that the container will run, according to the finished request with its overrides."""
+def _processes(
+    parts: TrainingParts, machines: Machines, start: Start, *, package: bool
+) -> Processes:
+    """Return the processes that the container will run, according to the finished request with its
+    overrides."""
     if parts.launch.mode == "image":
         return Processes()
     devices = {group.instance_type: group.accelerators for group in machines.groups}
     rows = {group.instance_type: group.known for group in machines.groups}
-    return container.view(start.request, start.container, devices.__getitem__, package=package, entry_of=rows.get)
+    return container.view(
+        start.request, start.container, devices.__getitem__, package=package, entry_of=rows.get
+    )

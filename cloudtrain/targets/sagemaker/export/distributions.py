@@ -36,7 +36,8 @@ SDK_TABLES = load_toml(Path(__file__).with_name("sdk.toml").read_text("utf-8"))
 """The names that both versions of the SDK have for the fields of a request."""
 
 KEYS = (
-    TORCH, MPI, PROCESSES, MPI_OPTIONS, SMDDP, SMDDP_OPTIONS, MODEL_PARALLEL, PARAMETER_SERVER, MIRRORED, GROUPS,
+    TORCH, MPI, PROCESSES, MPI_OPTIONS, SMDDP, SMDDP_OPTIONS, MODEL_PARALLEL, PARAMETER_SERVER,
+    MIRRORED, GROUPS,
     INSTANCE_TYPE,
 )  # fmt: skip
 """All hyperparameters into which the SDK can turn a `distribution`."""
@@ -47,11 +48,10 @@ class Setting:
     """Properties of a job that influence how the SDK turns a `distribution` into hyperparameters.
 
     Attributes:
-        framework: `pytorch`, `tensorflow` or `huggingface`.
-        instance_type: None for a heterogeneous cluster.
-        groups: instance group to instance type, in the request's order; empty for a homogeneous cluster.
-        image_uri: the estimator's argument `image_uri`; empty if the estimator gets a version instead.
-        version: the framework's version, if the estimator gets one.
+        framework: `pytorch`, `tensorflow` or `huggingface`. instance_type: None for a heterogeneous
+        cluster. groups: instance group to instance type, in the request's order; empty for a
+        homogeneous cluster. image_uri: the estimator's argument `image_uri`; empty if the estimator
+        gets a version instead. version: the framework's version, if the estimator gets one.
         debugger: whether the request turns the debugger on.
     """
 
@@ -65,7 +65,9 @@ class Setting:
 
     @property
     def types(self) -> tuple[str, ...]:
-        return (self.instance_type,) if self.instance_type is not None else tuple(self.groups.values())
+        return (
+            (self.instance_type,) if self.instance_type is not None else tuple(self.groups.values())
+        )
 
 
 def distribution_of(values: JsonMapping) -> JsonObject:
@@ -78,7 +80,9 @@ def distribution_of(values: JsonMapping) -> JsonObject:
         distribution["torch_distributed"] = {"enabled": True}
     if MPI in values:
         distribution["mpi"] = _without_empty(
-            enabled=values[MPI], processes_per_host=values.get(PROCESSES), custom_mpi_options=values.get(MPI_OPTIONS)
+            enabled=values[MPI],
+            processes_per_host=values.get(PROCESSES),
+            custom_mpi_options=values.get(MPI_OPTIONS),
         )
     if values.get(SMDDP) is True:
         options = _without_empty(enabled=True, custom_mpi_options=values.get(SMDDP_OPTIONS))
@@ -146,7 +150,8 @@ def _library(library: JsonMapping, setting: Setting) -> JsonObject:
 def _groups(distribution: JsonMapping, setting: Setting) -> list[str]:
     """Return the names of the instance groups that the SDK uses for a distribution.
 
-    If the cluster has a single group, this is always that group, even if the distribution does not name it.
+    If the cluster has a single group, this is always that group, even if the distribution does not
+    name it.
     """
     if distribution and len(setting.groups) == 1:
         return list(setting.groups)
@@ -161,7 +166,8 @@ _NO_SMDISTRIBUTED = "2.0.1-gpu-py310-cu121"
 
 
 def objection(distribution: JsonMapping, values: JsonMapping, setting: Setting) -> str | None:
-    """Explain why the SDK refuses a distribution or does not send exactly `values`; None if it sends them."""
+    """Explain why the SDK refuses a distribution or does not send exactly `values`; None if it
+    sends them."""
     for reason in _REFUSALS:
         refusal = reason(distribution, setting)
         if refusal is not None:
@@ -175,15 +181,21 @@ def objection(distribution: JsonMapping, values: JsonMapping, setting: Setting) 
 
 
 def _groups_refusal(distribution: JsonMapping, setting: Setting) -> str | None:
-    unknown = [name for name in distribution.get("instance_groups", ()) if name not in setting.groups]
+    unknown = [
+        name for name in distribution.get("instance_groups", ()) if name not in setting.groups
+    ]
     if unknown:
         return f"the job has no instance group `{unknown[0]}`"
     count = len(distribution.get("instance_groups", ()))
     if len(setting.groups) > 1 and count != 1:
-        return f"it takes exactly one instance group for a distribution, and here are {count or 'all'}"
+        return (
+            f"it takes exactly one instance group for a distribution, and here are {count or 'all'}"
+        )
     plain_torch = "torch_distributed" in distribution and "smdistributed" not in distribution
     mpi = distribution.get("mpi", {}).get("enabled", False)
-    data_parallel = distribution.get("smdistributed", {}).get("dataparallel", {}).get("enabled", False)
+    data_parallel = (
+        distribution.get("smdistributed", {}).get("dataparallel", {}).get("enabled", False)
+    )
     if setting.groups and not plain_torch and not (mpi or data_parallel):
         return "it takes instance groups only with `mpi` and `smdistributed.dataparallel`"
     return None
@@ -212,13 +224,17 @@ def _torch_refusal(distribution: JsonMapping, setting: Setting) -> str | None:
 
 def _library_refusal(distribution: JsonMapping, setting: Setting) -> str | None:
     library = distribution.get("smdistributed")
-    if library is None or ("torch_distributed" in distribution and setting.framework != "tensorflow"):
+    if library is None or (
+        "torch_distributed" in distribution and setting.framework != "tensorflow"
+    ):
         return None
     if any("p5.48xlarge" in name for name in setting.types):
         return "it refuses smdistributed on p5 instances"
     if _NO_SMDISTRIBUTED in setting.image_uri:
         return "it refuses smdistributed with this image"
-    supported = VERSIONS["smddp_tensorflow" if setting.framework == "tensorflow" else "smddp_pytorch"]
+    supported = VERSIONS[
+        "smddp_tensorflow" if setting.framework == "tensorflow" else "smddp_pytorch"
+    ]
     enabled = library.get("dataparallel", {}).get("enabled", False)
     if enabled and not setting.image_uri and setting.version not in supported:
         return f"it does not take `smdistributed.dataparallel` with version {setting.version}"
@@ -262,16 +278,20 @@ _REFUSALS: tuple[Callable[[JsonMapping, Setting], str | None], ...] = (
 
 
 def _without_empty(**values: Any) -> JsonObject:
-    return {name: value for name, value in values.items() if value is not None and value not in ("", {})}
+    return {
+        name: value for name, value in values.items() if value is not None and value not in ("", {})
+    }
 
 
-# Turn the channels of a request into the argument `inputs` of `fit`, a method of SDK version 2's estimators.
+# Turn the channels of a request into the argument `inputs` of `fit`, a method of SDK version 2's
+# estimators.
 
 _DEFAULTS = {"distribution": "FullyReplicated", "s3_data_type": "S3Prefix"}
 
 
 def fit_inputs(channels: list[JsonObject]) -> tuple[JsonObject, list[str]]:
-    """Return the argument `inputs` of `fit`, by channel name, and the paths of fields that `fit` cannot express."""
+    """Return the argument `inputs` of `fit`, by channel name, and the paths of fields that `fit`
+    cannot express."""
     inputs: JsonObject = {}
     left: list[str] = []
     for number, channel in enumerate(channels):
@@ -290,28 +310,36 @@ def _s3(fields: Fields) -> Call | str:
     seed = fields.take("ShuffleConfig.Seed")
     if seed is not None:
         arguments["shuffle_config"] = Call("sagemaker.inputs.ShuffleConfig", {"seed": seed})
-    if arguments.get("distribution") is not None:  # the SDK would add a missing one: `left` reports it
-        arguments = {name: value for name, value in arguments.items() if value != _DEFAULTS.get(name)}
+    # the SDK would add a missing one: `left` reports it
+    if arguments.get("distribution") is not None:
+        arguments = {
+            name: value for name, value in arguments.items() if value != _DEFAULTS.get(name)
+        }
     plain = set(arguments) == {"s3_data"}
     return str(arguments["s3_data"]) if plain else Call("sagemaker.inputs.TrainingInput", arguments)
 
 
 def _take(fields: Fields, table: str) -> JsonObject:
-    return without_nulls({argument: fields.take(path) for path, argument in SDK_TABLES[table].items()})
+    return without_nulls(
+        {argument: fields.take(path) for path, argument in SDK_TABLES[table].items()}
+    )
 
 
 def without_nulls(arguments: JsonMapping) -> JsonObject:
     return {name: value for name, value in arguments.items() if value is not None}
 
 
-# Split a request's hyperparameters into two groups: those that the SDK adds to run a script, and the user's own.
+# Split a request's hyperparameters into two groups: those that the SDK adds to run a script, and
+# the user's own.
 
 
 @dataclass(frozen=True)
 class ToolkitScript:
-    """The script that the container's toolkit starts, the address of its code, and the other hyperparameters.
+    """The script that the container's toolkit starts, the address of its code, and the other
+    hyperparameters.
 
-    `channels` are the user's channels, without the code channel that the SDK adds to a network-isolated job.
+    `channels` are the user's channels, without the code channel that the SDK adds to a
+    network-isolated job.
     """
 
     entry_point: str
@@ -322,7 +350,8 @@ class ToolkitScript:
 
 
 def script_of(request: JsonObject, region: str) -> ToolkitScript | None:
-    """Return the script of a request; None if the SDK's estimator for scripts would not send this request."""
+    """Return the script of a request; None if the SDK's estimator for scripts would not send this
+    request."""
     values = _decode(request.get("HyperParameters", {}))
     channels = list(request.get("InputDataConfig", ()))
     if values is None or "ContainerEntrypoint" in request["AlgorithmSpecification"]:
@@ -330,7 +359,11 @@ def script_of(request: JsonObject, region: str) -> ToolkitScript | None:
     program, place = values.pop(keys.PROGRAM, None), values.pop(keys.SUBMIT_DIRECTORY, None)
     level = values.pop(keys.LOG_LEVEL, None)
     names = (values.pop(keys.JOB_NAME, None), values.pop(keys.REGION, None))
-    if names != (request["TrainingJobName"], region) or not isinstance(program, str) or not isinstance(level, int):
+    if (
+        names != (request["TrainingJobName"], region)
+        or not isinstance(program, str)
+        or not isinstance(level, int)
+    ):
         return None
     if request.get("EnableNetworkIsolation") is True:
         last = channels.pop() if channels else {}
@@ -344,7 +377,8 @@ def script_of(request: JsonObject, region: str) -> ToolkitScript | None:
 
 
 def _decode(hyperparameters: dict[str, str]) -> JsonObject | None:
-    """Decode the hyperparameters from JSON; None if the SDK's encoder would write one of them differently."""
+    """Decode the hyperparameters from JSON; None if the SDK's encoder would write one of them
+    differently."""
     values = {}
     for name, text in hyperparameters.items():
         try:
@@ -356,10 +390,13 @@ def _decode(hyperparameters: dict[str, str]) -> JsonObject | None:
     return values
 
 
-# Read the started program from the hyperparameters of the training toolkit or of cloudtrain's launcher.
+# Read the started program from the hyperparameters of the training toolkit or of cloudtrain's
+# launcher.
 
 
-_TOOLKIT = frozenset((keys.SUBMIT_DIRECTORY, keys.PROGRAM, keys.LOG_LEVEL, keys.JOB_NAME, keys.REGION))
+_TOOLKIT = frozenset(
+    (keys.SUBMIT_DIRECTORY, keys.PROGRAM, keys.LOG_LEVEL, keys.JOB_NAME, keys.REGION)
+)
 
 
 @dataclass(frozen=True)
@@ -367,11 +404,10 @@ class StartedScript:
     """The program that a request starts.
 
     Attributes:
-        launcher: `torchrun`, `mpirun`, `single`, or the name of the hyperparameter that selects another launcher.
-        entry_point: the script; None for a command.
-        processes: processes of each instance, or None for one per GPU.
-        hyperparameters: the script's hyperparameters, as text from the request.
-        channels: all channels except the code channel.
+        launcher: `torchrun`, `mpirun`, `single`, or the name of the hyperparameter that selects
+        another launcher. entry_point: the script; None for a command. processes: processes of each
+        instance, or None for one per GPU. hyperparameters: the script's hyperparameters, as text
+        from the request. channels: all channels except the code channel.
     """
 
     launcher: str
@@ -388,7 +424,8 @@ class StartedScript:
 
 
 def start_of(request: JsonObject, region: str) -> StartedScript | None:
-    """Return the program that a request starts; None without code that the toolkit or cloudtrain's launcher starts."""
+    """Return the program that a request starts; None without code that the toolkit or cloudtrain's
+    launcher starts."""
     if LAUNCH_KEY in request.get("HyperParameters", {}):
         return _by_our_launcher(request)
     script = script_of(request, region)
@@ -409,7 +446,8 @@ def start_of(request: JsonObject, region: str) -> StartedScript | None:
 
 
 def _launcher(request: JsonObject, values: JsonObject) -> str:
-    """Return the toolkit's launcher; one that only the toolkit supports, as the name of its hyperparameter."""
+    """Return the toolkit's launcher; one that only the toolkit supports, as the name of its
+    hyperparameter."""
     launcher = Start.of(request).asked
     if launcher == keys.TORCH:
         return "torchrun"
@@ -427,7 +465,9 @@ def _by_our_launcher(request: JsonObject) -> StartedScript | None:
     launchers = ("torchrun", "mpirun", "single")
     is_own = "arguments" in launch or is_module(launch.get("entry_point") or "")
     return StartedScript(
-        launcher=launch["launcher"] if launch["launcher"] in launchers and not is_own else LAUNCH_KEY,
+        launcher=launch["launcher"]
+        if launch["launcher"] in launchers and not is_own
+        else LAUNCH_KEY,
         archive=code["DataSource"]["S3DataSource"]["S3Uri"],
         channels=[channel for channel in channels if channel is not code],
         hyperparameters=_own(request, {LAUNCH_KEY}),

@@ -1,12 +1,14 @@
-"""Turn a CreateTrainingJob request into the estimator of version 2 of the SDK that sends exactly this request.
+"""Turn a CreateTrainingJob request into the estimator of version 2 of the SDK that sends exactly
+this request.
 
 cloudtrain takes the first of three forms that gives the same request:
 
 1. The framework's class with a `distribution`, as a user would write it by hand.
-2. The framework's class with explicit `sagemaker_*` hyperparameters, if the SDK has no `distribution` for them or
-   refuses it.
-3. The generic `Estimator` with every hyperparameter as text and the code as a channel. This form is for
-   requests that start cloudtrain's launcher, and for requests that the framework's class would change.
+2. The framework's class with explicit `sagemaker_*` hyperparameters, if the SDK has no
+   `distribution` for them or refuses it.
+3. The generic `Estimator` with every hyperparameter as text and the code as a channel. This form is
+   for requests that start cloudtrain's launcher, and for requests that the framework's class would
+   change.
 
 Facts about the SDK are those of version 2.257.7.
 """
@@ -18,7 +20,12 @@ from dataclasses import dataclass, replace
 
 from cloudtrain.errors import JobError, TargetError, dotted
 from cloudtrain.targets.common.export import Call, Fields, Program, Ref
-from cloudtrain.targets.sagemaker.catalogue.images import SMP2_REPOSITORY, device_of, image_of_uri, resolve_image
+from cloudtrain.targets.sagemaker.catalogue.images import (
+    SMP2_REPOSITORY,
+    device_of,
+    image_of_uri,
+    resolve_image,
+)
 from cloudtrain.targets.sagemaker.catalogue.shapes import violations
 from cloudtrain.targets.sagemaker.export import distributions as dist
 from cloudtrain.targets.sagemaker.export.distributions import (
@@ -30,19 +37,26 @@ from cloudtrain.targets.sagemaker.export.distributions import (
 )
 from cloudtrain.targets.sagemaker.request import INFO, JsonMapping, JsonObject
 
-# Find the SDK version 2 class for a request's image, and the version arguments that select this image.
+# Find the SDK version 2 class for a request's image, and the version arguments that select this
+# image.
 
 _BASES = {"pytorch": "pytorch_version", "tensorflow": "tensorflow_version"}
 _VERSIONS = ("framework_version", *_BASES.values())
 
 
-def version_arguments(uri: str, region: str, types: Sequence[str], distribution: JsonMapping) -> dict[str, str] | None:
-    """Return the version arguments for which the SDK chooses exactly the image `uri`; None if there are none."""
+def version_arguments(
+    uri: str, region: str, types: Sequence[str], distribution: JsonMapping
+) -> dict[str, str] | None:
+    """Return the version arguments for which the SDK chooses exactly the image `uri`; None if there
+    are none."""
     image = image_of_uri(uri)
     if image is None or image.sdk != 2 or image.device == "neuron" or not image.python:
         return None
-    instance = next((name for name in types if device_of(name) == "gpu"), types[0])  # the SDK chooses by the same type
-    smp2 = "torch_distributed" in distribution and "modelparallel" in distribution.get("smdistributed", {})
+    # the SDK chooses by the same type
+    instance = next((name for name in types if device_of(name) == "gpu"), types[0])
+    smp2 = "torch_distributed" in distribution and "modelparallel" in distribution.get(
+        "smdistributed", {}
+    )
     if smp2 != (image.repository == SMP2_REPOSITORY):
         return None
     try:
@@ -63,10 +77,15 @@ def version_arguments(uri: str, region: str, types: Sequence[str], distribution:
     if image.framework != "huggingface":
         return {"framework_version": image.version, "py_version": image.python}
     base, version = image.engine
-    return {"transformers_version": image.version, _BASES[base]: version, "py_version": image.python}
+    return {
+        "transformers_version": image.version,
+        _BASES[base]: version,
+        "py_version": image.python,
+    }
 
 
-# Turn a request's debugger, profiler and TensorBoard fields into arguments of SDK version 2's estimators.
+# Turn a request's debugger, profiler and TensorBoard fields into arguments of SDK version 2's
+# estimators.
 
 HOOK = "DebugHookConfig"
 PROFILER = "ProfilerConfig"
@@ -74,21 +93,28 @@ DEBUG_RULES = "DebugRuleConfigurations"
 
 
 def monitoring_arguments(fields: Fields, output: str) -> JsonObject:
-    """Return the estimator's arguments for these fields. Fields that no argument can express stay in `fields`.
+    """Return the estimator's arguments for these fields. Fields that no argument can express stay
+    in `fields`.
 
     `output` is the S3 folder that the SDK uses by default.
     """
     rows = fields.take(DEBUG_RULES, ())
-    if any("action_json" in row.get("RuleParameters", {}) for row in rows):  # the SDK drops it from a plain rule
+    # the SDK drops it from a plain rule
+    if any("action_json" in row.get("RuleParameters", {}) for row in rows):
         fields.put_back(DEBUG_RULES, rows)
         rows = ()
     rules = [_rule("Rule", row) for row in rows]
-    if fields.take_if(f"{PROFILER}.DisableProfiler", False):  # the SDK refuses profiler rules if the profiler is off
-        rules += [_rule("ProfilerRule", row) for row in fields.take("ProfilerRuleConfigurations", ())]
+    # the SDK refuses profiler rules if the profiler is off
+    if fields.take_if(f"{PROFILER}.DisableProfiler", False):
+        rules += [
+            _rule("ProfilerRule", row) for row in fields.take("ProfilerRuleConfigurations", ())
+        ]
     arguments = _hook(fields.take(HOOK), output) | ({"rules": rules} if rules else {})
     board = fields.take("TensorBoardOutputConfig")
     if board is not None:
-        arguments["tensorboard_output_config"] = Call("sagemaker.debugger.TensorBoardOutputConfig", _places(board))
+        arguments["tensorboard_output_config"] = Call(
+            "sagemaker.debugger.TensorBoardOutputConfig", _places(board)
+        )
     return arguments | _profiler(fields, output)
 
 
@@ -109,15 +135,22 @@ def _hook(hook: JsonObject | None, output: str) -> JsonObject:
     if "HookParameters" in hook:
         arguments["hook_parameters"] = hook["HookParameters"]
     collections = [
-        without_nulls({"name": one["CollectionName"], "parameters": one.get("CollectionParameters")})
+        without_nulls(
+            {"name": one["CollectionName"], "parameters": one.get("CollectionParameters")}
+        )
         for one in hook.get("CollectionConfigurations", ())
     ]
-    arguments["collection_configs"] = [Call("sagemaker.debugger.CollectionConfig", one) for one in collections]
+    arguments["collection_configs"] = [
+        Call("sagemaker.debugger.CollectionConfig", one) for one in collections
+    ]
     return {"debugger_hook_config": Call("sagemaker.debugger.DebuggerHookConfig", arguments)}
 
 
 def _places(config: JsonObject) -> JsonObject:
-    places = {"s3_output_path": config["S3OutputPath"], "container_local_output_path": config.get("LocalPath")}
+    places = {
+        "s3_output_path": config["S3OutputPath"],
+        "container_local_output_path": config.get("LocalPath"),
+    }
     return without_nulls(places)
 
 
@@ -129,11 +162,14 @@ def _profiler(fields: Fields, output: str) -> JsonObject:
     interval = fields.take(f"{PROFILER}.ProfilingIntervalInMilliseconds")
     if place == output and interval is None:
         return {}
-    arguments = {"s3_output_path": place} | ({"system_monitor_interval_millis": interval} if interval else {})
+    arguments = {"s3_output_path": place} | (
+        {"system_monitor_interval_millis": interval} if interval else {}
+    )
     return {"profiler_config": Call("sagemaker.debugger.ProfilerConfig", arguments)}
 
 
-# Pass code, image and hyperparameters to SDK version 2, in one of the three forms of `estimator.py`.
+# Pass code, image and hyperparameters to SDK version 2, in one of the three forms of
+# `estimator.py`.
 
 
 @dataclass(frozen=True)
@@ -162,7 +198,9 @@ def form_of(request: JsonObject, region: str) -> Form:
     framework = _framework(request, script)
     checkpoint = request.get("CheckpointConfig", {})
     if framework in ("pytorch", "tensorflow") and HOOK in request and "LocalPath" in checkpoint:
-        return _plain(request, "Beside a checkpoint, the framework's class would turn the debugger off.")
+        return _plain(
+            request, "Beside a checkpoint, the framework's class would turn the debugger off."
+        )
     return _with_script(request, script, framework, region)
 
 
@@ -176,8 +214,8 @@ def _plain(request: JsonObject, *notes: str) -> Form:
 def _framework(request: JsonObject, script: ToolkitScript) -> str | None:
     """Return the framework whose class is used; None for the generic `Estimator`.
 
-    For an AWS image, this is the image's framework. For a user's own image, a class that supports the job's
-    distribution is chosen, because the generic class ignores `distribution`.
+    For an AWS image, this is the image's framework. For a user's own image, a class that supports
+    the job's distribution is chosen, because the generic class ignores `distribution`.
     """
     image = image_of_uri(request["AlgorithmSpecification"]["TrainingImage"])
     if image is not None:
@@ -188,7 +226,9 @@ def _framework(request: JsonObject, script: ToolkitScript) -> str | None:
     return "pytorch" if distribution else None
 
 
-def _with_script(request: JsonObject, script: ToolkitScript, framework: str | None, region: str) -> Form:
+def _with_script(
+    request: JsonObject, script: ToolkitScript, framework: str | None, region: str
+) -> Form:
     image = request["AlgorithmSpecification"]["TrainingImage"]
     arguments: JsonObject = {"entry_point": script.entry_point, "source_dir": script.source_dir}
     if script.log_level != INFO:
@@ -199,8 +239,12 @@ def _with_script(request: JsonObject, script: ToolkitScript, framework: str | No
         arguments["image_uri"] = image
     else:
         choice = _choose_image(request, script, framework, region)
-        arguments |= choice.image | ({"distribution": choice.distribution} if choice.distribution else {})
-        values = {name: value for name, value in values.items() if name not in choice.hyperparameters}
+        arguments |= choice.image | (
+            {"distribution": choice.distribution} if choice.distribution else {}
+        )
+        values = {
+            name: value for name, value in values.items() if name not in choice.hyperparameters
+        }
         lost = [f"`{name}`" for name in values if name in dist.KEYS] if choice.distribution else []
         unsent = (f"The SDK's `distribution` would not send {', '.join(lost)}.",) if lost else ()
         notes = choice.notes + unsent
@@ -233,23 +277,32 @@ class _Choice:
     notes: tuple[str, ...] = ()
 
 
-def _choose_image(request: JsonObject, script: ToolkitScript, framework: str, region: str) -> _Choice:
+def _choose_image(
+    request: JsonObject, script: ToolkitScript, framework: str, region: str
+) -> _Choice:
     """Return the estimator's arguments for the image and the distribution.
 
-    The image is given as a version if the SDK chooses exactly this image for the version, or else by its URI.
+    The image is given as a version if the SDK chooses exactly this image for the version, or else
+    by its URI.
     """
     uri, resources = request["AlgorithmSpecification"]["TrainingImage"], request["ResourceConfig"]
     distribution = dist.distribution_of(script.values)
     setting = dist.Setting(
         framework,
         instance_type=resources.get("InstanceType"),
-        groups={group["InstanceGroupName"]: group["InstanceType"] for group in resources.get("InstanceGroups", ())},
+        groups={
+            group["InstanceGroupName"]: group["InstanceType"]
+            for group in resources.get("InstanceGroups", ())
+        },
         entry_point=script.entry_point,
         debugger=HOOK in request,
     )
-    by_uri: JsonObject = {"image_uri": uri} | ({"py_version": None} if framework == "huggingface" else {})
+    by_uri: JsonObject = {"image_uri": uri} | (
+        {"py_version": None} if framework == "huggingface" else {}
+    )
     version: JsonObject = {}
-    if "multi_worker_mirrored_strategy" in distribution:  # the SDK checks the version even if an image is given
+    # the SDK checks the version even if an image is given
+    if "multi_worker_mirrored_strategy" in distribution:
         entry = image_of_uri(uri)
         version = {"framework_version": entry.engine[1] if entry else None}
     by_version, reason = version_arguments(uri, region, setting.types, distribution), None
@@ -258,10 +311,18 @@ def _choose_image(request: JsonObject, script: ToolkitScript, framework: str, re
         candidate = replace(setting, image_uri=image.get("image_uri", ""), version=named)
         reason = dist.objection(distribution, script.values, candidate) if distribution else None
         if reason is None:
-            names = frozenset(dist.sdk_hyperparameters(distribution, candidate)) if distribution else frozenset[str]()
-            if "instance_groups" in distribution:  # group objects, which the SDK compares by identity
+            names = (
+                frozenset(dist.sdk_hyperparameters(distribution, candidate))
+                if distribution
+                else frozenset[str]()
+            )
+            # group objects, which the SDK compares by identity
+            if "instance_groups" in distribution:
                 numbers = map(list(setting.groups).index, distribution["instance_groups"])
-                distribution = {**distribution, "instance_groups": [Ref("instance_groups", one) for one in numbers]}
+                distribution = {
+                    **distribution,
+                    "instance_groups": [Ref("instance_groups", one) for one in numbers],
+                }
             return _Choice(image, distribution, names)
     plain = version_arguments(uri, region, setting.types, {}) or by_uri
     return _Choice(plain, {}, notes=(f"The SDK's own `distribution` is not used: {reason}.",))
@@ -271,11 +332,13 @@ def _choose_image(request: JsonObject, script: ToolkitScript, framework: str, re
 
 
 def refuse(sdk: str, paths: Iterable[str]) -> TargetError:
-    """Return an error with all fields that an SDK cannot express. Its hint says how to send them without the SDK."""
+    """Return an error with all fields that an SDK cannot express. Its hint says how to send them
+    without the SDK."""
     names = ", ".join(f"`{path}`" for path in paths)
     return TargetError(
         f"{sdk} cannot express {names}",
-        hint="send the request itself: `boto3.client('sagemaker').create_training_job(**plan.request)`, "
+        hint="send the request itself: "
+        "`boto3.client('sagemaker').create_training_job(**plan.request)`, "
         "or `cloudtrain submit`",
         code="CT904",
     )
@@ -283,16 +346,23 @@ def refuse(sdk: str, paths: Iterable[str]) -> TargetError:
 
 # The session of an SDK: region and credentials, without defaults from configuration files.
 
-NO_CONFIGURATION = {"SchemaVersion": "1.0", "SageMaker": {"PythonSDK": {"Modules": {"TelemetryOptOut": True}}}}
-"""An explicit session configuration without defaults for jobs, which keeps the SDK from reading configuration files."""
+NO_CONFIGURATION = {
+    "SchemaVersion": "1.0",
+    "SageMaker": {"PythonSDK": {"Modules": {"TelemetryOptOut": True}}},
+}
+"""An explicit session configuration without defaults for jobs, which keeps the SDK from reading
+configuration files."""
 
 NO_WAIT = {"wait": False}
 """The argument that makes printed code continue as soon as the job has started."""
 
 
 def boto_session(region: str, profile: str | None) -> Call:
-    """Return a boto3 session with the profile's credentials, or with boto3's default credentials."""
-    return Call("boto3.Session", {"region_name": region} | ({"profile_name": profile} if profile else {}))
+    """Return a boto3 session with the profile's credentials, or with boto3's default
+    credentials."""
+    return Call(
+        "boto3.Session", {"region_name": region} | ({"profile_name": profile} if profile else {})
+    )
 
 
 SDK = "version 2 of the SageMaker SDK"
@@ -300,7 +370,9 @@ SDK = "version 2 of the SageMaker SDK"
 
 def estimator_program(request: JsonObject, region: str, profile: str | None = None) -> Program:
     always_sent = [path.split(".") for path in SDK_TABLES["names"]["always_sent"].split()]
-    left_out = {f"{section}.{name}" for section, name in always_sent if name not in request.get(section, {})}
+    left_out = {
+        f"{section}.{name}" for section, name in always_sent if name not in request.get(section, {})
+    }
     left_out |= {dotted(fault.path) for fault in violations(request) if fault.kind == "missing"}
     if left_out:
         raise refuse(SDK, [f"{path} left out" for path in sorted(left_out)])
@@ -308,7 +380,8 @@ def estimator_program(request: JsonObject, region: str, profile: str | None = No
     arguments = _common(fields)
     experiment = fields.take("ExperimentConfig")
     metrics = fields.take("AlgorithmSpecification.EnableSageMakerMetricsTimeSeries")
-    for path in ("AlgorithmSpecification.TrainingImage", "HyperParameters", "InputDataConfig"):  # see forms.py
+    # see forms.py
+    for path in ("AlgorithmSpecification.TrainingImage", "HyperParameters", "InputDataConfig"):
         fields.take(path)
     left = fields.remaining_paths() + fit_inputs(request.get("InputDataConfig", []))[1]
     if left:
@@ -321,9 +394,15 @@ def estimator_program(request: JsonObject, region: str, profile: str | None = No
     # an explicit configuration, so that defaults from configuration files do not change the request
     session = {"boto_session": boto_session(region, profile), "sagemaker_config": NO_CONFIGURATION}
     inputs, _ = fit_inputs(form.channels)
-    fit = {"inputs": inputs or None, "job_name": request["TrainingJobName"], "experiment_config": experiment}
+    fit = {
+        "inputs": inputs or None,
+        "job_name": request["TrainingJobName"],
+        "experiment_config": experiment,
+    }
     return Program(
-        {"session": Call("sagemaker.session.Session", session)} | _groups(request) | {"estimator": estimator},
+        {"session": Call("sagemaker.session.Session", session)}
+        | _groups(request)
+        | {"estimator": estimator},
         "fit",
         without_nulls(fit),
         "sagemaker-sdk",
@@ -336,7 +415,10 @@ def _common(fields: Fields) -> JsonObject:
     """Return the arguments that all classes share, and remove the matching fields from `fields`."""
     fields.take("TrainingJobName")
     values = {argument: fields.take(path) for path, argument in SDK_TABLES["arguments"].items()}
-    values |= {argument: fields.take_if(path, True) or None for path, argument in SDK_TABLES["flags"].items()}
+    values |= {
+        argument: fields.take_if(path, True) or None
+        for path, argument in SDK_TABLES["flags"].items()
+    }
     if fields.take("ResourceConfig.InstanceGroups"):
         values["instance_groups"] = Ref("instance_groups")
     if fields.take_if("OutputDataConfig.CompressionType", "NONE"):

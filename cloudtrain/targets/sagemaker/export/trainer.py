@@ -1,12 +1,13 @@
-"""Turn a CreateTrainingJob request into a `ModelTrainer` of version 3 of the SDK; and all exports of a plan.
+"""Turn a CreateTrainingJob request into a `ModelTrainer` of version 3 of the SDK; and all exports
+of a plan.
 
 cloudtrain takes the first of two forms that can start the job:
 
 1. With version 3's own drivers, which a channel brings. They start torchrun, MPI and plain scripts.
 2. Without these drivers: the request's hyperparameters are unchanged, for the toolkit in the image.
 
-The trainer sends the request with the changes in `DIFFERENCES`, and with drivers also those in `WITH_DRIVERS`: version
-3 (sagemaker-train 1.27.0) offers no way to avoid these changes.
+The trainer sends the request with the changes in `DIFFERENCES`, and with drivers also those in
+`WITH_DRIVERS`: version 3 (sagemaker-train 1.27.0) offers no way to avoid these changes.
 """
 
 from __future__ import annotations
@@ -17,8 +18,21 @@ from typing import Any, Literal
 
 from cloudtrain.errors import UsageError
 from cloudtrain.plans.plan import Plan
-from cloudtrain.targets.common.export import Call, Fields, Program, Ref, build, build_arguments, python_code
-from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES, StartedScript, start_of, without_nulls
+from cloudtrain.targets.common.export import (
+    Call,
+    Fields,
+    Program,
+    Ref,
+    build,
+    build_arguments,
+    python_code,
+)
+from cloudtrain.targets.sagemaker.export.distributions import (
+    SDK_TABLES,
+    StartedScript,
+    start_of,
+    without_nulls,
+)
 from cloudtrain.targets.sagemaker.export.estimator import (
     NO_CONFIGURATION,
     NO_WAIT,
@@ -50,14 +64,18 @@ _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def trainer_program(request: JsonObject, region: str, profile: str | None = None) -> Program:
-    """Return the calls of version 3 that send `request` with the changes in `DIFFERENCES` and `WITH_DRIVERS`."""
+    """Return the calls of version 3 that send `request` with the changes in `DIFFERENCES` and
+    `WITH_DRIVERS`."""
     start = start_of(request, region)
     obstacles = _obstacles(start, request)
     if obstacles and "ContainerEntrypoint" in request["AlgorithmSpecification"]:
         raise refuse(SDK, obstacles)
     by_drivers = start if not obstacles else None
     fields = Fields(request)
-    for path in (*DIFFERENCES, *(WITH_DRIVERS if by_drivers else ("HyperParameters", "InputDataConfig"))):
+    for path in (
+        *DIFFERENCES,
+        *(WITH_DRIVERS if by_drivers else ("HyperParameters", "InputDataConfig")),
+    ):
         if path != "ProfilerConfig":
             fields.take(path)
     fields.take_if("ProfilerConfig.DisableProfiler", True)
@@ -70,16 +88,33 @@ def trainer_program(request: JsonObject, region: str, profile: str | None = None
     left = fields.remaining_paths()
     if left:
         raise refuse(SDK, left)
-    trainer = Call("sagemaker.train.model_trainer.ModelTrainer", {"sagemaker_session": Ref("session")} | arguments)
+    trainer = Call(
+        "sagemaker.train.model_trainer.ModelTrainer",
+        {"sagemaker_session": Ref("session")} | arguments,
+    )
     channels = by_drivers.channels if by_drivers else request.get("InputDataConfig", [])
     note = "" if by_drivers else "The image's own toolkit starts the job: version 3 has no driver."
-    if by_drivers and by_drivers.launcher == "mpirun" and (instances_in(request["ResourceConfig"]) or 1) > 1:
-        note = "Version 3's MPI driver asks mpirun for the processes of one instance: the others stay idle."
+    if (
+        by_drivers
+        and by_drivers.launcher == "mpirun"
+        and (instances_in(request["ResourceConfig"]) or 1) > 1
+    ):
+        note = (
+            "Version 3's MPI driver asks mpirun for the processes of one instance: the "
+            "others stay idle."
+        )
     # its session uploads the drivers to the bucket of the code
     bucket = {"default_bucket": S3Uri.parse(by_drivers.archive).bucket} if by_drivers else {}
-    session = {"boto_session": boto_session(region, profile), **bucket, "sagemaker_config": NO_CONFIGURATION}
+    session = {
+        "boto_session": boto_session(region, profile),
+        **bucket,
+        "sagemaker_config": NO_CONFIGURATION,
+    }
     return Program(
-        {"session": Call("sagemaker.core.helper.session_helper.Session", session), "trainer": trainer},
+        {
+            "session": Call("sagemaker.core.helper.session_helper.Session", session),
+            "trainer": trainer,
+        },
         "train",
         {"input_data_config": [_shape(f"{_SHAPES}.Channel", channel) for channel in channels]},
         EXTRA,
@@ -90,20 +125,32 @@ def trainer_program(request: JsonObject, region: str, profile: str | None = None
 
 
 def _obstacles(start: StartedScript | None, request: JsonObject) -> list[str]:
-    """Return the fields and features with which version 3's drivers cannot start the job; empty if they can start it.
+    """Return the fields and features with which version 3's drivers cannot start the job; empty if
+    they can start it.
 
-    The drivers start torchrun, MPI and plain scripts, always on all instances. Their shell script does not escape
-    hyperparameters, so values with `'` are listed too.
+    The drivers start torchrun, MPI and plain scripts, always on all instances. Their shell script
+    does not escape hyperparameters, so values with `'` are listed too.
     """
     if start is None:
         return ["HyperParameters"]
-    groups = {group["InstanceGroupName"] for group in request["ResourceConfig"].get("InstanceGroups", ())}
-    obstacles = [] if start.launcher in ("torchrun", "mpirun", "single") else [f"HyperParameters.{start.launcher}"]
+    groups = {
+        group["InstanceGroupName"] for group in request["ResourceConfig"].get("InstanceGroups", ())
+    }
+    obstacles = (
+        []
+        if start.launcher in ("torchrun", "mpirun", "single")
+        else [f"HyperParameters.{start.launcher}"]
+    )
     if start.groups and set(start.groups) != groups:
         obstacles.append("a distribution over some of the instance groups")
     if start.launcher == "torchrun":
-        obstacles += [f"mp_parameters.{name}" for name in sorted(set(start.model_parallel or ()) - SMP_PARAMETERS)]
-    if start.command is not None and (start.launcher != "single" or " ".join(start.command.split()) != start.command):
+        obstacles += [
+            f"mp_parameters.{name}"
+            for name in sorted(set(start.model_parallel or ()) - SMP_PARAMETERS)
+        ]
+    if start.command is not None and (
+        start.launcher != "single" or " ".join(start.command.split()) != start.command
+    ):
         obstacles.append(f"the command `{start.command}`")
     for name, text in start.hyperparameters.items():
         if "'" in text or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
@@ -112,12 +159,17 @@ def _obstacles(start: StartedScript | None, request: JsonObject) -> list[str]:
 
 
 def _arguments(fields: Fields, base_name: str) -> JsonObject:
-    """Return the arguments of `ModelTrainer` that are the same with and without version 3's drivers."""
+    """Return the arguments of `ModelTrainer` that are the same with and without version 3's
+    drivers."""
     compute = _shape(f"{_CONFIGS}.Compute", fields.take("ResourceConfig"))
     if fields.take_if("EnableManagedSpotTraining", True):
         compute.arguments["enable_managed_spot_training"] = True
     network = _shape(f"{_CONFIGS}.Networking", fields.take("VpcConfig", {}))
-    flags = [argument for path, argument in SDK_TABLES["networking"].items() if fields.take_if(path, True)]
+    flags = [
+        argument
+        for path, argument in SDK_TABLES["networking"].items()
+        if fields.take_if(path, True)
+    ]
     network.arguments.update(dict.fromkeys(flags, True))
     arguments: JsonObject = {
         "role": fields.take("RoleArn"),
@@ -153,7 +205,9 @@ def _with_drivers(start: StartedScript) -> JsonObject:
 def _distribution_call(start: StartedScript) -> Call | None:
     if start.launcher == "single":
         return None
-    arguments: JsonObject = {} if start.processes is None else {"process_count_per_node": start.processes}
+    arguments: JsonObject = (
+        {} if start.processes is None else {"process_count_per_node": start.processes}
+    )
     if start.launcher == "mpirun":
         if start.mpi_options:
             arguments["mpi_additional_options"] = shlex.split(start.mpi_options)
@@ -178,8 +232,12 @@ def _steps(fields: Fields) -> list[tuple[str, JsonObject]]:
 
 
 def _shape(name: str, value: JsonObject) -> Call:
-    """Turn a part of the request into an object of version 3, which has the same field names in snake case."""
-    return Call(name, {_WORD_START.sub("_", key).lower(): _value(key, inner) for key, inner in value.items()})
+    """Turn a part of the request into an object of version 3, which has the same field names in
+    snake case."""
+    return Call(
+        name,
+        {_WORD_START.sub("_", key).lower(): _value(key, inner) for key, inner in value.items()},
+    )
 
 
 def _value(key: str, value: Any) -> Any:
@@ -196,8 +254,8 @@ def _value(key: str, value: Any) -> Any:
 class SageMakerExports:
     """Exports a plan to the tools that AWS offers. Everything is made from `plan.request`.
 
-    If you start the job with the SDK, the archive of the code must already be at the S3 address in `plan.uploads`.
-    `cloudtrain submit --upload-only` uploads it.
+    If you start the job with the SDK, the archive of the code must already be at the S3 address in
+    `plan.uploads`. `cloudtrain submit --upload-only` uploads it.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -213,9 +271,10 @@ class SageMakerExports:
 
             plan.to_estimator().fit(**plan.fit_arguments())
 
-        If you pass a `sagemaker.Session`, it must use this plan's region. Its configuration must set no defaults for
-        training jobs, because the SDK would add them to the request. By default, cloudtrain makes a session that reads
-        no configuration files and sends no telemetry.
+        If you pass a `sagemaker.Session`, it must use this plan's region. Its configuration must
+        set no defaults for training jobs, because the SDK would add them to the request. By
+        default, cloudtrain makes a session that reads no configuration files and sends no
+        telemetry.
 
         Raises:
             MissingExtra: the SDK is not installed.
@@ -225,7 +284,8 @@ class SageMakerExports:
         return build(self._estimator(), session=session)[0]
 
     def fit_arguments(self) -> JsonObject:
-        """Return the arguments for the estimator's `fit`: inputs, the job's name, and the experiment.
+        """Return the arguments for the estimator's `fit`: inputs, the job's name, and the
+        experiment.
 
         Raises: the same errors as `to_estimator`.
         """
@@ -234,17 +294,23 @@ class SageMakerExports:
     def to_python(self, sdk: Literal[2, 3] = 2) -> str:
         """Return Python code that starts the job with version `sdk` of the SDK.
 
-        The code makes an estimator for version 2, and a `ModelTrainer` for version 3. The SDK need not be installed.
+        The code makes an estimator for version 2, and a `ModelTrainer` for version 3. The SDK need
+        not be installed.
 
         Raises:
             TargetError: the SDK cannot express a field of the request; the message names it.
             UsageError: the plan is not for a training job.
         """
-        program, package = (self._estimator(), "sagemaker<3") if sdk == 2 else (self._trainer(), "sagemaker>=3")
+        program, package = (
+            (self._estimator(), "sagemaker<3") if sdk == 2 else (self._trainer(), "sagemaker>=3")
+        )
         name, install = self._plan.run_name, f"pip install '{package}'"
         title = f"Training job `{name}`, for version {sdk} of the SageMaker Python SDK: {install}"
         if self._plan.uploads:
-            title += "\n\nThe archive of the code must be in its place: `cloudtrain submit` puts it there.\n"
+            title += (
+                "\n\nThe archive of the code must be in its place: `cloudtrain submit` "
+                "puts it there.\n"
+            )
         return python_code(program, title=title)
 
     def to_model_trainer(self, session: object = None) -> object:
@@ -252,14 +318,16 @@ class SageMakerExports:
 
             plan.to_model_trainer().train(**plan.train_arguments())
 
-        In version 3, the SDK's own drivers start torchrun, MPI and plain scripts. The image's toolkit starts all other
-        jobs. The trainer sends `request`, except for the fields in `export.trainer.DIFFERENCES` and `WITH_DRIVERS`,
-        which version 3 always changes, such as the job's name. The drivers pass `True` to the script as `true`, and
-        run an MPI job only on the first instance. The SDK sends a request to IAM when the trainer is made.
+        In version 3, the SDK's own drivers start torchrun, MPI and plain scripts. The image's
+        toolkit starts all other jobs. The trainer sends `request`, except for the fields in
+        `export.trainer.DIFFERENCES` and `WITH_DRIVERS`, which version 3 always changes, such as the
+        job's name. The drivers pass `True` to the script as `true`, and run an MPI job only on the
+        first instance. The SDK sends a request to IAM when the trainer is made.
 
         Raises:
             MissingExtra: the SDK is not installed.
-            TargetError: version 3 cannot express a field of the request, or cannot start the job; the message names it.
+            TargetError: version 3 cannot express a field of the request, or cannot start the job;
+                the message names it.
             UsageError: the plan is not for a training job.
         """
         return build(self._trainer(), session=session)[0]
@@ -278,9 +346,12 @@ class SageMakerExports:
         return trainer_program(*self._training_job())
 
     def _training_job(self) -> tuple[JsonObject, str, str | None]:
-        """Return the request of a training job, the AWS region to which it is sent, and the target's AWS profile."""
+        """Return the request of a training job, the AWS region to which it is sent, and the
+        target's AWS profile."""
         if TRAINING.name not in self._plan.request:
             hint = "print the request with `--format aws-cli`, or send `plan.request` with boto3"
-            raise UsageError("only training jobs can be exported to the SageMaker SDK", hint=hint, code="CT904")
+            raise UsageError(
+                "only training jobs can be exported to the SageMaker SDK", hint=hint, code="CT904"
+            )
         place = AwsPlace.parse(self._plan.place)
         return self._plan.request, place.region or "", place.profile

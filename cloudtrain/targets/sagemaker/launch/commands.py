@@ -41,15 +41,20 @@ _SMDDP_PORT = 7592
 
 
 def _mpi(setup: HostSetup) -> ToolkitCommand:
-    """Return the mpirun call with which the master starts an MPI job (hyperparameter `sagemaker_mpi_enabled`)."""
+    """Return the mpirun call with which the master starts an MPI job (hyperparameter
+    `sagemaker_mpi_enabled`)."""
     hosts, slots = setup.distribution_hosts, setup.processes
     count = setup.start.settings.get(PROCESSES)
-    quoted = isinstance(count, str)  # the toolkit repeats a text instead of multiplying: "4" on two hosts becomes 44
-    ranks = setup.start.settings.get(RANKS) or (int(count * len(hosts)) if count and quoted else slots * len(hosts))
+    # the toolkit repeats a text instead of multiplying: "4" on two hosts becomes 44
+    quoted = isinstance(count, str)
+    ranks = setup.start.settings.get(RANKS) or (
+        int(count * len(hosts)) if count and quoted else slots * len(hosts)
+    )
     debug, more = split_options(setup.start.settings.get(MPI_OPTIONS) or "")
     options = (
         "mpirun",
-        "--host", ",".join(hosts if slots == 1 and not quoted else [f"{host}:{slots}" for host in hosts]),
+        "--host",
+        ",".join(hosts if slots == 1 and not quoted else [f"{host}:{slots}" for host in hosts]),
         "-np", str(ranks),
         "--allow-run-as-root",
         "--display-map",
@@ -58,20 +63,24 @@ def _mpi(setup: HostSetup) -> ToolkitCommand:
         "-bind-to", "none",
         "-map-by", "slot",
         *_TRANSPORT,
-        *_export_options("NCCL_MIN_NRINGS=4", f"NCCL_SOCKET_IFNAME={INTERFACE}", f"NCCL_DEBUG={debug}"),
+        *_export_options("NCCL_MIN_NRINGS=4", f"NCCL_SOCKET_IFNAME={INTERFACE}"),
+        *_export_options(f"NCCL_DEBUG={debug}"),
         *_export_options("LD_LIBRARY_PATH", "PATH", f"LD_PRELOAD={HOSTNAME_SHIM}"),
         *more,
         *_efa(setup, setup.host.instance_type, provider=True),
         *_export_options(*(name for name in _CREDENTIALS if name in setup.given)),
         *_export_options(*script_variables(setup), "PYTHONPATH"),
     )  # fmt: skip
-    return _mpirun(setup, options + _model_parallel(setup), _model_parallel_wrapper(setup), int(ranks))
+    return _mpirun(
+        setup, options + _model_parallel(setup), _model_parallel_wrapper(setup), int(ranks)
+    )
 
 
 def _smddp(setup: HostSetup) -> ToolkitCommand:
     """Return the mpirun call with which the master starts a job with the data-parallel library.
 
-    mpirun starts the script through the library's wrapper `smddprun`, or directly if the image lacks `smddprun`.
+    mpirun starts the script through the library's wrapper `smddprun`, or directly if the image
+    lacks `smddprun`.
     """
     hosts, slots = setup.distribution_hosts, setup.processes
     several = len(hosts) > 1
@@ -92,7 +101,8 @@ def _smddp(setup: HostSetup) -> ToolkitCommand:
         *_TCP,
         *_TRANSPORT,
         "-mca", "plm_rsh_num_concurrent", str(len(hosts)),
-        *_export_options(f"NCCL_SOCKET_IFNAME={INTERFACE}", f"NCCL_DEBUG={debug}", "LD_LIBRARY_PATH", "PATH"),
+        *_export_options(f"NCCL_SOCKET_IFNAME={INTERFACE}", f"NCCL_DEBUG={debug}"),
+        *_export_options("LD_LIBRARY_PATH", "PATH"),
         *_export_options(f"SMDATAPARALLEL_USE_{'HOMOGENEOUS' if several else 'SINGLENODE'}=1"),
         *_export_options("FI_PROVIDER=efa", "RDMAV_FORK_SAFE=1", f"LD_PRELOAD={HOSTNAME_SHIM}"),
         *more,
@@ -103,15 +113,19 @@ def _smddp(setup: HostSetup) -> ToolkitCommand:
     return _mpirun(setup, options, wrapper, slots * len(hosts))
 
 
-def _mpirun(setup: HostSetup, options: tuple[str, ...], wrapper: tuple[str, ...], ranks: int) -> ToolkitCommand:
+def _mpirun(
+    setup: HostSetup, options: tuple[str, ...], wrapper: tuple[str, ...], ranks: int
+) -> ToolkitCommand:
     ranked = (*wrapper, *program(setup, mpi4py=True))
     pairs = [text.partition("=") for flag, text in pairwise(options) if flag == "-x"]
-    exports = {name: value for name, equals, value in pairs if equals}  # the last value of a repeated name counts
+    # the last value of a repeated name counts
+    exports = {name: value for name, equals, value in pairs if equals}
     return ToolkitCommand("mpirun", options + ranked, program=ranked, ranks=ranks, exports=exports)
 
 
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-"""Variables that the toolkit passes to the ranks if its own environment has them, job variables included."""
+"""Variables that the toolkit passes to the ranks if its own environment has them, job variables
+included."""
 
 _TCP = (
     "-mca", "btl_tcp_if_include", INTERFACE,
@@ -127,11 +141,13 @@ _TRANSPORT = (
 
 
 def split_options(text: str) -> tuple[str, list[str]]:
-    """Split the user's mpirun options: return the value of `--NCCL_DEBUG` (default `INFO`) and all other options.
+    """Split the user's mpirun options: return the value of `--NCCL_DEBUG` (default `INFO`) and all
+    other options.
 
-    Like the toolkit, this function uses argparse, which accepts abbreviations such as `--NCCL X`. An option that begins
-    with `-h` makes argparse print its help and exit. The toolkit then ends with exit code 0, so the job counts as
-    completed without training (`trainer.train` in sagemaker-training 5.1.1 to 5.1.4).
+    Like the toolkit, this function uses argparse, which accepts abbreviations such as `--NCCL X`.
+    An option that begins with `-h` makes argparse print its help and exit. The toolkit then ends
+    with exit code 0, so the job counts as completed without training (`trainer.train` in
+    sagemaker-training 5.1.1 to 5.1.4).
     """
     words = text.split()
     if not words:
@@ -145,7 +161,8 @@ def split_options(text: str) -> tuple[str, list[str]]:
             options, others = parser.parse_known_args(words)
     except SystemExit:
         raise ValueError(
-            f"the mpirun options `{text}` stop the toolkit, and the job ends as completed without training"
+            f"the mpirun options `{text}` stop the toolkit, and the job ends as completed "
+            "without training"
         ) from None
     return str(options.NCCL_DEBUG), others
 
@@ -155,14 +172,19 @@ def _efa(setup: HostSetup, instance_type: str, *, provider: bool) -> tuple[str, 
     efa = ("FI_PROVIDER=efa", "NCCL_PROTO=simple") if provider else ("NCCL_PROTO=simple",)
     return (
         *(_export_options(*efa) if setup.container.sets_efa(instance_type) else ()),
-        *(_export_options("FI_EFA_USE_DEVICE_RDMA=1") if setup.container.sets_rdma(instance_type) else ()),
+        *(
+            _export_options("FI_EFA_USE_DEVICE_RDMA=1")
+            if setup.container.sets_rdma(instance_type)
+            else ()
+        ),
     )
 
 
 def _parameters(setup: HostSetup) -> JsonObject | None:
     """Return the model-parallel library's parameters; None if the job does not use this library.
 
-    They come from the hyperparameter `mp_parameters`, or else from the variable SM_HP_MP_PARAMETERS.
+    They come from the hyperparameter `mp_parameters`, or else from the variable
+    SM_HP_MP_PARAMETERS.
     """
     variable = decode_hyperparameters(setup.given).get(f"SM_HP_{MODEL_PARALLEL.upper()}")
     parameters = setup.start.parameters.get(MODEL_PARALLEL, variable)
@@ -170,7 +192,8 @@ def _parameters(setup: HostSetup) -> JsonObject | None:
 
 
 def _model_parallel(setup: HostSetup) -> tuple[str, ...]:
-    """Return mpirun's options for the model-parallel library; empty unless the job uses it with PyTorch."""
+    """Return mpirun's options for the model-parallel library; empty unless the job uses it with
+    PyTorch."""
     torch = setup.container.torch if setup.start.framework == "pytorch" else None
     if _parameters(setup) is None or torch is None:
         return ()
@@ -180,7 +203,11 @@ def _model_parallel(setup: HostSetup) -> tuple[str, ...]:
 
 def _model_parallel_wrapper(setup: HostSetup) -> tuple[str, ...]:
     parameters = _parameters(setup)
-    if parameters is None or parameters.get("ddp_dist_backend", "auto") != "auto" or not setup.container.smddpmprun:
+    if (
+        parameters is None
+        or parameters.get("ddp_dist_backend", "auto") != "auto"
+        or not setup.container.smddpmprun
+    ):
         return ()
     return ("smddpmprun", "-i", setup.host.instance_type, "--allow-bypass")
 
@@ -193,13 +220,13 @@ class ToolkitCommand(NamedTuple):
     """The command that the toolkit starts on one host.
 
     Attributes:
-        role: `torchrun`, `mpirun`, `process` for the script itself, or `sshd` if the host waits for mpirun's ranks.
-        argv: the command line; empty if `error` is set.
-        env: variables that the launcher sets in addition to the toolkit's.
-        program: the program of each rank; the script itself if no launcher starts ranks.
-        ranks: number of ranks that this command starts: on all hosts for mpirun, otherwise on this host.
-        exports: variables that `mpirun -x NAME=VALUE` sets for every rank.
-        error: why the toolkit stops before it starts anything; None if it starts the command.
+        role: `torchrun`, `mpirun`, `process` for the script itself, or `sshd` if the host waits for
+        mpirun's ranks. argv: the command line; empty if `error` is set. env: variables that the
+        launcher sets in addition to the toolkit's. program: the program of each rank; the script
+        itself if no launcher starts ranks. ranks: number of ranks that this command starts: on all
+        hosts for mpirun, otherwise on this host. exports: variables that `mpirun -x NAME=VALUE`
+        sets for every rank. error: why the toolkit stops before it starts anything; None if it
+        starts the command.
     """
 
     role: str
@@ -238,8 +265,9 @@ def _torchrun(setup: HostSetup) -> ToolkitCommand:
         "--master_port", MASTER_PORT,
         "--node_rank", str(hosts.index(setup.host.name)),
     )  # fmt: skip
+    is_neuron = setup.given.get("RUN_NEURON_PARALLEL_COMPILE") == "1"
     argv = (
-        *(("neuron_parallel_compile",) if setup.given.get("RUN_NEURON_PARALLEL_COMPILE") == "1" else ()),
+        *(("neuron_parallel_compile",) if is_neuron else ()),
         "torchrun",
         "--nnodes", str(len(hosts)),
         "--nproc_per_node", str(setup.processes),
@@ -254,29 +282,37 @@ def _torchrun(setup: HostSetup) -> ToolkitCommand:
         "NCCL_SOCKET_IFNAME": INTERFACE,
         "NCCL_PROTO": "simple",
     }
-    return ToolkitCommand("torchrun", argv, env, program=(container.python, "-u", *script), ranks=setup.processes)
+    return ToolkitCommand(
+        "torchrun", argv, env, program=(container.python, "-u", *script), ranks=setup.processes
+    )
 
 
-def _by_mpirun(start: Callable[[HostSetup], ToolkitCommand]) -> Callable[[HostSetup], ToolkitCommand]:
+def _by_mpirun(
+    start: Callable[[HostSetup], ToolkitCommand],
+) -> Callable[[HostSetup], ToolkitCommand]:
     """Return the launcher of every host: `start` on the master, and sshd on every other host."""
     waiting = ToolkitCommand("sshd", ("/usr/sbin/sshd", "-D"), ranks=0)
     return lambda setup: start(setup) if setup.is_master else waiting
 
 
 def _parameter_server(setup: HostSetup) -> ToolkitCommand:
-    """Start the script, beside the parameter server, which the toolkit forks from its own process."""
+    """Start the script, beside the parameter server, which the toolkit forks from its own
+    process."""
     cluster = server_cluster(setup.distribution_hosts) if setup.takes_part else {}
     index = setup.resource["hosts"].index(setup.host.name)
     if index >= len(cluster.get("ps", ())):
         group = setup.host.group
         raise ValueError(
-            f"the toolkit would start parameter server {index} in `{group}`, but its cluster has no server {index}"
+            f"the toolkit would start parameter server {index} in `{group}`, but its cluster "
+            f"has no server {index}"
         )
     return _alone(setup)
 
 
 def _xla(setup: HostSetup) -> ToolkitCommand:  # noqa: ARG001 - as the other launchers
-    raise ValueError("cloudtrain does not support SageMaker Training Compiler, which ended with PyTorch 1.13")
+    raise ValueError(
+        "cloudtrain does not support SageMaker Training Compiler, which ended with PyTorch 1.13"
+    )
 
 
 _LAUNCHERS: dict[str | None, Callable[[HostSetup], ToolkitCommand]] = {

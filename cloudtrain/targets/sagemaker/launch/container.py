@@ -1,4 +1,5 @@
-"""One host of a job as the training toolkit sees it: its configuration files, and the variables that it sets."""
+"""One host of a job as the training toolkit sees it: its configuration files, and the variables
+that it sets."""
 
 from __future__ import annotations
 
@@ -44,11 +45,10 @@ class HostSetup:
     """One host of a job, with the configuration files and hardware that the toolkit finds on it.
 
     Attributes:
-        gpus: number of GPUs that `nvidia-smi` lists.
-        neurons: number of logical Neuron cores.
-        cpus: number of logical CPUs. If None, SM_NUM_CPUS is left out.
-        root: the folder that replaces `/opt/ml`.
-        package: whether the bundle's top folder contains a `setup.py`, which makes the script a module.
+        gpus: number of GPUs that `nvidia-smi` lists. neurons: number of logical Neuron cores. cpus:
+        number of logical CPUs. If None, SM_NUM_CPUS is left out. root: the folder that replaces
+        `/opt/ml`. package: whether the bundle's top folder contains a `setup.py`, which makes the
+        script a module.
     """
 
     request: Request
@@ -74,19 +74,22 @@ class HostSetup:
 
     @property
     def training_module(self) -> str | None:
-        """Return SAGEMAKER_TRAINING_MODULE, the function that the toolkit calls; None if unknown."""
+        """Return SAGEMAKER_TRAINING_MODULE, the function that the toolkit calls; None if
+        unknown."""
         return self.given.get(TRAINING_MODULE, self.container.training_module)
 
     @property
     def entry_point(self) -> str:
-        """Return the script's path in the code folder. The variable SAGEMAKER_PROGRAM overrides the hyperparameter."""
+        """Return the script's path in the code folder. The variable SAGEMAKER_PROGRAM overrides the
+        hyperparameter."""
         return str(self.given.get("SAGEMAKER_PROGRAM") or self.start.values.get(PROGRAM) or "")
 
     @cached_property
     def distribution_groups(self) -> list[str]:
         """Return the names of the instance groups that the distribution spans.
 
-        If the hyperparameters list no groups, this is the host's own group. Empty if they also select no launcher.
+        If the hyperparameters list no groups, this is the host's own group. Empty if they also
+        select no launcher.
         """
         if GROUPS in self.start.settings:
             return list(self.start.settings[GROUPS] or ())
@@ -98,12 +101,14 @@ class HostSetup:
 
     @property
     def key(self) -> str | None:
-        """Return the hyperparameter that selects this host's launcher; None if the script runs without a launcher."""
+        """Return the hyperparameter that selects this host's launcher; None if the script runs
+        without a launcher."""
         return self.start.key if self.takes_part or self.start.key == PARAMETER_SERVER else None
 
     @cached_property
     def distribution_hosts(self) -> list[str]:
-        """Return the names of the hosts in the distribution's instance groups, in the order of their ranks."""
+        """Return the names of the hosts in the distribution's instance groups, in the order of
+        their ranks."""
         groups = self.resource["instance_groups"]
         return [
             name
@@ -134,7 +139,8 @@ TASK_PORT, SERVER_PORT, MIRRORED_PORT = 2222, 2223, 8890
 
 
 def serves_parameters(setup: HostSetup) -> bool:
-    """Return whether parameter servers start: in a TensorFlow job that asks for them and has several hosts."""
+    """Return whether parameter servers start: in a TensorFlow job that asks for them and has
+    several hosts."""
     return setup.key == PARAMETER_SERVER
 
 
@@ -144,7 +150,8 @@ def mirrors(setup: HostSetup) -> bool:
 
 
 def task_of(setup: HostSetup) -> tuple[str, int]:
-    """Return the TensorFlow task of this host's script: its type and index, such as `worker` and 0."""
+    """Return the TensorFlow task of this host's script: its type and index, such as `worker` and
+    0."""
     index = setup.distribution_hosts.index(setup.host.name)
     if mirrors(setup):
         return "worker", index
@@ -163,12 +170,16 @@ def tf_config(setup: HostSetup) -> dict[str, str]:
 
 @lru_cache(maxsize=4)
 def _cluster_text(hosts: tuple[str, ...], serves: bool) -> str:
-    """Return the TensorFlow cluster as JSON text. `serves` tells whether it has parameter servers."""
-    return json.dumps(server_cluster(hosts) if serves else {"worker": _addresses(hosts, MIRRORED_PORT)})
+    """Return the TensorFlow cluster as JSON text. `serves` tells whether it has parameter
+    servers."""
+    return json.dumps(
+        server_cluster(hosts) if serves else {"worker": _addresses(hosts, MIRRORED_PORT)}
+    )
 
 
 def server_cluster(hosts: Sequence[str]) -> dict[str, list[str]]:
-    """Return the cluster with parameter servers: the first host is master, and every host has a parameter server."""
+    """Return the cluster with parameter servers: the first host is master, and every host has a
+    parameter server."""
     cluster = {"master": _addresses(hosts[:1], TASK_PORT)}
     if len(hosts) > 1:
         cluster["ps"] = _addresses(hosts, SERVER_PORT)
@@ -182,9 +193,9 @@ def _addresses(hosts: Sequence[str], port: int) -> list[str]:
 
 # The environment variables that the training toolkit sets for the script.
 #
-# Two variables cannot be known before a container runs. PYTHONPATH is left out, because the toolkit makes it from its
-# own `sys.path`. SM_FRAMEWORK_MODULE is empty if the image's SAGEMAKER_TRAINING_MODULE is unknown
-# (`Container.training_module` is None).
+# Two variables cannot be known before a container runs. PYTHONPATH is left out, because the toolkit
+# makes it from its own `sys.path`. SM_FRAMEWORK_MODULE is empty if the image's
+# SAGEMAKER_TRAINING_MODULE is unknown (`Container.training_module` is None).
 
 MASTER_PORT = "7777"
 _TOPOLOGY_SINCE = (5, 1)
@@ -193,15 +204,17 @@ _TOPOLOGY_SINCE = (5, 1)
 LONG = ("SM_TRAINING_ENV", "SM_RESOURCE_CONFIG", "SM_NUM_CPUS")
 """Variables left out of a plan's processes.
 
-The first two are long and repeat other variables. The number of CPUs cannot be known from the request.
+The first two are long and repeat other variables. The number of CPUs cannot be known from the
+request.
 """
 
 
 def environment(setup: HostSetup, *, without: Collection[str] = ()) -> dict[str, str]:
-    """Return the variables that the toolkit sets on a host, in its order, except the script's variables in `without`.
+    """Return the variables that the toolkit sets on a host, in its order, except the script's
+    variables in `without`.
 
-    They override variables in the request. The variables that launchers add are not among them: `ToolkitCommand.env`
-    and, for the ranks of mpirun, `ToolkitCommand.exports`.
+    They override variables in the request. The variables that launchers add are not among them:
+    `ToolkitCommand.env` and, for the ranks of mpirun, `ToolkitCommand.exports`.
     """
     left_out = {*without, *(() if setup.cpus is not None else ("SM_NUM_CPUS",))}
     return {
@@ -232,15 +245,20 @@ def _of_the_framework(setup: HostSetup) -> dict[str, str]:
 
 
 def script_variables(setup: HostSetup, *, without: Collection[str] = ()) -> dict[str, str]:
-    """Return the variables that the toolkit writes for the script, and that mpirun passes to its ranks."""
+    """Return the variables that the toolkit writes for the script, and that mpirun passes to its
+    ranks."""
     facts = _facts(setup)
-    variables: JsonObject = {name: facts[key] for name, key in _OWN_VARIABLE.items() if key in facts}
+    variables: JsonObject = {
+        name: facts[key] for name, key in _OWN_VARIABLE.items() if key in facts
+    }
     variables["NUM_CPUS"] = setup.cpus
     variables["CHANNELS"] = sorted(facts["channel_input_dirs"])
     variables["TRAINING_ENV"] = facts
     variables["USER_ARGS"] = argv_of(setup.start.parameters)
     in_order = {name: variables[name] for name in _ORDER if f"SM_{name}" not in without}
-    in_order |= {f"CHANNEL_{name.upper()}": path for name, path in facts["channel_input_dirs"].items()}
+    in_order |= {
+        f"CHANNEL_{name.upper()}": path for name, path in facts["channel_input_dirs"].items()
+    }
     in_order |= {f"HP_{key.upper()}": value for key, value in setup.start.parameters.items()}
     return {f"SM_{name}": text_of(value) for name, value in in_order.items()} | tf_config(setup)
 
@@ -270,7 +288,8 @@ def _facts(setup: HostSetup) -> JsonObject:
         "instance_groups_dict": groups,
         "is_hetero": len(groups) > 1,
         "is_master": setup.is_master,
-        # the toolkit's own mix: None without the variable, an empty text, False for `{}`, and otherwise True
+        # the toolkit's own mix: None without the variable, an empty text, False for `{}`, and
+        # otherwise True
         "is_modelparallel_enabled": model_parallel != "{}" if model_parallel else model_parallel,
         "is_smddpmprun_installed": setup.container.smddpmprun,
         "is_smddprun_installed": setup.container.smddprun,
@@ -297,13 +316,17 @@ def _facts(setup: HostSetup) -> JsonObject:
 
 
 _ORDER = (
-    "HOSTS NETWORK_INTERFACE_NAME HPS USER_ENTRY_POINT FRAMEWORK_PARAMS RESOURCE_CONFIG INPUT_DATA_CONFIG "
+    "HOSTS NETWORK_INTERFACE_NAME HPS USER_ENTRY_POINT FRAMEWORK_PARAMS RESOURCE_CONFIG "
+    "INPUT_DATA_CONFIG "
     "OUTPUT_DATA_DIR CHANNELS CURRENT_HOST CURRENT_INSTANCE_TYPE CURRENT_INSTANCE_GROUP "
-    "CURRENT_INSTANCE_GROUP_HOSTS INSTANCE_GROUPS INSTANCE_GROUPS_DICT DISTRIBUTION_INSTANCE_GROUPS IS_HETERO "
-    "MODULE_NAME LOG_LEVEL FRAMEWORK_MODULE INPUT_DIR INPUT_CONFIG_DIR OUTPUT_DIR NUM_CPUS NUM_GPUS NUM_NEURONS "
+    "CURRENT_INSTANCE_GROUP_HOSTS INSTANCE_GROUPS INSTANCE_GROUPS_DICT "
+    "DISTRIBUTION_INSTANCE_GROUPS IS_HETERO "
+    "MODULE_NAME LOG_LEVEL FRAMEWORK_MODULE INPUT_DIR INPUT_CONFIG_DIR OUTPUT_DIR NUM_CPUS "
+    "NUM_GPUS NUM_NEURONS "
     "MODEL_DIR MODULE_DIR TRAINING_ENV USER_ARGS OUTPUT_INTERMEDIATE_DIR"
 ).split()
-"""The variables that every host has, in the order in which the toolkit writes them and mpirun's argv lists them."""
+"""The variables that every host has, in the order in which the toolkit writes them and mpirun's
+argv lists them."""
 
 _OWN_VARIABLE = {name: name.lower() for name in _ORDER} | {
     "HPS": "hyperparameters",

@@ -58,15 +58,17 @@ def view(
 ) -> Processes:
     """Return the processes that will run, for `Plan.processes`. `instance` 0 is the host `algo-1`.
 
-    If several hosts start the same processes, only the first of them is computed at once. The others are computed when
-    their processes are read.
+    If several hosts start the same processes, only the first of them is computed at once. The
+    others are computed when their processes are read.
 
-    `entry_of` returns a type's catalogue entry with the user's corrections; by default, without them. `package`:
-    whether the bundle's top folder contains a `setup.py`.
+    `entry_of` returns a type's catalogue entry with the user's corrections; by default, without
+    them. `package`: whether the bundle's top folder contains a `setup.py`.
     """
     if is_entrypoint(request):
         rows = entry_of or partial(instance_named, "sagemaker")
-        return Processes(launched_processes(request, lambda name: devices(name, accelerators), rows))
+        return Processes(
+            launched_processes(request, lambda name: devices(name, accelerators), rows)
+        )
     if request["AlgorithmSpecification"].get("ContainerEntrypoint"):
         return Processes([_own_entrypoint(request)])
 
@@ -99,41 +101,54 @@ class _HostCommand(NamedTuple):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Return the roles of the processes that the host starts; empty if the toolkit stops with an error."""
+        """Return the roles of the processes that the host starts; empty if the toolkit stops with
+        an error."""
         setup = self.setup
         if self.command.error is not None:
             return ()
-        task = self.command.role == "process" and setup.takes_part and (serves_parameters(setup) or mirrors(setup))
+        task = (
+            self.command.role == "process"
+            and setup.takes_part
+            and (serves_parameters(setup) or mirrors(setup))
+        )
         role = task_of(setup)[0] if task else self.command.role
         return (role, "ps") if serves_parameters(setup) else (role,)
 
     @property
     def env(self) -> dict[str, str]:
-        """Return the environment of the process that the host starts, without the variables in `LONG`."""
+        """Return the environment of the process that the host starts, without the variables in
+        `LONG`."""
         env = {**self.setup.given, **environment(self.setup, without=LONG), **self.command.env}
         return {name: value for name, value in env.items() if name not in LONG}
 
     def first(self, *, alone: bool) -> Process:
         """Return the process that the host starts.
 
-        `alone` tells whether all hosts of the job run the script without a launcher. Each script is then one rank.
+        `alone` tells whether all hosts of the job run the script without a launcher. Each script is
+        then one rank.
         """
         role, rank = self.roles[0], None
         if role != self.command.role:  # a task
             rank = self.setup.distribution_hosts.index(self.host.name)
         elif alone:
             rank = self.setup.resource["hosts"].index(self.host.name)
-        return Process(self.host.index, role, self.command.argv, self.env, rank, None if rank is None else 0)
+        return Process(
+            self.host.index, role, self.command.argv, self.env, rank, None if rank is None else 0
+        )
 
     def server(self) -> Process:
         """Return the parameter server of this host as a process.
 
-        The toolkit forks the server and runs no command line. The `argv` of the result only describes the server.
+        The toolkit forks the server and runs no command line. The `argv` of the result only
+        describes the server.
         """
         index = self.setup.resource["hosts"].index(self.host.name)
         argv = ("tf.distribute.Server", "job_name=ps", f"task_index={index}")
         return Process(
-            self.host.index, "ps", argv, {key: value for key, value in self.env.items() if key != "TF_CONFIG"}
+            self.host.index,
+            "ps",
+            argv,
+            {key: value for key, value in self.env.items() if key != "TF_CONFIG"},
         )
 
 
@@ -141,7 +156,8 @@ _Look = Callable[[Host], _HostCommand]
 
 
 def _of_the_toolkit(request: Request, look: _Look) -> Iterator[Alike]:
-    """Yield the processes that the toolkit starts on the hosts, then the ranks that torchrun or mpirun starts."""
+    """Yield the processes that the toolkit starts on the hosts, then the ranks that torchrun or
+    mpirun starts."""
     groups = host_groups(request)
     runs = [run for group in groups for run in _runs(group, look, several=len(groups) > 1)]
     alone = all(look(run[0]).command.role == "process" for run in runs)
@@ -157,8 +173,9 @@ def _of_the_toolkit(request: Request, look: _Look) -> Iterator[Alike]:
 def _runs(group: Sequence[Host], look: _Look, *, several: bool) -> Iterator[tuple[Host, ...]]:
     """Split an instance group into runs of neighbouring hosts that start the same processes.
 
-    All hosts of a group start the same processes, except the master. But if the job has several groups and parameter
-    servers, each host forms its own run, because the toolkit may fail on some hosts.
+    All hosts of a group start the same processes, except the master. But if the job has several
+    groups and parameter servers, each host forms its own run, because the toolkit may fail on some
+    hosts.
     """
     first = look(group[0])
     if several and serves_parameters(first.setup):
@@ -166,7 +183,9 @@ def _runs(group: Sequence[Host], look: _Look, *, several: bool) -> Iterator[tupl
         return
     other = next((host for host in group if host.name != first.setup.master), None)
     roles = look(other).roles if other else ()
-    for _, run in groupby(group, key=lambda host: look(host).roles if host.name == first.setup.master else roles):
+    for _, run in groupby(
+        group, key=lambda host: look(host).roles if host.name == first.setup.master else roles
+    ):
         yield tuple(run)
 
 
@@ -185,7 +204,11 @@ def _ranks(host: _HostCommand, indices: Mapping[str, int]) -> Iterator[Alike]:
     if command.role == "mpirun" and setup.processes:
         exports = {name: value for name, value in command.exports.items() if name != "LD_PRELOAD"}
         yield launchers.mpirun_ranks(
-            command.program, processes=command.ranks, where=where, slots=setup.processes, exports=exports
+            command.program,
+            processes=command.ranks,
+            where=where,
+            slots=setup.processes,
+            exports=exports,
         )
     elif command.role == "torchrun":
         yield launchers.torchrun_ranks(
@@ -199,7 +222,8 @@ def _ranks(host: _HostCommand, indices: Mapping[str, int]) -> Iterator[Alike]:
 
 
 def _own_entrypoint(request: Request) -> Alike:
-    """Return one process for each host: the program that replaces the image's entry point, without its children."""
+    """Return one process for each host: the program that replaces the image's entry point, without
+    its children."""
     algorithm = request["AlgorithmSpecification"]
     argv = (*algorithm["ContainerEntrypoint"], *(algorithm.get("ContainerArguments") or ()))
     numbered = sorted(enumerate(hosts(request)), key=lambda item: item[1].index)
@@ -212,7 +236,8 @@ def _own_entrypoint(request: Request) -> Alike:
     return Alike("process", tuple((host.index, 1) for _, host in numbered), process)
 
 
-# The processes of jobs that start cloudtrain's launcher, computed with the launcher's own functions.
+# The processes of jobs that start cloudtrain's launcher, computed with the launcher's own
+# functions.
 
 Devices = Callable[[str], tuple[int, int]]
 """Returns an instance type's numbers of GPUs and Neuron cores."""
@@ -226,11 +251,14 @@ class PlannedHost(NamedTuple):
     def process(self, program: HostProgram, rank: int | None) -> Process:
         env = {**self.environment, **self.plan.environment, **program.env}
         env = {name: value for name, value in env.items() if name not in LONG}
-        return Process(self.host.index, program.role, program.argv, env, rank, None if rank is None else 0)
+        return Process(
+            self.host.index, program.role, program.argv, env, rank, None if rank is None else 0
+        )
 
 
 def launched_processes(request: Request, devices: Devices, entry_of: EntryOf) -> Iterator[Alike]:
-    """Yield all processes of the job: first the processes that the hosts start, then the ranks of their launchers.
+    """Yield all processes of the job: first the processes that the hosts start, then the ranks of
+    their launchers.
 
     The processes of hosts like the first one of their kind are computed when they are read.
     """
@@ -246,7 +274,9 @@ def launched_processes(request: Request, devices: Devices, entry_of: EntryOf) ->
             program = look(run[n]).plan.programs[place]
             return look(run[n]).process(program, _rank(launch, program, number[run[n].name]))
 
-        return Alike(look(run[0]).plan.programs[place].role, tuple((host.index, 1) for host in run), process)
+        return Alike(
+            look(run[0]).plan.programs[place].role, tuple((host.index, 1) for host in run), process
+        )
 
     groups = host_groups(request)
     by_name = {host.name: host for host in everyone}
@@ -263,7 +293,8 @@ def _own_launcher_runs(
 ) -> Iterator[tuple[Host, ...]]:
     """Split an instance group into runs of neighbouring hosts that start the same programs.
 
-    The run is usually the whole group. In TensorFlow jobs, hosts differ in the roles of their tasks.
+    The run is usually the whole group. In TensorFlow jobs, hosts differ in the roles of their
+    tasks.
     """
     master = by_name[look(group[0]).plan.hosts[0]]
     config = next((program.env.get("TF_CONFIG") for program in look(master).plan.programs), None)
@@ -279,7 +310,8 @@ def _own_launcher_runs(
 
 
 def _launch(request: Request) -> LaunchSpec:
-    from cloudtrain.runtime.sagemaker_launcher.plan import read_launch  # the toolkit's jobs do without our launcher
+    # the toolkit's jobs do without our launcher
+    from cloudtrain.runtime.sagemaker_launcher.plan import read_launch
 
     try:
         return read_launch(decode_hyperparameters(hyperparameters_file(request)))
@@ -287,7 +319,9 @@ def _launch(request: Request) -> LaunchSpec:
         raise _problem(error) from None
 
 
-def _plan_host(request: Request, host: Host, devices: Devices, entry: InstanceType | None) -> PlannedHost:
+def _plan_host(
+    request: Request, host: Host, devices: Devices, entry: InstanceType | None
+) -> PlannedHost:
     from cloudtrain.runtime.sagemaker_launcher.machine import HostMachine
     from cloudtrain.runtime.sagemaker_launcher.plan import launch_plan
 
@@ -295,8 +329,14 @@ def _plan_host(request: Request, host: Host, devices: Devices, entry: InstanceTy
     environment = dict(request.get("Environment") or {})
     variables = {"TRAINING_JOB_NAME": request["TrainingJobName"], **environment}
     efa = bool(entry and entry.interfaces)
-    machine = HostMachine(gpus=gpus, neurons=neurons, cpus=entry.vcpus if entry else 1, efa=efa, variables=variables)
-    files = hyperparameters_file(request), resource_config_of(request, host), input_data_config(request)
+    machine = HostMachine(
+        gpus=gpus, neurons=neurons, cpus=entry.vcpus if entry else 1, efa=efa, variables=variables
+    )
+    files = (
+        hyperparameters_file(request),
+        resource_config_of(request, host),
+        input_data_config(request),
+    )
     try:
         return PlannedHost(host, launch_plan(*files, machine), environment)
     except SetupError as error:
@@ -311,14 +351,15 @@ def _problem(error: SetupError) -> JobError:
 
 
 _WRITTEN = ("sagemaker_overrides", "HyperParameters")
-"""The path of values that the launcher cannot read. Only overrides can contain them, because job fields are checked."""
+"""The path of values that the launcher cannot read. Only overrides can contain them, because job
+fields are checked."""
 
 
 def _rank(launch: LaunchSpec, program: HostProgram, number: int) -> int | None:
     """Return the rank of a program; None if the program is not a rank.
 
-    `number` is the host's position in the order of host names. A script that runs without a launcher has this rank. In
-    a TensorFlow job, the chief comes before the workers.
+    `number` is the host's position in the order of host names. A script that runs without a
+    launcher has this rank. In a TensorFlow job, the chief comes before the workers.
     """
     if launch.launcher == "single":
         return number
@@ -329,8 +370,11 @@ def _rank(launch: LaunchSpec, program: HostProgram, number: int) -> int | None:
     return index + 1 if program.role == "worker" and "chief" in config["cluster"] else index
 
 
-def _own_launcher_ranks(launch: LaunchSpec, firsts: list[PlannedHost], indices: Mapping[str, int]) -> Iterator[Alike]:
-    """Yield the ranks that torchrun or mpirun starts, once for each set of hosts that train together."""
+def _own_launcher_ranks(
+    launch: LaunchSpec, firsts: list[PlannedHost], indices: Mapping[str, int]
+) -> Iterator[Alike]:
+    """Yield the ranks that torchrun or mpirun starts, once for each set of hosts that train
+    together."""
     host_sets: set[tuple[str, ...]] = set()
     for host in firsts:
         program, hosts_of = next(iter(host.plan.programs), None), host.plan.hosts
@@ -341,7 +385,9 @@ def _own_launcher_ranks(launch: LaunchSpec, firsts: list[PlannedHost], indices: 
         where = [indices[name] for name in hosts_of]
         if program.role == "mpirun":
             options = mpirun_options(count, launch.mpi_options)
-            yield launchers.mpirun_ranks(program.argv[1 + len(options) :], processes=count, where=where)
+            yield launchers.mpirun_ranks(
+                program.argv[1 + len(options) :], processes=count, where=where
+            )
             continue
         yield launchers.torchrun_ranks(
             script_of(program),

@@ -1,11 +1,12 @@
 """Compute how the shell of old toolkits changes an argument.
 
-If sagemaker-training up to 5.1.2 captures errors, it joins argv with blanks and passes the line to `/bin/sh`. Then
-`two words` become two arguments, quotes vanish, and `$(...)` and `;` run commands (sagemaker-training-toolkit issue
-128). The PyTorch and TensorFlow toolkits capture errors; the generic toolkit does not.
+If sagemaker-training up to 5.1.2 captures errors, it joins argv with blanks and passes the line to
+`/bin/sh`. Then `two words` become two arguments, quotes vanish, and `$(...)` and `;` run commands
+(sagemaker-training-toolkit issue 128). The PyTorch and TensorFlow toolkits capture errors; the
+generic toolkit does not.
 
-`/bin/sh` is dash in Ubuntu images and bash in Amazon Linux 2023 images. The functions return None if the result depends
-on the shell (braces) or on files (`*`, `?`, `[...]`).
+`/bin/sh` is dash in Ubuntu images and bash in Amazon Linux 2023 images. The functions return None
+if the result depends on the shell (braces) or on files (`*`, `?`, `[...]`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def kind_of(entry_point: str, *, package: bool = False) -> Kind:
 
 
 def program(setup: HostSetup, *, mpi4py: bool = False) -> tuple[str, ...]:
-    """Return the argv of a host's script. `mpi4py` adds `-m mpi4py`, so that an error in one rank ends all ranks."""
+    """Return the argv of a host's script. `mpi4py` adds `-m mpi4py`, so that an error in one rank
+    ends all ranks."""
     python = (setup.container.python, "-m", "mpi4py") if mpi4py else (setup.container.python,)
     return script_argv(
         setup.entry_point,
@@ -63,12 +65,14 @@ def script_argv(
         return (*python, *marker, entry_point, *arguments)
     name = quote(entry_point) if version >= _SHELL_NAMES_SINCE else entry_point
     line = f"./{name} " + " ".join(map(quote, arguments))
-    outer = "" if version >= _QUOTED_ONCE_SINCE else '"'  # older toolkits pass every command through a shell
+    # older toolkits pass every command through a shell
+    outer = "" if version >= _QUOTED_ONCE_SINCE else '"'
     return ("/bin/sh", "-c", outer + line + outer)
 
 
 def is_plain_name(name: str) -> bool:
-    """Return whether all versions of the toolkit accept a name: a path in the bundle that a shell leaves unchanged."""
+    """Return whether all versions of the toolkit accept a name: a path in the bundle that a shell
+    leaves unchanged."""
     return bool(_NAME.fullmatch(name)) and not {".", ".."} & set(name.split("/"))
 
 
@@ -82,7 +86,10 @@ def name_refusal(setup: HostSetup) -> str | None:
         return None
     if is_plain_name(name):
         return None
-    return f"toolkit {toolkit} does not take `{name}`: a path in the bundle, of letters, digits and `. _ + - /` only"
+    return (
+        f"toolkit {toolkit} does not take `{name}`: a path in the bundle, of letters, digits "
+        "and `. _ + - /` only"
+    )
 
 
 _EXACT_SINCE = (5, 1, 3)
@@ -100,15 +107,16 @@ _PAIRS = (("[", "]"), ("{", "}"))
 
 
 def uses_shell(toolkit: str) -> bool:
-    """Return whether this version of the toolkit runs commands through a shell if it captures their errors."""
+    """Return whether this version of the toolkit runs commands through a shell if it captures their
+    errors."""
     return numbers(toolkit) < _EXACT_SINCE
 
 
 def arrives(value: Any, toolkit: str, *, script: str = "train.py") -> str | None:
     """Return a hyperparameter's value as the script receives it in PyTorch and TensorFlow images.
 
-    For example, a shell removes the quotes of `it"s"`, so the script receives `its`. Returns None if the value does
-    not arrive as one argument, changes other arguments, or runs as a command.
+    For example, a shell removes the quotes of `it"s"`, so the script receives `its`. Returns None
+    if the value does not arrive as one argument, changes other arguments, or runs as a command.
     """
     before, after = ("--before", "0", "--value"), ("--after", "0")
     arguments = (*before, text_of(value), *after)
@@ -129,16 +137,22 @@ def arrives_intact(value: Any, toolkit: str, *, script: str = "train.py") -> boo
 
 
 def shell_tokens(argv: Sequence[str], toolkit: str) -> tuple[str, ...] | None:
-    """Return the argv that arrives after all shells: the toolkit's shell, and the `/bin/sh -c` of a shell script.
+    """Return the argv that arrives after all shells: the toolkit's shell, and the `/bin/sh -c` of a
+    shell script.
 
-    Returns None if a shell would fail or run another command, or if the result depends on the shell or on files.
+    Returns None if a shell would fail or run another command, or if the result depends on the shell
+    or on files.
     """
     if any("\0" in word for word in argv):
         return None
     tokens = words(" ".join(argv)) if uses_shell(toolkit) else argv
     if tokens is None:
         return None
-    starts = [place for place in range(len(tokens) - 2) if tuple(tokens[place : place + 2]) == ("/bin/sh", "-c")]
+    starts = [
+        place
+        for place in range(len(tokens) - 2)
+        if tuple(tokens[place : place + 2]) == ("/bin/sh", "-c")
+    ]
     if not starts:
         return tuple(tokens)
     inner = words(tokens[starts[0] + 2])
@@ -146,7 +160,8 @@ def shell_tokens(argv: Sequence[str], toolkit: str) -> tuple[str, ...] | None:
 
 
 def words(line: str) -> list[str] | None:
-    """Split a command line into words like a POSIX shell; None if a shell would do more, or a quote is not closed."""
+    """Split a command line into words like a POSIX shell; None if a shell would do more, or a quote
+    is not closed."""
     tokens: list[str] = []
     while line := line.lstrip(" \t"):
         if line[0] == "#":
@@ -156,7 +171,10 @@ def words(line: str) -> list[str] | None:
             return None
         pieces = list(re.finditer(_PIECE, word[0], re.DOTALL))
         bare = "".join(piece["bare"] or "" for piece in pieces)
-        if any(opening in bare and closing in bare[bare.index(opening) :] for opening, closing in _PAIRS):
+        if any(
+            opening in bare and closing in bare[bare.index(opening) :]
+            for opening, closing in _PAIRS
+        ):
             return None
         tokens.append("".join(map(_unquoted, pieces)))
         line = line[word.end() :]

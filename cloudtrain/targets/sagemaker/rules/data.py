@@ -6,7 +6,16 @@ import re
 from collections.abc import Iterator, Mapping
 
 from cloudtrain.plans.plan import Level
-from cloudtrain.rules.engine import Fault, Subject, ValuePath, mapping_at, rows_at, rule, text_at, value_at
+from cloudtrain.rules.engine import (
+    Fault,
+    Subject,
+    ValuePath,
+    mapping_at,
+    rows_at,
+    rule,
+    text_at,
+    value_at,
+)
 from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL
 from cloudtrain.targets.sagemaker.compile.launch import REQUIREMENTS
 from cloudtrain.targets.sagemaker.compile.places import INPUT_ROOT
@@ -29,20 +38,27 @@ _PIPE_SETTINGS = {
 def s3_address(subject: Subject) -> Iterator[Fault]:
     """An S3 address contains no valid bucket name.
 
-    An address is `s3://BUCKET/KEY`, with the bucket's name in lower case. The service accepts nearly any text. With a
-    wrong address the job starts, and fails when it downloads its data or stores its model.
+    An address is `s3://BUCKET/KEY`, with the bucket's name in lower case. The service accepts
+    nearly any text. With a wrong address the job starts, and fails when it downloads its data or
+    stores its model.
     """
     own = subject.account.bucket
     region = "" if "region" in subject.account.missing else subject.account.region
     for path, uri in _addresses(subject):
-        if ("bucket" in subject.account.missing or not is_bucket(own, region)) and uri.startswith(f"s3://{own}"):
+        if ("bucket" in subject.account.missing or not is_bucket(own, region)) and uri.startswith(
+            f"s3://{own}"
+        ):
             continue  # SM101 and SM105 report it
         match = _S3.fullmatch(uri)
         bucket = match["bucket"] if match else ""
         hint = "write `s3://BUCKET/KEY`"
         if match is None:
             yield Fault(f"`{uri}` is not an address in S3", hint, path)
-        elif uri.startswith("s3://") and not is_bucket(bucket, region) and not bucket.startswith("arn:"):
+        elif (
+            uri.startswith("s3://")
+            and not is_bucket(bucket, region)
+            and not bucket.startswith("arn:")
+        ):
             if is_bucket(bucket.lower(), region):
                 hint = f"write `s3://{bucket.lower()}{match['key'] or ''}`"
             what = f"`{bucket}` is not the name of a bucket" if bucket else "it names no bucket"
@@ -53,14 +69,19 @@ def s3_address(subject: Subject) -> Iterator[Fault]:
 def channels_repeat(subject: Subject) -> Iterator[Fault]:
     """Two channels have the same name.
 
-    Each channel is a folder `/opt/ml/input/data/NAME`. The channel `code` brings the bundle if cloudtrain's own
-    launcher starts the job, or if the container has no network.
+    Each channel is a folder `/opt/ml/input/data/NAME`. The channel `code` brings the bundle if
+    cloudtrain's own launcher starts the job, or if the container has no network.
     """
-    names = [channel.get("ChannelName") for channel in rows_at(subject.plan.request, "InputDataConfig")]
+    names = [
+        channel.get("ChannelName") for channel in rows_at(subject.plan.request, "InputDataConfig")
+    ]
     for name in dict.fromkeys(names):
         if names.count(name) < 2 or not isinstance(name, str):
             continue
-        message, hint = f"the channel `{name}` comes {names.count(name)} times", "call one of them something else"
+        message, hint = (
+            f"the channel `{name}` comes {names.count(name)} times",
+            "call one of them something else",
+        )
         if name == CODE_CHANNEL:
             message = f"the channel `{name}` brings the job's code"
             hint = f"call the input something else than `{name}`"
@@ -71,16 +92,22 @@ def channels_repeat(subject: Subject) -> Iterator[Fault]:
 def code_overridden(subject: Subject) -> Iterator[Fault]:
     """`sagemaker_overrides` remove the channel that brings the code.
 
-    An empty list, null, or a list of channels without different names replaces the request's channels. Without the
-    channel `code`, the container has no code to run.
+    An empty list, null, or a list of channels without different names replaces the request's
+    channels. Without the channel `code`, the container has no code to run.
     """
     directory = str(mapping_at(subject.plan.request, "HyperParameters").get(SUBMIT_DIRECTORY))
     needed = read(subject).start.by == "entrypoint" or f"{INPUT_ROOT}/{CODE_CHANNEL}/" in directory
-    names = {channel.get("ChannelName") for channel in rows_at(subject.plan.request, "InputDataConfig")}
+    names = {
+        channel.get("ChannelName") for channel in rows_at(subject.plan.request, "InputDataConfig")
+    }
     if needed and CODE_CHANNEL not in names:
         yield Fault(
-            "the overrides replace all channels, and the channel `code` with the job's code is gone",
-            "remove `InputDataConfig` from `sagemaker_overrides`, and write the channels under `inputs`; "
+            (
+                "the overrides replace all channels, and the channel `code` with the job's code is "
+                "gone"
+            ),
+            "remove `InputDataConfig` from `sagemaker_overrides`, and write the channels under "
+            "`inputs`; "
             "`cloudtrain plan` shows what is sent",
             ("sagemaker_overrides", "InputDataConfig"),
         )
@@ -90,14 +117,18 @@ def code_overridden(subject: Subject) -> Iterator[Fault]:
 def pipe_is_no_folder(subject: Subject) -> Iterator[Fault]:
     """An input uses Pipe mode, but scripts expect a folder.
 
-    In Pipe mode the folder `/opt/ml/input/data/NAME` is missing. Each epoch has a FIFO (`NAME_0`, `NAME_1`, ...) that
-    can be read only once. Scripts that open files need `mode: mount`, which also reads on demand.
+    In Pipe mode the folder `/opt/ml/input/data/NAME` is missing. Each epoch has a FIFO (`NAME_0`,
+    `NAME_1`, ...) that can be read only once. Scripts that open files need `mode: mount`, which
+    also reads on demand.
     """
     for name, channel in _channels(subject):
         if _mode_of(subject, channel) == _PIPE and read(subject).start.by != "image":
             yield Fault(
                 f"the script finds no folder, but a FIFO `/opt/ml/input/data/{name}_0`",
-                "write `mode: mount`, or accept it with `--ignore SM504` if the script reads the FIFO",
+                (
+                    "write `mode: mount`, or accept it with `--ignore SM504` if the script reads "
+                    "the FIFO"
+                ),
                 _input_path(subject, name, "mode"),
             )
 
@@ -106,14 +137,17 @@ def pipe_is_no_folder(subject: Subject) -> Iterator[Fault]:
 def only_in_pipe_mode(subject: Subject) -> Iterator[Fault]:
     """A setting works in Pipe mode only.
 
-    SageMaker decompresses, wraps in RecordIO and shuffles only in Pipe mode. In the other modes, the files arrive as
-    they are in S3 (API reference, Channel).
+    SageMaker decompresses, wraps in RecordIO and shuffles only in Pipe mode. In the other modes,
+    the files arrive as they are in S3 (API reference, Channel).
     """
     for name, channel in _channels(subject):
         for key, field in _PIPE_SETTINGS.items():
             if channel.get(key) not in (None, "None") and _mode_of(subject, channel) != _PIPE:
                 yield Fault(
-                    f"`{field}` has no effect in {_mode_of(subject, channel)} mode: the files arrive as they are in S3",
+                    (
+                        f"`{field}` has no effect in {_mode_of(subject, channel)} mode: the files "
+                        "arrive as they are in S3"
+                    ),
                     f"remove `{field}`, or write `mode: pipe` if the script reads a FIFO",
                     _input_path(subject, name, field),
                 )
@@ -121,10 +155,11 @@ def only_in_pipe_mode(subject: Subject) -> Iterator[Fault]:
 
 @rule("SM506", Level.ERROR)
 def augmented_manifest_needs_pipe(subject: Subject) -> Iterator[Fault]:
-    """Augmented manifests need Pipe mode and attribute names; other inputs must not have attribute names.
+    """Augmented manifests need Pipe mode and attribute names; other inputs must not have attribute
+    names.
 
-    `AugmentedManifestFile` works only in Pipe mode, and needs the names of the attributes to read. Other data types
-    have no attributes (API reference, S3DataSource).
+    `AugmentedManifestFile` works only in Pipe mode, and needs the names of the attributes to read.
+    Other data types have no attributes (API reference, S3DataSource).
     """
     for name, channel in _channels(subject):
         source = mapping_at(channel, "DataSource", "S3DataSource")
@@ -146,18 +181,30 @@ def augmented_manifest_needs_pipe(subject: Subject) -> Iterator[Fault]:
 def file_system_ignores(subject: Subject) -> Iterator[Fault]:
     """An input from a file system ignores settings such as `shard` and `mode`.
 
-    FSx and EFS are mounted unchanged, so every instance sees all files. Sharding, manifests, compression and modes are
-    not supported. With `shard`, each instance would train on all of the data instead of a part.
+    FSx and EFS are mounted unchanged, so every instance sees all files. Sharding, manifests,
+    compression and modes are not supported. With `shard`, each instance would train on all of the
+    data instead of a part.
     """
-    ignored = ("shard", "compression", "record_wrapper", "shuffle_seed", "content_type", "instance_groups")
+    ignored = (
+        "shard",
+        "compression",
+        "record_wrapper",
+        "shuffle_seed",
+        "content_type",
+        "instance_groups",
+    )
     for name, item in subject.job.inputs.items():
         if item.sagemaker is None or not item.sagemaker.startswith(("fsx://", "efs://")):
             continue
         for field in ignored:
             if getattr(item, field):
                 yield Fault(
-                    f"`{field}` has no effect on a file system: every instance sees all of `{name}`",
-                    f"remove `{field}`" + (", and let each rank choose its files" if field == "shard" else ""),
+                    (
+                        f"`{field}` has no effect on a file system: every instance sees all of "
+                        f"`{name}`"
+                    ),
+                    f"remove `{field}`"
+                    + (", and let each rank choose its files" if field == "shard" else ""),
                     ("inputs", name, field),
                 )
 
@@ -174,8 +221,12 @@ def file_system_without_network(subject: Subject) -> Iterator[Fault]:
         source = value_at(channel, "DataSource", "FileSystemDataSource")
         if isinstance(source, Mapping):
             yield Fault(
-                f"the file system `{source.get('FileSystemId')}` is in a VPC, and the job has no subnets",
-                'add `subnets = ["subnet-0123456789abcdef0"]` and `security_group_ids = ["sg-0123456789abcdef0"]` '
+                (
+                    f"the file system `{source.get('FileSystemId')}` is in a VPC, and the job has "
+                    "no subnets"
+                ),
+                'add `subnets = ["subnet-0123456789abcdef0"]` and `security_group_ids = '
+                '["sg-0123456789abcdef0"]` '
                 "under `[sagemaker]` in `cloudtrain.toml`",
                 _input_path(subject, name, "sagemaker"),
             )
@@ -185,8 +236,8 @@ def file_system_without_network(subject: Subject) -> Iterator[Fault]:
 def one_object_sharded(subject: Subject) -> Iterator[Fault]:
     """A single file is sharded over several instances.
 
-    `shard` distributes whole objects. The only object goes to the first instance. The other instances, which you also
-    pay for, get an empty folder.
+    `shard` distributes whole objects. The only object goes to the first instance. The other
+    instances, which you also pay for, get an empty folder.
     """
     count = subject.reading.machines.spanned_count
     for name, item in subject.job.inputs.items():
@@ -202,13 +253,17 @@ def one_object_sharded(subject: Subject) -> Iterator[Fault]:
 def sharded_for_one(subject: Subject) -> Iterator[Fault]:
     """An input is sharded over one instance.
 
-    `shard` has no effect on a single instance, which gets all files. It takes effect with more instances.
+    `shard` has no effect on a single instance, which gets all files. It takes effect with more
+    instances.
     """
     machines = subject.reading.machines
     if machines.count != 1:
         return
     for name, channel in _channels(subject):
-        if value_at(channel, "DataSource", "S3DataSource", "S3DataDistributionType") == "ShardedByS3Key":
+        if (
+            value_at(channel, "DataSource", "S3DataSource", "S3DataDistributionType")
+            == "ShardedByS3Key"
+        ):
             yield Fault(
                 f"the one instance gets all of `{name}`",
                 "remove `shard`, or add instances",
@@ -220,7 +275,9 @@ def _channels(subject: Subject) -> Iterator[tuple[str, JsonMapping]]:
     """Yield the name and content of each channel of the request, except the code channel."""
     for channel in rows_at(subject.plan.request, "InputDataConfig"):
         name = channel.get("ChannelName")
-        if isinstance(name, str) and (name != CODE_CHANNEL or read(subject).input_of(name) is not None):
+        if isinstance(name, str) and (
+            name != CODE_CHANNEL or read(subject).input_of(name) is not None
+        ):
             yield name, channel
 
 
@@ -238,7 +295,8 @@ def _input_path(subject: Subject, name: str, *field: str) -> ValuePath:
 
 
 def _addresses(subject: Subject) -> Iterator[tuple[ValuePath, str]]:
-    """Yield the S3 addresses of inputs, checkpoint and outputs: the path of the job field, and the address."""
+    """Yield the S3 addresses of inputs, checkpoint and outputs: the path of the job field, and the
+    address."""
     for name, channel in _channels(subject):
         uri = value_at(channel, "DataSource", "S3DataSource", "S3Uri")
         if isinstance(uri, str):
@@ -257,8 +315,8 @@ def _addresses(subject: Subject) -> Iterator[tuple[ValuePath, str]]:
 def half_a_network(subject: Subject) -> Iterator[Fault]:
     """The target's settings have subnets but no security groups, or security groups but no subnets.
 
-    `VpcConfig` needs at least one of each. The service creates a network interface of every instance in a subnet, and
-    applies the rules of the security groups.
+    `VpcConfig` needs at least one of each. The service creates a network interface of every
+    instance in a subnet, and applies the rules of the security groups.
     """
     config = mapping_at(subject.plan.request, "VpcConfig")
     if not config:
@@ -274,8 +332,9 @@ def half_a_network(subject: Subject) -> Iterator[Fault]:
 def install_without_network(subject: Subject) -> Iterator[Fault]:
     """The job would install packages in a container without network.
 
-    With network isolation the container has no network access, so `pip install -r` and the job fail. Put the packages
-    into the image. Or put them into the bundle as wheels, and name only these, or write `--no-index` into the file.
+    With network isolation the container has no network access, so `pip install -r` and the job
+    fail. Put the packages into the image. Or put them into the bundle as wheels, and name only
+    these, or write `--no-index` into the file.
     """
     if not subject.plan.request.get("EnableNetworkIsolation") or read(subject).start.by == "image":
         return
@@ -287,7 +346,10 @@ def install_without_network(subject: Subject) -> Iterator[Fault]:
     if file is not None and needs_index(file, subject.tree.read_text):
         yield Fault(
             f"the container has no network, so `{file}` cannot be installed",
-            "put the packages into the image; or wheels into the bundle, with `--no-index --find-links .` in the file",
+            (
+                "put the packages into the image; or wheels into the bundle, with `--no-index "
+                "--find-links .` in the file"
+            ),
             ("environment", "requirements"),
         )
 
@@ -296,8 +358,8 @@ def install_without_network(subject: Subject) -> Iterator[Fault]:
 def address_without_network(subject: Subject) -> Iterator[Fault]:
     """The script gets an address that it cannot reach without network.
 
-    With network isolation the container cannot call S3 or any other service. Read inputs through channels, and write
-    models and checkpoints to their folders.
+    With network isolation the container cannot call S3 or any other service. Read inputs through
+    channels, and write models and checkpoints to their folders.
     """
     if not subject.plan.request.get("EnableNetworkIsolation"):
         return
@@ -320,19 +382,27 @@ def profiler_on_trainium(subject: Subject) -> Iterator[Fault]:
     for group in subject.reading.machines.groups:
         if profiling and group.device == "neuron":
             message = f"the profiler has nothing to show on `{group.instance_type}`"
-            yield Fault(message, "remove `profiler = true` from the target's settings for this job", group.path)
+            yield Fault(
+                message,
+                "remove `profiler = true` from the target's settings for this job",
+                group.path,
+            )
 
 
 @rule("SM705", Level.NOTICE)
 def nothing_to_encrypt(subject: Subject) -> Iterator[Fault]:
     """Traffic between instances is encrypted, but the job has only one instance.
 
-    The setting takes effect with two or more instances. It then slows training down, depending on the amount of
-    traffic.
+    The setting takes effect with two or more instances. It then slows training down, depending on
+    the amount of traffic.
     """
     encrypts = subject.plan.request.get("EnableInterContainerTrafficEncryption")
     if encrypts and subject.reading.machines.count == 1:
         yield Fault(
-            "one instance has no traffic to others that `encrypt_inter_container_traffic` could encrypt",
+            (
+                "one instance has no traffic to others that `encrypt_inter_container_traffic` "
+                "could "
+                "encrypt"
+            ),
             "remove `encrypt_inter_container_traffic` from the target's settings for this job",
         )

@@ -1,4 +1,5 @@
-"""Rules about distributions on SageMaker: required versions, and settings that the toolkit ignores or changes."""
+"""Rules about distributions on SageMaker: required versions, and settings that the toolkit ignores
+or changes."""
 
 from __future__ import annotations
 
@@ -9,7 +10,16 @@ from cloudtrain.job.distribution import SMP, TensorFlow
 from cloudtrain.machines.table import InstanceType, instance_types
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
-from cloudtrain.rules.engine import Fault, Subject, join_names, mapping_at, plural, positive_count, rule, text_at
+from cloudtrain.rules.engine import (
+    Fault,
+    Subject,
+    join_names,
+    mapping_at,
+    plural,
+    positive_count,
+    rule,
+    text_at,
+)
 from cloudtrain.rules.named import TITLES, device_of, framework_of, missing_framework
 from cloudtrain.targets.sagemaker.catalogue.images import (
     DEVICES,
@@ -28,7 +38,8 @@ _FIRST_TORCHRUN = {"gpu": "1.13.1", "cpu": "1.13.1", "neuron": "1.11.0"}
 """The first PyTorch images whose toolkit starts torchrun: sagemaker 2.257.7, fw_utils.py."""
 
 _FIRST_MULTI_WORKER = "2.9"
-"""The first TensorFlow images whose toolkit writes TF_CONFIG for workers: sagemaker 2.257.7, fw_utils.py."""
+"""The first TensorFlow images whose toolkit writes TF_CONFIG for workers: sagemaker 2.257.7,
+fw_utils.py."""
 
 
 def image_name(image: Image) -> str:
@@ -39,24 +50,37 @@ def image_name(image: Image) -> str:
 def add_entrypoint_hint(subject: Subject, hint: str) -> str:
     """Add to `hint` how to run the job without the image's toolkit.
 
-    Returns `hint` unchanged if the job needs the toolkit: for SMDDP, SMP, MPI on several instances, or an image whose
-    Python is too old for cloudtrain's launcher.
+    Returns `hint` unchanged if the job needs the toolkit: for SMDDP, SMP, MPI on several instances,
+    or an image whose Python is too old for cloudtrain's launcher.
     """
-    bound = subject.reading.distribution.type in ("smddp", "smp") or python_too_old(read(subject).image) is not None
-    if bound or (subject.reading.launcher == "mpirun" and subject.reading.machines.spanned_count > 1):
+    bound = (
+        subject.reading.distribution.type in ("smddp", "smp")
+        or python_too_old(read(subject).image) is not None
+    )
+    if bound or (
+        subject.reading.launcher == "mpirun" and subject.reading.machines.spanned_count > 1
+    ):
         return hint
-    return f'{hint}; or write `launch = "entrypoint"` under `[sagemaker]`, and cloudtrain starts the script itself'
+    return (
+        f'{hint}; or write `launch = "entrypoint"` under `[sagemaker]`, and cloudtrain '
+        "starts the script itself"
+    )
 
 
 @rule("SM321", Level.ERROR)
 def torchrun_too_new(subject: Subject) -> Iterator[Fault]:
     """The image is too old for torchrun through the toolkit.
 
-    The toolkit starts torchrun only in images with PyTorch 1.13.1 or later (on Trainium: PyTorch 1.11 or later). In
-    older images, the toolkit ignores the distribution and runs one process on each instance.
+    The toolkit starts torchrun only in images with PyTorch 1.13.1 or later (on Trainium: PyTorch
+    1.11 or later). In older images, the toolkit ignores the distribution and runs one process on
+    each instance.
     """
     image = read(subject).image
-    if read(subject).start.by != "toolkit" or subject.reading.launcher != "torchrun" or image is None:
+    if (
+        read(subject).start.by != "toolkit"
+        or subject.reading.launcher != "torchrun"
+        or image is None
+    ):
         return
     framework, version = image.engine
     first = _FIRST_TORCHRUN[image.device]
@@ -72,17 +96,28 @@ def torchrun_too_new(subject: Subject) -> Iterator[Fault]:
 def multi_worker_too_new(subject: Subject) -> Iterator[Fault]:
     """The image is too old for MultiWorkerMirroredStrategy through the toolkit.
 
-    The toolkit sets TF_CONFIG for workers in images of TensorFlow 2.9 and later. In older images TF_CONFIG is missing,
-    and every instance trains alone.
+    The toolkit sets TF_CONFIG for workers in images of TensorFlow 2.9 and later. In older images
+    TF_CONFIG is missing, and every instance trains alone.
     """
     image, distribution = read(subject).image, subject.reading.distribution
-    if read(subject).start.by != "toolkit" or not isinstance(distribution, TensorFlow) or image is None:
+    if (
+        read(subject).start.by != "toolkit"
+        or not isinstance(distribution, TensorFlow)
+        or image is None
+    ):
         return
     framework, version = image.engine
     multi_worker = distribution.strategy == "multi_worker_mirrored"
-    if multi_worker and framework == "tensorflow" and numbers(version) < numbers(_FIRST_MULTI_WORKER):
+    if (
+        multi_worker
+        and framework == "tensorflow"
+        and numbers(version) < numbers(_FIRST_MULTI_WORKER)
+    ):
         yield Fault(
-            f"the toolkit knows `multi_worker_mirrored` from TensorFlow 2.9 on, and the image has {version}",
+            (
+                "the toolkit knows `multi_worker_mirrored` from TensorFlow 2.9 on, and the image "
+                f"has {version}"
+            ),
             add_entrypoint_hint(subject, "use version `2.9` or newer"),
             read(subject).image_path,
         )
@@ -92,15 +127,19 @@ def multi_worker_too_new(subject: Subject) -> Iterator[Fault]:
 def not_on_trainium(subject: Subject) -> Iterator[Fault]:
     """This distribution does not run on Trainium.
 
-    Trainium needs torchrun and torch-neuronx. SMDDP, SMP, DeepSpeed, Horovod, MPI and TensorFlow's strategies only run
-    on GPUs and CPUs. On Trainium the SageMaker SDK accepts only `torch_distributed`.
+    Trainium needs torchrun and torch-neuronx. SMDDP, SMP, DeepSpeed, Horovod, MPI and TensorFlow's
+    strategies only run on GPUs and CPUs. On Trainium the SageMaker SDK accepts only
+    `torch_distributed`.
     """
     distribution = subject.reading.distribution.type
     if distribution in ("torch", "none"):
         return
     hint, path = "write `distribution: {type: torch}`", ("distribution", "type")
     if distribution != subject.job.distribution.type:
-        hint, path = "remove `HyperParameters` from `sagemaker_overrides`", ("sagemaker_overrides", "HyperParameters")
+        hint, path = (
+            "remove `HyperParameters` from `sagemaker_overrides`",
+            ("sagemaker_overrides", "HyperParameters"),
+        )
     for group in subject.reading.machines.spanned:
         if group.device == "neuron":
             message = f"`{distribution}` does not run on `{group.instance_type}`, which is Trainium"
@@ -111,12 +150,16 @@ def not_on_trainium(subject: Subject) -> Iterator[Fault]:
 def server_counts_ignored(subject: Subject) -> Iterator[Fault]:
     """The toolkit ignores the job's number of parameter servers or workers.
 
-    It runs one parameter server on every instance, a master on the first instance, and a worker on each other instance
-    (sagemaker-tensorflow-training 20.5.0).
+    It runs one parameter server on every instance, a master on the first instance, and a worker on
+    each other instance (sagemaker-tensorflow-training 20.5.0).
     """
     distribution, count = subject.reading.distribution, subject.reading.machines.spanned_count
     start = read(subject).start
-    if start.by != "toolkit" or not isinstance(distribution, TensorFlow) or start.framework != "tensorflow":
+    if (
+        start.by != "toolkit"
+        or not isinstance(distribution, TensorFlow)
+        or start.framework != "tensorflow"
+    ):
         return
     what = "servers" if distribution.strategy == "parameter_server" else "workers"
     for field in ("parameter_servers", "workers"):
@@ -133,8 +176,8 @@ def server_counts_ignored(subject: Subject) -> Iterator[Fault]:
 def idle_instances(subject: Subject) -> Iterator[Fault]:
     """Some instances get neither a worker nor a parameter server.
 
-    cloudtrain's launcher assigns the workers to the instances in turn, and likewise the parameter servers. If both
-    counts are smaller than the number of instances, you pay for idle instances.
+    cloudtrain's launcher assigns the workers to the instances in turn, and likewise the parameter
+    servers. If both counts are smaller than the number of instances, you pay for idle instances.
     """
     distribution, count = subject.reading.distribution, subject.reading.machines.spanned_count
     if read(subject).start.by != "entrypoint" or not isinstance(distribution, TensorFlow):
@@ -144,7 +187,10 @@ def idle_instances(subject: Subject) -> Iterator[Fault]:
         workers = max(workers, 2, distribution.parameter_servers or 1)
     if workers < count:
         yield Fault(
-            f"the tasks are dealt out over {workers} of {count} instances: {count - workers} would be idle",
+            (
+                f"the tasks are dealt out over {workers} of {count} instances: {count - workers} "
+                "would be idle"
+            ),
             f"set `resources.instance_count` to {workers}, or `distribution.workers` to {count}",
             ("distribution", "workers"),
         )
@@ -154,15 +200,18 @@ def idle_instances(subject: Subject) -> Iterator[Fault]:
 def strategy_on_one_instance(subject: Subject) -> Iterator[Fault]:
     """A TensorFlow strategy for several instances runs on one instance.
 
-    The toolkit starts parameter servers only with two or more instances. On one instance it starts a plain script.
-    There, MultiWorkerMirroredStrategy does the same as MirroredStrategy.
+    The toolkit starts parameter servers only with two or more instances. On one instance it starts
+    a plain script. There, MultiWorkerMirroredStrategy does the same as MirroredStrategy.
     """
     distribution = subject.reading.distribution
     alone = subject.reading.machines.spanned_count == 1
     if isinstance(distribution, TensorFlow) and read(subject).start.by == "toolkit" and alone:
         yield Fault(
             f"`{distribution.strategy}` has no other instance to share with",
-            "set `instance_count` to 2 or more; or use `distribution: {type: none}` and `MirroredStrategy`",
+            (
+                "set `instance_count` to 2 or more; or use `distribution: {type: none}` and "
+                "`MirroredStrategy`"
+            ),
             ("resources", "instance_count"),
         )
 
@@ -171,15 +220,21 @@ def strategy_on_one_instance(subject: Subject) -> Iterator[Fault]:
 def torch_without_gpu(subject: Subject) -> Iterator[Fault]:
     """torchrun starts on instances without GPUs.
 
-    Training works with the gloo backend, which `cloudtrain.runtime` chooses automatically. torchrun starts one process
-    on each instance, unless `processes_per_instance` asks for more. The SageMaker SDK refuses such a job.
+    Training works with the gloo backend, which `cloudtrain.runtime` chooses automatically. torchrun
+    starts one process on each instance, unless `processes_per_instance` asks for more. The
+    SageMaker SDK refuses such a job.
     """
     machines = subject.reading.machines
-    if subject.reading.distribution.type == "torch" and {group.device for group in machines.spanned} == {"cpu"}:
+    if subject.reading.distribution.type == "torch" and {
+        group.device for group in machines.spanned
+    } == {"cpu"}:
         name = machines.spanned[0].instance_type
         yield Fault(
             f"`{name}` has no GPU, so `torch` trains on the CPU, with gloo",
-            "name a type with GPUs (`cloudtrain instances --gpu A10G`), or accept it with `--ignore SM326`",
+            (
+                "name a type with GPUs (`cloudtrain instances --gpu A10G`), or accept it with "
+                "`--ignore SM326`"
+            ),
             machines.spanned[0].path,
         )
 
@@ -188,8 +243,8 @@ def torch_without_gpu(subject: Subject) -> Iterator[Fault]:
 def smp_arguments(subject: Subject) -> Iterator[Fault]:
     """The script gets the parameters of SMP as an argument.
 
-    The toolkit passes `--mp_parameters KEY=VALUE,...` to the script along with the hyperparameters. If the script's
-    argument parser does not accept this option, the script ends with an error.
+    The toolkit passes `--mp_parameters KEY=VALUE,...` to the script along with the hyperparameters.
+    If the script's argument parser does not accept this option, the script ends with an error.
     """
     distribution = subject.reading.distribution
     if isinstance(distribution, SMP) and distribution.parameters:
@@ -200,12 +255,13 @@ def smp_arguments(subject: Subject) -> Iterator[Fault]:
         )
 
 
-# Rules about SageMaker's own libraries, SMDDP and SMP: their parameters, and the images and instance types that support
-# them.
+# Rules about SageMaker's own libraries, SMDDP and SMP: their parameters, and the images and
+# instance types that support them.
 
 
 def _undivided(subject: Subject, what: str, size: int, *names: str) -> Iterator[Fault]:
-    """Yield a fault for each of these parameters of SMP version 1 that does not divide `size`, the size of `what`."""
+    """Yield a fault for each of these parameters of SMP version 1 that does not divide `size`, the
+    size of `what`."""
     smp = subject.reading.distribution
     parameters = smp.parameters if isinstance(smp, SMP) and smp.version == 1 else {}
     for name in names:
@@ -213,15 +269,20 @@ def _undivided(subject: Subject, what: str, size: int, *names: str) -> Iterator[
         if size % count:
             fits = max(fitting for fitting in range(1, min(count, size + 1)) if size % fitting == 0)
             path = ("distribution", "parameters", name)
-            yield Fault(f"{what} cannot be divided by `{name}: {count}`", f"set `{'.'.join(path)}` to {fits}", path)
+            yield Fault(
+                f"{what} cannot be divided by `{name}: {count}`",
+                f"set `{'.'.join(path)}` to {fits}",
+                path,
+            )
 
 
 @rule("SM329", Level.ERROR)
 def smp_partitions(subject: Subject) -> Iterator[Fault]:
     """The job's processes cannot hold whole copies of the model.
 
-    Version 1 of SMP splits the model into `partitions` (`pipeline_parallel_degree`) parts, and all processes of the job
-    into groups of one process for each part (sagemaker SDK, doc/api/training/smd_model_parallel_general.rst).
+    Version 1 of SMP splits the model into `partitions` (`pipeline_parallel_degree`) parts, and all
+    processes of the job into groups of one process for each part (sagemaker SDK,
+    doc/api/training/smd_model_parallel_general.rst).
     """
     ranks = Processes.of(subject.plan.processes).ranks.total()
     what = f"the job has {plural(ranks, 'process')}, which"
@@ -235,8 +296,9 @@ _BATCH = ("batch_size", "train_batch_size", "per_device_train_batch_size")
 def smp_microbatches(subject: Subject) -> Iterator[Fault]:
     """SMP cannot divide a batch into its microbatches.
 
-    Version 1 of SMP divides each batch into `microbatches` parts of the same size. cloudtrain takes the size of a batch
-    from the hyperparameter `batch_size`, `train_batch_size` or `per_device_train_batch_size`.
+    Version 1 of SMP divides each batch into `microbatches` parts of the same size. cloudtrain takes
+    the size of a batch from the hyperparameter `batch_size`, `train_batch_size` or
+    `per_device_train_batch_size`.
     """
     for name, value in subject.job.hyperparameters.items():
         batch = positive_count(value)
@@ -248,14 +310,18 @@ def smp_microbatches(subject: Subject) -> Iterator[Fault]:
 def image_without_smddp(subject: Subject) -> Iterator[Fault]:
     """The image does not have the SMDDP library.
 
-    SMDDP ships in the images of PyTorch up to 2.5 and of TensorFlow up to 2.11. In a newer image the toolkit prints a
-    warning, drops `smddprun` and starts plain mpirun; the script then fails at `init_process_group("smddp")`. The
-    SageMaker SDK does not check images that are given by their address (tried with 2.257.7).
+    SMDDP ships in the images of PyTorch up to 2.5 and of TensorFlow up to 2.11. In a newer image
+    the toolkit prints a warning, drops `smddprun` and starts plain mpirun; the script then fails at
+    `init_process_group("smddp")`. The SageMaker SDK does not check images that are given by their
+    address (tried with 2.257.7).
     """
     image = read(subject).image
     if subject.reading.distribution.type == "smddp" and image is not None and not image.smddp:
         yield Fault(
-            f"the image of {image_name(image)} does not have `smddp`; {_images_with_smddp(image.engine[0])}",
+            (
+                f"the image of {image_name(image)} does not have `smddp`; "
+                f"{_images_with_smddp(image.engine[0])}"
+            ),
             _instead_of_smddp(subject),
             read(subject).image_path or ("distribution",),
         )
@@ -265,9 +331,9 @@ def image_without_smddp(subject: Subject) -> Iterator[Fault]:
 def type_without_smddp(subject: Subject) -> Iterator[Fault]:
     """The SMDDP library does not run on this instance type.
 
-    AWS supports SMDDP on p4d and p4de (developer guide, data parallel library), and older versions on p3.16xlarge and
-    p3dn. The SageMaker SDK has a list of types but never reads it. It accepts `ml.g5` and `ml.p5en`, and sometimes
-    refuses `ml.p5.48xlarge` (2.257.7).
+    AWS supports SMDDP on p4d and p4de (developer guide, data parallel library), and older versions
+    on p3.16xlarge and p3dn. The SageMaker SDK has a list of types but never reads it. It accepts
+    `ml.g5` and `ml.p5en`, and sometimes refuses `ml.p5.48xlarge` (2.257.7).
     """
     if subject.reading.distribution.type != "smddp":
         return
@@ -284,25 +350,38 @@ def type_without_smddp(subject: Subject) -> Iterator[Fault]:
 def distribution_ignored(subject: Subject) -> Iterator[Fault]:
     """The image's toolkit does not support this distribution, and ignores it.
 
-    The job does not fail. Instead, every instance runs the script alone in one process, and trains the same model on
-    one GPU. This happens with parameter servers on PyTorch, and with torchrun on TensorFlow. In your own image,
-    only MPI works, unless the variable SAGEMAKER_TRAINING_MODULE names a framework's toolkit. With `smddp` and `smp`,
-    cloudtrain assumes that your own image is derived from an AWS image, as SM310 explains. A job without a script
-    starts the image's own entry point without a distribution, and the SDK's `Estimator` silently drops the
-    argument `distribution`. The toolkits in AWS's images for MXNet, scikit-learn, XGBoost, Chainer and reinforcement
-    learning have launchers of their own, which this rule leaves alone.
+    The job does not fail. Instead, every instance runs the script alone in one process, and trains
+    the same model on one GPU. This happens with parameter servers on PyTorch, and with torchrun on
+    TensorFlow. In your own image, only MPI works, unless the variable SAGEMAKER_TRAINING_MODULE
+    names a framework's toolkit. With `smddp` and `smp`, cloudtrain assumes that your own image is
+    derived from an AWS image, as SM310 explains. A job without a script starts the image's own
+    entry point without a distribution, and the SDK's `Estimator` silently drops the argument
+    `distribution`. The toolkits in AWS's images for MXNet, scikit-learn, XGBoost, Chainer and
+    reinforcement learning have launchers of their own, which this rule leaves alone.
     """
     job, start, distribution = subject.job, read(subject).start, subject.reading.distribution
     if job.entry_point is None and job.command is None and job.distribution.type != "none":
-        message = f"without a script the image's own entry point runs, and nothing starts `{job.distribution.type}`"
+        message = (
+            "without a script the image's own entry point runs, and nothing starts "
+            f"`{job.distribution.type}`"
+        )
         yield Fault(message, "add an `entry_point`, or remove `distribution`", ("distribution",))
-    if start.by != "toolkit" or start.starts(subject.reading.launcher) or read(subject).has_other_toolkit:
+    if (
+        start.by != "toolkit"
+        or start.starts(subject.reading.launcher)
+        or read(subject).has_other_toolkit
+    ):
         return
     count = subject.reading.machines.spanned_count
     who = "the one instance" if count == 1 else f"each of the {count} instances"
-    owner = {"generic": "your own image", "pytorch": "PyTorch", "tensorflow": "TensorFlow"}[start.framework]
+    owner = {"generic": "your own image", "pytorch": "PyTorch", "tensorflow": "TensorFlow"}[
+        start.framework
+    ]
     yield Fault(
-        f"the training toolkit of {owner} ignores `{distribution.type}`: {who} would run one process, alone",
+        (
+            f"the training toolkit of {owner} ignores `{distribution.type}`: {who} would run one "
+            "process, alone"
+        ),
         _how_to_start(subject, start.framework),
         ("distribution",),
     )
@@ -312,17 +391,23 @@ def distribution_ignored(subject: Subject) -> Iterator[Fault]:
 def image_without_smp(subject: Subject) -> Iterator[Fault]:
     """The image does not have this version of SageMaker's model parallelism library.
 
-    Version 1 is in the images of PyTorch 1.6 to 2.0.0 and TensorFlow 2.3 to 2.6. Version 2 has separate images, which
-    cloudtrain selects by framework and version. In other images, `import smdistributed.modelparallel` or
-    `torch.sagemaker` fails.
+    Version 1 is in the images of PyTorch 1.6 to 2.0.0 and TensorFlow 2.3 to 2.6. Version 2 has
+    separate images, which cloudtrain selects by framework and version. In other images, `import
+    smdistributed.modelparallel` or `torch.sagemaker` fails.
     """
     distribution, image = subject.reading.distribution, read(subject).image
     if not isinstance(distribution, SMP) or image is None or image.smp == distribution.version:
         return
-    message = f"the image of {image_name(image)} does not have version {distribution.version} of `smp`"
+    message = (
+        f"the image of {image_name(image)} does not have version {distribution.version} of `smp`"
+    )
     if image.smp:
         message += f", but version {image.smp}"
-    yield Fault(message, _image_with_smp(distribution.version), read(subject).image_path or ("distribution",))
+    yield Fault(
+        message,
+        _image_with_smp(distribution.version),
+        read(subject).image_path or ("distribution",),
+    )
 
 
 def _instead_of_smddp(subject: Subject) -> str:
@@ -330,7 +415,10 @@ def _instead_of_smddp(subject: Subject) -> str:
     image = read(subject).image
     framework = image.engine[0] if image is not None else subject.job.environment.framework
     if framework == "tensorflow":
-        return "write `distribution: {type: tensorflow}`, and use MultiWorkerMirroredStrategy in the script"
+        return (
+            "write `distribution: {type: tensorflow}`, and use MultiWorkerMirroredStrategy "
+            "in the script"
+        )
     return "write `distribution: {type: torch}`, and `nccl` where the script says `smddp`"
 
 
@@ -346,9 +434,14 @@ def _gpu_images(framework: str) -> Iterator[Image]:
 
 def _image_with_smp(version: int) -> str:
     if version == 2:
-        return f"name framework and version instead of an image: PyTorch {join_names(smp_versions())}"
+        return (
+            f"name framework and version instead of an image: PyTorch {join_names(smp_versions())}"
+        )
     names = [image.version for image in _gpu_images("pytorch") if image.smp == 1]
-    newer = "write `distribution: {type: smp, version: 2}`, and `environment: {framework: pytorch, version: "
+    newer = (
+        "write `distribution: {type: smp, version: 2}`, and `environment: {framework: "
+        "pytorch, version: "
+    )
     return f'use PyTorch {join_names(names, most=len(names))}; or {newer}"{smp_versions()[-1]}"}}`'
 
 
@@ -357,16 +450,22 @@ def _how_to_start(subject: Subject, kind: str) -> str:
     if kind == "pytorch":
         return add_entrypoint_hint(subject, "write `environment: {framework: tensorflow}`")
     if kind == "tensorflow":
-        return f"write `environment: {{framework: pytorch}}`, or `tensorflow` or `horovod` instead of `{distribution}`"
+        return (
+            f"write `environment: {{framework: pytorch}}`, or `tensorflow` or `horovod` "
+            f"instead of `{distribution}`"
+        )
     framework = "tensorflow" if distribution == "tensorflow" else "pytorch"
     module = f"`{TRAINING_MODULE}: sagemaker_{framework}_container.training:main`"
-    return add_entrypoint_hint(subject, f"write {module} under `environment.variables`, if the image has that package")
+    return add_entrypoint_hint(
+        subject, f"write {module} under `environment.variables`, if the image has that package"
+    )
 
 
 # Rules about the container image of a SageMaker job.
 
 _HOROVOD_ENDS = {"pytorch": (2, 0), "tensorflow": (2, 12)}
-"""The first images without Horovod: their Dockerfile.gpu comments out its installation, or lacks it."""
+"""The first images without Horovod: their Dockerfile.gpu comments out its installation, or lacks
+it."""
 
 _BLIND = {("gpu", "cpu"), ("neuron", "cpu"), ("neuron", "gpu")}
 """Pairs of an instance's device and an image that cannot use it."""
@@ -376,22 +475,24 @@ _BLIND = {("gpu", "cpu"), ("neuron", "cpu"), ("neuron", "gpu")}
 def image_in_doubt(subject: Subject) -> Iterator[Fault]:
     """The image probably does not exist, or cannot train.
 
-    The address follows the naming rules, but AWS has published no such image. For example, the SageMaker SDK mistakes
-    versions of the SMP library for versions of PyTorch, and builds an address from them. The job would wait for its
-    instances and then fail to pull the image.
+    The address follows the naming rules, but AWS has published no such image. For example, the
+    SageMaker SDK mistakes versions of the SMP library for versions of PyTorch, and builds an
+    address from them. The job would wait for its instances and then fail to pull the image.
     """
     image = read(subject).image
     if image is not None and image.doubt is not None:
-        yield Fault(image.doubt, "name a version that exists, or another image", read(subject).image_path)
+        yield Fault(
+            image.doubt, "name a version that exists, or another image", read(subject).image_path
+        )
 
 
 @rule("SM306", Level.ERROR)
 def image_for_other_device(subject: Subject) -> Iterator[Fault]:
     """The image cannot use the accelerators of the instance type.
 
-    A CPU image cannot use GPUs, so the job would train on the CPU of an expensive machine. A GPU image does not support
-    Trainium, and an image for Trainium supports nothing else. For an unknown instance type, the SageMaker SDK silently
-    chooses a CPU image.
+    A CPU image cannot use GPUs, so the job would train on the CPU of an expensive machine. A GPU
+    image does not support Trainium, and an image for Trainium supports nothing else. For an unknown
+    instance type, the SageMaker SDK silently chooses a CPU image.
     """
     image = read(subject).image
     if image is None:
@@ -401,8 +502,14 @@ def image_for_other_device(subject: Subject) -> Iterator[Fault]:
         alone = image.device == "neuron" and "neuron" not in devices
         if group.known and (alone or (group.device, image.device) in _BLIND):
             yield Fault(
-                f"the image is for {DEVICES[image.device]}, and `{group.known.name}` has {_has(group.known)}",
-                f"{_by_framework(subject, image.framework)}, or name an image for {DEVICES[group.device or 'cpu']}",
+                (
+                    f"the image is for {DEVICES[image.device]}, and `{group.known.name}` has "
+                    f"{_has(group.known)}"
+                ),
+                (
+                    f"{_by_framework(subject, image.framework)}, or name an image for "
+                    f"{DEVICES[group.device or 'cpu']}"
+                ),
                 read(subject).image_path,
             )
 
@@ -413,10 +520,16 @@ def gpu_image_without_gpu(subject: Subject) -> Iterator[Fault]:
 
     The job works, but every start downloads several gigabytes of unused CUDA libraries.
     """
-    image, devices = read(subject).image, {group.device for group in subject.reading.machines.groups}
+    image, devices = (
+        read(subject).image,
+        {group.device for group in subject.reading.machines.groups},
+    )
     if image is not None and image.device == "gpu" and devices == {"cpu"}:
         yield Fault(
-            f"the image is for GPUs, and `{subject.reading.machines.groups[0].instance_type}` has none",
+            (
+                f"the image is for GPUs, and `{subject.reading.machines.groups[0].instance_type}` "
+                "has none"
+            ),
             f"{_by_framework(subject, image.framework)}, or name an instance type with a GPU",
             read(subject).image_path,
         )
@@ -426,8 +539,9 @@ def gpu_image_without_gpu(subject: Subject) -> Iterator[Fault]:
 def image_for_other_processor(subject: Subject) -> Iterator[Fault]:
     """The image and the instance type are for different processors.
 
-    Grace-Blackwell machines (p6e-gb200) have ARM processors. AWS's training images are for x86-64, except those whose
-    address contains `arm64`. On ARM, an x86-64 image fails at once with "exec format error".
+    Grace-Blackwell machines (p6e-gb200) have ARM processors. AWS's training images are for x86-64,
+    except those whose address contains `arm64`. On ARM, an x86-64 image fails at once with "exec
+    format error".
     """
     image = read(subject).image
     for group in subject.reading.machines.groups if image else ():
@@ -435,7 +549,10 @@ def image_for_other_processor(subject: Subject) -> Iterator[Fault]:
         built_for = "arm64" if "arm64" in f"{image.repository}:{image.tag}" else "x86_64"
         if group.known and group.known.architecture not in ("", built_for):
             yield Fault(
-                f"`{group.known.name}` has an {group.known.architecture} processor, and the image is for {built_for}",
+                (
+                    f"`{group.known.name}` has an {group.known.architecture} processor, and the "
+                    f"image is for {built_for}"
+                ),
                 "use an image that is built for it, or another instance type",
                 group.path,
             )
@@ -445,28 +562,39 @@ def image_for_other_processor(subject: Subject) -> Iterator[Fault]:
 def image_unpatched(subject: Subject) -> Iterator[Fault]:
     """The image no longer gets security patches.
 
-    AWS patches the images of a framework version for about a year after its release, and publishes the last day
-    (aws/deep-learning-containers, framework support policy). Older images stay available. An image of Hugging Face is
-    as old as the PyTorch in it. Nothing is said if AWS has no newer image to ask for.
+    AWS patches the images of a framework version for about a year after its release, and publishes
+    the last day (aws/deep-learning-containers, framework support policy). Older images stay
+    available. An image of Hugging Face is as old as the PyTorch in it. Nothing is said if AWS has
+    no newer image to ask for.
     """
     image = read(subject).image
-    if image is None or image.device == "neuron" or image.smp == 2:  # these images have their own end dates
+    # these images have their own end dates
+    if image is None or image.device == "neuron" or image.smp == 2:
         return
     (framework, version), today = image.engine, str(date.today())
     end = end_of_patches(framework, version)
     if end and end < today and (hint := _patched_instead(subject, image, today)):
         of = f" of its {TITLES[framework]} {version}" if image.framework == "huggingface" else ""
-        message = f"the image of {image_name(image)} is no longer patched: AWS's support{of} ended on {end}"
+        message = (
+            f"the image of {image_name(image)} is no longer patched: AWS's support{of} "
+            f"ended on {end}"
+        )
         yield Fault(message, hint, read(subject).image_path)
 
 
 def _patched_instead(subject: Subject, image: Image, today: str) -> str:
-    """Return a hint to ask for the next version that AWS still patches `today`, or for the newest; empty if there is
-    none."""
+    """Return a hint to ask for the next version that AWS still patches `today`, or for the newest;
+    empty if there is none."""
     kind, environment = subject.reading.distribution.type, subject.job.environment
     steps = []
-    if kind in ("smddp", "smp") or (kind == "horovod" and not environment.requirements):  # newer images lack these
-        steps = [f"write `distribution: {{type: {'tensorflow' if image.engine[0] == 'tensorflow' else 'torch'}}}`"]
+    # newer images lack these
+    if kind in ("smddp", "smp") or (kind == "horovod" and not environment.requirements):
+        steps = [
+            (
+                f"write `distribution: {{type: "
+                f"{'tensorflow' if image.engine[0] == 'tensorflow' else 'torch'}}}`"
+            )
+        ]
     ends = patched_instead(image, today)
     ways = [f'`version: "{line}"`{f" (until {end})" if end else ""}' for line, end in ends.items()]
     if not ways:
@@ -474,21 +602,26 @@ def _patched_instead(subject: Subject, image: Image, today: str) -> str:
     if read(subject).image_path[-1:] != ("version",):
         return ", and ".join([*steps, _by_framework(subject, image.framework, next(iter(ends)))])
     steps += ["remove `python`"] if environment.python else []
-    return ", and ".join([*steps, f"use {ways[0] if steps else ' or '.join(dict.fromkeys(ways[:1] + ways[-1:]))}"])
+    return ", and ".join(
+        [*steps, f"use {ways[0] if steps else ' or '.join(dict.fromkeys(ways[:1] + ways[-1:]))}"]
+    )
 
 
 @rule("SM314", Level.WARNING)
 def image_in_test(subject: Subject) -> Iterator[Fault]:
     """AWS may not have released the image yet.
 
-    The image was still in AWS's own tests on the day on which cloudtrain's catalogue was made. If it is not released,
-    the job fails when it pulls the image.
+    The image was still in AWS's own tests on the day on which cloudtrain's catalogue was made. If
+    it is not released, the job fails when it pulls the image.
     """
     image = read(subject).image
     if image is not None and image.in_test:
         newest = resolve_image(image.framework, region="us-east-1", device=image.device).version
         message = f"AWS was still testing the image of {image_name(image)} on {image.in_test}"
-        hint = f'use `version: "{newest}"`, or add `--ignore SM314` if your registry of AWS has it by now'
+        hint = (
+            f'use `version: "{newest}"`, or add `--ignore SM314` if your registry of AWS has '
+            "it by now"
+        )
         yield Fault(message, hint, read(subject).image_path)
 
 
@@ -496,9 +629,10 @@ def image_in_test(subject: Subject) -> Iterator[Fault]:
 def toolkit_not_known(subject: Subject) -> Iterator[Fault]:
     """The image may lack the training toolkit, which must start the script.
 
-    With `launch = "toolkit"`, sagemaker-training inside the image fetches the code and runs the script. An image
-    without it runs its own entry point instead, with the argument `train`. `smddp` and `smp` need an image derived from
-    an AWS image: its Dockerfile begins with `FROM` and the address of the AWS image.
+    With `launch = "toolkit"`, sagemaker-training inside the image fetches the code and runs the
+    script. An image without it runs its own entry point instead, with the argument `train`. `smddp`
+    and `smp` need an image derived from an AWS image: its Dockerfile begins with `FROM` and the
+    address of the AWS image.
     """
     image = read(subject).image
     if read(subject).start.by == "toolkit" and (image is None or image.toolkit is None):
@@ -508,19 +642,28 @@ def toolkit_not_known(subject: Subject) -> Iterator[Fault]:
         library = subject.reading.distribution.type
         hint = add_entrypoint_hint(subject, "install sagemaker-training in the image")
         if library in ("smddp", "smp"):
-            hint = f"begin its Dockerfile with `FROM` and the address of an image of AWS that has `{library}`"
-        yield Fault("cloudtrain knows no training toolkit in this image", hint, read(subject).image_path)
+            hint = (
+                "begin its Dockerfile with `FROM` and the address of an image of AWS that "
+                f"has `{library}`"
+            )
+        yield Fault(
+            "cloudtrain knows no training toolkit in this image", hint, read(subject).image_path
+        )
 
 
 @rule("SM311", Level.WARNING)
 def image_without_horovod(subject: Subject) -> Iterator[Fault]:
     """The image does not have Horovod.
 
-    AWS's images of PyTorch 2.0 and later and of TensorFlow 2.12 and later lack Horovod (Dockerfiles in
-    aws/deep-learning-containers), so `import horovod` fails on every rank.
+    AWS's images of PyTorch 2.0 and later and of TensorFlow 2.12 and later lack Horovod (Dockerfiles
+    in aws/deep-learning-containers), so `import horovod` fails on every rank.
     """
     image = read(subject).image
-    if subject.reading.distribution.type != "horovod" or image is None or subject.job.environment.requirements:
+    if (
+        subject.reading.distribution.type != "horovod"
+        or image is None
+        or subject.job.environment.requirements
+    ):
         return
     framework, version = image.engine
     if framework in _HOROVOD_ENDS and numbers(version) >= _HOROVOD_ENDS[framework]:
@@ -537,8 +680,9 @@ def image_without_horovod(subject: Subject) -> Iterator[Fault]:
 def image_of_another_framework(subject: Subject) -> Iterator[Fault]:
     """The image and the job have different frameworks.
 
-    AWS's TensorFlow images lack PyTorch, and PyTorch images lack TensorFlow. torchrun is missing, or the script ends at
-    its first import. If the job names an image, `framework` does not choose one, so both must agree.
+    AWS's TensorFlow images lack PyTorch, and PyTorch images lack TensorFlow. torchrun is missing,
+    or the script ends at its first import. If the job names an image, `framework` does not choose
+    one, so both must agree.
     """
     image = read(subject).image
     needed = missing_framework(subject, image.engine[0] if image else None)
@@ -551,8 +695,8 @@ def image_of_another_framework(subject: Subject) -> Iterator[Fault]:
 def image_name_contradicts(subject: Subject) -> Iterator[Fault]:
     """The name of the image suggests another framework or device than the job needs.
 
-    cloudtrain cannot look into your own image, and judges it by its name. An image called `tensorflow` probably lacks
-    torchrun, and one called `cpu` probably cannot use a GPU.
+    cloudtrain cannot look into your own image, and judges it by its name. An image called
+    `tensorflow` probably lacks torchrun, and one called `cpu` probably cannot use a GPU.
     """
     name = text_at(subject.plan.request, "AlgorithmSpecification", "TrainingImage")
     if read(subject).image is not None or not name:
@@ -560,30 +704,44 @@ def image_name_contradicts(subject: Subject) -> Iterator[Fault]:
     says = framework_of(name)
     needed = missing_framework(subject, says)
     if says is not None and needed is not None:
-        message = f"`{name}` says that it is made for {TITLES[says]}, and the job needs {TITLES[needed]}"
+        message = (
+            f"`{name}` says that it is made for {TITLES[says]}, and the job needs {TITLES[needed]}"
+        )
         yield Fault(message, _instead(subject, needed), read(subject).image_path)
     for group in subject.reading.machines.groups:
         device = device_of(name)
-        if group.known and device is not None and (group.device, device) in (*_BLIND, ("gpu", "neuron")):
+        if (
+            group.known
+            and device is not None
+            and (group.device, device) in (*_BLIND, ("gpu", "neuron"))
+        ):
             has = f"`{group.known.name}` has {_has(group.known)}"
             yield Fault(
                 f"`{name}` says that it is made for {DEVICES[device]}, and {has}",
-                f"use an image for {DEVICES[group.device or 'cpu']}, or accept this one with `--ignore SM313`",
+                (
+                    f"use an image for {DEVICES[group.device or 'cpu']}, or accept this one with "
+                    "`--ignore SM313`"
+                ),
                 read(subject).image_path,
             )
             return
 
 
 def _instead(subject: Subject, framework: str) -> str:
-    """Return a hint on how to get an image with the needed framework, or how to correct the field `framework`."""
+    """Return a hint on how to get an image with the needed framework, or how to correct the field
+    `framework`."""
     environment = subject.job.environment
     if environment.image is not None and environment.framework is not None:
-        return f"remove `image`, so that `framework: {environment.framework}` chooses one, or remove `framework`"
+        return (
+            f"remove `image`, so that `framework: {environment.framework}` chooses one, or "
+            "remove `framework`"
+        )
     return f"{_by_framework(subject, framework)}, or name an image that has it"
 
 
 def _by_framework(subject: Subject, framework: str, version: str = "") -> str:
-    """Return a hint to set `framework`, and perhaps `version`, so that cloudtrain chooses the image."""
+    """Return a hint to set `framework`, and perhaps `version`, so that cloudtrain chooses the
+    image."""
     words = f'{framework}, version: "{version}"' if version else framework
     path, hint = read(subject).image_path, f"write `environment: {{framework: {words}}}`"
     if path[-1:] == ("version",):  # the version belongs to another framework

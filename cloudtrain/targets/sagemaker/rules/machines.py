@@ -1,4 +1,5 @@
-"""Rules about the instance types of a SageMaker job: whether they exist, and whether they fit the job."""
+"""Rules about the instance types of a SageMaker job: whether they exist, and whether they fit the
+job."""
 
 from __future__ import annotations
 
@@ -35,15 +36,19 @@ _GB_PER_GIB = 2**30 / 10**9
 def unknown_type(subject: Subject) -> Iterator[Fault]:
     """The instance type does not exist.
 
-    The catalogue has all 225 types that CreateTrainingJob accepts (botocore 1.44.5). The SageMaker SDK accepts any text
-    of the form `ml.FAMILY.SIZE`, and chooses a CPU image for an unknown family. If a type is newer than the catalogue,
-    add it to `instances.toml`.
+    The catalogue has all 225 types that CreateTrainingJob accepts (botocore 1.44.5). The SageMaker
+    SDK accepts any text of the form `ml.FAMILY.SIZE`, and chooses a CPU image for an unknown
+    family. If a type is newer than the catalogue, add it to `instances.toml`.
     """
     for group in subject.reading.machines.groups:
         name = group.instance_type
         if group.known is None and instance_named("sagemaker", f"ml.{name}") is None:
             near = _nearest(name)
-            hint = f"did you mean `{near}`?" if near else "`cloudtrain instances --target sagemaker` lists the types"
+            hint = (
+                f"did you mean `{near}`?"
+                if near
+                else "`cloudtrain instances --target sagemaker` lists the types"
+            )
             hint = counterpart(name, "sagemaker") or hint
             yield Fault(f"SageMaker has no instance type `{name}`", hint, group.path)
 
@@ -57,15 +62,17 @@ def type_without_prefix(subject: Subject) -> Iterator[Fault]:
     for group in subject.reading.machines.groups:
         name = group.instance_type
         if instance_named("sagemaker", f"ml.{name}"):
-            yield Fault(f"`{name}` is EC2's name for the instance type", f"write `ml.{name}`", group.path)
+            yield Fault(
+                f"`{name}` is EC2's name for the instance type", f"write `ml.{name}`", group.path
+            )
 
 
 @rule("SM203", Level.WARNING)
 def retired_type(subject: Subject) -> Iterator[Fault]:
     """The instance type is retired, or will be.
 
-    A job on a retired type fails at once, or waits forever for capacity. The date of retirement comes from the
-    catalogue or from your own `instances.toml`.
+    A job on a retired type fails at once, or waits forever for capacity. The date of retirement
+    comes from the catalogue or from your own `instances.toml`.
     """
     return shared.retired_type(subject)
 
@@ -74,10 +81,10 @@ def retired_type(subject: Subject) -> Iterator[Fault]:
 def without_efa(subject: Subject) -> Iterator[Fault]:
     """The job trains on several GPU instances without EFA.
 
-    Gradients then travel over TCP, and the GPUs wait for them. Except for small models, a second instance can make
-    training slower. Types with EFA (`cloudtrain instances --interconnect rdma`) let NCCL bypass the kernel. One larger
-    instance with as many GPUs needs no network at all. To use Ethernet on purpose, write `interconnect: ethernet` under
-    `resources`.
+    Gradients then travel over TCP, and the GPUs wait for them. Except for small models, a second
+    instance can make training slower. Types with EFA (`cloudtrain instances --interconnect rdma`)
+    let NCCL bypass the kernel. One larger instance with as many GPUs needs no network at all. To
+    use Ethernet on purpose, write `interconnect: ethernet` under `resources`.
     """
     return over_ethernet(subject, "SM204")
 
@@ -89,20 +96,27 @@ rule("SM205", Level.ERROR)(shared.type_is_not_as_described)
 def efa_left_off(subject: Subject) -> Iterator[Fault]:
     """The image's toolkit does not switch on the EFA of this instance type.
 
-    The training toolkit sets `FI_PROVIDER=efa` and `FI_EFA_USE_DEVICE_RDMA=1` only for instance types in its own list
-    (sagemaker-training 5.1.4). The list lacks p5en, p6, g6, g6e, trn1n and trn2; before 5.1.2 it lacks RDMA on p5. NCCL
-    plugins before aws-ofi-nccl 1.7.0 need these variables; without them they fall back to TCP, which is several times
-    slower. Newer plugins find EFA by themselves (aws-ofi-nccl's doc/efa-env-var.md). AWS's PyTorch images have a newer
-    plugin from 2.6 on, because EFA's installer 1.38.0 contains it. You can set the variables with all plugins;
-    cloudtrain's own launcher sets them (`launch = "entrypoint"`).
+    The training toolkit sets `FI_PROVIDER=efa` and `FI_EFA_USE_DEVICE_RDMA=1` only for instance
+    types in its own list (sagemaker-training 5.1.4). The list lacks p5en, p6, g6, g6e, trn1n and
+    trn2; before 5.1.2 it lacks RDMA on p5. NCCL plugins before aws-ofi-nccl 1.7.0 need these
+    variables; without them they fall back to TCP, which is several times slower. Newer plugins find
+    EFA by themselves (aws-ofi-nccl's doc/efa-env-var.md). AWS's PyTorch images have a newer plugin
+    from 2.6 on, because EFA's installer 1.38.0 contains it. You can set the variables with all
+    plugins; cloudtrain's own launcher sets them (`launch = "entrypoint"`).
     """
     machines, launcher = subject.reading.machines, subject.reading.launcher
-    if read(subject).start.by != "toolkit" or machines.spanned_count < 2 or launcher in ("none", "tensorflow"):
+    if (
+        read(subject).start.by != "toolkit"
+        or machines.spanned_count < 2
+        or launcher in ("none", "tensorflow")
+    ):
         return
     for group in machines.spanned:
         missing = _missing_variables(subject, group)
         if group.known and missing:
-            message = f"the image's toolkit does not set `{' '.join(missing)}` on `{group.known.name}`"
+            message = (
+                f"the image's toolkit does not set `{' '.join(missing)}` on `{group.known.name}`"
+            )
             yield Fault(message, _how_to_set(subject, missing), group.path)
 
 
@@ -110,20 +124,28 @@ def efa_left_off(subject: Subject) -> Iterator[Fault]:
 def fixed_disk_too_small(subject: Subject) -> Iterator[Fault]:
     """The instance type's fixed disk is smaller than the job's `volume_size`.
 
-    On types with local NVMe disks, a job gets only these disks, and the service ignores `volume_size` (API reference,
-    ResourceConfig). If the data does not fit, the job fails during the download.
+    On types with local NVMe disks, a job gets only these disks, and the service ignores
+    `volume_size` (API reference, ResourceConfig). If the data does not fit, the job fails during
+    the download.
     """
     size = mapping_at(subject.plan.request, "ResourceConfig").get("VolumeSizeInGB")
     if not isinstance(size, int):
         return
-    path = subject.reading.override_of("ResourceConfig", "VolumeSizeInGB") or ("resources", "volume_size")
+    path = subject.reading.override_of("ResourceConfig", "VolumeSizeInGB") or (
+        "resources",
+        "volume_size",
+    )
     for group in subject.reading.machines.groups:
         disk = group.known.nvme_gb if group.known else 0
         if disk and size * _GB_PER_GIB > disk:
             name = group.instance_type
             yield Fault(
-                f"`volume_size` asks for {size:,} GiB, and `{name}` has a fixed disk of {disk:,} GB",
-                "remove `volume_size`, and read the data on demand with `mode: mount`; or name a type with a larger "
+                (
+                    f"`volume_size` asks for {size:,} GiB, and `{name}` has a fixed disk of "
+                    f"{disk:,} GB"
+                ),
+                "remove `volume_size`, and read the data on demand with `mode: mount`; or name "
+                "a type with a larger "
                 "disk",
                 path,
             )
@@ -133,8 +155,8 @@ def fixed_disk_too_small(subject: Subject) -> Iterator[Fault]:
 def key_for_local_disk(subject: Subject) -> Iterator[Fault]:
     """The job sets a volume key for an instance type with local disks.
 
-    The machine encrypts local NVMe disks with its own key. The API refuses `VolumeKmsKeyId` for such instance types
-    (API reference, ResourceConfig).
+    The machine encrypts local NVMe disks with its own key. The API refuses `VolumeKmsKeyId` for
+    such instance types (API reference, ResourceConfig).
     """
     if not text_at(subject.plan.request, "ResourceConfig", "VolumeKmsKeyId"):
         return
@@ -142,14 +164,18 @@ def key_for_local_disk(subject: Subject) -> Iterator[Fault]:
     for group in subject.reading.machines.groups:
         if group.known and group.known.nvme_gb:
             yield Fault(
-                f"`{group.known.name}` encrypts its local disk itself and takes no `volume_kms_key`",
+                (
+                    f"`{group.known.name}` encrypts its local disk itself and takes no "
+                    "`volume_kms_key`"
+                ),
                 "remove `volume_kms_key` from the target's settings for this job",
                 path,
             )
 
 
 def _nearest(name: str) -> str | None:
-    """Return the known type with the most similar name: `ml.g5.xlarge` for `ml.g5.xlrge`. None if nothing is similar.
+    """Return the known type with the most similar name: `ml.g5.xlarge` for `ml.g5.xlrge`. None if
+    nothing is similar.
 
     Family (`g5`) and size (`xlarge`) are compared separately, because many types share a size.
     """
@@ -164,13 +190,20 @@ def _nearest(name: str) -> str | None:
 
 
 def _missing_variables(subject: Subject, group: MachineGroup) -> list[str]:
-    """Return the EFA variables that the instance type needs and that are not set, such as `FI_PROVIDER=efa`."""
+    """Return the EFA variables that the instance type needs and that are not set, such as
+    `FI_PROVIDER=efa`."""
     entry, image = group.known, read(subject).image
     if entry is None or entry.interconnect != "rdma" or not (entry.gpus or entry.neuron_cores):
         return []
-    if image is not None and entry.gpus and numbers(image.engine[1]) >= _FINDS_EFA.get(image.engine[0], _NEVER):
+    if (
+        image is not None
+        and entry.gpus
+        and numbers(image.engine[1]) >= _FINDS_EFA.get(image.engine[0], _NEVER)
+    ):
         return []
-    variables = {"FI_PROVIDER": "efa"} | ({"FI_EFA_USE_DEVICE_RDMA": "1"} if entry.family in RDMA_FAMILIES else {})
+    variables = {"FI_PROVIDER": "efa"} | (
+        {"FI_EFA_USE_DEVICE_RDMA": "1"} if entry.family in RDMA_FAMILIES else {}
+    )
     return [f"{name}={value}" for name, value in variables.items() if not _is_set(subject, name)]
 
 
@@ -185,12 +218,18 @@ def _is_set(subject: Subject, name: str) -> bool:
 
 
 def _how_to_set(subject: Subject, missing: list[str]) -> str:
-    """Return a hint on how to set the variables. mpirun needs `-x` options to pass them to the ranks."""
+    """Return a hint on how to set the variables. mpirun needs `-x` options to pass them to the
+    ranks."""
     distribution = subject.reading.distribution
     if subject.reading.launcher == "mpirun":
         field = "options" if distribution.type in ("mpi", "horovod") else "mpi_options"
-        return f'write `{field}: "{" ".join(f"-x {variable}" for variable in missing)}"` under `distribution`'
-    variables = ", ".join(f'{name}: "{value}"' for name, _, value in (one.partition("=") for one in missing))
+        return (
+            f'write `{field}: "{" ".join(f"-x {variable}" for variable in missing)}"` under '
+            "`distribution`"
+        )
+    variables = ", ".join(
+        f'{name}: "{value}"' for name, _, value in (one.partition("=") for one in missing)
+    )
     return f"write `environment: {{variables: {{{variables}}}}}`"
 
 
@@ -203,32 +242,42 @@ _WORDS = {"gpu": "GPUs", "neuron": "Neuron cores", "cpu": "no GPU"}
 def group_names_repeat(subject: Subject) -> Iterator[Fault]:
     """Two instance groups have the same name.
 
-    Inputs, the distribution and the script identify groups by name, and the API refuses equal names.
+    Inputs, the distribution and the script identify groups by name, and the API refuses equal
+    names.
     """
     groups = subject.reading.resources.instance_groups
     names = [group.name for group in groups]
     for index, name in enumerate(names):
         if name in names[:index]:
             path = ("resources", "instance_groups", index, "name")
-            yield Fault(f"two instance groups are called `{name}`", f"call one `{name}-{index + 1}`", path)
+            yield Fault(
+                f"two instance groups are called `{name}`", f"call one `{name}-{index + 1}`", path
+            )
 
 
 @rule("SM212", Level.ERROR)
 def unknown_group(subject: Subject) -> Iterator[Fault]:
     """The job names an instance group that it does not have.
 
-    `resources.distribution_groups` and `inputs.NAME.instance_groups` refer to names in `resources.instance_groups`. If
-    the group does not exist, the distribution starts nothing, and no instance receives the input.
+    `resources.distribution_groups` and `inputs.NAME.instance_groups` refer to names in
+    `resources.instance_groups`. If the group does not exist, the distribution starts nothing, and
+    no instance receives the input.
     """
     group_names = [group.name for group in subject.reading.resources.instance_groups]
     fields: list[tuple[ValuePath, tuple[str, ...]]] = [
         (("resources", "distribution_groups"), subject.job.resources.distribution_groups)
     ]
-    fields += [(("inputs", name, "instance_groups"), item.instance_groups) for name, item in subject.job.inputs.items()]
+    fields += [
+        (("inputs", name, "instance_groups"), item.instance_groups)
+        for name, item in subject.job.inputs.items()
+    ]
     for place, names in fields:
         for index, name in enumerate(names):
             if name not in group_names:
-                hint = did_you_mean(name, group_names) or "add it to `resources.instance_groups`, or remove it here"
+                hint = (
+                    did_you_mean(name, group_names)
+                    or "add it to `resources.instance_groups`, or remove it here"
+                )
                 yield Fault(f"the job has no instance group `{name}`", hint, (*place, index))
 
 
@@ -236,9 +285,10 @@ def unknown_group(subject: Subject) -> Iterator[Fault]:
 def group_without_gpu(subject: Subject) -> Iterator[Fault]:
     """The distribution spans groups with GPUs and a group without GPUs.
 
-    Every instance that the distribution spans gets ranks. A rank without a GPU cannot join an NCCL process group, so
-    the job hangs until its collectives time out. With `torch_distributed`, the SageMaker SDK silently drops the list of
-    distribution groups, so each group runs a separate torchrun (sagemaker 2.257.7).
+    Every instance that the distribution spans gets ranks. A rank without a GPU cannot join an NCCL
+    process group, so the job hangs until its collectives time out. With `torch_distributed`, the
+    SageMaker SDK silently drops the list of distribution groups, so each group runs a separate
+    torchrun (sagemaker 2.257.7).
     """
     machines = subject.reading.machines
     if machines.kind != "groups" or subject.reading.launcher not in ("torchrun", "mpirun"):
@@ -247,7 +297,10 @@ def group_without_gpu(subject: Subject) -> Iterator[Fault]:
     for group in machines.spanned:
         if group.device == "cpu" and with_gpu:
             yield Fault(
-                f"the group `{group.name}` has no GPU, and `{subject.reading.distribution.type}` spans it",
+                (
+                    f"the group `{group.name}` has no GPU, and "
+                    f"`{subject.reading.distribution.type}` spans it"
+                ),
                 f"write `distribution_groups: [{', '.join(with_gpu)}]` under `resources`",
                 group.path,
             )
@@ -257,19 +310,27 @@ def group_without_gpu(subject: Subject) -> Iterator[Fault]:
 def groups_unlike(subject: Subject) -> Iterator[Fault]:
     """The distribution spans groups with different GPUs.
 
-    At each step, all ranks wait for the slowest one. mpirun starts the same number of processes on every instance as on
-    the first one. AWS documents only distributions over a single group (developer guide, heterogeneous clusters).
+    At each step, all ranks wait for the slowest one. mpirun starts the same number of processes on
+    every instance as on the first one. AWS documents only distributions over a single group
+    (developer guide, heterogeneous clusters).
     """
     machines = subject.reading.machines
     if machines.kind != "groups" or subject.reading.launcher not in ("torchrun", "mpirun"):
         return
-    kinds = {group.name: group.known.hardware for group in machines.spanned if group.known and group.known.gpus}
+    kinds = {
+        group.name: group.known.hardware
+        for group in machines.spanned
+        if group.known and group.known.gpus
+    }
     if len(set(kinds.values())) > 1:
         text = ", ".join(f"`{name}` has {gpus}" for name, gpus in kinds.items())
         first = next(iter(kinds))
         yield Fault(
             f"the distribution spans groups with different GPUs: {text}",
-            f"write `distribution_groups: [{first}]` under `resources`, or give the groups one instance type",
+            (
+                f"write `distribution_groups: [{first}]` under `resources`, or give the groups one "
+                "instance type"
+            ),
             ("resources", "instance_groups"),
         )
 
@@ -278,15 +339,22 @@ def groups_unlike(subject: Subject) -> Iterator[Fault]:
 def library_over_groups(subject: Subject) -> Iterator[Fault]:
     """SMDDP or SMP would span several instance groups.
 
-    Both libraries need equal instances, because the toolkit starts them for a homogeneous cluster with one instance
-    type (`SMDATAPARALLEL_USE_HOMOGENEOUS`, sagemaker-training 5.1.4).
+    Both libraries need equal instances, because the toolkit starts them for a homogeneous cluster
+    with one instance type (`SMDATAPARALLEL_USE_HOMOGENEOUS`, sagemaker-training 5.1.4).
     """
     machines, distribution = subject.reading.machines, subject.reading.distribution.type
-    if distribution not in ("smddp", "smp") or machines.kind != "groups" or len(machines.spanned) < 2:
+    if (
+        distribution not in ("smddp", "smp")
+        or machines.kind != "groups"
+        or len(machines.spanned) < 2
+    ):
         return
     first = machines.spanned[0].name
     yield Fault(
-        f"`{distribution}` spans the groups {join_names([group.name for group in machines.spanned])}",
+        (
+            f"`{distribution}` spans the groups "
+            f"{join_names([group.name for group in machines.spanned])}"
+        ),
         f"write `distribution_groups: [{first}]` under `resources`",
         ("resources", "distribution_groups"),
     )
@@ -296,7 +364,8 @@ def library_over_groups(subject: Subject) -> Iterator[Fault]:
 def preference_repeats(subject: Subject) -> Iterator[Fault]:
     """The preferences name an instance type twice.
 
-    The service takes the first type with free capacity; each type may appear once (API reference, InstancePreference).
+    The service takes the first type with free capacity; each type may appear once (API reference,
+    InstancePreference).
     """
     groups = _preferences(subject)
     names = [group.instance_type for group in groups]
@@ -309,8 +378,9 @@ def preference_repeats(subject: Subject) -> Iterator[Fault]:
 def preferences_need_other_images(subject: Subject) -> Iterator[Fault]:
     """The preferred instance types need different images.
 
-    A job has one image, chosen for its first preference. On a type with another accelerator or processor (GPUs,
-    Trainium, none, or ARM), the image fails to start, or leaves the accelerators idle.
+    A job has one image, chosen for its first preference. On a type with another accelerator or
+    processor (GPUs, Trainium, none, or ARM), the image fails to start, or leaves the accelerators
+    idle.
     """
     groups = [group for group in _preferences(subject) if group.known is not None]
     for group in groups[1:]:
@@ -319,7 +389,8 @@ def preferences_need_other_images(subject: Subject) -> Iterator[Fault]:
         assert first.known is not None
         if (group.device, group.known.architecture) != (first.device, first.known.architecture):
             yield Fault(
-                f"the image is for `{first.known.name}` ({_kind(first)}), and does not suit `{group.known.name}` "
+                f"the image is for `{first.known.name}` ({_kind(first)}), and does not suit "
+                f"`{group.known.name}` "
                 f"({_kind(group)})",
                 f"remove `{group.known.name}`, or put types of one kind into the list",
                 group.path,
@@ -330,8 +401,8 @@ def preferences_need_other_images(subject: Subject) -> Iterator[Fault]:
 def preferences_exclude(subject: Subject) -> Iterator[Fault]:
     """The job combines preferred instance types with spot capacity or a placement.
 
-    `InstancePreferences` work only with on-demand capacity and training plans, and not with InstancePlacementConfig
-    (API reference, ResourceConfig).
+    `InstancePreferences` work only with on-demand capacity and training plans, and not with
+    InstancePlacementConfig (API reference, ResourceConfig).
     """
     if not _preferences(subject):
         return
@@ -354,8 +425,8 @@ def preferences_exclude(subject: Subject) -> Iterator[Fault]:
 def training_plan_twice(subject: Subject) -> Iterator[Fault]:
     """The target and a preferred instance type both name a training plan.
 
-    A job may set either `TrainingPlanArns` of a preference or `TrainingPlanArn` of the whole job, but not both (API
-    reference, InstancePreference).
+    A job may set either `TrainingPlanArns` of a preference or `TrainingPlanArn` of the whole job,
+    but not both (API reference, InstancePreference).
     """
     if not mapping_at(subject.plan.request, "ResourceConfig").get("TrainingPlanArn"):
         return
@@ -363,7 +434,10 @@ def training_plan_twice(subject: Subject) -> Iterator[Fault]:
         if row.training_plan is not None:
             yield Fault(
                 f"`{row.instance_type}` has a training plan, and the target has one for all types",
-                "remove `training_plan` from `[sagemaker]` in `cloudtrain.toml`, or from the preference",
+                (
+                    "remove `training_plan` from `[sagemaker]` in `cloudtrain.toml`, or from the "
+                    "preference"
+                ),
                 ("resources", "instance_preferences", index, "training_plan"),
             )
 
@@ -387,8 +461,9 @@ def _kind(group: MachineGroup) -> str:
 def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
     """An instance has more GPUs than processes.
 
-    A process uses one GPU, unless the script itself uses more. You pay for the other GPUs, and they stay idle.
-    cloudtrain counts the processes that the container will start, including overrides and the toolkit's own rules.
+    A process uses one GPU, unless the script itself uses more. You pay for the other GPUs, and they
+    stay idle. cloudtrain counts the processes that the container will start, including overrides
+    and the toolkit's own rules.
     """
     if not any(distribution_ignored(subject)):
         yield from shared.fewer_processes_than_gpus(subject)
@@ -398,8 +473,8 @@ def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
 def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
     """An instance has more processes than GPUs.
 
-    With two ranks on one GPU, NCCL fails at start ("Duplicate GPU detected"), when you already pay for the machines. On
-    Trainium each process uses a Neuron core.
+    With two ranks on one GPU, NCCL fails at start ("Duplicate GPU detected"), when you already pay
+    for the machines. On Trainium each process uses a Neuron core.
     """
     return shared.more_processes_than_gpus(subject)
 
@@ -411,9 +486,9 @@ rule("SM333", Level.WARNING)(shared.more_ranks_than_gpus)
 def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
     """mpirun starts a single process.
 
-    Without `processes_per_instance`, mpirun starts one process for each GPU, or one on an instance without GPUs. On a
-    single instance with at most one GPU, this is a single process, so nothing is distributed. The SageMaker SDK starts
-    such a job without a warning.
+    Without `processes_per_instance`, mpirun starts one process for each GPU, or one on an instance
+    without GPUs. On a single instance with at most one GPU, this is a single process, so nothing is
+    distributed. The SageMaker SDK starts such a job without a warning.
     """
     return shared.mpi_with_one_process(subject)
 
@@ -421,18 +496,20 @@ def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
 # Rules about time on SageMaker: limits, spot capacity, warm pools and training plans.
 
 _LONGEST_RUN = 28 * 86_400
-"""Longest run in seconds (API reference, StoppingCondition). The service's model lacks this limit."""
+"""Longest run in seconds (API reference, StoppingCondition). The service's model lacks this
+limit."""
 
 _LONGEST_POOL_OF_GUIDE = 3600
-"""Longest warm pool in seconds (developer guide, managed warm pools); the service's model allows 21,600."""
+"""Longest warm pool in seconds (developer guide, managed warm pools); the service's model allows
+21,600."""
 
 
 @rule("SM401", Level.ERROR)
 def spot_without_limit(subject: Subject) -> Iterator[Fault]:
     """A spot job does not limit its waiting time.
 
-    A spot job needs `MaxWaitTimeInSeconds`, which limits waiting and running together. The SageMaker SDK sends the job
-    without this limit (2.257.7), and the service refuses the job.
+    A spot job needs `MaxWaitTimeInSeconds`, which limits waiting and running together. The
+    SageMaker SDK sends the job without this limit (2.257.7), and the service refuses the job.
     """
     if _spot(subject) and read(subject).seconds("MaxWaitTimeInSeconds") is None:
         run = read(subject).seconds("MaxRuntimeInSeconds") or 0
@@ -444,7 +521,8 @@ def spot_without_limit(subject: Subject) -> Iterator[Fault]:
 def spot_with_warm_pool(subject: Subject) -> Iterator[Fault]:
     """The job asks for a warm pool on spot capacity.
 
-    A warm pool cannot keep spot instances, so the service refuses the job (developer guide, managed warm pools).
+    A warm pool cannot keep spot instances, so the service refuses the job (developer guide, managed
+    warm pools).
     """
     if _spot(subject) and read(subject).seconds("KeepAlivePeriodInSeconds"):
         yield Fault(
@@ -458,10 +536,13 @@ def spot_with_warm_pool(subject: Subject) -> Iterator[Fault]:
 def wait_shorter_than_default_run(subject: Subject) -> Iterator[Fault]:
     """`spot.max_wait` is shorter than the time that the job may run.
 
-    `spot.max_wait` limits waiting and running together, so it cannot be less than `max_runtime`, whose default is one
-    day. The SageMaker SDK sends such a job, and the service refuses it.
+    `spot.max_wait` limits waiting and running together, so it cannot be less than `max_runtime`,
+    whose default is one day. The SageMaker SDK sends such a job, and the service refuses it.
     """
-    wait, run = read(subject).seconds("MaxWaitTimeInSeconds"), read(subject).seconds("MaxRuntimeInSeconds")
+    wait, run = (
+        read(subject).seconds("MaxWaitTimeInSeconds"),
+        read(subject).seconds("MaxRuntimeInSeconds"),
+    )
     if any(wait_shorter_than_run(subject)):
         return  # CT402 reports it
     if wait is not None and run is not None and wait < run:
@@ -474,10 +555,12 @@ def wait_shorter_than_default_run(subject: Subject) -> Iterator[Fault]:
 def warm_pool_of_groups(subject: Subject) -> Iterator[Fault]:
     """The job asks for a warm pool on a heterogeneous cluster.
 
-    Warm pools keep only equal instances, so a job cannot have both `KeepAlivePeriodInSeconds` and `InstanceGroups`
-    (developer guide, managed warm pools).
+    Warm pools keep only equal instances, so a job cannot have both `KeepAlivePeriodInSeconds` and
+    `InstanceGroups` (developer guide, managed warm pools).
     """
-    if subject.reading.machines.kind == "groups" and read(subject).seconds("KeepAlivePeriodInSeconds"):
+    if subject.reading.machines.kind == "groups" and read(subject).seconds(
+        "KeepAlivePeriodInSeconds"
+    ):
         yield Fault(
             "a job with instance groups cannot be kept in a warm pool",
             "remove `keep_alive` from the target's settings for this job",
@@ -489,8 +572,8 @@ def warm_pool_of_groups(subject: Subject) -> Iterator[Fault]:
 def spot_with_training_plan(subject: Subject) -> Iterator[Fault]:
     """The job uses a training plan on spot capacity.
 
-    A training plan is capacity that you reserved and paid for in advance. A spot job would wait for other machines at
-    extra cost, while the reserved machines stay idle.
+    A training plan is capacity that you reserved and paid for in advance. A spot job would wait for
+    other machines at extra cost, while the reserved machines stay idle.
     """
     if _spot(subject) and text_at(subject.plan.request, "ResourceConfig", "TrainingPlanArn"):
         yield Fault(
@@ -504,7 +587,8 @@ def spot_with_training_plan(subject: Subject) -> Iterator[Fault]:
 def run_too_long(subject: Subject) -> Iterator[Fault]:
     """The job's `max_runtime` is longer than SageMaker allows.
 
-    SageMaker ends a training job after 28 days at the latest. Longer training needs checkpoints and a second job.
+    SageMaker ends a training job after 28 days at the latest. Longer training needs checkpoints and
+    a second job.
     """
     return shared.run_too_long(subject, _LONGEST_RUN)
 
@@ -513,8 +597,9 @@ def run_too_long(subject: Subject) -> Iterator[Fault]:
 def warm_pool_long(subject: Subject) -> Iterator[Fault]:
     """A warm pool is kept for more than an hour.
 
-    The limit is one hour in the developer guide, and six hours in the API's model. In accounts with the lower limit,
-    the service refuses the job. In all accounts, the idle instances are billed like a running job.
+    The limit is one hour in the developer guide, and six hours in the API's model. In accounts with
+    the lower limit, the service refuses the job. In all accounts, the idle instances are billed
+    like a running job.
     """
     keep = read(subject).seconds("KeepAlivePeriodInSeconds") or 0
     if keep > _LONGEST_POOL_OF_GUIDE:
@@ -528,13 +613,17 @@ def warm_pool_long(subject: Subject) -> Iterator[Fault]:
 def pending_limit_without_effect(subject: Subject) -> Iterator[Fault]:
     """`max_pending` has no effect on instances without accelerators.
 
-    `MaxPendingTimeInSeconds` works on `ml.p`, `ml.g` and `ml.trn` types only (API reference, StoppingCondition).
+    `MaxPendingTimeInSeconds` works on `ml.p`, `ml.g` and `ml.trn` types only (API reference,
+    StoppingCondition).
     """
     pending = read(subject).seconds("MaxPendingTimeInSeconds")
     devices = {group.device for group in subject.reading.machines.groups}
     if pending is not None and devices == {"cpu"}:
         name = subject.reading.machines.groups[0].instance_type
-        hint = "remove `max_pending` from the target's settings for this job, or name a type with GPUs or Trainium"
+        hint = (
+            "remove `max_pending` from the target's settings for this job, or name a type "
+            "with GPUs or Trainium"
+        )
         yield Fault(f"`max_pending` has no effect on `{name}`", hint)
 
 

@@ -10,7 +10,16 @@ from cloudtrain.errors import did_you_mean
 from cloudtrain.job.model import format_duration, overrides_of
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules import machines as shared
-from cloudtrain.rules.engine import Fault, Subject, ValuePath, about_money, rows_at, rule, text_at, value_at
+from cloudtrain.rules.engine import (
+    Fault,
+    Subject,
+    ValuePath,
+    about_money,
+    rows_at,
+    rule,
+    text_at,
+    value_at,
+)
 from cloudtrain.targets.sagemaker.catalogue.images import registries
 from cloudtrain.targets.sagemaker.catalogue.shapes import ShapeViolation, violations
 from cloudtrain.targets.sagemaker.plan import PROCESSING, RUN_TAG, TRAINING
@@ -18,12 +27,17 @@ from cloudtrain.targets.sagemaker.reading import read
 from cloudtrain.targets.sagemaker.request import JsonMapping
 
 _WANTED = {
-    "role": ("no SageMaker execution role is configured", 'role = "arn:aws:iam::ACCOUNT:role/NAME"'),
+    "role": (
+        "no SageMaker execution role is configured",
+        'role = "arn:aws:iam::ACCOUNT:role/NAME"',
+    ),
     "region": ("no AWS region is configured", 'region = "eu-west-1"'),
     "bucket": ("no S3 bucket is configured for code and outputs", 'bucket = "NAME"'),
 }  # fmt: skip
 
-_ROLE = re.compile(r"arn:(?P<partition>aws[a-z-]*):iam::(?P<account>\d{12}):role/?[\w+=,.@/-]+", re.ASCII)
+_ROLE = re.compile(
+    r"arn:(?P<partition>aws[a-z-]*):iam::(?P<account>\d{12}):role/?[\w+=,.@/-]+", re.ASCII
+)
 _ASSUMED = re.compile(r"arn:(aws[a-z-]*):sts::(\d{12}):assumed-role/([^/]+)/.*")
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d+")
 _ZONE = re.compile(r"([a-z]{2,4}(?:-[a-z]+)+-\d+)[a-z]")
@@ -35,18 +49,21 @@ _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+")
 _REGISTRY = re.compile(r"\d{12}\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.[a-z.-]+/.+")
 
 _PARTITIONS = {
-    "cn": "aws-cn", "us-gov": "aws-us-gov", "us-iso": "aws-iso", "us-isob": "aws-iso-b", "eu-isoe": "aws-iso-e",
+    "cn": "aws-cn", "us-gov": "aws-us-gov", "us-iso": "aws-iso", "us-isob": "aws-iso-b",
+    "eu-isoe": "aws-iso-e",
     "us-isof": "aws-iso-f", "eusc": "aws-eusc",
 }  # fmt: skip
-"""The prefixes of a partition's regions (botocore's endpoints.json); all other regions are in `aws`."""
+"""The prefixes of a partition's regions (botocore's endpoints.json); all other regions are in
+`aws`."""
 
 
 @rule("SM101", Level.ERROR)
 def account_incomplete(subject: Subject) -> Iterator[Fault]:
     """The role, region or bucket is not configured.
 
-    A training job runs in a region, with an IAM role that SageMaker assumes, and keeps its code and outputs in a
-    bucket. All jobs share these settings of the target. Write them into `cloudtrain.toml` once.
+    A training job runs in a region, with an IAM role that SageMaker assumes, and keeps its code and
+    outputs in a bucket. All jobs share these settings of the target. Write them into
+    `cloudtrain.toml` once.
     """
     for name in subject.account.missing:
         if name == "role" and "RoleArn" in overrides_of(subject.job, "sagemaker"):
@@ -61,14 +78,18 @@ def account_incomplete(subject: Subject) -> Iterator[Fault]:
 def role_is_no_role(subject: Subject) -> Iterator[Fault]:
     """The execution role is not a valid ARN of an IAM role.
 
-    The API takes only `arn:aws:iam::ACCOUNT:role/NAME`. It refuses the bare name of a role, a user, and the ARN of a
-    session that assumed the role.
+    The API takes only `arn:aws:iam::ACCOUNT:role/NAME`. It refuses the bare name of a role, a user,
+    and the ARN of a session that assumed the role.
     """
     role = text_at(subject.plan.request, "RoleArn")
     if "role" in subject.account.missing or _ROLE.fullmatch(role):
         return
     assumed = _ASSUMED.fullmatch(role)
-    arn = f"arn:{assumed[1]}:iam::{assumed[2]}:role/{assumed[3]}" if assumed else "arn:aws:iam::ACCOUNT:role/NAME"
+    arn = (
+        f"arn:{assumed[1]}:iam::{assumed[2]}:role/{assumed[3]}"
+        if assumed
+        else "arn:aws:iam::ACCOUNT:role/NAME"
+    )
     if re.fullmatch(r"[\w+=,.@-]+", role):
         arn = f"arn:aws:iam::ACCOUNT:role/{role}"
     yield Fault(f"`{role}` is not the ARN of an IAM role", f'write `role = "{arn}"`')
@@ -78,16 +99,22 @@ def role_is_no_role(subject: Subject) -> Iterator[Fault]:
 def role_of_another_partition(subject: Subject) -> Iterator[Fault]:
     """The role and the region belong to different AWS partitions.
 
-    AWS, AWS China and AWS GovCloud are separate partitions. A job cannot use a role from another partition.
+    AWS, AWS China and AWS GovCloud are separate partitions. A job cannot use a role from another
+    partition.
     """
     role, region = _ROLE.fullmatch(text_at(subject.plan.request, "RoleArn")), subject.account.region
     if role is None or {"role", "region"} & set(subject.account.missing):
         return
-    starts = (partition for start, partition in _PARTITIONS.items() if region.startswith(f"{start}-"))
+    starts = (
+        partition for start, partition in _PARTITIONS.items() if region.startswith(f"{start}-")
+    )
     own_partition = next(starts, "aws")
     if role["partition"] != own_partition:
         yield Fault(
-            f"the role is in the partition `{role['partition']}`, and the region `{region}` in `{own_partition}`",
+            (
+                f"the role is in the partition `{role['partition']}`, and the region `{region}` in "
+                f"`{own_partition}`"
+            ),
             f"use a role that begins with `arn:{own_partition}:iam::`, or another region",
         )
 
@@ -111,8 +138,8 @@ def region_misspelt(subject: Subject) -> Iterator[Fault]:
 def bucket_name(subject: Subject) -> Iterator[Fault]:
     """The name of the bucket is not valid.
 
-    Bucket names have 3 to 63 lower-case letters, digits, dots and hyphens (S3's bucket naming rules). To use a folder
-    in the bucket, set the target's `prefix`.
+    Bucket names have 3 to 63 lower-case letters, digits, dots and hyphens (S3's bucket naming
+    rules). To use a folder in the bucket, set the target's `prefix`.
     """
     bucket = subject.account.bucket
     if "bucket" in subject.account.missing or is_bucket(bucket, subject.account.region):
@@ -128,16 +155,25 @@ def bucket_name(subject: Subject) -> Iterator[Fault]:
 def key_of_another_region(subject: Subject) -> Iterator[Fault]:
     """A key or a training plan is in another region than the job.
 
-    A job can only use KMS keys and training plans of its own region. A multi-Region key has a separate ARN in each
-    region.
+    A job can only use KMS keys and training plans of its own region. A multi-Region key has a
+    separate ARN in each region.
     """
     target, region = subject.settings, subject.account.region
     for setting in ("volume_kms_key", "output_kms_key", "training_plan"):
         fields = (getattr(target, setting) or "").split(":")
-        if fields[0] == "arn" and len(fields) > 4 and fields[3] != region and "region" not in subject.account.missing:
+        if (
+            fields[0] == "arn"
+            and len(fields) > 4
+            and fields[3] != region
+            and "region" not in subject.account.missing
+        ):
             yield Fault(
                 f"`{setting}` is in `{fields[3]}`, and the job runs in `{region}`",
-                f"use one of `{region}`: `{':'.join([*fields[:3], region, *fields[4:]])}` if it exists",
+                (
+                    f"use one of `{region}`: `{':'.join([*fields[:3], region, *fields[4:]])}` "
+                    "if it "
+                    "exists"
+                ),
             )
 
 
@@ -145,8 +181,8 @@ def key_of_another_region(subject: Subject) -> Iterator[Fault]:
 def image_of_another_region(subject: Subject) -> Iterator[Fault]:
     """The image is in another region than the job.
 
-    Every instance would pull gigabytes across regions, which is slow and billed as data transfer. A VPC endpoint for
-    ECR only reaches its own region.
+    Every instance would pull gigabytes across regions, which is slow and billed as data transfer. A
+    VPC endpoint for ECR only reaches its own region.
     """
     region = subject.account.region
     places = (("AlgorithmSpecification", "TrainingImage"), ("AppSpecification", "ImageUri"))
@@ -168,16 +204,18 @@ def is_bucket(name: str, region: str) -> bool:
     return bool(_BUCKET.fullmatch(name)) and not _ADDRESS.fullmatch(name)
 
 
-# Rules about the whole request: fields that the service's API model forbids, and overrides that break a run.
+# Rules about the whole request: fields that the service's API model forbids, and overrides that
+# break a run.
 
 
 @rule("SM110", Level.ERROR)
 def refused_by_service(subject: Subject) -> Iterator[Fault]:
     """The service would refuse a part of the request.
 
-    This rule checks the request against botocore's model of CreateTrainingJob: unknown and missing fields, types,
-    lengths and counts, patterns, and enums. The SDKs and boto3 do not check maxima, patterns and enums, so the job
-    would fail after the upload of its code. Other rules check instance types and the role.
+    This rule checks the request against botocore's model of CreateTrainingJob: unknown and missing
+    fields, types, lengths and counts, patterns, and enums. The SDKs and boto3 do not check maxima,
+    patterns and enums, so the job would fail after the upload of its code. Other rules check
+    instance types and the role.
     """
     operation = _operation(subject)
     for violation in violations(subject.plan.request, operation):
@@ -189,15 +227,24 @@ def refused_by_service(subject: Subject) -> Iterator[Fault]:
 def identity_overridden(subject: Subject) -> Iterator[Fault]:
     """`sagemaker_overrides` change the job's name or remove its tag.
 
-    cloudtrain finds its job by this name and this tag. Without them, it could submit a job twice after an interruption,
-    and you could not follow, stop or download the run.
+    cloudtrain finds its job by this name and this tag. Without them, it could submit a job twice
+    after an interruption, and you could not follow, stop or download the run.
     """
-    name, field = subject.plan.run_name, (TRAINING if subject.processing is None else PROCESSING).name
+    name, field = (
+        subject.plan.run_name,
+        (TRAINING if subject.processing is None else PROCESSING).name,
+    )
     name_in_request = subject.plan.request.get(field)
     if name_in_request != name:
         yield Fault(
-            f"the overrides name the job `{name_in_request}`, and cloudtrain would look for `{name}`",
-            f"remove `{field}` from `sagemaker_overrides`; a job's `name` begins the name of its runs",
+            (
+                f"the overrides name the job `{name_in_request}`, and cloudtrain would look for "
+                f"`{name}`"
+            ),
+            (
+                f"remove `{field}` from `sagemaker_overrides`; a job's `name` begins the name of "
+                "its runs"
+            ),
             ("sagemaker_overrides", field),
         )
     if {"Key": RUN_TAG, "Value": name} not in rows_at(subject.plan.request, "Tags"):
@@ -212,31 +259,46 @@ def identity_overridden(subject: Subject) -> Iterator[Fault]:
 def reserved_tag(subject: Subject) -> Iterator[Fault]:
     """The key of a tag is reserved or repeated.
 
-    AWS refuses keys that begin with `aws:`. cloudtrain uses the key `cloudtrain:run` for the run's name. Each key may
-    appear only once.
+    AWS refuses keys that begin with `aws:`. cloudtrain uses the key `cloudtrain:run` for the run's
+    name. Each key may appear only once.
     """
     for key in subject.job.tags:
         if key == RUN_TAG:
-            yield Fault(f"the tag `{key}` is cloudtrain's own", "remove it, or use another key", ("tags", key))
+            yield Fault(
+                f"the tag `{key}` is cloudtrain's own",
+                "remove it, or use another key",
+                ("tags", key),
+            )
     keys = [str(tag.get("Key")) for tag in rows_at(subject.plan.request, "Tags")]
     for key in dict.fromkeys(keys):
         path = ("tags", key) if key in subject.job.tags else ("sagemaker_overrides", "Tags")
         if key.lower().startswith("aws:"):
-            yield Fault(f"the tag `{key}` begins with `aws:`, which AWS refuses", f"write `{key[4:] or 'team'}`", path)
+            yield Fault(
+                f"the tag `{key}` begins with `aws:`, which AWS refuses",
+                f"write `{key[4:] or 'team'}`",
+                path,
+            )
         if keys.count(key) > 1:
-            yield Fault(f"the tag `{key}` comes {keys.count(key)} times", "remove all but one", path)
+            yield Fault(
+                f"the tag `{key}` comes {keys.count(key)} times", "remove all but one", path
+            )
 
 
 @rule("SM113", Level.NOTICE)
 def without_effect(subject: Subject) -> Iterator[Fault]:
     """A field of the job has no effect on SageMaker.
 
-    CreateTrainingJob has no field for the size of `/dev/shm`, because SageMaker itself decides how much of the
-    instance's memory is shared memory. The API also has no field for a description, which stays in the job file.
+    CreateTrainingJob has no field for the size of `/dev/shm`, because SageMaker itself decides how
+    much of the instance's memory is shared memory. The API also has no field for a description,
+    which stays in the job file.
     """
     if subject.job.resources.shm_size is not None:
         message = "SageMaker decides the size of `/dev/shm`, so `shm_size` is not sent"
-        yield Fault(message, "use fewer or smaller data loader workers if it is too small", ("resources", "shm_size"))
+        yield Fault(
+            message,
+            "use fewer or smaller data loader workers if it is too small",
+            ("resources", "shm_size"),
+        )
 
 
 def _operation(subject: Subject) -> str:
@@ -244,18 +306,23 @@ def _operation(subject: Subject) -> str:
 
 
 def _has_rule_of_its_own(violation: ShapeViolation, operation: str) -> bool:
-    """Return whether SM102 reports the violation (roles), SM701 (networks) or SM201 (types of training jobs)."""
-    if violation.path == ("RoleArn",) or (violation.path[0] == "VpcConfig" and violation.kind in ("min", "missing")):
+    """Return whether SM102 reports the violation (roles), SM701 (networks) or SM201 (types of
+    training jobs)."""
+    if violation.path == ("RoleArn",) or (
+        violation.path[0] == "VpcConfig" and violation.kind in ("min", "missing")
+    ):
         return True
     on_machines = violation.path[0] == "ResourceConfig" and violation.path[-1] == "InstanceType"
     return operation == "CreateTrainingJob" and on_machines and violation.kind == "enum"
 
 
 def _place(subject: Subject, violation: ShapeViolation) -> ValuePath:
-    """Return the path of the job field that caused a violation; empty if the target's settings caused it."""
+    """Return the path of the job field that caused a violation; empty if the target's settings
+    caused it."""
     path = violation.path
     place_in_overrides = _in_overrides(overrides_of(subject.job, "sagemaker"), path)
-    if not place_in_overrides and violation.kind == "missing":  # a missing field is reported at its own place
+    # a missing field is reported at its own place
+    if not place_in_overrides and violation.kind == "missing":
         place_in_overrides = _in_overrides(overrides_of(subject.job, "sagemaker"), path[:-1])
     if place_in_overrides:
         return ("sagemaker_overrides", *place_in_overrides)
@@ -266,7 +333,8 @@ def _place(subject: Subject, violation: ShapeViolation) -> ValuePath:
 
 
 def _in_overrides(overrides: JsonMapping, path: ValuePath) -> ValuePath:
-    """Return `path`, or the shorter path of a value that the overrides set around it; empty if they do not set it."""
+    """Return `path`, or the shorter path of a value that the overrides set around it; empty if they
+    do not set it."""
     value: Any = overrides
     for length, key in enumerate(path):
         if not isinstance(value, Mapping):
@@ -282,10 +350,11 @@ _PlaceOf = Callable[[Subject, ValuePath], ValuePath]
 
 
 def _by_name(field: tuple[str, ...], section: tuple[str, ...], key: str) -> _PlaceOf:
-    """Return a function that maps a path in the request's list `section`, such as `Tags`, to the path of a job field.
+    """Return a function that maps a path in the request's list `section`, such as `Tags`, to the
+    path of a job field.
 
-    `key` is the key of an element's name. If the job's mapping `field` contains this name, the path is `field` followed
-    by the name; otherwise it is `field`.
+    `key` is the key of an element's name. If the job's mapping `field` contains this name, the path
+    is `field` followed by the name; otherwise it is `field`.
     """
 
     def place(subject: Subject, rest: ValuePath) -> ValuePath:
@@ -304,7 +373,8 @@ def _always(*field: str) -> _PlaceOf:
 
 
 def _hyperparameter(subject: Subject, rest: ValuePath) -> ValuePath:
-    """Return the path of the job field that sets a hyperparameter: `hyperparameters.NAME` or `distribution`."""
+    """Return the path of the job field that sets a hyperparameter: `hyperparameters.NAME` or
+    `distribution`."""
     if rest and rest[0] not in subject.job.hyperparameters:
         return ("distribution",)
     return ("hyperparameters", *rest[:1])
@@ -338,8 +408,8 @@ _PLACES: dict[tuple[str, ...], _PlaceOf] = {
 def default_runtime(subject: Subject) -> Iterator[Fault]:
     """An expensive job has no time limit.
 
-    Without `max_runtime` a job may run for a day, the service's default. A job that hangs, for example in a collective
-    that one rank never joins, is billed until then.
+    Without `max_runtime` a job may run for a day, the service's default. A job that hangs, for
+    example in a collective that one rank never joins, is billed until then.
     """
     return shared.no_limit(subject, "SageMaker's default")
 
@@ -349,9 +419,9 @@ def default_runtime(subject: Subject) -> Iterator[Fault]:
 def over_budget(subject: Subject) -> Iterator[Fault]:
     """The job could cost more than the budget.
 
-    `max_cost` is compared with the list price of all instances over the whole `max_runtime`; spot capacity costs less.
-    If SageMaker's price is unknown, cloudtrain uses the lower price of the EC2 machine. Prices come from the catalogue
-    or from your own `instances.toml`.
+    `max_cost` is compared with the list price of all instances over the whole `max_runtime`; spot
+    capacity costs less. If SageMaker's price is unknown, cloudtrain uses the lower price of the EC2
+    machine. Prices come from the catalogue or from your own `instances.toml`.
     """
     return shared.over_budget(subject)
 
@@ -363,12 +433,15 @@ rule("SM413", Level.WARNING)(shared.budget_without_price)
 def warm_pool_costs(subject: Subject) -> Iterator[Fault]:
     """The warm pool is billed.
 
-    Instances that wait for the next job cost as much as instances that train. You pay until another job uses them or
-    `keep_alive` ends.
+    Instances that wait for the next job cost as much as instances that train. You pay until another
+    job uses them or `keep_alive` ends.
     """
     keep, price = read(subject).seconds("KeepAlivePeriodInSeconds"), subject.reading.machines.price
     if keep and price is not None:
         yield Fault(
-            f"after the job, the warm pool costs {shared.cost_text(price, keep)} in {format_duration(keep)}",
+            (
+                f"after the job, the warm pool costs {shared.cost_text(price, keep)} in "
+                f"{format_duration(keep)}"
+            ),
             "remove `keep_alive` from the target's settings if no other job follows",
         )

@@ -16,7 +16,12 @@ from cloudtrain.targets.common.compiling import hyperparameter_argv, resolve_hyp
 from cloudtrain.targets.sagemaker.catalogue.images import numbers
 from cloudtrain.targets.sagemaker.compile.launch import REQUIREMENTS
 from cloudtrain.targets.sagemaker.compile.places import paths_of
-from cloudtrain.targets.sagemaker.launch.shell import arrives, is_plain_name, shell_tokens, uses_shell
+from cloudtrain.targets.sagemaker.launch.shell import (
+    arrives,
+    is_plain_name,
+    shell_tokens,
+    uses_shell,
+)
 from cloudtrain.targets.sagemaker.reading import read
 from cloudtrain.targets.sagemaker.rules.distribution import add_entrypoint_hint
 
@@ -25,14 +30,18 @@ from cloudtrain.targets.sagemaker.rules.distribution import add_entrypoint_hint
 def secrets_out_of_reach(subject: Subject) -> Iterator[Fault]:
     """The container cannot look up the job's secrets.
 
-    The runtime in the bundle looks up `environment.secrets` over the network. But an image that runs its own entry
-    point has no bundle, and network isolation blocks the network.
+    The runtime in the bundle looks up `environment.secrets` over the network. But an image that
+    runs its own entry point has no bundle, and network isolation blocks the network.
     """
     if not subject.job.environment.secrets:
         return
     path = ("environment", "secrets")
     if subject.settings.network_isolation:
-        yield Fault("with network isolation the job cannot reach its secrets", "remove `network_isolation`", path)
+        yield Fault(
+            "with network isolation the job cannot reach its secrets",
+            "remove `network_isolation`",
+            path,
+        )
     elif read(subject).start.by == "image":
         hint = "name what runs: `entry_point: train.py`"
         yield Fault("the image's own entry point does not look up secrets", hint, path)
@@ -42,8 +51,9 @@ def secrets_out_of_reach(subject: Subject) -> Iterator[Fault]:
 def secrets_left_to_the_script(subject: Subject) -> Iterator[Fault]:
     """The image's toolkit starts the script, but does not look up the job's secrets.
 
-    cloudtrain's own launcher looks up secrets, and starts a job with secrets wherever it can. If only the toolkit can
-    start the job (`smddp`, `smp`, MPI between instances), the script must call `runtime.load_secrets()` itself.
+    cloudtrain's own launcher looks up secrets, and starts a job with secrets wherever it can. If
+    only the toolkit can start the job (`smddp`, `smp`, MPI between instances), the script must call
+    `runtime.load_secrets()` itself.
     """
     if subject.job.environment.secrets and read(subject).start.by == "toolkit":
         message = "the image's toolkit starts this job, and does not look up its secrets"
@@ -55,11 +65,15 @@ def secrets_left_to_the_script(subject: Subject) -> Iterator[Fault]:
 def shell_script_under_torchrun(subject: Subject) -> Iterator[Fault]:
     """The toolkit's torchrun would start a shell script.
 
-    The toolkit passes only Python scripts to torchrun ("Please use a python script"); cloudtrain's own launcher starts
-    other scripts with `--no_python`.
+    The toolkit passes only Python scripts to torchrun ("Please use a python script"); cloudtrain's
+    own launcher starts other scripts with `--no_python`.
     """
     script = subject.job.entry_point or ""
-    if read(subject).start.by == "toolkit" and subject.reading.launcher == "torchrun" and not script.endswith(".py"):
+    if (
+        read(subject).start.by == "toolkit"
+        and subject.reading.launcher == "torchrun"
+        and not script.endswith(".py")
+    ):
         yield Fault(
             f"the toolkit's torchrun cannot start `{script}`",
             add_entrypoint_hint(subject, "name a Python script"),
@@ -71,13 +85,21 @@ def shell_script_under_torchrun(subject: Subject) -> Iterator[Fault]:
 def package_under_torchrun(subject: Subject) -> Iterator[Fault]:
     """The bundle contains a `setup.py`, and the toolkit does not start packages with torchrun.
 
-    If the code has a `setup.py`, the toolkit installs the package and runs the entry point as a module (`python -m`),
-    which it does not support with torchrun. cloudtrain's own launcher starts such a job, except if the target sets
-    `launch = "toolkit"` or the job needs the toolkit.
+    If the code has a `setup.py`, the toolkit installs the package and runs the entry point as a
+    module (`python -m`), which it does not support with torchrun. cloudtrain's own launcher starts
+    such a job, except if the target sets `launch = "toolkit"` or the job needs the toolkit.
     """
-    if read(subject).start.by == "toolkit" and subject.reading.launcher == "torchrun" and "setup.py" in _files(subject):
+    if (
+        read(subject).start.by == "toolkit"
+        and subject.reading.launcher == "torchrun"
+        and "setup.py" in _files(subject)
+    ):
         yield Fault(
-            "the toolkit treats code with a `setup.py` as a package, which it cannot start with torchrun",
+            (
+                "the toolkit treats code with a `setup.py` as a package, which it cannot start "
+                "with "
+                "torchrun"
+            ),
             add_entrypoint_hint(subject, "add `/setup.py` to `.cloudtrainignore`"),
             ("source_dir",),
         )
@@ -87,15 +109,17 @@ def package_under_torchrun(subject: Subject) -> Iterator[Fault]:
 def entry_point_refused(subject: Subject) -> Iterator[Fault]:
     """The toolkit refuses the name of the entry point.
 
-    Newer toolkits accept only letters, digits and `. _ + -` (sagemaker-training 5.1.4). Older toolkits pass the name to
-    a shell, which splits it at blanks and runs the text after a `;`.
+    Newer toolkits accept only letters, digits and `. _ + -` (sagemaker-training 5.1.4). Older
+    toolkits pass the name to a shell, which splits it at blanks and runs the text after a `;`.
     """
     script = subject.job.entry_point or ""
     name = normpath(script)
     if read(subject).start.by == "toolkit" and name in _files(subject) and not is_plain_name(name):
         better = re.sub(r"[^A-Za-z0-9._/+-]+", "_", name).lstrip("+-")
         yield Fault(
-            f"the toolkit refuses the name `{script}`", f"rename it, to `{better}` for example", ("entry_point",)
+            f"the toolkit refuses the name `{script}`",
+            f"rename it, to `{better}` for example",
+            ("entry_point",),
         )
 
 
@@ -103,8 +127,8 @@ def entry_point_refused(subject: Subject) -> Iterator[Fault]:
 def requirements_not_installed(subject: Subject) -> Iterator[Fault]:
     """The bundle contains a `requirements.txt` that is not installed.
 
-    The toolkit installs a `requirements.txt` even if the job does not name it. cloudtrain's own launcher installs only
-    the file that `environment.requirements` names, as on every target.
+    The toolkit installs a `requirements.txt` even if the job does not name it. cloudtrain's own
+    launcher installs only the file that `environment.requirements` names, as on every target.
     """
     is_unnamed = subject.job.environment.requirements is None and REQUIREMENTS in _files(subject)
     if read(subject).start.by == "entrypoint" and is_unnamed:
@@ -119,8 +143,9 @@ def requirements_not_installed(subject: Subject) -> Iterator[Fault]:
 def requirements_installed_anyway(subject: Subject) -> Iterator[Fault]:
     """The toolkit installs the bundle's `requirements.txt`, although the job does not name it.
 
-    The other targets and cloudtrain's own launcher install only the file that `environment.requirements` names, so the
-    same job would run with other packages on another target.
+    The other targets and cloudtrain's own launcher install only the file that
+    `environment.requirements` names, so the same job would run with other packages on another
+    target.
     """
     is_unnamed = subject.job.environment.requirements is None and REQUIREMENTS in _files(subject)
     if read(subject).start.by == "toolkit" and is_unnamed:
@@ -135,15 +160,22 @@ def requirements_installed_anyway(subject: Subject) -> Iterator[Fault]:
 def package_not_installed(subject: Subject) -> Iterator[Fault]:
     """The bundle contains a `setup.py`, but its package is not installed.
 
-    cloudtrain's own launcher starts this job, and does not install packages. It runs the script in the script's folder,
-    so the script can import the package from there. The toolkit would install the package and its dependencies, but it
-    cannot start packages with torchrun.
+    cloudtrain's own launcher starts this job, and does not install packages. It runs the script in
+    the script's folder, so the script can import the package from there. The toolkit would install
+    the package and its dependencies, but it cannot start packages with torchrun.
     """
     names = _files(subject)
-    if read(subject).start.by == "entrypoint" and "setup.py" in names and subject.job.environment.requirements is None:
+    if (
+        read(subject).start.by == "entrypoint"
+        and "setup.py" in names
+        and subject.job.environment.requirements is None
+    ):
         yield Fault(
             "cloudtrain's own launcher does not install the package of `setup.py`",
-            "list what it needs in a file, and write `requirements: requirements.txt` under `environment`",
+            (
+                "list what it needs in a file, and write `requirements: requirements.txt` under "
+                "`environment`"
+            ),
             ("environment", "requirements"),
         )
 
@@ -154,10 +186,21 @@ def _files(subject: Subject) -> set[str]:
 
 # Rules about hyperparameters and environment variables on SageMaker.
 
-_OVERWRITTEN = {"pytorch": ("NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE"), "tensorflow": (), "generic": ()}
-"""Variables of the job that each toolkit overwrites: sagemaker-pytorch-training 3.0.0, training.py."""
+_OVERWRITTEN = {
+    "pytorch": ("NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE"),
+    "tensorflow": (),
+    "generic": (),
+}
+"""Variables of the job that each toolkit overwrites: sagemaker-pytorch-training 3.0.0,
+training.py."""
 
-_ALWAYS = ("CURRENT_HOST", "SAGEMAKER_JOB_NAME", "SAGEMAKER_REGION", "TRAINING_JOB_NAME", "TRAINING_JOB_ARN")
+_ALWAYS = (
+    "CURRENT_HOST",
+    "SAGEMAKER_JOB_NAME",
+    "SAGEMAKER_REGION",
+    "TRAINING_JOB_NAME",
+    "TRAINING_JOB_ARN",
+)
 """Variables that SageMaker and all toolkits set."""
 
 
@@ -165,11 +208,12 @@ _ALWAYS = ("CURRENT_HOST", "SAGEMAKER_JOB_NAME", "SAGEMAKER_REGION", "TRAINING_J
 def broken_by_shell(subject: Subject) -> Iterator[Fault]:
     """A hyperparameter does not survive the shell of the image's toolkit.
 
-    Up to sagemaker-training 5.1.2, which all of AWS's images contain, the toolkit joins the script's arguments with
-    blanks and passes them to `/bin/sh`. Text with blanks is split, `*` becomes file names, quotes vanish, an empty text
-    is lost, and text after a `;` is executed as a command (aws/sagemaker-training-toolkit, issue 128). Text with blanks
-    that is itself in quotes, such as `fsdp: '"full_shard auto_wrap"'`, is meant for this shell: the script gets it
-    without the quotes.
+    Up to sagemaker-training 5.1.2, which all of AWS's images contain, the toolkit joins the
+    script's arguments with blanks and passes them to `/bin/sh`. Text with blanks is split, `*`
+    becomes file names, quotes vanish, an empty text is lost, and text after a `;` is executed as a
+    command (aws/sagemaker-training-toolkit, issue 128). Text with blanks that is itself in quotes,
+    such as `fsdp: '"full_shard auto_wrap"'`, is meant for this shell: the script gets it without
+    the quotes.
     """
     image = read(subject).image
     if read(subject).start.by != "toolkit" or image is None or image.toolkit is None:
@@ -177,11 +221,14 @@ def broken_by_shell(subject: Subject) -> Iterator[Fault]:
     parameters = resolve_hyperparameters(subject.reading.parameters, paths_of(subject.job))
     for name, value in parameters.items():
         arrived = arrives(value, image.toolkit, script=subject.job.entry_point or "train.py")
-        if arrived != text_of(value) and not (arrived and " " in arrived and value in (f'"{arrived}"', f"'{arrived}'")):
+        if arrived != text_of(value) and not (
+            arrived and " " in arrived and value in (f'"{arrived}"', f"'{arrived}'")
+        ):
             yield Fault(
                 f"the shell of toolkit {image.toolkit} would break `{name}`: `{value!r}`",
                 add_entrypoint_hint(
-                    subject, f"write it into a file in the source folder, and give `{name}` the file's name"
+                    subject,
+                    f"write it into a file in the source folder, and give `{name}` the file's name",
                 ),
                 ("hyperparameters", name),
             )
@@ -191,18 +238,24 @@ def broken_by_shell(subject: Subject) -> Iterator[Fault]:
 def taken_by_torchrun(subject: Subject) -> Iterator[Fault]:
     """A hyperparameter's name looks like an abbreviated option of torchrun.
 
-    torchrun parses every word of its command line, even after the script. It stops at a word that could abbreviate
-    several of its options: `--log`, `--run`, `--max`, `--node`, `--local`, `--start`, `--master`, `--rdzv` ("ambiguous
-    option", torch 2.13 on Python 3.11). If cloudtrain itself starts torchrun, it writes `--` before such a script; the
-    image's toolkit does not.
+    torchrun parses every word of its command line, even after the script. It stops at a word that
+    could abbreviate several of its options: `--log`, `--run`, `--max`, `--node`, `--local`,
+    `--start`, `--master`, `--rdzv` ("ambiguous option", torch 2.13 on Python 3.11). If cloudtrain
+    itself starts torchrun, it writes `--` before such a script; the image's toolkit does not.
     """
     if read(subject).start.by != "toolkit" or subject.reading.launcher != "torchrun":
         return
     image = read(subject).image
     dashes = image is None or image.engine[0] != "pytorch" or numbers(image.engine[1]) >= (2,)
-    for name, value in resolve_hyperparameters(subject.reading.parameters, paths_of(subject.job)).items():
+    for name, value in resolve_hyperparameters(
+        subject.reading.parameters, paths_of(subject.job)
+    ).items():
         for word in misread(hyperparameter_argv({name: value}), dashes=dashes):
-            better = f"call it `{name}_value`" if word == f"--{name}" else f"write another value for `{name}`"
+            better = (
+                f"call it `{name}_value`"
+                if word == f"--{name}"
+                else f"write another value for `{name}`"
+            )
             message = f"torchrun takes `{word.removeprefix('--')}` for its own option, and stops"
             yield Fault(message, add_entrypoint_hint(subject, better), ("hyperparameters", name))
 
@@ -211,9 +264,10 @@ def taken_by_torchrun(subject: Subject) -> Iterator[Fault]:
 def options_broken_by_shell(subject: Subject) -> Iterator[Fault]:
     """The options for mpirun would be changed before mpirun gets them.
 
-    The toolkit splits the options at blanks and ignores quotes. Up to sagemaker-training 5.1.2 it passes mpirun's whole
-    command line to `/bin/sh`, which executes text after a `;` and in `$(...)`. Newer toolkits and cloudtrain's own
-    launcher start mpirun without a shell, so that mpirun would run `;` as the program.
+    The toolkit splits the options at blanks and ignores quotes. Up to sagemaker-training 5.1.2 it
+    passes mpirun's whole command line to `/bin/sh`, which executes text after a `;` and in
+    `$(...)`. Newer toolkits and cloudtrain's own launcher start mpirun without a shell, so that
+    mpirun would run `;` as the program.
     """
     distribution = subject.reading.distribution
     field = "mpi_options" if distribution.type in ("smddp", "smp") else "options"
@@ -223,7 +277,10 @@ def options_broken_by_shell(subject: Subject) -> Iterator[Fault]:
     if not _options_arrive(subject, options):
         yield Fault(
             f"the container would not read `{field}` as it is written: `{options}`",
-            "write plain words without quotes; put a value with blanks into `environment.variables`",
+            (
+                "write plain words without quotes; put a value with blanks into "
+                "`environment.variables`"
+            ),
             ("distribution", field),
         )
 
@@ -233,7 +290,9 @@ def _options_arrive(subject: Subject, options: str) -> bool:
         intended = shlex.split(options)
         lexer = shlex.shlex(options, posix=True, punctuation_chars=";&|<>()")
         lexer.whitespace_split = True
-        acts = any(set(word) <= set(";&|<>()") for word in lexer) or "`" in options or "$(" in options
+        acts = (
+            any(set(word) <= set(";&|<>()") for word in lexer) or "`" in options or "$(" in options
+        )
     except ValueError:
         return False
     start, words = read(subject).start, options.split()
@@ -248,31 +307,43 @@ def _options_arrive(subject: Subject, options: str) -> bool:
 def reserved_parameter(subject: Subject) -> Iterator[Fault]:
     """A hyperparameter has a name that is reserved for the launcher.
 
-    The toolkit and cloudtrain's launcher read hyperparameters that begin with `sagemaker_` and `cloudtrain_`, and do
-    not pass them to the script. Some would change how the job starts. `mp_parameters` is reserved for `smp`.
-    Names for the toolkits of special images, such as the Training Compiler's, belong into `sagemaker_overrides`.
+    The toolkit and cloudtrain's launcher read hyperparameters that begin with `sagemaker_` and
+    `cloudtrain_`, and do not pass them to the script. Some would change how the job starts.
+    `mp_parameters` is reserved for `smp`. Names for the toolkits of special images, such as the
+    Training Compiler's, belong into `sagemaker_overrides`.
     """
     for name in subject.reading.parameters:
         if name.startswith(("sagemaker_", "cloudtrain_")):
             better = name.partition("_")[2] or "value"
-            yield Fault(f"`{name}` does not reach the script", f"call it `{better}`", ("hyperparameters", name))
+            yield Fault(
+                f"`{name}` does not reach the script",
+                f"call it `{better}`",
+                ("hyperparameters", name),
+            )
         elif name == "mp_parameters" and isinstance(subject.reading.distribution, SMP):
             message = "`mp_parameters` are overwritten by `distribution.parameters`"
-            yield Fault(message, "write them under `distribution.parameters`", ("hyperparameters", name))
+            yield Fault(
+                message, "write them under `distribution.parameters`", ("hyperparameters", name)
+            )
 
 
 @rule("SM603", Level.WARNING)
 def overwritten_variable(subject: Subject) -> Iterator[Fault]:
     """An environment variable is overwritten before the script starts.
 
-    The PyTorch toolkit overwrites `NCCL_DEBUG` (with `WARN`), `NCCL_SOCKET_IFNAME` and `NCCL_IB_DISABLE` (with `1`)
-    (sagemaker-pytorch-training 3.0.0). For torchrun, the toolkit sets `NCCL_PROTO=simple`. SageMaker sets the variables
-    with the job's name and host. cloudtrain's own launcher keeps the job's NCCL variables.
+    The PyTorch toolkit overwrites `NCCL_DEBUG` (with `WARN`), `NCCL_SOCKET_IFNAME` and
+    `NCCL_IB_DISABLE` (with `1`) (sagemaker-pytorch-training 3.0.0). For torchrun, the toolkit sets
+    `NCCL_PROTO=simple`. SageMaker sets the variables with the job's name and host. cloudtrain's own
+    launcher keeps the job's NCCL variables.
     """
     names, start = list(_ALWAYS), read(subject).start
     if start.by == "toolkit":
         names += _OVERWRITTEN[start.framework]
-        names += ["NCCL_PROTO"] if start.framework == "pytorch" and subject.reading.launcher == "torchrun" else []
+        names += (
+            ["NCCL_PROTO"]
+            if start.framework == "pytorch" and subject.reading.launcher == "torchrun"
+            else []
+        )
     for name in mapping_at(subject.plan.request, "Environment"):
         if name in names:
             hint = f'set it inside the script, before NCCL starts: `os.environ["{name}"] = ...`'
@@ -286,12 +357,17 @@ def overwritten_variable(subject: Subject) -> Iterator[Fault]:
 def shell_mode_arguments(subject: Subject) -> Iterator[Fault]:
     """The job passes hyperparameters to an image's own entry point, which gets no command line.
 
-    Without `entry_point` and `command`, the image's own entry point runs. It must read the hyperparameters from
-    `/opt/ml/input/config/hyperparameters.json`. All values are text, and lists and mappings are in Python's notation.
+    Without `entry_point` and `command`, the image's own entry point runs. It must read the
+    hyperparameters from `/opt/ml/input/config/hyperparameters.json`. All values are text, and lists
+    and mappings are in Python's notation.
     """
     if read(subject).start.by != "image":
         return
     for name, value in subject.job.hyperparameters.items():
         if isinstance(value, list | dict):
             message = f"the image gets `{name}` as the text `{value}`"
-            yield Fault(message, "write it as the image's algorithm expects it, as text", ("hyperparameters", name))
+            yield Fault(
+                message,
+                "write it as the image's algorithm expects it, as text",
+                ("hyperparameters", name),
+            )

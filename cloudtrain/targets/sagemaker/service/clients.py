@@ -1,4 +1,5 @@
-"""boto3 clients for one region and profile, with retries, and with new credentials when the old ones expire."""
+"""boto3 clients for one region and profile, with retries, and with new credentials when the old
+ones expire."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from cloudtrain.version import __version__
 
 
 class FailedCall(NamedTuple):
-    """A failed request, for messages: service, operation such as `CreateTrainingJob`, and name of the job or bucket."""
+    """A failed request, for messages: service, operation such as `CreateTrainingJob`, and name of
+    the job or bucket."""
 
     service: str
     operation: str
@@ -34,7 +36,8 @@ Kind = type[TargetError] | type[SettingsError]
 
 
 class AwsErrorTemplate(NamedTuple):
-    """cloudtrain's error for an AWS error. Its texts may contain names such as `{action}`, which are filled in."""
+    """cloudtrain's error for an AWS error. Its texts may contain names such as `{action}`, which
+    are filled in."""
 
     kind: Kind
     message: str
@@ -43,13 +46,22 @@ class AwsErrorTemplate(NamedTuple):
 
 _ERRORS: dict[str, Kind] = {
     kind.__name__: kind
-    for kind in (Denied, Expired, NameTaken, NotThere, SettingsError, TargetError, TargetUnreachable)
+    for kind in (
+        Denied,
+        Expired,
+        NameTaken,
+        NotThere,
+        SettingsError,
+        TargetError,
+        TargetUnreachable,
+    )
 }
 
 
 @cache
 def error_templates(field: Literal["codes", "exceptions"]) -> Mapping[str, AwsErrorTemplate]:
-    """Map AWS's error codes, or botocore's error classes, to cloudtrain's errors, from the table `errors.toml`."""
+    """Map AWS's error codes, or botocore's error classes, to cloudtrain's errors, from the table
+    `errors.toml`."""
     rows = load_toml(Path(__file__).with_name("errors.toml").read_text("utf-8"))["errors"]
     return {
         name: AwsErrorTemplate(_ERRORS[row["kind"]], row["message"], row.get("hint"))
@@ -74,33 +86,43 @@ def translate_error(error: Exception, call: FailedCall) -> TargetError | Setting
         "region": call.region or "the default region",
         "profile": call.profile,
         "login": f"`aws sso login{f' --profile {call.profile}' if call.profile else ''}`",
-        "quota": f"`{quota[1]}`" if quota else "it",  # such as `ml.p4d.24xlarge for training job usage`
+        # such as `ml.p4d.24xlarge for training job usage`
+        "quota": f"`{quota[1]}`" if quota else "it",
     }
     return template.kind(
-        template.message.format(**values), hint=template.hint.format(**values) if template.hint else None
+        template.message.format(**values),
+        hint=template.hint.format(**values) if template.hint else None,
     )
 
 
 def _template_of(error: Exception) -> tuple[AwsErrorTemplate, str]:
     response: JsonObject | None = getattr(error, "response", None)
     if response is not None and "Error" in response:
-        code, message = str(response["Error"].get("Code", "")), str(response["Error"].get("Message", ""))
+        code, message = (
+            str(response["Error"].get("Code", "")),
+            str(response["Error"].get("Message", "")),
+        )
         if code == "ValidationException" and _NOT_FOUND.search(message):
             code = "ResourceNotFound"
         return error_templates("codes").get(code) or _unknown(code, response), message
-    names, templates = [kind.__name__ for kind in type(error).__mro__], error_templates("exceptions")
+    names, templates = (
+        [kind.__name__ for kind in type(error).__mro__],
+        error_templates("exceptions"),
+    )
     template = next((templates[name] for name in names if name in templates), None)
     assert template is not None, f"{type(error).__name__} is not an error of botocore"
     return template, str(error)
 
 
 def _unknown(code: str, response: JsonObject) -> AwsErrorTemplate:
-    """Return the error for a code that `errors.toml` lacks. For HTTP status 500 and above, it suggests a retry."""
+    """Return the error for a code that `errors.toml` lacks. For HTTP status 500 and above, it
+    suggests a retry."""
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if status >= 500:
         return error_templates("codes")["InternalError"]
     return AwsErrorTemplate(
-        TargetError, f"AWS refuses `{{action}}` ({code.replace('{', '').replace('}', '')}): {{said}}"
+        TargetError,
+        f"AWS refuses `{{action}}` ({code.replace('{', '').replace('}', '')}): {{said}}",
     )
 
 
@@ -108,7 +130,8 @@ def not_found(name: str, region: str | None) -> RunNotFound:
     """Return the error for a run that does not exist in the account."""
     where = f" in `{region}`" if region else ""
     return RunNotFound(
-        f"SageMaker has no run `{name}`{where}", hint="`cloudtrain ps --target sagemaker` lists the runs"
+        f"SageMaker has no run `{name}`{where}",
+        hint="`cloudtrain ps --target sagemaker` lists the runs",
     )
 
 
@@ -128,13 +151,15 @@ _CONNECT_TIMEOUT, _READ_TIMEOUT = 10, 60
 """Timeouts in seconds."""
 
 _ABOUT = (
-    "TrainingJobName", "ProcessingJobName", "ResourceArn", "logGroupName", "RoleName", "Bucket", "ServiceCode",
+    "TrainingJobName", "ProcessingJobName", "ResourceArn", "logGroupName", "RoleName", "Bucket",
+    "ServiceCode",
 )  # fmt: skip
 """Arguments that name the object of a request, for messages."""
 
 
 class Clients:
-    """boto3 clients for one region and profile. Clients are made on first use; `renew` discards them."""
+    """boto3 clients for one region and profile. Clients are made on first use; `renew` discards
+    them."""
 
     def __init__(self, place: AwsPlace, environ: Mapping[str, str]) -> None:
         self.place = place
@@ -154,9 +179,11 @@ class Clients:
         return answer
 
     def attempt(self, service: str, operation: str, arguments: JsonMapping, use: Any) -> Any:
-        """Call `use` with the client of `service`; if the credentials have expired, call it again with new credentials.
+        """Call `use` with the client of `service`; if the credentials have expired, call it again
+        with new credentials.
 
-        botocore's errors become cloudtrain's errors. `operation` and `arguments` are only for their messages.
+        botocore's errors become cloudtrain's errors. `operation` and `arguments` are only for their
+        messages.
         """
         try:
             return self._attempt(service, operation, arguments, use)
@@ -165,12 +192,18 @@ class Clients:
             return self._attempt(service, operation, arguments, use)
 
     def pages(
-        self, service: str, operation: str, *, token: str = "NextToken", next_token: str | None = None, **arguments: Any
+        self,
+        service: str,
+        operation: str,
+        *,
+        token: str = "NextToken",
+        next_token: str | None = None,
+        **arguments: Any,
     ) -> Iterator[JsonObject]:
         """Yield every page of an operation's response.
 
-        `token` is the field of the request that selects a page. `next_token` is the field of the response that contains
-        the value for the next page; by default, it has the same name.
+        `token` is the field of the request that selects a page. `next_token` is the field of the
+        response that contains the value for the next page; by default, it has the same name.
         """
         more: JsonObject = {}
         while True:
@@ -188,41 +221,55 @@ class Clients:
             yield from page.get("Contents", ())
 
     def renew(self) -> None:
-        """Discard the session and its clients, so that the next request reads the credentials again."""
+        """Discard the session and its clients, so that the next request reads the credentials
+        again."""
         with self._lock:
             self._session = None
             self._made.clear()
 
     def region(self) -> str | None:
-        """Return the region of the requests; None if it is not set, or not known before the first request."""
-        return self.place.region or (self._session.region_name if self._session is not None else None)
+        """Return the region of the requests; None if it is not set, or not known before the first
+        request."""
+        return self.place.region or (
+            self._session.region_name if self._session is not None else None
+        )
 
     def _attempt(self, service: str, operation: str, arguments: JsonMapping, use: Any) -> Any:
         try:
             return use(self._client(service))
         except _errors() as error:
-            name = "".join(word.capitalize() for word in operation.split("_"))  # `CreateTrainingJob`
+            # `CreateTrainingJob`
+            name = "".join(word.capitalize() for word in operation.split("_"))
             about = next((str(arguments[key]) for key in _ABOUT if key in arguments), "")
-            raise translate_error(error, FailedCall(service, name, self.region(), self.place.profile, about)) from error
+            raise translate_error(
+                error, FailedCall(service, name, self.region(), self.place.profile, about)
+            ) from error
 
     def _client(self, service: str) -> Any:
         with self._lock:  # threads may share clients, but not the session that makes them
             if service not in self._made:
                 if self._session is None:
                     boto3 = require("boto3", extra="sagemaker")
-                    region = self.place.region or self._environ.get("AWS_REGION")  # which boto3 does not read itself
-                    self._session = boto3.Session(profile_name=self.place.profile, region_name=region)
+                    # which boto3 does not read itself
+                    region = self.place.region or self._environ.get("AWS_REGION")
+                    self._session = boto3.Session(
+                        profile_name=self.place.profile, region_name=region
+                    )
                 self._made[service] = self._new_client(service)
             return self._made[service]
 
     def _new_client(self, service: str) -> Any:
-        """Make a client, and translate the ValueError that boto3 raises for an invalid endpoint URL."""
+        """Make a client, and translate the ValueError that boto3 raises for an invalid endpoint
+        URL."""
         try:
             return self._session.client(service, config=self._config())
         except _errors():
             raise
         except ValueError as error:
-            hint = "begin `AWS_ENDPOINT_URL`, or `endpoint_url` in `~/.aws/config`, with `http://` or `https://`"
+            hint = (
+                "begin `AWS_ENDPOINT_URL`, or `endpoint_url` in `~/.aws/config`, with "
+                "`http://` or `https://`"
+            )
             raise SettingsError(
                 f"boto3 cannot create a client for {service}: {error}", hint=hint, code="CT915"
             ) from error
@@ -233,7 +280,9 @@ class Clients:
         return config.Config(
             retries={
                 "mode": self._environ.get("AWS_RETRY_MODE") or "standard",
-                "total_max_attempts": int(attempts) if attempts.isdigit() and int(attempts) else _ATTEMPTS,
+                "total_max_attempts": int(attempts)
+                if attempts.isdigit() and int(attempts)
+                else _ATTEMPTS,
             },
             connect_timeout=_CONNECT_TIMEOUT,
             read_timeout=_READ_TIMEOUT,

@@ -1,9 +1,9 @@
 """Read a job's output from CloudWatch Logs: all streams and pages, merged by time.
 
-Each container writes a stream `JOB/algo-1-EPOCH`. After an interruption, the restarted container writes another stream.
-A stream appears with its first line, minutes after the job, and CloudWatch may delay lines for some seconds. Events are
-kept until they are returned, so that an error loses no lines. Each stream continues at its own token, so that no line
-is returned twice.
+Each container writes a stream `JOB/algo-1-EPOCH`. After an interruption, the restarted container
+writes another stream. A stream appears with its first line, minutes after the job, and CloudWatch
+may delay lines for some seconds. Events are kept until they are returned, so that an error loses no
+lines. Each stream continues at its own token, so that no line is returned twice.
 """
 
 from __future__ import annotations
@@ -18,14 +18,23 @@ from cloudtrain.machines.overlay import Overlay, type_named
 from cloudtrain.plans.states import LogLine
 from cloudtrain.targets.common.services import Log, NotThere
 from cloudtrain.targets.sagemaker.reading import Start
-from cloudtrain.targets.sagemaker.request import PROCESSES, PROGRAM, Host, JsonMapping, JsonObject, hosts
+from cloudtrain.targets.sagemaker.request import (
+    PROCESSES,
+    PROGRAM,
+    Host,
+    JsonMapping,
+    JsonObject,
+    hosts,
+)
 from cloudtrain.targets.sagemaker.service.clients import Clients
 
 # Turn one CloudWatch event into log lines, each with its rank if the launcher marks it.
 
-_MPI = re.compile(r"\[(?:\d+|(?P<name>[^\],]+)),(?P<rank>\d+)\]<(?P<stream>stdout|stderr)>:(?(name) ?)")
-"""Matches the tags of mpirun's `--tag-output`, which contain the rank: `[1,3]<stdout>:text` in Open MPI 4, and
-`[prterun-algo-1-7@1,3]<stdout>: text` in Open MPI 5.
+_MPI = re.compile(
+    r"\[(?:\d+|(?P<name>[^\],]+)),(?P<rank>\d+)\]<(?P<stream>stdout|stderr)>:(?(name) ?)"
+)
+"""Matches the tags of mpirun's `--tag-output`, which contain the rank: `[1,3]<stdout>:text` in Open
+MPI 4, and `[prterun-algo-1-7@1,3]<stdout>: text` in Open MPI 5.
 """
 
 _RANK = re.compile(r"\[rank ?(?P<rank>\d+)\]:? ?")
@@ -35,8 +44,11 @@ _LOCAL = re.compile(r"\[default(?P<local>\d+)\]: ?")
 """Matches the prefix of torchrun's `--tee`, which contains the local rank."""
 
 
-def lines_of(message: str, time: float, instance: int, ranks: range | None = None) -> Iterator[LogLine]:
-    """Yield the lines of one event of an instance. `ranks` are those of the instance; None if unknown.
+def lines_of(
+    message: str, time: float, instance: int, ranks: range | None = None
+) -> Iterator[LogLine]:
+    """Yield the lines of one event of an instance. `ranks` are those of the instance; None if
+    unknown.
 
     If a progress bar overwrote a line, only the last state of the line is kept.
     """
@@ -50,8 +62,12 @@ def _line(text: str, time: float, instance: int, ranks: range | None) -> LogLine
     if match := _RANK.match(text):
         return LogLine(time, instance, int(match["rank"]), "stdout", text[match.end() :])
     if ranks and (match := _LOCAL.match(text)):
-        return LogLine(time, instance, ranks.start + int(match["local"]), "stdout", text[match.end() :])
-    return LogLine(time, instance, ranks.start if ranks and len(ranks) == 1 else None, "stdout", text)
+        return LogLine(
+            time, instance, ranks.start + int(match["local"]), "stdout", text[match.end() :]
+        )
+    return LogLine(
+        time, instance, ranks.start if ranks and len(ranks) == 1 else None, "stdout", text
+    )
 
 
 _HOST = re.compile(r"algo-(?P<number>\d+)(?:-\d+)?$")
@@ -74,10 +90,13 @@ class Stream:
         return int(match["number"]) - 1 if match else 0
 
     def next_time(self) -> int | None:
-        """Return the time of the next event in milliseconds since the epoch; None if there is no event yet."""
+        """Return the time of the next event in milliseconds since the epoch; None if there is no
+        event yet."""
         while not self._read:
             token = {"nextToken": self._token} if self._token else {}
-            page = self._clients.call("logs", "get_log_events", **self._where, startFromHead=True, **token)
+            page = self._clients.call(
+                "logs", "get_log_events", **self._where, startFromHead=True, **token
+            )
             following = page["nextForwardToken"]
             if following == self._token:  # an unchanged token means that no more events exist yet
                 return None
@@ -90,7 +109,9 @@ class Stream:
 
     def tail(self, count: int) -> list[str]:
         """Return the messages of the stream's last `count` events."""
-        page = self._clients.call("logs", "get_log_events", **self._where, startFromHead=False, limit=count)
+        page = self._clients.call(
+            "logs", "get_log_events", **self._where, startFromHead=False, limit=count
+        )
         return [event["message"] for event in page["events"]]
 
 
@@ -98,7 +119,13 @@ class JobLog(Log):
     """All streams of one job. `new_lines` yields the lines that arrived since its last call."""
 
     def __init__(
-        self, clients: Clients, group: str, job: str, *, ranks: Mapping[int, range], instance: int | None = None
+        self,
+        clients: Clients,
+        group: str,
+        job: str,
+        *,
+        ranks: Mapping[int, range],
+        instance: int | None = None,
     ) -> None:
         self._clients = clients
         self._group = group
@@ -116,7 +143,8 @@ class JobLog(Log):
         return [line for text in stream.tail(count) for line in self._lines(stream, text, 0)]
 
     def discover(self) -> None:
-        """Add new streams of the job to `streams`. Finds none if the account does not have the log group yet."""
+        """Add new streams of the job to `streams`. Finds none if the account does not have the log
+        group yet."""
         pages = self._clients.pages(
             "logs",
             "describe_log_streams",
@@ -137,7 +165,11 @@ class JobLog(Log):
         """Yield the lines since the last call, ordered by time."""
         self.discover()
         streams = self.streams
-        heap = [(time, number) for number, item in enumerate(streams) if (time := item.next_time()) is not None]
+        heap = [
+            (time, number)
+            for number, item in enumerate(streams)
+            if (time := item.next_time()) is not None
+        ]
         heapify(heap)
         while heap:
             time, number = heappop(heap)
@@ -155,10 +187,12 @@ class JobLog(Log):
 
 
 def ranks_of(description: JsonMapping, overlay: Overlay) -> dict[int, range]:
-    """Map each instance to its ranks. Launchers number the hosts by name, so `algo-10` comes before `algo-2`.
+    """Map each instance to its ranks. Launchers number the hosts by name, so `algo-10` comes before
+    `algo-2`.
 
-    The result is empty for processing jobs, and for jobs that run an image's own entry point. An instance is left out
-    if its number of ranks is unknown. `overlay`: the user's own instance types.
+    The result is empty for processing jobs, and for jobs that run an image's own entry point. An
+    instance is left out if its number of ranks is unknown. `overlay`: the user's own instance
+    types.
     """
     start = Start.of(description)
     if "ResourceConfig" not in description or not (start.launch or PROGRAM in start.values):
@@ -184,7 +218,11 @@ def _count(start: Start, host: Host, overlay: Overlay) -> int | None:
     """Return the number of ranks on a host; None if unknown."""
     if _is_alone(start):
         return 1
-    count = start.launch.get("processes_per_instance") if start.launch else start.settings.get(PROCESSES)
+    count = (
+        start.launch.get("processes_per_instance")
+        if start.launch
+        else start.settings.get(PROCESSES)
+    )
     if count:
         return _number(count)
     entry = type_named("sagemaker", host.instance_type, overlay)
@@ -194,13 +232,15 @@ def _count(start: Start, host: Host, overlay: Overlay) -> int | None:
 def _worlds(start: Start, everyone: Iterable[Host]) -> list[list[Host]]:
     """Return the sets of hosts whose ranks are numbered together, each in the order of ranks.
 
-    If the distribution names no instance groups, the toolkit numbers the ranks of each instance group separately, and
-    cloudtrain's launcher numbers the ranks of all groups together.
+    If the distribution names no instance groups, the toolkit numbers the ranks of each instance
+    group separately, and cloudtrain's launcher numbers the ranks of all groups together.
     """
     in_order = list(everyone)
     if _is_alone(start):
         return [in_order]
-    groups: dict[str, list[Host]] = {host.group: [] for host in sorted(in_order, key=lambda host: host.index)}
+    groups: dict[str, list[Host]] = {
+        host.group: [] for host in sorted(in_order, key=lambda host: host.index)
+    }
     for host in in_order:
         groups[host.group].append(host)
     if start.launch:
@@ -211,7 +251,8 @@ def _worlds(start: Start, everyone: Iterable[Host]) -> list[list[Host]]:
 
 
 def _number(value: Any) -> int | None:
-    """Return a value as a number; None if it is not a number. Like the toolkit, it accepts numbers in quotes."""
+    """Return a value as a number; None if it is not a number. Like the toolkit, it accepts numbers
+    in quotes."""
     try:
         return int(value)
     except (TypeError, ValueError):

@@ -1,4 +1,5 @@
-"""Checks that send requests to the account. They change nothing, and a missing permission only causes a warning."""
+"""Checks that send requests to the account. They change nothing, and a missing permission only
+causes a warning."""
 
 from __future__ import annotations
 
@@ -44,8 +45,8 @@ Check = Callable[[CheckContext], Iterator[Finding]]
 def check(clients: Clients, plan: Plan) -> list[Finding]:
     """Check a plan against the account, and return the findings.
 
-    The first request tests the credentials. If it fails, the result is one finding. Otherwise the checks run in
-    parallel.
+    The first request tests the credentials. If it fails, the result is one finding. Otherwise the
+    checks run in parallel.
     """
     require("boto3", extra="sagemaker")  # import it before the deadline starts
     deadline: Deadline[Any] = Deadline(check_timeout())
@@ -63,26 +64,39 @@ def check(clients: Clients, plan: Plan) -> list[Finding]:
     checks = _checks(plan)
     results = deadline.answers([partial(_run_check, one, context) for one in checks])
     late = len(checks) - len(results)
-    missing = [_cut(f"{late} of {len(checks)} questions to AWS had no answer", deadline)] if late else []
+    missing = (
+        [_cut(f"{late} of {len(checks)} questions to AWS had no answer", deadline)] if late else []
+    )
     return [*(finding for result in results for finding in result), *missing]
 
 
 def _cut(what: str, deadline: Deadline[Any]) -> Finding:
-    hint = "the job may still be right: `--offline` asks nothing, CLOUDTRAIN_CHECK_TIMEOUT=30 waits longer"
-    return _finding("SM902", f"not everything could be looked at: {what} within {deadline.seconds:g} s", hint)
+    hint = (
+        "the job may still be right: `--offline` asks nothing, CLOUDTRAIN_CHECK_TIMEOUT=30 "
+        "waits longer"
+    )
+    return _finding(
+        "SM902", f"not everything could be looked at: {what} within {deadline.seconds:g} s", hint
+    )
 
 
 def _checks(plan: Plan) -> list[Check]:
     """Return one function for each check, so that all checks can run in parallel."""
     secrets = references(plan.request.get("Environment", {}))
     prefixes = tuple(f"{upload.destination}/" for upload in plan.uploads if upload.kind == "data")
-    inputs = [(name, uri) for name, uri in _inputs(plan.request) if not f"{uri}/".startswith(prefixes)]
+    inputs = [
+        (name, uri) for name, uri in _inputs(plan.request) if not f"{uri}/".startswith(prefixes)
+    ]
     return [
         _role,
         _quota,
         *(partial(_secret, name, place) for name, place in secrets.items()),
         *(partial(_bucket, bucket, path) for bucket, path in _buckets(plan).items()),
-        *(partial(_input, uri, ("inputs", name, "sagemaker")) for name, uri in inputs if name != "code"),
+        *(
+            partial(_input, uri, ("inputs", name, "sagemaker"))
+            for name, uri in inputs
+            if name != "code"
+        ),
     ]
 
 
@@ -92,7 +106,9 @@ def _inputs(request: JsonMapping) -> Iterator[tuple[str, str]]:
         (item["ChannelName"], item.get("DataSource", {}).get("S3DataSource"))
         for item in request.get("InputDataConfig", ())
     ]
-    inputs += [(item["InputName"], item.get("S3Input")) for item in request.get("ProcessingInputs", ())]
+    inputs += [
+        (item["InputName"], item.get("S3Input")) for item in request.get("ProcessingInputs", ())
+    ]
     for name, place in inputs:
         if place and place.get("S3Uri"):
             yield name, place["S3Uri"]
@@ -102,7 +118,9 @@ def _run_check(one: Check, context: CheckContext) -> list[Finding]:
     try:
         return list(one(context))
     except (Denied, TargetUnreachable) as error:
-        return [_finding("SM902", f"not everything could be looked at: {error.message}", error.hint)]
+        return [
+            _finding("SM902", f"not everything could be looked at: {error.message}", error.hint)
+        ]
     except TargetError as error:
         return [_finding("SM902", error.message, error.hint)]
 
@@ -111,19 +129,32 @@ def _role(context: CheckContext) -> Iterator[Finding]:
     arn = context.plan.request.get("RoleArn", "")
     owner, name = account_id(arn), arn.rpartition("/")[2]
     if owner is not None and owner != context.account:
-        message = f"the role belongs to the account {owner}, and the credentials to {context.account}"
-        yield _finding("SM903", message, "log in to that account, or name a role of this one: `role` in [sagemaker]")
+        message = (
+            f"the role belongs to the account {owner}, and the credentials to {context.account}"
+        )
+        yield _finding(
+            "SM903",
+            message,
+            "log in to that account, or name a role of this one: `role` in [sagemaker]",
+        )
         return
     try:
         role = context.clients.call("iam", "get_role", RoleName=name)["Role"]
     except NotThere:
         yield _finding(
-            "SM903", f"there is no role `{name}`", "`aws iam list-roles` shows them; set `role` in [sagemaker]"
+            "SM903",
+            f"there is no role `{name}`",
+            "`aws iam list-roles` shows them; set `role` in [sagemaker]",
         )
         return
     if not _trusts_sagemaker(role.get("AssumeRolePolicyDocument", {})):
-        hint = f"add `{_SERVICE}` to the principals of its trust policy: `aws iam update-assume-role-policy`"
-        yield _finding("SM904", f"the role `{name}` does not trust SageMaker, which cannot assume it", hint)
+        hint = (
+            f"add `{_SERVICE}` to the principals of its trust policy: `aws iam "
+            "update-assume-role-policy`"
+        )
+        yield _finding(
+            "SM904", f"the role `{name}` does not trust SageMaker, which cannot assume it", hint
+        )
 
 
 def _trusts_sagemaker(policy: JsonMapping) -> bool:
@@ -131,14 +162,17 @@ def _trusts_sagemaker(policy: JsonMapping) -> bool:
         principal = statement.get("Principal", {})
         services = ["*"] if principal == "*" else _as_list(principal.get("Service", ()))
         actions = _as_list(statement.get("Action", ()))
-        may = statement.get("Effect") == "Allow" and bool({"sts:AssumeRole", "sts:*", "*"}.intersection(actions))
+        may = statement.get("Effect") == "Allow" and bool(
+            {"sts:AssumeRole", "sts:*", "*"}.intersection(actions)
+        )
         if may and {_SERVICE, "*"}.intersection(services):
             return True
     return False
 
 
 def _buckets(plan: Plan) -> dict[str, ValuePath]:
-    """Map each bucket that gets uploads or outputs to the path of the job field that names it, if one does."""
+    """Map each bucket that gets uploads or outputs to the path of the job field that names it, if
+    one does."""
     request = plan.request
     buckets: dict[str, ValuePath] = {}
     for upload in plan.uploads:
@@ -150,7 +184,9 @@ def _buckets(plan: Plan) -> dict[str, ValuePath]:
             bucket = S3Uri.parse(item["S3Output"]["S3Uri"]).bucket
             buckets.setdefault(bucket, ("outputs", item["OutputName"], "sagemaker"))
     if "CheckpointConfig" in request:
-        buckets.setdefault(S3Uri.parse(request["CheckpointConfig"]["S3Uri"]).bucket, ("checkpoint", "sagemaker"))
+        buckets.setdefault(
+            S3Uri.parse(request["CheckpointConfig"]["S3Uri"]).bucket, ("checkpoint", "sagemaker")
+        )
     return buckets
 
 
@@ -158,22 +194,33 @@ def _bucket(bucket: str, path: ValuePath, context: CheckContext) -> Iterator[Fin
     try:
         answer = context.clients.call("s3", "head_bucket", Bucket=bucket)
     except NotThere:
-        hint = f"`aws s3 mb s3://{bucket} --region {context.region}` makes it; or name another in [sagemaker]"
+        hint = (
+            f"`aws s3 mb s3://{bucket} --region {context.region}` makes it; or name another "
+            "in [sagemaker]"
+        )
         yield _finding("SM905", f"there is no bucket `{bucket}`", hint, path)
         return
     headers = answer["ResponseMetadata"]["HTTPHeaders"]
     region: str | None = answer.get("BucketRegion") or headers.get("x-amz-bucket-region")
     if region and context.region and region != context.region:
-        message = f"the bucket `{bucket}` is in `{region}`, and the job would run in `{context.region}`"
-        yield _finding("SM906", message, f'use a bucket of `{context.region}`, or `region = "{region}"`', path)
+        message = (
+            f"the bucket `{bucket}` is in `{region}`, and the job would run in `{context.region}`"
+        )
+        yield _finding(
+            "SM906", message, f'use a bucket of `{context.region}`, or `region = "{region}"`', path
+        )
 
 
 def _input(uri: str, path: ValuePath, context: CheckContext) -> Iterator[Finding]:
     where = S3Uri.parse(uri)
     try:
-        page = context.clients.call("s3", "list_objects_v2", Bucket=where.bucket, Prefix=where.key, MaxKeys=1)
+        page = context.clients.call(
+            "s3", "list_objects_v2", Bucket=where.bucket, Prefix=where.key, MaxKeys=1
+        )
     except NotThere:
-        yield _finding("SM905", f"there is no bucket `{where.bucket}`", "look at the bucket's name", path)
+        yield _finding(
+            "SM905", f"there is no bucket `{where.bucket}`", "look at the bucket's name", path
+        )
         return
     if not page.get("Contents"):
         hint = f"`aws s3 ls s3://{where.bucket}/` shows what is there"
@@ -181,7 +228,10 @@ def _input(uri: str, path: ValuePath, context: CheckContext) -> Iterator[Finding
 
 
 _READ = {
-    "secretsmanager": ("secretsmanager:GetSecretValue", "secretsmanager:{region}:{account}:secret:{name}-??????"),
+    "secretsmanager": (
+        "secretsmanager:GetSecretValue",
+        "secretsmanager:{region}:{account}:secret:{name}-??????",
+    ),
     "ssm": ("ssm:GetParameter", "ssm:{region}:{account}:parameter/{name}"),
 }
 """Maps each service that holds secrets to the action and the resource that a policy needs."""
@@ -206,15 +256,22 @@ def _secret(name: str, place: str, context: CheckContext) -> Iterator[Finding]:
 
 def _quota(context: CheckContext) -> Iterator[Finding]:
     counts = _quotas_needed(context.plan.request)
-    pages = context.clients.pages("service-quotas", "list_service_quotas", ServiceCode="sagemaker", MaxResults=100)
+    pages = context.clients.pages(
+        "service-quotas", "list_service_quotas", ServiceCode="sagemaker", MaxResults=100
+    )
     for page in pages:
         for quota in page["Quotas"]:
             count = counts.pop(quota["QuotaName"], 0)
             if count > quota["Value"]:
                 yield _finding(
                     "SM908",
-                    f"the account may use {quota['Value']:g} of `{quota['QuotaName']}`, and the job needs {count}",
-                    f"ask for more: `aws service-quotas request-service-quota-increase --service-code sagemaker "
+                    (
+                        f"the account may use {quota['Value']:g} of `{quota['QuotaName']}`, and "
+                        "the "
+                        f"job needs {count}"
+                    ),
+                    "ask for more: `aws service-quotas request-service-quota-increase "
+                    "--service-code sagemaker "
                     f"--quota-code {quota['QuotaCode']} --desired-value {count}`",
                     ("resources", "instance_count"),
                 )
@@ -223,8 +280,13 @@ def _quota(context: CheckContext) -> Iterator[Finding]:
 
 
 def _quotas_needed(request: JsonMapping) -> dict[str, int]:
-    """Map each quota's name in Service Quotas to the number of the job's instances that count against it."""
-    use = "spot training job usage" if request.get("EnableManagedSpotTraining") else "training job usage"
+    """Map each quota's name in Service Quotas to the number of the job's instances that count
+    against it."""
+    use = (
+        "spot training job usage"
+        if request.get("EnableManagedSpotTraining")
+        else "training job usage"
+    )
     resources = request.get("ResourceConfig")
     if resources is None:
         use, resources = "processing job usage", request["ProcessingResources"]["ClusterConfig"]
@@ -246,25 +308,34 @@ def _finding(code: str, message: str, hint: str | None, path: ValuePath = ()) ->
 
 # Refresh the catalogue with the prices of training instances in a region, from AWS's price list.
 #
-# This module has not been tested with real answers of GetProducts. The fields are those of AWS's public price
-# list, in which the usage type of a training instance is `USE1-Train:ml.g5.2xlarge`.
+# This module has not been tested with real answers of GetProducts. The fields are those of AWS's
+# public price list, in which the usage type of a training instance is `USE1-Train:ml.g5.2xlarge`.
 
 _TRAINING = re.compile(r"(?:[A-Z0-9]+-)?Train:(ml\.[a-z0-9-]+\.[a-z0-9-]+)")
 
 
 def pricing_region(region: str) -> str:
-    """Return the region whose API serves the price list of `region`; regions in China have a separate API."""
+    """Return the region whose API serves the price list of `region`; regions in China have a
+    separate API."""
     return "cn-northwest-1" if region.startswith("cn-") else "us-east-1"
 
 
 def refresh(clients: Clients, region: str, *, folder: Path, date: str) -> Refreshed:
-    """Write the prices of a region to a file in the configuration folder. `date` is today's, such as `2026-01-31`."""
+    """Write the prices of a region to a file in the configuration folder. `date` is today's, such
+    as `2026-01-31`."""
     filters = [
         {"Type": "TERM_MATCH", "Field": "regionCode", "Value": region},
         {"Type": "TERM_MATCH", "Field": "productFamily", "Value": "ML Instance"},
     ]
-    pages = clients.pages("pricing", "get_products", ServiceCode="AmazonSageMaker", Filters=filters, MaxResults=100)
-    prices = dict(price for page in pages for text in page.get("PriceList", ()) if (price := _price(text)) is not None)
+    pages = clients.pages(
+        "pricing", "get_products", ServiceCode="AmazonSageMaker", Filters=filters, MaxResults=100
+    )
+    prices = dict(
+        price
+        for page in pages
+        for text in page.get("PriceList", ())
+        if (price := _price(text)) is not None
+    )
     table = {
         name: {"price": price, "price_date": date, "price_source": f"AWS price list, {region}"}
         for name, price in sorted(prices.items())
@@ -279,17 +350,24 @@ def refresh(clients: Clients, region: str, *, folder: Path, date: str) -> Refres
     about = f"prices of SageMaker training in {region}, asked on {date}"
     file = write_refreshed(folder, "sagemaker", table, about=about)
     unknown = sorted(prices.keys() - table.keys())
-    notes = (f"without those that the catalogue does not know: {', '.join(unknown)}",) if unknown else ()
+    notes = (
+        (f"without those that the catalogue does not know: {', '.join(unknown)}",)
+        if unknown
+        else ()
+    )
     return Refreshed(file, region, len(table), (), notes)
 
 
 def _price(text: Any) -> tuple[str, float] | None:
-    """Return an instance type and its dollars per hour; None if the entry is not an on-demand training instance."""
+    """Return an instance type and its dollars per hour; None if the entry is not an on-demand
+    training instance."""
     try:
         entry = json.loads(text)
         match = _TRAINING.fullmatch(entry["product"]["attributes"]["usagetype"])
         dimensions = [
-            dimension for term in entry["terms"]["OnDemand"].values() for dimension in term["priceDimensions"].values()
+            dimension
+            for term in entry["terms"]["OnDemand"].values()
+            for dimension in term["priceDimensions"].values()
         ]
         prices = [
             float(dimension["pricePerUnit"]["USD"])

@@ -1,4 +1,5 @@
-"""The requests to AWS. Each method sends one or a few requests; other modules of this package read the responses."""
+"""The requests to AWS. Each method sends one or a few requests; other modules of this package read
+the responses."""
 
 from __future__ import annotations
 
@@ -24,17 +25,32 @@ from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunSta
 from cloudtrain.targets.common.services import Denied, NotThere, Pace, contains, follow
 from cloudtrain.targets.common.tracebacks import error_in, shorten_line
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
-from cloudtrain.targets.sagemaker.plan import KINDS, RUN_TAG, TRAINING, JobKind, S3Uri, kind_of, places_of
+from cloudtrain.targets.sagemaker.plan import (
+    KINDS,
+    RUN_TAG,
+    TRAINING,
+    JobKind,
+    S3Uri,
+    kind_of,
+    places_of,
+)
 from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 from cloudtrain.targets.sagemaker.service.clients import Clients, not_found, was_repeated
 from cloudtrain.targets.sagemaker.service.logs import JobLog, ranks_of
-from cloudtrain.targets.sagemaker.settings import AwsPlace, SageMaker, account_id, account_of, credentials_in_sight
+from cloudtrain.targets.sagemaker.settings import (
+    AwsPlace,
+    SageMaker,
+    account_id,
+    account_of,
+    credentials_in_sight,
+)
 
 if TYPE_CHECKING:
     from cloudtrain.machines.overlay import Refreshed
 
 
-# Check whether cloudtrain created a job: by the job's tag, or by the job's fields if the tags cannot be read.
+# Check whether cloudtrain created a job: by the job's tag, or by the job's fields if the tags
+# cannot be read.
 
 _COMPARED = ("RoleArn", "HyperParameters", "OutputDataConfig", "StoppingCondition", "Environment")
 """Fields that a description repeats unchanged from the request.
@@ -43,11 +59,14 @@ The hyperparameters contain the bundle's address, which contains its hash.
 """
 
 
-def is_ours(clients: Clients, kind: JobKind, description: JsonMapping, request: JsonMapping | None = None) -> bool:
+def is_ours(
+    clients: Clients, kind: JobKind, description: JsonMapping, request: JsonMapping | None = None
+) -> bool:
     """Return whether cloudtrain created the described job for this run. The job's tag tells this.
 
-    If permission to read tags is missing, or if `request` sets no tag, the job is compared with `request`. Without both
-    permission and `request`, the result is True, because the job's name contains a hash of plan and submitter.
+    If permission to read tags is missing, or if `request` sets no tag, the job is compared with
+    `request`. Without both permission and `request`, the result is True, because the job's name
+    contains a hash of plan and submitter.
     """
     name = description[kind.name]
     try:
@@ -63,17 +82,21 @@ def is_ours(clients: Clients, kind: JobKind, description: JsonMapping, request: 
 
 
 def _same(description: JsonMapping, request: JsonMapping) -> bool:
-    return all(contains(description.get(field), request[field]) for field in _COMPARED if field in request)
+    return all(
+        contains(description.get(field), request[field]) for field in _COMPARED if field in request
+    )
 
 
-# Shorten the service's message about a failed job to one line with the reason, and find the rank that failed.
+# Shorten the service's message about a failed job to one line with the reason, and find the rank
+# that failed.
 
 _USER_SCRIPT = re.compile(r'ErrorMessage "(?P<message>.*?)"\s*(?:Command|$)', re.DOTALL)
 r"""The toolkit's form: `ExecuteUserScriptError:\nExitCode 1\nErrorMessage "..."\nCommand "..."`."""
 
 _EXIT_CODE = re.compile(r"(?:exit code:?|ExitCode)\s*(-?\d+)", re.IGNORECASE)
 _ENDED = re.compile(r"\b(?:failed with exit code|was killed by) ")
-"""Matches messages of cloudtrain's launchers: `the script on algo-2 failed with exit code 1: ValueError: ...`."""
+"""Matches messages of cloudtrain's launchers: `the script on algo-2 failed with exit code 1:
+ValueError: ...`."""
 
 _RANK = re.compile(r"\brank (\d+)\b")
 _KIND = re.compile(r"^(?P<kind>[A-Za-z]+(?:Error|Exception)): *")
@@ -81,7 +104,8 @@ _LAST_EXIT_CODE = re.compile(r",? *exit code: *-?\d+\s*$")
 
 
 class FailureReason(NamedTuple):
-    """The reason for a failure in one line, further lines of the message, the failed rank and the exit code."""
+    """The reason for a failure in one line, further lines of the message, the failed rank and the
+    exit code."""
 
     text: str
     details: tuple[str, ...]
@@ -92,42 +116,57 @@ class FailureReason(NamedTuple):
 def reason_of(message: str) -> FailureReason:
     """Parse SageMaker's `FailureReason`, which may contain a traceback.
 
-    An error type such as `ClientError` or `CapacityError` stays at the beginning of the line. `AlgorithmError` is
-    dropped, because SageMaker reports it for every failure of the script.
+    An error type such as `ClientError` or `CapacityError` stays at the beginning of the line.
+    `AlgorithmError` is dropped, because SageMaker reports it for every failure of the script.
     """
     kind, body = _KIND.match(message.strip()), _KIND.sub("", message.strip())
     head = f"{kind[0].strip()} " if kind is not None and kind["kind"] != "AlgorithmError" else ""
     script = _USER_SCRIPT.search(body)
-    lines = [line.rstrip() for line in (script["message"] if script else body).splitlines() if line.strip()]
+    lines = [
+        line.rstrip()
+        for line in (script["message"] if script else body).splitlines()
+        if line.strip()
+    ]
     rank, code = _RANK.search(body), _EXIT_CODE.search(message)
     first = _LAST_EXIT_CODE.sub("", lines[0]) if lines else ""
     error = error_in(lines)
-    text = first if not script and (rank or len(lines) == 1 or _ENDED.search(first)) else error or first
+    text = (
+        first
+        if not script and (rank or len(lines) == 1 or _ENDED.search(first))
+        else error or first
+    )
     if script and code:
         text = f"the script failed with exit code {code[1]}" + (f": {text}" if text else "")
     return FailureReason(
         text=shorten_line(head + text) or "the service gives no reason",
-        details=tuple(lines[1:] if len(lines) > 1 and not script else lines if len(lines) > 1 else ()),
+        details=tuple(
+            lines[1:] if len(lines) > 1 and not script else lines if len(lines) > 1 else ()
+        ),
         rank=int(rank[1]) if rank else None,
         exit_code=int(code[1]) if code else None,
     )
 
 
-# Turn the service's job description into a `RunStatus`: state, reason, phases, times, metrics and cost.
+# Turn the service's job description into a `RunStatus`: state, reason, phases, times, metrics and
+# cost.
 
 STATES = {
     table: {word: RunState(state) for word, state in rows.items()}
     for table, rows in load_toml(Path(__file__).with_name("states.toml").read_text("utf-8")).items()
 }
-"""Maps the service's states to those of runs: a job's primary and secondary status, and a tuning job's status."""
+"""Maps the service's states to those of runs: a job's primary and secondary status, and a tuning
+job's status."""
 
 _BILLED_FROM = ("Downloading", "DownloadingTrainingImage", "Training")
 """Billing starts with the first of these phases; looking for instances is free."""
 
 
 def state_of(primary: str, secondary: str | None) -> RunState:
-    """Return the state for a job's primary and secondary status. A job with an unknown status counts as running."""
-    return STATES["primary"].get(primary) or STATES["secondary"].get(secondary or "", RunState.RUNNING)
+    """Return the state for a job's primary and secondary status. A job with an unknown status
+    counts as running."""
+    return STATES["primary"].get(primary) or STATES["secondary"].get(
+        secondary or "", RunState.RUNNING
+    )
 
 
 def job_state(description: JsonMapping, kind: JobKind) -> RunState:
@@ -135,7 +174,8 @@ def job_state(description: JsonMapping, kind: JobKind) -> RunState:
 
 
 def status_of(description: JsonMapping, kind: JobKind, rate: float | None, now: float) -> RunStatus:
-    """Return the status of a described job. Its instances cost `rate` US dollars per hour, if known."""
+    """Return the status of a described job. Its instances cost `rate` US dollars per hour, if
+    known."""
     state, rows = job_state(description, kind), description.get("SecondaryStatusTransitions", ())
     status = RunStatus(
         state=state,
@@ -148,11 +188,16 @@ def status_of(description: JsonMapping, kind: JobKind, rate: float | None, now: 
         else None,
         transitions=tuple(
             Transition(
-                row["Status"], row["StartTime"].timestamp(), seconds(row.get("EndTime")), row.get("StatusMessage")
+                row["Status"],
+                row["StartTime"].timestamp(),
+                seconds(row.get("EndTime")),
+                row.get("StatusMessage"),
             )
             for row in rows
         ),
-        metrics={item["MetricName"]: item["Value"] for item in description.get("FinalMetricDataList", ())},
+        metrics={
+            item["MetricName"]: item["Value"] for item in description.get("FinalMetricDataList", ())
+        },
         restarts=sum(row["Status"] in ("Interrupted", "Restarting") for row in rows),
     )
     return _with_money(_with_failure(status, description), description, rate, now)
@@ -166,7 +211,10 @@ def listed_status(summary: JsonMapping, kind: JobKind) -> RunStatus:
 
 
 def _reason(description: JsonMapping, state: RunState) -> str | None:
-    secondary, stopping = description.get("SecondaryStatus"), description.get("StoppingCondition", {})
+    secondary, stopping = (
+        description.get("SecondaryStatus"),
+        description.get("StoppingCondition", {}),
+    )
     if secondary == "MaxRuntimeExceeded":
         return f"it reached `max_runtime` ({_duration(stopping.get('MaxRuntimeInSeconds'))})"
     if secondary == "MaxWaitTimeExceeded":
@@ -182,18 +230,28 @@ def _reason(description: JsonMapping, state: RunState) -> str | None:
 
 def _with_failure(status: RunStatus, description: JsonMapping) -> RunStatus:
     reason, message = description.get("FailureReason"), description.get("ExitMessage")
-    # a processing job's own message replaces a reason that is missing or says only that the script failed
+    # a processing job's own message replaces a reason that is missing or says only that the script
+    # failed
     text = message if message and (not reason or reason.startswith("AlgorithmError")) else reason
     if status.state is not RunState.FAILED and not (text and status.state is RunState.STOPPED):
         return status
     failure = reason_of(text or "")
     return replace(
-        status, reason=failure.text, details=failure.details, failed_rank=failure.rank, exit_code=failure.exit_code
+        status,
+        reason=failure.text,
+        details=failure.details,
+        failed_rank=failure.rank,
+        exit_code=failure.exit_code,
     )
 
 
-def _with_money(status: RunStatus, description: JsonMapping, rate: float | None, now: float) -> RunStatus:
-    billed, trained = description.get("BillableTimeInSeconds"), description.get("TrainingTimeInSeconds")
+def _with_money(
+    status: RunStatus, description: JsonMapping, rate: float | None, now: float
+) -> RunStatus:
+    billed, trained = (
+        description.get("BillableTimeInSeconds"),
+        description.get("TrainingTimeInSeconds"),
+    )
     lasted = float(billed) if billed is not None else _metered_seconds(status, now)
     is_spot = description.get("EnableManagedSpotTraining")
     return replace(
@@ -206,16 +264,22 @@ def _with_money(status: RunStatus, description: JsonMapping, rate: float | None,
 
 def hourly_price(description: JsonMapping, overlay: Overlay) -> float | None:
     """Return the US dollars per hour for all instances of the job; None if a price is unknown."""
-    resources = description.get("ResourceConfig") or description.get("ProcessingResources", {}).get("ClusterConfig", {})
+    resources = description.get("ResourceConfig") or description.get("ProcessingResources", {}).get(
+        "ClusterConfig", {}
+    )
     groups = resources.get("InstanceGroups") or [resources]
     return hourly(
-        (type_named("sagemaker", group.get("InstanceType") or "", overlay), group.get("InstanceCount", 1))
+        (
+            type_named("sagemaker", group.get("InstanceType") or "", overlay),
+            group.get("InstanceCount", 1),
+        )
         for group in groups
     )
 
 
 def _metered_seconds(status: RunStatus, now: float) -> float | None:
-    """Return the seconds from the start of billing, if it has started, to the job's end, or to `now`."""
+    """Return the seconds from the start of billing, if it has started, to the job's end, or to
+    `now`."""
     starts = (item.started for item in status.transitions if item.phase in _BILLED_FROM)
     end = status.ended if status.ended is not None else now
     return next((max(0.0, end - start) for start in starts), None)
@@ -230,7 +294,8 @@ def seconds(moment: datetime | None) -> float | None:
 
 
 _TAIL_STREAMS, _TAIL_EVENTS = 4, 40
-"""The part of a failed job's output that is searched for the reason: the last events of the first streams."""
+"""The part of a failed job's output that is searched for the reason: the last events of the first
+streams."""
 
 
 class SageMakerService:
@@ -250,7 +315,13 @@ class SageMakerService:
     def can_check(self, settings: SageMaker) -> bool:
         return credentials_in_sight(settings, self._environ)
 
-    def check(self, job: TrainingJob, settings: SageMaker, plan: Plan) -> list[Finding]:  # noqa: ARG002 - the promise's
+    # the promise's
+    def check(
+        self,
+        job: TrainingJob,  # noqa: ARG002
+        settings: SageMaker,  # noqa: ARG002
+        plan: Plan,
+    ) -> list[Finding]:
         from cloudtrain.targets.sagemaker.service.online import check
 
         return check(self._at(plan.place), plan)
@@ -265,11 +336,16 @@ class SageMakerService:
         if "region" in account.missing:
             message = "prices depend on the region, and none is set"
             raise SettingsError(message, hint="set `region` under `[sagemaker]` in cloudtrain.toml")
-        folder, today = user_config_path("cloudtrain", appauthor=False), datetime.now(timezone.utc).date()
+        folder, today = (
+            user_config_path("cloudtrain", appauthor=False),
+            datetime.now(timezone.utc).date(),
+        )
         clients = self._at(account._replace(region=pricing_region(account.region)).place)
         return refresh(clients, account.region, folder=folder, date=today.isoformat())
 
-    def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
+    def upload(
+        self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None
+    ) -> bool:
         from cloudtrain.targets.sagemaker.service.transfer import upload
 
         clients = self._at(plan.place)
@@ -279,13 +355,17 @@ class SageMakerService:
         results = []
         for item in plan.uploads:
             bucket_owner = owner if owner and f"-{owner}/" in item.destination else None
-            results.append(upload(clients, item, bundle, owner=bucket_owner, kms_key=kms_key, on_bytes=on_bytes))
+            results.append(
+                upload(
+                    clients, item, bundle, owner=bucket_owner, kms_key=kms_key, on_bytes=on_bytes
+                )
+            )
         return any(results)
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
-        """If SageMaker refuses the request because the job exists, the job may be this run's: botocore may have
-        repeated the request, or an earlier process may have sent it (`again`). If it is this run's job, the call
-        succeeds."""
+        """If SageMaker refuses the request because the job exists, the job may be this run's:
+        botocore may have repeated the request, or an earlier process may have sent it (`again`). If
+        it is this run's job, the call succeeds."""
         kind = kind_of(plan.request, self.kinds)
         try:
             self._at(plan.place).call("sagemaker", kind.create, **plan.request)
@@ -308,7 +388,11 @@ class SageMakerService:
     def status(self, ref: RunRef) -> RunStatus:
         kind, description = self._find_job(ref)
         status = self._status(kind, description)
-        return self._explain(ref, kind, description, status) if status.state is RunState.FAILED else status
+        return (
+            self._explain(ref, kind, description, status)
+            if status.state is RunState.FAILED
+            else status
+        )
 
     def logs(
         self,
@@ -321,11 +405,14 @@ class SageMakerService:
     ) -> Iterator[LogLine]:
         kind, description = self._find_job(ref)
         log = self._log(ref, kind, description, instance)
-        lines = self._follow(ref, kind, log, on_status) if follow else self._so_far(ref, log, on_status)
+        lines = (
+            self._follow(ref, kind, log, on_status) if follow else self._so_far(ref, log, on_status)
+        )
         return lines if rank is None else _of_rank(lines, rank)
 
     def stop(self, ref: RunRef) -> None:
-        """Stop the job: SageMaker sends SIGTERM, and SIGKILL after two minutes. Does nothing if the job has ended."""
+        """Stop the job: SageMaker sends SIGTERM, and SIGKILL after two minutes. Does nothing if the
+        job has ended."""
         kind, description = self._find_job(ref)
         state = job_state(description, kind)
         if state.is_final or state is RunState.STOPPING:
@@ -339,17 +426,22 @@ class SageMakerService:
                 raise
 
     def runs(self, place: str) -> Iterator[ListedRun]:
-        """Yield the account's training and processing jobs, newest first. Reads 100 jobs of each type per request."""
+        """Yield the account's training and processing jobs, newest first. Reads 100 jobs of each
+        type per request."""
         lists = [self._list(place, kind) for kind in KINDS]
         return merge(*lists, key=lambda item: item.status.created or 0.0, reverse=True)
 
     def _list(self, place: str, kind: JobKind) -> Iterator[ListedRun]:
         clients = self._at(place)
-        pages = clients.pages("sagemaker", kind.list, SortBy="CreationTime", SortOrder="Descending", MaxResults=100)
+        pages = clients.pages(
+            "sagemaker", kind.list, SortBy="CreationTime", SortOrder="Descending", MaxResults=100
+        )
         try:
             for page in pages:
                 for summary in page[kind.summaries]:
-                    yield ListedRun(RunRef("sagemaker", place, summary[kind.name]), listed_status(summary, kind))
+                    yield ListedRun(
+                        RunRef("sagemaker", place, summary[kind.name]), listed_status(summary, kind)
+                    )
         except Denied:
             if kind is TRAINING:  # users without permission for processing jobs have none to list
                 raise
@@ -386,7 +478,9 @@ class SageMakerService:
                 raise
             return None
 
-    def _find_job(self, ref: RunRef, kinds: tuple[JobKind, ...] | None = None) -> tuple[JobKind, JsonObject]:
+    def _find_job(
+        self, ref: RunRef, kinds: tuple[JobKind, ...] | None = None
+    ) -> tuple[JobKind, JsonObject]:
         for kind in kinds or self.kinds:
             description = self._describe(ref, kind)
             if description is not None:
@@ -401,7 +495,8 @@ class SageMakerService:
         return status_of(description, kind, hourly_price(description, self._overlay()), time.time())
 
     def _ours(self, ref: RunRef, kind: JobKind, request: JsonMapping | None = None) -> bool:
-        """Return whether the job exists, and refuse one that cloudtrain did not create (see `is_ours`)."""
+        """Return whether the job exists, and refuse one that cloudtrain did not create (see
+        `is_ours`)."""
         description = self._describe(ref, kind)
         if description is None:
             return False
@@ -413,22 +508,31 @@ class SageMakerService:
             )
         return True
 
-    def _log(self, ref: RunRef, kind: JobKind, description: JsonMapping, instance: int | None) -> JobLog:
+    def _log(
+        self, ref: RunRef, kind: JobKind, description: JsonMapping, instance: int | None
+    ) -> JobLog:
         ranks = ranks_of(description, self._overlay())
         return JobLog(self._at(ref.place), kind.log_group, ref.name, ranks=ranks, instance=instance)
 
     def _follow(
         self, ref: RunRef, kind: JobKind, log: JobLog, on_status: Callable[[RunStatus], None] | None
     ) -> Iterator[LogLine]:
-        return follow(log, lambda: self._status(*self._find_job(ref, (kind,))), on_status, self._pace)
+        return follow(
+            log, lambda: self._status(*self._find_job(ref, (kind,))), on_status, self._pace
+        )
 
-    def _so_far(self, ref: RunRef, log: JobLog, on_status: Callable[[RunStatus], None] | None) -> Iterator[LogLine]:
+    def _so_far(
+        self, ref: RunRef, log: JobLog, on_status: Callable[[RunStatus], None] | None
+    ) -> Iterator[LogLine]:
         if on_status is not None:
             on_status(self.status(ref))
         yield from log.new_lines()
 
-    def _explain(self, ref: RunRef, kind: JobKind, description: JsonMapping, status: RunStatus) -> RunStatus:
-        """Add the reason from a failed job's output to its status, if the service's own message has no details."""
+    def _explain(
+        self, ref: RunRef, kind: JobKind, description: JsonMapping, status: RunStatus
+    ) -> RunStatus:
+        """Add the reason from a failed job's output to its status, if the service's own message has
+        no details."""
         if status.details:
             return status
         log = self._log(ref, kind, description, None)
@@ -451,12 +555,17 @@ def _of_rank(lines: Iterator[LogLine], rank: int) -> Iterator[LogLine]:
         if line.rank == rank:
             yield line
     if unmarked and not marked:
-        hint = 'use `--host algo-1`; with `environment: {variables: {PET_TEE: "3"}}` torchrun marks each line'
+        hint = (
+            'use `--host algo-1`; with `environment: {variables: {PET_TEE: "3"}}` torchrun '
+            "marks each line"
+        )
         raise UsageError("the lines of this log do not name their ranks", hint=hint, code="CT937")
 
 
 def _with_output(status: RunStatus, lines: list[LogLine], error: str) -> RunStatus:
-    rank = next((line.rank for line in reversed(lines) if line.text.strip().startswith(error[:40])), None)
+    rank = next(
+        (line.rank for line in reversed(lines) if line.text.strip().startswith(error[:40])), None
+    )
     reason = status.reason or ""
     return replace(
         status,

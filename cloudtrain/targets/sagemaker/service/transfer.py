@@ -1,8 +1,9 @@
-"""Upload the bundle and local data to S3. Existing content is skipped, because addresses contain the content's hash.
+"""Upload the bundle and local data to S3. Existing content is skipped, because addresses contain
+the content's hash.
 
-S3 stores an object completely or not at all, and checks the SHA-256 of each part on arrival. An existing object counts
-as cloudtrain's and complete if three values are right: the content's hash in its metadata, its size, and S3's own
-checksum.
+S3 stores an object completely or not at all, and checks the SHA-256 of each part on arrival. An
+existing object counts as cloudtrain's and complete if three values are right: the content's hash in
+its metadata, its size, and S3's own checksum.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def upload(
     kms_key: str | None,
     on_bytes: ByteProgress | None,
 ) -> bool:
-    """Upload the bundle, or local data, to `item.destination`; return False if all of it is already there.
+    """Upload the bundle, or local data, to `item.destination`; return False if all of it is already
+    there.
 
     Args:
         owner: the account that must own the bucket. A bucket of another account is refused.
@@ -59,21 +61,35 @@ def upload(
     if item.kind == "data":
         return _upload_data(clients, item, owner, kms_key, on_bytes)
     where = S3Uri.parse(item.destination)
-    place = {"Bucket": where.bucket, "Key": where.key} | ({"ExpectedBucketOwner": owner} if owner else {})
+    place = {"Bucket": where.bucket, "Key": where.key} | (
+        {"ExpectedBucketOwner": owner} if owner else {}
+    )
     if _is_there(clients, place, item.sha256):
         return False
     with tempfile.TemporaryDirectory(prefix="cloudtrain-") as folder:
         archive = Path(folder, "sourcedir.tar.gz")
         bundle.write(archive)
-        metadata = {_MARK: item.sha256, _SIZE: str(archive.stat().st_size), _CHECKSUM: _checksum(archive)}
+        metadata = {
+            _MARK: item.sha256,
+            _SIZE: str(archive.stat().st_size),
+            _CHECKSUM: _checksum(archive),
+        }
         count = None if on_bytes is None else _counting(archive.stat().st_size, on_bytes)
-        extras = {"Metadata": metadata, "ContentType": "application/gzip", **_extras(owner, kms_key)}
+        extras = {
+            "Metadata": metadata,
+            "ContentType": "application/gzip",
+            **_extras(owner, kms_key),
+        }
         _send(clients, archive, place, extras, count)
     return True
 
 
 def _upload_data(
-    clients: Clients, item: Upload, owner: str | None, kms_key: str | None, on_bytes: ByteProgress | None
+    clients: Clients,
+    item: Upload,
+    owner: str | None,
+    kms_key: str | None,
+    on_bytes: ByteProgress | None,
 ) -> bool:
     where = S3Uri.parse(item.destination)
     bucket = {"Bucket": where.bucket} | ({"ExpectedBucketOwner": owner} if owner else {})
@@ -96,8 +112,9 @@ def _upload_data(
 def _is_there(clients: Clients, place: dict[str, str], sha256: str) -> bool:
     """Return whether S3 already has a complete object with the content's hash `sha256`.
 
-    Returns False if the credentials do not allow reading from the bucket. If S3 does not report the checksum of an
-    encrypted object, because the credentials cannot use its KMS key, hash and size suffice.
+    Returns False if the credentials do not allow reading from the bucket. If S3 does not report the
+    checksum of an encrypted object, because the credentials cannot use its KMS key, hash and size
+    suffice.
     """
     answer = None
     for options in ({"ChecksumMode": "ENABLED"}, {}):
@@ -112,12 +129,16 @@ def _is_there(clients: Clients, place: dict[str, str], sha256: str) -> bool:
         return False
     metadata, checksum = answer["Metadata"], answer.get("ChecksumSHA256")
     checksum = checksum and checksum.partition("-")[0]  # the number of parts may follow it
-    is_whole = metadata.get(_SIZE) == str(answer["ContentLength"]) and checksum in (None, metadata.get(_CHECKSUM))
+    is_whole = metadata.get(_SIZE) == str(answer["ContentLength"]) and checksum in (
+        None,
+        metadata.get(_CHECKSUM),
+    )
     return bool(metadata.get(_MARK) == sha256 and is_whole)
 
 
 def _checksum(archive: Path) -> str:
-    """Return the SHA-256 that S3 reports for the archive: for an upload in parts, the hash of the parts' hashes."""
+    """Return the SHA-256 that S3 reports for the archive: for an upload in parts, the hash of the
+    parts' hashes."""
     with archive.open("rb") as file:
         digests = [hashlib.sha256(part).digest() for part in iter(partial(file.read, _PART), b"")]
     is_one_part = archive.stat().st_size < _PART
@@ -135,14 +156,20 @@ def _extras(owner: str | None, kms_key: str | None) -> JsonObject:
 
 
 def _send(
-    clients: Clients, archive: Path, place: dict[str, str], extras: JsonObject, count: Callable[[int], None] | None
+    clients: Clients,
+    archive: Path,
+    place: dict[str, str],
+    extras: JsonObject,
+    count: Callable[[int], None] | None,
 ) -> None:
     transfer = require("boto3.s3.transfer", extra="sagemaker")
     config = transfer.TransferConfig(multipart_threshold=_PART, multipart_chunksize=_PART)
 
     def send(client: Any) -> None:
         with archive.open("rb") as file:
-            client.upload_fileobj(file, place["Bucket"], place["Key"], ExtraArgs=extras, Callback=count, Config=config)
+            client.upload_fileobj(
+                file, place["Bucket"], place["Key"], ExtraArgs=extras, Callback=count, Config=config
+            )
 
     clients.attempt("s3", "put_object", {"Bucket": place["Bucket"]}, send)
 
@@ -153,17 +180,19 @@ def _counting(total: int, on_bytes: ByteProgress) -> Callable[[int], None]:
     def count(amount: int) -> None:
         nonlocal byte_count
         with lock:  # parts go up in several threads
-            byte_count = min(total, max(0, byte_count + amount))  # a repeated part first counts backwards
+            # a repeated part first counts backwards
+            byte_count = min(total, max(0, byte_count + amount))
             on_bytes(byte_count, total)
 
     return count
 
 
-# Unpack the service's archives (`model.tar.gz`, `output.tar.gz`) safely, only inside the destination.
+# Unpack the service's archives (`model.tar.gz`, `output.tar.gz`) safely, only inside the
+# destination.
 #
 # Anybody who can write to the bucket can change an archive, so cloudtrain trusts nothing in it.
-# `cloudtrain.system.staging` checks names and links. This module refuses devices and pipes, and writes nothing from a
-# damaged or hostile archive.
+# `cloudtrain.system.staging` checks names and links. This module refuses devices and pipes, and
+# writes nothing from a damaged or hostile archive.
 
 _COPY = 1 << 20
 
@@ -200,7 +229,8 @@ def names_in(archive: Path) -> list[str]:
 
 @contextmanager
 def _open(archive: Path) -> Iterator[tarfile.TarFile]:
-    """Refuse a damaged or hostile archive. An error of the system, such as a full disk, stays an OSError."""
+    """Refuse a damaged or hostile archive. An error of the system, such as a full disk, stays an
+    OSError."""
     try:
         with tarfile.open(archive, "r:*") as tar:
             yield tar
@@ -216,7 +246,8 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None:
     """Write a regular file. A hard link becomes a copy of the file that it links to."""
     try:
         source = tar.extractfile(member)
-    except (KeyError, RecursionError):  # a missing member; circular links, which tarfile follows forever
+    # a missing member; circular links, which tarfile follows forever
+    except (KeyError, RecursionError):
         source = None
     if source is None:
         raise Unsafe(member.name, "is a link to nothing")
@@ -235,20 +266,26 @@ def _refusal(archive: Path, what: str) -> TargetError:
 
 # Download a job's results: `model/`, `outputs/NAME`, `checkpoint/`, `logs/`, or all of them.
 #
-# The service packs `/opt/ml/model` into `model.tar.gz` and `/opt/ml/output/data` into `output.tar.gz`. With
-# `compress_output: false` it keeps both as files under `output/model/` and `output/data/`.
+# The service packs `/opt/ml/model` into `model.tar.gz` and `/opt/ml/output/data` into
+# `output.tar.gz`. With `compress_output: false` it keeps both as files under `output/model/` and
+# `output/data/`.
 
 LOGS = "logs"
 
 
 def download(
-    clients: Clients, places: Places, path: str, destination: Path, lines: Callable[[], Iterable[LogLine]]
+    clients: Clients,
+    places: Places,
+    path: str,
+    destination: Path,
+    lines: Callable[[], Iterable[LogLine]],
 ) -> list[Path]:
-    """Download the results under `path` into `destination`, and return the written files. Creates `destination`.
+    """Download the results under `path` into `destination`, and return the written files. Creates
+    `destination`.
 
-    `path` is a folder, such as `model`, or a file, such as `model/weights.pt`. The content of a folder goes directly
-    into `destination`. If `path` is empty, all results are downloaded, each into a subfolder, such as `model/`. `lines`
-    returns the log lines of the job.
+    `path` is a folder, such as `model`, or a file, such as `model/weights.pt`. The content of a
+    folder goes directly into `destination`. If `path` is empty, all results are downloaded, each
+    into a subfolder, such as `model/`. `lines` returns the log lines of the job.
     """
     place, every = path.strip("/"), (*places, LOGS)
     wanted = [(*_find(place, every), "")] if place else [(name, "", f"{name}/") for name in every]
@@ -257,7 +294,9 @@ def download(
             if name == LOGS:
                 _stage_logs(lines(), rest, staging, prefix)
             elif places[name].key.endswith(".tar.gz"):
-                _stage_archive(clients, places[name], rest, staging, prefix, may_hold_more=name == "outputs")
+                _stage_archive(
+                    clients, places[name], rest, staging, prefix, may_hold_more=name == "outputs"
+                )
             else:
                 _stage_folder(clients, places[name], rest, staging, prefix)
         files = staging.move()
@@ -268,20 +307,25 @@ def download(
 
 
 def _find(place: str, names: Sequence[str]) -> tuple[str, str]:
-    """Split the wanted path into the name of a location, such as `model`, and the path below this location."""
+    """Split the wanted path into the name of a location, such as `model`, and the path below this
+    location."""
     for name in names:
         rest = place.removeprefix(name)
         if rest != place and rest[:1] in ("", "/") and ".." not in rest.split("/"):
             return name, rest.strip("/")
-    raise UsageError(f"`{place}` is not a result of the run", hint=did_you_mean(place, names), code="CT935")
+    raise UsageError(
+        f"`{place}` is not a result of the run", hint=did_you_mean(place, names), code="CT935"
+    )
 
 
 def _stage_archive(
     clients: Clients, where: S3Uri, rest: str, staging: Staging, prefix: str, *, may_hold_more: bool
 ) -> None:  # fmt: skip
-    """Write the files of an archive, or those below its path `rest`, under `prefix` in the staging folder.
+    """Write the files of an archive, or those below its path `rest`, under `prefix` in the staging
+    folder.
 
-    `may_hold_more`: whether the archive may hold the whole `/opt/ml/output` (see `_is_output_folder`).
+    `may_hold_more`: whether the archive may hold the whole `/opt/ml/output` (see
+    `_is_output_folder`).
     """
     archive = staging.scratch(Path(where.key).name)
     try:
@@ -299,20 +343,27 @@ def _stage_archive(
 
 
 def _is_output_folder(names: list[str], rest: str) -> bool:
-    """Return whether an archive holds the whole folder `/opt/ml/output`, and not only its subfolder `data`.
+    """Return whether an archive holds the whole folder `/opt/ml/output`, and not only its subfolder
+    `data`.
 
-    The archive then contains files under `data/`, and otherwise only `success` or `failure`. Returns False if `names`
-    contain `rest`, the path that the user wants.
+    The archive then contains files under `data/`, and otherwise only `success` or `failure`.
+    Returns False if `names` contain `rest`, the path that the user wants.
     """
     others = {name for name in names if not name.startswith("data/")}
     has_rest = rest and any(_below(name, "", rest) is not None for name in names)
-    return bool(others) and others <= {"success", "failure"} and len(others) < len(names) and not has_rest
+    return (
+        bool(others)
+        and others <= {"success", "failure"}
+        and len(others) < len(names)
+        and not has_rest
+    )
 
 
 def _below(name: str, inner: str, rest: str) -> str | None:
     """Return the path of the file `name` relative to the folder `inner` and its subfolder `rest`.
 
-    Returns the last part of `name` if `rest` is the file itself, and None if the file is outside of the folder.
+    Returns the last part of `name` if `rest` is the file itself, and None if the file is outside of
+    the folder.
     """
     if not name.startswith(inner):
         return None
@@ -325,7 +376,8 @@ def _below(name: str, inner: str, rest: str) -> str | None:
 
 
 def _stage_folder(clients: Clients, where: S3Uri, rest: str, staging: Staging, prefix: str) -> None:
-    """Download the objects under the path `rest` in an S3 folder. All names are checked before the first download."""
+    """Download the objects under the path `rest` in an S3 folder. All names are checked before the
+    first download."""
     objects = []
     for item in clients.objects(Bucket=where.bucket, Prefix=f"{where.folder}{rest}"):
         name = _below(item["Key"].removeprefix(where.folder), "", rest)
@@ -345,7 +397,8 @@ def fetch(clients: Clients, bucket: str, key: str, target: Path) -> None:
 
 
 def _stage_logs(lines: Iterable[LogLine], rest: str, staging: Staging, prefix: str) -> None:
-    """Write one file for each instance, such as `algo-1.log`, or only the file `rest`. Lines begin with their rank."""
+    """Write one file for each instance, such as `algo-1.log`, or only the file `rest`. Lines begin
+    with their rank."""
     texts: dict[str, list[str]] = {}
     for line in lines:
         tag = f"[rank {line.rank}] " if line.rank is not None else ""

@@ -1,4 +1,5 @@
-"""SageMaker's own tuner. A run is a tuning job with the run's name; SageMaker names the trials' training jobs."""
+"""SageMaker's own tuner. A run is a tuning job with the run's name; SageMaker names the trials'
+training jobs."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ TUNING = JobKind("hyper_parameter_tuning", outputs="OutputDataConfig")
 
 
 class SageMakerTuner(SageMakerService):
-    """Submits and manages tuning jobs. Shares requests, retries and credentials with `SageMakerService`."""
+    """Submits and manages tuning jobs. Shares requests, retries and credentials with
+    `SageMakerService`."""
 
     kinds = (TUNING,)
 
@@ -36,7 +38,9 @@ class SageMakerTuner(SageMakerService):
         super().__init__(environ, pace)
         self._ended: dict[RunRef, int] = {}
 
-    def upload(self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None) -> bool:
+    def upload(
+        self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None
+    ) -> bool:
         training = {**plan.request["TrainingJobDefinition"], TRAINING.name: plan.run_name}
         return super().upload(replace(plan, request=training), bundle, on_bytes=on_bytes)
 
@@ -45,12 +49,16 @@ class SageMakerTuner(SageMakerService):
         _, description = self._find_job(ref)
         state = STATES["tuning"].get(description[TUNING.status], RunState.RUNNING)
         counts = description.get("TrainingJobStatusCounters", {})
-        ended_count = sum(counts.get(name, 0) for name in ("Completed", "NonRetryableError", "Stopped"))
+        ended_count = sum(
+            counts.get(name, 0) for name in ("Completed", "NonRetryableError", "Stopped")
+        )
         limits = description["HyperParameterTuningJobConfig"].get("ResourceLimits", {})
         earlier = sum(self._trials_of(ref._replace(name=name)) for name in parents_of(description))
         total = limits.get("MaxNumberOfTrainingJobs", 0) + earlier
         metrics = {"trials": float(total), "ended": float(ended_count + earlier)}
-        best_job = description.get("OverallBestTrainingJob") or description.get("BestTrainingJob") or {}
+        best_job = (
+            description.get("OverallBestTrainingJob") or description.get("BestTrainingJob") or {}
+        )
         best = best_job.get("FinalHyperParameterTuningJobObjectiveMetric")
         if best is not None:
             metrics[best["MetricName"]] = float(best["Value"])
@@ -77,17 +85,24 @@ class SageMakerTuner(SageMakerService):
         return trial_lines(self, ref, every=self._pace.every, follow=follow, on_status=on_status)
 
     def stop(self, ref: RunRef) -> None:
-        """Ask the tuner and every running trial to stop. Does nothing if the tuning job has ended."""
+        """Ask the tuner and every running trial to stop. Does nothing if the tuning job has
+        ended."""
         if STATES["tuning"].get(self._find_job(ref)[1][TUNING.status]) is RunState.RUNNING:
             self._at(ref.place).call("sagemaker", TUNING.stop, **{TUNING.name: ref.name})
 
     def trials(self, ref: RunRef) -> list[Trial]:
         """The trials of the tuning jobs that this one continues come first."""
-        rows = [row for name in [*parents_of(self._find_job(ref)[1]), ref.name] for row in self._rows(ref, name)]
+        rows = [
+            row
+            for name in [*parents_of(self._find_job(ref)[1]), ref.name]
+            for row in self._rows(ref, name)
+        ]
         return [_trial(number, row) for number, row in enumerate(rows, 1)]
 
     def objective(self, ref: RunRef) -> Objective | None:
-        config = self._find_job(ref)[1]["HyperParameterTuningJobConfig"].get("HyperParameterTuningJobObjective")
+        config = self._find_job(ref)[1]["HyperParameterTuningJobConfig"].get(
+            "HyperParameterTuningJobObjective"
+        )
         if config is None:
             return None
         word = "maximize" if config["Type"] == "Maximize" else "minimize"
@@ -97,7 +112,8 @@ class SageMakerTuner(SageMakerService):
         return continued(request, name, trials, started)
 
     def _rows(self, ref: RunRef, name: str) -> Iterator[JsonObject]:
-        """Yield the training jobs of the tuning job `name`: `ref` itself or a parent. A deleted parent yields none."""
+        """Yield the training jobs of the tuning job `name`: `ref` itself or a parent. A deleted
+        parent yields none."""
         pages = self._at(ref.place).pages(
             "sagemaker",
             "list_training_jobs_for_hyper_parameter_tuning_job",
@@ -113,7 +129,8 @@ class SageMakerTuner(SageMakerService):
                 raise
 
     def _trials_of(self, parent: RunRef) -> int:
-        """Return the number of trials that the ended tuning job `parent` started; 0 if it was deleted."""
+        """Return the number of trials that the ended tuning job `parent` started; 0 if it was
+        deleted."""
         if parent not in self._ended:
             description = self._describe(parent, TUNING) or {}
             self._ended[parent] = sum(description.get("TrainingJobStatusCounters", {}).values())
@@ -140,7 +157,8 @@ def _trial(number: int, row: JsonMapping) -> Trial:
     )
 
 
-# Read a training job from the account for `cloudtrain adopt`: its description, its tags, and its code if readable.
+# Read a training job from the account for `cloudtrain adopt`: its description, its tags, and its
+# code if readable.
 
 _MOST = 256 << 20
 """Largest code archive in bytes; anything larger is treated as data and left in S3."""
@@ -152,7 +170,8 @@ def fetch_original(
     settings: object,  # noqa: ARG001 - as the other targets
     environ: Mapping[str, str],
 ) -> Original:
-    """Return the job with its code. If the code cannot be read, the new job file contains the code's S3 address."""
+    """Return the job with its code. If the code cannot be read, the new job file contains the
+    code's S3 address."""
     clients = Clients(AwsPlace.parse(place), environ)
     try:
         description = clients.call("sagemaker", "describe_training_job", TrainingJobName=name)
@@ -161,7 +180,9 @@ def fetch_original(
         raise UsageError(
             f"there is no training job `{name}` in this account and region", hint=hint, code="CT974"
         ) from None
-    document: JsonObject = {key: value for key, value in description.items() if key != "ResponseMetadata"}
+    document: JsonObject = {
+        key: value for key, value in description.items() if key != "ResponseMetadata"
+    }
     pages = clients.pages("sagemaker", "list_tags", ResourceArn=description["TrainingJobArn"])
     document["Tags"] = [row for page in pages for row in page.get("Tags", ())]
     (original,) = originals_in(document, None)
@@ -170,7 +191,8 @@ def fetch_original(
 
 
 def _objects(clients: Clients, request: JsonMapping) -> Iterator[tuple[str, bytes]]:
-    """Yield address and content of the code's S3 objects: an archive, or the files that SDK version 3 uploaded."""
+    """Yield address and content of the code's S3 objects: an archive, or the files that SDK version
+    3 uploaded."""
     drivers = place_of(request, DRIVERS)
     places = [drivers, place_of(request, CODE)] if drivers else [code_uri(request)]
     left = _MOST
@@ -182,7 +204,10 @@ def _objects(clients: Clients, request: JsonMapping) -> Iterator[tuple[str, byte
                 left -= row["Size"]
                 if left < 0:
                     return
-                yield f"s3://{where.bucket}/{row['Key']}", _content(clients, where.bucket, row["Key"])
+                yield (
+                    f"s3://{where.bucket}/{row['Key']}",
+                    _content(clients, where.bucket, row["Key"]),
+                )
         except TargetError:
             continue  # the code is gone, or the caller may not read it
 
@@ -190,6 +215,9 @@ def _objects(clients: Clients, request: JsonMapping) -> Iterator[tuple[str, byte
 def _content(clients: Clients, bucket: str, key: str) -> bytes:
     content = BytesIO()
     clients.attempt(
-        "s3", "get_object", {"Bucket": f"{bucket}/{key}"}, lambda client: client.download_fileobj(bucket, key, content)
+        "s3",
+        "get_object",
+        {"Bucket": f"{bucket}/{key}"},
+        lambda client: client.download_fileobj(bucket, key, content),
     )
     return content.getvalue()

@@ -98,7 +98,9 @@ def _name(kind: str, name: str | None) -> str:
 
 def allreduce(tensor: torch.Tensor, *, name: str | None = None, op: str = Average) -> torch.Tensor:
     what = f"{_name('allreduce', name)} {op} {tuple(tensor.shape)} {tensor.dtype}"
-    total = _exchanged(what, tensor.detach().numpy(), lambda arrays: reduce(lambda one, other: one + other, arrays))
+    total = _exchanged(
+        what, tensor.detach().numpy(), lambda arrays: reduce(lambda one, other: one + other, arrays)
+    )
     return torch.as_tensor(total).reshape(tensor.shape) / (size() if op == Average else 1)
 
 
@@ -112,9 +114,13 @@ def broadcast_object(obj: Any, root_rank: int = 0, *, name: str | None = None) -
     return obj if rank() == root_rank else received
 
 
-def broadcast_parameters(params: Mapping[str, torch.Tensor] | list[tuple[str, torch.Tensor]], root_rank: int) -> None:
+def broadcast_parameters(
+    params: Mapping[str, torch.Tensor] | list[tuple[str, torch.Tensor]], root_rank: int
+) -> None:
     for name, tensor in sorted(dict(params).items()):
-        received = _exchanged(f"broadcast.{name}", tensor.detach().numpy(), lambda arrays: arrays[root_rank])
+        received = _exchanged(
+            f"broadcast.{name}", tensor.detach().numpy(), lambda arrays: arrays[root_rank]
+        )
         with torch.no_grad():
             tensor.copy_(torch.as_tensor(received))
 
@@ -126,10 +132,19 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int) 
                 parameter.grad = torch.zeros_like(parameter)
         super(type(optimizer), optimizer).step()  # the plain optimizer's: it exchanges nothing
     state = optimizer.state_dict()["state"]
-    tensors = {f"{key}.{number}": value for number, entry in state.items() for key, value in entry.items()}
-    broadcast_parameters({key: value for key, value in tensors.items() if torch.is_tensor(value)}, root_rank)
-    options = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    for group, received in zip(optimizer.param_groups, broadcast_object(options, root_rank), strict=True):
+    tensors = {
+        f"{key}.{number}": value for number, entry in state.items() for key, value in entry.items()
+    }
+    broadcast_parameters(
+        {key: value for key, value in tensors.items() if torch.is_tensor(value)}, root_rank
+    )
+    options = [
+        {key: value for key, value in group.items() if key != "params"}
+        for group in optimizer.param_groups
+    ]
+    for group, received in zip(
+        optimizer.param_groups, broadcast_object(options, root_rank), strict=True
+    ):
         group.update(received)
 
 
