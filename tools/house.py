@@ -3,6 +3,7 @@
     python tools/house.py            every number beside its limit
     python tools/house.py --quick    without the numbers that need a run of `cloudtrain plan`
     python tools/house.py --list one-importer     what a number counts, a line each
+    python tools/house.py --density job rules     the figures about statements, of these rooms alone
 
 A limit is where the package wants to be. A number that is not there yet has a `bound` as well: it may fall, and never
 rises. Lower the bound with the change that lowers the number.
@@ -562,8 +563,19 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="leave out what needs a run")
     parser.add_argument("--list", choices=sorted(LISTS), help="print what a number counts")
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout to measure")
+    parser.add_argument(
+        "--density", nargs="+", metavar="ROOM", help="folders or files of the package"
+    )
     arguments = parser.parse_args()
     house = House(arguments.root)
+    if arguments.density:
+        rooms = tuple(str(house.folder / room) for room in arguments.density)
+        for name, module in list(house.modules.items()):
+            if not str(module.path).startswith(rooms):
+                del house.modules[name]
+        for name, value in density(house).items():
+            print(f"{name:17} {value:9,}")
+        return 0
     if arguments.list:
         print(*LISTS[arguments.list](house), sep="\n")
         return 0
