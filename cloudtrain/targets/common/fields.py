@@ -124,7 +124,13 @@ class Refused(NamedTuple):
     """The code of the error, such as `CT031`, or of the rule, such as `AZ705`."""
 
 
-Effect = NoEffect | Refused | None
+class Needless(NamedTuple):
+    """The field rightly does nothing on the target, so no notice speaks of it."""
+
+    why: str
+
+
+Effect = NoEffect | Refused | Needless | None
 """None: the field changes the request, the uploads, what starts, or what the store keeps."""
 
 
@@ -144,13 +150,17 @@ class Field(NamedTuple):
 
 def notices(subject: Subject, fields: tuple[Field, ...]) -> Iterator[Fault]:
     """Yield a fault for each field that the job sets and the target does not send."""
+    for path, effect in unsent(subject.job, fields):
+        yield Fault(f"{effect.why}, so `{path[-1]}` is not sent", effect.hint, path)
+
+
+def unsent(job: Any, fields: tuple[Field, ...]) -> Iterator[tuple[ValuePath, NoEffect]]:
+    """Yield the path of each value that the job sets and the target does not send, with the
+    reason."""
     for field in fields:
-        effect = field.effect
-        if not isinstance(effect, NoEffect):
-            continue
-        for path in _written(subject.job, field.job.split(".")):
-            name = path[-1]
-            yield Fault(f"{effect.why}, so `{name}` is not sent", effect.hint, path)
+        if isinstance(field.effect, NoEffect):
+            for path in _written(job, field.job.split(".")):
+                yield path, field.effect
 
 
 def _written(model: Any, names: list[str]) -> Iterator[ValuePath]:
