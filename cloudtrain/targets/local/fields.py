@@ -67,7 +67,13 @@ FIELDS: tuple[Field, ...] = (
     Field("inputs.*.mode", effect=_ONE_COPY),
     Field("inputs.*.type", effect=_ONE_COPY),
     Field("inputs.*.channel", effect=_ONE_COPY),
-    Field("inputs.*.shard", effect=NoEffect("every instance reads all files")),
+    Field(
+        "inputs.*.shard",
+        # A processing job deals its files out here, too.
+        effect=NoEffect(
+            "every instance reads all files", when=lambda subject: subject.processing is None
+        ),
+    ),
     Field("inputs.*.content_type", effect=_ONE_COPY),
     Field("inputs.*.compression", effect=_ONE_COPY),
     Field("inputs.*.record_wrapper", effect=_ONE_COPY),

@@ -462,9 +462,7 @@ def fields_without_effect(subject: Subject) -> Iterator[Fault]:
         return
     reasons: dict[str, str] = {}
     places: list[ValuePath] = []
-    for path, effect in unsent(subject.job, FIELDS):
-        if subject.processing is not None and path[-1] == "shard":
-            continue  # a processing job deals its files out here, too
+    for path, _, effect in unsent(subject, FIELDS):
         reasons[".".join(map(str, path))] = effect.why
         places.append(path)
     if not reasons:
