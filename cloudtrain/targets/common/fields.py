@@ -1,9 +1,9 @@
 """A field of a job as a row: where it stands in a target's request, how its value is coded both
 ways, what the SDK calls it, and what the target does with a field that it does not send.
 
-A codec is a pair of functions that are inverses of each other. `encode` turns a value in the words
-of a tool, such as a job file of Azure ML, into the value in the request; `decode` turns it back.
-Both raise `Inexpressible` with the paths of the parts that the other side has no words for.
+A codec is a pair of functions that are inverses of each other. `encode` turns a value of a job, or
+of a tool such as Azure ML's job files, into the value in the request; `decode` turns it back. Both
+raise `Inexpressible` with the paths of the parts that the other side has no words for.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Codec(NamedTuple):
     """Two functions that are inverses of each other."""
 
     decode: Callable[[Any], Any]
-    """Turns a value of the request into the tool's."""
+    """Turns a value of the request into the job's or the tool's."""
     encode: Callable[[Any], Any]
-    """Turns a value of the tool into the request's."""
+    """Turns a value of the job or the tool into the request's."""
 
 
 def _unchanged(value: Any) -> Any:
@@ -40,18 +40,18 @@ def _unchanged(value: Any) -> Any:
 
 
 SAME = Codec(_unchanged, _unchanged)
-"""The tool and the request have the same value."""
+"""Both sides have the same value."""
 
 
 def only(fits: Callable[[Any], bool], codec: Codec = SAME) -> Codec:
-    """Refuse the values of the request that do not fit."""
+    """Refuse the values of the request that do not fit, in both directions."""
 
-    def decode(value: Any) -> Any:
+    def check(value: Any) -> Any:
         if not fits(value):
             raise Inexpressible("")
-        return codec.decode(value)
+        return value
 
-    return Codec(decode, codec.encode)
+    return Codec(lambda value: codec.decode(check(value)), lambda value: check(codec.encode(value)))
 
 
 TEXT = only(lambda value: type(value) is str)
@@ -115,6 +115,10 @@ class NoEffect(NamedTuple):
     """A sentence without its end, such as ``SageMaker decides the size of `/dev/shm` ``."""
     hint: str | None = None
     """What to type instead."""
+    so: str = "`{name}` is not sent"
+    """The end of the sentence, with the name of the field and its value."""
+    when: Callable[[Subject], bool] | None = None
+    """Whether the field has no effect in a job; None if it never has one."""
 
 
 class Refused(NamedTuple):
@@ -124,7 +128,13 @@ class Refused(NamedTuple):
     """The code of the error, such as `CT031`, or of the rule, such as `AZ705`."""
 
 
-Effect = NoEffect | Refused | None
+class Needless(NamedTuple):
+    """The field rightly does nothing on the target, so no notice speaks of it."""
+
+    why: str
+
+
+Effect = NoEffect | Refused | Needless | None
 """None: the field changes the request, the uploads, what starts, or what the store keeps."""
 
 
@@ -133,41 +143,59 @@ class Field(NamedTuple):
 
     job: str
     """The dotted path in the job, such as `resources.shm_size`; `inputs.*.mode` stands for each
-    input. A path that begins with `settings.` is a setting of the target."""
+    input. A path that begins with `settings.` is a setting of the target. Empty: only the request
+    has this field."""
     request: str = ""
-    """The dotted path in the request; empty where code decides, or where nothing is sent."""
+    """The dotted path in the request; empty where nothing is sent."""
     word: str = ""
     """What the target's own SDK calls it; empty if the SDK has no word for it."""
-    codec: Codec = SAME
+    codec: Codec | None = SAME
+    """Codes between the job's value and the request's. None: the compiler decides the value."""
     effect: Effect = None
+    tool: Codec = SAME
+    """Codes between the SDK's value and the request's."""
 
 
 def notices(subject: Subject, fields: tuple[Field, ...]) -> Iterator[Fault]:
     """Yield a fault for each field that the job sets and the target does not send."""
+    for path, value, effect in unsent(subject, fields):
+        end = effect.so.format(name=path[-1], value=value)
+        yield Fault(f"{effect.why}, so {end}", effect.hint, path)
+
+
+def unsent(
+    subject: Subject, fields: tuple[Field, ...]
+) -> Iterator[tuple[ValuePath, Any, NoEffect]]:
+    """Yield path and value of each field that the job sets and the target does not send, with the
+    reason."""
     for field in fields:
         effect = field.effect
         if not isinstance(effect, NoEffect):
             continue
-        for path in _written(subject.job, field.job.split(".")):
-            name = path[-1]
-            yield Fault(f"{effect.why}, so `{name}` is not sent", effect.hint, path)
+        if effect.when is not None and not effect.when(subject):
+            continue
+        for path, value in values_set(subject.job, field.job):
+            yield path, value, effect
 
 
-def _written(model: Any, names: list[str]) -> Iterator[ValuePath]:
-    """Yield the paths of the values that a job gives to a field, other than its default."""
-    name, rest = names[0], names[1:]
+def values_set(model: Any, dotted: str) -> Iterator[tuple[ValuePath, Any]]:
+    """Yield path and value of what a job, or settings, give to a field, other than its default."""
+    name, _, rest = dotted.partition(".")
     if name == "*":
-        for key, item in (model or {}).items():
-            for path in _written(item, rest):
-                yield (key, *path)
+        for key, item in model.items():
+            if rest:
+                for path, value in values_set(item, rest):
+                    yield (key, *path), value
+            else:
+                yield (key,), item
         return
-    value = getattr(model, name, None)
-    if value is None:
+    inner = getattr(model, name, None)
+    if inner is None:
         return
     if rest:
-        for path in _written(value, rest):
-            yield (name, *path)
+        for path, value in values_set(inner, rest):
+            yield (name, *path), value
         return
     default = type(model).model_fields[name].get_default(call_default_factory=True)
-    if value != default:
-        yield (name,)
+    if inner != default:
+        yield (name,), inner
