@@ -3,8 +3,9 @@ options of sbatch, the batch script, the uploads, or what the run store keeps.""
 
 from __future__ import annotations
 
-from cloudtrain.targets.common.fields import Field, NoEffect, Refused
+from cloudtrain.targets.common.fields import Field, Needless, NoEffect, Refused
 
+_IS_STORED = Needless("the store keeps it")
 _ENVIRONMENT_NAME = NoEffect(
     "a Slurm cluster has no registry of environments",
     "set `python` or `setup` in `[slurm]` to select an environment of the cluster",
@@ -198,7 +199,7 @@ FIELDS: tuple[Field, ...] = (
             "report them in the script: `runtime.report(loss=loss)`",
         ),
     ),
-    Field("tags"),
-    Field("description"),
+    Field("tags", effect=_IS_STORED),
+    Field("description", effect=_IS_STORED),
     Field("slurm_overrides"),
 )
