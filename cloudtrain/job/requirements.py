@@ -17,10 +17,10 @@ network, and resolves nothing. `job.locks` reads all forms but pip's, because it
 from __future__ import annotations
 
 import hashlib
-import operator as operators
 import posixpath
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from operator import eq, ge, gt, le, lt, ne
 from typing import NamedTuple
 
 from cloudtrain.errors import JobError, Problem
@@ -102,7 +102,8 @@ class Requirements(NamedTuple):
             head += _COMPLETE
         if self.brought.get("torch"):
             head += _EXPECTS.format(self.brought["torch"])
-        lines = sorted(self._line(package, self.is_hashed) for package in self.packages)
+        is_hashed = self.is_hashed
+        lines = sorted(self._line(package, is_hashed) for package in self.packages)
         return head + "".join(f"{line}\n" for line in (*self._index_options(), *lines))
 
     def _index_options(self) -> list[str]:
@@ -324,12 +325,12 @@ def _clause_is_met(operator: str, version: str, installed_version: str) -> bool:
 
 
 _COMPARE = {
-    "==": operators.eq,
-    "!=": operators.ne,
-    ">=": operators.ge,
-    "<=": operators.le,
-    ">": operators.gt,
-    "<": operators.lt,
+    "==": eq,
+    "!=": ne,
+    ">=": ge,
+    "<=": le,
+    ">": gt,
+    "<": lt,
 }
 
 
