@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cloudtrain.errors import JobError, Problem
+from cloudtrain.errors import JobError, Problem, QueueTooSmall
 from cloudtrain.job.file import anchored
 from cloudtrain.job.model import format_duration, value_text
 from cloudtrain.job.sweep import MAX_TRIALS, Sweep
@@ -87,7 +87,7 @@ def _is_too_large(first: Ready) -> bool:
     try:
         first.draft  # noqa: B018 - compiles it
     except JobError as error:
-        return any(problem.code == "CT041" for problem in error.problems)
+        return any(isinstance(problem, QueueTooSmall) for problem in error.problems)
     return False
 
 
