@@ -57,7 +57,8 @@ def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str]
     ARM_CLOUD_METADATA_URL. By default (`name` is the target's setting) it is that of
     AZUREML_CURRENT_CLOUD, or else the cloud whose resource manager has the host of
     ARM_CLOUD_METADATA_URL, or else the public cloud. `fetch` gets the JSON data at an address."""
-    name, url = name or environ.get(CURRENT), environ.get(METADATA_URL)
+    name = name or environ.get(CURRENT)
+    url = environ.get(METADATA_URL)
     if name in BUILT_IN or (name is None and not url):
         return BUILT_IN[name or "AzureCloud"]
     if not url:
@@ -71,11 +72,9 @@ def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str]
     for cloud in clouds:
         if cloud.name == name:
             return cloud
-    raise SettingsError(
-        f"the metadata at `{url}` describes no cloud `{name}`",
-        hint=did_you_mean(name, [*BUILT_IN, *(cloud.name for cloud in clouds)]),
-        code="CT917",
-    )
+    message = f"the metadata at `{url}` describes no cloud `{name}`"
+    hint = did_you_mean(name, [*BUILT_IN, *(cloud.name for cloud in clouds)])
+    raise SettingsError(message, hint=hint, code="CT917")
 
 
 def _read_clouds(answer: Any) -> Iterator[Cloud]:
@@ -133,11 +132,8 @@ def kind_of(name: str | None) -> CredentialKind:
     if name is None:
         return ANY
     if name not in KINDS:
-        raise SettingsError(
-            f"`{name}` is not a kind of Azure credential",
-            hint=did_you_mean(name, KINDS),
-            code="CT916",
-        )
+        message = f"`{name}` is not a kind of Azure credential"
+        raise SettingsError(message, hint=did_you_mean(name, KINDS), code="CT916")
     return KINDS[name]
 
 
@@ -157,9 +153,8 @@ def credential_of(name: str | None, cloud: Cloud, environ: Mapping[str, str]) ->
     try:
         return getattr(identity, kind.name)(**options)
     except ValueError as error:
-        raise SettingsError(
-            " ".join(str(error).split()).rstrip("."), hint=kind.login, code="CT916"
-        ) from error
+        message = " ".join(str(error).split()).rstrip(".")
+        raise SettingsError(message, hint=kind.login, code="CT916") from error
     except OSError as error:  # from reading a certificate's file
         message = f"`{error.filename}` cannot be read: {error.strerror}"
         raise SettingsError(message, hint=kind.login, code="CT916") from error

@@ -45,7 +45,9 @@ def _by(column: str) -> dict[Any, Row]:
     return {key: row for row in _ROWS.values() for key in row.get(column, ())}
 
 
-CODES, STATUSES, EXCEPTIONS = _by("codes"), _by("statuses"), _by("exceptions")
+CODES = _by("codes")
+STATUSES = _by("statuses")
+EXCEPTIONS = _by("exceptions")
 
 _GENERAL = ("UserError", "ValidationError", "BadArgument", "Conflict")
 """Codes that say less than the texts do."""
@@ -54,10 +56,8 @@ _ACTION = re.compile(r"perform(?:ing)? (?:the )?action '(?P<action>[^']+)'")
 
 
 def translate_error(error: Exception, call: RefusedCall) -> TargetError:
-    status, text = (
-        getattr(error, "status_code", None),
-        str(getattr(error, "message", None) or error),
-    )
+    status = getattr(error, "status_code", None)
+    text = str(getattr(error, "message", None) or error)
     if status is not None:
         code = getattr(error, "error_code", None) or ""  # storage's enum, if it knows the code
         # Storage adds lines with the request id and the time.
@@ -144,7 +144,8 @@ def _codes(error: object) -> Iterator[str]:
 
 
 def _make_error(row: Row, message: str, call: RefusedCall) -> TargetError:
-    action, line = _ACTION.search(message), " ".join(message.split()).rstrip(".")
+    action = _ACTION.search(message)
+    line = " ".join(message.split()).rstrip(".")
     values = {
         "said": (line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}...")
         or "it gives no reason",

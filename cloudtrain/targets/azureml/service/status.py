@@ -35,7 +35,10 @@ from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_li
 # 2026, of jobs that could not open their data; the others come from public error reports, and not
 # all have been tested. A message in another form is shown unchanged.
 
-_DETAILS, _TAIL, _FILES, _AT_ONCE = 20, 8192, 64, 8
+_DETAILS = 20
+_TAIL = 8192
+_FILES = 64
+_AT_ONCE = 8
 """Limits: lines that explain a failure, bytes read from a file's end to find them, files, and files
 at a time."""
 
@@ -89,7 +92,8 @@ def reason_of(error: object) -> Reason:
     message = str(fields.get("message") or next(detail_messages(fields), ""))
     body = _unpack(message)
     lines = [line.rstrip() for line in body.splitlines() if line.strip()]
-    code, file = _EXIT_CODE.search(message), _FILE.search(body)
+    code = _EXIT_CODE.search(message)
+    file = _FILE.search(body)
     parts = _IN_PARTS.search(body)
     cause = None if parts else error_in([_BEFORE_ERROR.sub("", line) for line in lines])
     text = _APPENDIX.sub("", parts["text"]) if parts else _CEREMONY.sub("", shorten_line(body))
@@ -221,7 +225,8 @@ def status_of(
         )
     state = state_of(word)
     creation_time = seconds(details.get("createdTimeUtc")) or _created_at(job)
-    start_time, end_time = seconds(details.get("startTimeUtc")), None
+    start_time = seconds(details.get("startTimeUtc"))
+    end_time = None
     if state.is_final:
         # `lastModifiedUtc` is earlier than the end (recorded 2026)
         end_time = seconds(details.get("endTimeUtc"))
@@ -350,7 +355,8 @@ def hourly_price(
     if not instance_type:
         if "/computes/" in compute and not compute.endswith("/serverless"):
             cluster = ((cluster_of(compute) or {}).get("properties") or {}).get("properties") or {}
-            instance_type, priority = cluster.get("vmSize"), cluster.get("vmPriority")
+            instance_type = cluster.get("vmSize")
+            priority = cluster.get("vmPriority")
         else:
             instance_type = resources.get("instanceType")
     is_spot = str(priority or "").replace("_", "").lower() in ("spot", "lowpriority")

@@ -65,7 +65,8 @@ class AzureMLTuner(AzureMLService, Tuner):
 
     def trials(self, ref: RunRef) -> list[Trial]:
         """The trials are ordered by the number at the end of their names."""
-        client, objective = self._at(ref.place), self.objective(ref)
+        client = self._at(ref.place)
+        objective = self.objective(ref)
         try:
             url = client.gateway(f"history/{HISTORY}", f"runs/{ref.name}/children")
             children = client.items(url, api_version=HISTORY)
@@ -112,19 +113,19 @@ class AzureMLTuner(AzureMLService, Tuner):
 def _trial(
     number: int, row: Mapping[str, Any], metrics: Mapping[str, float], objective: Objective | None
 ) -> Trial:
-    state, reason = state_of(row.get("status") or ""), None
+    state = state_of(row.get("status") or "")
+    reason = None
     metric = objective.metric if objective is not None else ""
     value = metrics.get(metric)
     if state is RunState.FAILED:
         reason = reason_of(row.get("error")).text
     elif state is RunState.SUCCEEDED and value is None:
-        state, reason = RunState.FAILED, f"the script never reported `{metric}`"
+        state = RunState.FAILED
+        reason = f"the script never reported `{metric}`"
     elif value is not None and not isfinite(value):
         if state is RunState.SUCCEEDED:
-            state, reason = (
-                RunState.FAILED,
-                f"the last `{metric}` that the script reported is {value}",
-            )
+            state = RunState.FAILED
+            reason = f"the last `{metric}` that the script reported is {value}"
         value = None
     values = own_value((row.get("tags") or {}).get("hyperparameters"))
     return Trial(
@@ -179,8 +180,8 @@ def fetch_original(
         # older ones leave out fields of a body
         document = client.get(f"jobs/{name}", api_version=SUBMIT)
     except NotThere:
-        hint = "`cloudtrain ps --target azureml` lists the workspace's jobs"
         message = f"the workspace `{client.place.workspace}` has no job `{name}`"
+        hint = "`cloudtrain ps --target azureml` lists the workspace's jobs"
         raise UsageError(message, hint=hint, code="CT974") from None
     # as the service answers for a pipeline's step (recorded 2022)
     if not document.get("properties"):
