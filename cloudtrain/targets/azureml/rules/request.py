@@ -18,7 +18,9 @@ from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule
 from cloudtrain.targets.azureml.catalogue import DATA
 from cloudtrain.targets.azureml.compile.job import RUN_PROPERTY
+from cloudtrain.targets.azureml.fields import FIELDS
 from cloudtrain.targets.azureml.reading import OVERRIDES, read
+from cloudtrain.targets.common.fields import notices
 
 Schema = Mapping[str, "Schema"] | list[str] | str
 """The schema of a value: of a mapping with fixed keys, or with keys that the user chooses (`*`),
@@ -223,33 +225,7 @@ def without_effect(subject: Subject) -> Iterator[Fault]:
     MLflow, which is set up in every job. `python`: a curated environment has a fixed Python
     version.
     """
-    job, environment = subject.job, subject.job.environment
-    if job.resources.volume_size is not None:
-        message = "the instance type determines the disk, so `volume_size` is not sent"
-        hint = (
-            "remove `volume_size`, and use a type with a larger disk or read the data with "
-            "`mode: mount`"
-        )
-        yield Fault(message, hint, ("resources", "volume_size"))
-    if job.spot is not None and job.spot.max_wait is not None:
-        message = "Azure ML waits for spot capacity without a limit, so `max_wait` is not sent"
-        yield Fault(
-            message,
-            "stop the job with `cloudtrain stop` if it waits for too long",
-            ("spot", "max_wait"),
-        )
-    if job.metrics:
-        message = "Azure ML reads no metrics from the log, so `metrics` are not sent"
-        yield Fault(
-            message, "log them in the script: `mlflow.log_metric(NAME, VALUE)`", ("metrics",)
-        )
-    if environment.python and environment.framework and not environment.requirements:
-        message = (
-            "the curated environment has its own Python, so `python: "
-            f"{environment.python}` has no effect"
-        )
-        hint = "name an environment with `azureml`, or an `image`, to choose the version"
-        yield Fault(message, hint, ("environment", "python"))
+    yield from notices(subject, FIELDS)
 
 
 @rule("AZ118", Level.WARNING)
