@@ -55,7 +55,8 @@ if TYPE_CHECKING:
     Unpack = Callable[[Path], object]
     Texts = Mapping[str, str]
 
-_WRITTEN, _COMPLETE = "# Written by cloudtrain ", "# Complete: "
+_WRITTEN = "# Written by cloudtrain "
+_COMPLETE = "# Complete: "
 """The beginnings of the first and the second line of a list that holds the dependencies of its
 packages too."""
 
@@ -116,7 +117,8 @@ _PAUSE = 5.0
 """Least number of seconds between two lines of progress. An installer prints hundreds in a minute;
 the log has all."""
 
-_ASIDES, _ERRORS = ("[notice]", "WARNING:", "warning:", "hint:"), ("ERROR: ", "error: ", "× ")
+_ASIDES = ("[notice]", "WARNING:", "warning:", "hint:")
+_ERRORS = ("ERROR: ", "error: ", "× ")
 """The beginnings of output lines that do not explain a failure, and of those that do."""
 
 _CAUSES = ("cause: ", "╰─▶ ")
@@ -178,10 +180,8 @@ def build(
     with _turn(Path(f"{link}.lock"), say):
         if _is_whole(link):
             return
-        began, home = (
-            time.monotonic(),
-            Path(tempfile.mkdtemp(prefix=f"{link.name}-", dir=str(link.parent))),
-        )
+        began = time.monotonic()
+        home = Path(tempfile.mkdtemp(prefix=f"{link.name}-", dir=str(link.parent)))
         try:
             own = {name: value for name, value in environ.items() if name not in _NOT_PASSED}
             _build(home, link, file, base, own, unpack, say)
@@ -205,13 +205,15 @@ def _is_whole(link: Path) -> bool:
 def _build(
     home: Path, link: Path, file: str, base: str, environ: Texts, unpack: Unpack | None, say: Tell
 ) -> None:
-    uv, told = _find_uv(base, environ), time.monotonic()
+    uv = _find_uv(base, environ)
+    told = time.monotonic()
     tool = "uv" if uv else "pip"
     say(
         f"building an environment from `{file}` with {tool}, once for all runs with these "
         "requirements"
     )
-    source, place = home / "source", home / "env"
+    source = home / "source"
+    place = home / "env"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     with os.fdopen(os.open(f"{link}.log", flags, 0o600), "w", encoding="utf-8") as log:
 
@@ -461,7 +463,8 @@ def _stamp(file: Path, places: Sequence[str]) -> str:
     """Return what an installation leaves in the lock's file: a hash of the requirements file and of
     those that it includes, and the times at which a package was last added to the interpreter or
     removed from it."""
-    waiting, texts = [file], {}
+    waiting = [file]
+    texts = {}
     while waiting:
         place = waiting.pop()
         if place not in texts and place.is_file():

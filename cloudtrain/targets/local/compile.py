@@ -154,7 +154,8 @@ def _torchrun(run: _RunLayout) -> _Launch:
     rank>/stdout.log` and `stderr.log`."""
     from cloudtrain.runtime.torchrun import BACKEND  # which only torchrun's jobs need
 
-    shape, program = run.shape, run.program
+    shape = run.shape
+    program = run.program
 
     def agent(instance: int) -> Process:
         argv = (
@@ -193,7 +194,9 @@ know."""
 def _fork(run: _RunLayout) -> _Launch:
     """Return the launcher that forks the ranks of all simulated instances, so that torch is
     imported once and a restart affects all ranks. See `cloudtrain.runtime.fork_launcher`."""
-    shape, program, settings = run.shape, run.program, run.target
+    shape = run.shape
+    program = run.program
+    settings = run.target
     argv = (
         run.python, "-u", "-m", "cloudtrain.runtime.fork_launcher",
         "--instances", str(shape.instances),
@@ -260,14 +263,16 @@ def _tensorflow(run: _RunLayout) -> _Launch:
         }
         return Process(rank, kind, tuple(run.direct_program), env, rank, 0)
 
-    processes, finishes = tuple(map(process, range(len(tasks)))), ("chief",) if servers else ()
+    processes = tuple(map(process, range(len(tasks))))
+    finishes = ("chief",) if servers else ()
     return _Launch("processes", JobSize(len(tasks), 1), processes, ports=ports, finishes=finishes)
 
 
 def _single(run: _RunLayout) -> _Launch:
     """Return one process per instance. If the process is a shell, signals go to its whole process
     group, because a shell does not forward signals."""
-    shape, program = JobSize(run.shape.instances, 1), tuple(run.direct_program)
+    shape = JobSize(run.shape.instances, 1)
+    program = tuple(run.direct_program)
 
     def process(instance: int) -> Process:
         env = run.env(instance, processes=shape.world_size, ranks=False)
@@ -358,7 +363,8 @@ def _task_problems(job: TrainingJob, target: Local, account: LocalAccount) -> It
 
 
 def _summary(run: _RunLayout, launch: _Launch) -> list[tuple[str, str]]:
-    job, shape = run.job, launch.shape
+    job = run.job
+    shape = launch.shape
     instances = (
         f"{shape.instances} simulated on this machine" if shape.instances > 1 else "this machine"
     )

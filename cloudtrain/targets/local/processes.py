@@ -166,7 +166,8 @@ kernel)."""
 def members(token: str, known_pids: Iterable[int] = ()) -> list[int]:
     """Return a run's processes without zombies and this process. `known_pids`: ids that the
     supervisor knows."""
-    roots, own = set(known_pids), os.getpid()
+    roots = set(known_pids)
+    own = os.getpid()
     marker = f"{TOKEN}={token}"
     stats = {pid: stat for pid in processes() if (stat := stat_of(pid)) is not None}
 
@@ -200,7 +201,8 @@ def session_members(leader: int) -> list[int]:
 def kill_run(token: str, known_pids: Iterable[int] = ()) -> int:
     """Kill until no process of the run is left. Return the number of killed processes.
     `known_pids`: see `members`."""
-    roots, victims = set(known_pids), set[int]()
+    roots = set(known_pids)
+    victims = set[int]()
     deadline = time.monotonic() + _PATIENCE
     while pids := members(token, roots):
         for pid in pids:
@@ -272,7 +274,8 @@ class Exits:
     def wait(self, seconds: float) -> list[int]:
         """Wait up to `seconds` for a process to end. Return the ids of the processes that have
         ended."""
-        pids, self._gone = self._gone, []
+        pids = self._gone
+        self._gone = []
         timeout = 0 if pids else seconds
         if self._events is None:
             time.sleep(timeout)

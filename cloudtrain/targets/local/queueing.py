@@ -236,7 +236,8 @@ class Queue:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             order = self.read()
-            before, watched_before = asdict(order), order.watched()
+            before = asdict(order)
+            watched_before = order.watched()
             order.forget(self.is_over)
             how(order)
             order.grant(time.time())

@@ -292,7 +292,8 @@ def place_is_a_file(subject: Subject) -> Iterator[Fault]:
     `outputs.NAME.local` and `checkpoint.local` are folders. The run creates missing folders, but
     cannot create a folder where a file exists, or below a file. Choose another path.
     """
-    job, folders = subject.job, _specification(subject).directories
+    job = subject.job
+    folders = _specification(subject).directories
     places: dict[tuple[str, ...], str | None] = {
         ("outputs", name): item.local for name, item in job.outputs.items()
     }
@@ -300,7 +301,8 @@ def place_is_a_file(subject: Subject) -> Iterator[Fault]:
     for path, place in places.items():
         if place is None or place not in folders:
             continue
-        file, problem = _file_on_the_way(place), why_missing(place)
+        file = _file_on_the_way(place)
+        problem = why_missing(place)
         hint = f"set a folder: `--set {'.'.join(path)}.local=PATH`"
         if problem not in (None, "does not exist"):
             yield Fault(f"the folder `{place}` {problem}", hint, (*path, "local"))
@@ -328,7 +330,8 @@ def memory_is_too_small(subject: Subject) -> Iterator[Fault]:
     is loaded (measured with torch 2.13 on Linux). The ranks of `--launcher fork` share that memory,
     so they are not counted.
     """
-    specification, memory = _specification(subject), subject.account.machine.memory
+    specification = _specification(subject)
+    memory = subject.account.machine.memory
     need = specification.world_size * _OF_TORCH
     if specification.launcher == "torchrun" and 0 < memory < need:
         most = max(1, memory // _OF_TORCH)
@@ -351,7 +354,8 @@ def more_processes_than_cpus(subject: Subject) -> Iterator[Fault]:
     Without a GPU the processes compute on the CPUs, so more of them make the run slower, and each
     needs its own memory.
     """
-    machine, count = subject.account.machine, _specification(subject).world_size
+    machine = subject.account.machine
+    count = _specification(subject).world_size
     if not machine.gpus and count > 1 and count >= 2 * machine.cpus:
         hint = (
             f"for a fast run start at most {machine.cpus}: `--instances 1 "
@@ -368,12 +372,14 @@ def scaled_down(subject: Subject) -> Iterator[Fault]:
     no GPU. So you can rehearse a job for sixteen GPUs on a laptop. `--instances` and
     `--processes-per-instance` set exact numbers.
     """
-    job, target = subject.job, subject.settings
+    job = subject.job
+    target = subject.settings
     if isinstance(job.distribution, TensorFlow):
         yield from _fewer_tasks(subject)
         return
     machine = subject.account.machine
-    full_size, actual = requested_size(job, machine), local_size(job, target, machine)
+    full_size = requested_size(job, machine)
+    actual = local_size(job, target, machine)
     if full_size != actual and not (target.instance_count or target.processes_per_instance):
         yield Fault(
             f"scaled down to this machine ({machine}): {actual} processes instead of {full_size} "
@@ -390,7 +396,8 @@ def _fewer_tasks(subject: Subject) -> Iterator[Fault]:
     specification = _specification(subject)
     if subject.settings.emulate is None:
         counts = requested_tasks(subject.job)
-        instances, tasks = counts.workers, sum(counts)
+        instances = counts.workers
+        tasks = sum(counts)
         tasks_here = specification.world_size
     else:
         instances = tasks = subject.job.resources.instance_count
@@ -410,7 +417,8 @@ def more_ranks_than_gpus(subject: Subject) -> Iterator[Fault]:
     The processes share GPUs. NCCL refuses two ranks on one GPU ("Duplicate GPU detected"); gloo
     works, slowly.
     """
-    gpus, ranks = subject.account.machine.gpus, _specification(subject).world_size
+    gpus = subject.account.machine.gpus
+    ranks = _specification(subject).world_size
     if gpus and ranks > gpus:
         yield Fault(
             f"{ranks} processes share {gpus} GPU{'s' if gpus > 1 else ''}",

@@ -171,7 +171,8 @@ def standing(run_dir: str) -> dict[str, Any]:
     are its position and a reason that says what it waits for. For a run that holds GPUs or slots,
     or that was dropped, the only field is the state that its supervisor will record next. Return an
     empty dict if the run is not in the queue."""
-    queue, name = Queue.of(run_dir), run_dir.rpartition("/")[2]
+    queue = Queue.of(run_dir)
+    name = run_dir.rpartition("/")[2]
     order = queue.read()
     place = order.place_of(name)
     if place is not None:
@@ -249,9 +250,12 @@ class LocalService(Service):
         from cloudtrain.code.unpack import unpack
         from cloudtrain.runtime.install import build
 
-        code, environment = spec.code, spec.environment
+        code = spec.code
+        environment = spec.environment
         assert environment is not None
-        folder, file, python = environment.folder, environment.requirements, environment.python
+        folder = environment.folder
+        file = environment.requirements
+        python = environment.python
         archive = Path(code.archive)
         try:
             build(

@@ -29,10 +29,8 @@ def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
     if not isinstance(name, str):
         return
     if name not in emulated_targets():
-        message, hint = (
-            f"`emulate` cannot be {describe_value(name)}",
-            did_you_mean(name, emulated_targets()),
-        )
+        message = f"`emulate` cannot be {describe_value(name)}"
+        hint = did_you_mean(name, emulated_targets())
         yield Problem(
             ("emulate",), message, hint or did_you_mean("", emulated_targets()), code="CT013"
         )

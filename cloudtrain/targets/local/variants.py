@@ -68,7 +68,8 @@ def compile_here(job: AnyJob, settings: Local, context: CompileContext) -> Plan:
 
 
 def _compile_processing(job: ProcessingJob, target: Local, context: CompileContext) -> Plan:
-    problems, view = Problems(), job.view
+    problems = Problems()
+    view = job.view
     if target.emulate is not None:
         message = (
             f"`--emulate {target.emulate}` emulates training jobs only, and this is a "
@@ -88,7 +89,8 @@ def _compile_processing(job: ProcessingJob, target: Local, context: CompileConte
     problems.refuse()
     assert whole is not None
     specification = LaunchSpecification.from_json(whole.request)
-    count, run_dir = specification.instances, specification.run_dir
+    count = specification.instances
+    run_dir = specification.run_dir
     shares = [
         {_mark(name): _share(run_dir, instance, name) for name in shards}
         for instance in range(count)
@@ -195,7 +197,8 @@ def _need(
 ) -> QueueNeed:
     """`own_devices`: the value of CUDA_VISIBLE_DEVICES that the job sets; None if it does not set
     the variable."""
-    machine, instances = account.machine, specification.instances
+    machine = account.machine
+    instances = specification.instances
     gpus = machine.gpu_ids if own_devices is None else visible_ids(own_devices)
     if not gpus or specification.launcher == "fork":
         return QueueNeed(
@@ -217,7 +220,8 @@ def _refuse_too_much(need: QueueNeed, specification: LaunchSpecification) -> Non
     there = len(need.gpus) or need.slots
     if need.count <= there:
         return
-    instances, world = specification.instances, specification.world_size
+    instances = specification.instances
+    world = specification.world_size
     what = f"{instances} x {world // instances} (instances x processes)"
     fewer = f"--instances {there}"
     if world > instances:
