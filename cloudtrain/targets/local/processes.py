@@ -169,7 +169,11 @@ def members(token: str, known_pids: Iterable[int] = ()) -> list[int]:
     roots = set(known_pids)
     own = os.getpid()
     marker = f"{TOKEN}={token}"
-    stats = {pid: stat for pid in processes() if (stat := stat_of(pid)) is not None}
+    stats: dict[int, Stat] = {}
+    for pid in processes():
+        stat = stat_of(pid)
+        if stat is not None:
+            stats[pid] = stat
 
     def descends(pid: int) -> bool:
         while pid in stats:
@@ -178,24 +182,25 @@ def members(token: str, known_pids: Iterable[int] = ()) -> list[int]:
             pid = stats[pid].parent
         return False
 
-    return [
-        pid
-        for pid, stat in stats.items()
-        if pid != own
-        and not stat.is_zombie
-        and (stat.session in roots or (roots and descends(pid)) or (token and carries(pid, marker)))
-    ]
+    found = []
+    for pid, stat in stats.items():
+        if pid == own or stat.is_zombie:
+            continue
+        is_known = stat.session in roots or (roots and descends(pid))
+        if is_known or (token and carries(pid, marker)):
+            found.append(pid)
+    return found
 
 
 def session_members(leader: int) -> list[int]:
     """Return the ids of the running processes in the session that `leader` leads, without
     zombies."""
-    stats = ((pid, stat_of(pid)) for pid in processes())
-    return [
-        pid
-        for pid, stat in stats
-        if stat is not None and stat.session == leader and not stat.is_zombie
-    ]
+    found = []
+    for pid in processes():
+        stat = stat_of(pid)
+        if stat is not None and stat.session == leader and not stat.is_zombie:
+            found.append(pid)
+    return found
 
 
 def kill_run(token: str, known_pids: Iterable[int] = ()) -> int:
