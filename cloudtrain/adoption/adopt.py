@@ -196,8 +196,8 @@ def select_original(originals: Sequence[Original], name: str | None) -> Original
     names = [original.name for original in originals]
     if name is not None:
         if name not in names:
-            hint = did_you_mean(name, names)
-            raise UsageError(f"the source has no job `{name}`", hint=hint, code="CT981")
+            near = did_you_mean(name, names)
+            raise UsageError(f"the source has no job `{name}`", hint=near, code="CT981")
         return originals[names.index(name)]
     if len(originals) > 1:
         some = ", ".join(f"`{one}`" for one in names[:20])

@@ -128,7 +128,7 @@ def cost_command(
 
     group_of = grouping(by)
     if group_of is None:
-        hint = did_you_mean(by, ["job", "month", "target"])
+        hint: str | None = did_you_mean(by, ["job", "month", "target"])
         if by in ("tag", "tag:"):
             hint = "write `--by tag:KEY`"
         raise UsageError(f"`--by {by}` is not a valid group", hint=hint, code="CT901")

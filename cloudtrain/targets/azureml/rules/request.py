@@ -58,12 +58,12 @@ def violations(
             else:
                 where = shown if path[1:] else "a job"
                 message = f"{where} has no field `{name}` in Azure ML's API"
-                hint = did_you_mean(name.replace("_", ""), schema)
-                yield True, Fault(message, hint, (*path, name))
+                near = did_you_mean(name.replace("_", ""), schema)
+                yield True, Fault(message, near, (*path, name))
     elif isinstance(schema, list):
         if not isinstance(value, str) or value.casefold() not in map(str.casefold, schema):
-            hint = did_you_mean(str(value), schema)
-            yield False, Fault(f"{shown} cannot be `{value}`", hint, path)
+            near = did_you_mean(str(value), schema)
+            yield False, Fault(f"{shown} cannot be `{value}`", near, path)
     elif schema and not _matches(value, schema):
         text = str(value).lower() if isinstance(value, bool) else value
         is_number = schema == _TEXT and isinstance(value, int | float)
