@@ -49,7 +49,8 @@ def _body(blocks: Sequence[Block]) -> str:
 def _pairs(block: Pairs) -> str:
     rows = ""
     for label, value in block.rows:
-        rows += f"<tr><th{_LEFT}>{_escape(label)}</th><td{_LEFT}>{_cell(value)}</td></tr>"
+        header = f"<th{_LEFT}>{_escape(label)}</th>"
+        rows += f"<tr>{header}<td{_LEFT}>{_cell(value)}</td></tr>"
     return f"<table>{rows}</table>"
 
 
@@ -75,7 +76,8 @@ def _section(block: Section) -> str:
 
 def _notice(block: Notice) -> str:
     style = LEVEL_STYLE.get(block.level, "")
-    text = f'<span class="ct-{style}">{_escape(block.level)}:</span> {_inline(block.message)}'
+    label = f'<span class="ct-{style}">{_escape(block.level)}:</span>'
+    text = f"{label} {_inline(block.message)}"
     if block.code:
         text += f" [{_escape(block.code)}]"
     if block.place:

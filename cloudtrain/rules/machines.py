@@ -65,7 +65,8 @@ def no_limit(subject: Subject, ends_it: str) -> Iterator[Fault]:
         return
     price = machines.price
     if price is None:
-        is_dear = any(group.gpus * group.count >= _MANY_GPUS for group in machines.groups)
+        gpus = [group.gpus * group.count for group in machines.groups]
+        is_dear = max(gpus, default=0) >= _MANY_GPUS
         cost = ""
     else:
         is_dear = price.over(run) >= _DEAR
@@ -85,7 +86,9 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
     run = subject.reading.longest_run
     machines = _for_budget(subject)
     price = machines.price
-    if budget is None or price is None or run is None or price.over(run) <= budget:
+    if budget is None or price is None or run is None:
+        return
+    if price.over(run) <= budget:
         return
     cost = f"the job can cost {cost_text(price, run)} in {format_duration(run)}"
     message = f"{cost}, and `max_cost` is ${budget:,.2f}"
@@ -113,7 +116,9 @@ def budget_without_price(subject: Subject) -> Iterator[Fault]:
     run = subject.reading.longest_run
     machines = _for_budget(subject)
     price = machines.price
-    if budget is None or (price is not None and (price.exact or price.over(run or 0) > budget)):
+    if budget is None:
+        return
+    if price is not None and (price.exact or price.over(run or 0) > budget):
         return
     unchecked = "is not known, so `max_cost` cannot be checked"
     for name, group in {group.instance_type: group for group in machines.groups}.items():
@@ -188,7 +193,9 @@ def type_is_not_as_described(subject: Subject) -> Iterator[Fault]:
             hint = f"set `gpus_per_instance` to {entry.gpus}, or name another type"
             yield Fault(message, hint, ("resources", "gpus_per_instance"))
         if resources.interconnect == "rdma" and entry.interconnect != "rdma":
-            what = f"{fabric(entry)} without SR-IOV" if entry.fabric else f"no {fabric(entry)}"
+            what = f"no {fabric(entry)}"
+            if entry.fabric:
+                what = f"{fabric(entry)} without SR-IOV"
             message = f"`{entry.name}` has {what}, and the job asks for RDMA"
             hint = with_rdma(entry) or "remove `interconnect`, or name another type"
             yield Fault(message, hint, ("resources", "interconnect"))

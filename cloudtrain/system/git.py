@@ -56,12 +56,12 @@ class Commit:
     """The git commit of the user's code.
 
     Attributes:
-        commit: hash of the commit; None before the first commit. branch: the current branch; None
-        if no branch is checked out. dirty: whether tracked files differ from the commit, or there
-        are untracked files. None if git was not called,
-            or did not answer in time.
+        commit: hash of the commit; None before the first commit.
+        branch: the current branch; None if no branch is checked out.
+        dirty: whether tracked files differ from the commit, or there are untracked files. None if
+            git was not called, or did not answer in time.
         difference: hash of the differences in tracked files; None if there are none, or if `dirty`
-        is None.
+            is None.
     """
 
     commit: str | None
