@@ -43,11 +43,9 @@ def last_day(entry: InstanceType | None) -> str | None:
     return entry.retired or entry.retires or None
 
 
-def better_network(entry: InstanceType, count: int, code: str) -> str:
-    """Return the hint for a job with `count` instances of `entry`, a type without a fast network.
-    The hint recommends one instance with as many GPUs as all of them, preferably with at least the
-    same GPU memory. If no such instance is offered, it recommends a type with a fast network. It
-    also says how to accept Ethernet: with `--ignore` and the rule's `code`."""
+def one_for_all(entry: InstanceType, count: int) -> InstanceType | None:
+    """Return an offered type of which one instance has as many GPUs as `count` instances of
+    `entry`, preferably with at least the same GPU memory; None if there is none."""
 
     def has_all(row: InstanceType) -> bool:
         if entry.gpus == 0 or _model(row) != _model(entry):
@@ -57,12 +55,7 @@ def better_network(entry: InstanceType, count: int, code: str) -> str:
     def has_memory_too(row: InstanceType) -> bool:
         return has_all(row) and _holds_as_much(row, entry)
 
-    accept = f"or accept Ethernet with `--ignore {code}`"
-    whole = _best(entry, has_memory_too, has_all)
-    if whole is not None:
-        return f"use one `{whole.name}` ({_describe(whole)}), which needs no network, {accept}"
-    better = with_rdma(entry) or f"use a type with {fabric(entry)}"
-    return f"{better}, {accept}"
+    return _best(entry, has_memory_too, has_all)
 
 
 def has_rdma_somewhere(entry: InstanceType) -> bool:
@@ -90,7 +83,7 @@ def with_rdma(entry: InstanceType) -> str | None:
         return is_twin(row) and is_no_less(row)
 
     better = _best(entry, is_both, is_twin, is_no_less)
-    return f"use `{better.name}` ({_describe(better)})" if better else None
+    return f"use `{better.name}` ({describe(better)})" if better else None
 
 
 def successor(entry: InstanceType) -> str | None:
@@ -110,7 +103,7 @@ def successor(entry: InstanceType) -> str | None:
         return row.vcpus >= entry.vcpus
 
     best = _best(entry, fits)
-    return f"use for example `{best.name}` ({_describe(best)})" if best else None
+    return f"use for example `{best.name}` ({describe(best)})" if best else None
 
 
 def _best(entry: InstanceType, *wishes: Callable[[InstanceType], bool]) -> InstanceType | None:
@@ -144,7 +137,8 @@ def _holds_as_much(row: InstanceType, entry: InstanceType) -> bool:
     return row.gpu_memory_gib >= entry.gpu_memory_gib
 
 
-def _describe(row: InstanceType) -> str:
+def describe(row: InstanceType) -> str:
+    """Return the hardware of a type, the speed of its fast network and its price."""
     text = row.hardware
     if row.interconnect == "rdma" and row.network_gbps:
         text += f", {row.network_gbps:,.0f} Gb/s of {fabric(row)}"

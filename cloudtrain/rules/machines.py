@@ -29,7 +29,7 @@ from cloudtrain.rules.engine import (
     plural,
     removal,
 )
-from cloudtrain.rules.facts import better_network, fabric, last_day, successor, with_rdma
+from cloudtrain.rules.facts import describe, fabric, last_day, one_for_all, successor, with_rdma
 
 # Rules about the maximum run time of a job and its maximum cost (hourly price times maximum run
 # time).
@@ -235,15 +235,19 @@ def over_ethernet(subject: Subject, code: str) -> Iterator[Fault]:
 
 
 def instead(subject: Subject, entry: InstanceType, code: str) -> str:
-    """Return the hint to use a better network or a single instance in place of instances of the
-    type `entry`. If the overrides set the instance count, a hint to use a single instance also says
-    to remove that override."""
+    """Return the hint for instances of the type `entry`, which has no fast network: to use a single
+    instance with all their GPUs, or else a type with a fast network. If the overrides set the
+    instance count, a hint to use a single instance also says to remove that override. The hint says
+    how to accept Ethernet as well: with `--ignore` and the rule's `code`."""
+    accept = f"or accept Ethernet with `--ignore {code}`"
+    whole = one_for_all(entry, subject.reading.machines.spanned_count)
+    if whole is None:
+        better = with_rdma(entry) or f"use a type with {fabric(entry)}"
+        return f"{better}, {accept}"
+    hint = f"use one `{whole.name}` ({describe(whole)}), which needs no network, {accept}"
     field = ("resources", "instance_count")
-    hint = better_network(entry, subject.reading.machines.spanned_count, code)
     path = subject.reading.locate(field)
-    if hint.startswith("use one ") and path != field:
-        return f"{removal(path)}, and {hint}"
-    return hint
+    return hint if path == field else f"{removal(path)}, and {hint}"
 
 
 def needs_network(subject: Subject) -> bool:
