@@ -183,7 +183,7 @@ def _ends_in_folders(tokens: Sequence[bytes]) -> bool:
     """Return whether the text after the last slash of a pattern consists of at least two stars and
     nothing else."""
     last = _split(tokens, _SLASH)[-1]
-    return len(last) > 1 and last.count(_STAR) == len(last)
+    return len(last) > 1 and set(last) == {_STAR}
 
 
 def _set(text: bytes, at: int) -> tuple[bytes, int]:

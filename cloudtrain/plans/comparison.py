@@ -158,7 +158,9 @@ long to read."""
 
 
 def _lines(content: bytes | None) -> list[str] | None:
-    if content is None or b"\0" in content[:8192] or len(content) > _LARGEST:
+    if content is None or len(content) > _LARGEST:
+        return None
+    if b"\0" in content[:8192]:
         return None
     try:
         text = content.decode("utf-8")

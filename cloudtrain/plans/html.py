@@ -55,18 +55,24 @@ def _pairs(block: Pairs) -> str:
 
 
 def _table(block: Table) -> str:
-    head = "".join(f"<th{_LEFT}>{_escape(header)}</th>" for header in block.headers)
-    rows = f"<tr>{head}</tr>"
+    rows = "<tr>"
+    for header in block.headers:
+        rows += f"<th{_LEFT}>{_escape(header)}</th>"
+    rows += "</tr>"
     for row in block.rows:
-        cells = "".join(f"<td{_LEFT}>{_cell(cell)}</td>" for cell in row)
-        rows += f"<tr>{cells}</tr>"
+        rows += "<tr>"
+        for cell in row:
+            rows += f"<td{_LEFT}>{_cell(cell)}</td>"
+        rows += "</tr>"
     return f"<table>{rows}</table>"
 
 
 def _command(block: CommandLine) -> str:
     words = " ".join(map(shell_word, block.argv))
-    variables = [f"  {name}={value}" for name, value in block.variables]
-    return _pre([f"$ {words}", *variables])
+    lines = [f"$ {words}"]
+    for name, value in block.variables:
+        lines.append(f"  {name}={value}")
+    return _pre(lines)
 
 
 def _section(block: Section) -> str:

@@ -502,10 +502,11 @@ def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | C
             if isinstance(item, str):
                 yield Text(item)
                 continue
-            env = group.env if group.role == "rank" else item.env
-            variables = [(key, value) for key, value in env.items() if key not in shared]
+            env = dict(group.env if group.role == "rank" else item.env)
+            for key in shared:
+                env.pop(key, None)
             yield Heading(_title(group, item))
-            yield CommandLine(item.argv, variables)
+            yield CommandLine(item.argv, list(env.items()))
     if shared:
         yield Heading("Variables of every process")
         yield Pairs(list(shared.items()))

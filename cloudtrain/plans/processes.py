@@ -109,7 +109,10 @@ class Processes(Sequence[Process]):
             argv = process.argv if process.role == "rank" else ()
             return process.role, process.rank is None, argv
 
-        return cls([Alike.listed(tuple(group)) for _, group in groupby(processes, kind)])
+        groups = []
+        for _, group in groupby(processes, kind):
+            groups.append(Alike.listed(tuple(group)))
+        return cls(groups)
 
     def mapped(self, change: Callable[[Process], Process]) -> Processes:
         """Return the processes, each as the result of `change`, which is called when a process is

@@ -142,8 +142,8 @@ def news_text(status: RunStatus) -> str:
     if status.reason and status.state not in (RunState.SUCCEEDED, RunState.RUNNING):
         return _EXIT.sub("", status.reason)
     if "trials" in metrics and "ended" in metrics:
-        ended = f"{number(metrics['ended'])} of {number(metrics['trials'])} ended"
-        return best_words(metrics) or ended
+        ended = number(metrics["ended"])
+        return best_words(metrics) or f"{ended} of {number(metrics['trials'])} ended"
     parts = _values(metrics, without=(*PLACES, *PROGRESS))
     progress = progress_text(status)
     if progress and not status.state.is_final:
@@ -162,7 +162,11 @@ def best_words(metrics: Mapping[str, float]) -> str:
 
 
 def _values(metrics: Mapping[str, float], *, without: Collection[str]) -> list[str]:
-    return [f"{name} {number(value)}" for name, value in metrics.items() if name not in without]
+    values = []
+    for name, value in metrics.items():
+        if name not in without:
+            values.append(f"{name} {number(value)}")
+    return values
 
 
 OF_A_SWEEP = ("trials", "ended", "running", "best_trial")

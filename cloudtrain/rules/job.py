@@ -18,8 +18,8 @@ from cloudtrain.rules.engine import (
     Reading,
     Subject,
     declare,
+    level_of,
     plural,
-    registered,
     removal,
     rule,
 )
@@ -315,10 +315,6 @@ def _values(reading: Reading) -> dict[tuple[str | int, ...], object]:
     return values
 
 
-TOY = ("size", "toy")
-"""The tag of a bundled job file that is meant for this machine."""
-
-
 @rule("CT403", Level.WARNING)
 def toy_on_paid_machine(subject: Subject) -> Iterator[Fault]:
     """A demonstration job would run on paid machines.
@@ -327,13 +323,12 @@ def toy_on_paid_machine(subject: Subject) -> Iterator[Fault]:
     that comes with Python packages, so you would pay for idle GPUs. Use `job_gpu.yaml` in the same
     folder, which is made for GPUs. Remove the tag once the job is your own.
     """
-    key, value = TOY
-    if subject.target.facts.is_paid and subject.job.tags.get(key) == value:
+    if subject.target.facts.is_paid and subject.job.tags.get("size") == "toy":
         message = "this job is a demonstration of a few seconds, but the machine costs money"
         hint = (
             "use `job_gpu.yaml` in the same folder, or remove the tag `size: toy` to run this job"
         )
-        yield Fault(message, hint, ("tags", key))
+        yield Fault(message, hint, ("tags", "size"))
 
 
 @rule("CT401", Level.WARNING)
@@ -500,8 +495,8 @@ def not_succeeded(path: tuple[str | int, ...], name: str, state: str | None) -> 
     hint = "run it again first"
     if state in ("pending", "queued", "preparing", "running"):
         hint = f"wait for it: `cloudtrain wait {name}`"
-    level = registered["CT531"].level
-    return Finding("CT531", level, f"{message}, so its output is incomplete", hint, path)
+    message += ", so its output is incomplete"
+    return Finding("CT531", level_of("CT531"), message, hint, path)
 
 
 # Portable rules about processing jobs: the instances should share the work.

@@ -165,10 +165,11 @@ class Differences:
         return git.returncode, None if is_empty else digest.hexdigest()
 
     def _start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-        environ = {**os.environ, **_ENVIRONMENT}
-        for name in os.environ:
-            if name.startswith("GIT_") and name not in _ENVIRONMENT:
-                del environ[name]
+        environ = {}
+        for name, value in os.environ.items():
+            if not name.startswith("GIT_"):
+                environ[name] = value
+        environ.update(_ENVIRONMENT)
         self._process = subprocess.Popen(
             [*_SAFE, *arguments],
             cwd=self._folder,
