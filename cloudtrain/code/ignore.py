@@ -122,15 +122,15 @@ def pattern_of(line: bytes) -> Pattern | None:
     if not line or line.startswith(b"#"):
         return None
     ignores = not line.startswith(b"!")
-    text = line if ignores else line[1:]
+    text = line.removeprefix(b"!")
     folders_only = text.endswith(b"/")
-    text = text[:-1] if folders_only else text
+    text = text.removesuffix(b"/")
     if not text:
         if line == b"/":
             return None
         raise NoPattern
     by_name = b"/" not in text
-    text = text[1:] if text.startswith(b"/") else text
+    text = text.removeprefix(b"/")
     plain = _PLAIN.match(text)[0]  # type: ignore[index] # it matches everywhere
     tokens = _tokens(text[len(plain) :])
     return Pattern(plain, tokens, by_name, ignores, folders_only)
@@ -163,9 +163,12 @@ def _tokens(text: bytes) -> list[bytes]:
             if letter == b"\\":
                 letter = _letter(text, at)
                 at += 1
-            if letter == b"/" and _ends_in_folders(tokens):
-                tokens += (_SLASH, _STAR)  # `**\/` matches one folder or more, and `**/` also none
-            tokens.append(_SLASH if letter == b"/" else re.escape(letter))
+            if letter != b"/":
+                tokens.append(re.escape(letter))
+            elif _ends_in_folders(tokens):  # `**\/` matches one folder or more, and `**/` also none
+                tokens += (_SLASH, _STAR, _SLASH)
+            else:
+                tokens.append(_SLASH)
     return tokens
 
 
@@ -180,7 +183,7 @@ def _ends_in_folders(tokens: Sequence[bytes]) -> bool:
     """Return whether the text after the last slash of a pattern consists of at least two stars and
     nothing else."""
     last = _split(tokens, _SLASH)[-1]
-    return len(last) > 1 and last.count(_STAR) == len(last)
+    return len(last) > 1 and set(last) == {_STAR}
 
 
 def _set(text: bytes, at: int) -> tuple[bytes, int]:
@@ -263,7 +266,9 @@ class _Expression:
             expression += self._first(rb"(?:[^/]*/)*?" + chunk + b"/")
         if last is not None:
             expression += rb"(?:[^/]*/)*?" + last
-        return expression + (b".*" if ends_open else b"")
+        if ends_open:
+            expression += b".*"
+        return expression
 
     def _part(self, tokens: Sequence[bytes]) -> bytes:
         """Return the regular expression for one name in a path. The texts between the stars are
@@ -443,8 +448,9 @@ class Defaults(NamedTuple):
 
     Attributes:
         declared: paths that the job declares as data, each with the text that `rule` returns for
-        it. output: device and inode of the files that stdout and stderr of this process are
-        redirected to.
+            it.
+        output: device and inode of the files that stdout and stderr of this process are redirected
+            to.
     """
 
     declared: Mapping[str, str]

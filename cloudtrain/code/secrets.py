@@ -182,7 +182,7 @@ def matches(content: bytes, spans: Sequence[Span], path: str) -> Iterator[Match]
     text = _plain(_GAP.join(parts))
     starts = [0]
     for part in parts:
-        starts.append(starts[-1] + len(part) + len(_GAP))
+        starts.append(starts[-1] + len(part + _GAP))
     for rule in _candidates(text.lower(), path):
         for match in rule.pattern.finditer(text):
             start, end = match.span(rule.group or _first_group(match))
@@ -227,7 +227,8 @@ def _is_secret(rule: SecretForm, match: re.Match[bytes], secret: bytes, path: st
         return False
     if rule.random and not looks_random(secret):
         return False
-    if b"EXAMPLE" in secret or any(mark in _line(match) for mark in _MARKS):
+    line = _line(match)
+    if b"EXAMPLE" in secret or any(mark in line for mark in _MARKS):
         return False
     for allowed in (rule_set().allowed, *rule.allowed):
         if _is_allowed(allowed, match, secret, path, rule):

@@ -123,7 +123,7 @@ def _is_machine(word: bytes) -> bool:
     for it alone."""
     if not word.startswith(b"Standard_N"):
         return False
-    return all(len(part) < 14 for part in word.split(b"_"))
+    return max(map(len, word.split(b"_"))) < 14
 
 
 def _behind_names(content: bytes, settings: bool) -> list[Span]:

@@ -177,8 +177,7 @@ def size_hint(sizes: Mapping[str, int]) -> str:
     line = ignore_line(name)
     return (
         f"leave out what the script does not import, for example with the line `{line}` in "
-        f"`{IGNORE_FILE}` in "
-        "`source_dir`; data goes into the job's `inputs`"
+        f"`{IGNORE_FILE}` in `source_dir`; data goes into the job's `inputs`"
     )
 
 
@@ -210,6 +209,11 @@ class Tree:
     def sha256(self) -> str:
         """Hash of the content, not of the compressed bytes. The hash names the archive."""
         return self.identity.sha256
+
+    @property
+    def user_files(self) -> list[Entry]:
+        """The entries without cloudtrain's own files."""
+        return [entry for entry in self.entries if entry.path not in self.own_files]
 
     def location(self, entry: Entry) -> str:
         """Return the path on disk; of a generated file the path that the user's file of this name
@@ -382,9 +386,10 @@ def _file_entries(result: Walk, own_files: Mapping[str, Path]) -> list[Entry]:
     for path, own in own_files.items():
         files.append(SourceFile(path, own.stat().st_size, False, os.fspath(own)))
         searched.append(None)
-    digests = hash_files([file.place for file in files], [file.size for file in files], searched)
+    places = [file.place for file in files]
+    sizes = [file.size for file in files]
     entries = []
-    for file, digest in zip(files, digests, strict=True):
+    for file, digest in zip(files, hash_files(places, sizes, searched), strict=True):
         path = file.path
         if isinstance(digest, Digest):
             sha256, size, secrets = digest
@@ -501,8 +506,9 @@ class SourceChanged(CloudtrainError):
     """A file changed after its bundle was hashed and before the bundle was written.
 
     Attributes:
-        path: the file's path in the bundle. may_plan_again: whether no request of this job has left
-        this machine, so that another plan can be sent.
+        path: the file's path in the bundle.
+        may_plan_again: whether no request of this job has left this machine, so that another plan
+            can be sent.
     """
 
     exit_code = 2

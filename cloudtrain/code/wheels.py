@@ -21,7 +21,7 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from cloudtrain.code.files import Entry, below, escape_path
+from cloudtrain.code.files import below, escape_path
 from cloudtrain.code.ignore import IGNORE_FILE
 from cloudtrain.code.tree import Tree
 from cloudtrain.documents.document import load_toml
@@ -143,10 +143,7 @@ def _wheel(tree: Tree, name: str, folders: Mapping[str, str]) -> tuple[str, byte
     """Return the version and the bytes of a wheel. Raises ValueError with the reason if it cannot
     be made."""
     prefix = "" if folders[name] == "." else f"{folders[name]}/"
-    entries: dict[str, Entry] = {}
-    for entry in below(tree.entries, folders[name]):
-        if prefix + entry.path not in tree.own_files:
-            entries[entry.path] = entry
+    entries = {entry.path: entry for entry in below(tree.user_files, folders[name])}
 
     def read(path: str) -> bytes:
         in_tree = entries[path]._replace(path=prefix + path)
@@ -162,8 +159,8 @@ def _wheel(tree: Tree, name: str, folders: Mapping[str, str]) -> tuple[str, byte
         if field in _OF_INSTALLERS:
             unknown.add(f"dynamic {field}")
     if unknown:
-        names = ", ".join(f"`{each}`" for each in sorted(unknown))
-        raise ValueError(f"only its build backend can apply {names}")
+        names = "`, `".join(sorted(unknown))
+        raise ValueError(f"only its build backend can apply `{names}`")
 
     version = project.get("version")
     if version is None:

@@ -49,8 +49,7 @@ class FileChange:
 
     Attributes:
         added, removed: the numbers of added and removed lines; None for a binary file, or if the
-        content is
-            unavailable.
+            content is unavailable.
         lines: the unified diff, without line ends.
     """
 
@@ -159,7 +158,9 @@ long to read."""
 
 
 def _lines(content: bytes | None) -> list[str] | None:
-    if content is None or b"\0" in content[:8192] or len(content) > _LARGEST:
+    if content is None or len(content) > _LARGEST:
+        return None
+    if b"\0" in content[:8192]:
         return None
     try:
         text = content.decode("utf-8")
@@ -206,7 +207,9 @@ def overrides_between(ours: Mapping[str, object], theirs: Mapping[str, object]) 
 def _same(one: object, other: object) -> bool:
     """Return whether two JSON values are equal. `true` differs from 1."""
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
+        if len(one) != len(other):
+            return False
+        return all(map(_same, one, other))
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         if one.keys() != other.keys():
             return False

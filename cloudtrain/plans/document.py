@@ -163,13 +163,17 @@ def on_one_line(text: str) -> str:
 
 def visible_json(text: str) -> str:
     """Escape invisible characters in a JSON document. The result parses to the same data."""
-    return text if _is_plain(text) else _unseen().sub(_in_json, text)
+    if _is_plain(text):
+        return text
+    return _unseen().sub(_in_json, text)
 
 
 def visible_yaml(text: str) -> str:
     """Escape invisible characters in a YAML document. Every string with such characters must
     already be in double quotes."""
-    return text if _is_plain(text) else _unseen().sub(_in_shell, text)
+    if _is_plain(text):
+        return text
+    return _unseen().sub(_in_shell, text)
 
 
 def visible_output(text: str, *, color: bool) -> str:
@@ -177,7 +181,8 @@ def visible_output(text: str, *, color: bool) -> str:
     well. If a progress bar was redrawn on the line, only its last state is kept."""
     if text.isascii() and text.isprintable():
         return text
-    text = re.sub(_REDRAWS, "", text.rstrip("\r").rpartition("\r")[2])
+    last_state = text.rstrip("\r").rpartition("\r")[2]
+    text = re.sub(_REDRAWS, "", last_state)
     pieces = re.split(_COLOUR, text)  # text and colours alternate
     for index in range(0, len(pieces), 2):
         pieces[index] = _unseen().sub(_escape_match, pieces[index])
@@ -208,7 +213,9 @@ def _in_shell(match: re.Match[str]) -> str:
     code = ord(match[0])
     if 0xDC80 <= code <= 0xDCFF or code < 0x80:  # a byte
         return f"\\x{code & 0xFF:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    return f"\\U{code:08x}"
 
 
 # Width and wrapping of text. Literals in backticks are never broken.
@@ -227,8 +234,9 @@ def width_of(text: str) -> int:
     width = 0
     for character in text:
         if not unicodedata.combining(character):
-            is_wide = unicodedata.east_asian_width(character) in "WF"
-            width += 2 if is_wide else 1
+            width += 1
+            if unicodedata.east_asian_width(character) in "WF":
+                width += 1
     return width
 
 
@@ -273,7 +281,8 @@ def fill(words: Sequence[str], width: int | None, *, indent: int) -> list[str]:
             lines[-1] = longer
         else:
             lines.append(word)
-    return [f"{line} \\" for line in lines[:-1]] + lines[-1:]
+    continued = [f"{line} \\" for line in lines[:-1]]
+    return continued + lines[-1:]
 
 
 def _with_values(words: Sequence[str]) -> list[str]:
@@ -347,10 +356,11 @@ def _table(block: Table, width: int | None) -> Iterator[Line]:
     rows = []
     for row in block.rows:
         cells = [_one_line_cell(cell) for cell in row]
-        widths = [max(size, width_of(cell.text)) for size, cell in zip(widths, cells, strict=True)]
+        widths = list(map(max, widths, [width_of(cell.text) for cell in cells]))
         rows.append(cells)
     if width is not None:
-        if block.is_cut and _total(widths[:-1]) + GAP + min(widths[-1], 12) > width:
+        least_total = _total([*widths[:-1], min(widths[-1], 12)])
+        if block.is_cut and least_total > width:
             headers.pop()
             widths.pop()
             rows = [row[:-1] for row in rows]
@@ -429,7 +439,9 @@ def _command(block: CommandLine, width: int | None) -> Iterator[Line]:
 
 def _notice(block: Notice, width: int | None) -> Iterator[Line]:
     label = f"{on_one_line(block.level)}: "
-    text = f"{block.message} [{block.code}]" if block.code else block.message
+    text = block.message
+    if block.code:
+        text += f" [{block.code}]"
     yield from _label_lines(label, text, LEVEL_STYLE.get(block.level, ""), width)
     if block.place:
         yield [_INDENTED, Span(on_one_line(block.place), "dim")]
@@ -520,7 +532,8 @@ def _folded(lines: Iterable[Line], width: int) -> Iterator[Line]:
         parts = [lead]
         for piece in pieces:
             longer = parts[-1] + piece
-            if parts[-1].strip() and indent + width_of(longer.strip()) > width:
+            is_too_long = indent + width_of(longer.strip()) > width
+            if is_too_long and parts[-1].strip():
                 parts.append(piece)
             else:
                 parts[-1] = longer

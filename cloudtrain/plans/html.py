@@ -49,23 +49,30 @@ def _body(blocks: Sequence[Block]) -> str:
 def _pairs(block: Pairs) -> str:
     rows = ""
     for label, value in block.rows:
-        rows += f"<tr><th{_LEFT}>{_escape(label)}</th><td{_LEFT}>{_cell(value)}</td></tr>"
+        header = f"<th{_LEFT}>{_escape(label)}</th>"
+        rows += f"<tr>{header}<td{_LEFT}>{_cell(value)}</td></tr>"
     return f"<table>{rows}</table>"
 
 
 def _table(block: Table) -> str:
-    head = "".join(f"<th{_LEFT}>{_escape(header)}</th>" for header in block.headers)
-    rows = f"<tr>{head}</tr>"
+    rows = "<tr>"
+    for header in block.headers:
+        rows += f"<th{_LEFT}>{_escape(header)}</th>"
+    rows += "</tr>"
     for row in block.rows:
-        cells = "".join(f"<td{_LEFT}>{_cell(cell)}</td>" for cell in row)
-        rows += f"<tr>{cells}</tr>"
+        rows += "<tr>"
+        for cell in row:
+            rows += f"<td{_LEFT}>{_cell(cell)}</td>"
+        rows += "</tr>"
     return f"<table>{rows}</table>"
 
 
 def _command(block: CommandLine) -> str:
     words = " ".join(map(shell_word, block.argv))
-    variables = [f"  {name}={value}" for name, value in block.variables]
-    return _pre([f"$ {words}", *variables])
+    lines = [f"$ {words}"]
+    for name, value in block.variables:
+        lines.append(f"  {name}={value}")
+    return _pre(lines)
 
 
 def _section(block: Section) -> str:
@@ -75,7 +82,8 @@ def _section(block: Section) -> str:
 
 def _notice(block: Notice) -> str:
     style = LEVEL_STYLE.get(block.level, "")
-    text = f'<span class="ct-{style}">{_escape(block.level)}:</span> {_inline(block.message)}'
+    label = f'<span class="ct-{style}">{_escape(block.level)}:</span>'
+    text = f"{label} {_inline(block.message)}"
     if block.code:
         text += f" [{_escape(block.code)}]"
     if block.place:

@@ -172,10 +172,8 @@ class Machine(NamedTuple):
 
     def __str__(self) -> str:
         cpus = "CPUs" if self.cpus > 1 else "CPU"
-        gpus = "no GPU"
-        if self.gpus:
-            gpus = f"{self.gpus} GPUs" if self.gpus > 1 else "1 GPU"
-        return f"{self.cpus} {cpus}, {gpus}"
+        gpus = "GPUs" if self.gpus > 1 else "GPU"
+        return f"{self.cpus} {cpus}, {self.gpus or 'no'} {gpus}"
 
 
 class CompileContext(NamedTuple):
@@ -233,17 +231,20 @@ class Plan(Printable):
     """The data that a submit sends: exactly the body in `request`, and the files in `uploads`.
 
     Attributes:
-        target: the name of the target. run_name: the name that the run will have. request: the
-        body, JSON data only. uploads: the files that must be uploaded before the request is sent.
-        processes: every process that will run. findings: the results of the checks. summary: pairs
-        of label and text that introduce the plan to a reader. trials: the first trials of a sweep
-        that cloudtrain drives. place: the region, workspace or host of the run, which is the middle
-        part of the run's reference. outputs: maps `model`, `checkpoint` and `outputs/NAME` to the
-        locations on the target that the run will write
-            to.
+        target: the name of the target.
+        run_name: the name that the run will have.
+        request: the body, JSON data only.
+        uploads: the files that must be uploaded before the request is sent.
+        processes: every process that will run.
+        findings: the results of the checks.
+        summary: pairs of label and text that introduce the plan to a reader.
+        trials: the first trials of a sweep that cloudtrain drives.
+        place: the region, workspace or host of the run, which is the middle part of the run's
+            reference.
+        outputs: maps `model`, `checkpoint` and `outputs/NAME` to the locations on the target that
+            the run will write to.
         settings: the files on this machine, other than the job's, that influenced the plan:
-        `cloudtrain.toml`,
-            `instances.toml`, and files of the target's tools.
+            `cloudtrain.toml`, `instances.toml`, and files of the target's tools.
     """
 
     target: str
@@ -279,9 +280,7 @@ class Plan(Printable):
     @property
     def sha256(self) -> str:
         """The SHA-256 hash of the target, the request and the uploads."""
-        uploads = []
-        for upload in self.uploads:
-            uploads.append(_without_none(upload._replace(source=None)))
+        uploads = [_without_none(upload._replace(source=None)) for upload in self.uploads]
         content = {"target": self.target, "request": self.request, "uploads": uploads}
         return hashlib.sha256(canonical_json(content).encode()).hexdigest()
 
@@ -354,11 +353,9 @@ class Plan(Printable):
         summary = [*self.summary]
         if self.settings:
             summary.append(("settings", "\n".join(self.settings)))
-        blocks: list[Block] = [Heading(f"{self.run_name} on {self.target}")]
-        blocks.append(Pairs(summary))
+        blocks: list[Block] = [Heading(f"{self.run_name} on {self.target}"), Pairs(summary)]
         others = [finding for finding in self.findings if finding.level is not Level.ERROR]
-        for finding in (*self.errors, *others):
-            blocks.append(finding.notice())
+        blocks += [finding.notice() for finding in (*self.errors, *others)]
         blocks += [Notice("notice", note) for note in self.notes]
         if self.trials:
             total = self.trials[0].total
@@ -482,8 +479,8 @@ def canonical_json(value: Any) -> str:
 
 
 def _upload_row(upload: Upload) -> tuple[str, str]:
-    files = "1 file" if upload.file_count == 1 else f"{upload.file_count:,} files"
-    amount = f"{files}, {format_size(upload.size)}"
+    files = "file" if upload.file_count == 1 else "files"
+    amount = f"{upload.file_count:,} {files}, {format_size(upload.size)}"
     if upload.source is not None:
         amount += f" of {upload.source}"
     return upload.kind, f"{amount}\n{upload.destination}"
@@ -505,10 +502,11 @@ def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | C
             if isinstance(item, str):
                 yield Text(item)
                 continue
-            env = group.env if group.role == "rank" else item.env
-            variables = [(key, value) for key, value in env.items() if key not in shared]
+            env = dict(group.env if group.role == "rank" else item.env)
+            for key in shared:
+                env.pop(key, None)
             yield Heading(_title(group, item))
-            yield CommandLine(item.argv, variables)
+            yield CommandLine(item.argv, list(env.items()))
     if shared:
         yield Heading("Variables of every process")
         yield Pairs(list(shared.items()))

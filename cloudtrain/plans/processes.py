@@ -39,11 +39,12 @@ class Alike:
     """Processes of one role that differ only in their numbers and instances.
 
     Attributes:
-        role: the role of the processes. spread: pairs of an instance and the number of this group's
-        processes on it, in order. make: a function that returns the process with the given number,
-        counted from 0 in this group. uniform: whether a value that the first, second and last
-        process share is the same in all processes. If False,
-            every process is examined to find the common values.
+        role: the role of the processes.
+        spread: pairs of an instance and the number of this group's processes on it, in order.
+        make: a function that returns the process with the given number, counted from 0 in this
+            group.
+        uniform: whether a value that the first, second and last process share is the same in all
+            processes. If False, every process is examined to find the common values.
     """
 
     role: str
@@ -81,11 +82,9 @@ class Alike:
         last; or all processes if the group is not `uniform`."""
         if not self.uniform:
             return tuple(self)
-        if self.count == 1:
-            return (self.first,)
-        if self.count == 2:
-            return (self.first, self.last)
-        return (self.first, self.make(1), self.last)
+        last = self.count - 1
+        numbers = sorted({0, min(1, last), last})
+        return tuple(map(self.make, numbers))
 
     @cached_property
     def env(self) -> dict[str, str]:
@@ -110,7 +109,10 @@ class Processes(Sequence[Process]):
             argv = process.argv if process.role == "rank" else ()
             return process.role, process.rank is None, argv
 
-        return cls([Alike.listed(tuple(group)) for _, group in groupby(processes, kind)])
+        groups = []
+        for _, group in groupby(processes, kind):
+            groups.append(Alike.listed(tuple(group)))
+        return cls(groups)
 
     def mapped(self, change: Callable[[Process], Process]) -> Processes:
         """Return the processes, each as the result of `change`, which is called when a process is
@@ -174,9 +176,9 @@ class Processes(Sequence[Process]):
             yield from group
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence) or len(self) != len(other):
+        if not isinstance(other, Sequence):
             return False
-        return all(map(eq, self, other))
+        return len(self) == len(other) and all(map(eq, self, other))
 
     # as of a list, because what makes them can hold anything
     __hash__ = None  # type: ignore[assignment]
@@ -187,11 +189,10 @@ class Processes(Sequence[Process]):
 
 def common_variables(envs: Iterable[Mapping[str, str]]) -> dict[str, str]:
     first, *others = envs
-    common = dict(first)
-    for env in others:
-        for key in [*common]:
-            if env.get(key) != common[key]:
-                del common[key]
+    common = {}
+    for key, value in first.items():
+        if all(env.get(key) == value for env in others):
+            common[key] = value
     return common
 
 

@@ -198,7 +198,9 @@ class LogLine:
     def metrics(self) -> dict[str, float] | None:
         """The values of a `[metrics]` line. For any other line, this is `values`, which may be
         None."""
-        values = parse_metrics(self.text) if PREFIX in self.text else None
+        values = None
+        if PREFIX in self.text:
+            values = parse_metrics(self.text)
         return self.values if values is None else values
 
 

@@ -124,7 +124,8 @@ def progress_text(status: RunStatus) -> str:
     total = metrics.get("total")
     if step is None or not total:
         return ""
-    text = f"{min(1.0, step / total):.0%}, step {number(step)} of {number(total)}"
+    share = min(1.0, step / total)
+    text = f"{share:.0%}, step {number(step)} of {number(total)}"
     left = metrics.get("seconds_left")
     if left is not None and not status.state.is_final:
         text += f", {format_duration(left)} left"
@@ -141,14 +142,13 @@ def news_text(status: RunStatus) -> str:
     if status.reason and status.state not in (RunState.SUCCEEDED, RunState.RUNNING):
         return _EXIT.sub("", status.reason)
     if "trials" in metrics and "ended" in metrics:
-        ended = f"{number(metrics['ended'])} of {number(metrics['trials'])} ended"
-        return best_words(metrics) or ended
-    share = ""
-    if not status.state.is_final:
-        share = progress_text(status).partition(",")[0]
-    parts = [share] if share else []
-    parts += _values(metrics, without=(*PLACES, *PROGRESS))
-    if "step" in metrics and not share:
+        ended = number(metrics["ended"])
+        return best_words(metrics) or f"{ended} of {number(metrics['trials'])} ended"
+    parts = _values(metrics, without=(*PLACES, *PROGRESS))
+    progress = progress_text(status)
+    if progress and not status.state.is_final:
+        parts.insert(0, progress.partition(",")[0])
+    elif "step" in metrics:
         parts.append(f"step {number(metrics['step'])}")
     return ", ".join(parts)
 
@@ -162,7 +162,11 @@ def best_words(metrics: Mapping[str, float]) -> str:
 
 
 def _values(metrics: Mapping[str, float], *, without: Collection[str]) -> list[str]:
-    return [f"{name} {number(value)}" for name, value in metrics.items() if name not in without]
+    values = []
+    for name, value in metrics.items():
+        if name not in without:
+            values.append(f"{name} {number(value)}")
+    return values
 
 
 OF_A_SWEEP = ("trials", "ended", "running", "best_trial")
@@ -173,7 +177,8 @@ def metrics_text(metrics: Mapping[str, float]) -> str:
     """Return a text such as `loss 0.25, accuracy 0.98 (step 100)`. The step or epoch of the
     measurement comes last."""
     values = ", ".join(_values(metrics, without=(*PLACES, *PROGRESS)))
-    places = ", ".join(f"{name} {number(metrics[name])}" for name in PLACES if name in metrics)
+    measured = {name: metrics[name] for name in PLACES if name in metrics}
+    places = ", ".join(_values(measured, without=()))
     if values and places:
         return f"{values} ({places})"
     return values or places

@@ -334,7 +334,9 @@ class Rule(NamedTuple):
 
     @property
     def _documentation(self) -> str:
-        text = inspect.cleandoc(self.text) if self.check is None else inspect.getdoc(self.check)
+        if self.check is None:
+            return inspect.cleandoc(self.text)
+        text = inspect.getdoc(self.check)
         assert text, f"the rule {self.code} has no text"
         return text
 
@@ -504,8 +506,7 @@ def check_plan(
 
 
 # Functions that read values from a finished request. Overrides can put anything into a request, so
-# values of a wrong
-# type count as missing; other rules report them.
+# values of a wrong type count as missing; other rules report them.
 
 
 def value_at(value: object, *keys: str) -> Any:
@@ -549,7 +550,8 @@ def plural(number: int, one: str) -> str:
     """Return a number with its noun in the right form: `1 GPU`, `8 GPUs`, `2 processes`."""
     if number == 1:
         return f"1 {one}"
-    return f"{number:,} {one}es" if one.endswith("s") else f"{number:,} {one}s"
+    ending = "es" if one.endswith("s") else "s"
+    return f"{number:,} {one}{ending}"
 
 
 def join_names(names: Sequence[str], most: int = 6) -> str:

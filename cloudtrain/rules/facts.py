@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cloudtrain.documents.document import parse_python
 from cloudtrain.errors import JobError
+from cloudtrain.job.model import TargetValues
 from cloudtrain.job.nodes import ValuePath
 from cloudtrain.machines.choose import choose
 from cloudtrain.machines.table import InstanceType, instance_named, instance_types, table_of, tables
@@ -42,24 +43,19 @@ def last_day(entry: InstanceType | None) -> str | None:
     return entry.retired or entry.retires or None
 
 
-def better_network(entry: InstanceType, count: int, code: str) -> str:
-    """Return the hint for a job with `count` instances of `entry`, a type without a fast network.
-    The hint recommends one instance with as many GPUs as all of them, preferably with at least the
-    same GPU memory. If no such instance is offered, it recommends a type with a fast network. It
-    also says how to accept Ethernet: with `--ignore` and the rule's `code`."""
+def one_for_all(entry: InstanceType, count: int) -> InstanceType | None:
+    """Return an offered type of which one instance has as many GPUs as `count` instances of
+    `entry`, preferably with at least the same GPU memory; None if there is none."""
 
     def has_all(row: InstanceType) -> bool:
-        return entry.gpus > 0 and _model(row) == _model(entry) and row.gpus >= entry.gpus * count
+        if entry.gpus == 0 or _model(row) != _model(entry):
+            return False
+        return row.gpus >= entry.gpus * count
 
     def has_memory_too(row: InstanceType) -> bool:
         return has_all(row) and _holds_as_much(row, entry)
 
-    accept = f"or accept Ethernet with `--ignore {code}`"
-    whole = _best(entry, has_memory_too) or _best(entry, has_all)
-    if whole is not None:
-        return f"use one `{whole.name}` ({_describe(whole)}), which needs no network, {accept}"
-    better = with_rdma(entry) or f"use a type with {fabric(entry)}"
-    return f"{better}, {accept}"
+    return _best(entry, has_memory_too, has_all)
 
 
 def has_rdma_somewhere(entry: InstanceType) -> bool:
@@ -80,16 +76,14 @@ def with_rdma(entry: InstanceType) -> str | None:
         return _is_fast_twin(row, entry)
 
     def is_no_less(row: InstanceType) -> bool:
-        return row.interconnect == "rdma" and row.gpus > 0 and _holds_as_much(row, entry)
+        is_fast = row.interconnect == "rdma" and row.gpus > 0
+        return is_fast and _holds_as_much(row, entry)
 
     def is_both(row: InstanceType) -> bool:
         return is_twin(row) and is_no_less(row)
 
-    for fits in (is_both, is_twin, is_no_less):
-        better = _best(entry, fits)
-        if better is not None:
-            return f"use `{better.name}` ({_describe(better)})"
-    return None
+    better = _best(entry, is_both, is_twin, is_no_less)
+    return f"use `{better.name}` ({describe(better)})" if better else None
 
 
 def successor(entry: InstanceType) -> str | None:
@@ -104,26 +98,32 @@ def successor(entry: InstanceType) -> str | None:
             return False
         if entry.interconnect == "rdma" and row.interconnect != "rdma":
             return False
-        return row.gpus >= entry.gpus if entry.gpus else row.vcpus >= entry.vcpus
+        if entry.gpus:
+            return row.gpus >= entry.gpus
+        return row.vcpus >= entry.vcpus
 
     best = _best(entry, fits)
-    return f"use for example `{best.name}` ({_describe(best)})" if best else None
+    return f"use for example `{best.name}` ({describe(best)})" if best else None
 
 
-def _best(entry: InstanceType, fits: Callable[[InstanceType], bool]) -> InstanceType | None:
-    """Return the cheapest offered type of the target of `entry` for which `fits` is true; None if
-    there is none. Types without a price come last. Slices of GPUs and Arm machines are never
-    returned."""
-    rows = []
-    for row in instance_types(entry.target):
-        is_offered = not last_day(row) and not row.gpu_slice and row.architecture == "x86_64"
-        if is_offered and fits(row):
-            rows.append(row)
+def _best(entry: InstanceType, *wishes: Callable[[InstanceType], bool]) -> InstanceType | None:
+    """Return the cheapest offered type of the target of `entry` that fulfils the first of the
+    wishes that any type fulfils; None if there is none. Types without a price come last. Slices of
+    GPUs and Arm machines are never returned."""
 
     def rank(row: InstanceType) -> tuple[object, ...]:
         return row.price or inf, row.gpus, row.vcpus, row.name
 
-    return min(rows, key=rank, default=None)
+    offered = []
+    for row in instance_types(entry.target):
+        if not last_day(row) and not row.gpu_slice and row.architecture == "x86_64":
+            offered.append(row)
+    for fits in wishes:
+        rows = filter(fits, offered)
+        best = min(rows, key=rank, default=None)
+        if best is not None:
+            return best
+    return None
 
 
 def _model(row: InstanceType) -> tuple[str, str]:
@@ -137,7 +137,8 @@ def _holds_as_much(row: InstanceType, entry: InstanceType) -> bool:
     return row.gpu_memory_gib >= entry.gpu_memory_gib
 
 
-def _describe(row: InstanceType) -> str:
+def describe(row: InstanceType) -> str:
+    """Return the hardware of a type, the speed of its fast network and its price."""
     text = row.hardware
     if row.interconnect == "rdma" and row.network_gbps:
         text += f", {row.network_gbps:,.0f} Gb/s of {fabric(row)}"
@@ -171,7 +172,9 @@ def _same_gpus(entry: InstanceType, target: str) -> InstanceType | None:
     if not entry.gpu:
         return None
     try:
-        fast: Literal["rdma"] | None = "rdma" if entry.interconnect == "rdma" else None
+        fast: Literal["rdma"] | None = None
+        if entry.interconnect == "rdma":
+            fast = "rdma"
         return choose(target, gpu=entry.gpu, gpus_per_instance=entry.gpus, interconnect=fast)
     except JobError:
         return None
@@ -184,11 +187,13 @@ class DataPlace(NamedTuple):
     """One location of the job's data.
 
     Attributes:
-        name: the name in messages, such as "output `model`". word: the folder name that hints
-        suggest for this location. address: the address as the request writes it. parts: the parts
-        of the address. Location B is inside location A if B's parts begin with all parts of A.
-        path: the path of the location in the job; empty for a default location. is_written: whether
-        the job writes to the location; False if the job reads from it.
+        name: the name in messages, such as "output `model`".
+        word: the folder name that hints suggest for this location.
+        address: the address as the request writes it.
+        parts: the parts of the address. Location B is inside location A if B's parts begin with all
+            parts of A.
+        path: the path of the location in the job; empty for a default location.
+        is_written: whether the job writes to the location; False if the job reads from it.
     """
 
     name: str
@@ -226,17 +231,18 @@ def declared_places(job: TrainingJob, target: str, *, outputs: bool = True) -> I
     """Yield the locations that the job's fields set for `target`. With `outputs=False`, skip the
     outputs."""
     split = split_path if target == DEFAULT_TARGET else split_uri
+    rows: list[tuple[str, str, TargetValues, ValuePath]] = []
     for name, item in job.inputs.items():
-        place = item.of(target)
-        if place is not None:
-            yield data_place("input", name, place, split(place), ("inputs", name, target))
-    for name, output in job.outputs.items() if outputs else ():
-        place = output.of(target)
-        if place is not None:
-            yield data_place("output", name, place, split(place), ("outputs", name, target))
-    place = None if job.checkpoint is None else job.checkpoint.of(target)
-    if place is not None:
-        yield data_place("checkpoint", "checkpoint", place, split(place), ("checkpoint", target))
+        rows.append(("input", name, item, ("inputs", name)))
+    if outputs:
+        for name, output in job.outputs.items():
+            rows.append(("output", name, output, ("outputs", name)))
+    if job.checkpoint is not None:
+        rows.append(("checkpoint", "checkpoint", job.checkpoint, ("checkpoint",)))
+    for kind, name, addresses, path in rows:
+        address = addresses.of(target)
+        if address is not None:
+            yield data_place(kind, name, address, split(address), (*path, target))
 
 
 def split_uri(uri: str) -> tuple[str, ...]:

@@ -13,7 +13,16 @@ from cloudtrain.job.distribution import TensorFlow
 from cloudtrain.job.model import OVERRIDES, exact_duration
 from cloudtrain.job.syntax import Options, options_of_script
 from cloudtrain.plans.plan import Finding, Level
-from cloudtrain.rules.engine import Fault, Reading, Subject, declare, registered, removal, rule
+from cloudtrain.rules.engine import (
+    Fault,
+    Reading,
+    Subject,
+    declare,
+    level_of,
+    plural,
+    removal,
+    rule,
+)
 from cloudtrain.rules.facts import NEWEST, SCHEDULES, Version, too_new, uses_pipelining
 from cloudtrain.rules.named import variables
 from cloudtrain.runtime.torchrun_words import PLATFORM_ARGUMENTS
@@ -139,16 +148,16 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
         return
     here = _dotted(version)
     pipelined = False
-    for entry in subject.tree.entries:
-        if not entry.path.endswith(".py") or entry.path in subject.tree.own_files:
+    for entry in subject.tree.user_files:
+        if not entry.path.endswith(".py"):
             continue
         source = subject.tree.read_text(entry.path) or ""
         pipelined = pipelined or uses_pipelining(source)
         for name, first in too_new(source, version):
             needs = f"needs PyTorch {_dotted(first)} or newer, not {here}"
             hint = f'set `environment.version` to "{_dotted(first)}" or newer'
-            place = ("environment", "version")
-            yield Fault(f"`{entry.path}` imports `{name}`, which {needs}", hint, place)
+            message = f"`{entry.path}` imports `{name}`, which {needs}"
+            yield Fault(message, hint, ("environment", "version"))
     schedule = str(subject.job.hyperparameters.get("schedule", ""))
     since = SCHEDULES.get(schedule, (0, 0))
     if pipelined and since > version:
@@ -193,7 +202,10 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
         return
     words = [*takewhile("--".__ne__, job.arguments)]
     typed = [word.partition("=")[0] for word in words if re.match("-[^0-9.]", word)]
-    names: dict[str, object] = {word[2:]: None for word in typed if word.startswith("--")}
+    names: dict[str, object] = {}
+    for word in typed:
+        if word.startswith("--"):
+            names[word[2:]] = None
     names |= job.hyperparameters
     candidates = []
     for name in sorted(options.names - {"help"}):
@@ -207,7 +219,8 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
         place = ("hyperparameters", name) if name in job.hyperparameters else ("arguments",)
         yield Fault(f"`{name}` is not an option of `{script}`", hint, place)
 
-    missing = options.positional[max(0, len(job.arguments) - len(typed)) :]
+    positional_count = len(job.arguments) - len(typed)
+    missing = options.positional[max(0, positional_count) :]
     if missing:
         needed = ", ".join(f"`{name}`" for name in missing)
         message = f"`{script}` requires {needed}, and the job's arguments end before"
@@ -258,10 +271,11 @@ def field_without_effect(subject: Subject) -> Iterator[Fault]:
                 place = path
             elif place == path:
                 place = (section, key)
-        # as another tool's
-        is_same = actual == value or (value in ("true", "false") and str(actual).lower() == value)
-        # told by `spot`
-        is_same = is_same or (path == ("spot", "max_wait") and ("spot",) not in values)
+        is_same = actual == value
+        if value in ("true", "false"):  # as another tool's
+            is_same = str(actual).lower() == value
+        if path == ("spot", "max_wait") and ("spot",) not in values:
+            continue  # told by `spot`
         if place != path and not is_same:
             message = f"`{dotted(path)}` has no effect, because `{section}` sets another value"
             yield Fault(message, removal(place), place)
@@ -301,10 +315,6 @@ def _values(reading: Reading) -> dict[tuple[str | int, ...], object]:
     return values
 
 
-TOY = ("size", "toy")
-"""The tag of a bundled job file that is meant for this machine."""
-
-
 @rule("CT403", Level.WARNING)
 def toy_on_paid_machine(subject: Subject) -> Iterator[Fault]:
     """A demonstration job would run on paid machines.
@@ -313,13 +323,12 @@ def toy_on_paid_machine(subject: Subject) -> Iterator[Fault]:
     that comes with Python packages, so you would pay for idle GPUs. Use `job_gpu.yaml` in the same
     folder, which is made for GPUs. Remove the tag once the job is your own.
     """
-    key, value = TOY
-    if subject.target.facts.is_paid and subject.job.tags.get(key) == value:
+    if subject.target.facts.is_paid and subject.job.tags.get("size") == "toy":
         message = "this job is a demonstration of a few seconds, but the machine costs money"
         hint = (
             "use `job_gpu.yaml` in the same folder, or remove the tag `size: toy` to run this job"
         )
-        yield Fault(message, hint, ("tags", key))
+        yield Fault(message, hint, ("tags", "size"))
 
 
 @rule("CT401", Level.WARNING)
@@ -441,7 +450,7 @@ def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
     gpus = subject.reading.resources.gpus_per_instance
     processes = getattr(subject.reading.distribution, "processes_per_instance", None)
     if gpus and processes and processes > gpus:
-        message = f"{processes} processes on an instance with {gpus} GPU{'s' if gpus > 1 else ''}"
+        message = f"{processes} processes on an instance with {plural(gpus, 'GPU')}"
         hint = f"set `distribution.processes_per_instance` to {gpus}, or leave it out"
         yield Fault(message, hint, ("distribution", "processes_per_instance"))
 
@@ -480,12 +489,14 @@ declare(
 def not_succeeded(path: tuple[str | int, ...], name: str, state: str | None) -> Finding:
     """Return the finding for an input from the run `name`, which did not succeed. `state` is None
     if the run does not exist on the target."""
-    message = f"the run `{name}` is {state}" if state else f"the run `{name}` no longer exists"
+    message = f"the run `{name}` is {state}"
+    if state is None:
+        message = f"the run `{name}` no longer exists"
     hint = "run it again first"
     if state in ("pending", "queued", "preparing", "running"):
         hint = f"wait for it: `cloudtrain wait {name}`"
-    level = registered["CT531"].level
-    return Finding("CT531", level, f"{message}, so its output is incomplete", hint, path)
+    message += ", so its output is incomplete"
+    return Finding("CT531", level_of("CT531"), message, hint, path)
 
 
 # Portable rules about processing jobs: the instances should share the work.
@@ -502,7 +513,9 @@ def instances_do_the_same(subject: Subject) -> Iterator[Fault]:
     """
     job = subject.processing
     count = instance_count(subject)
-    if job is None or count == 1 or any(item.shard for item in job.inputs.values()):
+    if job is None or count == 1:
+        return
+    if any(item.shard for item in job.inputs.values()):
         return
     message = f"all {count} instances would do the same work"
     anyway = "`--ignore CT521` if the script divides the work itself"

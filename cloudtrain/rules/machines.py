@@ -29,7 +29,7 @@ from cloudtrain.rules.engine import (
     plural,
     removal,
 )
-from cloudtrain.rules.facts import better_network, fabric, last_day, successor, with_rdma
+from cloudtrain.rules.facts import describe, fabric, last_day, one_for_all, successor, with_rdma
 
 # Rules about the maximum run time of a job and its maximum cost (hourly price times maximum run
 # time).
@@ -65,7 +65,8 @@ def no_limit(subject: Subject, ends_it: str) -> Iterator[Fault]:
         return
     price = machines.price
     if price is None:
-        is_dear = any(group.gpus * group.count >= _MANY_GPUS for group in machines.groups)
+        gpus = [group.gpus * group.count for group in machines.groups]
+        is_dear = max(gpus, default=0) >= _MANY_GPUS
         cost = ""
     else:
         is_dear = price.over(run) >= _DEAR
@@ -85,7 +86,9 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
     run = subject.reading.longest_run
     machines = _for_budget(subject)
     price = machines.price
-    if budget is None or price is None or run is None or price.over(run) <= budget:
+    if budget is None or price is None or run is None:
+        return
+    if price.over(run) <= budget:
         return
     cost = f"the job can cost {cost_text(price, run)} in {format_duration(run)}"
     message = f"{cost}, and `max_cost` is ${budget:,.2f}"
@@ -113,7 +116,9 @@ def budget_without_price(subject: Subject) -> Iterator[Fault]:
     run = subject.reading.longest_run
     machines = _for_budget(subject)
     price = machines.price
-    if budget is None or (price is not None and (price.exact or price.over(run or 0) > budget)):
+    if budget is None:
+        return
+    if price is not None and (price.exact or price.over(run or 0) > budget):
         return
     unchecked = "is not known, so `max_cost` cannot be checked"
     for name, group in {group.instance_type: group for group in machines.groups}.items():
@@ -188,7 +193,9 @@ def type_is_not_as_described(subject: Subject) -> Iterator[Fault]:
             hint = f"set `gpus_per_instance` to {entry.gpus}, or name another type"
             yield Fault(message, hint, ("resources", "gpus_per_instance"))
         if resources.interconnect == "rdma" and entry.interconnect != "rdma":
-            what = f"{fabric(entry)} without SR-IOV" if entry.fabric else f"no {fabric(entry)}"
+            what = f"no {fabric(entry)}"
+            if entry.fabric:
+                what = f"{fabric(entry)} without SR-IOV"
             message = f"`{entry.name}` has {what}, and the job asks for RDMA"
             hint = with_rdma(entry) or "remove `interconnect`, or name another type"
             yield Fault(message, hint, ("resources", "interconnect"))
@@ -228,15 +235,19 @@ def over_ethernet(subject: Subject, code: str) -> Iterator[Fault]:
 
 
 def instead(subject: Subject, entry: InstanceType, code: str) -> str:
-    """Return the hint to use a better network or a single instance in place of instances of the
-    type `entry`. If the overrides set the instance count, a hint to use a single instance also says
-    to remove that override."""
+    """Return the hint for instances of the type `entry`, which has no fast network: to use a single
+    instance with all their GPUs, or else a type with a fast network. If the overrides set the
+    instance count, a hint to use a single instance also says to remove that override. The hint says
+    how to accept Ethernet as well: with `--ignore` and the rule's `code`."""
+    accept = f"or accept Ethernet with `--ignore {code}`"
+    whole = one_for_all(entry, subject.reading.machines.spanned_count)
+    if whole is None:
+        better = with_rdma(entry) or f"use a type with {fabric(entry)}"
+        return f"{better}, {accept}"
+    hint = f"use one `{whole.name}` ({describe(whole)}), which needs no network, {accept}"
     field = ("resources", "instance_count")
-    hint = better_network(entry, subject.reading.machines.spanned_count, code)
     path = subject.reading.locate(field)
-    if hint.startswith("use one ") and path != field:
-        return f"{removal(path)}, and {hint}"
-    return hint
+    return hint if path == field else f"{removal(path)}, and {hint}"
 
 
 def needs_network(subject: Subject) -> bool:

@@ -47,10 +47,14 @@ def _only(name: str, words: Mapping[Kind, re.Pattern[str]]) -> Kind | None:
     """Return the only kind that a word of an image's repository or tag means; None if there is
     none, or several. The registry is ignored, because users choose its name."""
     first, slash, rest = name.partition("/")
-    if slash and ("." in first or ":" in first or first == "localhost"):
+    is_host = "." in first or ":" in first or first == "localhost"
+    if slash and is_host:
         name = rest
     said = re.split(r"[^a-z0-9]+", name.casefold())
-    kinds = [kind for kind, pattern in words.items() if any(map(pattern.fullmatch, said))]
+    kinds = []
+    for kind, pattern in words.items():
+        if any(map(pattern.fullmatch, said)):
+            kinds.append(kind)
     return kinds[0] if len(kinds) == 1 else None
 
 

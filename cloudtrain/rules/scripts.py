@@ -76,7 +76,8 @@ def needs_a_person(subject: Subject) -> Iterator[Fault]:
             listed = ", ".join(numbers[:5])
             if len(numbers) > 5:
                 listed += ", ..."
-            message = f"`{name}()` is called in {words} {listed} of `{file}`, {why}"
+            where = f"{words} {listed} of `{file}`"
+            message = f"`{name}()` is called in {where}, {why}"
             yield Fault(message, hint, ("entry_point",))
 
 
@@ -107,8 +108,9 @@ def folder_is_missing(subject: Subject) -> Iterator[Fault]:
             continue
         told.add(folder)
         where = f"`{folder}`, a folder that the run does not have"
+        message = f"line {line} of `{file}` writes into {where}"
         hint = f"add `os.makedirs({folder!r}, exist_ok=True)` before it"
-        yield Fault(f"line {line} of `{file}` writes into {where}", hint, ("entry_point",))
+        yield Fault(message, hint, ("entry_point",))
 
 
 @rule("CT404", Level.WARNING)
@@ -130,11 +132,10 @@ def model_is_lost(subject: Subject) -> Iterator[Fault]:
         path = save.path
         hint = _SAVE_IN_MODEL
         place: ValuePath = ("entry_point",)
-        if save.option is not None:
+        if save.option:
             start = words.get(save.option, subject.syntax.defaults[save.option])
-            if save.option:
-                path = f"{start}/{path}"
-                hint = f"pass `--{save.option} '${{{{outputs.model}}}}'`"
+            path = f"{start}/{path}"
+            hint = f"pass `--{save.option} '${{{{outputs.model}}}}'`"
             if save.option in words:
                 place = ("hyperparameters", save.option)
         path = posixpath.normpath(path)
@@ -146,7 +147,8 @@ def model_is_lost(subject: Subject) -> Iterator[Fault]:
             continue
         told.add(path)
         where = f"`{path}`, and the service keeps only the job's outputs"
-        yield Fault(f"line {save.line} of `{save.file}` saves to {where}", hint, place)
+        message = f"line {save.line} of `{save.file}` saves to {where}"
+        yield Fault(message, hint, place)
 
 
 _SCRATCH_FOLDERS = ("/tmp/", "/home/", "/root/")
@@ -177,7 +179,9 @@ def package_is_missing(subject: Subject) -> Iterator[Fault]:
     """
     describe = part_of(subject.target, "contents")
     script = subject.syntax
-    if not script.needs or describe is None or subject.tree.read_text("setup.py") is not None:
+    if not script.needs or describe is None:
+        return
+    if subject.tree.read_text("setup.py") is not None:
         return
     listed = _required(subject)
     if listed is None:
@@ -188,11 +192,14 @@ def package_is_missing(subject: Subject) -> Iterator[Fault]:
     packages = {*image, *listed}
     known = {*sys.stdlib_module_names, *_WITHOUT_PACKAGE}
     for entry in subject.tree.entries:
-        known.update(part.removesuffix(".py") for part in entry.path.split("/"))
+        parts = entry.path.split("/")
+        known.update(part.removesuffix(".py") for part in parts)
     for name, (path, line) in script.needs.items():
         package = _PACKAGES.get(name, name.lower().replace("_", "-"))
         stem = package.removeprefix("python-").removesuffix("-python")
-        if name in known or name.startswith("_") or any(stem in each for each in packages):
+        if name in known or name.startswith("_"):
+            continue
+        if any(stem in each for each in packages):
             continue
         imports = f"line {line} of `{path}` imports `{name}`"
         message = f"{imports}, which neither the image nor the requirements have"
@@ -265,10 +272,12 @@ def _options_with_paths(subject: Subject) -> Iterator[Fault]:
             continue
         key = re.sub(r"\W", "_", name)
         new = f"${{{{inputs.{key}}}}}"
-        words = f"--set {quote(f'inputs.{key}.{subject.target.name}={here}')}"
+        data = quote(f"inputs.{key}.{subject.target.name}={here}")
+        words = f"--set {data}"
         place: ValuePath = ("hyperparameters", name)
         if name in subject.reading.parameters:
-            hint = f"name it as an input: `{words} --set {quote(f'{dotted(place)}={new}')}`"
+            value_of_option = quote(f"{dotted(place)}={new}")
+            hint = f"name it as an input: `{words} --set {value_of_option}`"
         else:
             place = ("arguments",) if subject.job.arguments else ("entry_point",)
             hint = f"name it as an input with `{words}`, and pass `--{name} '{new}'`"
@@ -284,17 +293,19 @@ def _constants_with_paths(subject: Subject) -> Iterator[Fault]:
         if here is None:
             continue
         what = "a path of this machine, which the run does not have"
+        message = f"line {line} of `{file}` names `{path}`, {what}"
         script = quote(subject.script or "")
         link = f"command: ln -sfn ${{{{inputs.data}}}} {quote(path)} && python {script}"
         data = f"inputs: {{data: {{{subject.target.name}: {quote(here)}}}}}"
         hint = f"name it as an input: `{data}`, `{link}`, `entry_point: null`"
-        yield Fault(f"line {line} of `{file}` names `{path}`, {what}", hint, ("entry_point",))
+        yield Fault(message, hint, ("entry_point",))
 
 
 def _exists_here(subject: Subject, path: str) -> str | None:
     """Return the absolute path, if there is a file or folder. Relative paths start at the source
     folder."""
-    here = os.path.normpath(os.path.join(subject.tree.root, os.path.expanduser(path)))
+    place = os.path.join(subject.tree.root, os.path.expanduser(path))
+    here = os.path.normpath(place)
     return here if os.path.exists(here) else None
 
 

@@ -114,7 +114,9 @@ def _hint(subject: Subject, path: ValuePath) -> str:
     places = subject.target.facts.secrets
     if not places:
         return f"remove it, and let the script read it itself; {more}"
-    name = str(path[-1]) if path[:2] == ("environment", "variables") else "NAME"
+    name = "NAME"
+    if path[:2] == ("environment", "variables"):
+        name = str(path[-1])
     example = next(iter(places.values())).replace("NAME", name)
     place = f'`environment.secrets: {{{name}: {{{subject.target.name}: "{example}"}}}}`'
     return f"let the job look it up with {place}; {more}"
@@ -123,7 +125,8 @@ def _hint(subject: Subject, path: ValuePath) -> str:
 def secret_values(job: TrainingJob) -> list[SecretValue]:
     """Return the secrets in a job's values, at most one per value. Those that are certainly secrets
     precede possible ones."""
-    found = _all_secrets(job)
+    values = list(_values(job))
+    found = [*_by_rules(values), *_by_name(values)]
     found.sort(key=lambda secret: not secret.certain)
     secrets: dict[ValuePath, SecretValue] = {}
     for secret in found:
@@ -160,11 +163,6 @@ def secret_texts(values: Sequence[tuple[ValuePath, str]]) -> list[str]:
 
 def _is_hidden(secret: SecretValue) -> bool:
     return secret.certain or _is_random(secret.value)
-
-
-def _all_secrets(job: TrainingJob) -> list[SecretValue]:
-    values = list(_values(job))
-    return [*_by_rules(values), *_by_name(values)]
 
 
 def _values(job: TrainingJob) -> Iterator[tuple[ValuePath, str]]:
@@ -220,9 +218,10 @@ def _whole_word(value: str, secret: str) -> str:
     start = value.find(secret)
     if start < 0:
         return value
-    before = re.search(r"[\w+/.~-]*\Z", value[:start])
-    behind = re.match(r"[\w+/.~=-]*", value[start + len(secret) :])
-    return (before[0] if before else "") + secret + (behind[0] if behind else "")
+    end = start + len(secret)
+    before: list[str] = re.findall(r"[\w+/.~-]*\Z", value[:start])
+    behind: list[str] = re.findall(r"\A[\w+/.~=-]*", value[end:])
+    return before[0] + secret + behind[0]
 
 
 def _by_name(values: Sequence[tuple[ValuePath, str]]) -> Iterator[SecretValue]:
@@ -243,7 +242,9 @@ def _options(path: ValuePath, command: str) -> Iterator[SecretValue]:
         name = option["name"].lower()
         value = option["value"]
         is_random = _is_random(value)
-        if not re.match(_NO_SECRET, value) and (is_random or name != "key"):
+        if not is_random and name == "key":
+            continue
+        if not re.match(_NO_SECRET, value):
             yield SecretValue(path, f"the option for a {name}", is_random, value)
 
 
@@ -253,7 +254,9 @@ def _is_random(value: str) -> bool:
     from cloudtrain.code.secrets import bits_per_letter, looks_random
 
     text = _encoded(value)
-    return len(text) >= 8 and looks_random(text) and bits_per_letter(text) > 2.75
+    if len(text) < 8 or not looks_random(text):
+        return False
+    return bits_per_letter(text) > 2.75
 
 
 # Portable rules about the user's files: the bundle must contain all required files, but no secrets
@@ -273,20 +276,16 @@ def entry_point_in_bundle(subject: Subject) -> Iterator[Fault]:
         yield from _missing(subject, subject.script, ("entry_point",), suffixes=(".py", ".sh"))
     elif entry_point is not None:
         modules = []
-        for path in _user_files(subject.tree):
-            if path.endswith(".py"):
-                modules.append("-m " + path.removesuffix(".py").replace("/", "."))
+        for entry in subject.tree.user_files:
+            if entry.path.endswith(".py"):
+                module = entry.path.removesuffix(".py").replace("/", ".")
+                modules.append(f"-m {module}")
         hint: str | None = did_you_mean(entry_point, modules[:50])
         if hint is None:
             hint = f"for an installed module, write `command: python {entry_point}` in its place"
         name = entry_point.removeprefix("-m ")
         message = f"there is no module `{name}` in the source folder"
         yield Fault(message, hint, ("entry_point",))
-
-
-def _user_files(tree: Tree) -> dict[str, int]:
-    """Return the sizes of the user's own files by their paths."""
-    return {entry.path: entry.size for entry in tree.entries if entry.path not in tree.own_files}
 
 
 @rule("CT102", Level.ERROR)
@@ -374,9 +373,8 @@ def name_that_cannot_be_sent(subject: Subject) -> Iterable[Fault]:
     if faults:
         path, what = faults[0]
         others = _more_files(len(faults) - 1)
-        message = (
-            f"`{subject.plan.target}` does not support `{_cut(escape_path(path))}`, {what}{others}"
-        )
+        shown = _cut(escape_path(path))
+        message = f"`{subject.plan.target}` does not support `{shown}`, {what}{others}"
         hint = (
             f"rename it, or add the line `{_cut(ignore_line(path))}` to `{IGNORE_FILE}` in "
             "`source_dir`"
@@ -418,7 +416,8 @@ def bundled_secrets(tree: Tree, *, certain: bool) -> Iterator[Fault]:
         details.append(f"and {len(places) - _MOST_PLACES} more")
     path, place, what = places[0]
     contains = "contains" if certain else "may contain"
-    others = _more_files(len({path for path, _, _ in places}) - 1)
+    files = {path for path, _, _ in places}
+    others = _more_files(len(files) - 1)
     message = f"the bundle {contains} a secret ({what}): `{place}`{others}"
     accept = "write `gitleaks:allow` into a comment in that line"
     if any(what.endswith(_BY_NAME) for _, _, what in places):
@@ -431,14 +430,14 @@ def bundled_secrets(tree: Tree, *, certain: bool) -> Iterator[Fault]:
 
 
 def _more_files(count: int) -> str:
-    if count == 0:
-        return ""
-    return f", and {count} more file{'s' if count > 1 else ''}"
+    if count == 1:
+        return ", and 1 more file"
+    return f", and {count} more files" if count else ""
 
 
 def _size_fault(tree: Tree, why: str) -> Fault:
     """Return the fault of a large bundle. Sizes are before compression."""
-    sizes = _user_files(tree) or {entry.path: entry.size for entry in tree.entries}
+    sizes = {entry.path: entry.size for entry in tree.user_files or tree.entries}
     total = format_size(tree.identity.size)
     message = f"the bundle holds {total} in {tree.identity.file_count} files{why}"
     return Fault(message, size_hint(sizes), ("source_dir",), tuple(largest_files(sizes, 10)))
@@ -463,10 +462,13 @@ def _credentials(source: str) -> Iterator[Fault]:
     except UnreadableData:
         return  # the file has just disappeared; the upload reports it
     credentials = credentials_in([file.path for file in files])
-    lines = [f"{escape_path(path)}: {what}" for path, what in credentials.items()]
+    lines = []
+    for path, what in credentials.items():
+        lines.append(f"{escape_path(path)}: {what}")
     if lines:
-        more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
-        message = f"the data in `{source}` contains a credentials file ({lines[0]}){more}"
+        message = f"the data in `{source}` contains a credentials file ({lines[0]})"
+        if len(lines) > 1:
+            message += f" and {len(lines) - 1} more"
         hint = "remove it from the folder, or accept it with `--ignore CT304`"
         yield Fault(message, hint, ("inputs",), tuple(lines))
 
@@ -565,9 +567,7 @@ def places_overwrite(subject: Subject) -> Iterator[Fault]:
         if first.parts != second.parts:
             for outer, inner in ((first, second), (second, first)):
                 if both and outer.holds(inner):
-                    where = f"inside of {outer.name}: `{outer.address}`"
-                    message = f"{inner.name} is written to `{inner.address}`, {where}"
-                    yield Fault(message, _own_folder(outer, inner), outer.path or inner.path)
+                    yield _own_folder(outer, inner)
         elif both:
             message = f"{first.name} and {second.name} are both written to `{second.address}`"
             hint = f"write `{first.folder}/{first.word}` and `{first.folder}/{second.word}`"
@@ -594,16 +594,17 @@ def places_nested(subject: Subject) -> Iterator[Fault]:
             continue
         source, output = _source_and_output(first, second)
         if source.holds(output):
-            where = f"inside of {source.name}: `{source.address}`"
-            message = f"{output.name} is written to `{output.address}`, {where}"
             hint = f"read a folder: `{source.folder}/PATH`"
             if output.path:
                 hint = InPlace(f"write `{_beside(source, output)}`")
-            yield Fault(message, hint, output.path or source.path)
+            yield Fault(_inside(output, source), hint, output.path or source.path)
         elif output.holds(source):
-            where = f"inside of {output.name}: `{output.address}`"
-            message = f"{source.name} is read from `{source.address}`, {where}"
-            yield Fault(message, _own_folder(output, source), output.path or source.path)
+            yield _own_folder(output, source)
+
+
+def _inside(inner: DataPlace, outer: DataPlace) -> str:
+    verb = "written to" if inner.is_written else "read from"
+    return f"{inner.name} is {verb} `{inner.address}`, inside of {outer.name}: `{outer.address}`"
 
 
 def _source_and_output(first: DataPlace, second: DataPlace) -> tuple[DataPlace, DataPlace]:
@@ -624,10 +625,11 @@ def _beside(source: DataPlace, output: DataPlace) -> str:
     return f"{source.folder}{mark}{output.word}"
 
 
-def _own_folder(outer: DataPlace, inner: DataPlace) -> str:
-    """Return the hint to move the outer location to a folder that does not contain the inner
-    location."""
+def _own_folder(outer: DataPlace, inner: DataPlace) -> Fault:
+    """Return the fault of an outer location, to be moved to a folder that does not contain the
+    inner location."""
     word = outer.word
     if inner.parts[len(outer.parts)] == word:
         word += "-only"
-    return f"give {outer.name} a folder of its own: `{outer.folder}/{word}`"
+    hint = f"give {outer.name} a folder of its own: `{outer.folder}/{word}`"
+    return Fault(_inside(inner, outer), hint, outer.path or inner.path)

@@ -56,12 +56,12 @@ class Commit:
     """The git commit of the user's code.
 
     Attributes:
-        commit: hash of the commit; None before the first commit. branch: the current branch; None
-        if no branch is checked out. dirty: whether tracked files differ from the commit, or there
-        are untracked files. None if git was not called,
-            or did not answer in time.
+        commit: hash of the commit; None before the first commit.
+        branch: the current branch; None if no branch is checked out.
+        dirty: whether tracked files differ from the commit, or there are untracked files. None if
+            git was not called, or did not answer in time.
         difference: hash of the differences in tracked files; None if there are none, or if `dirty`
-        is None.
+            is None.
     """
 
     commit: str | None
@@ -165,10 +165,11 @@ class Differences:
         return git.returncode, None if is_empty else digest.hexdigest()
 
     def _start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-        environ = {**os.environ, **_ENVIRONMENT}
-        for name in os.environ:
-            if name.startswith("GIT_") and name not in _ENVIRONMENT:
-                del environ[name]
+        environ = {}
+        for name, value in os.environ.items():
+            if not name.startswith("GIT_"):
+                environ[name] = value
+        environ.update(_ENVIRONMENT)
         self._process = subprocess.Popen(
             [*_SAFE, *arguments],
             cwd=self._folder,
