@@ -25,6 +25,7 @@ from cloudtrain.lifecycle.runs.run import Run
 from cloudtrain.lifecycle.submission.submit import repeat, submit
 from cloudtrain.plans.plan import Plan, Upload, map_texts
 from cloudtrain.plans.states import REHEARSAL, Metrics, RunRef, RunState
+from cloudtrain.rules.engine import join_names
 from cloudtrain.runtime.holding import VARIABLE as HOLD_AT_STEP
 from cloudtrain.system.plugins import DEFAULT_TARGET
 from cloudtrain.targets.common.launch import local_outputs
@@ -350,8 +351,10 @@ def curve_of(
 
 def loss_names(reports: Iterable[Mapping[str, float]]) -> tuple[str, ...]:
     """Return the metrics whose names end with `loss`, such as `train_loss` or `val/loss`."""
-    names = dict.fromkeys(name for report in reports for name in report)
-    return tuple(name for name in names if name.lower().endswith("loss"))
+    names: dict[str, None] = {}
+    for report in reports:
+        names |= dict.fromkeys(name for name in report if name.lower().endswith("loss"))
+    return tuple(names)
 
 
 def _pairs(whole: Curve, other: Curve, metrics: Sequence[str]) -> list[CurveDifference]:
@@ -370,7 +373,9 @@ def _distance(one: float, other: float) -> float:
     infinite if only one is NaN."""
     if one == other or (isnan(one) and isnan(other)):
         return 0.0
-    return abs(one - other) if isfinite(one) and isfinite(other) else inf
+    if isfinite(one) and isfinite(other):
+        return abs(one - other)
+    return inf
 
 
 def _words(difference: CurveDifference) -> str:
@@ -572,7 +577,8 @@ def _choose_metrics(
     whole: Run, reports: Sequence[Mapping[str, float]], choice: Sequence[str]
 ) -> tuple[str, ...]:
     """Return the metrics to compare: those in `choice`, or all losses if `choice` is empty."""
-    options = dict.fromkeys(name for report in reports for name in report if name != "step")
+    options = dict.fromkeys(name for report in reports for name in report)
+    options.pop("step", None)
     if not options:
         message = f"`{whole.name}` reported no metrics, but a rehearsal compares losses"
         hint = (
@@ -588,7 +594,7 @@ def _choose_metrics(
             raise UsageError(message, hint=did_you_mean(name, options), code="CT905")
     metrics = tuple(choice) or loss_names(reports)
     if not metrics:
-        names = ", ".join(f"`{name}`" for name in options)
+        names = join_names(list(options), len(options))
         hint = f"compare another metric: `--metric {next(iter(options))}`"
         raise UsageError(f"`{whole.name}` reported no loss, only {names}", hint=hint, code="CT905")
     return metrics

@@ -130,7 +130,7 @@ class Driver:
             pattern = self._sweep.job.metrics.get(metric)
             if pattern is not None:
                 self._patterns = MetricPatterns({metric: pattern})
-        self._names = ""
+        self._reported = set[str]()
         self._last_message = ""
         self._to_stop: dict[int, str] = {}
         self._progress: dict[int, dict[str, float]] = {}
@@ -332,8 +332,7 @@ class Driver:
             return ()
         metric = self._objective.metric
         reports = Metrics().every(map(self._searched, self._service.logs(ref)))
-        names = [f"`{name}`" for name in set[str]().union(*reports)]
-        self._names = ", ".join(sorted(names))
+        self._reported = set().union(*reports)
         return tuple(values[metric] for values in reports if metric in values)
 
     def _searched(self, line: LogLine) -> LogLine:
@@ -386,8 +385,11 @@ class Driver:
             return None
         metric = self._objective.metric
         if value is None:
-            others = f"; it reported {self._names}" if self._names else ""
-            return f"the script never reported `{metric}`{others}"
+            reason = f"the script never reported `{metric}`"
+            if not self._reported:
+                return reason
+            names = sorted(f"`{name}`" for name in self._reported)
+            return f"{reason}; it reported {', '.join(names)}"
         if not math.isfinite(value):
             return f"the last `{metric}` that the script reported is {value}"
         return None
@@ -425,7 +427,8 @@ class Driver:
         self._moment("before end")
         self._keep_best(trials)
         self._write_status(state, reason)
-        self._remember(self._folder.name, RunStatus(state, reason, self._start_time, time.time()))
+        status = RunStatus(state, reason, self._start_time, time.time())
+        self._remember(self._folder.name, status)
 
     def _result(self, trials: list[Trial]) -> tuple[RunState, str | None]:
         """Return the state in which the sweep ends, and the reason."""
@@ -445,8 +448,9 @@ class Driver:
         elif failed:
             if self._objective is None:
                 state = RunState.FAILED
+            first = failed[0]
             count = f"{len(failed)} of {len(trials)} trials failed"
-            reasons.append(f"{count}; trial {failed[0].number}: {failed[0].reason}")
+            reasons.append(f"{count}; trial {first.number}: {first.reason}")
         late = self._late()
         if late is not None:
             reasons.append(late)

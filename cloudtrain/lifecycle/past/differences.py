@@ -16,12 +16,12 @@ from cloudtrain.code.tree import Tree
 from cloudtrain.errors import CloudtrainError, shortened
 from cloudtrain.job.file import SWEEP
 from cloudtrain.lifecycle.past.sent import (
-    RUNTIME,
     JobSource,
     code_of,
     keep_plan,
     settings_fields,
     shown_fields,
+    users_files,
 )
 from cloudtrain.lifecycle.preparing.prepare import Ready
 from cloudtrain.lifecycle.store.records import JobRecord, KeptFile
@@ -57,7 +57,8 @@ class Changes(NamedTuple):
         """Return each difference in a few words: `learning_rate 0.1 -> 0.2`, `train.py +3 -1`."""
         items = []
         for change in self.changes:
-            items.append(f"{_name(change)} {shown(change.before)} -> {shown(change.after)}")
+            name, before, after = _row(_name(change), change)
+            items.append(f"{name} {before} -> {after}")
         for file in self.files:
             items.append(f"{file.path} {file.amount}")
         return items
@@ -169,11 +170,10 @@ class Side:
         be equal. cloudtrain's own files are left out."""
         files: Sequence[Entry | KeptFile] = ()
         if self.tree is not None:
-            files = self.tree.entries
+            files = users_files(self.tree.entries)
         elif self.record is not None:
-            files = self.record.files
-        own = [file for file in files if not file.path.startswith(RUNTIME)]
-        return {file.path: (file.sha256, file.executable, file.target) for file in own}
+            files = users_files(self.record.files)
+        return {file.path: (file.sha256, file.executable, file.target) for file in files}
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,8 @@ class Difference(Printable):
             blocks += [Heading("Code"), bundles]
         if self.results:
             rows = [_row(str(change.path[0]), change) for change in self.results]
-            blocks += [Heading("Results"), Table(("", self.before, self.after), rows)]
+            table = Table(("", self.before, self.after), rows)
+            blocks += [Heading("Results"), table]
         blocks += [Notice("notice", note) for note in self.notes]
         return Document(blocks)
 

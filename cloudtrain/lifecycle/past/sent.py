@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cloudtrain.code.files import Entry, content_hash
 from cloudtrain.code.suspects import suspects
@@ -277,10 +277,11 @@ class SentJob(Printable):
             target += f", with {json.dumps(settings, ensure_ascii=False)}"
         yield "target", target
         yield "source", "\n".join(self._source()) or "in no git repository"
-        own = [file for file in record.files if not file.path.startswith(RUNTIME)]
-        files = "1 file" if len(own) == 1 else f"{len(own):,} files"
-        runtime = " and cloudtrain's runtime" if len(own) < len(record.files) else ""
-        yield "code", f"{files}{runtime}, bundle {record.bundle}"
+        count = len(users_files(record.files))
+        files = "1 file" if count == 1 else f"{count:,} files"
+        if count < len(record.files):
+            files += " and cloudtrain's runtime"
+        yield "code", f"{files}, bundle {record.bundle}"
 
     @property
     def _has_commit(self) -> bool:
@@ -311,8 +312,15 @@ class SentJob(Printable):
 # The code of a run, which its record lists: to send it again, to compare it, and to write it into a
 # folder.
 
-RUNTIME = "cloudtrain/"
+_RUNTIME = "cloudtrain/"
 """Prefix of cloudtrain's own files, which are added to every bundle."""
+
+_File = TypeVar("_File", Entry, KeptFile)
+
+
+def users_files(files: Iterable[_File]) -> list[_File]:
+    """Return the files that are not cloudtrain's own."""
+    return [file for file in files if not file.path.startswith(_RUNTIME)]
 
 
 @contextmanager
@@ -384,7 +392,7 @@ def write_code(tree: Tree, destination: Path) -> list[str]:
     the paths of the files. After an error, the folder contains none of the files."""
     from cloudtrain.code.unpack import unpack
 
-    own = tuple(entry for entry in tree.entries if not entry.path.startswith(RUNTIME))
+    own = tuple(users_files(tree.entries))
     with tempfile.TemporaryDirectory(prefix="cloudtrain-") as folder:
         archive = Path(folder, "code.tar.gz")
         identity = Bundle(content_hash(own), 0, len(own))

@@ -75,9 +75,8 @@ class Installation(NamedTuple):
         replaced = []
         for item in self.requirements.packages:
             before = image.get(item.name, "")
-            if not item.version or before.partition("+")[0] == "":
-                continue
-            if before.partition("+")[0] != item.version.partition("+")[0]:
+            public = before.partition("+")[0]
+            if item.version and public and public != item.version.partition("+")[0]:
                 replaced.append((item.name, before, item.version))
         return replaced
 

@@ -35,6 +35,7 @@ from cloudtrain.lifecycle.store.schema import read_store
 from cloudtrain.lifecycle.store.store import NEWEST, SENT, RunRecord, Store
 from cloudtrain.plans.plan import HIDDEN, Shown, Upload, hide
 from cloudtrain.plans.states import SWEEP, TUNER, RunRef, RunState
+from cloudtrain.rules.engine import join_names
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.secret_values import VARIABLE, resolved
 from cloudtrain.system.plugins import DEFAULT_TARGET, part_of
@@ -138,7 +139,7 @@ class _Search(NamedTuple):
         if is_job:
             return self._best(rows)
         if len(rows) > 1:
-            names = ", ".join(f"`{row.name}`" for row in rows[:5])
+            names = join_names([row.name for row in rows[:5]])
             message = f"`{name}` begins the names of {len(rows)} runs"
             hint = f"write one of the full names: {names}"
             raise CloudtrainError(message, hint=hint, code="CT021")
@@ -199,8 +200,8 @@ class _Search(NamedTuple):
             path = os.path.relpath(file, self.settings.cwd)
             return f"run it there first: `cloudtrain submit {quote(path)} --target {self.target}`"
         rows = self._here(self.store.newest(limit=_LOOKED_AT))
-        names = dict.fromkeys([row.job_name for row in rows] + [row.name for row in rows])
-        similar = did_you_mean(name, list(names)[:8])
+        names = [row.job_name for row in rows] + [row.name for row in rows]
+        similar = did_you_mean(name, list(dict.fromkeys(names))[:8])
         return similar or f"submit a job of that name with `--target {self.target}`"
 
 
@@ -208,16 +209,17 @@ def _file_of_job(name: str, folder: Path) -> Path | None:
     """Return the first file in a folder that describes a job or a sweep of this name; None if there
     is none."""
     try:
-        files = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+        files = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES]
     except OSError:
         return None
-    for file in files[:_MOST_FILES]:
+    for file in sorted(files)[:_MOST_FILES]:
         with suppress(OSError, Unreadable):
             text = read_text(file)
-            if name in text:
-                data = read_document(text, SUFFIXES[file.suffix.lower()]).data
-                if isinstance(data, dict) and data.get("name") == name:
-                    return file
+            if name not in text:
+                continue
+            data = read_document(text, SUFFIXES[file.suffix.lower()]).data
+            if isinstance(data, dict) and data.get("name") == name:
+                return file
     return None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from cloudtrain.errors import UsageError, did_you_mean
 from cloudtrain.lifecycle.runs.find import run
 from cloudtrain.lifecycle.store.schema import read_store
-from cloudtrain.plans.states import RunState
+from cloudtrain.lifecycle.store.store import UNFINISHED
 from cloudtrain.system.files import LEFT_OVER, folder_size, remove_folder
 
 ARCHIVE_AGE = 24 * 3600.0
@@ -34,8 +34,7 @@ def clean(state_dir: Path) -> None:
         if folder.stat().st_mtime < time.time() - ARCHIVE_AGE:
             remove_folder(folder)
     with read_store(state_dir) as store:
-        going = [state for state in RunState if not state.is_final]
-        are_used = bool(store.newest(states=going, limit=1))
+        are_used = bool(store.newest(states=UNFINISHED, limit=1))
         _clean_environments(state_dir, are_used=are_used)
         for folder in _folders(state_dir / "runs"):
             if folder.name.endswith(LEFT_OVER) or store.was_removed(folder.name):
@@ -108,7 +107,8 @@ def remove_environments(keys: Sequence[str], state_dir: Path) -> None:
                     f"`cloudtrain wait {name}` waits for its end, and `cloudtrain stop "
                     f"{name}` stops it"
                 )
-                raise UsageError(f"`{name}` is {state} in `{key}`", hint=hint, code="CT954")
+                message = f"`{name}` is {state} in `{key}`"
+                raise UsageError(message, hint=hint, code="CT954")
     for key in dict.fromkeys(keys):
         _remove_environment(state_dir / _ENVIRONMENTS / key)
 

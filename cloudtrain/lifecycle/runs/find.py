@@ -22,7 +22,7 @@ from cloudtrain.job.model import format_duration, format_size
 from cloudtrain.lifecycle.runs.run import ChainedRun, Run
 from cloudtrain.lifecycle.store.records import Condition, condition_of, origin_here
 from cloudtrain.lifecycle.store.schema import open_store, read_store
-from cloudtrain.lifecycle.store.store import NEWEST, RunRecord, Store
+from cloudtrain.lifecycle.store.store import NEWEST, UNFINISHED, RunRecord, Store
 from cloudtrain.lifecycle.submission.once import (
     Recovered,
     find_service,
@@ -314,7 +314,7 @@ def _perhaps(
     final_states = [state for state in states if state.is_final]
     if final_states:
         rows += newest(limit=limit, states=final_states, rehearsals=rehearsals)
-    rows += newest(states=[state for state in RunState if not state.is_final])
+    rows += newest(states=UNFINISHED)
     return sorted(rows, key=lambda row: row.seq or 0, reverse=True)
 
 

@@ -316,7 +316,9 @@ class SweepRun(Run):
             run_count = sum(bool(trial.run) for trial in trials)
             to_start += max(0, total - run_count)
         left = to_start * each
-        left += sum(max(0.0, each - (cost or 0.0)) for cost, is_over in parts if not is_over)
+        for cost, is_over in parts:
+            if not is_over:
+                left += max(0.0, each - (cost or 0.0))
         return SweepCost(spent, left)
 
     def _parts(self) -> Iterator[_Part]:
@@ -447,7 +449,9 @@ def trials_table(
 ) -> Table:
     """Return a table with one row per trial. A star marks the best trial."""
     best = best or best_of(trials, objective)
-    names = list(dict.fromkeys(name for trial in trials for name in trial.values))
+    names: dict[str, None] = {}
+    for trial in trials:
+        names |= dict.fromkeys(trial.values)
     has_reasons = any(trial.reason for trial in trials)
     headers = ["TRIAL", "STATE"]
     if objective is not None:
@@ -459,9 +463,10 @@ def trials_table(
 
     rows = []
     for trial in trials:
-        star = "*" if best is not None and trial.number == best.number else ""
+        is_best = best is not None and trial.number == best.number
+        number = f"{trial.number}*" if is_best else str(trial.number)
         state = "stopped early" if trial.stopped_early else state_cell(trial.state)
-        row: list[Cell] = [f"{trial.number}{star}", state]
+        row: list[Cell] = [number, state]
         if objective is not None:
             row.append("" if trial.value is None else f"{trial.value:.4g}")
         row += [value_text(trial.values.get(name)) for name in names]

@@ -117,8 +117,10 @@ def _read_metrics(content: str) -> dict[str, float]:
 
 
 _STATES = frozenset(state.value for state in RunState)
-_FINAL = [state.value for state in RunState if state.is_final]
-_ENDED = ", ".join(f"'{state}'" for state in _FINAL)
+UNFINISHED = tuple(state for state in RunState if not state.is_final)
+"""The states of a run that has not ended."""
+
+_ENDED = ", ".join(f"'{state.value}'" for state in RunState if state not in UNFINISHED)
 
 _OLD_REHEARSAL = f"(job_name LIKE '%{REHEARSAL}' AND state IN ({_ENDED}))"
 """SQL condition for a finished run of a rehearsal."""

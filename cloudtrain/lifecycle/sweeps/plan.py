@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.file import anchored
-from cloudtrain.job.model import format_duration, value_text
+from cloudtrain.job.model import format_duration
 from cloudtrain.job.sweep import MAX_TRIALS, Sweep
 from cloudtrain.lifecycle.preparing.prepare import NAMELESS_SWEEP, PlaceOf, Ready, prepare
 from cloudtrain.lifecycle.sweeps.service import Specification, SweepService, trial_name
-from cloudtrain.lifecycle.sweeps.study import needs_optuna, propose, require_optuna
+from cloudtrain.lifecycle.sweeps.study import needs_optuna, propose, require_optuna, shown_values
 from cloudtrain.machines.table import over
 from cloudtrain.plans.plan import Finding, Plan, PlannedTrial
 from cloudtrain.plans.states import SWEEP, TUNER
@@ -92,8 +92,8 @@ def _is_too_large(first: Ready) -> bool:
 
 def _path_in_sweep(sweep: Sweep, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
     """Convert the path of a field in a trial's job to its path in the sweep."""
-    if path[:1] == ("hyperparameters",) and len(path) > 1 and path[1] in sweep.search:
-        return ("search", *path[1:2])
+    if path[:1] == ("hyperparameters",) and path[1:2] and path[1] in sweep.search:
+        return ("search", path[1])
     return ("job", *path)
 
 
@@ -172,9 +172,8 @@ class ReadySweep:
         for number in range(1, min(_SHOWN, count) + 1):
             values = propose(self.sweep, number)
             plans.append(specification.trial_plan(number, values))
-            text = " ".join(f"{key}={value_text(value)}" for key, value in values.items())
             name = trial_name(NAMELESS_SWEEP, number)
-            shown.append(PlannedTrial(number, name, text, count))
+            shown.append(PlannedTrial(number, name, shown_values(values), count))
         first = plans[0]
         return Plan(
             target=self.where.target.name,

@@ -325,16 +325,16 @@ def _has_ended(status: Mapping[str, Any]) -> bool:
 
 def _run_status(status: Mapping[str, Any]) -> RunStatus:
     """Return the status of a sweep, from the data in its folder."""
-    metrics = status.get("metrics") or {}
-    progress = status.get("progress") or {}
+    metrics = {name: float(value) for name, value in (status.get("metrics") or {}).items()}
+    trials = {int(number): values for number, values in (status.get("progress") or {}).items()}
     return RunStatus(
         RunState(status["state"]),
         status["reason"],
         started=status["started"],
         ended=status["ended"],
         created=status["started"],
-        metrics={name: float(value) for name, value in metrics.items()},
-        trials={int(number): values for number, values in progress.items()},
+        metrics=metrics,
+        trials=trials,
     )
 
 

@@ -187,9 +187,7 @@ def _text(
     if kind == "again":
         return f"these trials run again: {', '.join(map(str, event['trials']))}"
     if kind == "submitted":
-        values = study.trials[number].values
-        texts = [f"{name}={value_text(value)}" for name, value in values.items()]
-        return f"trial {number} started: {' '.join(texts)}"
+        return f"trial {number} started: {shown_values(study.trials[number].values)}"
     if kind != "told":
         return None
     trial = study.trials[number]
@@ -204,6 +202,11 @@ def _text(
     elif trial.reason:
         words += f": {trial.reason}"
     return words
+
+
+def shown_values(values: Mapping[str, Any]) -> str:
+    """Return the values of a trial for users: `learning_rate=0.01 width=64`."""
+    return " ".join(f"{name}={value_text(value)}" for name, value in values.items())
 
 
 # Proposes the values of the next trial. They depend only on the sweep, the trial's number and the
