@@ -392,7 +392,8 @@ def _newest_runs(target: AnyTarget, profile: str | None) -> Iterator[Run]:
 
     if target is not None:
         place = where(target, profile=profile)
-        yield from (Run.attached(item, place.here) for item in runs_at(place))
+        for item in runs_at(place):
+            yield Run.attached(item, place.here)
         return
     settings = load_settings()
     recover_if_needed()
@@ -400,7 +401,9 @@ def _newest_runs(target: AnyTarget, profile: str | None) -> Iterator[Run]:
         rows = store.newest(trials=True)
         # the cost of a sweep is the cost of its trials
         rows = [row for row in rows if not row.key.startswith(SWEEP)]
-    yield from (Run(row, settings) for row in rows if row.stage in ("accepted", "reported"))
+    for row in rows:
+        if row.stage in ("accepted", "reported"):
+            yield Run(row, settings)
 
 
 def diff(
@@ -461,7 +464,9 @@ def _resolve(item: Run | Plan | AnyJob | str | Path) -> Side | AnyJob:
             return TrainingJob.from_script(path)
         if path.suffix.lower() in (".yaml", ".yml", ".toml", ".json") or path.is_file():
             plan = _plan_in(path)
-            return load_job(path) if plan is None else Side(str(item), plan)
+            if plan is None:
+                return load_job(path)
+            return Side(str(item), plan)
         item = run(str(item))
     if not isinstance(item, Run):
         return item

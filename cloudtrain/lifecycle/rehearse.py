@@ -486,7 +486,11 @@ def rehearse(
     spec = RunFolder(str(whole.directory)).read_launch()
     settings = load_settings()
     original = Original(spec, rehearsal_name(whole.job_name), whole.ref)
-    interrupted = send(original, settings, lambda name: original.repeat(name, hold_at=at_step))
+
+    def interrupting(name: str) -> LaunchSpecification:
+        return original.repeat(name, hold_at=at_step)
+
+    interrupted = send(original, settings, interrupting)
     on_stage("interrupted", interrupted, at_step)
     seconds = _wait_or_stop(interrupted, lambda: _stop_at(interrupted, at_step))
     before = curve_of(interrupted.metrics(), metrics)
@@ -596,7 +600,8 @@ def _choose_metrics(
     if not metrics:
         names = join_names(list(options), len(options))
         hint = f"compare another metric: `--metric {next(iter(options))}`"
-        raise UsageError(f"`{whole.name}` reported no loss, only {names}", hint=hint, code="CT905")
+        message = f"`{whole.name}` reported no loss, only {names}"
+        raise UsageError(message, hint=hint, code="CT905")
     return metrics
 
 
@@ -610,7 +615,8 @@ def _step(whole: Run, steps: Sequence[int], min_step: int | None) -> int:
             "`metrics` in the job, print the step in the same line (`step 10 loss: 0.25`), or add "
             "a pattern for it: `step: 'at ([0-9]+)'`"
         )
-        raise UsageError(f"`{whole.name}` reports its loss {what}", hint=hint, code="CT905")
+        message = f"`{whole.name}` reports its loss {what}"
+        raise UsageError(message, hint=hint, code="CT905")
     if min_step is None:
         return steps[(len(steps) - 1) // 2]
     if min_step >= steps[-1]:

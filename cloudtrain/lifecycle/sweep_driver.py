@@ -164,8 +164,8 @@ class Driver:
         for trial in study.open:
             if trial.run:
                 continue
-            running = [other for other in study.open if other.run]
-            if len(running) < self._sweep.parallel:
+            running = sum(bool(other.run) for other in study.open)
+            if running < self._sweep.parallel:
                 happened |= self._submit(trial)
 
         number = self._next_number()
@@ -259,8 +259,8 @@ class Driver:
         code = Archive(self._folder.archive, self._specification.first.tree.sha256)
         watch = Watch(on_run=lambda _: self._moment("accepted"))
         sending = sending_of_trial(self._specification, trial, key, code, watch=watch)
-        submitted = send_once(store, sending, lambda name: find_service(name, self._where.here))
-        return submitted.record.name
+        here = self._where.here
+        return send_once(store, sending, lambda name: find_service(name, here)).record.name
 
     def _end_unsent(self, number: int, state: RunState, reason: str) -> None:
         fields = told(number, state, reason=reason, ended=time.time())
@@ -317,9 +317,11 @@ class Driver:
         if self._sweep.stop_early is None and self._sweep.hyperband is None:
             return None
         self._reports[trial.number] = self._values(ref)
-        others = [other for other in self._known() if other.number != trial.number]
-        with_reports = [self._with_reports(other) for other in others]
-        return reason_to_stop(self._sweep, self._with_reports(trial), with_reports)
+        others = []
+        for other in self._known():
+            if other.number != trial.number:
+                others.append(self._with_reports(other))
+        return reason_to_stop(self._sweep, self._with_reports(trial), others)
 
     def _with_reports(self, trial: Trial) -> Trial:
         # the journal has more for a trial that has ended since

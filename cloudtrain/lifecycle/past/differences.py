@@ -210,7 +210,8 @@ class Difference(Printable):
 
     @property
     def _same_code(self) -> bool:
-        return self.code is not None or self.bundles[0] == self.bundles[1]
+        before, after = self.bundles
+        return self.code is not None or before == after
 
     def to_dict(self) -> dict[str, Any]:
         """Return the differences as JSON data."""
@@ -332,7 +333,8 @@ def _code_changes(
     """Yield the files that differ, with their changed lines unless `settings` is None."""
     old = before.files
     new = after.files
-    paths = {path for path in old.keys() & new.keys() if old[path] != new[path]}
+    in_both = old.keys() & new.keys()
+    paths = {path for path in in_both if old[path] != new[path]}
     with ExitStack() as stack:
         first = _contents(before, paths, settings, stack, notes)
         second = _contents(after, paths, settings, stack, notes)

@@ -220,8 +220,11 @@ class SentJob(Printable):
         lines = [title, *self._source()]
         for way in self._hidden_ways():
             lines.append(f"fill in {way}: it looked like a secret, and is not kept")
-        comments = [on_one_line(" ".join(line.split())) for line in lines]
-        return "".join(f"# {comment}\n" for comment in comments) + yaml_text(self.job)
+        text = ""
+        for line in lines:
+            comment = on_one_line(" ".join(line.split()))
+            text += f"# {comment}\n"
+        return text + yaml_text(self.job)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the job, the plan and the commit as JSON data."""
@@ -344,8 +347,10 @@ def code_of(
         places = _places(files, service.code(ref, upload, scratch))
         missing = [entry.path for entry in files if entry.path not in places]
         if missing:
-            more = f" and {len(missing) - 1} more files" if missing[1:] else ""
-            raise gone(ref, f"`{missing[0]}`{more}")
+            what = f"`{missing[0]}`"
+            if len(missing) > 1:
+                what += f" and {len(missing) - 1} more files"
+            raise gone(ref, what)
         size = sum(entry.size for entry in entries)
         identity = Bundle(content_hash(entries), size, len(entries))
         yield Tree(scratch, tuple(entries), (), identity, {}, places)
@@ -414,8 +419,13 @@ def _places(files: Iterable[Entry], folders: Iterator[Path]) -> dict[str, str]:
         if folder is None:
             break
         # a pipe blocks whoever opens it
-        candidates = [entry for entry in left if os.path.isfile(f"{folder}/{entry.path}")]
-        locations = [f"{folder}/{entry.path}" for entry in candidates]
+        candidates = []
+        locations = []
+        for entry in left:
+            location = f"{folder}/{entry.path}"
+            if os.path.isfile(location):
+                candidates.append(entry)
+                locations.append(location)
         sizes = [entry.size for entry in candidates]
         digests = hash_files(locations, sizes, [None] * len(sizes))
         for entry, location, digest in zip(candidates, locations, digests, strict=True):

@@ -192,8 +192,9 @@ def with_requirements(
     """
     file = posixpath.normpath(job.environment.requirements or "")
     written = None
-    for name in (_LIST, _OTHER_LIST):
-        if written is None and (tree.read_text(name) or "").startswith(WRITTEN):
+    for name in (_OTHER_LIST, _LIST):
+        text = tree.read_text(name) or ""
+        if text.startswith(WRITTEN):
             written = name
     if not is_new and written is not None:
         return _renamed(job, written), tree, None
@@ -207,7 +208,7 @@ def with_requirements(
         contents = describe(job.view, where.settings, where.account)
     wanted = _read(job, tree, file, read, contents, prune=contents.torch is not None)
     locked = wanted.brought.get("torch") or _wanted_torch(wanted, contents)
-    if contents.torch is not None and locked is not None and not _agree(locked, contents.torch):
+    if contents.torch and locked and not _agree(locked, contents.torch):
         if contents.is_image:
             raise _other_torch(wanted.file, locked, contents.torch)
         wanted = _read(job, tree, file, read, contents, prune=False)

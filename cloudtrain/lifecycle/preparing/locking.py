@@ -139,8 +139,11 @@ def _finished(output: str, python: str, held: str | None) -> tuple[str, list[str
     itself stays in the list, so that a plan compares it with the image's."""
     blocks = {_name(block): block for block in _BLOCK.findall(output)}
     kept = _wanted(blocks, is_torch_held=held is not None)
-    output = _BLOCK.sub(lambda match: match[0] if _name(match[0]) in kept else "", output)
 
+    def if_kept(match: re.Match[str]) -> str:
+        return match[0] if _name(match[0]) in kept else ""
+
+    output = _BLOCK.sub(if_kept, output)
     facts = [f"{len(kept)} packages", python]
     torch = re.search(r"(?m)^torch==([^\s;]+)", output)
     if torch and held:

@@ -142,7 +142,7 @@ def _with_places(
     """Return the job with the locations of earlier runs' outputs and of secrets, notes for the
     plan, runs to ask the target about, and runs that the target will wait for."""
     name = where.target.name
-    reads_runs = any(is_run_input(item.of(name)) for item in job.inputs.values())
+    reads_runs = any(map(is_run_input, _input_places(job, name)))
     if not reads_runs and not job.environment.secrets:
         return job, (), (), ()
     from cloudtrain.lifecycle.preparing.inputs import resolve_run_inputs, with_secret_places
@@ -226,7 +226,7 @@ def _place_data(
     """Return the job with data on this machine replaced by locations, the uploads, and notes for
     the plan."""
     target = _sent_target(where)
-    if not any(is_local_path(item.of(target.name)) for item in job.inputs.values()):
+    if not any(map(is_local_path, _input_places(job, target.name))):
         return job, (), ()
     from cloudtrain.lifecycle.preparing.inputs import emulated_here, place_data
 
@@ -237,6 +237,10 @@ def _place_data(
         return place_data(job, where)
     except JobError as error:
         raise _located(error.problems, place_of) from None
+
+
+def _input_places(job: AnyJob, target: str) -> list[str | None]:
+    return [item.of(target) for item in job.inputs.values()]
 
 
 def _code_of(job: AnyJob, here: Settings) -> tuple[AnyJob, Tree, tuple[str, ...]]:
@@ -255,11 +259,11 @@ def _conda_text(job: AnyJob, tree: Tree) -> str | None:
     """Return the text of the conda file; None if the job names none, or if the bundle does not
     contain the file, which compile reports. Raises JobError if the file is unreadable."""
     name = job.environment.conda_file
-    entry = next((entry for entry in tree.entries if entry.path == name), None)
-    if entry is None:
+    entries = [entry for entry in tree.entries if entry.path == name]
+    if not entries:
         return None
     try:
-        return read_text(tree.location(entry))
+        return read_text(tree.location(entries[0]))
     except Unreadable as error:
         message = f"`{name}`: {error.problem.message}"
         hint = error.problem.hint

@@ -451,9 +451,9 @@ def leave_out(folder: Path, sources: Iterable[Path | None]) -> None:
     from cloudtrain.code.ignore import IGNORE_FILE
 
     place = os.path.realpath(folder)
-    roots = {os.path.realpath(source) for source in sources if source is not None}
-    is_in_source = any(place.startswith(os.path.join(root, "")) for root in roots)
-    if is_in_source and not is_new(folder):
+    roots = [os.path.realpath(source) for source in sources if source is not None]
+    starts = tuple(os.path.join(root, "") for root in roots)
+    if place.startswith(starts) and not is_new(folder):
         with suppress(OSError):  # `bundled` then finds the copies
             (folder / IGNORE_FILE).write_text(_MARK, encoding="utf-8")
 
@@ -469,7 +469,8 @@ def bundled(files: Sequence[Path], folder: Path, source: Path) -> list[str]:
         code = {file.path for file in read_until_settled(lambda: walk(root)).files}
     except (JobError, Moved):  # the next submit reports it, and sends nothing
         return []
-    copies = {os.path.relpath(os.path.realpath(file), root) for file in files} & code
+    places = {os.path.relpath(os.path.realpath(file), root) for file in files}
+    copies = places & code
     others = code - copies
     start = os.path.relpath(os.path.realpath(folder), root)
     lines = []

@@ -113,7 +113,8 @@ class SweepRun(Run):
         trial = trials.get(number)
         if trial is None or not trial.run:
             hint = f"`cloudtrain trials {self.name}` lists the trials"
-            raise RunNotFound(f"`{self.name}` has no trial {number}", hint=hint, code="CT992")
+            message = f"`{self.name}` has no trial {number}"
+            raise RunNotFound(message, hint=hint, code="CT992")
         with read_store(self._settings.state_dir) as store:
             row = store.get(trial.run)
         if row is not None:

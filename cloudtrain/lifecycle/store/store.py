@@ -515,13 +515,11 @@ class Store:
         With `at_least`, count only the seconds that have certainly passed, even if the clock was
         changed.
         """
-        moments = [moment for reached, moment in self.journal(name) if reached == stage]
-        if not moments:
-            return float("inf")
-        now = self._clock()
-        if at_least:
-            return now.least_elapsed_since(moments[-1])
-        return now.elapsed_since(moments[-1])
+        for reached, moment in reversed(self.journal(name)):
+            if reached == stage:
+                now = self._clock()
+                return now.least_elapsed_since(moment) if at_least else now.elapsed_since(moment)
+        return float("inf")
 
     def lock(self, name: str) -> ProcessLock | None:
         """Take the lock of a submission. Return None if another process holds the lock. A held lock

@@ -194,9 +194,11 @@ def changed(
     of the target."""
     job = _overridden(old_record.kind, old_record.prepared or old_record.job, overrides)
     record_job = _overridden(old_record.kind, old_record.job, overrides)
-    hidden = [dotted(path) for path, text in texts_of(fields_of(job)) if is_hidden(text)]
-    # any other asterisks are the user's own text
-    missing = [way for way in hidden if way in old_record.hidden]
+    missing = []
+    for path, text in texts_of(fields_of(job)):
+        # any other asterisks are the user's own text
+        if is_hidden(text) and dotted(path) in old_record.hidden:
+            missing.append(dotted(path))
     own = settings_of(old_record)
     if missing or own is None:
         raise _not_kept(row, missing)

@@ -35,7 +35,7 @@ _LOGARITHMIC_FROM = 50.0
 def history(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     """Plot the objective's value of each trial by trial number, and the best value so far."""
     objective, trials = _with_values(trials, objective)
-    figure = _figure((7.0, 4.0))
+    figure = _figure(7.0, 4.0)
     axes = figure.add_subplot()
     numbers = [trial.number for trial in trials]
     values = [trial.value or 0.0 for trial in trials]
@@ -61,7 +61,7 @@ def slices(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     names = list(trials[0].values)
     numbers = [trial.number for trial in trials]
     values = [trial.value or 0.0 for trial in trials]
-    figure = _figure((3.2 * len(names) + 1.0, 3.4))
+    figure = _figure(3.2 * len(names) + 1.0, 3.4)
     first: Axes | None = None
     for index, name in enumerate(names):
         axes = figure.add_subplot(1, len(names), index + 1, sharey=first)
@@ -84,7 +84,7 @@ def parallel_coordinates(trials: Sequence[Trial], objective: Objective | None) -
     names = [*trials[0].values, objective.metric]
     columns = [[trial.values[name] for trial in trials] for name in names[:-1]]
     columns.append([trial.value for trial in trials])
-    figure = _figure((2.0 * len(names) + 2.0, 4.0))
+    figure = _figure(2.0 * len(names) + 2.0, 4.0)
     axes = figure.add_subplot()
     from matplotlib import colormaps
 
@@ -130,7 +130,7 @@ def importance(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     importances = _importances(trials, objective)
     names = sorted(importances, key=lambda name: importances[name])
     shares = [importances[name] for name in names]
-    figure = _figure((7.0, 0.5 * len(names) + 1.2))
+    figure = _figure(7.0, 0.5 * len(names) + 1.2)
     axes = figure.add_subplot()
     bars = axes.barh(names, shares, color="#7a8ba6")
     axes.bar_label(bars, fmt="%.2f", padding=3)
@@ -183,7 +183,7 @@ def png_of(figure: Figure) -> bytes:
     return file.getvalue()
 
 
-def _figure(size: tuple[float, float]) -> Figure:
+def _figure(width: float, height: float) -> Figure:
     """Return an empty figure that notebooks show, even without pyplot. It opens no window."""
     try:
         from matplotlib.figure import Figure
@@ -195,7 +195,7 @@ def _figure(size: tuple[float, float]) -> Figure:
         def _repr_png_(self) -> bytes:
             return png_of(self)
 
-    return Picture(figsize=size, layout="constrained")
+    return Picture(figsize=(width, height), layout="constrained")
 
 
 def _on_any_page(figure: Figure) -> Figure:
