@@ -57,9 +57,8 @@ def load_job(path: str | Path, overrides: Sequence[str] = ()) -> AnyJob:
     """
     file = load_job_file(path, overrides)
     if file.sweep is not None:
-        raise UsageError(
-            f"`{path}` holds a sweep, not a job", hint="read it with `ct.load_sweep`", code="CT001"
-        )
+        message = f"`{path}` holds a sweep, not a job"
+        raise UsageError(message, hint="read it with `ct.load_sweep`", code="CT001")
     return file.job
 
 
@@ -73,9 +72,8 @@ def load_sweep(path: str | Path, overrides: Sequence[str] = ()) -> Sweep:
     """
     file = load_job_file(path, overrides)
     if file.sweep is None:
-        raise UsageError(
-            f"`{path}` holds a job, not a sweep", hint="read it with `ct.load_job`", code="CT001"
-        )
+        message = f"`{path}` holds a job, not a sweep"
+        raise UsageError(message, hint="read it with `ct.load_job`", code="CT001")
     return file.sweep
 
 
@@ -149,8 +147,9 @@ def check(
     """
     ready = _prepare(job, _where(job, target, profile), ignore, place_of)
     plan = _next_plan(ready)
-    asks = ready.where.service.can_check(ready.where.settings) if online is None else online
-    return ready.check_online(plan, may_wait=True) if asks else plan
+    if online is None:
+        online = ready.where.service.can_check(ready.where.settings)
+    return ready.check_online(plan, may_wait=True) if online else plan
 
 
 def submit(
@@ -194,10 +193,10 @@ def submit(
         on_plan: called with the plan before anything is sent. The last plan is the one that is
             sent.
         on_changes: called with the changes since the job's last run, or with None if the job has no
-        earlier run. on_bytes: called with the number of bytes uploaded so far, and the size of the
-        bundle. on_run: called with the run, to report it to the user. If the process dies before
-        `on_run` returns, the next
-            `submit` of the same job returns the same run, with `adopted` set.
+            earlier run.
+        on_bytes: called with the number of bytes uploaded so far, and the size of the bundle.
+        on_run: called with the run, to report it to the user. If the process dies before `on_run`
+            returns, the next `submit` of the same job returns the same run, with `adopted` set.
 
     Raises:
         PreflightError: a check found an error; nothing was sent.
@@ -219,21 +218,21 @@ def submit(
                 run.status()  # which says what it waits for
         return run
 
-    report = None if on_run is None else lambda submitted: on_run(run_of(submitted))
-    watch = Watch(on_plan, on_changes, on_bytes, report)
+    watch = Watch(on_plan, on_changes, on_bytes)
+    if on_run is not None:
+        watch = watch._replace(on_run=lambda submitted: on_run(run_of(submitted)))
     plans_left = _MORE_PLANS
     while True:
         try:
             ready = _prepare(job, place, ignore, place_of)
-            return run_of(send(new(ready, file=file, online=online, watch=watch), place.here))
+            sending = new(ready, file=file, online=online, watch=watch)
+            return run_of(send(sending, place.here))
         except SourceChanged as error:
             if not error.may_plan_again or not plans_left:
                 raise
             plans_left -= 1
-            tell(
-                f"`{escape_path(error.path)}` changed while the job was being planned; planning "
-                "it again"
-            )
+            path = escape_path(error.path)
+            tell(f"`{path}` changed while the job was being planned; planning it again")
 
 
 _MORE_PLANS = 2
@@ -271,9 +270,8 @@ def upload(
     if is_here or ready.key.startswith(SWEEP):
         what = "this machine runs it" if is_here else "cloudtrain drives the sweep"
         message = f"no other tool can start `{job.name}`, because {what}"
-        raise UsageError(
-            message, hint="remove `--upload-only`, or use another target or job", code="CT977"
-        )
+        hint = "remove `--upload-only`, or use another target or job"
+        raise UsageError(message, hint=hint, code="CT977")
     stop_on_errors(plan)
     if plan.uploads:
         ready.service.upload(plan, ready.first.tree, on_bytes=on_bytes)
@@ -288,15 +286,15 @@ def pin(job: AnyJob | Sweep, target: AnyTarget = None, *, profile: str | None = 
         TargetError: the target cannot be reached, or has no version for a label.
         UsageError: the target has no labels, or the job contains none.
     """
-    place, inner = _where(job, target, profile), cast("AnyJob", getattr(job, "job", job))
+    place = _where(job, target, profile)
+    inner = cast("AnyJob", getattr(job, "job", job))
     if not isinstance(place.service, PinsVersions):
         message = f"the target `{place.target.name}` has no labels such as `NAME@latest`"
         raise UsageError(message, hint="remove `--pin`", code="CT987")
     pinned = place.service.pin(inner, place.settings)
     if pinned is inner:
-        raise UsageError(
-            "the job contains no label `NAME@latest`", hint="remove `--pin`", code="CT987"
-        )
+        message = "the job contains no label `NAME@latest`"
+        raise UsageError(message, hint="remove `--pin`", code="CT987")
     return pinned if inner is job else job.model_copy(update={"job": pinned})
 
 
@@ -305,10 +303,8 @@ def _where(job: AnyJob | Sweep, target: AnyTarget, profile: str | None) -> Where
     directory."""
     if not hasattr(job, "folder"):  # for example, the name of a job file
         file = shortened(str(job)) if isinstance(job, str | Path) else "job.yaml"
-        raise UsageError(
-            f"`{type(job).__name__}` is not a job",
-            hint=f'read a job file first: `ct.load_job("{file}")`',
-        )
+        hint = f'read a job file first: `ct.load_job("{file}")`'
+        raise UsageError(f"`{type(job).__name__}` is not a job", hint=hint)
     return where(target, near=job.folder, profile=profile)
 
 
@@ -360,8 +356,10 @@ def costs(
     from cloudtrain.lifecycle.store.schema import read_store
 
     with read_store(load_settings().state_dir) as store:
-        money, tags = store.money(), store.tags()
-    now, silent = time.time(), set[str]()
+        money = store.money()
+        tags = store.tags()
+    now = time.time()
+    silent = set[str]()
     for item in _newest_runs(target, profile):
         if since is not None and item.created < since:
             if target is not None:
@@ -369,15 +367,11 @@ def costs(
             continue  # a clock may have been set back between two runs of this machine
         record = money.get(item.name)
         status = item.last_status
-        is_open = record is None or record.billable_seconds is None or not status.state.is_final
+        is_known = record is not None and record.billable_seconds is not None
+        is_settled = status.billable_seconds is not None or (is_known and status.state.is_final)
         where = usable_target(item.target)
-        is_worth_asking = (
-            is_open
-            and where is not None
-            and where.facts.is_paid
-            and status.billable_seconds is None
-        )
-        if online and is_worth_asking and item.target not in silent:
+        is_paid = where is not None and where.facts.is_paid
+        if online and is_paid and not is_settled and item.target not in silent:
             try:
                 status = item.status()
                 item.remember(status)
@@ -398,7 +392,8 @@ def _newest_runs(target: AnyTarget, profile: str | None) -> Iterator[Run]:
 
     if target is not None:
         place = where(target, profile=profile)
-        yield from (Run.attached(item, place.here) for item in runs_at(place))
+        for item in runs_at(place):
+            yield Run.attached(item, place.here)
         return
     settings = load_settings()
     recover_if_needed()
@@ -406,7 +401,9 @@ def _newest_runs(target: AnyTarget, profile: str | None) -> Iterator[Run]:
         rows = store.newest(trials=True)
         # the cost of a sweep is the cost of its trials
         rows = [row for row in rows if not row.key.startswith(SWEEP)]
-    yield from (Run(row, settings) for row in rows if row.stage in ("accepted", "reported"))
+    for row in rows:
+        if row.stage in ("accepted", "reported"):
+            yield Run(row, settings)
 
 
 def diff(
@@ -432,17 +429,21 @@ def diff(
     """
     from cloudtrain.lifecycle.past.differences import Side, difference
 
-    items = [_resolve(item) for item in (before, after)]
-    others = [_target_of_side(item) for item in reversed(items)]
-    sides = list[Side]()
-    for argument, item, other in zip((before, after), items, others, strict=True):
+    old = _resolve(before)
+    new = _resolve(after)
+    new_target = _target_of_side(new)
+    old_target = _target_of_side(old)
+
+    def side(item: Side | AnyJob, argument: object, other: AnyTarget) -> Side:
         if isinstance(item, Side):
-            sides.append(item)
-        else:
-            title = str(argument) if isinstance(argument, str | Path) else item.name
-            place = where(other if target is None else target, near=item.folder, profile=profile)
-            sides.append(Side.of_job(title, prepare(item, place)))
-    return difference(sides[0], sides[1], load_settings())
+            return item
+        title = str(argument) if isinstance(argument, str | Path) else item.name
+        place = where(other if target is None else target, near=item.folder, profile=profile)
+        return Side.of_job(title, prepare(item, place))
+
+    old_side = side(old, before, new_target)
+    new_side = side(new, after, old_target)
+    return difference(old_side, new_side, load_settings())
 
 
 def _resolve(item: Run | Plan | AnyJob | str | Path) -> Side | AnyJob:
@@ -463,16 +464,18 @@ def _resolve(item: Run | Plan | AnyJob | str | Path) -> Side | AnyJob:
             return TrainingJob.from_script(path)
         if path.suffix.lower() in (".yaml", ".yml", ".toml", ".json") or path.is_file():
             plan = _plan_in(path)
-            return load_job(path) if plan is None else Side(str(item), plan)
+            if plan is None:
+                return load_job(path)
+            return Side(str(item), plan)
         item = run(str(item))
     if not isinstance(item, Run):
         return item
-    sent_job = item.show()
-    status, reports = item.last_status, list[dict[str, float]]()
+    record = item.show().kept
+    results = results_of(item.last_status, [])
     with suppress(CloudtrainError):  # without an answer of the target, what the last command saw
-        status, reports = item.status(), item.metrics()
-    record, results = sent_job.kept, results_of(status, reports)
-    return Side(sent_job.name, record.plan, record, ref=sent_job.ref, results=results)
+        status = item.status()
+        results = results_of(status, item.metrics())
+    return Side(item.name, record.plan, record, ref=item.ref, results=results)
 
 
 def _plan_in(path: Path) -> Mapping[str, Any] | None:
@@ -496,4 +499,5 @@ def _target_of_side(item: Side | AnyJob) -> AnyTarget:
 
     if not isinstance(item, Side):
         return None
-    return (None if item.record is None else settings_of(item.record)) or item.plan["target"]
+    settings = None if item.record is None else settings_of(item.record)
+    return settings or item.plan["target"]

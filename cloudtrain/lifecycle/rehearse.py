@@ -25,6 +25,7 @@ from cloudtrain.lifecycle.runs.run import Run
 from cloudtrain.lifecycle.submission.submit import repeat, submit
 from cloudtrain.plans.plan import Plan, Upload, map_texts
 from cloudtrain.plans.states import REHEARSAL, Metrics, RunRef, RunState
+from cloudtrain.rules.engine import join_names
 from cloudtrain.runtime.holding import VARIABLE as HOLD_AT_STEP
 from cloudtrain.system.plugins import DEFAULT_TARGET
 from cloudtrain.targets.common.launch import local_outputs
@@ -64,9 +65,8 @@ class Original:
         the repetition waits for SIGTERM."""
         homes = self._homes(name, checkpoint_of or name)
         paths = "|".join(map(re.escape, homes))
-        places_or_name = re.compile(
-            rf"(?<![\w./-])(?:{paths})(?![\w.-])|{re.escape(self.spec.name)}(?!\d)"
-        )
+        own_name = re.escape(self.spec.name)
+        places_or_name = re.compile(rf"(?<![\w./-])(?:{paths})(?![\w.-])|{own_name}(?!\d)")
 
         def moved(text: str) -> str:
             return places_or_name.sub(lambda match: homes.get(match[0], name), text)
@@ -75,10 +75,8 @@ class Original:
         if hold_at is None:
             return spec
         variables = {HOLD_AT_STEP: str(hold_at)}
-        return replace(
-            spec,
-            processes=tuple(replace(each, env=each.env | variables) for each in spec.processes),
-        )
+        processes = [replace(each, env=each.env | variables) for each in spec.processes]
+        return replace(spec, processes=tuple(processes))
 
     def _homes(self, name: str, checkpoint_of: str) -> dict[str, str]:
         """Return a map from the original's locations to those of its repetition. Checkpoints move
@@ -88,13 +86,15 @@ class Original:
         links = {link.path: link.target for link in self.spec.links or ()}
         homes = {}
         for what, folders in self.spec.downloads().items():
-            owner = checkpoint_of if what == "checkpoint" else name
-            for folder in (links.get(str(path), str(path)) for path in folders):
-                below = (
-                    folder.removeprefix(f"{run_dir}/") if folder.startswith(f"{run_dir}/") else what
-                )
-                if what == "checkpoint" or below == what:
-                    homes[folder] = f"{run_dir.removesuffix(self.spec.name)}{owner}/{below}"
+            is_checkpoint = what == "checkpoint"
+            owner = checkpoint_of if is_checkpoint else name
+            new_run_dir = run_dir.removesuffix(self.spec.name) + owner
+            for path in map(str, folders):
+                folder = links.get(path, path)
+                is_inside = folder.startswith(f"{run_dir}/")
+                below = folder.removeprefix(f"{run_dir}/") if is_inside else what
+                if is_checkpoint or below == what:
+                    homes[folder] = f"{new_run_dir}/{below}"
         return homes
 
 
@@ -115,9 +115,8 @@ def send(original: Original, settings: Settings, make: Callable[[str], LaunchSpe
             outputs=local_outputs(spec),
         )
 
-    sending = repeat(
-        plan, original.job_name, service_of(DEFAULT_TARGET, settings), _NoBundle(), settings
-    )
+    service = service_of(DEFAULT_TARGET, settings)
+    sending = repeat(plan, original.job_name, service, _NoBundle(), settings)
     return Run(submit(sending, settings).record, settings)
 
 
@@ -128,11 +127,9 @@ class _NoBundle:
     sha256 = ""
 
     def write(self, path: Path) -> None:
-        raise TargetError(
-            f"the archive with the run's code no longer exists: `{path}`",
-            hint="rehearse the job file instead of the run",
-            code="CT905",
-        )
+        message = f"the archive with the run's code no longer exists: `{path}`"
+        hint = "rehearse the job file instead of the run"
+        raise TargetError(message, hint=hint, code="CT905")
 
 
 # Compare the losses of an interrupted and resumed run with the losses of an uninterrupted run.
@@ -223,7 +220,9 @@ class Comparison:
     def repeated(self) -> int:
         """The number of steps that both the interrupted and the resumed run computed, according to
         their reports."""
-        return 0 if self.resumed_at is None else max(0, self.stopped_at - self.resumed_at + 1)
+        if self.resumed_at is None:
+            return 0
+        return max(0, self.stopped_at - self.resumed_at + 1)
 
     @property
     def compared(self) -> int:
@@ -242,8 +241,8 @@ class Comparison:
         the tolerance; None without a difference. The tolerance is relative for values above 1."""
         for pair in _pairs(self.whole, curve, self.metrics):
             size = abs(pair.whole) if isfinite(pair.whole) else 1.0
-            is_close = _distance(pair.whole, pair.found) <= self.tolerance * max(1.0, size)
-            if not is_close:
+            allowed = self.tolerance * max(1.0, size)
+            if not _distance(pair.whole, pair.found) <= allowed:
                 return pair
         return None
 
@@ -256,64 +255,58 @@ class Comparison:
             self._went_too_far,
             self._left_out_steps,
         ):
-            if (verdict := question()) is not None:
+            verdict = question()
+            if verdict is not None:
                 return verdict
-        if (difference := self.first_difference(self.joined)) is not None:
+        difference = self.first_difference(self.joined)
+        if difference is not None:
             return Verdict("differs", _words(difference), self._suspects(difference.step))
-        if not self.largest_difference:
-            return Verdict(
-                "same",
-                f"all {self.compared} values are exactly those of the run without interruption",
+        largest = self.largest_difference
+        if not largest:
+            words = f"all {self.compared} values are exactly those of the run without interruption"
+        else:
+            words = (
+                f"the {self.compared} values differ by at most {largest:.2g}, within the tolerance "
+                f"of {self.tolerance:g}"
             )
-        largest = (
-            f"differ by at most {self.largest_difference:.2g}, within the tolerance of "
-            f"{self.tolerance:g}"
-        )
-        return Verdict("same", f"the {self.compared} values {largest}")
+        return Verdict("same", words)
 
     def _does_not_repeat(self) -> Verdict | None:
         if not self.interrupted:
             words = (
                 "the interrupted run reported nothing, and the same job without an interruption did"
             )
-            return Verdict(
-                "unrepeatable", words, ("reports: every run of the job must report its losses",)
-            )
+            advice = "reports: every run of the job must report its losses"
+            return Verdict("unrepeatable", words, (advice,))
         difference = self.first_difference(self.interrupted)
         if difference is None:
             return None
         words = f"two runs differ before the interruption already: {_words(difference)}"
-        return Verdict(
-            "unrepeatable",
-            words,
-            ("seed: the script must repeat before its interruptions can be judged",),
-        )
+        advice = "seed: the script must repeat before its interruptions can be judged"
+        return Verdict("unrepeatable", words, (advice,))
 
     def _saved_nothing(self) -> Verdict | None:
         first = min(self.whole)
-        if self.resumed_at is None or self.resumed_at > first or self.stopped_at <= first:
+        if self.stopped_at <= first or self.resumed_at is None or self.resumed_at > first:
             return None
         words = (
             f"the resumed run began again at step {self.resumed_at}, so an interruption "
             "costs all that was done"
         )
-        return Verdict(
-            "started_over", words, (_NOTHING_SAVED if self.saved_at is None else _NOT_FOUND,)
-        )
+        advice = _NOTHING_SAVED if self.saved_at is None else _NOT_FOUND
+        return Verdict("started_over", words, (advice,))
 
     def _went_too_far(self) -> Verdict | None:
-        last, end = max(self.whole), max(self.resumed, default=0)
+        last = max(self.whole)
+        end = max(self.resumed, default=0)
         if end <= last:
             return None
         words = (
             f"the resumed run went on to step {end}, and without interruption the training "
             f"ends at {last}"
         )
-        return Verdict(
-            "overrun",
-            words,
-            ("the end: count steps from the start of the training, not of the process",),
-        )
+        advice = "the end: count steps from the start of the training, not of the process"
+        return Verdict("overrun", words, (advice,))
 
     def _left_out_steps(self) -> Verdict | None:
         due = [step for step in self.whole if step > self.stopped_at]
@@ -328,22 +321,17 @@ class Comparison:
             advice = "reports: report when `step % n == 0`, with the step of the training"
             return Verdict("incomparable", words, (advice,))
         words = f"{len(missing)} reported steps are missing, the first is {missing[0]}"
-        return Verdict(
-            "skipped",
-            words,
-            ("position: the resumed run must go on with the step after the saved one",),
-        )
+        advice = "position: the resumed run must go on with the step after the saved one"
+        return Verdict("skipped", words, (advice,))
 
     def _suspects(self, step: int) -> tuple[str, ...]:
         """Return the possible causes of a difference that begins at `step`. At the first resumed
         step, these are causes such as the data order; at a later step, causes such as the optimizer
         state. If the steps around the resumption were not reported, return all of these causes."""
         first = self.resumed_at
-        if (
-            first is None
-            or first not in self.whole
-            or first - 1 not in {*self.whole, self.saved_at}
-        ):
+        if first is None or first not in self.whole:
+            return (*_AT_THE_FIRST_STEP, *_AFTER_IT)
+        if first - 1 not in self.whole and first - 1 != self.saved_at:
             return (*_AT_THE_FIRST_STEP, *_AFTER_IT)
         return _AT_THE_FIRST_STEP if step == first else _AFTER_IT
 
@@ -363,17 +351,21 @@ def curve_of(
 
 def loss_names(reports: Iterable[Mapping[str, float]]) -> tuple[str, ...]:
     """Return the metrics whose names end with `loss`, such as `train_loss` or `val/loss`."""
-    names = dict.fromkeys(name for report in reports for name in report)
-    return tuple(name for name in names if name.lower().endswith("loss"))
+    names: dict[str, None] = {}
+    for report in reports:
+        names |= dict.fromkeys(name for name in report if name.lower().endswith("loss"))
+    return tuple(names)
 
 
 def _pairs(whole: Curve, other: Curve, metrics: Sequence[str]) -> list[CurveDifference]:
-    return [
-        CurveDifference(step, name, whole[step][name], other[step][name])
-        for step in sorted(whole.keys() & other.keys())
-        for name in metrics
-        if name in whole[step] and name in other[step]
-    ]
+    pairs = []
+    for step in sorted(whole.keys() & other.keys()):
+        before = whole[step]
+        after = other[step]
+        for name in metrics:
+            if name in before and name in after:
+                pairs.append(CurveDifference(step, name, before[name], after[name]))
+    return pairs
 
 
 def _distance(one: float, other: float) -> float:
@@ -381,7 +373,9 @@ def _distance(one: float, other: float) -> float:
     infinite if only one is NaN."""
     if one == other or (isnan(one) and isnan(other)):
         return 0.0
-    return abs(one - other) if isfinite(one) and isfinite(other) else inf
+    if isfinite(one) and isfinite(other):
+        return abs(one - other)
+    return inf
 
 
 def _words(difference: CurveDifference) -> str:
@@ -419,6 +413,7 @@ class Rehearsal:
         """Return the runs and the results as JSON data, in which values can be NaN and infinite."""
         comparison = self.comparison
         difference = comparison.first_difference(comparison.joined)
+        runs = {name: getattr(self, name).name for name in ("whole", "interrupted", "resumed")}
         return {
             "verdict": self.verdict.kind,
             "survives": self.verdict.survives,
@@ -436,9 +431,7 @@ class Rehearsal:
             "repeated_steps": comparison.repeated,
             "left": self.left,
             "seconds_to_leave": round(self.seconds_to_leave, 3),
-            "runs": {
-                name: getattr(self, name).name for name in ("whole", "interrupted", "resumed")
-            },
+            "runs": runs,
         }
 
 
@@ -447,17 +440,12 @@ def run_whole(
 ) -> Run:
     """Submit the job as the first run of a rehearsal, and wait for it. The run has the rehearsal's
     job name, starts without a checkpoint, and keeps its outputs in its own folder."""
-    update: dict[str, Any] = {
-        "name": rehearsal_name(job.name),
-        "outputs": {
-            name: item.model_copy(update={DEFAULT_TARGET: None})
-            for name, item in job.outputs.items()
-        },
-    }
+    here = {DEFAULT_TARGET: None}
+    outputs = {name: item.model_copy(update=here) for name, item in job.outputs.items()}
+    update: dict[str, Any] = {"name": rehearsal_name(job.name), "outputs": outputs}
     if job.checkpoint is not None:
-        update["checkpoint"] = Checkpoint(
-            **{**job.checkpoint.model_dump(exclude_unset=True), DEFAULT_TARGET: None}
-        )
+        fields = job.checkpoint.model_dump(exclude_unset=True)
+        update["checkpoint"] = Checkpoint(**(fields | here))
     run = submit(job.model_copy(update=update))
     on_stage("whole", run, None)
     _wait_or_stop(run, run.wait)
@@ -466,9 +454,8 @@ def run_whole(
 
 def rehearsal_name(job_name: str) -> str:
     """Return the job name under which a rehearsal's runs are listed."""
-    return (
-        job_name.removesuffix(REHEARSAL)[: _LONGEST_NAME - len(REHEARSAL)].rstrip("-") + REHEARSAL
-    )
+    beginning = job_name.removesuffix(REHEARSAL)[: _LONGEST_NAME - len(REHEARSAL)]
+    return beginning.rstrip("-") + REHEARSAL
 
 
 def rehearse(
@@ -483,11 +470,9 @@ def rehearse(
     losses with those of `whole`. Without `at_step`, the run is stopped about half way. Without
     `metrics`, all losses are compared."""
     if whole.directory is None:
-        raise UsageError(
-            f"`{whole.name}` did not run on this machine",
-            hint="give `rehearse` the job file; it then runs the job on this machine first",
-            code="CT905",
-        )
+        message = f"`{whole.name}` did not run on this machine"
+        hint = "give `rehearse` the job file; it then runs the job on this machine first"
+        raise UsageError(message, hint=hint, code="CT905")
     _must_succeed(whole)
     reports = whole.metrics()
     metrics = _choose_metrics(whole, reports, metrics)
@@ -495,13 +480,17 @@ def rehearse(
     # A Trainer logs the mean since it last logged, so stopping at a step that it only evaluates
     # changes the next mean.
     often = max(metrics, key=lambda name: sum(name in values for values in curve.values()))
-    at_step = _step(
-        whole, sorted(step for step, values in curve.items() if often in values), at_step
-    )
+    steps = sorted(step for step, values in curve.items() if often in values)
+    at_step = _step(whole, steps, at_step)
 
-    spec, settings = RunFolder(str(whole.directory)).read_launch(), load_settings()
+    spec = RunFolder(str(whole.directory)).read_launch()
+    settings = load_settings()
     original = Original(spec, rehearsal_name(whole.job_name), whole.ref)
-    interrupted = send(original, settings, lambda name: original.repeat(name, hold_at=at_step))
+
+    def interrupting(name: str) -> LaunchSpecification:
+        return original.repeat(name, hold_at=at_step)
+
+    interrupted = send(original, settings, interrupting)
     on_stage("interrupted", interrupted, at_step)
     seconds = _wait_or_stop(interrupted, lambda: _stop_at(interrupted, at_step))
     before = curve_of(interrupted.metrics(), metrics)
@@ -509,30 +498,31 @@ def rehearse(
     # `runtime.exit_preempted` writes it
     marker = RunFolder(str(interrupted.directory)).read_preempted() or {}
     saved_at = None if marker.get("step") is None else int(marker["step"])
-    was_killed = FORCED in (interrupted.last_status.reason or "")
+    left: Left = "exited" if saved_at is None else "saved"
+    if FORCED in (interrupted.last_status.reason or ""):
+        left = "killed"
 
-    resumed = send(
-        original, settings, lambda name: original.repeat(name, checkpoint_of=interrupted.name)
-    )
+    def resuming(name: str) -> LaunchSpecification:
+        return original.repeat(name, checkpoint_of=interrupted.name)
+
+    resumed = send(original, settings, resuming)
     on_stage("resumed", resumed, None)
     status = _wait_or_stop(resumed, resumed.wait)
     tolerance = TOLERANCE if tolerance is None else tolerance
-    comparison = Comparison(
-        curve, before, curve_of(resumed.metrics(), metrics), metrics, tolerance, saved_at
-    )
+    after = curve_of(resumed.metrics(), metrics)
+    comparison = Comparison(curve, before, after, metrics, tolerance, saved_at)
     if status.state is RunState.SUCCEEDED:
         verdict = comparison.verdict()
     else:
         words = f"the resumed run {status.state}: {status.reason or 'it did not say why'}"
-        verdict = Verdict(
-            "cannot_resume", words, (f"its output: `cloudtrain logs {resumed.name}`",)
-        )
+        advice = f"its output: `cloudtrain logs {resumed.name}`"
+        verdict = Verdict("cannot_resume", words, (advice,))
     return Rehearsal(
         whole=whole,
         interrupted=interrupted,
         resumed=resumed,
         at_step=at_step,
-        left="killed" if was_killed else "exited" if saved_at is None else "saved",
+        left=left,
         seconds_to_leave=seconds,
         comparison=comparison,
         verdict=verdict,
@@ -556,72 +546,62 @@ def _must_succeed(whole: Run) -> None:
             f"wait for it: `cloudtrain wait {whole.name}`; or rehearse its job file, which "
             "starts a run of its own"
         )
-        raise UsageError(
-            f"`{whole.name}` has not ended: it is {status.state}", hint=hint, code="CT905"
-        )
+        message = f"`{whole.name}` has not ended: it is {status.state}"
+        raise UsageError(message, hint=hint, code="CT905")
     if status.state is not RunState.SUCCEEDED:
-        raise TargetError(
-            (
-                f"`{whole.name}` did not succeed, so a rehearsal cannot compare with it: it "
-                f"{status.state}"
-            )
-            + (f": {status.reason}" if status.reason else ""),
-            hint=f"`cloudtrain logs {whole.name}` prints its output",
-            code="CT905",
+        message = (
+            f"`{whole.name}` did not succeed, so a rehearsal cannot compare with it: it "
+            f"{status.state}"
         )
+        if status.reason:
+            message += f": {status.reason}"
+        raise TargetError(message, hint=_prints_output(whole), code="CT905")
+
+
+def _prints_output(run: Run) -> str:
+    return f"`cloudtrain logs {run.name}` prints its output"
 
 
 def _must_be_interrupted(run: Run, *, last_step: int, end: int) -> None:
     status = run.last_status
     if status.state in (RunState.FAILED, RunState.LOST):
-        raise TargetError(
-            (
-                f"`{run.name}` {status.state} before it could be interrupted: "
-                f"{status.reason or 'it did not say why'}"
-            ),
-            hint=f"`cloudtrain logs {run.name}` prints its output",
-            code="CT905",
-        )
+        why = status.reason or "it did not say why"
+        message = f"`{run.name}` {status.state} before it could be interrupted: {why}"
+        raise TargetError(message, hint=_prints_output(run), code="CT905")
     if last_step >= end:
-        raise TargetError(
-            f"`{run.name}` ended before SIGTERM reached it",
-            hint="choose an earlier step with `--at-step N`; if the script calls "
-            "`runtime.report`, it waits "
-            "for the signal at that step",
-            code="CT905",
+        message = f"`{run.name}` ended before SIGTERM reached it"
+        hint = (
+            "choose an earlier step with `--at-step N`; if the script calls `runtime.report`, it "
+            "waits for the signal at that step"
         )
+        raise TargetError(message, hint=hint, code="CT905")
 
 
 def _choose_metrics(
     whole: Run, reports: Sequence[Mapping[str, float]], choice: Sequence[str]
 ) -> tuple[str, ...]:
     """Return the metrics to compare: those in `choice`, or all losses if `choice` is empty."""
-    options = dict.fromkeys(name for report in reports for name in report if name != "step")
+    options = dict.fromkeys(name for report in reports for name in report)
+    options.pop("step", None)
     if not options:
+        message = f"`{whole.name}` reported no metrics, but a rehearsal compares losses"
         hint = (
             "call `runtime.report(step=step, loss=loss)`, print `[metrics] step=10 loss=0.25`, "
-            "or say how to read what "
-            "the script prints: `metrics: {loss: 'loss: ([0-9.]+)'}` in the job; for a Trainer "
-            "of Hugging Face or "
-            "Lightning: `integrations.train(trainer)` or `integrations.fit(trainer, ...)`"
+            "or say how to read what the script prints: `metrics: {loss: 'loss: ([0-9.]+)'}` in "
+            "the job; for a Trainer of Hugging Face or Lightning: `integrations.train(trainer)` "
+            "or `integrations.fit(trainer, ...)`"
         )
-        raise UsageError(
-            f"`{whole.name}` reported no metrics, but a rehearsal compares losses",
-            hint=hint,
-            code="CT905",
-        )
+        raise UsageError(message, hint=hint, code="CT905")
     for name in choice:
         if name not in options:
-            raise UsageError(
-                f"`{whole.name}` reported no `{name}`",
-                hint=did_you_mean(name, options),
-                code="CT905",
-            )
+            message = f"`{whole.name}` reported no `{name}`"
+            raise UsageError(message, hint=did_you_mean(name, options), code="CT905")
     metrics = tuple(choice) or loss_names(reports)
     if not metrics:
-        names = ", ".join(f"`{name}`" for name in options)
+        names = join_names(list(options), len(options))
         hint = f"compare another metric: `--metric {next(iter(options))}`"
-        raise UsageError(f"`{whole.name}` reported no loss, only {names}", hint=hint, code="CT905")
+        message = f"`{whole.name}` reported no loss, only {names}"
+        raise UsageError(message, hint=hint, code="CT905")
     return metrics
 
 
@@ -631,21 +611,18 @@ def _step(whole: Run, steps: Sequence[int], min_step: int | None) -> int:
     if len(steps) < 2:
         what = f"at step {steps[0]} alone" if steps else "without a step"
         hint = (
-            "call `runtime.report(step=step, loss=loss)` several times during the training; "
-            "with `metrics` in the job, "
-            "print the step in the same line (`step 10 loss: 0.25`), or add a pattern for it: "
-            "`step: 'at ([0-9]+)'`"
+            "call `runtime.report(step=step, loss=loss)` several times during the training; with "
+            "`metrics` in the job, print the step in the same line (`step 10 loss: 0.25`), or add "
+            "a pattern for it: `step: 'at ([0-9]+)'`"
         )
-        raise UsageError(f"`{whole.name}` reports its loss {what}", hint=hint, code="CT905")
+        message = f"`{whole.name}` reports its loss {what}"
+        raise UsageError(message, hint=hint, code="CT905")
     if min_step is None:
         return steps[(len(steps) - 1) // 2]
     if min_step >= steps[-1]:
-        hint = f"choose a step before {steps[-1]}"
-        raise UsageError(
-            f"`{whole.name}` ends at step {steps[-1]}, so it cannot be stopped at {min_step}",
-            hint=hint,
-            code="CT905",
-        )
+        last = steps[-1]
+        message = f"`{whole.name}` ends at step {last}, so it cannot be stopped at {min_step}"
+        raise UsageError(message, hint=f"choose a step before {last}", code="CT905")
     return next(step for step in steps if step >= min_step)
 
 

@@ -130,7 +130,7 @@ class Driver:
             pattern = self._sweep.job.metrics.get(metric)
             if pattern is not None:
                 self._patterns = MetricPatterns({metric: pattern})
-        self._names = ""
+        self._reported = set[str]()
         self._last_message = ""
         self._to_stop: dict[int, str] = {}
         self._progress: dict[int, dict[str, float]] = {}
@@ -164,8 +164,8 @@ class Driver:
         for trial in study.open:
             if trial.run:
                 continue
-            running = [other for other in study.open if other.run]
-            if len(running) < self._sweep.parallel:
+            running = sum(bool(other.run) for other in study.open)
+            if running < self._sweep.parallel:
                 happened |= self._submit(trial)
 
         number = self._next_number()
@@ -259,8 +259,8 @@ class Driver:
         code = Archive(self._folder.archive, self._specification.first.tree.sha256)
         watch = Watch(on_run=lambda _: self._moment("accepted"))
         sending = sending_of_trial(self._specification, trial, key, code, watch=watch)
-        submitted = send_once(store, sending, lambda name: find_service(name, self._where.here))
-        return submitted.record.name
+        here = self._where.here
+        return send_once(store, sending, lambda name: find_service(name, here)).record.name
 
     def _end_unsent(self, number: int, state: RunState, reason: str) -> None:
         fields = told(number, state, reason=reason, ended=time.time())
@@ -317,9 +317,11 @@ class Driver:
         if self._sweep.stop_early is None and self._sweep.hyperband is None:
             return None
         self._reports[trial.number] = self._values(ref)
-        others = [other for other in self._known() if other.number != trial.number]
-        with_reports = [self._with_reports(other) for other in others]
-        return reason_to_stop(self._sweep, self._with_reports(trial), with_reports)
+        others = []
+        for other in self._known():
+            if other.number != trial.number:
+                others.append(self._with_reports(other))
+        return reason_to_stop(self._sweep, self._with_reports(trial), others)
 
     def _with_reports(self, trial: Trial) -> Trial:
         # the journal has more for a trial that has ended since
@@ -332,8 +334,7 @@ class Driver:
             return ()
         metric = self._objective.metric
         reports = Metrics().every(map(self._searched, self._service.logs(ref)))
-        names = [f"`{name}`" for name in set[str]().union(*reports)]
-        self._names = ", ".join(sorted(names))
+        self._reported = set().union(*reports)
         return tuple(values[metric] for values in reports if metric in values)
 
     def _searched(self, line: LogLine) -> LogLine:
@@ -386,8 +387,11 @@ class Driver:
             return None
         metric = self._objective.metric
         if value is None:
-            others = f"; it reported {self._names}" if self._names else ""
-            return f"the script never reported `{metric}`{others}"
+            reason = f"the script never reported `{metric}`"
+            if not self._reported:
+                return reason
+            names = sorted(f"`{name}`" for name in self._reported)
+            return f"{reason}; it reported {', '.join(names)}"
         if not math.isfinite(value):
             return f"the last `{metric}` that the script reported is {value}"
         return None
@@ -425,7 +429,8 @@ class Driver:
         self._moment("before end")
         self._keep_best(trials)
         self._write_status(state, reason)
-        self._remember(self._folder.name, RunStatus(state, reason, self._start_time, time.time()))
+        status = RunStatus(state, reason, self._start_time, time.time())
+        self._remember(self._folder.name, status)
 
     def _result(self, trials: list[Trial]) -> tuple[RunState, str | None]:
         """Return the state in which the sweep ends, and the reason."""
@@ -445,8 +450,9 @@ class Driver:
         elif failed:
             if self._objective is None:
                 state = RunState.FAILED
+            first = failed[0]
             count = f"{len(failed)} of {len(trials)} trials failed"
-            reasons.append(f"{count}; trial {failed[0].number}: {failed[0].reason}")
+            reasons.append(f"{count}; trial {first.number}: {first.reason}")
         late = self._late()
         if late is not None:
             reasons.append(late)

@@ -11,19 +11,20 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cloudtrain.code.files import Entry
 from cloudtrain.code.tree import Tree
 from cloudtrain.errors import CloudtrainError, shortened
 from cloudtrain.job.file import SWEEP
 from cloudtrain.lifecycle.past.sent import (
-    RUNTIME,
     JobSource,
     code_of,
     keep_plan,
     settings_fields,
     shown_fields,
+    users_files,
 )
 from cloudtrain.lifecycle.preparing.prepare import Ready
-from cloudtrain.lifecycle.store.records import JobRecord
+from cloudtrain.lifecycle.store.records import JobRecord, KeptFile
 from cloudtrain.lifecycle.store.store import RunRecord, Store
 from cloudtrain.plans.comparison import ABSENT, Change, FileChange, changes_between, file_changes
 from cloudtrain.plans.document import Document, Heading, Lines, Notice, Table
@@ -54,25 +55,29 @@ class Changes(NamedTuple):
     @property
     def items(self) -> list[str]:
         """Return each difference in a few words: `learning_rate 0.1 -> 0.2`, `train.py +3 -1`."""
-        values = [
-            f"{_name(item)} {shown(item.before)} -> {shown(item.after)}" for item in self.changes
-        ]
-        return [*values, *(f"{item.path} {item.amount}" for item in self.files)]
+        items = []
+        for change in self.changes:
+            name, before, after = _row(_name(change), change)
+            items.append(f"{name} {before} -> {after}")
+        for file in self.files:
+            items.append(f"{file.path} {file.amount}")
+        return items
 
 
 def changes_since_last(store: Store, ready: Ready, plan: Plan) -> Changes | None:
     """Return the changes since the newest run of a job with the same name, without asking a target.
     None if there is no such run, if it is a sweep, or if the store has no record of its
     submission."""
-    last = next(iter(store.newest(limit=1, job=ready.original.name)), None)
-    record = None if last is None else store.kept(last.name)
-    if last is None or record is None or record.kind == SWEEP:
+    newest = store.newest(limit=1, job=ready.original.name)
+    if not newest:
         return None
-    changes = [
-        *_of_target(last, record, ready),
-        *changes_between(record.job, shown_fields(ready, plan)),
-    ]
-    files = list(_of_code(last, record, ready))
+    last = newest[0]
+    record = store.kept(last.name)
+    if record is None or record.kind == SWEEP:
+        return None
+    changes = list(_of_target(last, record, ready))
+    changes += changes_between(record.job, shown_fields(ready, plan))
+    files = _of_code(last, record, ready)
     return Changes(last.name, tuple(changes), tuple(files))
 
 
@@ -80,19 +85,19 @@ def shown(value: Any) -> str:
     """Return a short form of a value for a message."""
     if value is ABSENT:
         return "(not set)"
-    text = (
-        value if isinstance(value, str) and value.strip() == value and value else json.dumps(value)
-    )
-    return shortened(text, _LONGEST)
+    is_plain = isinstance(value, str) and value and value.strip() == value
+    return shortened(value if is_plain else json.dumps(value), _LONGEST)
 
 
 def _name(change: Change) -> str:
-    is_script_s = change.path[0] == "hyperparameters" and len(change.path) > 1
-    return ".".join(map(str, change.path[1:])) if is_script_s else change.name
+    if change.path[0] == "hyperparameters" and len(change.path) > 1:
+        return ".".join(map(str, change.path[1:]))
+    return change.name
 
 
 def _of_target(last: RunRecord, record: JobRecord, ready: Ready) -> Iterator[Change]:
-    before, after = dict(record.settings), settings_fields(ready.where.settings)
+    before = dict(record.settings)
+    after = settings_fields(ready.where.settings)
     if before.get("type") != after["type"]:
         yield Change(("target",), last.target, ready.where.target.name)
         return
@@ -103,8 +108,10 @@ def _of_target(last: RunRecord, record: JobRecord, ready: Ready) -> Iterator[Cha
 def _of_code(last: RunRecord, record: JobRecord, ready: Ready) -> Iterator[FileChange]:
     if record.bundle == ready.tree.sha256 or not record.files:
         return
-    before, after = Side("", record.plan, record, ref=last.ref), Side("", {}, tree=ready.tree)
-    is_quick = "folder" in target_of(last.target).parts and ready.tree.identity.size < _QUICK
+    before = Side("", record.plan, record, ref=last.ref)
+    after = Side("", {}, tree=ready.tree)
+    is_here = "folder" in target_of(last.target).parts
+    is_quick = is_here and ready.tree.identity.size < _QUICK
     yield from _code_changes(before, after, ready.where.here if is_quick else None, [])
 
 
@@ -117,10 +124,13 @@ class Side:
     """One side of a comparison.
 
     Attributes:
-        title: the user's name for this side. plan: the plan as JSON data. record: the data that the
-        store keeps for a run, or would keep for a job; None for a plan, which has none. tree: the
-        code on disk; None for a run. ref: the run's reference. results: what came out of a run, by
-        its label, such as `state` or the name of a metric.
+        title: the user's name for this side.
+        plan: the plan as JSON data.
+        record: the data that the store keeps for a run, or would keep for a job; None for a plan,
+            which has none.
+        tree: the code on disk; None for a run.
+        ref: the run's reference.
+        results: what came out of a run, by its label, such as `state` or the name of a metric.
     """
 
     title: str
@@ -146,22 +156,24 @@ class Side:
     @property
     def bundle(self) -> str | None:
         """The hash of the code."""
-        hashes = (item["sha256"] for item in self.plan.get("uploads", ()) if item["kind"] == "code")
-        return next(hashes, None) if self.record is None else self.record.bundle
+        if self.record is not None:
+            return self.record.bundle
+        for upload in self.plan.get("uploads", ()):
+            if upload["kind"] == "code":
+                sha256: str = upload["sha256"]
+                return sha256
+        return None
 
     @property
     def files(self) -> dict[str, tuple[object, ...]]:
         """Maps the path of each file of the code to the properties that must match for two files to
         be equal. cloudtrain's own files are left out."""
-        files = (
-            self.tree.entries
-            if self.tree is not None
-            else ()
-            if self.record is None
-            else self.record.files
-        )
-        own = (file for file in files if not file.path.startswith(RUNTIME))
-        return {file.path: (file.sha256, file.executable, file.target) for file in own}
+        files: Sequence[Entry | KeptFile] = ()
+        if self.tree is not None:
+            files = users_files(self.tree.entries)
+        elif self.record is not None:
+            files = users_files(self.record.files)
+        return {file.path: (file.sha256, file.executable, file.target) for file in files}
 
 
 @dataclass(frozen=True)
@@ -169,12 +181,14 @@ class Difference(Printable):
     """The differences between two jobs, plans or runs.
 
     Attributes:
-        before, after: the user's names for the two sides. target, job, request: the values that
-        differ in the target and its settings, the job, and the request. `job`
-            is None if one side is a plan, because a plan contains no job.
-        code: the files that differ; None if one side is a plan. results: the states, durations,
-        costs and metrics of two runs that differ. They do not count for `equal`. notes: parts that
-        could not be compared, with the reasons.
+        before, after: the user's names for the two sides.
+        target, job, request: the values that differ in the target and its settings, the job, and
+            the request. `job` is None if one side is a plan, because a plan contains no job.
+        code: the files that differ; None if one side is a plan.
+        bundles: the hashes of the code.
+        notes: parts that could not be compared, with the reasons.
+        results: the states, durations, costs and metrics of two runs that differ. They do not count
+            for `equal`.
     """
 
     before: str
@@ -190,109 +204,126 @@ class Difference(Printable):
     @property
     def equal(self) -> bool:
         """Whether the two sides are equal."""
-        return not (self.target or self.job or self.request or self.code) and self._same_code
+        if self.target or self.job or self.request or self.code:
+            return False
+        return self._same_code
 
     @property
     def _same_code(self) -> bool:
-        return self.code is not None or self.bundles[0] == self.bundles[1]
+        before, after = self.bundles
+        return self.code is not None or before == after
 
     def to_dict(self) -> dict[str, Any]:
         """Return the differences as JSON data."""
-        return {
-            "equal": self.equal,
-            "before": self.before,
-            "after": self.after,
-            "target": [item.to_dict() for item in self.target],
-            "job": None if self.job is None else [item.to_dict() for item in self.job],
-            "request": [item.to_dict() for item in self.request],
-            "code": None if self.code is None else [item.to_dict() for item in self.code],
-            "bundles": list(self.bundles),
-            "notes": list(self.notes),
-            "results": [item.to_dict() for item in self.results],
-        }
+        data: dict[str, Any] = {"equal": self.equal, "before": self.before, "after": self.after}
+        for name in ("target", "job", "request", "code"):
+            data[name] = _to_dicts(getattr(self, name))
+        data["bundles"] = list(self.bundles)
+        data["notes"] = list(self.notes)
+        data["results"] = _to_dicts(self.results)
+        return data
 
     def document(self) -> Document:
         """Return the differences as a document."""
-        blocks: list[Block] = []
-        for title, changes in (
-            ("Target", self.target),
-            ("Job", self.job or ()),
-            ("Request", self.request),
-        ):
-            if changes:
-                rows = [(item.name, shown(item.before), shown(item.after)) for item in changes]
-                blocks += [Heading(title), Table(("FIELD", self.before, self.after), rows)]
+        blocks = self._table("Target", self.target)
+        blocks += self._table("Job", self.job or ())
+        blocks += self._table("Request", self.request)
         if self.code:
-            blocks += [
-                Heading("Code"),
-                Table(("FILE", "CHANGE"), [(item.path, item.amount) for item in self.code]),
-            ]
-            blocks += [Lines(item.lines) for item in self.code if item.lines]
+            files = Table(("FILE", "CHANGE"), [(file.path, file.amount) for file in self.code])
+            blocks += [Heading("Code"), files]
+            blocks += [Lines(file.lines) for file in self.code if file.lines]
         elif not self._same_code:
             names = [name or "none" for name in self.bundles]
-            blocks += [Heading("Code"), Table(("", self.before, self.after), [("bundle", *names)])]
+            bundles = Table(("", self.before, self.after), [("bundle", *names)])
+            blocks += [Heading("Code"), bundles]
         if self.results:
-            rows = [
-                (str(item.path[0]), shown(item.before), shown(item.after)) for item in self.results
-            ]
-            blocks += [Heading("Results"), Table(("", self.before, self.after), rows)]
+            rows = [_row(str(change.path[0]), change) for change in self.results]
+            table = Table(("", self.before, self.after), rows)
+            blocks += [Heading("Results"), table]
         blocks += [Notice("notice", note) for note in self.notes]
         return Document(blocks)
+
+    def _table(self, title: str, changes: Sequence[Change]) -> list[Block]:
+        if not changes:
+            return []
+        rows = [_row(change.name, change) for change in changes]
+        return [Heading(title), Table(("FIELD", self.before, self.after), rows)]
+
+
+def _row(name: str, change: Change) -> tuple[str, str, str]:
+    return name, shown(change.before), shown(change.after)
+
+
+def _to_dicts(changes: Sequence[Change | FileChange] | None) -> list[dict[str, Any]] | None:
+    return None if changes is None else [change.to_dict() for change in changes]
 
 
 def results_of(status: RunStatus, reports: Sequence[Mapping[str, float]]) -> dict[str, object]:
     """Return what came out of a run, by its label: the state, the duration, the billed cost, and of
     each metric the last value and the lowest or highest one."""
     results: dict[str, object] = {"state": str(status.state), "duration": duration_of(status)}
-    results |= {} if status.cost is None else {"cost": f"${status.cost:,.2f}"}
-    for name in dict.fromkeys(
-        name for report in reports for name in report if name not in (*PLACES, *PROGRESS)
-    ):
-        values = [report[name] for report in reports if name in report]
-        word, best = (
-            ("lowest", min)
-            if name.lower().endswith(("loss", "error", "perplexity"))
-            else ("highest", max)
-        )
-        numbers = [value for value in values if isfinite(value)]
-        results[f"last {name}"] = number(values[-1]) if isfinite(values[-1]) else str(values[-1])
-        results |= {f"{word} {name}": number(best(numbers))} if numbers else {}
+    if status.cost is not None:
+        results["cost"] = f"${status.cost:,.2f}"
+    values_of: dict[str, list[float]] = {}
+    for report in reports:
+        for name, value in report.items():
+            if name not in PLACES and name not in PROGRESS:
+                values_of.setdefault(name, []).append(value)
+    for name, values in values_of.items():
+        last = values[-1]
+        results[f"last {name}"] = number(last) if isfinite(last) else str(last)
+        numbers = list(filter(isfinite, values))
+        if not numbers:
+            continue
+        if name.lower().endswith(("loss", "error", "perplexity")):
+            results[f"lowest {name}"] = number(min(numbers))
+        else:
+            results[f"highest {name}"] = number(max(numbers))
     return results
 
 
 def difference(before: Side, after: Side, settings: Settings) -> Difference:
     """Compare two sides. If the code differs, code that is not on this machine is fetched from the
     run's target."""
-    targets = before.plan["target"], after.plan["target"]
-    changes = [Change(("target",), *targets)] if targets[0] != targets[1] else []
-    job, code, notes = None, None, list[str]()
-    if changes:
+    target: list[Change] = []
+    job = None
+    request: list[Change] = []
+    code = None
+    notes: list[str] = []
+    results: list[Change] = []
+
+    old_target = before.plan["target"]
+    new_target = after.plan["target"]
+    is_same_target = old_target == new_target
+    if is_same_target:
+        request += changes_between(before.request, after.request)
+    else:
+        target.append(Change(("target",), old_target, new_target))
         notes.append("the requests are for different targets and are not compared")
-    if before.record is not None and after.record is not None:
-        job = tuple(changes_between(dict(before.record.job), dict(after.record.job)))
+
+    old = before.record
+    new = after.record
+    if old is not None and new is not None:
+        job = tuple(changes_between(dict(old.job), dict(new.job)))
         code = tuple(_code_changes(before, after, settings, notes))
-        versions = before.record.version, after.record.version
-        if not changes and not {"settings"} & {*before.record.hidden, *after.record.hidden}:
-            changes += changes_between(dict(before.record.settings), dict(after.record.settings))
-        if versions[0] != versions[1]:
-            notes.append(
-                f"`{before.title}` was made with cloudtrain {versions[0]}, `{after.title}` with "
-                f"{versions[1]}"
-            )
+        if is_same_target and "settings" not in (*old.hidden, *new.hidden):
+            target += changes_between(dict(old.settings), dict(new.settings))
+        if old.version != new.version:
+            with_old = f"`{before.title}` was made with cloudtrain {old.version}"
+            notes.append(f"{with_old}, `{after.title}` with {new.version}")
+
+    if before.results and after.results:
+        results += changes_between(before.results, after.results)
     return Difference(
         before=before.title,
         after=after.title,
-        target=tuple(changes),
+        target=tuple(target),
         job=job,
-        request=tuple(changes_between(before.request, after.request))
-        if targets[0] == targets[1]
-        else (),
+        request=tuple(request),
         code=code,
         bundles=(before.bundle, after.bundle),
         notes=tuple(notes),
-        results=tuple(changes_between(before.results, after.results))
-        if before.results and after.results
-        else (),
+        results=tuple(results),
     )
 
 
@@ -300,10 +331,13 @@ def _code_changes(
     before: Side, after: Side, settings: Settings | None, notes: list[str]
 ) -> Iterator[FileChange]:
     """Yield the files that differ, with their changed lines unless `settings` is None."""
-    old, new = before.files, after.files
-    paths = {path for path in old.keys() & new.keys() if old[path] != new[path]}
+    old = before.files
+    new = after.files
+    in_both = old.keys() & new.keys()
+    paths = {path for path in in_both if old[path] != new[path]}
     with ExitStack() as stack:
-        first, second = (_contents(side, paths, settings, stack, notes) for side in (before, after))
+        first = _contents(before, paths, settings, stack, notes)
+        second = _contents(after, paths, settings, stack, notes)
         yield from file_changes(old, new, first, second, names=(before.title, after.title))
 
 
@@ -318,7 +352,8 @@ def _contents(
         assert side.ref is not None, "a side without a tree is a run"
         try:
             service = service_of(side.ref.target, settings)
-            tree = stack.enter_context(code_of(side.record, side.ref, service, only=paths))
+            code = code_of(side.record, side.ref, service, only=paths)
+            tree = stack.enter_context(code)
         except CloudtrainError as error:
             notes.append(f"the lines of changed files are not shown: {error.message}")
             return lambda _: None

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cloudtrain.code.files import Entry, content_hash
 from cloudtrain.code.suspects import suspects
@@ -54,11 +54,14 @@ class JobSource(NamedTuple):
             return
         for override in self.overrides:
             way, _, text = override.partition("=")
-            yield from secret_texts([((way.rpartition(".")[2].strip("\"'] "),), text)])
-        values = [(path, text) for path, text in texts_of(self._data()) if path]
-        yield from secret_texts(
-            [item for item in values if any(isinstance(part, str) for part in item[0])]
-        )
+            name = way.rpartition(".")[2].strip("\"'] ")
+            yield from secret_texts([((name,), text)])
+
+        values = []
+        for path, text in texts_of(self._data()):
+            if any(isinstance(part, str) for part in path):
+                values.append((path, text))
+        yield from secret_texts(values)
 
     def hidden_text(self, secrets: Secrets) -> str | None:
         """Return the text of the job file without secrets, also in comments. None if there is no
@@ -66,21 +69,23 @@ class JobSource(NamedTuple):
         escapes or over several lines."""
         if self.text is None:
             return None
-        secrets = secrets._replace(values=(*secrets.values, *_secrets_in_file(self.text)))
+        in_file = _secrets_in_file(self.text)
+        secrets = secrets._replace(values=(*secrets.values, *in_file))
         if not any(secrets):
             return self.text
-        text = secrets.hidden(self.text)
-        left = [value for _, value in texts_of(self._replace(text=text)._data())]
-        return None if not left or secrets.hidden(left) != left else text
+        hidden = self._replace(text=secrets.hidden(self.text))
+        left = [value for _, value in texts_of(hidden._data())]
+        if not left or secrets.hidden(left) != left:
+            return None
+        return hidden.text
 
     def _data(self) -> Any:
         """Return the content of the job's file; None if it cannot be read."""
         if self.text is None:
             return None
+        suffix = Path(self.file or "").suffix.lower()
         with suppress(Unreadable, CloudtrainError):
-            return read_document(
-                self.text, SUFFIXES.get(Path(self.file or "").suffix.lower(), "yaml")
-            ).data
+            return read_document(self.text, SUFFIXES.get(suffix, "yaml")).data
         return None
 
 
@@ -89,48 +94,51 @@ def keep_plan(
 ) -> JobRecord:
     """Return the record of the plan of a job or sweep. For a sweep, `ready` is its first trial. The
     trial's fields and hourly price are left out, because each trial has its own record."""
-    fields, work, kind = fields_of(job), fields_of(ready.work), kind_of_job(job)
-    settings = settings_fields(ready.where.settings)
-    content = replace(plan, processes=()).to_dict()
-    del content["processes"]
+    kind = kind_of_job(job)
     raw = {
-        "job": fields,
-        "prepared": {} if kind == SWEEP else work,
-        "settings": settings,
+        "job": fields_of(job),
+        "prepared": {} if kind == SWEEP else fields_of(ready.work),
+        "settings": settings_fields(ready.where.settings),
         "request": plan.request,
     }
-    secrets = Secrets(
-        tuple(dict.fromkeys((*plan.hidden, *signatures_in(raw), *source.overridden_secrets()))),
-        tuple(named_secrets(ready.work.view)),
-    )
-    return JobRecord(
+    values = (*plan.hidden, *signatures_in(raw), *source.overridden_secrets())
+    secrets = Secrets(values, tuple(named_secrets(ready.work.view)))
+
+    plan_fields = replace(plan, processes=()).to_dict()
+    del plan_fields["processes"]
+    files = tuple(KeptFile(*entry[:5]) for entry in ready.tree.entries)
+    overrides = secrets.hidden(list(source.overrides))
+    hidden = dict.fromkeys(_hidden_ways(raw, secrets))
+    record = JobRecord(
         version=__version__,
-        job=secrets.hidden(fields),
-        prepared=secrets.hidden(work) if work != fields and kind != SWEEP else None,
+        job=secrets.hidden(raw["job"]),
+        plan=secrets.hidden(plan_fields),
+        bundle=ready.tree.sha256,
+        files=files,
         kind=kind,
         file=source.file,
         text=source.hidden_text(secrets),
-        overrides=tuple(secrets.hidden(list(source.overrides))),
-        settings=secrets.hidden(settings),
-        plan=secrets.hidden(content),
-        bundle=ready.tree.sha256,
-        files=tuple(KeptFile(*entry[:5]) for entry in ready.tree.entries),
+        overrides=tuple(overrides),
+        settings=secrets.hidden(raw["settings"]),
         commit=commit.commit,
         branch=commit.branch,
         dirty=commit.dirty,
         difference=commit.difference,
-        hidden=tuple(dict.fromkeys(_hidden_ways(raw, secrets))),
-        hourly=ready.hourly_price(plan) if kind != SWEEP else None,
-        trial=ready.rate_and_limit() if kind == SWEEP else (None, None),
+        hidden=tuple(hidden),
     )
+    if kind == SWEEP:
+        return record._replace(trial=ready.rate_and_limit())
+    prepared = None
+    if raw["prepared"] != raw["job"]:
+        prepared = secrets.hidden(raw["prepared"])
+    return record._replace(prepared=prepared, hourly=ready.hourly_price(plan))
 
 
 def shown_fields(ready: Ready, plan: Plan) -> dict[str, Any]:
     """Return a job's fields as the store keeps them, with secrets hidden."""
     fields = fields_of(ready.original)
-    return Secrets(
-        (*plan.hidden, *signatures_in(fields)), tuple(named_secrets(ready.work.view))
-    ).hidden(fields)
+    values = (*plan.hidden, *signatures_in(fields))
+    return Secrets(values, tuple(named_secrets(ready.work.view))).hidden(fields)
 
 
 def settings_fields(target: TargetSettings) -> dict[str, Any]:
@@ -143,8 +151,9 @@ def settings_of(record: JobRecord) -> TargetSettings | None:
     hidden."""
     if "settings" in record.hidden:
         return None
-    model = target_of(record.settings["type"]).settings
-    return model(**{name: value for name, value in record.settings.items() if name != "type"})
+    settings = dict(record.settings)
+    target = target_of(settings.pop("type"))
+    return target.settings(**settings)
 
 
 def _hidden_ways(raw: Mapping[str, Any], secrets: Secrets) -> Iterator[str]:
@@ -155,10 +164,12 @@ def _hidden_ways(raw: Mapping[str, Any], secrets: Secrets) -> Iterator[str]:
         return
     for part, value in raw.items():
         for path, text in texts_of(value):
-            if secrets.hidden(text) != text:
-                yield dotted(path) if part in ("job", "prepared") else part
-                if part not in ("job", "prepared"):
-                    break
+            if secrets.hidden(text) == text:
+                continue
+            if part not in ("job", "prepared"):
+                yield part
+                break
+            yield dotted(path)
 
 
 def _secrets_in_file(text: str) -> Iterator[str]:
@@ -205,23 +216,25 @@ class SentJob(Printable):
     def to_job_file(self) -> str:
         """Return a job file in YAML that can be submitted from any folder. Fill in the values of
         secrets yourself."""
-        lines = [
-            f"The job of the run {self.name}, sent by cloudtrain {self.kept.version}",
-            *self._source(),
-        ]
-        lines += [
-            f"fill in {way}: it looked like a secret, and is not kept"
-            for way in self._hidden_ways()
-        ]
-        return "".join(f"# {on_one_line(' '.join(line.split()))}\n" for line in lines) + yaml_text(
-            self.job
-        )
+        title = f"The job of the run {self.name}, sent by cloudtrain {self.kept.version}"
+        lines = [title, *self._source()]
+        for way in self._hidden_ways():
+            lines.append(f"fill in {way}: it looked like a secret, and is not kept")
+        text = ""
+        for line in lines:
+            comment = on_one_line(" ".join(line.split()))
+            text += f"# {comment}\n"
+        return text + yaml_text(self.job)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the job, the plan and the commit as JSON data."""
         record = self.kept
-        has_git = record.branch is not None or record.commit is not None
-        git = {name: getattr(record, name) for name in ("commit", "branch", "dirty", "difference")}
+        written = {"file": record.file, "text": record.text, "overrides": list(record.overrides)}
+        git = None
+        if self._has_commit:
+            names = ("commit", "branch", "dirty", "difference")
+            git = {name: getattr(record, name) for name in names}
+        files = [file._asdict() for file in record.files]
         return {
             "name": self.name,
             "ref": str(self.ref),
@@ -229,15 +242,11 @@ class SentJob(Printable):
             "created": self.created,
             "cloudtrain": record.version,
             "job": self.job,
-            "written": {
-                "file": record.file,
-                "text": record.text,
-                "overrides": list(record.overrides),
-            },
+            "written": written,
             "settings": dict(record.settings),
             "plan": self.plan,
-            "git": git if has_git else None,
-            "bundle": {"sha256": record.bundle, "files": [file._asdict() for file in record.files]},
+            "git": git,
+            "bundle": {"sha256": record.bundle, "files": files},
             "hidden": list(record.hidden),
             "rerun_of": record.rerun_of,
         }
@@ -245,44 +254,45 @@ class SentJob(Printable):
     def document(self) -> Document:
         """Return the job, the plan and the commit as a document."""
         blocks: list[Block] = [Heading(str(self.ref)), Pairs(list(self._pairs()))]
-        blocks.append(Section("Job", [Lines(yaml_text(self.job).splitlines())]))
-        request = list(request_blocks(self.kept.plan["request"]))
-        blocks.append(Section(f"Request (plan {self.kept.plan['sha256'][:12]})", request))
-        blocks += [
-            Notice("notice", f"`{way}` looked like a secret, and is not kept")
-            for way in self._hidden_ways()
-        ]
+        job = Lines(yaml_text(self.job).splitlines())
+        blocks.append(Section("Job", [job]))
+        plan = self.kept.plan
+        request = list(request_blocks(plan["request"]))
+        blocks.append(Section(f"Request (plan {plan['sha256'][:12]})", request))
+        for way in self._hidden_ways():
+            blocks.append(Notice("notice", f"`{way}` looked like a secret, and is not kept"))
         return Document(blocks)
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
         record = self.kept
-        yield (
-            "submitted",
-            datetime.fromtimestamp(self.created).astimezone().strftime("%Y-%m-%d %H:%M:%S %z"),
-        )
+        created = datetime.fromtimestamp(self.created).astimezone()
+        yield "submitted", created.strftime("%Y-%m-%d %H:%M:%S %z")
         yield "cloudtrain", record.version
         yield "job file", record.file or "none: the job was written in Python"
         if record.overrides:
             yield "overrides", "\n".join(record.overrides)
         if record.rerun_of:
-            yield "repeats" if record.kind != SWEEP else "continues", record.rerun_of
+            verb = "continues" if record.kind == SWEEP else "repeats"
+            yield verb, record.rerun_of
         settings = {key: value for key, value in record.settings.items() if key != "type"}
-        yield (
-            "target",
-            self.ref.target
-            + (f", with {json.dumps(settings, ensure_ascii=False)}" if settings else ""),
-        )
+        target = self.ref.target
+        if settings:
+            target += f", with {json.dumps(settings, ensure_ascii=False)}"
+        yield "target", target
         yield "source", "\n".join(self._source()) or "in no git repository"
-        size = sum(not file.path.startswith(RUNTIME) for file in record.files)
-        runtime = " and cloudtrain's runtime" if size < len(record.files) else ""
-        yield (
-            "code",
-            f"{size:,} {'file' if size == 1 else 'files'}{runtime}, bundle {record.bundle}",
-        )
+        count = len(users_files(record.files))
+        files = "1 file" if count == 1 else f"{count:,} files"
+        if count < len(record.files):
+            files += " and cloudtrain's runtime"
+        yield "code", f"{files}, bundle {record.bundle}"
+
+    @property
+    def _has_commit(self) -> bool:
+        return self.kept.branch is not None or self.kept.commit is not None
 
     def _source(self) -> Iterator[str]:
         record = self.kept
-        if record.branch is None and record.commit is None:
+        if not self._has_commit:
             return
         branch = f" of branch {record.branch}" if record.branch else ""
         yield f"commit {record.commit or 'none yet'}{branch}"
@@ -305,8 +315,15 @@ class SentJob(Printable):
 # The code of a run, which its record lists: to send it again, to compare it, and to write it into a
 # folder.
 
-RUNTIME = "cloudtrain/"
+_RUNTIME = "cloudtrain/"
 """Prefix of cloudtrain's own files, which are added to every bundle."""
+
+_File = TypeVar("_File", Entry, KeptFile)
+
+
+def users_files(files: Iterable[_File]) -> list[_File]:
+    """Return the files that are not cloudtrain's own."""
+    return [file for file in files if not file.path.startswith(_RUNTIME)]
 
 
 @contextmanager
@@ -319,49 +336,42 @@ def code_of(
     Raises:
         TargetError: a file was deleted or changed (CT972), or the target does not answer.
     """
-    paths = set(only) if only is not None else None
-    entries = [Entry(*file) for file in record.files if paths is None or file.path in paths]
-    with tempfile.TemporaryDirectory(prefix="cloudtrain-") as scratch:
-        places = _places(entries, service.code(ref, code_upload(record, ref), Path(scratch)))
-        missing = [
-            entry.path for entry in entries if entry.target is None and entry.path not in places
-        ]
+    entries = [Entry(*file) for file in record.files]
+    if only is not None:
+        paths = set(only)
+        entries = [entry for entry in entries if entry.path in paths]
+    with tempfile.TemporaryDirectory(prefix="cloudtrain-") as folder:
+        scratch = Path(folder)
+        upload = code_upload(record, ref)
+        files = [entry for entry in entries if entry.target is None]
+        places = _places(files, service.code(ref, upload, scratch))
+        missing = [entry.path for entry in files if entry.path not in places]
         if missing:
-            raise gone(
-                ref,
-                f"`{missing[0]}`" + (f" and {len(missing) - 1} more files" if missing[1:] else ""),
-            )
+            what = f"`{missing[0]}`"
+            if len(missing) > 1:
+                what += f" and {len(missing) - 1} more files"
+            raise gone(ref, what)
         size = sum(entry.size for entry in entries)
-        yield Tree(
-            Path(scratch),
-            tuple(entries),
-            (),
-            Bundle(content_hash(entries), size, len(entries)),
-            {},
-            places,
-        )
+        identity = Bundle(content_hash(entries), size, len(entries))
+        yield Tree(scratch, tuple(entries), (), identity, {}, places)
 
 
 def code_upload(record: JobRecord, ref: RunRef) -> Upload:
     """Return the upload that holds the code of a run."""
-    uploads = [Upload(**item) for item in record.plan["uploads"] if item["sha256"] == record.bundle]
-    if not uploads:
-        raise TargetError(
-            f"`{ref.name}` was submitted without code",
-            hint="its code is in the image",
-            code="CT972",
-        )
+    found = [item for item in record.plan["uploads"] if item["sha256"] == record.bundle]
+    if not found:
+        message = f"`{ref.name}` was submitted without code"
+        raise TargetError(message, hint="its code is in the image", code="CT972")
+    uploads = [Upload(**item) for item in found]
     return next((item for item in uploads if item.kind == "code"), uploads[0])
 
 
 def gone(ref: RunRef, what: str) -> TargetError:
     """Return the error for code that no longer exists. `what` names the missing file or the
     cause."""
-    return TargetError(
-        f"the code of `{ref.name}` is gone: {what}",
-        hint="submit the job from its source folder; `cloudtrain show` names its commit",
-        code="CT972",
-    )
+    message = f"the code of `{ref.name}` is gone: {what}"
+    hint = "submit the job from its source folder; `cloudtrain show` names its commit"
+    return TargetError(message, hint=hint, code="CT972")
 
 
 class SameCode:
@@ -387,30 +397,39 @@ def write_code(tree: Tree, destination: Path) -> list[str]:
     the paths of the files. After an error, the folder contains none of the files."""
     from cloudtrain.code.unpack import unpack
 
-    own = tuple(entry for entry in tree.entries if not entry.path.startswith(RUNTIME))
+    own = tuple(users_files(tree.entries))
     with tempfile.TemporaryDirectory(prefix="cloudtrain-") as folder:
         archive = Path(folder, "code.tar.gz")
-        part = Tree(tree.root, own, (), Bundle(content_hash(own), 0, len(own)), {}, tree.included)
+        identity = Bundle(content_hash(own), 0, len(own))
+        part = Tree(tree.root, own, (), identity, {}, tree.included)
         part.write(archive)
         # `..` may lead out of a link.
         unpack(archive, Path(os.path.abspath(destination)), part.sha256)
     return [entry.path for entry in own]
 
 
-def _places(entries: Iterable[Entry], folders: Iterator[Path]) -> dict[str, str]:
+def _places(files: Iterable[Entry], folders: Iterator[Path]) -> dict[str, str]:
     """Map the path of each file to a location at which the file still has its original content.
     Searches the folders one after the other until all files are found. Files without such a
     location are left out."""
-    left, places = [entry for entry in entries if entry.target is None], dict[str, str]()
-    while left and (folder := next(folders, None)) is not None:
-        there = {entry: f"{folder}/{entry.path}" for entry in left}
-        # A pipe blocks.
-        there = {entry: place for entry, place in there.items() if os.path.isfile(place)}
-        digests = hash_files(
-            [*there.values()], [entry.size for entry in there], [None] * len(there)
-        )
-        for (entry, place), digest in zip(there.items(), digests, strict=True):
+    left = list(files)
+    places: dict[str, str] = {}
+    while left:
+        folder = next(folders, None)
+        if folder is None:
+            break
+        # a pipe blocks whoever opens it
+        candidates = []
+        locations = []
+        for entry in left:
+            location = f"{folder}/{entry.path}"
+            if os.path.isfile(location):
+                candidates.append(entry)
+                locations.append(location)
+        sizes = [entry.size for entry in candidates]
+        digests = hash_files(locations, sizes, [None] * len(sizes))
+        for entry, location, digest in zip(candidates, locations, digests, strict=True):
             if isinstance(digest, Digest) and digest.sha256 == entry.sha256:
-                places[entry.path] = place
+                places[entry.path] = location
         left = [entry for entry in left if entry.path not in places]
     return places

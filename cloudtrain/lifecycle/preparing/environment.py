@@ -33,7 +33,8 @@ from cloudtrain.targets.where import Where
 if TYPE_CHECKING:
     from cloudtrain.job.processing import AnyJob
 
-_LIST, _OTHER_LIST = "requirements.txt", "requirements.cloudtrain.txt"
+_LIST = "requirements.txt"
+_OTHER_LIST = "requirements.cloudtrain.txt"
 """The name of a generated list in the bundle, and its name if the user has a file of the first
 name. SageMaker's toolkit installs only a file of the first name."""
 
@@ -63,24 +64,21 @@ class Installation(NamedTuple):
     def keeps_torch(self) -> bool:
         """Whether only a constraint keeps the image's PyTorch, because the machine decides
         versions."""
-        return (
-            self.contents.is_image
-            and self.contents.torch is not None
-            and not self.requirements.is_closed
-        )
+        has_torch = self.contents.is_image and self.contents.torch is not None
+        return has_torch and not self.requirements.is_closed
 
     @property
     def replaced(self) -> list[tuple[str, str, str]]:
         """The packages of the image that the job replaces: name, version in the image, version of
         the job."""
         image = self.contents.packages or {}
-        return [
-            (item.name, image[item.name], item.version)
-            for item in self.requirements.packages
-            if item.version
-            and image.get(item.name, "").partition("+")[0]
-            not in (item.version.partition("+")[0], "")
-        ]
+        replaced = []
+        for item in self.requirements.packages:
+            before = image.get(item.name, "")
+            public = before.partition("+")[0]
+            if item.version and public and public != item.version.partition("+")[0]:
+                replaced.append((item.name, before, item.version))
+        return replaced
 
     def add_to(self, plan: Plan) -> Plan:
         """Return the plan with a line of its summary, notes, and the packages for `--json`."""
@@ -94,55 +92,61 @@ class Installation(NamedTuple):
             notes.append(
                 f"{which} in `{wanted.file}` {verb} not pinned: the machine decides the version"
             )
-        return replace(
-            plan, summary=summary, notes=(*plan.notes, *notes), environment=self.to_json()
-        )
+        all_notes = (*plan.notes, *notes)
+        return replace(plan, summary=summary, notes=all_notes, environment=self.to_json())
 
     def _line(self) -> str:
-        wanted, replaced = self.requirements, self.replaced
-        own = [
-            f"{item.name} {item.version}" for item in wanted.packages if item.name in wanted.folders
-        ]
+        wanted = self.requirements
+        own = [item for item in wanted.packages if item.name in wanted.folders]
         count = len(wanted.packages) - len(own)
-        line = f"{count} package{'' if count == 1 else 's'} from `{wanted.file}`"
-        lines = [line if self.is_named else f"{line}, found in the code"]
+        packages = "1 package" if count == 1 else f"{count} packages"
+        line = f"{packages} from `{wanted.file}`"
+        if not self.is_named:
+            line += ", found in the code"
         if wanted.form != "pip":
-            lines[0] += f" ({wanted.digest[:12]}, Python {self.contents.python})"
-        kind = (
-            "package of your own as a wheel" if len(own) == 1 else "packages of your own as wheels"
-        )
-        lines += [f"{len(own)} {kind}: {', '.join(own)}"] if own else []
-        owner = "the image" if self.contents.is_image else "this Python"
-        lines += (
-            [f"torch {self.contents.torch} of {owner} stays"]
-            if wanted.brought or self.keeps_torch
-            else []
-        )
-        if wanted.form != "pip":
-            is_unknown = self.contents.is_image and self.contents.packages is None
-            lines += ["what the image has is not known offline"] if is_unknown else []
-        if replaced:  # those whose first number changes break most
-            replaced.sort(
-                key=lambda item: (item[1].partition(".")[0] == item[2].partition(".")[0], item[0])
-            )
-            more = f", and {len(replaced) - _NAMED} more" if len(replaced) > _NAMED else ""
-            names = ", ".join(
-                f"{name} {before} -> {after}" for name, before, after in replaced[:_NAMED]
-            )
-            verb = "replaces" if len(replaced) == 1 else "replace"
-            lines.append(f"{len(replaced)} {verb} the image's: {names}{more}")
+            line += f" ({wanted.digest[:12]}, Python {self.contents.python})"
+        lines = [line]
+        if own:
+            names = ", ".join(f"{item.name} {item.version}" for item in own)
+            wheels = "1 package of your own as a wheel"
+            if len(own) > 1:
+                wheels = f"{len(own)} packages of your own as wheels"
+            lines.append(f"{wheels}: {names}")
+        if wanted.brought or self.keeps_torch:
+            owner = "the image" if self.contents.is_image else "this Python"
+            lines.append(f"torch {self.contents.torch} of {owner} stays")
+        is_unknown = self.contents.is_image and self.contents.packages is None
+        if is_unknown and wanted.form != "pip":
+            lines.append("what the image has is not known offline")
+        if self.replaced:
+            lines.append(self._replaced_line())
         return "\n".join(lines)
+
+    def _replaced_line(self) -> str:
+        """Return which packages of the image the job replaces: first those whose first number
+        changes, because they break most."""
+
+        def rank(item: tuple[str, str, str]) -> tuple[bool, str]:
+            name, before, after = item
+            return before.partition(".")[0] == after.partition(".")[0], name
+
+        replaced = sorted(self.replaced, key=rank)
+        verb = "replaces" if len(replaced) == 1 else "replace"
+        shown = [f"{name} {before} -> {after}" for name, before, after in replaced[:_NAMED]]
+        if len(replaced) > _NAMED:
+            shown.append(f"and {len(replaced) - _NAMED} more")
+        return f"{len(replaced)} {verb} the image's: {', '.join(shown)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the whole list as JSON data."""
-        wanted, image = self.requirements, self.contents.packages or {}
-        packages = [
-            {"name": item.name, "version": item.version, "hashes": [*item.hashes]}
-            | ({"index": item.registry} if item.registry else {})
-            | ({"url": item.url} if item.url else {})
-            | ({"in_image": image[item.name]} if image.get(item.name) else {})
-            for item in wanted.packages
-        ]
+        wanted = self.requirements
+        image = self.contents.packages or {}
+        packages = []
+        for item in wanted.packages:
+            package = {"name": item.name, "version": item.version, "hashes": [*item.hashes]}
+            known = {"index": item.registry, "url": item.url, "in_image": image.get(item.name)}
+            package |= {name: value for name, value in known.items() if value}
+            packages.append(package)
         return {
             "file": wanted.file,
             "form": wanted.form,
@@ -164,12 +168,12 @@ class Unusable(NamedTuple):
 
     def add_to(self, plan: Plan) -> Plan:
         """Return the plan with a note."""
+        why = f"{self.problem.message}: {self.problem.hint}"
         note = (
-            f"`{self.file}` is not installed, because {self.problem.message}: {self.problem.hint}"
+            f"`{self.file}` is not installed, because {why}; `requirements: none` says that it "
+            "need not be"
         )
-        return replace(
-            plan, notes=(*plan.notes, f"{note}; `requirements: none` says that it need not be")
-        )
+        return replace(plan, notes=(*plan.notes, note))
 
 
 def with_requirements(
@@ -187,49 +191,57 @@ def with_requirements(
         JobError: the file cannot be read, does not match its project, or does not fit the machine.
     """
     file = posixpath.normpath(job.environment.requirements or "")
-    written = next(
-        (name for name in (_LIST, _OTHER_LIST) if (tree.read_text(name) or "").startswith(WRITTEN)),
-        None,
-    )
+    written = None
+    for name in (_OTHER_LIST, _LIST):
+        text = tree.read_text(name) or ""
+        if text.startswith(WRITTEN):
+            written = name
     if not is_new and written is not None:
         return _renamed(job, written), tree, None
     read = reader_of(tree)
     if read(file) is None:
         return job, tree, None  # CT102 reports it
-    view, settings = job.view, where.settings
+
+    contents = Contents(job.environment.python)
     describe = part_of(where.target, "contents")
-    contents = (
-        describe(view, settings, where.account) if describe else Contents(job.environment.python)
-    )
+    if describe:
+        contents = describe(job.view, where.settings, where.account)
     wanted = _read(job, tree, file, read, contents, prune=contents.torch is not None)
     locked = wanted.brought.get("torch") or _wanted_torch(wanted, contents)
-    if contents.torch is not None and locked is not None and not _agree(locked, contents.torch):
+    if contents.torch and locked and not _agree(locked, contents.torch):
         if contents.is_image:
-            line, other = (
-                ".".join(re.findall(r"\d+", text)[:2]) for text in (contents.torch, locked)
-            )
-            hint = f'ask for `torch=={line}.*`, or take the image with `version: "{other}"`'
-            raise unfit(
-                f"torch {locked} is in `{wanted.file}`, and the image has {contents.torch}", hint
-            )
+            raise _other_torch(wanted.file, locked, contents.torch)
         wanted = _read(job, tree, file, read, contents, prune=False)
     installation = Installation(wanted, contents, is_named)
-    name, text = file, tree.read_text(file) or ""
-    if wanted.form != "pip" or ("/" in file and is_new and not is_named):
-        name = _LIST if written == _LIST or tree.read_text(_LIST) is None else _OTHER_LIST
+
+    needs_list = wanted.form != "pip" or ("/" in file and is_new and not is_named)
+    if needs_list:
+        is_free = written == _LIST or tree.read_text(_LIST) is None
+        name = _LIST if is_free else _OTHER_LIST
         # every launch mode installs `_LIST`
         text = wanted.text if wanted.form != "pip" else f"{WRITTEN}-r {file}\n"
-    elif not (installation.keeps_torch and is_new):
+    elif installation.keeps_torch and is_new:
+        name = file
+        text = tree.read_text(file) or ""
+    else:
         return job, tree, installation
     for path, content in wanted.wheels.items():
         tree = _with_file(tree, path, content)
     return _renamed(job, name), _with_list(tree, name, text, installation), installation
 
 
+def _other_torch(file: str, locked: str, in_image: str) -> JobError:
+    line = ".".join(re.findall(r"\d+", in_image)[:2])
+    other = ".".join(re.findall(r"\d+", locked)[:2])
+    hint = f'ask for `torch=={line}.*`, or take the image with `version: "{other}"`'
+    return unfit(f"torch {locked} is in `{file}`, and the image has {in_image}", hint)
+
+
 def _read(
     job: AnyJob, tree: Tree, file: str, read: Read, contents: Contents, *, prune: bool
 ) -> Requirements:
-    extras, groups = job.environment.extras, job.environment.groups
+    extras = job.environment.extras
+    groups = job.environment.groups
     if form_of(file, read(file) or "") == "pip":
         return read_pip(file, read, extras, groups)
     from cloudtrain.code.wheels import read_own_lock
@@ -248,19 +260,20 @@ def reader_of(tree: Tree) -> Read:
     a workspace's lock. Raises JobError for a file that is not plain text."""
 
     def read(path: str) -> str | None:
-        entry = next((entry for entry in tree.entries if entry.path == path), None)
-        place = tree.location(entry) if entry is not None else os.path.join(tree.root, path)
+        place = os.path.join(tree.root, path)
+        for entry in tree.entries:
+            if entry.path == path:
+                place = tree.location(entry)
         try:
             return read_text(place)
         except (FileNotFoundError, ValueError):  # no file has a name with a NUL character
             return None
         except Unreadable as error:
-            message, hint = f"`{path}`: {error.problem.message}", error.problem.hint
+            message = f"`{path}`: {error.problem.message}"
+            hint = error.problem.hint
         except OSError as error:
-            message, hint = (
-                f"`{path}` cannot be read: {error.strerror}",
-                "name a file that you may read",
-            )
+            message = f"`{path}` cannot be read: {error.strerror}"
+            hint = "name a file that you may read"
         raise JobError([Problem(FIELD, message, hint, code="CT054")])
 
     return read
@@ -271,20 +284,26 @@ def _wanted_torch(wanted: Requirements, contents: Contents) -> str | None:
     machine does not have."""
     machine = Platform(contents.python or "3", contents.markers).environment
     for item in wanted.packages:
-        line = package_in(item.line) if item.name == "torch" else None
-        if item.name == "torch" and (line is None or line.applies(machine)):
-            is_met = line is None or contents.torch is None or line.is_met_by(contents.torch)
-            return item.version or (None if is_met or line is None else line.versions)
+        if item.name != "torch":
+            continue
+        line = package_in(item.line)
+        if line is None:
+            return item.version or None
+        if not line.applies(machine):
+            continue
+        if item.version:
+            return item.version
+        is_met = contents.torch is None or line.is_met_by(contents.torch)
+        return None if is_met else line.versions
     return None
 
 
 def _agree(first: str, second: str) -> bool:
     """Return whether two versions are equal, without their local parts such as `+cu130`, as far as
     both are known: an image's tag may say `2.13` only."""
-    pairs = zip(
-        first.partition("+")[0].split("."), second.partition("+")[0].split("."), strict=False
-    )
-    return all(one == other for one, other in pairs)
+    numbers = first.partition("+")[0].split(".")
+    others = second.partition("+")[0].split(".")
+    return all(one == other for one, other in zip(numbers, others, strict=False))
 
 
 def _with_list(tree: Tree, name: str, text: str, installation: Installation) -> Tree:
@@ -294,9 +313,10 @@ def _with_list(tree: Tree, name: str, text: str, installation: Installation) -> 
     launch mode of every target."""
     if installation.keeps_torch:
         beside = posixpath.join(posixpath.dirname(name), _CONSTRAINTS)
+        constraint = f"{pinned_torch(installation.contents)}\n"
+        tree = _with_file(tree, beside, constraint.encode())
         head = WRITTEN if text.startswith(WRITTEN) else ""
         text = f"{head}{_KEEPS}-c {_CONSTRAINTS}\n{text.removeprefix(head)}"
-        tree = _with_file(tree, beside, f"{pinned_torch(installation.contents)}\n".encode())
     return _with_file(tree, name, text.encode())
 
 
@@ -304,16 +324,18 @@ def pinned_torch(contents: Contents) -> str:
     """Return the constraint that keeps the image's PyTorch. It has no local part, which no index
     has: `2.13.0` admits `2.13.0+cu130`. An image's tag may say `2.13` only."""
     public = (contents.torch or "").partition("+")[0]
-    return f"torch=={public if public.count('.') > 1 else f'{public}.*'}"
+    if public.count(".") < 2:
+        public += ".*"
+    return f"torch=={public}"
 
 
 def _with_file(tree: Tree, name: str, content: bytes) -> Tree:
     """Return the bundle with one more file, which is on no disk: a plan writes nothing."""
     entries = [entry for entry in tree.entries if entry.path != name]
-    entries.append(Entry(name, len(content), sha256=hashlib.sha256(content).hexdigest()))
+    sha256 = hashlib.sha256(content).hexdigest()
+    entries.append(Entry(name, len(content), sha256=sha256))
     entries.sort(key=lambda entry: os.fsencode(entry.path))
     size = sum(entry.size for entry in entries)
     identity = Bundle(content_hash(entries), size, len(entries))
-    return replace(
-        tree, entries=tuple(entries), identity=identity, own_files={**tree.own_files, name: content}
-    )
+    own_files = {**tree.own_files, name: content}
+    return replace(tree, entries=tuple(entries), identity=identity, own_files=own_files)

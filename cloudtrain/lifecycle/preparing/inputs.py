@@ -35,6 +35,7 @@ from cloudtrain.lifecycle.store.schema import read_store
 from cloudtrain.lifecycle.store.store import NEWEST, SENT, RunRecord, Store
 from cloudtrain.plans.plan import HIDDEN, Shown, Upload, hide
 from cloudtrain.plans.states import SWEEP, TUNER, RunRef, RunState
+from cloudtrain.rules.engine import join_names
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.secret_values import VARIABLE, resolved
 from cloudtrain.system.plugins import DEFAULT_TARGET, part_of
@@ -69,24 +70,22 @@ def resolve_run_inputs(
     """Return the job with each `run:...` input replaced with a location; notes for the reader of
     the plan; runs to ask the target about before the job is sent; and the runs that the target will
     wait for."""
-    inputs, problems, notes, awaited = (
-        dict(job.inputs),
-        list[Problem](),
-        list[str](),
-        list[Awaited](),
-    )
-    after = dict[str, None]()
+    inputs = dict(job.inputs)
+    problems: list[Problem] = []
+    notes: list[str] = []
+    awaited: list[Awaited] = []
+    after: dict[str, None] = {}
     with read_store(settings.state_dir) as store:
+        search = _Search(store, target, settings, job.folder or settings.cwd)
         for name, item in job.inputs.items():
-            reference, path = item.of(target), ("inputs", name, target)
+            reference = item.of(target)
             if reference is None or not is_run_input(reference):
                 continue
             source = run_input(reference)
             assert source is not None, "the model has checked it"
+            path = ("inputs", name, target)
             try:
-                row, state = _Search(store, target, settings, job.folder or settings.cwd).row(
-                    source.run
-                )
+                row, state = search.row(source.run)
                 place = _place(store, row, source)
             except CloudtrainError as error:
                 problems.append(Problem(path, error.message, error.hint, code=error.code))
@@ -101,7 +100,8 @@ def resolve_run_inputs(
                 awaited.append(Awaited(path, row.ref))
     if problems:
         raise JobError(problems)
-    return job.model_copy(update={"inputs": inputs}), tuple(notes), tuple(awaited), tuple(after)
+    job = job.model_copy(update={"inputs": inputs})
+    return job, tuple(notes), tuple(awaited), tuple(after)
 
 
 def states_of(awaited: Sequence[Awaited], settings: Settings) -> dict[RunRef, RunState | None]:
@@ -134,17 +134,15 @@ class _Search(NamedTuple):
         """Return the run that a name stands for, and the run's last known state."""
         rows, is_job = self._candidates(name)
         if not rows:
-            raise CloudtrainError(
-                f"no run on `{self.target}` is called `{name}`", hint=self._near(name), code="CT021"
-            )
+            message = f"no run on `{self.target}` is called `{name}`"
+            raise CloudtrainError(message, hint=self._near(name), code="CT021")
         if is_job:
             return self._best(rows)
         if len(rows) > 1:
-            names = ", ".join(f"`{row.name}`" for row in rows[:5])
+            names = join_names([row.name for row in rows[:5]])
             message = f"`{name}` begins the names of {len(rows)} runs"
-            raise CloudtrainError(
-                message, hint=f"write one of the full names: {names}", code="CT021"
-            )
+            hint = f"write one of the full names: {names}"
+            raise CloudtrainError(message, hint=hint, code="CT021")
         state = self._state(rows[0])
         if state in _BAD:
             raise _unusable(rows[0], f"is {state}")
@@ -158,22 +156,25 @@ class _Search(NamedTuple):
         if exact is not None and self._here([exact]):
             return [exact], False
         of_job = self._here(self.store.newest(job=name))
-        return (of_job, True) if of_job else (self._here(self.store.starting_with(name)), False)
+        if of_job:
+            return of_job, True
+        return self._here(self.store.starting_with(name)), False
 
     def _best(self, rows: Sequence[RunRecord]) -> tuple[RunRecord, RunState]:
-        states = list[tuple[RunRecord, RunState]]()
+        """Return the newest run of a job that has succeeded, or else the newest that goes on."""
+        states: list[RunState] = []
         for row in rows:
             state = self._state(row)
             if state is RunState.SUCCEEDED:
                 return row, state
-            states.append((row, state))
-        for row, state in states:
+            states.append(state)
+        for row, state in zip(rows, states, strict=True):
             if not state.is_final:
                 return row, state
-        row, state = states[0]
-        raise _unusable(
-            row, f"is {state}, as are the others of `{row.job_name}`" if rows[1:] else f"is {state}"
-        )
+        why = f"is {states[0]}"
+        if len(rows) > 1:
+            why += f", as are the others of `{rows[0].job_name}`"
+        raise _unusable(rows[0], why)
 
     def _state(self, row: RunRecord) -> RunState:
         """Return the run's last recorded state. If that is not final, and runs can wait for other
@@ -194,82 +195,86 @@ class _Search(NamedTuple):
         return [row for row in rows if row.target == self.target and row.stage in SENT]
 
     def _near(self, name: str) -> str:
-        rows = self._here(self.store.newest(limit=_LOOKED_AT))
-        names = dict.fromkeys([row.job_name for row in rows] + [row.name for row in rows])
         file = _file_of_job(name, self.folder)
-        if file is None:
-            return (
-                did_you_mean(name, list(names)[:8])
-                or f"submit a job of that name with `--target {self.target}`"
-            )
-        path = os.path.relpath(file, self.settings.cwd)
-        return f"run it there first: `cloudtrain submit {quote(path)} --target {self.target}`"
+        if file is not None:
+            path = os.path.relpath(file, self.settings.cwd)
+            return f"run it there first: `cloudtrain submit {quote(path)} --target {self.target}`"
+        rows = self._here(self.store.newest(limit=_LOOKED_AT))
+        names = [row.job_name for row in rows] + [row.name for row in rows]
+        similar = did_you_mean(name, list(dict.fromkeys(names))[:8])
+        return similar or f"submit a job of that name with `--target {self.target}`"
 
 
 def _file_of_job(name: str, folder: Path) -> Path | None:
     """Return the first file in a folder that describes a job or a sweep of this name; None if there
     is none."""
     try:
-        files = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+        files = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES]
     except OSError:
         return None
-    for file in files[:_MOST_FILES]:
+    for file in sorted(files)[:_MOST_FILES]:
         with suppress(OSError, Unreadable):
             text = read_text(file)
-            if name in text:
-                data = read_document(text, SUFFIXES[file.suffix.lower()]).data
-                if isinstance(data, dict) and data.get("name") == name:
-                    return file
+            if name not in text:
+                continue
+            data = read_document(text, SUFFIXES[file.suffix.lower()]).data
+            if isinstance(data, dict) and data.get("name") == name:
+                return file
     return None
 
 
 def _unusable(row: RunRecord, why: str) -> CloudtrainError:
-    return CloudtrainError(
-        f"the run `{row.name}` {why}, so its output is incomplete",
-        hint=f"`cloudtrain status {row.name}` shows the reason",
-        code="CT021",
-    )
+    message = f"the run `{row.name}` {why}, so its output is incomplete"
+    hint = f"`cloudtrain status {row.name}` shows the reason"
+    return CloudtrainError(message, hint=hint, code="CT021")
 
 
 def _place(store: Store, row: RunRecord, source: RunInput) -> str:
+    """Return the location of what an input names of a run.
+
+    Raises:
+        CloudtrainError: the run has no such output, or the input names a part of an archive.
+    """
     places = store.outputs_of(row.name)
     place = places.get(source.what.lower())
+    if place is None:
+        raise _no_output(row, source, places)
+    if not source.below:
+        return place
+    if place.endswith(".tar.gz"):
+        message = f"`{place}` is an archive, so no folder in it can be an input"
+        raise CloudtrainError(message, hint=f"remove `{source.below}`", code="CT021")
+    return place.rstrip("/") + source.below
+
+
+def _no_output(row: RunRecord, source: RunInput, places: Mapping[str, str]) -> CloudtrainError:
+    hint: str | None
     if not places and row.key.startswith((SWEEP, TUNER)):
+        message = f"the best trial of the sweep `{row.name}` is not known"
         hint = (
             f"name the run of a trial, `run:RUN/model`: `cloudtrain trials {row.name}` lists them"
         )
         if not RunState(row.state).is_final:
             hint = f"wait for it: `cloudtrain wait {row.name}`; or {hint}"
-        raise CloudtrainError(
-            f"the best trial of the sweep `{row.name}` is not known", hint=hint, code="CT021"
+    elif "outputs" in places:
+        title = target_of(row.target).title
+        message = (
+            f"{title} keeps all outputs of the training job `{row.name}` in one archive, "
+            f"`{places['outputs']}`"
         )
-    if place is None and "outputs" in places:
-        raise CloudtrainError(
-            f"{target_of(row.target).title} keeps all outputs of the training job `{row.name}` "
-            "in one archive, "
-            f"`{places['outputs']}`",
-            hint=f"use `run:{source.run}/model`, or produce `{source.what.partition('/')[2]}` "
-            "with a processing job, "
-            "which does not put its outputs into one archive",
-            code="CT021",
+        hint = (
+            f"use `run:{source.run}/model`, or produce `{source.what.partition('/')[2]}` "
+            "with a processing job, which does not put its outputs into one archive"
         )
-    if place is None:
-        options = [f"run:{source.run}/{name.replace('outputs/', 'output/')}" for name in places]
-        reference = f"run:{source.run}/{source.what.replace('outputs/', 'output/')}"
-        raise CloudtrainError(
-            f"the run `{row.name}` writes no `{source.what}`",
-            hint=did_you_mean(reference, options),
-            code="CT021",
-        )
-    if not source.below:
-        return place
-    if place.endswith(".tar.gz"):
-        raise CloudtrainError(
-            f"`{place}` is an archive, so no folder in it can be an input",
-            hint=f"remove `{source.below}`",
-            code="CT021",
-        )
-    return place.rstrip("/") + source.below
+    else:
+        message = f"the run `{row.name}` writes no `{source.what}`"
+        options = [f"run:{source.run}/{_as_written(name)}" for name in places]
+        hint = did_you_mean(f"run:{source.run}/{_as_written(source.what)}", options)
+    return CloudtrainError(message, hint=hint, code="CT021")
+
+
+def _as_written(output: str) -> str:
+    return output.replace("outputs/", "output/")
 
 
 def _notes(name: str, reference: str, row: RunRecord, place: str, state: RunState) -> list[str]:
@@ -304,12 +309,10 @@ def is_uploaded(item: Input, target: Target) -> bool:
 def place_data(job: AnyJob, where: Where) -> tuple[AnyJob, tuple[Upload, ...], tuple[str, ...]]:
     """Return the job with local data replaced by the locations of the uploads, the uploads, and
     notes for the plan."""
-    target, inputs, uploads, problems = (
-        where.target,
-        dict(job.inputs),
-        dict[str, Upload](),
-        list[Problem](),
-    )
+    target = where.target
+    inputs = dict(job.inputs)
+    uploads: dict[str, Upload] = {}
+    problems: list[Problem] = []
     for name, item in job.inputs.items():
         if not is_uploaded(item, target):
             continue
@@ -321,28 +324,25 @@ def place_data(job: AnyJob, where: Where) -> tuple[AnyJob, tuple[Upload, ...], t
             problems.append(Problem(path, error.message, error.hint, code=error.code))
             continue
         is_file = os.path.isfile(source)
+        kind = "file" if is_file else "folder"
         if item.type == ("uri_folder" if is_file else "uri_file"):
-            message = (
-                f"`{source}` is a {'file' if is_file else 'folder'}, and the input's type "
-                f"is `{item.type}`"
-            )
-            kind = "uri_file" if is_file else "uri_folder"
-            problems.append(
-                Problem(path, message, f"write `type: {kind}` under `inputs.{name}`", code="CT986")
-            )
+            message = f"`{source}` is a {kind}, and the input's type is `{item.type}`"
+            hint = f"write `type: uri_{kind}` under `inputs.{name}`"
+            problems.append(Problem(path, message, hint, code="CT986"))
             continue
-        place_of, file_name = part_of(target, "data"), os.path.basename(source)
+        place_of = part_of(target, "data")
+        file_name = os.path.basename(source)
         folder, read = place_of(
             where.settings, where.account, data.sha256, file_name, is_file=is_file
         )
         inputs[name] = item.model_copy(update={target.name: read})
-        uploads[folder] = Upload(
-            "data", data.sha256, folder, data.size, len(data.files), source=source
-        )
+        count = len(data.files)
+        uploads[folder] = Upload("data", data.sha256, folder, data.size, count, source=source)
     if problems:
         raise JobError(problems)
     data_uploads = tuple(uploads.values())
-    job = job.model_copy(update={"inputs": inputs}) if data_uploads else job
+    if data_uploads:
+        job = job.model_copy(update={"inputs": inputs})
     return job, data_uploads, tuple(_local_data_notes(data_uploads))
 
 
@@ -350,29 +350,22 @@ def emulated_here(job: AnyJob, emulated: Target) -> AnyJob:
     """Return `job` for a local run that emulates another target. Inputs that a submit to the
     emulated target would upload are not uploaded: the run reads them from their paths on this
     machine."""
-    changes: dict[str, Any] = {
-        name: item.model_copy(
-            update={
-                emulated.name: None,
-                DEFAULT_TARGET: item.of(DEFAULT_TARGET) or item.of(emulated.name),
-            }
-        )
-        for name, item in job.inputs.items()
-        if is_uploaded(item, emulated)
-    }
-    return job.model_copy(update={"inputs": {**job.inputs, **changes}}) if changes else job
+    inputs = dict(job.inputs)
+    for name, item in job.inputs.items():
+        if is_uploaded(item, emulated):
+            here = item.of(DEFAULT_TARGET) or item.of(emulated.name)
+            inputs[name] = item.model_copy(update={emulated.name: None, DEFAULT_TARGET: here})
+    return job.model_copy(update={"inputs": inputs})
 
 
 def _local_data_notes(uploads: tuple[Upload, ...]) -> Iterator[str]:
     for upload in uploads:
-        month = upload.size / 2**30 * _MONTHLY
-        cost = (
-            f", and costs about ${month:,.2f} a month there" if upload.size >= _WORTH_MONEY else ""
-        )
-        size = format_size(upload.size)
-        yield (
-            f"`{upload.source}`, {size} of data, is uploaded once, when the job is submitted{cost}"
-        )
+        what = f"`{upload.source}`, {format_size(upload.size)} of data"
+        note = f"{what}, is uploaded once, when the job is submitted"
+        if upload.size >= _WORTH_MONEY:
+            month = upload.size / 2**30 * _MONTHLY
+            note += f", and costs about ${month:,.2f} a month there"
+        yield note
 
 
 # How a job's secrets reach a target: cloudtrain sends their locations in one variable, and never
@@ -388,48 +381,50 @@ def with_secret_places(
     A local run that emulates another target uses a secret's location for `local`, or if there is
     none, the secret's location for the emulated target.
     """
-    places, problems = dict[str, str](), list[Problem]()
-    candidates = (where, *([] if emulated is None else [target_of(emulated)]))
+    places: dict[str, str] = {}
+    problems: list[Problem] = []
+    candidates = [where]
+    if emulated is not None:
+        candidates.append(target_of(emulated))
     for name, secret in job.environment.secrets.items():
-        options = [(target, secret.of(target.name)) for target in candidates]
-        readable = [
-            place
-            for target, place in options
-            if place and place.partition(":")[0] in target.facts.secrets
-        ]
-        if readable:
-            places[name] = readable[0]
-            continue
-        wrong = next((place for _, place in options if place), None)
-        what = (
-            f"cannot be read on {where.title} from `{wrong}`"
-            if wrong
-            else f"has no location on {where.title}"
-        )
-        hint = f"remove it: jobs on {where.title} get no secrets from cloudtrain"
-        if where.facts.secrets:
-            example = next(iter(where.facts.secrets.values())).replace("NAME", name)
-            hint = f'write `environment.secrets.{name}: {{{where.name}: "{example}"}}`'
-        path = ("environment", "secrets", name)
-        problems.append(Problem(path, f"the secret `{name}` {what}", hint, code="CT072"))
+        wrong: list[str] = []
+        for target in candidates:
+            place = secret.of(target.name)
+            if place and place.partition(":")[0] in target.facts.secrets:
+                places[name] = place
+                break
+            if place:
+                wrong.append(place)
+        else:
+            what = f"has no location on {where.title}"
+            if wrong:
+                what = f"cannot be read on {where.title} from `{wrong[0]}`"
+            hint = f"remove it: jobs on {where.title} get no secrets from cloudtrain"
+            if where.facts.secrets:
+                example = next(iter(where.facts.secrets.values())).replace("NAME", name)
+                hint = f'write `environment.secrets.{name}: {{{where.name}: "{example}"}}`'
+            path = ("environment", "secrets", name)
+            problems.append(Problem(path, f"the secret `{name}` {what}", hint, code="CT072"))
     if problems:
         raise JobError(problems)
+
     variables = {**job.environment.variables, VARIABLE: json.dumps(places, sort_keys=True)}
-    job = job.model_copy(
-        update={"environment": job.environment.model_copy(update={"variables": variables})}
-    )
-    return job, tuple(
-        _missing(places, {**environ, **variables})
-    ) if where.facts.has_secrets_here else ()
+    environment = job.environment.model_copy(update={"variables": variables})
+    job = job.model_copy(update={"environment": environment})
+    if not where.facts.has_secrets_here:
+        return job, ()
+    return job, tuple(_missing(places, {**environ, **variables}))
 
 
 def _missing(places: Mapping[str, str], variables: Mapping[str, str]) -> Iterator[str]:
     for name, place in places.items():
-        if place.startswith(("env:", "file:")):
-            try:
-                resolved({**variables, VARIABLE: json.dumps({name: place})})
-            except SetupError as error:
-                yield f"{error.message}: {error.hint}" if error.hint else error.message
+        if not place.startswith(("env:", "file:")):
+            continue
+        alone = json.dumps({name: place})
+        try:
+            resolved({**variables, VARIABLE: alone})
+        except SetupError as error:
+            yield f"{error.message}: {error.hint}" if error.hint else error.message
 
 
 # Secrets that the store must not keep, and functions that hide them in the kept data.
@@ -443,13 +438,17 @@ _SIGNATURE = re.compile(
 """Keys in an address: signatures of Azure's and Amazon's storage, and passwords."""
 
 
+_BETWEEN = r"[\"']?(?:\s*[=:]\s*|\s+)[\"']?"
+"""What stands between a name and its value."""
+
+
 class Secrets(NamedTuple):
     """Secrets that must not be stored.
 
     Attributes:
-        values: secret texts, which are hidden wherever they occur. pairs: pairs of name and value
-        of secrets that do not look random: `("password", "hunter2")`. Such a secret is
-            hidden only where it is a whole value or follows its name.
+        values: secret texts, which are hidden wherever they occur.
+        pairs: pairs of name and value of secrets that do not look random: `("password",
+            "hunter2")`. Such a secret is hidden only where it is a whole value or follows its name.
     """
 
     values: tuple[str, ...] = ()
@@ -465,12 +464,8 @@ class Secrets(NamedTuple):
             for name, secret in self.pairs:
                 if value.strip("\"'") == secret:
                     return HIDDEN
-                between = r"[\"']?(?:\s*[=:]\s*|\s+)[\"']?"
-                value = re.sub(
-                    rf"({re.escape(name)}{between}){re.escape(secret)}(?![\w-])",
-                    rf"\1{HIDDEN}",
-                    value,
-                )
+                named = rf"({re.escape(name)}{_BETWEEN}){re.escape(secret)}(?![\w-])"
+                value = re.sub(named, rf"\1{HIDDEN}", value)
                 if name in ("command", "arguments"):
                     value = value.replace(secret, HIDDEN)
             return value
@@ -497,8 +492,9 @@ def texts_of(value: Any, path: ValuePath = ()) -> Iterator[tuple[ValuePath, str]
 def signatures_in(value: Any) -> Iterator[str]:
     """Yield the signatures and passwords of all URLs in JSON data."""
     for _, text in texts_of(value):
-        for match in _SIGNATURE.finditer(text) if "://" in text else ():
-            yield match["query"] or match["password"]
+        if "://" in text:
+            for match in _SIGNATURE.finditer(text):
+                yield match["query"] or match["password"]
 
 
 def is_hidden(value: Any) -> bool:

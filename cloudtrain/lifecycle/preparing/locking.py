@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from cloudtrain.code.tree import Tree
@@ -23,7 +24,8 @@ from cloudtrain.targets.where import Where
 _BLOCK = re.compile(r"(?m)^(?!--|#)\S.*\n(?:[ \t].*\n)*")
 """A package in uv's output, with its hashes and the comments that say what needs it."""
 
-_HELD, _OF_THE_IMAGE = "cloudtrain-torch.txt", "the image's PyTorch"
+_HELD = "cloudtrain-torch.txt"
+_OF_THE_IMAGE = "the image's PyTorch"
 _LOGIN = re.compile(r"(?<=//)[^/@\s]+@")
 
 
@@ -39,40 +41,41 @@ def lock(
         known. MissingExtra: uv is not installed. NotResolved: uv found no versions, or did not
         reach the index.
     """
-    texts, read_file = list[str](), reader_of(Tree(folder, (), (), Bundle("", 0, 0)))
+    environment = job.environment
+    read_file = reader_of(Tree(folder, (), (), Bundle("", 0, 0)))
+    texts: list[str] = []
 
     def read(path: str) -> str | None:
-        texts.append(_LOGIN.sub("", read_file(path) or ""))
-        return texts[-1]
+        text = _LOGIN.sub("", read_file(path) or "")
+        texts.append(text)
+        return text
 
-    form, environment = form_of(file, read(file) or ""), job.environment
+    form = form_of(file, read(file) or "")
     if form in ("uv", "pylock"):
         hint = f"name it in the job: `environment: {{requirements: {file}}}`"
         raise UsageError(f"`{file}` is a lock already", hint=hint)
     if form == "pip":
         read_pip(file, read, environment.extras, environment.groups)
-    extras = [f"--extra={name}" for name in environment.extras] + [
-        f"--group={name}" for name in environment.groups
-    ]
+    contents = Contents(environment.python)
     describe = part_of(where.target, "contents")
-    contents = (
-        describe(job.view, where.settings, where.account)
-        if describe
-        else Contents(environment.python)
-    )
+    if describe:
+        contents = describe(job.view, where.settings, where.account)
     version = python or contents.python or ""
     if re.fullmatch(r"3\.\d+(\.\d+\w*)?", version) is None:
         is_known = f"cannot be `{version}`" if version else "is not known"
-        hint = "write for example `--python 3.12`"
-        raise UsageError(
-            f"the version of Python on `{where.target.name}` {is_known}", hint=hint, code="CT902"
-        )
+        message = f"the version of Python on `{where.target.name}` {is_known}"
+        raise UsageError(message, hint="write for example `--python 3.12`", code="CT902")
+
+    options = []
+    if form == "project":
+        options += [f"--extra={name}" for name in environment.extras]
+        options += [f"--group={name}" for name in environment.groups]
+    if not contents.markers:
+        options.append("--python-platform=x86_64-manylinux_2_28")
+    options.append(f"--python-version={version}")
     held = pinned_torch(contents) if contents.is_image and contents.torch else None
-    platform = [] if contents.markers else ["--python-platform=x86_64-manylinux_2_28"]
-    options = [*(extras if form == "project" else ()), *platform, f"--python-version={version}"]
-    output = _without_foreign_indexes(
-        _run_uv(folder, file, options, held, where, command), "\n".join(texts)
-    )
+    output = _run_uv(folder, file, options, held, where, command)
+    output = _without_foreign_indexes(output, "\n".join(texts))
     return _finished(output, f"Python {version}", held)
 
 
@@ -86,25 +89,31 @@ def _run_uv(
         constraints = Path(scratch, _HELD)
         constraints.write_text(f"{held or ''}\n", "utf-8")
         words = "pip compile --quiet --generate-hashes --emit-index-url --python".split()
-        more = {
+        arguments = [uv, *words, sys.executable, *options]
+        arguments += ["--constraints", str(constraints), "--", file]
+        environ = {
+            **where.here.environ,
             "UV_PYTHON_DOWNLOADS": "never",
             "UV_CUSTOM_COMPILE_COMMAND": command,
             "NO_COLOR": "1",
         }
         answer = subprocess.run(
-            [uv, *words, sys.executable, *options, "--constraints", str(constraints), "--", file],
-            cwd=folder, env={**where.here.environ, **more}, stdin=subprocess.DEVNULL,
+            arguments,
+            cwd=folder,
+            env=environ,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
-            encoding="utf-8", errors="replace", check=False,
-        )  # fmt: skip
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+        )
     if answer.returncode == 0:
         return re.sub(rf"-c \S*{_HELD}", _OF_THE_IMAGE, answer.stdout)
-    causes = re.split(r"(?m)^\s*(?:error:|cause:|×|╰─▶)\s", answer.stderr.partition("\nhint:")[0])
-    # first and last
-    told = dict.fromkeys(
-        " ".join(cause.split()).rstrip(" ^") for cause in (*causes[2:3], causes[-1])
-    )
-    reason = _LOGIN.sub("", ": ".join(told))
+    told = answer.stderr.partition("\nhint:")[0]
+    causes = re.split(r"(?m)^\s*(?:error:|cause:|×|╰─▶)\s", told)
+    first_and_last = (*causes[2:3], causes[-1])
+    lines = [" ".join(cause.split()).rstrip(" ^") for cause in first_and_last]
+    reason = _LOGIN.sub("", ": ".join(dict.fromkeys(lines)))
     hint = "correct the file; if it is right, see that uv reaches the index"
     if held is not None and "torch" in reason:
         hint = f"`{held}` is the image's; ask for versions that fit it, or take another image"
@@ -114,30 +123,29 @@ def _run_uv(
 def _without_foreign_indexes(output: str, source: str) -> str:
     """Leave out the indexes that the source does not name, because they are this machine's, and all
     credentials."""
-    output = re.sub(
-        r"(?m)^--(?:extra-)?index-url .*\n", lambda match: _LOGIN.sub("", match[0]), output
-    )
-    return re.sub(
-        r"(?m)^--\S+ (\S+)\n", lambda match: match[0] if match[1] in source else "", output
-    )
+
+    def without_login(match: re.Match[str]) -> str:
+        return _LOGIN.sub("", match[0])
+
+    def if_named(match: re.Match[str]) -> str:
+        return match[0] if match[1] in source else ""
+
+    output = re.sub(r"(?m)^--(?:extra-)?index-url .*\n", without_login, output)
+    return re.sub(r"(?m)^--\S+ (\S+)\n", if_named, output)
 
 
 def _finished(output: str, python: str, held: str | None) -> tuple[str, list[str]]:
     """Leave out the packages that only the image's torch needs: pip finds them installed. torch
     itself stays in the list, so that a plan compares it with the image's."""
     blocks = {_name(block): block for block in _BLOCK.findall(output)}
-    comments = {
-        name: re.findall(r"(?m)^ +#(?: via)?(?: +(\S.*))?$", block)
-        for name, block in blocks.items()
-    }
-    needed_by = {name: {*words} - {"", _OF_THE_IMAGE} for name, words in comments.items()}
-    # by the file itself
-    kept = {name for name, above in needed_by.items() if not above or above - blocks.keys()}
-    own = set[str]() if held is None else {"torch"}
-    while more := {name for name in blocks.keys() - kept if needed_by[name] & (kept - own)}:
-        kept |= more
-    output = _BLOCK.sub(lambda match: match[0] if _name(match[0]) in kept else "", output)
-    facts, torch = [f"{len(kept)} packages", python], re.search(r"(?m)^torch==([^\s;]+)", output)
+    kept = _wanted(blocks, is_torch_held=held is not None)
+
+    def if_kept(match: re.Match[str]) -> str:
+        return match[0] if _name(match[0]) in kept else ""
+
+    output = _BLOCK.sub(if_kept, output)
+    facts = [f"{len(kept)} packages", python]
+    torch = re.search(r"(?m)^torch==([^\s;]+)", output)
     if torch and held:
         count = len(blocks) - len(kept)
         facts.append(
@@ -151,5 +159,27 @@ def _finished(output: str, python: str, held: str | None) -> tuple[str, list[str
     return output, facts
 
 
+def _wanted(blocks: Mapping[str, str], *, is_torch_held: bool) -> set[str]:
+    """Return the packages that the file names, and those that they need. What only a held torch
+    needs is left out."""
+    kept = set[str]()
+    needed_by: dict[str, set[str]] = {}
+    for name, block in blocks.items():
+        comments = re.findall(r"(?m)^ +#(?: via)?(?: +(\S.*))?$", block)
+        needed_by[name] = {*comments} - {"", _OF_THE_IMAGE}
+        if not needed_by[name] or needed_by[name] - blocks.keys():  # by the file itself
+            kept.add(name)
+
+    new = set(kept)
+    while new:
+        if is_torch_held:
+            new.discard("torch")
+        rest = blocks.keys() - kept
+        new = {name for name in rest if needed_by[name] & new}
+        kept |= new
+    return kept
+
+
 def _name(block: str) -> str:
-    return normal(re.split(r"[\s=@\[;]", block, maxsplit=1)[0])
+    name = re.split(r"[\s=@\[;]", block, maxsplit=1)[0]
+    return normal(name)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -55,15 +55,15 @@ PlaceOf = Callable[[tuple[str | int, ...]], str | None]
 _PLACE = r"(?s)(?P<file>.*):(?P<line>\d+):(?P<column>\d+)"
 """The position of a value in its file, as `PlaceOf` returns it. An override has no line."""
 
-NAMELESS_SWEEP = "sweep-00000000-0"
-"""The same for a sweep."""
-
-_NAMED = 10
-"""Maximum number of files from outside of the source folder that a plan names."""
-
 NAMELESS = "job-00000000-0"
 """Stands for the run name while a job is compiled, because the name depends on the plan's hash. No
 run has this name, because the numbers of runs begin with 1."""
+
+NAMELESS_SWEEP = "sweep-00000000-0"
+"""Stands for the run name while a sweep is compiled, and is no run's name either."""
+
+_NAMED = 10
+"""Maximum number of files from outside of the source folder that a plan names."""
 
 
 def prepare(
@@ -80,65 +80,83 @@ def prepare(
     `place_of` returns the position of a value in the job's file, for messages. If `tree` is given,
     its files are the code, and the source folder is not read.
     """
-    here, name = where.here, where.target.name
-    job = original = anchored(work, here.cwd)
-    notes: tuple[str, ...] = ()
-    awaited: tuple[Awaited, ...] = ()
-    after: tuple[str, ...] = ()
+    here = where.here
+    original = anchored(work, here.cwd)
     try:
-        reads_runs = any(is_run_input(item.of(name)) for item in job.inputs.values())
-        if reads_runs or job.environment.secrets:
-            from cloudtrain.lifecycle.preparing.inputs import resolve_run_inputs, with_secret_places
-
-            if reads_runs:
-                job, notes, awaited, after = resolve_run_inputs(job, name, here)
-            if job.environment.secrets:
-                job, missing = with_secret_places(
-                    job, where.target, where.settings.emulated_target, here.environ
-                )
-                notes = (*notes, *missing)
-        job = job if _sent_target(where).facts.keeps_literals else without_literals(job)
+        job, notes, awaited, after = _with_places(original, where)
+        if not _sent_target(where).facts.keeps_literals:
+            job = without_literals(job)
     except JobError as error:
         raise _located(error.problems, place_of) from None
+
     is_new = tree is None
     if tree is None:
         job, tree, more = _code_of(job, here)
         notes = (*more, *notes)
     job, tree, installation, refusal = _with_requirements(job, tree, where, is_new=is_new)
     settle = part_of(where.target, "settle")
-    if settle is not None and (settings := settle(job, tree, where.settings)) is not where.settings:
-        where = replace(where, settings=settings)
+    if settle is not None:
+        settings = settle(job, tree, where.settings)
+        if settings is not where.settings:
+            where = replace(where, settings=settings)
     job, uploads, more = _place_data(job, where, place_of)
+
+    build = _build_hash(job, tree)
+    digest = None if installation is None else installation.digest
+    requirements = digest or _requirements_hash(job, tree)
+    is_package = any(entry.path == "setup.py" for entry in tree.entries)
     context = CompileContext(
         NAMELESS,
         tree.identity,
         where.account,
-        build=_build_hash(job, tree),
-        requirements=(installation.digest if installation is not None else None)
-        or _requirements_hash(job, tree),
-        package=any(entry.path == "setup.py" for entry in tree.entries),
+        build=build,
+        requirements=requirements,
+        package=is_package,
         after=after,
     )
-    notes = (*notes, *more)
     ready = Ready(
         job,
         original,
         where,
         context,
         tree,
-        tuple(ignore),
-        place_of,
-        notes,
-        awaited,
-        uploads,
-        installation,
+        ignore=tuple(ignore),
+        place_of=place_of,
+        notes=(*notes, *more),
+        awaited=awaited,
+        uploads=uploads,
+        installation=installation,
     )
     try:
         if refusal is not None:
             raise refusal
-        return replace(ready, context=context._replace(conda=_conda_text(job, tree)))
+        conda = _conda_text(job, tree)
     except JobError as error:
         raise ready.with_findings(error) from None
+    return replace(ready, context=context._replace(conda=conda))
+
+
+def _with_places(
+    job: AnyJob, where: Where
+) -> tuple[AnyJob, tuple[str, ...], tuple[Awaited, ...], tuple[str, ...]]:
+    """Return the job with the locations of earlier runs' outputs and of secrets, notes for the
+    plan, runs to ask the target about, and runs that the target will wait for."""
+    name = where.target.name
+    reads_runs = any(map(is_run_input, _input_places(job, name)))
+    if not reads_runs and not job.environment.secrets:
+        return job, (), (), ()
+    from cloudtrain.lifecycle.preparing.inputs import resolve_run_inputs, with_secret_places
+
+    notes: tuple[str, ...] = ()
+    awaited: tuple[Awaited, ...] = ()
+    after: tuple[str, ...] = ()
+    if reads_runs:
+        job, notes, awaited, after = resolve_run_inputs(job, name, where.here)
+    if job.environment.secrets:
+        emulated = where.settings.emulated_target
+        job, missing = with_secret_places(job, where.target, emulated, where.here.environ)
+        notes = (*notes, *missing)
+    return job, notes, awaited, after
 
 
 def _with_requirements(
@@ -152,25 +170,23 @@ def _with_requirements(
     file = _requirements_beside(job, tree, where) if named is None else named
     if file is None:
         return job, tree, None, None
-    from cloudtrain.lifecycle.preparing import environment
+    from cloudtrain.lifecycle.preparing.environment import Unusable, with_requirements
 
+    is_named = named is not None
     try:
-        naming = _requiring(job, file)
-        return (
-            *environment.with_requirements(
-                naming, tree, where, is_named=file == named, is_new=is_new
-            ),
-            None,
+        new_job, new_tree, installation = with_requirements(
+            _requiring(job, file), tree, where, is_named=is_named, is_new=is_new
         )
     except JobError as error:
-        refusal = environment.Unusable(file, error.problems[0])
-        return (job, tree, None, error) if file == named else (job, tree, refusal, None)
+        if is_named:
+            return job, tree, None, error
+        return job, tree, Unusable(file, error.problems[0]), None
+    return new_job, new_tree, installation, None
 
 
 def _requiring(job: AnyJob, file: str | None) -> AnyJob:
-    return job.model_copy(
-        update={"environment": job.environment.model_copy(update={"requirements": file})}
-    )
+    environment = job.environment.model_copy(update={"requirements": file})
+    return job.model_copy(update={"environment": environment})
 
 
 def _requirements_beside(job: AnyJob, tree: Tree, where: Where) -> str | None:
@@ -179,23 +195,21 @@ def _requirements_beside(job: AnyJob, tree: Tree, where: Where) -> str | None:
     `requirements.txt`, in the top folder or else beside the script. A job with an environment of
     its own has its packages there."""
     own = job.environment
-    if (
-        own.image
-        or own.conda_file
-        or own.build
-        or own.of(_sent_target(where).name)
-        or job.entry_point is None
-    ):
+    has_packages = own.image or own.conda_file or own.build or own.of(_sent_target(where).name)
+    if has_packages or job.entry_point is None:
         return None
-    script, names = os.path.normpath(job.entry_point), {entry.path for entry in tree.entries}
-    if "\n# /// script" in f"\n{tree.read_text(script) or ''}":
+    script = os.path.normpath(job.entry_point)
+    text = tree.read_text(script) or ""
+    if "\n# /// script" in f"\n{text}":
         return script
+    names = {entry.path for entry in tree.entries}
     for folder in ("", script[: script.rfind("/") + 1]):
-        if {f"{folder}pyproject.toml", f"{folder}uv.lock"} <= names:
-            return f"{folder}uv.lock"
-        # it could not be named in a list
-        if f"{folder}requirements.txt" in names and " " not in folder:
-            return f"{folder}requirements.txt"
+        lock = f"{folder}uv.lock"
+        if lock in names and f"{folder}pyproject.toml" in names:
+            return lock
+        plain_list = f"{folder}requirements.txt"
+        if plain_list in names and " " not in folder:  # it could not be named in a list
+            return plain_list
     return None
 
 
@@ -212,7 +226,7 @@ def _place_data(
     """Return the job with data on this machine replaced by locations, the uploads, and notes for
     the plan."""
     target = _sent_target(where)
-    if not any(is_local_path(item.of(target.name)) for item in job.inputs.values()):
+    if not any(map(is_local_path, _input_places(job, target.name))):
         return job, (), ()
     from cloudtrain.lifecycle.preparing.inputs import emulated_here, place_data
 
@@ -223,6 +237,10 @@ def _place_data(
         return place_data(job, where)
     except JobError as error:
         raise _located(error.problems, place_of) from None
+
+
+def _input_places(job: AnyJob, target: str) -> list[str | None]:
+    return [item.of(target) for item in job.inputs.values()]
 
 
 def _code_of(job: AnyJob, here: Settings) -> tuple[AnyJob, Tree, tuple[str, ...]]:
@@ -241,18 +259,17 @@ def _conda_text(job: AnyJob, tree: Tree) -> str | None:
     """Return the text of the conda file; None if the job names none, or if the bundle does not
     contain the file, which compile reports. Raises JobError if the file is unreadable."""
     name = job.environment.conda_file
-    entry = next((entry for entry in tree.entries if entry.path == name), None)
-    if entry is None:
+    entries = [entry for entry in tree.entries if entry.path == name]
+    if not entries:
         return None
     try:
-        return read_text(tree.location(entry))
+        return read_text(tree.location(entries[0]))
     except Unreadable as error:
-        message, hint = f"`{name}`: {error.problem.message}", error.problem.hint
+        message = f"`{name}`: {error.problem.message}"
+        hint = error.problem.hint
     except OSError as error:
-        message, hint = (
-            f"`{name}` cannot be read: {error.strerror}",
-            "name a file that you may read",
-        )
+        message = f"`{name}` cannot be read: {error.strerror}"
+        hint = "name a file that you may read"
     raise JobError([Problem(("environment", "conda_file"), message, hint, code="CT054")])
 
 
@@ -263,7 +280,8 @@ def _build_hash(job: AnyJob, tree: Tree) -> str | None:
         return None
     files = below(tree.entries, job.environment.build)
     name = os.path.normpath(job.environment.dockerfile or "Dockerfile")
-    return content_hash(files) if any(entry.path == name for entry in files) else None
+    has_dockerfile = any(entry.path == name for entry in files)
+    return content_hash(files) if has_dockerfile else None
 
 
 _INCLUDES = r"(?m)^\s*(?:-r|--requirement|-c|--constraint)[\s=]*(\S+)"
@@ -282,25 +300,22 @@ def _requirements_hash(job: AnyJob, tree: Tree) -> str | None:
     if job.environment.requirements is None:
         return None
     file = os.path.normpath(job.environment.requirements)
-    waiting, texts = [file], dict[str, str | None]()
+    texts: dict[str, str | None] = {}
+    waiting = [file]
     while waiting:
         name = waiting.pop()
-        if name not in texts:
-            text = texts[name] = tree.read_text(name)
-            # Names of the bundle.
-            folder = os.path.dirname(name)
-            waiting += [
-                os.path.normpath(os.path.join(folder, other))
-                for other in re.findall(_INCLUDES, text or "")
-            ]
+        if name in texts:
+            continue
+        texts[name] = tree.read_text(name)
+        folder = os.path.dirname(name)  # in the bundle
+        for other in re.findall(_INCLUDES, texts[name] or ""):
+            waiting.append(os.path.normpath(os.path.join(folder, other)))
     if texts[file] is None:
         return None
+
     parts = [f"{name}\0{text}" for name, text in sorted(texts.items())]
-    parts += (
-        [tree.identity.sha256]
-        if any(re.search(_NAMES_FILES, text or "") for text in texts.values())
-        else []
-    )
+    if any(re.search(_NAMES_FILES, text or "") for text in texts.values()):
+        parts.append(tree.identity.sha256)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -311,12 +326,15 @@ class Ready:
 
     Attributes:
         work: the job, with absolute paths, and with locations instead of `run:...` inputs and of
-        data on this machine. original: the job as the user wrote it, with absolute paths. context:
-        what compile gets besides the job and the settings, for the run `NAMELESS`. notes: notes
-        from the preparation for the reader of the plan. awaited: earlier runs that the job reads
-        from and that had not ended when they were last seen. uploads: data on this machine that the
-        job reads. installation: the packages that the job installs, or why it does not install
-        those of a file beside it.
+            data on this machine.
+        original: the job as the user wrote it, with absolute paths.
+        context: what compile gets besides the job and the settings, for the run `NAMELESS`.
+        notes: notes from the preparation for the reader of the plan.
+        awaited: earlier runs that the job reads from and that had not ended when they were last
+            seen.
+        uploads: data on this machine that the job reads.
+        installation: the packages that the job installs, or why it does not install those of a file
+            beside it.
     """
 
     work: AnyJob
@@ -355,9 +373,9 @@ class Ready:
         """Return the job `work` with the data that `to_json` and `beside` have returned, perhaps of
         an earlier version. The code is known by its hash alone, so nothing about the job's files
         can be asked."""
-        where = Where.from_json(
-            data, here._replace(cwd=Path(data["cwd"])) if "cwd" in data else here
-        )
+        if "cwd" in data:
+            here = here._replace(cwd=Path(data["cwd"]))
+        where = Where.from_json(data, here)
         bundle = Bundle(**data["bundle"])
         context = CompileContext(
             NAMELESS,
@@ -401,20 +419,20 @@ class Ready:
         labels = labels_of(self.work)
         values = (*values_to_hide(self.work.view), *signatures_in(labels))
         secrets = Secrets(values, tuple(named_secrets(self.work.view)))
-        return tuple(
-            label._replace(key=secrets.hidden(label.key), value=secrets.hidden(label.value))
-            for label in labels
-        )
+        shown = []
+        for label in labels:
+            key = secrets.hidden(label.key)
+            shown.append(label._replace(key=key, value=secrets.hidden(label.value)))
+        return tuple(shown)
 
     def plan(self, counter: int, salt: str) -> Plan:
         """Return the plan of run number `counter`, with the findings of the checks on this machine.
         The run's name depends on `counter` and on `salt`, the store's salt."""
         name = run_name(self.work.name, self.key, self.where.here.submitter, salt, counter)
-        plan = (self._compile(self.context.after) if self.context.after else self.draft).renamed(
-            name
-        )
+        draft = self._compile(self.context.after) if self.context.after else self.draft
+        plan = draft.renamed(name)
         findings = check_plan(self._subject(plan), ignore=self.ignore)
-        placed = tuple(self._place(finding) for finding in findings)
+        placed = tuple(map(self._place, findings))
         return replace(plan, findings=placed, hidden=values_to_hide(self.work.view))
 
     def hourly_price(self, plan: Plan) -> float | None:
@@ -441,22 +459,23 @@ class Ready:
         ignored = {rule_named(code).code for code in self.ignore}
         waits = self.waits_for if may_wait else ()
         unwritten = {item.path for item in self.awaited if item.ref in waits}
-        online_findings = (
-            list(self.service.check(self.work.view, self.where.settings, plan)) if ask else []
-        )
-        findings = [item for item in online_findings if item.path not in unwritten] + list(
-            self._about_runs(waits)
-        )
-        findings = [item for item in findings if item.code not in ignored]
-        return plan.with_findings((*plan.findings, *(self._place(finding) for finding in findings)))
+        findings: list[Finding] = []
+        if ask:
+            answers = self.service.check(self.work.view, self.where.settings, plan)
+            findings += [finding for finding in answers if finding.path not in unwritten]
+        findings += self._about_runs(waits)
+        shown = [self._place(finding) for finding in findings if finding.code not in ignored]
+        return plan.with_findings((*plan.findings, *shown))
 
     @property
     def waits_for(self) -> tuple[RunRef, ...]:
         """The earlier runs that the job reads from and that have not ended, according to the
         target."""
-        return tuple(
-            ref for ref, state in self._states.items() if state is not None and not state.is_final
-        )
+        unfinished = []
+        for ref, state in self._states.items():
+            if state is not None and not state.is_final:
+                unfinished.append(ref)
+        return tuple(unfinished)
 
     @cached_property
     def _states(self) -> Mapping[RunRef, RunState | None]:
@@ -475,48 +494,48 @@ class Ready:
                 yield not_succeeded(path, ref.name, None if state is None else state.value)
 
     def _compile(self, after: tuple[str, ...]) -> Plan:
+        context = self.context._replace(after=after)
         try:
-            plan = self.where.target.compile(
-                self.work, self.where.settings, self.context._replace(after=after)
-            )
+            plan = self.where.target.compile(self.work, self.where.settings, context)
         except JobError as error:
             raise self.with_findings(error) from None
+        notes = (*plan.notes, *self.notes)
         uploads = (*plan.uploads, *self.uploads)
-        plan = replace(
-            plan, notes=(*plan.notes, *self.notes), settings=self._settings_files, uploads=uploads
-        )
+        plan = replace(plan, notes=notes, settings=self._settings_files, uploads=uploads)
         return plan if self.installation is None else self.installation.add_to(plan)
 
     @property
     def _settings_files(self) -> tuple[str, ...]:
         """The files from which the target's settings, the account's settings and the user's
         instance types come."""
-        settings, account = self.where.settings, self.where.account
-        corrections = getattr(account, "overlay", None) or ()
-        corrected = (item.file for item in corrections if item.target == settings.type)
-        return tuple(
-            dict.fromkeys((*settings.settings_files, *getattr(account, "files", ()), *corrected))
-        )
+        settings = self.where.settings
+        account = self.where.account
+        files = [*settings.settings_files, *getattr(account, "files", ())]
+        for correction in getattr(account, "overlay", None) or ():
+            if correction.target == settings.type:
+                files.append(correction.file)
+        return tuple(dict.fromkeys(files))
 
     def with_findings(self, error: JobError) -> JobError:
         """Return the error with the problems in `error`, which compile raised, and the errors that
         the rules find, each with its position in the job file."""
         plan = getattr(error, "plan", None)
-        subject = self._subject(
-            plan or Plan(self.where.settings.type, NAMELESS, self.work.name, {})
+        empty = Plan(self.where.settings.type, NAMELESS, self.work.name, {})
+        findings = check_plan(
+            self._subject(plan or empty), ignore=self.ignore, portable=plan is None
         )
-        findings = check_plan(subject, ignore=self.ignore, portable=plan is None)
         refused = {problem.path for problem in error.problems}
         # many settings of a target have no position, and each is a separate mistake
         refused.discard(())
-        errors = [
-            item for item in findings if item.level is Level.ERROR and item.path not in refused
-        ]
-        problems = [Problem(item.path, item.message, item.hint, code=item.code) for item in errors]
-        return _located([*error.problems, *problems], self.place_of)
+        problems = list(error.problems)
+        for item in findings:
+            if item.level is Level.ERROR and item.path not in refused:
+                problems.append(Problem(item.path, item.message, item.hint, code=item.code))
+        return _located(problems, self.place_of)
 
     def _subject(self, plan: Plan) -> Subject:
-        where, work = self.where, self.work
+        where = self.where
+        work = self.work
         processing = None if isinstance(work, TrainingJob) else work
         reading = where.target.read(work.view, where.settings, where.account, plan, processing)
         return Subject(reading, where.target, where.settings, self.tree)
@@ -535,25 +554,23 @@ def _located(problems: Sequence[Problem], place_of: PlaceOf | None) -> JobError:
 def place_problem(problem: Problem, place_of: PlaceOf | None) -> Problem:
     """Return the problem with its position in the job's file, and a hint in the syntax of that
     file."""
-    place = (
-        place_of(problem.path)
-        if place_of is not None and problem.path and not problem.file
-        else None
-    )
+    if place_of is None:
+        return problem
+    place = place_of(problem.path) if problem.path and not problem.file else None
     problem = replace(problem, hint=_in_form(problem.hint, place_of))
     if place is None:
         return problem
     match = re.fullmatch(_PLACE, place)
     if match is None:
         return replace(problem, file=place)
-    return replace(
-        problem, file=match["file"], line=int(match["line"]), column=int(match["column"])
-    )
+    line = int(match["line"])
+    return replace(problem, file=match["file"], line=line, column=int(match["column"]))
 
 
 def _in_form(hint: str | None, place_of: PlaceOf | None) -> str | None:
     """Return the hint in the syntax of the job's file, which may be TOML or JSON."""
-    match = re.fullmatch(_PLACE, (place_of(()) if place_of is not None else None) or "")
+    start = None if place_of is None else place_of(())
+    match = re.fullmatch(_PLACE, start or "")
     suffix = Path(match["file"]).suffix.lower() if match else ""
     if suffix not in (".toml", ".json"):
         return hint
@@ -566,16 +583,14 @@ def _included(tree: Tree, beside: Mapping[str, str]) -> Iterable[str]:
     """Yield notes for the plan about code from outside of the source folder, and about files inside
     that hold credentials. The job's conda file and build folder, which are the keys of `beside`,
     are left out."""
-    secret = [
-        item.path
-        for item in tree.ignored
-        if item.rule.startswith("default ") and secret_name(item.path)
-    ]
+    by_default = [item.path for item in tree.ignored if item.rule.startswith("default ")]
+    secret = [escape_path(path) for path in by_default if secret_name(path)]
     if secret:
-        names = join_names([escape_path(path) for path in secret], _NAMED)
+        names = join_names(secret, _NAMED)
         yield f"files that may hold credentials are not in the bundle: {names}"
-    included = [escape_path(path) for path in tree.included if path.split("/", 1)[0] not in beside]
-    if included:
+    elsewhere = [path for path in tree.included if path.split("/", 1)[0] not in beside]
+    if elsewhere:
+        included = [escape_path(path) for path in elsewhere]
         verb = "comes" if len(included) == 1 else "come"
         yield f"{join_names(included, _NAMED)} {verb} from elsewhere, as `{INCLUDE_FILE}` says"
 
@@ -589,32 +604,40 @@ def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str
     """
     environment = job.environment
     files = (job.entry_point, environment.requirements, environment.conda_file, environment.build)
-    code = [os.path.normpath(name) for name in (*files, *(job.command or "").split()) if name]
+    words = (job.command or "").split()
+    code = [os.path.normpath(name) for name in (*files, *words) if name]
     root = os.path.realpath(source)
-    declared = [
-        (f"{place.name} of the job", place.address)
-        for place in declared_places(job.view, DEFAULT_TARGET)
-    ]
-    for name, item in job.inputs.items():
-        paths = {place for target in target_names() if is_local_path(place := item.of(target))}
-        declared += [(f"input `{name}` of the job", str(path)) for path in paths]
-    declared.append(("cloudtrain's own state", str(state_dir)))
+
     descriptions: dict[str, str] = {}
-    for what, address in declared:
-        place = os.path.realpath(address)
-        # A link into the code, on the way to the data, is code.
-        ends = {link: f"{os.path.realpath(link)}/" for link in links_to(address)}
-        links = (
-            link
-            for link, end in ends.items()
-            if end.startswith(f"{place}/") or not end.startswith(f"{root}/")
-        )
-        for each in (place, *links):
-            path = os.path.relpath(each, root)
+    for what, address in _declared(job, state_dir):
+        for way in _ways_to(address, root):
+            path = os.path.relpath(way, root)
             is_code = any(f"{name}/".startswith(f"{path}/") for name in code)
             if path != "." and not path.startswith("..") and not is_code:
                 descriptions[path] = what
     return descriptions
+
+
+def _declared(job: AnyJob, state_dir: Path) -> Iterator[tuple[str, str]]:
+    """Yield a description and the address of each place that is not code."""
+    for place in declared_places(job.view, DEFAULT_TARGET):
+        yield f"{place.name} of the job", place.address
+    for name, item in job.inputs.items():
+        for path in {item.of(target) for target in target_names()}:
+            if is_local_path(path):
+                yield f"input `{name}` of the job", str(path)
+    yield "cloudtrain's own state", str(state_dir)
+
+
+def _ways_to(address: str, root: str) -> Iterator[str]:
+    """Yield the real path of an address, and the links that lead to it. A link into the code, on
+    the way to the data, is code, and left out."""
+    place = os.path.realpath(address)
+    yield place
+    for link in links_to(address):
+        end = f"{os.path.realpath(link)}/"
+        if end.startswith(f"{place}/") or not end.startswith(f"{root}/"):
+            yield link
 
 
 class _Source(NamedTuple):
@@ -644,24 +667,25 @@ def _environment_beside(job: AnyJob, source: _Source) -> tuple[AnyJob, dict[str,
     """Find the conda file and the build folder of a job if they are outside of the code. Return the
     job with their names in the bundle, a mapping from these names to their locations, and notes for
     the plan."""
-    changes, beside, notes = dict[str, str](), dict[str, str](), list[str]()
-    for field in ("conda_file", "build"):
+    changes: dict[str, str] = {}
+    beside: dict[str, str] = {}
+    notes: list[str] = []
+    for field, exists in (("conda_file", os.path.isfile), ("build", os.path.isdir)):
         path = getattr(job.environment, field)
         if path is None:
             continue
         name = os.path.normpath(path)
-        if not source.alone and not name.startswith("..") and not os.path.isabs(name):
+        is_outside = name.startswith("..") or os.path.isabs(name)
+        if not is_outside and not source.alone:
             continue
         place = os.path.realpath(os.path.join(source.folder, name))
-        name = os.path.basename(place)
-        if not (os.path.isdir(place) if field == "build" else os.path.isfile(place)):
+        if not exists(place):
             continue  # compile reports this with all other mistakes
-        changes[field], beside[name] = name, place
+        name = os.path.basename(place)
+        changes[field] = name
+        beside[name] = place
         notes.append(f"`{path}` is outside of the code; its name in the bundle is `{name}`")
     if not changes:
         return job, {}, []
-    return (
-        job.model_copy(update={"environment": job.environment.model_copy(update=changes)}),
-        beside,
-        notes,
-    )
+    environment = job.environment.model_copy(update=changes)
+    return job.model_copy(update={"environment": environment}), beside, notes

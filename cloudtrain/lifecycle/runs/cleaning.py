@@ -12,7 +12,7 @@ from typing import Any
 from cloudtrain.errors import UsageError, did_you_mean
 from cloudtrain.lifecycle.runs.find import run
 from cloudtrain.lifecycle.store.schema import read_store
-from cloudtrain.plans.states import RunState
+from cloudtrain.lifecycle.store.store import UNFINISHED
 from cloudtrain.system.files import LEFT_OVER, folder_size, remove_folder
 
 ARCHIVE_AGE = 24 * 3600.0
@@ -34,12 +34,12 @@ def clean(state_dir: Path) -> None:
         if folder.stat().st_mtime < time.time() - ARCHIVE_AGE:
             remove_folder(folder)
     with read_store(state_dir) as store:
-        going = [state for state in RunState if not state.is_final]
-        are_used = bool(store.newest(states=going, limit=1))
+        are_used = bool(store.newest(states=UNFINISHED, limit=1))
         _clean_environments(state_dir, are_used=are_used)
         for folder in _folders(state_dir / "runs"):
             if folder.name.endswith(LEFT_OVER) or store.was_removed(folder.name):
-                remove_folder(folder.with_name(folder.name.removesuffix(LEFT_OVER)))
+                whole_name = folder.name.removesuffix(LEFT_OVER)
+                remove_folder(folder.with_name(whole_name))
 
 
 def _folders(parent: Path) -> Iterator[Path]:
@@ -61,23 +61,34 @@ def kept_environments(state_dir: Path) -> list[dict[str, Any]]:
     links = [link for link in environment_links(state_dir) if link.exists()]
     with read_store(state_dir) as store:
         users = store.naming([_place(link) for link in links])
-        plans = {names[0]: store.kept(names[0]) for names in users.values() if names}
+        records = {names[0]: store.kept(names[0]) for names in users.values() if names}
     found = []
     for link in links:
-        runs, home, file = users.get(_place(link), []), link.resolve().parent, link / "pyvenv.cfg"
-        settings = file.read_text("utf-8", "replace") if file.exists() else ""
-        record = plans[runs[0]] if runs else None
-        wanted = (
-            {} if record is None else record.plan.get("environment", {}).get("requirements", {})
-        )
-        version = re.search(r"(?m)^version(?:_info)? = (\d[\d.]*\d)", settings)
-        found.append({
-            "key": link.name, "folder": str(home), "size": folder_size(home),
+        home = link.resolve().parent
+        runs = users[_place(link)]
+        record = records[runs[0]] if runs else None
+        plan = {} if record is None else record.plan
+        wanted = plan.get("environment", {}).get("requirements", {})
+        packages = wanted.get("packages")
+        facts = {
+            "key": link.name,
+            "folder": str(home),
+            "size": folder_size(home),
             "used": home.stat().st_mtime,
-            "python": version and version[1], "requirements": wanted.get("file"),
-            "packages": len(wanted["packages"]) if "packages" in wanted else None, "runs": runs,
-        })  # fmt: skip
-    return sorted(found, key=lambda item: float(item["used"]), reverse=True)
+            "python": _python_of(link / "pyvenv.cfg"),
+            "requirements": wanted.get("file"),
+            "packages": None if packages is None else len(packages),
+            "runs": runs,
+        }
+        found.append(facts)
+    return sorted(found, key=lambda facts: float(facts["used"]), reverse=True)
+
+
+def _python_of(file: Path) -> str | None:
+    """Return the version of Python that an environment's configuration names."""
+    settings = file.read_text("utf-8", "replace") if file.exists() else ""
+    version = re.search(r"(?m)^version(?:_info)? = (\d[\d.]*\d)", settings)
+    return version and version[1]
 
 
 def remove_environments(keys: Sequence[str], state_dir: Path) -> None:
@@ -86,18 +97,18 @@ def remove_environments(keys: Sequence[str], state_dir: Path) -> None:
     runs = {item["key"]: item["runs"] for item in kept_environments(state_dir)}
     for key in keys:
         if key not in runs:
-            hint = (
-                did_you_mean(key, runs)
-                or "`cloudtrain submit job.yaml --build-environment` builds one"
-            )
+            similar = did_you_mean(key, runs)
+            hint = similar or "`cloudtrain submit job.yaml --build-environment` builds one"
             raise UsageError(f"there is no environment `{key}`", hint=hint)
         for name in runs[key]:
-            if not (state := run(name).state).is_final:
+            state = run(name).state
+            if not state.is_final:
                 hint = (
                     f"`cloudtrain wait {name}` waits for its end, and `cloudtrain stop "
                     f"{name}` stops it"
                 )
-                raise UsageError(f"`{name}` is {state} in `{key}`", hint=hint, code="CT954")
+                message = f"`{name}` is {state} in `{key}`"
+                raise UsageError(message, hint=hint, code="CT954")
     for key in dict.fromkeys(keys):
         _remove_environment(state_dir / _ENVIRONMENTS / key)
 
@@ -116,10 +127,11 @@ def _clean_environments(state_dir: Path, *, are_used: bool) -> None:
     submit has used for two weeks. If `are_used`, unfinished runs may use these environments, so
     they are kept."""
     links = {link.resolve().parent: link for link in environment_links(state_dir)}
-    for folder in [
-        folder for folder in _folders(state_dir / _ENVIRONMENTS) if not folder.is_symlink()
-    ]:
-        age, link = time.time() - folder.stat().st_mtime, links.get(folder.resolve())
+    for folder in _folders(state_dir / _ENVIRONMENTS):
+        if folder.is_symlink():
+            continue
+        age = time.time() - folder.stat().st_mtime
+        link = links.get(folder.resolve())
         if link is not None and age > ENVIRONMENT_AGE and not are_used:
             _remove_environment(link)
         elif link is None and age > ARCHIVE_AGE:
@@ -133,7 +145,7 @@ def _remove_environment(link: Path) -> None:
     """Remove an environment's link first, so that no submit finds half of it; then its folder, log
     and lock."""
     home = link.resolve().parent
-    for item in (link, *(link.with_name(f"{link.name}.{ending}") for ending in ("log", "lock"))):
-        item.unlink(missing_ok=True)
+    for ending in ("", ".log", ".lock"):
+        link.with_name(link.name + ending).unlink(missing_ok=True)
     if home.parent == link.parent.resolve():  # no other folder, wherever the link leads
         remove_folder(home)

@@ -20,9 +20,11 @@ class RunCost(NamedTuple):
     """The cost of one run, in US dollars at list prices.
 
     Attributes:
-        tags: the run's tags; None if unknown. billed: the cost of the billed seconds, as reported
-        by the target. estimated: the cost of the time from the run's start to its end, or to now,
-        if no bill is known. is_free: whether the target is free.
+        tags: the run's tags; None if unknown.
+        billed: the cost of the billed seconds, as reported by the target.
+        estimated: the cost of the time from the run's start to its end, or to now, if no bill is
+            known.
+        is_free: whether the target is free.
     """
 
     job: str
@@ -51,12 +53,18 @@ class Sum(NamedTuple):
         """Return the sum of these costs."""
         billed = [cost.billed for cost in costs if cost.billed is not None]
         estimated = [cost.estimated for cost in costs if cost.estimated is not None]
-        free = sum(cost.is_free for cost in costs)
-        unknown = sum(
-            not cost.is_free and cost.billed is None and cost.estimated is None for cost in costs
+        free = [cost for cost in costs if cost.is_free]
+        priced = [cost for cost in costs if cost.billed is not None or cost.estimated is not None]
+        return cls(
+            group,
+            len(costs),
+            sum(billed, 0.0),
+            sum(estimated, 0.0),
+            billed_runs=len(billed),
+            estimated_runs=len(estimated),
+            free_runs=len(free),
+            without_price=len(costs) - len(free) - len(priced),
         )
-        amounts = sum(billed, 0.0), sum(estimated, 0.0)
-        return cls(group, len(costs), *amounts, len(billed), len(estimated), free, unknown)
 
     @property
     def total(self) -> float:
@@ -82,26 +90,32 @@ def cost_of(
         if billed is None and bill.hourly is not None:
             billed = over(bill.hourly, bill.billable_seconds)
         return cost._replace(billed=billed)
+    has_ended = status.state.is_final
     if status.started is None:
-        return cost._replace(billed=0.0) if status.state.is_final else cost._replace(estimated=0.0)
-    if bill.hourly is None or (status.ended is None and status.state.is_final):
+        return cost._replace(billed=0.0) if has_ended else cost._replace(estimated=0.0)
+    if bill.hourly is None or (has_ended and status.ended is None):
         return cost
-    lasted = max(0.0, (status.ended if status.ended is not None else now) - status.started)
-    return cost._replace(estimated=over(bill.hourly, lasted))
+    end_time = now if status.ended is None else status.ended
+    seconds = max(0.0, end_time - status.started)
+    return cost._replace(estimated=over(bill.hourly, seconds))
 
 
 def grouping(by: str) -> Callable[[RunCost], str] | None:
     """Return a function that maps a run to its group by `job`, `month`, `target` or `tag:KEY`; None
     if `by` is another text."""
-    simple: dict[str, Callable[[RunCost], str]] = {
-        "job": lambda run: run.job,
-        "month": lambda run: datetime.fromtimestamp(run.created).astimezone().strftime("%Y-%m"),
-        "target": lambda run: run.target,
-    }
     kind, _, key = by.partition(":")
     if kind == "tag" and key:
         return lambda run: (run.tags or {}).get(key, "(none)")
+    simple: dict[str, Callable[[RunCost], str]] = {
+        "job": lambda run: run.job,
+        "month": _month_of,
+        "target": lambda run: run.target,
+    }
     return simple.get(by)
+
+
+def _month_of(run: RunCost) -> str:
+    return datetime.fromtimestamp(run.created).astimezone().strftime("%Y-%m")
 
 
 def sums(runs: Iterable[RunCost], group_of: Callable[[RunCost], str]) -> list[Sum]:
@@ -110,4 +124,5 @@ def sums(runs: Iterable[RunCost], group_of: Callable[[RunCost], str]) -> list[Su
     groups: dict[str, list[RunCost]] = {}
     for run in runs:
         groups.setdefault(group_of(run), []).append(run)
-    return sorted(map(Sum.of, groups, groups.values()), key=lambda item: (-item.total, item.group))
+    found = map(Sum.of, groups, groups.values())
+    return sorted(found, key=lambda item: (-item.total, item.group))

@@ -22,7 +22,7 @@ from cloudtrain.job.model import format_duration, format_size
 from cloudtrain.lifecycle.runs.run import ChainedRun, Run
 from cloudtrain.lifecycle.store.records import Condition, condition_of, origin_here
 from cloudtrain.lifecycle.store.schema import open_store, read_store
-from cloudtrain.lifecycle.store.store import NEWEST, RunRecord, Store
+from cloudtrain.lifecycle.store.store import NEWEST, UNFINISHED, RunRecord, Store
 from cloudtrain.lifecycle.submission.once import (
     Recovered,
     find_service,
@@ -58,37 +58,38 @@ def run(name: str) -> Run:
     """
     # every run's name starts with the empty text, which an unset variable of a script would give
     if not name.strip():
-        raise RunNotFound(
-            "the name of the run is empty",
-            hint="`cloudtrain ps` lists the runs; `last` is the newest",
-        )
+        hint = "`cloudtrain ps` lists the runs; `last` is the newest"
+        raise RunNotFound("the name of the run is empty", hint=hint)
     settings = load_settings()
     recover_if_needed()
     with read_store(settings.state_dir) as store:
-        rows, elsewhere = _last(store) if name == NEWEST else (_matching(store, name), None)
-        candidates = [row.name for row in store.newest(limit=200)]
-        removed = not rows and store.was_removed(name)
+        if name == NEWEST:
+            rows, elsewhere = _last(store)
+        else:
+            rows = _matching(store, name)
+            elsewhere = None
+        newest = store.newest(limit=8)
+        was_removed = not rows and store.was_removed(name)
     if not rows and "://" in name:
         ref = RunRef.parse(name)
-        return Run.attached(ListedRun(ref, service_of(ref.target, settings).status(ref)), settings)
-    if removed:
-        raise RunNotFound(
-            f"the run `{name}` was removed", hint="`cloudtrain ps` lists the remaining runs"
-        )
+        status = service_of(ref.target, settings).status(ref)
+        return Run.attached(ListedRun(ref, status), settings)
+    if was_removed:
+        hint = "`cloudtrain ps` lists the remaining runs"
+        raise RunNotFound(f"the run `{name}` was removed", hint=hint)
     if not rows:
-        hint = (
-            did_you_mean(name, candidates[:8]) or "submit a job first: `cloudtrain submit job.yaml`"
-        )
+        similar = did_you_mean(name, [row.name for row in newest])
+        hint = similar or "submit a job first: `cloudtrain submit job.yaml`"
         raise RunNotFound(f"there is no run `{name}`", hint=hint)
     if len(rows) > 1:
         names = ", ".join(f"`{row.name}`" for row in rows[:5])
-        rest = f"; `cloudtrain ps --all` lists the other {len(rows) - 5}" if rows[5:] else ""
-        raise RunNotFound(
-            f"the names of {len(rows)} runs begin with `{name}`",
-            hint=f"write one of the full names: {names}{rest}",
-            code="CT932",
-        )
-    return kind_of(rows[0])(rows[0], settings, elsewhere=elsewhere)
+        hint = f"write one of the full names: {names}"
+        if rows[5:]:
+            hint += f"; `cloudtrain ps --all` lists the other {len(rows) - 5}"
+        message = f"the names of {len(rows)} runs begin with `{name}`"
+        raise RunNotFound(message, hint=hint, code="CT932")
+    row = rows[0]
+    return kind_of(row)(row, settings, elsewhere=elsewhere)
 
 
 def runs(
@@ -124,18 +125,17 @@ def runs(
             `target`.
     """
     conditions = [Condition("tag", key, "=", value) for key, value in (tags or {}).items()]
-    conditions += [condition_of(text) for text in ([where] if isinstance(where, str) else where)]
+    texts = [where] if isinstance(where, str) else where
+    conditions += map(condition_of, texts)
     if conditions and target is not None:
+        message = "runs on a target cannot be selected by tags or hyperparameters"
         hint = (
             "remove the target, because only this machine stores tags and hyperparameters of "
             "its runs"
         )
-        raise UsageError(
-            "runs on a target cannot be selected by tags or hyperparameters",
-            hint=hint,
-            code="CT902",
-        )
-    limit = None if limit is None else min(limit, sys.maxsize)
+        raise UsageError(message, hint=hint, code="CT902")
+    if limit is not None:
+        limit = min(limit, sys.maxsize)
     if target is not None:
         place = find_where(target, profile=profile)
         found = (Run.attached(item, place.here) for item in runs_at(place))
@@ -146,9 +146,8 @@ def runs(
             newest = partial(store.newest, job=job, where=conditions, trials=trials)
             rows = _perhaps(newest, states, limit, rehearsals)
         found = (_refresh(kind_of(row)(row, settings)) for row in rows)
-    return Runs(
-        islice((item for item in found if _is_wanted(item, states, job, rehearsals)), limit)
-    )
+    wanted = (item for item in found if _is_wanted(item, states, job, rehearsals))
+    return Runs(islice(wanted, limit))
 
 
 class Runs(list[Run]):
@@ -157,20 +156,25 @@ class Runs(list[Run]):
     def document(self, *, with_size: bool = False) -> Document:
         """Return the table, with the newest fact about each run in its last column. Targets are not
         asked."""
-        now, news = time.time(), [news_text(item.last_status) for item in self]
-        more = [*(["SIZE"] if with_size else []), *(["LAST"] if any(news) else [])]
-        rows: list[tuple[Cell, ...]] = []
+        now = time.time()
+        news = [news_text(item.last_status) for item in self]
+        headers = ["NAME", "STATE", "TARGET", "AGE", "DURATION"]
+        if with_size:
+            headers.append("SIZE")
+        if any(news):
+            headers.append("LAST")
+        rows = []
         for item, text in zip(self, news, strict=True):
-            status, age = item.last_status, format_duration(int(max(0, now - item.created)))
-            size = [format_size(item.size) if item.size is not None else ""] if with_size else []
+            status = item.last_status
             state = state_cell(status.state, status.queue_place)
-            last = [text] if any(news) else []
-            rows.append(
-                (item.name, state, item.target, age, duration_of(status, now), *size, *last)
-            )
-        return Document(
-            [Table(("NAME", "STATE", "TARGET", "AGE", "DURATION", *more), rows, is_cut=any(news))]
-        )
+            age = format_duration(int(max(0, now - item.created)))
+            row: list[Cell] = [item.name, state, item.target, age, duration_of(status, now)]
+            if with_size:
+                row.append("" if item.size is None else format_size(item.size))
+            if any(news):
+                row.append(text)
+            rows.append(tuple(row))
+        return Document([Table(tuple(headers), rows, is_cut=any(news))])
 
     def __repr__(self) -> str:
         return to_text(self.document(), width=None).rstrip("\n") if self else "[]"
@@ -183,18 +187,15 @@ class Runs(list[Run]):
 
 def runs_at(where: Where) -> Iterator[ListedRun]:
     """Yield the runs on a target, the newest first."""
-    name, account = where.target.name, where.account
-    missing = [
-        field
-        for field in where.target.facts.locating_settings
-        if field in getattr(account, "missing", ())
-    ]
+    name = where.target.name
+    unset = getattr(where.account, "missing", ())
+    missing = [field for field in where.target.facts.locating_settings if field in unset]
     if missing:
-        hint = f"set {', '.join(f'`{field}`' for field in missing)} in [{name}] of cloudtrain.toml"
-        raise SettingsError(
-            f"the settings lack the location of the runs on `{name}`", hint=hint, code="CT915"
-        )
-    return where.service.runs(account.place)
+        message = f"the settings lack the location of the runs on `{name}`"
+        fields = ", ".join(f"`{field}`" for field in missing)
+        hint = f"set {fields} in [{name}] of cloudtrain.toml"
+        raise SettingsError(message, hint=hint, code="CT915")
+    return where.service.runs(where.account.place)
 
 
 def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[Recovered]:
@@ -210,10 +211,10 @@ def recover(on_found: Callable[[list[Recovered]], None] | None = None) -> list[R
 
     def report(accepted: Sequence[RunRecord]) -> None:
         names = {item.name for item in outcomes}
-        late = [item for item in accepted if item.name not in names]
-        outcomes.extend(
-            Recovered(item.name, "finished", f"`{item.target}` has the run") for item in late
-        )
+        for item in accepted:
+            if item.name not in names:
+                detail = f"`{item.target}` has the run"
+                outcomes.append(Recovered(item.name, "finished", detail))
         if on_found is not None:
             on_found(outcomes)
 
@@ -241,17 +242,15 @@ def recover_if_needed() -> None:
 def queue_of(target: str, settings: Settings) -> KeepsQueue:
     """Return the queue of a target."""
     if target not in target_names():
-        raise UsageError(
-            f"`{target}` is not a target", hint=did_you_mean(target, target_names()), code="CT913"
-        )
+        hint = did_you_mean(target, target_names())
+        raise UsageError(f"`{target}` is not a target", hint=hint, code="CT913")
     service = service_of(target, settings)
     if not isinstance(service, KeepsQueue):
-        queued = (
-            each.name
-            for each in all_targets()
-            if isinstance(service_of(each.name, settings), KeepsQueue)
-        )
-        others = " or ".join(f"`cloudtrain queue --target {name}`" for name in queued)
+        commands = []
+        for each in all_targets():
+            if isinstance(service_of(each.name, settings), KeepsQueue):
+                commands.append(f"`cloudtrain queue --target {each.name}`")
+        others = " or ".join(commands)
         waiting = f"`cloudtrain ps --target {target}` shows the target's waiting runs"
         hint = f"{waiting}; {others} shows cloudtrain's own queue"
         raise UsageError(f"`{target}` does not use cloudtrain's queue", hint=hint, code="CT902")
@@ -276,14 +275,15 @@ def _last(store: Store) -> tuple[list[RunRecord], str | None]:
     newest = store.newest_from(here)
     if newest is not None:
         origin = store.origin_of(newest.name)
-        is_ours = here.folder in (origin.folder, origin.project) or here.terminal == origin.terminal
-        return [newest], None if is_ours else origin.folder
-    others = [
-        record
-        for record in (store.newest_in(here.terminal), *store.newest(limit=1))
-        if record is not None
-    ]
-    return others[:1], store.origin_of(others[0].name).folder if others else None
+        is_here = here.folder in (origin.folder, origin.project)
+        if is_here or here.terminal == origin.terminal:
+            return [newest], None
+        return [newest], origin.folder
+    of_terminal = store.newest_in(here.terminal)
+    others = store.newest(limit=1) if of_terminal is None else [of_terminal]
+    if not others:
+        return [], None
+    return others, store.origin_of(others[0].name).folder
 
 
 def _matching(store: Store, name: str) -> list[RunRecord]:
@@ -294,13 +294,10 @@ def _matching(store: Store, name: str) -> list[RunRecord]:
         return [exact] if exact is not None else store.starting_with(name)
     ref = RunRef.parse(name)
     row = store.get(ref.name)
-    if (
-        row is None
-        or row.target != ref.target
-        or ref.place not in (row.place, (row.place or "").rpartition("@")[2])
-    ):
+    if row is None or row.target != ref.target:
         return []
-    return [row]
+    without_profile = (row.place or "").rpartition("@")[2]
+    return [row] if ref.place in (row.place, without_profile) else []
 
 
 def _perhaps(
@@ -313,16 +310,21 @@ def _perhaps(
     unfinished runs are included, because their recorded state may be outdated."""
     if not states:
         return newest(limit=limit, rehearsals=rehearsals)
+    rows = []
     final_states = [state for state in states if state.is_final]
-    rows = newest(limit=limit, states=final_states, rehearsals=rehearsals) if final_states else []
-    rows += newest(states=[state for state in RunState if not state.is_final])
+    if final_states:
+        rows += newest(limit=limit, states=final_states, rehearsals=rehearsals)
+    rows += newest(states=UNFINISHED)
     return sorted(rows, key=lambda row: row.seq or 0, reverse=True)
 
 
 def _is_wanted(item: Run, states: Sequence[RunState], job: str | None, rehearsals: bool) -> bool:
     state = item.last_status.state
-    is_hidden = not rehearsals and state.is_final and item.job_name.endswith(REHEARSAL)
-    return not is_hidden and (not states or state in states) and job in (None, item.job_name)
+    if state.is_final and not rehearsals and item.job_name.endswith(REHEARSAL):
+        return False
+    if states and state not in states:
+        return False
+    return job in (None, item.job_name)
 
 
 def _refresh(item: Run) -> Run:

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from cloudtrain.plans.plan import Plan
 
 
-_FIRST_POLL, _SLOWEST_POLL = 0.05, 2.0
+_FIRST_POLL = 0.05
+_SLOWEST_POLL = 2.0
 """Seconds between two polls while waiting for a run. Each interval is 1.5 times the one before."""
 
 _PATIENCE = 600.0
@@ -51,15 +52,16 @@ class Run:
     """A handle for one run. Methods ask the target; attributes hold data of the run store.
 
     Attributes:
-        name: the run's name, unique on its target. ref: the run's reference, `local://host/name`.
-        job_name: the name of the job. created: when the run was submitted, in seconds since the
-        epoch. adopted: True if the submit started no new run, but returned this run of an
-        interrupted command, which may not
-            have reported it.
+        name: the run's name, unique on its target.
+        ref: the run's reference, `local://host/name`.
+        job_name: the name of the job.
+        created: when the run was submitted, in seconds since the epoch.
+        adopted: True if the submit started no new run, but returned this run of an interrupted
+            command, which may not have reported it.
         unreported: names of earlier runs of the same job that cloudtrain may never have shown you.
         elsewhere: the folder that the run was submitted from, if `last` found only a run of another
-        folder; empty if
-            the folder is unknown. None for a run of the working directory, or one found by name.
+            folder; empty if the folder is unknown. None for a run of the working directory, or one
+            found by name.
     """
 
     is_sweep = False
@@ -95,6 +97,7 @@ class Run:
         """Return a run that the target lists but this machine's store lacks, such as another user's
         run."""
         ref, status = listed_run
+        created = status.created if status.created is not None else status.started
         row = RunRecord(
             name=ref.name,
             target=ref.target,
@@ -104,15 +107,13 @@ class Run:
             stage="reported",
             state=status.state.value,
             reason=status.reason,
-            created=next(
-                (moment for moment in (status.created, status.started) if moment is not None),
-                time.time(),
-            ),
+            created=time.time() if created is None else created,
             started=status.started,
             ended=status.ended,
         )
         run = cls(row, settings)
-        run._is_stored, run._last = False, status
+        run._is_stored = False
+        run._last = status
         return run
 
     @classmethod
@@ -132,7 +133,9 @@ class Run:
     @property
     def state(self) -> RunState:
         """The current state of the run. The target is asked unless the run has ended."""
-        return (self._last if self._last.state.is_final else self.status()).state
+        if self._last.state.is_final:
+            return self._last.state
+        return self.status().state
 
     @property
     def last_status(self) -> RunStatus:
@@ -162,11 +165,10 @@ class Run:
 
     def status(self) -> RunStatus:
         """Ask the target for the status of the run, and record it if the store can be written."""
+        before = self._last
         status = self._service.status(self.ref)
-        if any(
-            getattr(status, name) != getattr(self._last, name)
-            for name in ("state", "reason", "started", "ended")
-        ):
+        is_new = status.state != before.state or status.reason != before.reason
+        if is_new or status.started != before.started or status.ended != before.ended:
             self.remember(status)
         self._last = status
         return status
@@ -213,26 +215,25 @@ class Run:
             TargetError: the run did not end within `timeout` seconds, or the target did not answer
                 for some minutes. The run continues.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        pause, answered = _FIRST_POLL, time.monotonic()
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        answered = time.monotonic()
+        pause = _FIRST_POLL
         while True:
             try:
-                status, answered = self.status(), time.monotonic()
+                status = self.status()
+                answered = time.monotonic()
             except TargetUnreachable:
                 if time.monotonic() - answered > _PATIENCE:
                     raise
                 status = self._last
             if status.state.is_final:
                 return status
-            if deadline is not None and time.monotonic() >= deadline:
-                raise TargetError(
-                    f"`{self.name}` is still {status.state} after {timeout:g} s; the run continues",
-                    hint=f"wait longer, or stop it with `cloudtrain stop {quote(self.name)}`",
-                    code="CT938",
-                )
-            time.sleep(
-                pause if deadline is None else min(pause, max(0.0, deadline - time.monotonic()))
-            )
+            if time.monotonic() >= deadline:
+                still = f"`{self.name}` is still {status.state} after {timeout:g} s"
+                hint = f"wait longer, or stop it with `cloudtrain stop {quote(self.name)}`"
+                raise TargetError(f"{still}; the run continues", hint=hint, code="CT938")
+            left = max(0.0, deadline - time.monotonic())
+            time.sleep(min(pause, left))
             pause = min(pause * 1.5, _SLOWEST_POLL)
 
     def stop(self) -> None:
@@ -293,18 +294,18 @@ class Run:
         """
         from cloudtrain.lifecycle.submission.submit import again, changed, submit
 
-        here, record = self._settings, self.show().kept
-        report = (
-            None if on_run is None else lambda submitted: on_run(Run.of_submitted(submitted, here))
-        )
-        watch = Watch(on_plan, None, on_bytes, report)
+        here = self._settings
+        record = self.show().kept
+        watch = Watch(on_plan, None, on_bytes)
+        if on_run is not None:
+            watch = watch._replace(on_run=lambda found: on_run(Run.of_submitted(found, here)))
         if not overrides:
-            return Run.of_submitted(
-                submit(again(self._row, record, here, name=name, watch=watch), here), here
-            )
-        changes = [*overrides, *([f"name={name}"] if name is not None else [])]
+            sending = again(self._row, record, here, name=name, watch=watch)
+            return Run.of_submitted(submit(sending, here), here)
+        if name is not None:
+            overrides = [*overrides, f"name={name}"]
         with changed(
-            self._row, record, changes, here, ignore=ignore, online=online, watch=watch
+            self._row, record, overrides, here, ignore=ignore, online=online, watch=watch
         ) as sending:
             return Run.of_submitted(submit(sending, here), here)
 
@@ -334,29 +335,23 @@ class Run:
             TargetError: the run's folder cannot be removed.
         """
         if not self._is_stored:
+            message = f"`{self.name}` was not submitted from this machine"
             hint = "remove it with the tools of its target"
-            raise UsageError(
-                f"`{self.name}` was not submitted from this machine", hint=hint, code="CT939"
-            )
+            raise UsageError(message, hint=hint, code="CT939")
         if not self.state.is_final:
+            message = f"`{self.name}` is {self._last.state}, so it cannot be removed"
             hint = f"`cloudtrain stop {quote(self.name)} --wait` ends it"
-            raise UsageError(
-                f"`{self.name}` is {self._last.state}, so it cannot be removed",
-                hint=hint,
-                code="CT939",
-            )
+            raise UsageError(message, hint=hint, code="CT939")
         with open_store(self._settings.state_dir) as store:
             store.remove(self.name)
         if self.directory is not None:
             try:
                 remove_folder(self.directory)
             except OSError as error:
-                message = (
-                    f"the folder `{self.directory}` cannot be removed: {error.strerror or error}"
-                )
-                raise TargetError(
-                    message, hint="`cloudtrain prune` tries again", code="CT936"
-                ) from error
+                why = error.strerror or error
+                message = f"the folder `{self.directory}` cannot be removed: {why}"
+                hint = "`cloudtrain prune` tries again"
+                raise TargetError(message, hint=hint, code="CT936") from error
 
     @property
     def size(self) -> int | None:
@@ -377,16 +372,11 @@ class Run:
         try:
             return self._service.download(self.ref, path, Path(destination))
         except OSError as error:
-            what = (
-                f": `{error.filename}`"
-                if error.filename and str(error.filename) != str(destination)
-                else ""
-            )
-            raise TargetError(
-                f"the copy into `{destination}` failed: {error.strerror or error}{what}",
-                hint="name another folder with `--to`",
-                code="CT936",
-            ) from error
+            message = f"the copy into `{destination}` failed: {error.strerror or error}"
+            if error.filename and str(error.filename) != str(destination):
+                message += f": `{error.filename}`"
+            hint = "name another folder with `--to`"
+            raise TargetError(message, hint=hint, code="CT936") from error
 
     @cached_property
     def _service(self) -> Service:
@@ -399,9 +389,9 @@ class ChainedRun(Run):
     @property
     def waits(self) -> bool:  # type: ignore[override]  # may change over time
         """Whether the run is waiting, or was waiting when its watcher died."""
-        return (
-            self._last.state in (RunState.QUEUED, RunState.LOST) and self._last.reason is not None
-        )
+        if self._last.reason is None:
+            return False
+        return self._last.state in (RunState.QUEUED, RunState.LOST)
 
     def resume(self) -> None:
         """Start the run's watcher again."""
@@ -461,8 +451,9 @@ def leave_out(folder: Path, sources: Iterable[Path | None]) -> None:
     from cloudtrain.code.ignore import IGNORE_FILE
 
     place = os.path.realpath(folder)
-    roots = {os.path.realpath(source) for source in sources if source is not None} - {place}
-    if any(os.path.commonpath([root, place]) == root for root in roots) and not is_new(folder):
+    roots = [os.path.realpath(source) for source in sources if source is not None]
+    starts = tuple(os.path.join(root, "") for root in roots)
+    if place.startswith(starts) and not is_new(folder):
         with suppress(OSError):  # `bundled` then finds the copies
             (folder / IGNORE_FILE).write_text(_MARK, encoding="utf-8")
 
@@ -478,12 +469,14 @@ def bundled(files: Sequence[Path], folder: Path, source: Path) -> list[str]:
         code = {file.path for file in read_until_settled(lambda: walk(root)).files}
     except (JobError, Moved):  # the next submit reports it, and sends nothing
         return []
-    copies = {os.path.relpath(os.path.realpath(file), root) for file in files} & code
+    places = {os.path.relpath(os.path.realpath(file), root) for file in files}
+    copies = places & code
     others = code - copies
     start = os.path.relpath(os.path.realpath(folder), root)
     lines = []
     for copy in sorted(copies):
-        top = os.path.normpath(os.path.join(start, os.path.relpath(copy, start).split("/", 1)[0]))
+        first = os.path.relpath(copy, start).split("/", 1)[0]
+        top = os.path.normpath(os.path.join(start, first))
         mixed = any(other.startswith(f"{top}/") for other in others)
         lines.append(ignore_line(copy if mixed else top))
     return list(dict.fromkeys(lines))

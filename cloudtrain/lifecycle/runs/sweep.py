@@ -27,7 +27,7 @@ from cloudtrain.lifecycle.sweeps.pictures import (
 )
 from cloudtrain.lifecycle.sweeps.service import SweepService, trials_key
 from cloudtrain.machines.table import over
-from cloudtrain.plans.document import Block, Document, Heading, Table
+from cloudtrain.plans.document import Block, Cell, Document, Heading, Table
 from cloudtrain.plans.html import to_html
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import (
@@ -100,7 +100,8 @@ class SweepRun(Run):
         """Return the sweep's cost so far and its maximum further cost, at list prices; None if the
         target is free or a price is not known. If `status` or `trials` are not given, they are read
         from the target."""
-        return self._cost(status or self.status(), self.trials() if trials is None else trials)
+        status = status or self.status()
+        return self._cost(status, self.trials() if trials is None else trials)
 
     def trial(self, number: int) -> Run:
         """Return the run of one trial.
@@ -108,18 +109,19 @@ class SweepRun(Run):
         Raises:
             RunNotFound: the trial does not exist, or has not been submitted yet.
         """
-        trial = next((trial for trial in self.trials() if trial.number == number), None)
+        trials = {trial.number: trial for trial in self.trials()}
+        trial = trials.get(number)
         if trial is None or not trial.run:
             hint = f"`cloudtrain trials {self.name}` lists the trials"
-            raise RunNotFound(f"`{self.name}` has no trial {number}", hint=hint, code="CT992")
+            message = f"`{self.name}` has no trial {number}"
+            raise RunNotFound(message, hint=hint, code="CT992")
         with read_store(self._settings.state_dir) as store:
             row = store.get(trial.run)
         if row is not None:
             return Run(row, self._settings)
+        ref = RunRef(self.target, self.ref.place, trial.run)
         status = RunStatus(trial.state, trial.reason, trial.started, trial.ended)
-        return Run.attached(
-            ListedRun(RunRef(self.target, self.ref.place, trial.run), status), self._settings
-        )
+        return Run.attached(ListedRun(ref, status), self._settings)
 
     def resume(
         self, trials: int = 0, *, on_run: Callable[[SweepRun], None] | None = None
@@ -153,27 +155,26 @@ class SweepRun(Run):
         from cloudtrain.lifecycle.submission.submit import continued, submit
 
         here = self._settings
-        report = (
-            None
-            if on_run is None
-            else lambda submitted: on_run(SweepRun.of_submitted(submitted, here))
-        )
-        watch = Watch(on_run=report)
+        watch = Watch()
+        if on_run is not None:
+            watch = Watch(on_run=lambda found: on_run(SweepRun.of_submitted(found, here)))
         sending = continued(self._row, self.show().kept, self._service, trials, here, watch=watch)
         return SweepRun.of_submitted(submit(sending, here), here)
 
     def _keep_budget(self, more: int, hint: str) -> None:
         record = self._kept()
-        budget = None if record is None else record.job.get("max_cost")
-        if record is None or budget is None or not more or None in record.trial:
+        if record is None or not more or None in record.trial:
+            return
+        budget = record.job.get("max_cost")
+        if budget is None:
             return
         cost = self._cost(self.status(), self.trials(), more)
-        if cost is not None and cost.left is not None and cost.spent + cost.left > budget:
-            most = cost.spent + cost.left
-            message = (
-                f"with {more} more trials the sweep can cost ${most:,.2f}, and `max_cost` "
-                f"is ${budget:,.2f}"
-            )
+        if cost is None or cost.left is None:
+            return
+        most = cost.spent + cost.left
+        if most > budget:
+            what = f"with {more} more trials the sweep can cost ${most:,.2f}"
+            message = f"{what}, and `max_cost` is ${budget:,.2f}"
             raise UsageError(message, hint=hint, code="CT062")
 
     def rerun(
@@ -194,20 +195,18 @@ class SweepRun(Run):
                 it could cost more than `max_cost`, or `overrides` or `name` is given.
         """
         if overrides or name is not None:
+            message = "`rerun` repeats the trials of a sweep unchanged"
             hint = "submit the sweep's file with `--set`, or rerun one trial by the name of its run"
-            raise UsageError(
-                "`rerun` repeats the trials of a sweep unchanged", hint=hint, code="CT067"
-            )
+            raise UsageError(message, hint=hint, code="CT067")
         if not isinstance(self._service, SweepService):
             hint = (
                 f"rerun one trial by the name of its run: `cloudtrain trials {self.name}` "
                 "lists the names"
             )
             raise UsageError("a service's tuner cannot repeat trials", hint=hint, code="CT067")
-        again = sum(trial.has_failed and bool(trial.run) for trial in self.trials())
-        self._keep_budget(
-            again, "rerun single trials by the names of their runs, or submit another sweep"
-        )
+        failed = [trial for trial in self.trials() if trial.run and trial.has_failed]
+        hint = "rerun single trials by the names of their runs, or submit another sweep"
+        self._keep_budget(len(failed), hint)
         self._service.resume(self.ref, again=True)
         self.status()
         if on_run is not None:
@@ -234,27 +233,26 @@ class SweepRun(Run):
         return parallel_coordinates(self.trials(), self.objective)
 
     def _repr_html_(self) -> str:
-        status, trials = self.status(), self.trials()
+        status = self.status()
+        trials = self.trials()
         cost = self.cost(status, trials)
-        page = to_html(
-            sweep_document(self.name, str(self.ref), status, trials, self.objective, {}, cost)
+        document = sweep_document(
+            self.name, str(self.ref), status, trials, self.objective, {}, cost
         )
+        page = to_html(document)
         # without matplotlib or a value, the page has no curve
         with suppress(MissingExtra, UsageError):
-            picture = b64encode(png_of(history(trials, self.objective))).decode()
-            page += (
-                f'<img alt="the objective of each trial" src="data:image/png;base64,{picture}">\n'
-            )
+            curve = png_of(history(trials, self.objective))
+            address = f"data:image/png;base64,{b64encode(curve).decode()}"
+            page += f'<img alt="the objective of each trial" src="{address}">\n'
         return page
 
     @property
     def directory(self) -> Path | None:
         """The sweep's folder on this machine; None for a tuner's sweep."""
-        return (
-            self._service.folder(self.name).path
-            if isinstance(self._service, SweepService)
-            else None
-        )
+        if isinstance(self._service, SweepService):
+            return self._service.folder(self.name).path
+        return None
 
     @property
     def working_files(self) -> dict[str, Path]:
@@ -269,12 +267,9 @@ class SweepRun(Run):
         with read_store(self._settings.state_dir) as store:
             trials = [Run(row, self._settings) for row in store.of_sweep(trials_key(self.name))]
         if any(not trial.state.is_final for trial in trials):  # its driver is dead, and they run on
+            message = f"trials of `{self.name}` are running, so it cannot be removed"
             hint = f"`cloudtrain stop {self.name} --wait` ends them"
-            raise UsageError(
-                f"trials of `{self.name}` are running, so it cannot be removed",
-                hint=hint,
-                code="CT939",
-            )
+            raise UsageError(message, hint=hint, code="CT939")
         for trial in trials:
             trial.remove()
         super().remove()
@@ -284,11 +279,9 @@ class SweepRun(Run):
         best = self.best
         if best is None:
             hint = f"name the run of a trial: `cloudtrain trials {self.name}` lists the runs"
-            why = (
-                "has no objective, so no trial is the best"
-                if self.objective is None
-                else "has no best trial yet"
-            )
+            why = "has no best trial yet"
+            if self.objective is None:
+                why = "has no objective, so no trial is the best"
             raise UsageError(f"`{self.name}` {why}", hint=hint, code="CT992")
         return self.trial(best.number).download(path, destination)
 
@@ -308,25 +301,26 @@ class SweepRun(Run):
         record = self._kept()
         hourly, longest = (None, None) if record is None else record.trial
         parts = list(self._parts() if self.is_driven else _tuned(trials, hourly))
-        spent = [cost for cost, _ in parts if cost is not None]
-        if hourly is None or len(spent) < len(parts):
+        known = [cost for cost, _ in parts if cost is not None]
+        if hourly is None or len(known) < len(parts):
             return None
+        spent = sum(known)
+        has_ended = status.state.is_final
         if longest is None:
-            has_ended = status.state.is_final and all(is_over for _, is_over in parts)
-            return SweepCost(sum(spent), 0.0 if has_ended else None)
+            are_over = all(is_over for _, is_over in parts)
+            return SweepCost(spent, 0.0 if has_ended and are_over else None)
+
         each = over(hourly, longest)
-        total, run_count = (
-            int(status.metrics.get("trials", len(trials))),
-            sum(bool(trial.run) for trial in trials),
-        )
-        rest = (
-            max(0, total - run_count)
-            if not status.state.is_final or (more and self.is_driven)
-            else 0
-        )
-        left = (rest + more) * each
-        left += sum(max(0.0, each - (cost or 0.0)) for cost, is_over in parts if not is_over)
-        return SweepCost(sum(spent), left)
+        to_start = more
+        if not has_ended or (more and self.is_driven):
+            total = int(status.metrics.get("trials", len(trials)))
+            run_count = sum(bool(trial.run) for trial in trials)
+            to_start += max(0, total - run_count)
+        left = to_start * each
+        for cost, is_over in parts:
+            if not is_over:
+                left += max(0.0, each - (cost or 0.0))
+        return SweepCost(spent, left)
 
     def _parts(self) -> Iterator[_Part]:
         """Yield the cost of every run that cloudtrain's driver started, including runs that `rerun`
@@ -334,14 +328,19 @@ class SweepRun(Run):
         from cloudtrain.lifecycle.runs.costs import cost_of
 
         with read_store(self._settings.state_dir) as store:
-            rows, money = store.of_sweep(trials_key(self.name)), store.money()
-        for trial in (Run(row, self._settings) for row in rows if row.stage in SENT):
+            rows = store.of_sweep(trials_key(self.name))
+            money = store.money()
+        for row in rows:
+            if row.stage not in SENT:
+                continue
+            trial = Run(row, self._settings)
             status = trial.last_status
             if not status.state.is_final:
                 with suppress(CloudtrainError):  # use the last known status
                     status = trial.status()
             cost = cost_of(trial, status, money.get(trial.name), None, time.time())
-            yield cost.billed if cost.billed is not None else cost.estimated, status.state.is_final
+            amount = cost.estimated if cost.billed is None else cost.billed
+            yield amount, status.state.is_final
 
 
 def sweep_of(run: Run) -> SweepRun:
@@ -366,7 +365,8 @@ def _tuned(trials: Sequence[Trial], hourly: float | None) -> Iterator[_Part]:
     for trial in trials:
         end_time = trial.ended if trial.ended is not None else time.time()
         duration = 0.0 if trial.started is None else max(0.0, end_time - trial.started)
-        yield None if hourly is None else over(hourly, duration), trial.state.is_final
+        cost = None if hourly is None else over(hourly, duration)
+        yield cost, trial.state.is_final
 
 
 # A sweep and its trials as documents, for the command line and for notebooks.
@@ -379,8 +379,9 @@ class SweepCost(NamedTuple):
     """The cost of a sweep in US dollars, at list prices.
 
     Attributes:
-        spent: the cost of all trials so far, including running trials. left: the maximum further
-        cost of running and future trials; None if a trial has no time limit.
+        spent: the cost of all trials so far, including running trials.
+        left: the maximum further cost of running and future trials; None if a trial has no time
+            limit.
     """
 
     spent: float
@@ -399,29 +400,39 @@ def sweep_document(
     """Return a page about a sweep: its progress, its cost, and its best trials. Without an
     objective, the page shows the newest trials instead of the best. `more` adds label-value
     pairs."""
-    ended_count = sum(trial.state.is_final for trial in trials)
     total = int(status.metrics.get("trials", len(trials)))
-    going_on = len(trials) - ended_count
-    words = f"{ended_count} of {total} ended" + (f", {going_on} running" if going_on else "")
-    failures = sum(trial.state in (RunState.FAILED, RunState.LOST) for trial in trials)
-    words += f", {failures} failed" if failures else ""
-    rows = {"trials": words}
     best = best_of(trials, objective)
+    rows = {**more, "trials": _progress(trials, total)}
     if best is not None and objective is not None:
         rows["best"] = f"trial {best.number}: {objective.metric}={best.value:.4g}"
     left = _time_left(trials, total, status)
-    rows |= {"left": left} if left else {}
-    rows |= {"cost": _cost_text(cost, status)} if cost is not None else {}
-    blocks: list[Block] = list(
-        run_document(name, ref, replace(status, metrics={}), {**more, **rows}).blocks
-    )
-    shown_trials = (
-        ranked(trials, objective)[:_SHOWN] if objective is not None else list(trials)[-_SHOWN:]
-    )
-    if shown_trials:
-        title = "Best trials" if objective is not None else "Newest trials"
-        blocks += [Heading(title), trials_table(shown_trials, objective, best=best)]
+    if left:
+        rows["left"] = left
+    if cost is not None:
+        rows["cost"] = _cost_text(cost, status)
+    page = run_document(name, ref, replace(status, metrics={}), rows)
+    blocks: list[Block] = list(page.blocks)
+    if objective is not None:
+        title = "Best trials"
+        shown = ranked(trials, objective)[:_SHOWN]
+    else:
+        title = "Newest trials"
+        shown = list(trials)[-_SHOWN:]
+    if shown:
+        blocks += [Heading(title), trials_table(shown, objective, best=best)]
     return Document(blocks)
+
+
+def _progress(trials: Sequence[Trial], total: int) -> str:
+    """Return how many trials have ended, run and have failed: `3 of 10 ended, 2 running`."""
+    ended_count = sum(trial.state.is_final for trial in trials)
+    words = f"{ended_count} of {total} ended"
+    if len(trials) > ended_count:
+        words += f", {len(trials) - ended_count} running"
+    failures = sum(trial.state in (RunState.FAILED, RunState.LOST) for trial in trials)
+    if failures:
+        words += f", {failures} failed"
+    return words
 
 
 def ranked(trials: Sequence[Trial], objective: Objective | None) -> list[Trial]:
@@ -439,55 +450,61 @@ def trials_table(
 ) -> Table:
     """Return a table with one row per trial. A star marks the best trial."""
     best = best or best_of(trials, objective)
-    names = list(dict.fromkeys(name for trial in trials for name in trial.values))
-    value = [objective.metric.upper()] if objective is not None else []
-    reasons = any(trial.reason for trial in trials)
-    headers = (
-        "TRIAL",
-        "STATE",
-        *value,
-        *(name.upper() for name in names),
-        "TOOK",
-        *(["REASON"] if reasons else []),
-    )
-    rows = [
-        (
-            f"{trial.number}{'*' if best is not None and trial.number == best.number else ''}",
-            "stopped early" if trial.stopped_early else state_cell(trial.state),
-            *(["" if trial.value is None else f"{trial.value:.4g}"] if value else []),
-            *(value_text(trial.values.get(name)) for name in names),
-            _took(trial),
-            *([trial.reason or ""] if reasons else []),
-        )
-        for trial in trials
-    ]
-    return Table(headers, rows)
+    names: dict[str, None] = {}
+    for trial in trials:
+        names |= dict.fromkeys(trial.values)
+    has_reasons = any(trial.reason for trial in trials)
+    headers = ["TRIAL", "STATE"]
+    if objective is not None:
+        headers.append(objective.metric.upper())
+    headers += [name.upper() for name in names]
+    headers.append("TOOK")
+    if has_reasons:
+        headers.append("REASON")
+
+    rows = []
+    for trial in trials:
+        is_best = best is not None and trial.number == best.number
+        number = f"{trial.number}*" if is_best else str(trial.number)
+        state = "stopped early" if trial.stopped_early else state_cell(trial.state)
+        row: list[Cell] = [number, state]
+        if objective is not None:
+            row.append("" if trial.value is None else f"{trial.value:.4g}")
+        row += [value_text(trial.values.get(name)) for name in names]
+        row.append(_took(trial))
+        if has_reasons:
+            row.append(trial.reason or "")
+        rows.append(tuple(row))
+    return Table(tuple(headers), rows)
 
 
 def _time_left(trials: Sequence[Trial], total: int, status: RunStatus) -> str:
     """Return the estimated time of the remaining trials, such as `about 5m`; empty if it cannot be
     estimated. The estimate assumes that trials continue to end at the sweep's average rate. If the
     sweep continues an earlier one, the rate ignores the trials of the earlier sweep."""
-    left, start_time = total - sum(trial.state.is_final for trial in trials), status.started
-    if left <= 0 or status.state.is_final or start_time is None:
+    start_time = status.started
+    if status.state.is_final or start_time is None:
         return ""
-    ends = [
-        trial.ended
-        for trial in trials
-        if trial.state.is_final and (trial.ended or 0.0) > start_time
-    ]
-    pace = (max(end or 0.0 for end in ends) - start_time) / len(ends) if ends else None
-    return "" if pace is None else f"about {format_duration(max(1, int(pace * left)))}"
+    ends = [trial.ended or 0.0 for trial in trials if trial.state.is_final]
+    left = total - len(ends)
+    ends = [end for end in ends if end > start_time]
+    if left <= 0 or not ends:
+        return ""
+    pace = (max(ends) - start_time) / len(ends)
+    seconds = max(1, int(pace * left))
+    return f"about {format_duration(seconds)}"
 
 
 def _cost_text(cost: SweepCost, status: RunStatus) -> str:
     """Return a text such as `$1.20 so far, up to $3.40 more, at list prices`."""
-    words = [f"${cost.spent:,.2f}" + ("" if status.state.is_final and not cost.left else " so far")]
-    words += ["no limit for the rest"] if cost.left is None else []
-    words += [f"up to ${cost.left:,.2f} more"] if cost.left else []
-    return ", ".join(
-        [*words, "at list prices"] if len(words) > 1 else [f"{words[0]} at list prices"]
-    )
+    text = f"${cost.spent:,.2f}"
+    if cost.left or not status.state.is_final:
+        text += " so far"
+    if cost.left is None:
+        return f"{text}, no limit for the rest, at list prices"
+    if cost.left:
+        return f"{text}, up to ${cost.left:,.2f} more, at list prices"
+    return f"{text} at list prices"
 
 
 def _took(trial: Trial) -> str:

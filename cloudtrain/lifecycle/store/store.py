@@ -117,8 +117,10 @@ def _read_metrics(content: str) -> dict[str, float]:
 
 
 _STATES = frozenset(state.value for state in RunState)
-_FINAL = [state.value for state in RunState if state.is_final]
-_ENDED = ", ".join(f"'{state}'" for state in _FINAL)
+UNFINISHED = tuple(state for state in RunState if not state.is_final)
+"""The states of a run that has not ended."""
+
+_ENDED = ", ".join(f"'{state.value}'" for state in RunState if state not in UNFINISHED)
 
 _OLD_REHEARSAL = f"(job_name LIKE '%{REHEARSAL}' AND state IN ({_ENDED}))"
 """SQL condition for a finished run of a rehearsal."""
@@ -513,13 +515,11 @@ class Store:
         With `at_least`, count only the seconds that have certainly passed, even if the clock was
         changed.
         """
-        moments = [moment for reached, moment in self.journal(name) if reached == stage]
-        if not moments:
-            return float("inf")
-        now = self._clock()
-        if at_least:
-            return now.least_elapsed_since(moments[-1])
-        return now.elapsed_since(moments[-1])
+        for reached, moment in reversed(self.journal(name)):
+            if reached == stage:
+                now = self._clock()
+                return now.least_elapsed_since(moment) if at_least else now.elapsed_since(moment)
+        return float("inf")
 
     def lock(self, name: str) -> ProcessLock | None:
         """Take the lock of a submission. Return None if another process holds the lock. A held lock

@@ -39,6 +39,7 @@ from cloudtrain.lifecycle.submission.once import (
 )
 from cloudtrain.plans.plan import Plan, Upload, hide
 from cloudtrain.plans.states import AFTER, TRIAL, TUNER
+from cloudtrain.rules.engine import join_names
 from cloudtrain.rules.values import values_to_hide
 from cloudtrain.system.git import Commit, Differences, commit_of, git_timeout
 from cloudtrain.targets.common.compiling import run_name, submission_key
@@ -193,9 +194,11 @@ def changed(
     of the target."""
     job = _overridden(old_record.kind, old_record.prepared or old_record.job, overrides)
     record_job = _overridden(old_record.kind, old_record.job, overrides)
-    hidden = [dotted(path) for path, text in texts_of(fields_of(job)) if is_hidden(text)]
-    # any other asterisks are the user's own text
-    missing = [way for way in hidden if way in old_record.hidden]
+    missing = []
+    for path, text in texts_of(fields_of(job)):
+        # any other asterisks are the user's own text
+        if is_hidden(text) and dotted(path) in old_record.hidden:
+            missing.append(dotted(path))
     own = settings_of(old_record)
     if missing or own is None:
         raise _not_kept(row, missing)
@@ -267,6 +270,9 @@ def trial(
     secrets = values_to_hide(ready.work.view)
     origin = Origin(labels=hide(labels_of(ready.work), secrets))
 
+    def plan_of(_: Store, counter: int) -> Plan:
+        return specification.trial_plan(trial.number, trial.values, counter)
+
     def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord | None]:
         sweep = store.kept(specification.name)
         if sweep is None:
@@ -276,15 +282,8 @@ def trial(
         source = JobSource(sweep.file)
         return origin, keep_plan(with_files, ready.work, plan, _commit_in(sweep), source)
 
-    return Sending(
-        service=ready.service,
-        key=key,
-        submitter=ready.where.here.submitter,
-        code=code,
-        plan_of=lambda _, counter: specification.trial_plan(trial.number, trial.values, counter),
-        record=record,
-        watch=watch,
-    )
+    submitter = ready.where.here.submitter
+    return Sending(ready.service, key, submitter, code, plan_of, record, watch)
 
 
 def repeat(
@@ -388,7 +387,7 @@ def _not_kept(row: RunRecord, ways: Sequence[str]) -> UsageError:
     hint = "submit the job again"
     ways = list(dict.fromkeys(ways))
     if ways:
-        what = ", ".join(f"`{way}`" for way in ways)
+        what = join_names(ways, len(ways))
         options = " ".join(f"--set {way}=VALUE" for way in ways)
         hint = f"give it again: `cloudtrain rerun {row.name} {options}`"
     message = f"the store does not keep secrets, and `{row.name}` had a secret in {what}"

@@ -35,17 +35,17 @@ _LOGARITHMIC_FROM = 50.0
 def history(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     """Plot the objective's value of each trial by trial number, and the best value so far."""
     objective, trials = _with_values(trials, objective)
-    figure = _figure((7.0, 4.0))
+    figure = _figure(7.0, 4.0)
     axes = figure.add_subplot()
-    best, line = trials[0].value or 0.0, list[float]()
-    for trial in trials:
-        value = trial.value or 0.0
-        best = value if objective.better(value, best) else best
-        line.append(best)
     numbers = [trial.number for trial in trials]
-    axes.plot(
-        numbers, [trial.value or 0.0 for trial in trials], "o", color="#7a8ba6", label="trial"
-    )
+    values = [trial.value or 0.0 for trial in trials]
+    best = values[0]
+    line = []
+    for value in values:
+        if objective.better(value, best):
+            best = value
+        line.append(best)
+    axes.plot(numbers, values, "o", color="#7a8ba6", label="trial")
     axes.step(numbers, line, where="post", color="#c4472f", label="best so far")
     axes.set_xlabel("trial")
     axes.set_ylabel(objective.metric)
@@ -59,21 +59,15 @@ def slices(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     darker."""
     objective, trials = _with_values(trials, objective)
     names = list(trials[0].values)
-    figure = _figure((3.2 * len(names) + 1.0, 3.4))
+    numbers = [trial.number for trial in trials]
+    values = [trial.value or 0.0 for trial in trials]
+    figure = _figure(3.2 * len(names) + 1.0, 3.4)
     first: Axes | None = None
     for index, name in enumerate(names):
         axes = figure.add_subplot(1, len(names), index + 1, sharey=first)
         first = first or axes
         places, labels = _places([trial.values[name] for trial in trials])
-        shades = [trial.number for trial in trials]
-        axes.scatter(
-            places,
-            [trial.value or 0.0 for trial in trials],
-            c=shades,
-            cmap="Blues",
-            edgecolor="#44546a",
-            vmin=-3,
-        )
+        axes.scatter(places, values, c=numbers, cmap="Blues", edgecolor="#44546a", vmin=-3)
         _scale(axes, places, labels)
         axes.set_xlabel(name)
         if index == 0:
@@ -88,26 +82,18 @@ def parallel_coordinates(trials: Sequence[Trial], objective: Objective | None) -
     the line's colour."""
     objective, trials = _with_values(trials, objective)
     names = [*trials[0].values, objective.metric]
-    columns = [[trial.values[name] for trial in trials] for name in trials[0].values]
+    columns = [[trial.values[name] for trial in trials] for name in names[:-1]]
     columns.append([trial.value for trial in trials])
-    figure = _figure((2.0 * len(names) + 2.0, 4.0))
+    figure = _figure(2.0 * len(names) + 2.0, 4.0)
     axes = figure.add_subplot()
-    shares = [_shares(column) for column in columns]
     from matplotlib import colormaps
 
-    colors = colormaps["viridis_r" if objective.goal == "minimize" else "viridis"]
-    order = sorted(
-        range(len(trials)),
-        key=lambda index: shares[-1][index],
-        reverse=objective.goal == "minimize",
-    )
-    for index in order:
-        axes.plot(
-            range(len(names)),
-            [share[index] for share in shares],
-            color=colors(shares[-1][index]),
-            alpha=0.8,
-        )
+    is_minimized = objective.goal == "minimize"
+    colors = colormaps["viridis_r" if is_minimized else "viridis"]
+    lines = list(zip(*map(_shares, columns), strict=True))
+    lines.sort(key=lambda line: line[-1], reverse=is_minimized)
+    for line in lines:
+        axes.plot(range(len(names)), line, color=colors(line[-1]), alpha=0.8)
     for place, column in enumerate(columns):
         axes.axvline(place, color="#bbbbbb", linewidth=0.8, zorder=0)
         for share, text in _ends(column):
@@ -137,17 +123,16 @@ def importance(trials: Sequence[Trial], objective: Objective | None) -> Figure:
     """
     objective, trials = _with_values(trials, objective)
     if len(trials) < _ENOUGH:
-        words = (
-            f"{len(trials)} trial{'s have' if len(trials) > 1 else ' has'} a value, and "
-            f"importance needs {_ENOUGH}"
-        )
-        raise UsageError(
-            words, hint="`cloudtrain continue SWEEP --trials 10` adds ten trials", code="CT068"
-        )
-    shares = sorted(_importances(trials, objective).items(), key=lambda item: item[1])
-    figure = _figure((7.0, 0.5 * len(shares) + 1.2))
+        have = "1 trial has" if len(trials) == 1 else f"{len(trials)} trials have"
+        message = f"{have} a value, and importance needs {_ENOUGH}"
+        hint = "`cloudtrain continue SWEEP --trials 10` adds ten trials"
+        raise UsageError(message, hint=hint, code="CT068")
+    importances = _importances(trials, objective)
+    names = sorted(importances, key=lambda name: importances[name])
+    shares = [importances[name] for name in names]
+    figure = _figure(7.0, 0.5 * len(names) + 1.2)
     axes = figure.add_subplot()
-    bars = axes.barh([name for name, _ in shares], [share for _, share in shares], color="#7a8ba6")
+    bars = axes.barh(names, shares, color="#7a8ba6")
     axes.bar_label(bars, fmt="%.2f", padding=3)
     axes.set_xlabel(f"importance for {objective.metric}")
     axes.set_xlim(0, 1.1)
@@ -160,33 +145,36 @@ def _importances(trials: Sequence[Trial], objective: Objective) -> dict[str, flo
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    columns, spaces = dict[str, list[float]](), dict[str, optuna.distributions.BaseDistribution]()
-    for name in trials[0].values:
+    shares = dict.fromkeys(trials[0].values, 0.0)
+    columns: dict[str, list[float]] = {}
+    spaces: dict[str, optuna.distributions.BaseDistribution] = {}
+    for name in shares:
         places, labels = _places([trial.values[name] for trial in trials])
-        low, high = min(places), max(places)
-        if low < high:  # what never changes makes no difference
-            columns[name] = [int(place) for place in places] if labels else places
-            is_wide = labels is None and _is_logarithmic(places)
-            spaces[name] = (
-                CategoricalDistribution(range(len(labels)))
-                if labels
-                else FloatDistribution(low, high, log=is_wide)
-            )
+        low = min(places)
+        high = max(places)
+        if low == high:  # what never changes makes no difference
+            continue
+        if labels:
+            columns[name] = [int(place) for place in places]
+            spaces[name] = CategoricalDistribution(range(len(labels)))
+        else:
+            columns[name] = places
+            spaces[name] = FloatDistribution(low, high, log=_is_logarithmic(places))
+    if not columns:
+        return shares
+
     study = optuna.create_study(direction=objective.goal)
     for index, trial in enumerate(trials):
         params = {name: column[index] for name, column in columns.items()}
-        study.add_trial(
-            optuna.trial.create_trial(params=params, distributions=spaces, value=trial.value)
-        )
+        frozen = optuna.trial.create_trial(params=params, distributions=spaces, value=trial.value)
+        study.add_trial(frozen)
     with catch_warnings():  # it is experimental in Optuna 4
         simplefilter("ignore")
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-        importances = (
-            optuna.importance.get_param_importances(study, evaluator=evaluator) if columns else {}
-        )
-    return dict.fromkeys(trials[0].values, 0.0) | {
-        name: float(share) for name, share in importances.items()
-    }
+        importances = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    for name, share in importances.items():
+        shares[name] = float(share)
+    return shares
 
 
 def png_of(figure: Figure) -> bytes:
@@ -195,21 +183,19 @@ def png_of(figure: Figure) -> bytes:
     return file.getvalue()
 
 
-def _figure(size: tuple[float, float]) -> Figure:
+def _figure(width: float, height: float) -> Figure:
     """Return an empty figure that notebooks show, even without pyplot. It opens no window."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        hint = "pip install matplotlib"
-        raise MissingExtra(
-            "pictures need matplotlib, which is not installed", hint=hint, code="CT063"
-        ) from error
+        message = "pictures need matplotlib, which is not installed"
+        raise MissingExtra(message, hint="pip install matplotlib", code="CT063") from error
 
     class Picture(Figure):
         def _repr_png_(self) -> bytes:
             return png_of(self)
 
-    return Picture(figsize=size, layout="constrained")
+    return Picture(figsize=(width, height), layout="constrained")
 
 
 def _on_any_page(figure: Figure) -> Figure:
@@ -222,14 +208,12 @@ def _on_any_page(figure: Figure) -> Figure:
         axes.tick_params(colors=_INK, which="both")
         for spine in axes.spines.values():
             spine.set_edgecolor(_INK)
+        texts = [axes.xaxis.label, axes.yaxis.label]
+        texts += [text for text in axes.texts if text.get_bbox_patch() is None]
         legend = axes.get_legend()
-        plain = [text for text in axes.texts if text.get_bbox_patch() is None]
-        for text in (
-            axes.xaxis.label,
-            axes.yaxis.label,
-            *plain,
-            *(legend.get_texts() if legend else ()),
-        ):
+        if legend:
+            texts += legend.get_texts()
+        for text in texts:
             text.set_color(_INK)
     return figure
 
@@ -240,11 +224,8 @@ def _with_values(
     trials = [trial for trial in trials if trial.value is not None]
     if objective is None or not trials:
         what = "the sweep has no objective" if objective is None else "no trial has a value yet"
-        raise UsageError(
-            f"{what}, so there is nothing to draw",
-            hint="`sweep.rows()` lists the trials",
-            code="CT992",
-        )
+        message = f"{what}, so there is nothing to draw"
+        raise UsageError(message, hint="`sweep.rows()` lists the trials", code="CT992")
     return objective, trials
 
 
@@ -255,7 +236,7 @@ def _is_number(value: Any) -> bool:
 def _places(values: Sequence[Any]) -> tuple[list[float], list[str] | None]:
     """Return the positions of the values on an axis, and the axis labels; None instead of labels if
     all values are numbers."""
-    if all(_is_number(value) for value in values):
+    if all(map(_is_number, values)):
         return [float(value) for value in values], None
     texts = list(map(value_text, values))
     labels = sorted(set(texts))
@@ -279,19 +260,19 @@ def _shares(column: Sequence[Any]) -> list[float]:
     places, labels = _places(column)
     if labels is None and _is_logarithmic(places):
         places = [log(place) for place in places]
-    low, high = min(places), max(places)
-    return [0.5 if high == low else (place - low) / (high - low) for place in places]
+    low = min(places)
+    width = max(places) - low
+    if width == 0:
+        return [0.5] * len(places)
+    return [(place - low) / width for place in places]
 
 
 def _ends(column: Sequence[Any]) -> list[tuple[float, str]]:
     """Return the labels of an axis with their positions. If all values are numbers, only the
     smallest and the largest get a label; otherwise every value does."""
     shares = _shares(column)
-    texts = [
-        value if isinstance(value, str) else f"{value:.4g}" if _is_number(value) else str(value)
-        for value in column
-    ]
+    texts = [f"{value:.4g}" if _is_number(value) else str(value) for value in column]
     labels = dict(zip(shares, texts, strict=True))
-    if all(_is_number(value) for value in column):
+    if all(map(_is_number, column)):
         labels = {share: labels[share] for share in (min(shares), max(shares))}
     return sorted(labels.items())

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from cloudtrain.errors import JobError, Problem, QueueTooSmall
 from cloudtrain.job.file import anchored
-from cloudtrain.job.model import format_duration, value_text
+from cloudtrain.job.model import format_duration
 from cloudtrain.job.sweep import MAX_TRIALS, Sweep
 from cloudtrain.lifecycle.preparing.prepare import NAMELESS_SWEEP, PlaceOf, Ready, prepare
 from cloudtrain.lifecycle.sweeps.service import Specification, SweepService, trial_name
-from cloudtrain.lifecycle.sweeps.study import needs_optuna, propose, require_optuna
+from cloudtrain.lifecycle.sweeps.study import needs_optuna, propose, require_optuna, shown_values
 from cloudtrain.machines.table import over
 from cloudtrain.plans.plan import Finding, Plan, PlannedTrial
 from cloudtrain.plans.states import SWEEP, TUNER
@@ -48,9 +48,8 @@ def prepare_sweep(
             f"the grid has {sweep.space.grid_words} combinations, but a sweep has at most "
             f"{MAX_TRIALS:,} trials"
         )
-        problem = Problem(
-            ("search",), message, "list fewer values, or add `trials: 100`", code="CT060"
-        )
+        hint = "list fewer values, or add `trials: 100`"
+        problem = Problem(("search",), message, hint, code="CT060")
         raise _refused([problem], place_of)
     original_job = anchored(sweep.job.from_folder(sweep.folder), where.here.cwd)
     job = sweep.trial_job(propose(sweep, 1)).from_folder(sweep.folder)
@@ -64,12 +63,12 @@ def prepare_sweep(
     if first.context.after:
         before = first.context.after[0]
         message = f"a sweep cannot wait for other runs, and `{before}` has not ended"
-        problem = Problem(
-            ("job", "inputs"), message, f"wait for it: `cloudtrain wait {before}`", code="CT021"
-        )
+        hint = f"wait for it: `cloudtrain wait {before}`"
+        problem = Problem(("job", "inputs"), message, hint, code="CT021")
         raise _refused([problem], place_of)
     original = sweep.model_copy(update={"job": original_job})
-    return ReadySweep(sweep.model_copy(update={"job": first.work}), original, first, place_of)
+    sweep = sweep.model_copy(update={"job": first.work})
+    return ReadySweep(sweep, original, first, place_of)
 
 
 def _queued(where: Where) -> Where:
@@ -93,19 +92,16 @@ def _is_too_large(first: Ready) -> bool:
 
 def _path_in_sweep(sweep: Sweep, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
     """Convert the path of a field in a trial's job to its path in the sweep."""
-    if path[:1] == ("hyperparameters",) and len(path) > 1 and path[1] in sweep.search:
-        return ("search", *path[1:2])
+    if path[:1] == ("hyperparameters",) and path[1:2] and path[1] in sweep.search:
+        return ("search", path[1])
     return ("job", *path)
 
 
 def _refused(problems: Sequence[Problem], place_of: PlaceOf | None) -> JobError:
     """Return an error with the problems, located in the sweep's file."""
-    return JobError(
-        [
-            replace(item, file=place_of(item.path)) if place_of is not None else item
-            for item in problems
-        ]
-    )
+    if place_of is not None:
+        problems = [replace(item, file=place_of(item.path)) for item in problems]
+    return JobError(problems)
 
 
 @dataclass(frozen=True)
@@ -114,7 +110,8 @@ class ReadySweep:
 
     Attributes:
         sweep: the sweep. In its job, paths are absolute, and references to earlier runs are
-        replaced by storage paths. original: the sweep as the user wrote it, with absolute paths.
+            replaced by storage paths.
+        original: the sweep as the user wrote it, with absolute paths.
         first: the job of the first trial.
     """
 
@@ -135,7 +132,8 @@ class ReadySweep:
     def _tuner(self) -> tuple[Plan | None, str]:
         """The plan for the target's own tuner, or None if cloudtrain's driver runs the sweep; and
         the reason for this choice."""
-        sweep, target = self.sweep, self.where.target
+        sweep = self.sweep
+        target = self.where.target
         if sweep.driver == "cloudtrain":
             return None, "the sweep has `driver: cloudtrain`"
         if "tuner" not in target.parts:
@@ -151,13 +149,9 @@ class ReadySweep:
             if sweep.driver == "service" or any(item.code != "CT061" for item in error.problems):
                 raise _refused(error.problems, self.place_of) from None
             return None, error.problems[0].message
-        is_chosen = sweep.driver == "service"
-        return (
-            plan,
-            "the sweep has `driver: service`"
-            if is_chosen
-            else "it supports everything that the sweep uses",
-        )
+        if sweep.driver == "service":
+            return plan, "the sweep has `driver: service`"
+        return plan, "it supports everything that the sweep uses"
 
     @property
     def is_driven(self) -> bool:
@@ -172,27 +166,25 @@ class ReadySweep:
         if plan is not None:
             return plan
         specification = Specification(NAMELESS_SWEEP, self.sweep, self.first)
-        numbers = range(1, min(_SHOWN, self.sweep.trial_count) + 1)
-        values = {number: propose(self.sweep, number) for number in numbers}
-        trials = {number: specification.trial_plan(number, values[number]) for number in numbers}
+        count = self.sweep.trial_count
+        plans: list[Plan] = []
+        shown: list[PlannedTrial] = []
+        for number in range(1, min(_SHOWN, count) + 1):
+            values = propose(self.sweep, number)
+            plans.append(specification.trial_plan(number, values))
+            name = trial_name(NAMELESS_SWEEP, number)
+            shown.append(PlannedTrial(number, name, shown_values(values), count))
+        first = plans[0]
         return Plan(
             target=self.where.target.name,
             run_name=NAMELESS_SWEEP,
             job_name=self.sweep.name,
             request=specification.to_json(),
-            uploads=trials[1].uploads,
-            processes=trials[1].processes,
-            summary=tuple(row for row in trials[1].summary if row[0] not in _SAME),
-            place=trials[1].place,
-            trials=tuple(
-                PlannedTrial(
-                    number,
-                    trial_name(NAMELESS_SWEEP, number),
-                    " ".join(f"{key}={value_text(value)}" for key, value in values[number].items()),
-                    self.sweep.trial_count,
-                )
-                for number in numbers
-            ),
+            uploads=first.uploads,
+            processes=first.processes,
+            summary=tuple(row for row in first.summary if row[0] not in _SAME),
+            place=first.place,
+            trials=tuple(shown),
         )
 
     @cached_property
@@ -224,19 +216,19 @@ class ReadySweep:
         plan = self.draft.renamed(name)
         cost = self._cost()
         self._keep_budget(cost)
-        who = (
-            "cloudtrain, on this machine"
-            if self.is_driven
-            else f"{self.where.target.title}'s own tuner"
-        )
-        if self.is_driven and needs_optuna(self.sweep):
-            require_optuna()
+        who = f"{self.where.target.title}'s own tuner"
+        if self.is_driven:
+            who = "cloudtrain, on this machine"
+            if needs_optuna(self.sweep):
+                require_optuna()
+        summary = _summary(self.sweep, plan, f"{who}: {self._tuner[1]}", cost)
+        notes = dict.fromkeys((*plan.notes, *first.notes))
         return replace(
             plan,
-            summary=(*_summary(self.sweep, plan, f"{who}: {self._tuner[1]}", cost), *plan.summary),
-            notes=tuple(dict.fromkeys((*plan.notes, *first.notes))),
+            summary=(*summary, *plan.summary),
+            notes=tuple(notes),
             uploads=(*plan.uploads, *self.first.uploads),
-            findings=tuple(self._placed(item) for item in first.findings),
+            findings=tuple(map(self._placed, first.findings)),
             settings=first.settings,
             hidden=values_to_hide(self.first.work.view),
         )
@@ -262,14 +254,12 @@ class ReadySweep:
         if not self.where.target.facts.is_paid:
             return 0.0
         hourly, seconds = self.first.rate_and_limit()
-        return (
-            None
-            if hourly is None or seconds is None
-            else over(hourly, seconds) * self.sweep.trial_count
-        )
+        if hourly is None or seconds is None:
+            return None
+        return over(hourly, seconds) * self.sweep.trial_count
 
     def _keep_budget(self, cost: float | None) -> None:
-        budget, count = self.sweep.max_cost, self.sweep.trial_count
+        budget = self.sweep.max_cost
         if budget is None or (cost is not None and cost <= budget):
             return
         if cost is None:
@@ -279,49 +269,42 @@ class ReadySweep:
                 "`instances.toml`"
             )
         else:
-            each = cost / count
+            count = self.sweep.trial_count
             message = f"{count} trials can cost ${cost:,.2f}, and `max_cost` is ${budget:,.2f}"
+            each = cost / count
             fewer = int(budget / each) if each else 0
-            hint = f"write `trials: {fewer}`, shorten the job's `max_runtime`, or raise `max_cost`"
-            hint = (
-                hint
-                if fewer
-                else "shorten the job's `max_runtime`, use smaller instances, or raise `max_cost`"
-            )
+            hint = "shorten the job's `max_runtime`, use smaller instances, or raise `max_cost`"
+            if fewer:
+                hint = (
+                    f"write `trials: {fewer}`, shorten the job's `max_runtime`, or raise `max_cost`"
+                )
         raise _refused([Problem(("max_cost",), message, hint, code="CT062")], self.place_of)
 
     def _placed(self, finding: Finding) -> Finding:
-        return (
-            finding
-            if not finding.path
-            else finding._replace(path=_path_in_sweep(self.sweep, finding.path))
-        )
+        if not finding.path:
+            return finding
+        return finding._replace(path=_path_in_sweep(self.sweep, finding.path))
 
 
 def _summary(sweep: Sweep, plan: Plan, driver: str, cost: float | None) -> list[tuple[str, str]]:
-    goal = (
-        f"{sweep.objective.goal} `{sweep.objective.metric}`"
-        if sweep.objective is not None
-        else "none: every trial"
-    )
-    limit = (
-        f", none started after {format_duration(sweep.max_runtime)}"
-        if sweep.max_runtime is not None
-        else ""
-    )
-    count = f"{sweep.trial_count:,}, {min(sweep.parallel, sweep.trial_count)} at a time{limit}"
+    goal = "none: every trial"
+    if sweep.objective is not None:
+        goal = f"{sweep.objective.goal} `{sweep.objective.metric}`"
+    count = f"{sweep.trial_count:,}, {min(sweep.parallel, sweep.trial_count)} at a time"
+    if sweep.max_runtime is not None:
+        count += f", none started after {format_duration(sweep.max_runtime)}"
+    ranges = [f"{name}: {item}" for name, item in sweep.space.ranges.items()]
     rows = [
         ("target", plan.target),
         ("driver", driver),
         ("strategy", sweep.strategy),
         ("objective", goal),
-    ]
-    rows += [
         ("trials", count),
-        ("search", "\n".join(f"{name}: {item}" for name, item in sweep.space.ranges.items())),
+        ("search", "\n".join(ranges)),
     ]
     if cost != 0.0:
-        budget = f", and `max_cost` is ${sweep.max_cost:,.2f}" if sweep.max_cost is not None else ""
         text = "not known" if cost is None else f"up to ${cost:,.2f} for all trials at list prices"
-        rows.append(("cost", text + budget))
+        if sweep.max_cost is not None:
+            text += f", and `max_cost` is ${sweep.max_cost:,.2f}"
+        rows.append(("cost", text))
     return rows

@@ -52,7 +52,8 @@ def trial_key(sweep: str, number: int) -> str:
 def trial_name(sweep: str, number: int, counter: int = 1) -> str:
     """Return a trial's name, such as `digits-lr-1f3a9c2b-1-t007`. If the target already has another
     run of that name, `counter` is more than 1 and is appended."""
-    return f"{sweep}-t{number:03d}" + (f"-{counter}" if counter > 1 else "")
+    name = f"{sweep}-t{number:03d}"
+    return f"{name}-{counter}" if counter > 1 else name
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Specification:
 
     Attributes:
         first: the job of the first trial. The other trials differ from it in their hyperparameters
-        and locations.
+            and locations.
     """
 
     name: str
@@ -83,16 +84,14 @@ class Specification:
         """Return the specification as JSON data, without `first.beside`: the request of the sweep's
         plan."""
         sweep = self.sweep.model_dump(mode="json", exclude_unset=True, exclude={"job"})
-        job = self.sweep.job.model_dump(mode="json", exclude_unset=True)
-        return {
-            "name": self.name,
-            "sweep": {**sweep, "kind": "sweep", "job": job},
-            **self.first.to_json(),
-        }
+        sweep["kind"] = "sweep"
+        sweep["job"] = self.sweep.job.model_dump(mode="json", exclude_unset=True)
+        return {"name": self.name, "sweep": sweep, **self.first.to_json()}
 
     def trial(self, number: int, values: Mapping[str, Any], counter: int = 1) -> Ready:
         """Return one trial, with its own storage paths for checkpoints and outputs."""
-        name, job = trial_name(self.name, number, counter), self.sweep.trial_job(values)
+        name = trial_name(self.name, number, counter)
+        job = self.sweep.trial_job(values)
         changes: dict[str, Any] = {"name": self.sweep.name}
         if job.checkpoint is not None:
             changes["checkpoint"] = self._own(job.checkpoint, name)
@@ -103,10 +102,9 @@ class Specification:
 
     def trial_plan(self, number: int, values: Mapping[str, Any], counter: int = 1) -> Plan:
         """Return what the target makes of one trial: no notes, no data to upload, no findings."""
-        ready, name = self.trial(number, values, counter), trial_name(self.name, number, counter)
-        return ready.where.target.compile(
-            ready.work, ready.where.settings, ready.context._replace(run_name=name)
-        )
+        ready = self.trial(number, values, counter)
+        context = ready.context._replace(run_name=trial_name(self.name, number, counter))
+        return ready.where.target.compile(ready.work, ready.where.settings, context)
 
     def _own(self, place: Checkpoint | Output, name: str) -> Checkpoint | Output:
         """Return a copy of the checkpoint or output `place`, stored in the subfolder `name` of the
@@ -114,11 +112,9 @@ class Specification:
         the path then depends on the run."""
         target = self.first.where.target.name
         path = place.of(target)
-        return (
-            place
-            if path is None
-            else place.model_copy(update={target: f"{path.rstrip('/')}/{name}"})
-        )
+        if path is None:
+            return place
+        return place.model_copy(update={target: f"{path.rstrip('/')}/{name}"})
 
 
 _LEAVING = 30.0
@@ -155,7 +151,8 @@ class SweepService(DrivenService, Tuner):
         """Return whether the file holds the request. An interrupted command may have written other
         data beside it."""
         data = json.loads(content)
-        return canonical_json({name: data.get(name) for name in plan.request}) == plan.request_json
+        request = {name: data.get(name) for name in plan.request}
+        return canonical_json(request) == plan.request_json
 
     def upload(
         self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None
@@ -166,40 +163,21 @@ class SweepService(DrivenService, Tuner):
         assert self._specification is not None, "only a service that submits uploads"
         specification = replace(self._specification, name=plan.run_name)
         first = specification.trial_plan(1, propose(specification.sweep, 1))
-        data = tuple(item for item in plan.uploads if item.kind == "data")
+        data = [item for item in plan.uploads if item.kind == "data"]
         first = replace(first, uploads=(*first.uploads, *data))
         return service_of(plan.target, self).upload(first, bundle, on_bytes=on_bytes)
 
     def status(self, ref: RunRef) -> RunStatus:
         """Return the status of the sweep. If its driver has died, the sweep is `lost` until
         `cloudtrain continue`, but its trials keep running."""
-        folder, status, is_lost = self.folder(ref.name), self._read_status(ref), False
-        while not (
-            is_lost
-            or RunState(status["state"]).is_final
-            or is_held(folder.turn)
-            or folder.is_driven
-        ):
-            # it may have ended, or been continued, meanwhile
-            before, status = status, self._read_status(ref)
-            is_lost = status == before
-        state, reason = RunState(status["state"]), status["reason"]
-        if is_lost:
-            state = RunState.LOST
-            reason = (
-                "its driver has died, but trials keep running; restart it with "
-                f"`cloudtrain continue {ref.name}`"
-            )
-            message = last_line(folder.log)
-            reason += f" (its last message: {message})" if message else ""
-        metrics = {name: float(value) for name, value in (status.get("metrics") or {}).items()}
-        trials = {int(number): values for number, values in (status.get("progress") or {}).items()}
-        times = {
-            "started": status["started"],
-            "ended": status["ended"],
-            "created": status["started"],
-        }
-        return RunStatus(state, reason, **times, metrics=metrics, trials=trials)
+        folder = self.folder(ref.name)
+        status = self._read_status(ref)
+        while not (_has_ended(status) or is_held(folder.turn) or folder.is_driven):
+            latest = self._read_status(ref)
+            if latest == status:
+                return _run_status({**status, "state": "lost", "reason": _why_lost(folder)})
+            status = latest  # it may have ended, or been continued, meanwhile
+        return _run_status(status)
 
     def logs(
         self,
@@ -213,8 +191,9 @@ class SweepService(DrivenService, Tuner):
         """Yield a line for each trial that has started or ended. With `follow`, continue until the
         sweep has ended."""
         refuse_rank(ref, rank, instance)
-        folder, count = self._known(ref), 0
+        folder = self._known(ref)
         objective = self.sweep(ref).objective
+        count = 0
         while True:
             status = self.status(ref)  # before the journal, which is whole when the status is final
             if on_status is not None:
@@ -227,9 +206,8 @@ class SweepService(DrivenService, Tuner):
             time.sleep(FOLLOW_EVERY)
 
     def stop(self, ref: RunRef) -> None:
-        folder = self._known(ref)
-        if not RunState(self._read_status(ref)["state"]).is_final:
-            self.ask_to_stop(folder)
+        if not _has_ended(self._read_status(ref)):
+            self.ask_to_stop(self.folder(ref.name))
 
     def resume(self, ref: RunRef, more: int = 0, *, again: bool = False) -> None:
         """Start the driver of a sweep again, with `more` additional trials, or with `again` to
@@ -245,52 +223,32 @@ class SweepService(DrivenService, Tuner):
                 turn.release(remove=True)
 
     def _extend(self, folder: DrivenFolder, ref: RunRef, more: int, *, again: bool) -> None:
-        sweep, has_ended = self.sweep(ref), self.status(ref).state.is_final
-        lock = _taken(folder.lock, ref.name, patience=_LEAVING if has_ended else GLANCE)
+        sweep = self.sweep(ref)
+        patience = _LEAVING if self.status(ref).state.is_final else GLANCE
+        lock = _taken(folder.lock, ref.name, patience=patience)
         try:
             study = read_study(folder.path)
-            total = sweep.trial_count + study.extended
-            left = sweep.space.grid_size - total if sweep.strategy == "grid" else 10
-            adds = (
-                f"`cloudtrain continue {ref.name} --trials {min(10, left)}` adds trials"
-                if left > 0
-                else _MORE
-            )
-            if sweep.strategy == "grid" and more > left:
-                hint = f"write `--trials {left}`" if left > 0 else _MORE
-                raise UsageError(
-                    f"the grid has only {sweep.space.grid_words} combinations",
-                    hint=hint,
-                    code="CT993",
-                )
-            if more and total + more > MAX_TRIALS:
-                message = (
-                    f"a sweep has at most {MAX_TRIALS:,} trials, and `{ref.name}` has {total:,}"
-                )
-                raise UsageError(
-                    message, hint="add fewer trials, or submit another sweep", code="CT993"
-                )
             before = folder.read_status() or {}
+            has_ended = _has_ended(before)
             failed = [trial.number for trial in study.trials.values() if trial.has_failed]
-            is_over = RunState(before["state"]).is_final and not study.open
+            total = sweep.trial_count + study.extended
+            self._check_room(ref.name, sweep, total, more)
+            started_all = len(study.trials) >= total
+            adds = _how_to_add(ref.name, sweep, total)
             if again and not failed:
-                more_words = (
-                    adds
-                    if len(study.trials) >= total
-                    else f"`cloudtrain continue {ref.name}` starts the rest"
-                )
-                raise UsageError(
-                    f"no trial of `{ref.name}` has failed", hint=more_words, code="CT067"
-                )
-            if not more and not again and is_over and len(study.trials) >= total:
-                hint = adds + (
-                    f"; `cloudtrain rerun {ref.name}` repeats the failed trials" if failed else ""
-                )
-                raise UsageError(
-                    f"all {total} trials of `{ref.name}` have ended", hint=hint, code="CT993"
-                )
+                starts_rest = f"`cloudtrain continue {ref.name}` starts the rest"
+                hint = adds if started_all else starts_rest
+                raise UsageError(f"no trial of `{ref.name}` has failed", hint=hint, code="CT067")
+            is_over = has_ended and started_all and not study.open
+            if is_over and not more and not again:
+                hint = adds
+                if failed:
+                    hint += f"; `cloudtrain rerun {ref.name}` repeats the failed trials"
+                message = f"all {total} trials of `{ref.name}` have ended"
+                raise UsageError(message, hint=hint, code="CT993")
             if needs_optuna(sweep, total + more):
                 require_optuna(instead="")
+
             folder.stop.unlink(missing_ok=True)
             if more or again:
                 journal = Journal(folder.path)
@@ -298,12 +256,24 @@ class SweepService(DrivenService, Tuner):
                 journal.close()
             metrics = {**(before.get("metrics") or {}), "trials": total + more}
             start_time = before.get("started") or time.time()
-            since = time.time() if RunState(before["state"]).is_final else before.get("since")
+            since = time.time() if has_ended else before.get("since")
             folder.write_status(
                 RunState.PENDING, None, start_time=start_time, since=since, metrics=metrics, pid=0
             )
         finally:
             lock.release()
+
+    def _check_room(self, name: str, sweep: Sweep, total: int, more: int) -> None:
+        """Raise UsageError if a sweep of `total` trials cannot have `more` additional trials."""
+        left = sweep.space.grid_size - total if sweep.strategy == "grid" else more
+        if more > left:
+            message = f"the grid has only {sweep.space.grid_words} combinations"
+            hint = f"write `--trials {left}`" if left > 0 else _MORE
+            raise UsageError(message, hint=hint, code="CT993")
+        if more and total + more > MAX_TRIALS:
+            message = f"a sweep has at most {MAX_TRIALS:,} trials, and `{name}` has {total:,}"
+            hint = "add fewer trials, or submit another sweep"
+            raise UsageError(message, hint=hint, code="CT993")
 
     def trials(self, ref: RunRef) -> list[Trial]:
         return list(read_study(self._known(ref).path).trials.values())
@@ -319,10 +289,9 @@ class SweepService(DrivenService, Tuner):
         try:
             return Sweep(**json.loads(folder.specification.read_bytes())["sweep"])
         except (OSError, ValueError, KeyError) as error:
+            message = f"the sweep's specification cannot be read: {error}"
             hint = f"the remaining files of the sweep are in `{folder.path}`"
-            raise TargetError(
-                f"the sweep's specification cannot be read: {error}", hint=hint, code="CT994"
-            ) from error
+            raise TargetError(message, hint=hint, code="CT994") from error
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
         """Unpack the code of the trials below `scratch` and yield the folder. Yield nothing if the
@@ -335,9 +304,8 @@ class SweepService(DrivenService, Tuner):
         if best is None:
             hint = f"name the run of a trial: `cloudtrain trials {ref.name}` lists the runs"
             raise UsageError(f"`{ref.name}` has no best trial yet", hint=hint, code="CT992")
-        return service_of(ref.target, self).download(
-            RunRef(ref.target, ref.place, best.run), path, destination
-        )
+        trial = RunRef(ref.target, ref.place, best.run)
+        return service_of(ref.target, self).download(trial, path, destination)
 
     def _known(self, ref: RunRef) -> DrivenFolder:
         self._read_status(ref)
@@ -346,11 +314,47 @@ class SweepService(DrivenService, Tuner):
     def _read_status(self, ref: RunRef) -> dict[str, Any]:
         status = self.folder(ref.name).read_status()
         if status is None:
-            raise RunNotFound(
-                f"there is no sweep `{ref.name}` on this machine",
-                hint="`cloudtrain ps` lists the runs",
-            )
+            message = f"there is no sweep `{ref.name}` on this machine"
+            raise RunNotFound(message, hint="`cloudtrain ps` lists the runs")
         return status
+
+
+def _has_ended(status: Mapping[str, Any]) -> bool:
+    return RunState(status["state"]).is_final
+
+
+def _run_status(status: Mapping[str, Any]) -> RunStatus:
+    """Return the status of a sweep, from the data in its folder."""
+    metrics = {name: float(value) for name, value in (status.get("metrics") or {}).items()}
+    trials = {int(number): values for number, values in (status.get("progress") or {}).items()}
+    return RunStatus(
+        RunState(status["state"]),
+        status["reason"],
+        started=status["started"],
+        ended=status["ended"],
+        created=status["started"],
+        metrics=metrics,
+        trials=trials,
+    )
+
+
+def _why_lost(folder: DrivenFolder) -> str:
+    reason = (
+        "its driver has died, but trials keep running; restart it with "
+        f"`cloudtrain continue {folder.name}`"
+    )
+    message = last_line(folder.log)
+    return f"{reason} (its last message: {message})" if message else reason
+
+
+def _how_to_add(name: str, sweep: Sweep, total: int) -> str:
+    """Return the command that adds trials to a sweep of `total` trials."""
+    count = 10
+    if sweep.strategy == "grid":
+        count = min(count, sweep.space.grid_size - total)
+    if count <= 0:
+        return _MORE
+    return f"`cloudtrain continue {name} --trials {count}` adds trials"
 
 
 def _taken(path: Path, name: str, *, patience: float = 0.0) -> ProcessLock:
@@ -358,9 +362,6 @@ def _taken(path: Path, name: str, *, patience: float = 0.0) -> ProcessLock:
     `patience` seconds, the sweep is still running."""
     lock = ProcessLock.take(path, patience=patience)
     if lock is None:
-        raise UsageError(
-            f"`{name}` is still running",
-            hint=f"wait for it: `cloudtrain wait {name}`",
-            code="CT993",
-        )
+        hint = f"wait for it: `cloudtrain wait {name}`"
+        raise UsageError(f"`{name}` is still running", hint=hint, code="CT993")
     return lock

@@ -18,7 +18,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 from pathlib import Path
@@ -67,9 +67,8 @@ class Study:
         elif event["event"] == "again":
             for number in event["trials"]:
                 old = self.trials[number]
-                self.trials[number] = Trial(
-                    number, old.values, earlier=(*old.earlier, *filter(None, [old.run]))
-                )
+                earlier = (*old.earlier, old.run) if old.run else old.earlier
+                self.trials[number] = Trial(number, old.values, earlier=earlier)
         elif event["event"] == "extended":
             self.extended += event["trials"]
 
@@ -120,19 +119,20 @@ class Journal:
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
     """Return the events in a sweep's journal, without an incomplete last line."""
-    file, events = folder / FILE_NAME, list[dict[str, Any]]()
+    file = folder / FILE_NAME
     try:
         content = file.read_bytes()
     except FileNotFoundError:
         return []
-    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
+    complete = content[: content.rfind(b"\n") + 1]
+    events = []
+    for number, line in enumerate(complete.splitlines(), 1):
         try:
             events.append(json.loads(line))
         except ValueError as error:
             message = f"line {number} of the sweep's journal is damaged: {error}"
-            raise TargetError(
-                message, hint=f"restore or remove the line in `{file}`", code="CT994"
-            ) from error
+            hint = f"restore or remove the line in `{file}`"
+            raise TargetError(message, hint=hint, code="CT994") from error
     return events
 
 
@@ -164,7 +164,8 @@ def told(
 
 def lines_of(events: list[dict[str, Any]], objective: Objective | None) -> list[LogLine]:
     """Return the events as log lines for users. Events that tell users nothing new are left out."""
-    study, lines = Study({}), list[LogLine]()
+    study = Study({})
+    lines = []
     for event in events:
         before = best_of(study.trials.values(), objective)
         study.apply(event)
@@ -177,7 +178,8 @@ def lines_of(events: list[dict[str, Any]], objective: Objective | None) -> list[
 def _text(
     event: dict[str, Any], study: Study, before: Trial | None, objective: Objective | None
 ) -> str | None:
-    kind, number = event["event"], event.get("trial", 0)
+    kind = event["event"]
+    number = event.get("trial", 0)
     if kind == "said":
         return str(event["text"])
     if kind == "extended":
@@ -185,21 +187,26 @@ def _text(
     if kind == "again":
         return f"these trials run again: {', '.join(map(str, event['trials']))}"
     if kind == "submitted":
-        values = " ".join(
-            f"{name}={value_text(value)}" for name, value in study.trials[number].values.items()
-        )
-        return f"trial {number} started: {values}"
+        return f"trial {number} started: {shown_values(study.trials[number].values)}"
     if kind != "told":
         return None
     trial = study.trials[number]
-    words = f"trial {number} {'was stopped early' if trial.stopped_early else trial.state}"
+    what = "was stopped early" if trial.stopped_early else trial.state
+    words = f"trial {number} {what}"
     if trial.value is not None and objective is not None:
+        words += f": {objective.metric}={trial.value:.4g}"
         best = best_of(study.trials.values(), objective)
-        new = trial.counts and best is not None and best.number == number and best != before
-        words += f": {objective.metric}={trial.value:.4g}{', the best so far' if new else ''}"
+        is_best = best is not None and best.number == number
+        if is_best and trial.counts and best != before:
+            words += ", the best so far"
     elif trial.reason:
         words += f": {trial.reason}"
     return words
+
+
+def shown_values(values: Mapping[str, Any]) -> str:
+    """Return the values of a trial for users: `learning_rate=0.01 width=64`."""
+    return " ".join(f"{name}={value_text(value)}" for name, value in values.items())
 
 
 # Proposes the values of the next trial. They depend only on the sweep, the trial's number and the
@@ -219,17 +226,11 @@ def propose(sweep: Sweep, number: int, trials: Iterable[Trial] = ()) -> dict[str
     """Return the values of trial `number`, counted from 1. `trials` are the earlier trials."""
     if sweep.strategy == "grid":
         return sweep.space.grid_point(number - 1)
-    history = list(trials)
-    learns = (
-        sweep.strategy == "bayesian"
-        and number > DRAWN_FIRST
-        and sum(trial.counts for trial in history) >= _LEAST
-    )
-    return (
-        _learnt(sweep, number, history)
-        if learns
-        else sweep.space.draw(Random(f"{sweep.seed or 0}:{number}"))
-    )
+    if sweep.strategy == "bayesian" and number > DRAWN_FIRST:
+        history = list(trials)
+        if sum(trial.counts for trial in history) >= _LEAST:
+            return _learnt(sweep, number, history)
+    return sweep.space.draw(Random(f"{sweep.seed or 0}:{number}"))
 
 
 def needs_optuna(sweep: Sweep, trials: int = 0) -> bool:
@@ -260,18 +261,20 @@ def _learnt(sweep: Sweep, number: int, trials: Sequence[Trial]) -> dict[str, Any
     ranges = sweep.space.ranges
     spaces = {name: _distribution(item) for name, item in ranges.items()}
     digest = hashlib.sha256(f"{sweep.seed or 0}:{number}".encode()).digest()
-    sampler = optuna.samplers.TPESampler(
-        seed=int.from_bytes(digest[:4], "big") >> 1, n_startup_trials=_LEAST
-    )
+    seed = int.from_bytes(digest[:4], "big") >> 1
+    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=_LEAST)
     assert sweep.objective is not None, "the rules have asked for it"
     study = optuna.create_study(direction=sweep.objective.goal, sampler=sampler)
     for trial in trials:
         frozen = _frozen(trial, ranges, spaces)
         if frozen is not None:
             study.add_trial(frozen)
-    proposal = study.ask(spaces)
-    values = ((name, item.choice, proposal.params[name]) for name, item in ranges.items())
-    return {name: value if choice is None else choice[value] for name, choice, value in values}
+    params = study.ask(spaces).params
+    values = {}
+    for name, item in ranges.items():
+        value = params[name]
+        values[name] = value if item.choice is None else item.choice[value]
+    return values
 
 
 def _frozen(
@@ -281,14 +284,16 @@ def _frozen(
     included, so that Optuna does not propose values close to theirs."""
     from optuna.trial import TrialState, create_trial
 
-    params = {name: _param(ranges[name], value) for name, value in trial.values.items()}
     if trial.counts or (trial.stopped_early and trial.value is not None):
-        return create_trial(
-            params=params, distributions=dict(spaces), value=trial.value, state=TrialState.COMPLETE
-        )
-    if not trial.state.is_final:
-        return create_trial(params=params, distributions=dict(spaces), state=TrialState.RUNNING)
-    return None
+        value = trial.value
+        state = TrialState.COMPLETE
+    elif not trial.state.is_final:
+        value = None
+        state = TrialState.RUNNING
+    else:
+        return None
+    params = {name: _param(ranges[name], value) for name, value in trial.values.items()}
+    return create_trial(params=params, distributions=dict(spaces), value=value, state=state)
 
 
 def _distribution(item: Range) -> BaseDistribution:
@@ -297,7 +302,8 @@ def _distribution(item: Range) -> BaseDistribution:
     if item.int is not None:
         values = item.values
         assert values is not None, "whole numbers can be listed"
-        return IntDistribution(item.int[0], int(str(values[-1])), step=item.step or 1)
+        highest = int(str(values[-1]))
+        return IntDistribution(item.int[0], highest, step=item.step or 1)
     if item.choice is not None:
         return CategoricalDistribution(range(len(item.choice)))  # by index: Optuna takes no lists
     low, high = item.bounds
@@ -307,11 +313,10 @@ def _distribution(item: Range) -> BaseDistribution:
 def _param(item: Range, value: Any) -> Any:
     if item.choice is None:
         return value
-    return next(
-        index
-        for index, option in enumerate(item.choice)
-        if option == value and type(option) is type(value)
-    )
+    for index, option in enumerate(item.choice):
+        if option == value and type(option) is type(value):
+            return index
+    raise AssertionError(f"{value!r} is none of the choices")
 
 
 # Decides whether a trial should be stopped early because other trials were clearly better after the
@@ -329,7 +334,8 @@ reports."""
 def reason_to_stop(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
     """Return why the trial should stop now; None if it should continue. A trial that has reported
     only NaN and infinite values so far continues."""
-    objective, step = sweep.objective, len(trial.reports)
+    objective = sweep.objective
+    step = len(trial.reports)
     if objective is None or step == 0:
         return None
     if sweep.hyperband is not None:
@@ -349,11 +355,12 @@ def reason_to_stop(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str |
 
 def _below_median(objective: Objective, trial: Trial, others: Sequence[Trial]) -> str | None:
     step = len(trial.reports)
-    averages = [sum(other.reports[:step]) / step for other in others if len(other.reports) >= step]
-    averages = [average for average in averages if isfinite(average)]
+    averages = [sum(reports) / step for reports in _first_reports(others, step)]
+    averages = list(filter(isfinite, averages))
     if not averages:
         return None
-    own, middle = _best(objective, trial.reports), median(averages)
+    own = _best(objective, trial.reports)
+    middle = median(averages)
     if not (isfinite(own) and objective.better(middle, own)):
         return None
     return (
@@ -365,14 +372,13 @@ def _below_median(objective: Objective, trial: Trial, others: Sequence[Trial]) -
 def _beyond_slack(
     objective: Objective, slack: float, trial: Trial, others: Sequence[Trial]
 ) -> str | None:
-    step = len(trial.reports)
-    bests = [
-        _best(objective, other.reports[:step]) for other in others if len(other.reports) >= step
-    ]
+    bests = [_best(objective, reports) for reports in _first_reports(others, len(trial.reports))]
     if not bests:
         return None
-    own, best = _best(objective, trial.reports), _best(objective, bests)
-    allowed = best - abs(best) * slack if objective.goal == "maximize" else best + abs(best) * slack
+    own = _best(objective, trial.reports)
+    best = _best(objective, bests)
+    width = abs(best) * slack
+    allowed = best - width if objective.goal == "maximize" else best + width
     if not (isfinite(own) and objective.better(allowed, own)):
         return None
     return (
@@ -383,24 +389,30 @@ def _beyond_slack(
 def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
     assert sweep.hyperband is not None, "whoever calls has looked"
     assert sweep.objective is not None, "the rules have asked for it"
-    step, objective = len(trial.reports), sweep.objective
+    objective = sweep.objective
+    step = len(trial.reports)
     if step >= sweep.hyperband.max:
         return f"ended by hyperband after {step} reports, the maximum of a trial"
     rungs = _rungs(sweep.hyperband.min, sweep.hyperband.max)
-    reached = [rung for rung in rungs[trial.number % len(rungs) :] if rung <= step]
-    for rung in reached:
+    bracket = trial.number % len(rungs)
+    for rung in rungs[bracket:]:
+        if rung > step:
+            break
         own = _best(objective, trial.reports[:rung])
-        rivals = [
-            _best(objective, other.reports[:rung]) for other in others if len(other.reports) >= rung
-        ]
+        rivals = [_best(objective, reports) for reports in _first_reports(others, rung)]
         better = sum(objective.better(rival, own) for rival in rivals)
-        if (
-            isfinite(own)
-            and len(rivals) + 1 >= _KEPT
-            and better >= max(1, (len(rivals) + 1) // _KEPT)
-        ):
-            return f"not among the best third after {rung} report{'s' if rung > 1 else ''}"
+        kept = (len(rivals) + 1) // _KEPT
+        if isfinite(own) and kept >= 1 and better >= kept:
+            reports = "1 report" if rung == 1 else f"{rung} reports"
+            return f"not among the best third after {reports}"
     return None
+
+
+def _first_reports(trials: Sequence[Trial], count: int) -> Iterator[tuple[float, ...]]:
+    """Yield the first `count` reports of each trial that has so many."""
+    for trial in trials:
+        if len(trial.reports) >= count:
+            yield trial.reports[:count]
 
 
 def _rungs(least: int, most: int) -> list[int]:
@@ -416,5 +428,7 @@ def _rungs(least: int, most: int) -> list[int]:
 
 def _best(objective: Objective, values: Sequence[float]) -> float:
     """Return the best of the values. NaN and infinite values count as the worst."""
-    finite = [value for value in values if isfinite(value)]
-    return max(finite, default=-inf) if objective.goal == "maximize" else min(finite, default=inf)
+    finite = filter(isfinite, values)
+    if objective.goal == "maximize":
+        return max(finite, default=-inf)
+    return min(finite, default=inf)

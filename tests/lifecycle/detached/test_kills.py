@@ -15,9 +15,9 @@ from cloudtrain.lifecycle.detached.driven import DrivenFolder
 from cloudtrain.lifecycle.detached.waiting import ChainService
 from cloudtrain.lifecycle.store.schema import read_store
 from cloudtrain.plans.states import RunState
+from tests.lifecycle.detached import dying
+from tests.lifecycle.detached.conftest import Cloud
 from tests.lifecycle.submission.kill_points import kill_points
-from tests.lifecycle.waiting import dying
-from tests.lifecycle.waiting.conftest import Cloud
 
 pytestmark = [pytest.mark.lifecycle, pytest.mark.slow]
 

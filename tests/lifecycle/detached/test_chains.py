@@ -16,7 +16,7 @@ from cloudtrain.cli.app import run_command
 from cloudtrain.lifecycle.detached.waiting import ChainService
 from cloudtrain.plans.states import RunState, RunStatus
 from tests.deadlines import DEADLINE
-from tests.lifecycle.waiting.conftest import Cloud
+from tests.lifecycle.detached.conftest import Cloud
 from tests.targets.places import eventually
 
 pytestmark = pytest.mark.lifecycle
