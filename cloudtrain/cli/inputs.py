@@ -83,7 +83,8 @@ def worded(options: SubmitOptions) -> Iterator[None]:
 
 
 def worded_plan(plan: Plan, options: SubmitOptions) -> Plan:
-    return replace(plan, findings=tuple(_reworded(finding, options) for finding in plan.findings))
+    findings = tuple(_reworded(finding, options) for finding in plan.findings)
+    return replace(plan, findings=findings)
 
 
 def _reworded(item: Any, options: SubmitOptions) -> Any:
@@ -160,9 +161,14 @@ def _joins_no_other(script: Path, options: SubmitOptions) -> bool:
     """Return whether you ask for a number of processes of a script that joins no other process."""
     if options.processes_per_instance is None:
         return False
-    if any(item.startswith("distribution.type=") for item in options.set_ or ()):
+    if _sets(options, "distribution.type="):
         return False
     return distribution_of(script) is None
+
+
+def _sets(options: SubmitOptions, *fields: str) -> bool:
+    """Return whether `--set` changes a field whose name begins with one of `fields`."""
+    return any(item.startswith(fields) for item in options.set_ or ())
 
 
 def _overrides_of(options: SubmitOptions, *, is_alone: bool) -> list[str]:
@@ -259,9 +265,9 @@ def _needs_no_launcher(options: SubmitOptions, target: TargetSettings) -> bool:
     names = {"instances", "processes_per_instance", "max_restarts", "launcher", "emulate", "gpu"}
     if target.type != DEFAULT_TARGET:
         return False
-    if any(getattr(options, name) for name in names) or names & target.model_fields_set:
+    if names & target.model_fields_set or any(getattr(options, name) for name in names):
         return False
-    if any(item.startswith(("distribution", "resources")) for item in options.set_ or ()):
+    if _sets(options, "distribution", "resources"):
         return False
     if gpu_ids(os.environ) or distribution_of(script) != "torch":
         return False

@@ -342,7 +342,7 @@ class LineFormat(NamedTuple):
             content = dict(vars(line))
             if line.values is None:
                 del content["values"]
-            return json_text(content, indent=None)
+            return json_text(content)
         lead = self.lead(line)
         return "\n".join(lead + part for part in self.parts(line))
 

@@ -57,9 +57,11 @@ def seconds_of(text: str) -> float:
         ) from None
 
 
-def moment_of(text: str) -> float:
+def moment_of(text: str | None) -> float | None:
     """Convert a time that the user typed to seconds since the epoch: `10m` (ago), or
     `2026-11-22T10:00` (local time, unless the text contains a time zone)."""
+    if text is None:
+        return None
     from cloudtrain.job.model import parse_duration
 
     try:

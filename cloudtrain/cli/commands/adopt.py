@@ -12,9 +12,9 @@ from cloudtrain.adoption.adopt import adopt, is_script
 from cloudtrain.adoption.proof import write_adoption
 from cloudtrain.cli import options
 from cloudtrain.cli.options import argument, flag, option
-from cloudtrain.cli.terminal import print_json, say, show, typed
+from cloudtrain.cli.terminal import print_json, print_text, say, show, typed
 from cloudtrain.errors import UsageError, shortened
-from cloudtrain.plans.document import Document, Table, Text, visible
+from cloudtrain.plans.document import Document, Table, Text
 
 if TYPE_CHECKING:
     from cloudtrain.adoption.proof import Adoption
@@ -133,8 +133,7 @@ def _show(adoption: Adoption, write: Path | None, *, force: bool, json: bool) ->
     if json:
         print_json(adoption.to_dict())
     elif write is None:
-        text = adoption.job_text + _settings_as_comments(adoption)
-        sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
+        print_text(adoption.job_text + _settings_as_comments(adoption))
     _say_comparison(adoption)
     if not adoption.equal:
         raise typer.Exit(1)

@@ -9,7 +9,7 @@ import typer
 
 from cloudtrain.cli import options
 from cloudtrain.cli.options import argument, flag, option
-from cloudtrain.cli.terminal import print_json, say, show, show_table
+from cloudtrain.cli.terminal import counted, first_quoted, print_json, quoted, say, show, show_table
 from cloudtrain.errors import UsageError, did_you_mean
 from cloudtrain.job.model import parse_size
 from cloudtrain.machines.choose import (
@@ -202,7 +202,7 @@ def _list_types(
     matches = select(types, query, sort)
     first = matches[:count]
     if as_json:
-        print_json([asdict(instance) for instance in first])
+        print_json(list(map(asdict, first)))
     elif first:
         _show_types(first)
     retired_count = len(select(every, query)) - len(matches)
@@ -231,7 +231,7 @@ def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bo
         raise UsageError(message, hint=f"remove `{name}`")
     kinds = service.instances(where(target, profile=profile).account.place)
     if json:
-        print_json([asdict(kind) for kind in kinds])
+        print_json(list(map(asdict, kinds)))
     else:
         _show_nodes(kinds)
     return True
@@ -260,14 +260,16 @@ def _gib(size: str | None) -> float | None:
 
 
 def _check(types: Sequence[InstanceType], query: Query, sort: str) -> None:
-    if query.gpu is not None and not any(has_gpu(instance, query.gpu) for instance in types):
-        message, hint = unknown_gpu(query.gpu, types)
+    gpu = query.gpu
+    if gpu is not None and not any(has_gpu(instance, gpu) for instance in types):
+        message, hint = unknown_gpu(gpu, types)
         raise UsageError(message, hint=hint)
     if query.interconnect is not None and query.interconnect not in INTERCONNECTS:
         hint = did_you_mean(query.interconnect, INTERCONNECTS)
         raise UsageError(f"there is no interconnect `{query.interconnect}`", hint=hint)
-    if query.max_price is not None and not query.max_price > 0:
-        message = f"`--max-price {query.max_price:g}` is not a price"
+    price = query.max_price
+    if price is not None and not price > 0:
+        message = f"`--max-price {price:g}` is not a price"
         raise UsageError(message, hint="write for example `2.50`")
     if sort not in ORDERS:
         raise UsageError(f"there is no sort key `{sort}`", hint=did_you_mean(sort, ORDERS))
@@ -367,7 +369,9 @@ def _note(types: Sequence[InstanceType]) -> str:
 def _short_source(instance: InstanceType) -> str:
     """Return the file or the first word of where a type's price comes from."""
     source = instance.price_source
-    return source if source.startswith("/") else source.partition(" ")[0].rstrip(",")
+    if source.startswith("/"):
+        return source
+    return source.partition(" ")[0].rstrip(",")
 
 
 def _say_nothing(types: Sequence[InstanceType], query: Query, retired_count: int) -> None:
@@ -382,7 +386,7 @@ def _say_nothing(types: Sequence[InstanceType], query: Query, retired_count: int
         if number:
             lines.append(f"without `{_flag(field)}` {number} would match")
     if len(lines) == 1:
-        flags = ", ".join(f"`{_flag(field)}`" for field in query.tests())
+        flags = quoted(map(_flag, query.tests()))
         lines[0] += f"; {flags} exclude each other"
     elif query.max_price is not None:
         unknown = count_unpriced(types, query)
@@ -430,12 +434,14 @@ def _node_row(kind: NodeKind) -> tuple[str, ...]:
     memory = f"{kind.memory / 2**30:.0f} GiB"
     partitions = ", ".join(kind.partitions)
     features = ", ".join(kind.features) or "-"
-    counts = (str(kind.nodes), str(kind.idle), str(kind.gpus or "-"))
+    counts = map(str, (kind.nodes, kind.idle, kind.gpus or "-"))
     return (*counts, kind.gpu_type or "-", str(kind.cpus), memory, partitions, features)
 
 
 def _has_infiniband(types: Sequence[InstanceType]) -> bool:
-    table = table_of(types[0].target) if types else None
+    if not types:
+        return False
+    table = table_of(types[0].target)
     return table is not None and table.fabric == "infiniband"
 
 
@@ -450,7 +456,9 @@ def _page_of(instance: InstanceType) -> Document:
 
 
 def _row(instance: InstanceType) -> tuple[str, ...]:
-    network = "-" if instance.network_gbps is None else f"{instance.network_gbps:g}"
+    network = "-"
+    if instance.network_gbps is not None:
+        network = f"{instance.network_gbps:g}"
     if instance.interconnect == "rdma":
         network = f"{network} {_SHORT[instance.fabric]}".strip()
     memory = f"{instance.memory_gib:g} GiB"
@@ -476,7 +484,9 @@ def _what(instance: InstanceType, accelerator: str) -> tuple[str, ...]:
 def _price(instance: InstanceType) -> str:
     if instance.retired:
         return "retired"
-    return "-" if instance.price is None else f"{instance.price:.2f}"
+    if instance.price is None:
+        return "-"
+    return f"{instance.price:.2f}"
 
 
 def _machine(instance: InstanceType) -> list[tuple[str, str]]:
@@ -510,7 +520,9 @@ def _network(instance: InstanceType) -> str:
     speed = instance.network_gbps
     if not words:
         return "not known"
-    if speed is None or f"{speed:g} Gigabit" in words or instance.fabric == "infiniband":
+    if speed is None or instance.fabric == "infiniband":
+        return words
+    if f"{speed:g} Gigabit" in words:
         return words
     return f"{words}, {speed:g} Gbit/s in all"
 
@@ -537,11 +549,11 @@ def _interconnect(instance: InstanceType) -> str:
     words = fabric
     if instance.interfaces:
         noun = "port" if is_infiniband else "interface"
-        plural = "s" if has_several else ""
-        words += f", {instance.interfaces} {noun}{plural}"
+        words += f", {counted(instance.interfaces, noun)}"
     if is_infiniband and instance.network_gbps is not None:
-        in_all = " in all" if has_several else ""
-        words += f", {instance.network_gbps:g} Gbit/s{in_all}"
+        words += f", {instance.network_gbps:g} Gbit/s"
+        if has_several:
+            words += " in all"
     return f"rdma ({words})"
 
 
@@ -602,8 +614,5 @@ def _refresh_types(target: str, profile: str | None) -> Iterator[str]:
     result = service.refresh_catalogue(settings.target(target, profile=profile))
     yield f"{result.types} types of {result.location} written to {result.file}"
     if result.new_types:
-        names = ", ".join(f"`{name}`" for name in result.new_types[:_MOST_NAMED])
-        others = len(result.new_types) - _MOST_NAMED
-        more = f" and {others} more" if others > 0 else ""
-        yield f"new in the catalogue: {names}{more}"
+        yield f"new in the catalogue: {first_quoted(result.new_types, _MOST_NAMED)}"
     yield from result.notes

@@ -12,7 +12,7 @@ from cloudtrain.cli import options
 from cloudtrain.cli.app import Command, new_group, refuse_flag
 from cloudtrain.cli.options import flag, option
 from cloudtrain.cli.runs import confirm, require_consent, run_named, seconds_of
-from cloudtrain.cli.terminal import print_json, print_lines, say, show_table
+from cloudtrain.cli.terminal import counted, print_json, print_lines, say, show_table
 from cloudtrain.errors import UsageError, did_you_mean
 from cloudtrain.job.model import format_duration, parse_size
 from cloudtrain.plans.states import RunState
@@ -78,7 +78,8 @@ def _print_queue(runs: Sequence[QueuedRun]) -> None:
     for run in runs:
         place = "" if run.place is None else str(run.place)
         since = format_duration(int(max(0, now - run.since)))
-        rows.append((place, run.ref.name, run.needs, run.has, str(run.priority), since))
+        priority = str(run.priority)
+        rows.append((place, run.ref.name, run.needs, run.has, priority, since))
     show_table(("PLACE", "NAME", "NEEDS", "HAS", "PRIORITY", "SINCE"), rows)
 
 
@@ -129,7 +130,7 @@ def drop(
     Example:
       cloudtrain queue drop digits-ddp-3f9a
     """
-    runs = [run_named(name) for name in names]
+    runs = list(map(run_named, names))
     for run in runs:
         require_consent("queue drop", run)
     for run in runs:
@@ -158,7 +159,8 @@ def _metrics(_: str) -> list[str]:
     for run in ct.runs(limit=50):
         if run.last_status.state.is_final and run.directory is not None:
             names.update(run.status().metrics)
-    return [*sorted(names), *(f"-{name}" for name in sorted(names))]
+    highest = sorted(names)
+    return highest + [f"-{name}" for name in highest]
 
 
 def prune_command(
@@ -234,8 +236,8 @@ def prune_command(
         if not matches:
             say("no run matches; nothing would be removed")
         return
-    count = "1 run" if len(matches) == 1 else f"{len(matches)} runs"
-    if matches and not (yes or confirm(f"remove {count}?")):
+    count = counted(len(matches), "run")
+    if matches and not yes and not confirm(f"remove {count}?"):
         hint = "add `--yes` to remove, or `--dry-run` to list"
         raise UsageError(f"{count} would be removed; nothing was removed", hint=hint)
     for run in matches:
@@ -252,13 +254,15 @@ def _states(names: Iterable[str] | None) -> list[RunState]:
         if name not in final:
             hint = did_you_mean(name, [state.value for state in final])
             raise UsageError(f"`{name}` is not a final state", hint=hint)
-    return [RunState(name) for name in names or ()]
+    return list(map(RunState, names or ()))
 
 
 def _beyond(runs: list[Run], keep: int, by: str | None) -> list[Run]:
     """Return the runs that are not kept. Of each job, the `keep` newest runs are kept; with `by`,
     the `keep` best runs by this metric. A run without the metric ranks last."""
-    metrics = {} if by is None else {run.name: run.status().metrics for run in runs}
+    metrics = {}
+    if by is not None:
+        metrics = {run.name: run.status().metrics for run in runs}
     metric = (by or "").removeprefix("-")
     names = {name for values in metrics.values() for name in values}
     if metrics and metric not in names:

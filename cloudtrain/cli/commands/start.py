@@ -13,7 +13,7 @@ import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.app import Command, new_group
 from cloudtrain.cli.options import argument, flag, option
-from cloudtrain.cli.terminal import print_json, print_lines, say, show_table, typed
+from cloudtrain.cli.terminal import print_json, print_lines, quoted, say, show_table, typed
 from cloudtrain.code.bundled import copy_script, script_files, script_path, script_summaries
 from cloudtrain.code.ignore import IGNORE_FILE
 from cloudtrain.errors import UsageError, did_you_mean
@@ -98,9 +98,8 @@ def _script_in(file: Path) -> Path:
         if len(scripts) > 1:
             mains = [path for path in scripts if "__main__" in path.read_text(errors="replace")]
         if len(mains) > 1:
-            names = ", ".join(f"`{path}`" for path in mains)
             command = typed("cloudtrain", "init", str(file), "--script", str(mains[0]))
-            message = f"several scripts could train: {names}"
+            message = f"several scripts could train: {quoted(mains)}"
             raise UsageError(message, hint=f"choose one: {command}", code="CT903")
         if mains:
             return mains[0]

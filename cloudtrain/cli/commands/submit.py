@@ -177,7 +177,7 @@ def show_changes(changes: Changes | None) -> None:
         return
 
     width = width_of(sys.stderr) or 80
-    items = [on_one_line(item) for item in changes.items]
+    items = list(map(on_one_line, changes.items))
     for count in range(len(items), 0, -1):
         shown = items[:count]
         if count < len(items):
