@@ -178,7 +178,8 @@ def original_at(reference: str) -> Original:
 
     head, _, name = reference.rpartition("/")
     scheme, separator, place = head.partition("://")
-    ref = RunRef.parse(f"{scheme}{separator}{place.replace('/', ':')}/{name}")
+    place = place.replace("/", ":")
+    ref = RunRef.parse(f"{scheme}{separator}{place}/{name}")
     settings = load_settings()
     target = target_of(ref.target)
     fetch = part_of(target, "fetch")

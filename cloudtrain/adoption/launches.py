@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,10 @@ def _load_options() -> dict[str, dict[str, tuple[str, ...]]]:
 
 OPTIONS = _load_options()
 """Each tool's options by their kinds, from the table `launchers.toml`."""
+
+
+Options = dict[str, list[str]]
+"""The values of each option on a line, by the option's name with hyphens."""
 
 
 @dataclass
@@ -125,10 +129,10 @@ def _python_options(words: Sequence[str]) -> int:
     return count
 
 
-def _options(words: Sequence[str], flags: Container[str]) -> tuple[dict[str, list[str]], list[str]]:
+def _options(words: Sequence[str], flags: Container[str]) -> tuple[Options, list[str]]:
     """Split words into options and the rest, which begins at the first word that is not an option.
-    The options' names are written with hyphens. `flags` are options without a value."""
-    options: dict[str, list[str]] = {}
+    `flags` are options without a value."""
+    options: Options = {}
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] != "--":
         word, equals, value = rest.pop(0).partition("=")
@@ -141,7 +145,7 @@ def _options(words: Sequence[str], flags: Container[str]) -> tuple[dict[str, lis
     return options, rest
 
 
-def _started(tool: str, words: Sequence[str]) -> tuple[TrainingLaunch, dict[str, list[str]]]:
+def _started(tool: str, words: Sequence[str]) -> tuple[TrainingLaunch, Options]:
     """Return the program that the words after a launcher start, and the launcher's options."""
     options, program = _options(words, OPTIONS[tool]["flags"])
     launch = TrainingLaunch(tool, program)
@@ -150,19 +154,19 @@ def _started(tool: str, words: Sequence[str]) -> tuple[TrainingLaunch, dict[str,
     return launch, options
 
 
-def _first(options: dict[str, list[str]], name: str, default: str) -> str:
+def _first(options: Options, name: str, default: str) -> str:
     values = options.get(name)
     return values[0] if values else default
 
 
-def _count(options: dict[str, list[str]], name: str) -> int | None:
+def _count(options: Options, name: str) -> int | None:
     for value in options.get(name, ()):
         if value.isdecimal() and int(value) > 0:
             return int(value)
     return None
 
 
-def _lose_unknown(launch: TrainingLaunch, options: dict[str, list[str]]) -> None:
+def _lose_unknown(launch: TrainingLaunch, options: Options) -> None:
     known = {*OPTIONS[launch.tool]["known"], *launch.lost}
     for name in options:
         if name not in known:
@@ -280,7 +284,7 @@ def _accelerate(words: Sequence[str], folder: str) -> TrainingLaunch:
     return launch
 
 
-def _accelerate_config(options: dict[str, list[str]], folder: str) -> dict[str, Any]:
+def _accelerate_config(options: Options, folder: str) -> dict[str, Any]:
     """Return the settings in the file that the line names; none without a file."""
     if "--config-file" not in options:
         return {}
@@ -456,9 +460,7 @@ def _python(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG00
     return TrainingLaunch("python", list(words))
 
 
-_Reader = Callable[[Sequence[str], str], TrainingLaunch]
-
-_READERS: dict[str, _Reader] = {
+_READERS = {
     "torchrun": _torchrun,
     "launch": _torch_launch,
     "accelerate": _accelerate,

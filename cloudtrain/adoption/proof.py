@@ -43,8 +43,8 @@ class FieldDifference:
 
 
 def differences_of(
-    theirs: Mapping[str, Any],
-    ours: Mapping[str, Any],
+    theirs: object,
+    ours: object,
     reason_of: Callable[[ValuePath], str],
     lost: Mapping[str, str],
 ) -> list[FieldDifference]:
@@ -158,7 +158,7 @@ def _scalar(value: Any) -> str:
     return scalar_text(value)
 
 
-def _block(value: Any, indent: str) -> tuple[str, list[str]] | None:
+def _block(value: object, indent: str) -> tuple[str, list[str]] | None:
     """Return the header and the lines of a YAML literal block for a text of several lines; None for
     other values, and if the text must be written in quotes."""
     if not isinstance(value, str) or "\n" not in value:
@@ -370,8 +370,8 @@ def _from(place: Path, folder: str, path: str) -> str:
 def _weight(adoption: Adoption) -> tuple[int, int]:
     """Return two numbers by which drafts are ranked, lower is better: the number of differences,
     and the size of the overrides."""
-    leaves = _leaves(adoption.fields.get(adoption.target + OVERRIDES))
-    size = sum(1 if leaf is None else 2 for leaf in leaves)
+    leaves = list(_leaves(adoption.fields.get(adoption.target + OVERRIDES)))
+    size = 2 * len(leaves) - leaves.count(None)
     return len(adoption.differences), size
 
 
@@ -510,7 +510,7 @@ def _content(draft: Draft) -> tuple[dict[str, Any], dict[Any, str]]:
         return draft.job, draft.comments
     # which is the sweep's
     job = {name: value for name, value in draft.job.items() if name != "name"}
-    comments: dict[Any, str] = {}
+    comments: dict[ValuePath, str] = {}
     for path, text in draft.comments.items():
         start = () if path[0] == "" else ("job",)
         comments[start + path] = text

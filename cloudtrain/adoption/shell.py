@@ -36,6 +36,9 @@ class Open(str):
 
 Value = str | list[str]
 
+Expansion = tuple[list[str], bool]
+"""The words that a part of a script expands to, and whether only a running shell knows them."""
+
 
 @dataclass
 class ShellCommand:
@@ -207,7 +210,7 @@ class _Reader:
         self.at = end + 1
         return text
 
-    def _quoted(self) -> tuple[list[str], bool]:
+    def _quoted(self) -> Expansion:
         """Read a text in double quotes. Return several words, or none, if it contains all words of
         an array."""
         self.at += 1
@@ -236,7 +239,7 @@ class _Reader:
             is_open = is_open or unknown
         raise ValueError("a quote is not closed")
 
-    def _expanded(self, *, quoted: bool = False) -> tuple[list[str], bool]:
+    def _expanded(self, *, quoted: bool = False) -> Expansion:
         """Read what begins with `$` or a backtick. Return its value, or the values of an array, and
         whether only a running shell knows them."""
         start = self.at
@@ -272,7 +275,7 @@ class _Reader:
                 return [value], False
         return [raw], is_open
 
-    def _value(self, match: re.Match[str], raw: str, quoted: bool) -> tuple[list[str], bool]:
+    def _value(self, match: re.Match[str], raw: str, quoted: bool) -> Expansion:
         """Return the value of a variable, or the values of an array, and whether a part of it is
         `Open`. `raw` is the parameter as written."""
         name, index, colon, default = match.groups()

@@ -24,6 +24,7 @@ from cloudtrain.documents.document import (
 )
 from cloudtrain.job.script import job_name_from, read_hyperparameters
 from cloudtrain.job.training import TrainingJob
+from cloudtrain.plans.comparison import ValuePath
 from cloudtrain.system.plugins import parts
 from cloudtrain.targets.adoption import FILL_IN, Draft, Original
 from cloudtrain.targets.common.compiling import hyperparameter_argv
@@ -263,7 +264,7 @@ def _source_dir(launch: TrainingLaunch, place: Path) -> str:
 
 
 def _draft(launch: TrainingLaunch, place: Path) -> Draft:
-    comments: dict[tuple[str | int, ...], str] = {}
+    comments: dict[ValuePath, str] = {}
     program, *arguments = launch.program
     stem = program.rpartition(".")[2] if launch.is_module else PurePosixPath(program).stem
     job: dict[str, Any] = {

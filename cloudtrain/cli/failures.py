@@ -150,7 +150,8 @@ def _in_our_words(error: Any) -> UsageError:
     extra = re.search(r"unexpected extra argument\S* \(([\w.-]+=\S*)", text)
     if extra and "--set" in _options(error.ctx):
         see_help = f"to change a field of the job, write `--set {extra[1].rstrip(')')}`"
-    return UsageError(text[:1].lower() + text[1:], hint=see_help)
+    message = text[:1].lower() + text[1:]
+    return UsageError(message, hint=see_help)
 
 
 _REPLACEMENTS = {
@@ -181,15 +182,16 @@ def _field_hint(option: str, ctx: Any) -> str | None:
             if not value and not after.startswith("--"):
                 value = after
             break
+    value = value or "true"
     name = option.removeprefix("--")
     field = name.replace("-", "_")
     # a command without a mistake need not read the options
     from cloudtrain.cli.options import fields
 
     if f"{field}=" in fields(""):
-        change = typed("--set", f"{field}={value or 'true'}")
+        change = typed("--set", f"{field}={value}")
         return f"to change this field of the job, write {change}"
-    change = typed("--set", f"hyperparameters.{name}={value or 'true'}")
+    change = typed("--set", f"hyperparameters.{name}={value}")
     return f"for an option of your script, write {change}"
 
 

@@ -45,6 +45,9 @@ _WORDS = {
 }
 """The levels as Python's logging, warnings and exceptions write them."""
 
+_Source = tuple[int, int | None, str]
+"""The instance, the rank and the stream of a line."""
+
 _TRACEBACK = "Traceback (most recent call last)"
 
 
@@ -58,7 +61,7 @@ class Selection(NamedTuple):
 
     def of(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
         """Yield the lines that meet all conditions. All lines of a traceback count as an error."""
-        open_tracebacks: set[tuple[int, int | None, str]] = set()
+        open_tracebacks: set[_Source] = set()
         for line in lines:
             if self.since is not None and line.time < self.since:
                 continue
@@ -68,9 +71,7 @@ class Selection(NamedTuple):
                 yield line
 
 
-def _is_grave(
-    line: LogLine, level: LogLevel, open_tracebacks: set[tuple[int, int | None, str]]
-) -> bool:
+def _is_grave(line: LogLine, level: LogLevel, open_tracebacks: set[_Source]) -> bool:
     source = (line.instance, line.rank, line.stream)
     if _TRACEBACK in line.text:
         open_tracebacks.add(source)
@@ -92,9 +93,8 @@ def pattern_of(text: str | None) -> re.Pattern[str] | None:
             "to search for the text itself, put a backslash before special characters: "
             f"`{re.escape(text)}`"
         )
-        raise UsageError(
-            f"`{text}` is not a regular expression: {error}", hint=hint, code="CT901"
-        ) from None
+        message = f"`{text}` is not a regular expression: {error}"
+        raise UsageError(message, hint=hint, code="CT901") from None
 
 
 def instance_number(text: str | None) -> int | None:
@@ -150,8 +150,12 @@ def report_end(
         result += f": {values}"
     say(result)
 
-    source = _best_trial(run, status) if run.is_sweep else run
-    next_words = typed("cloudtrain", "trials" if run.is_sweep else "logs", run.name)
+    if run.is_sweep:
+        source = _best_trial(run, status)
+        next_words = typed("cloudtrain", "trials", run.name)
+    else:
+        source = run
+        next_words = typed("cloudtrain", "logs", run.name)
     if source is not None:
         work = _working_files(source)
         folder = _downloads_of(source, status, has_work=bool(work))
@@ -168,7 +172,8 @@ def _say_working_files(run: Run, work: Mapping[str, Path], *, is_next: bool) -> 
     them = "it" if len(work) == 1 else "them"
     words = _words_of(work)
     if not is_next:
-        words += f"; {typed('cloudtrain', 'download', run.name, 'work/')} copies {them}"
+        copy = typed("cloudtrain", "download", run.name, "work/")
+        words += f"; {copy} copies {them}"
     say(words)
     keep = "pass the script the folder '${{outputs.model}}', or save in `runtime.model_dir()`"
     say(f"a cloud would lose {them}: {keep}")
@@ -260,7 +265,8 @@ def _words_of(work: Mapping[str, Path]) -> str:
     file = f"`{largest}`, {format_size(sizes.get(largest, 0))}"
     if len(sizes) == 1:
         return f"the script wrote 1 file into its working folder: {file}"
-    count = f"{len(sizes)} files ({format_size(sum(sizes.values()))})"
+    total = format_size(sum(sizes.values()))
+    count = f"{len(sizes)} files ({total})"
     return f"the script wrote {count} into its working folder: the largest is {file}"
 
 
@@ -278,8 +284,9 @@ def _downloads_of(run: Run, status: RunStatus, *, has_work: bool) -> str:
     is_here = run.directory is not None and run.directory.is_dir()
     if is_here and not _has_files(outputs.get(output, "")):
         names = (name for name in outputs if re.match("model|outputs|checkpoint", name))
-        first_full = next((name for name in names if _has_files(outputs[name])), "")
-        output = "work/" if has_work else first_full
+        output = next((name for name in names if _has_files(outputs[name])), "")
+        if has_work:
+            output = "work/"
     return f"{output}/" if output in ("checkpoint", "model") else output
 
 
@@ -344,7 +351,8 @@ def print_logs(
             if tail is None:
                 _write(lines, form, sys.stdout)
             else:
-                _write(deque(lines, maxlen=min(tail, sys.maxsize)), form, sys.stdout)
+                newest = deque(lines, maxlen=min(tail, sys.maxsize))
+                _write(newest, form, sys.stdout)
             return 0
 
         skip = 0

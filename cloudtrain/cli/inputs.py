@@ -134,8 +134,8 @@ def _script_job(options: SubmitOptions) -> JobFile:
     script = Path(options.job)
     arguments = options.arguments or ()
     if not (is_module(options.job) or script.is_file()):
-        beside = sorted(str(file) for file in script.parent.glob("*.py") if file.is_file())[:20]
-        hint = did_you_mean(options.job, beside) or "name a Python file or a job file"
+        beside = [str(file) for file in script.parent.glob("*.py") if file.is_file()]
+        hint = did_you_mean(options.job, sorted(beside)[:20]) or "name a Python file or a job file"
         raise UsageError(f"there is no script `{options.job}`", hint=hint, code="CT903")
 
     is_alone = _joins_no_other(script, options)
@@ -230,11 +230,8 @@ def target_of(options: SubmitOptions) -> Where:
     place = where(name, near=near, profile=options.profile)
     target = place.settings
 
-    typed: dict[str, Any] = {}
-    for option in _OF_THE_TARGET:
-        value = getattr(options, option)
-        if value is not None:
-            typed[option] = value
+    values = {option: getattr(options, option) for option in _OF_THE_TARGET}
+    typed = {option: value for option, value in values.items() if value is not None}
     if target.type != DEFAULT_TARGET:
         if is_script:  # the job has them
             typed = {option: value for option, value in typed.items() if option not in _OF_THE_JOB}

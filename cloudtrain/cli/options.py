@@ -188,7 +188,7 @@ def emulated(_: str) -> list[str]:
 
 @silent
 def states(_: str) -> list[str]:
-    return [state.value for state in RunState]
+    return list(map(str, RunState))
 
 
 @silent
@@ -488,7 +488,8 @@ def with_submit_options(
                 command(options, **values)
 
         taken = 2 if several else 1
-        own = list(signature(command, eval_str=True).parameters.values())[taken:]
+        declared = signature(command, eval_str=True).parameters
+        own = list(declared.values())[taken:]
         every = [*map(_parameter, before), *own, *map(_parameter, after)]
         parameters = [item.replace(kind=Parameter.KEYWORD_ONLY) for item in every]
         # Typer reads it.

@@ -106,7 +106,7 @@ def outlived_by(run: Run, *ends: type[BaseException]) -> Iterator[None]:
     try:
         yield
     except ends:
-        stop = typed("cloudtrain", "stop", run.name)
-        logs = typed("cloudtrain", "logs", run.name, "-f")
-        say("", f"`{run.name}` continues", f"stop it with: {stop}", f"follow it with: {logs}")
+        stop = f"stop it with: {typed('cloudtrain', 'stop', run.name)}"
+        logs = f"follow it with: {typed('cloudtrain', 'logs', run.name, '-f')}"
+        say("", f"`{run.name}` continues", stop, logs)
         raise

@@ -59,7 +59,8 @@ def print_lines(lines: Iterable[str]) -> None:
     the exact data."""
     from cloudtrain.plans.document import on_one_line
 
-    sys.stdout.writelines(f"{on_one_line(line)}\n" for line in lines)
+    for line in lines:
+        sys.stdout.write(f"{on_one_line(line)}\n")
 
 
 def print_text(text: str) -> None:
@@ -87,12 +88,12 @@ def first_quoted(names: Sequence[str], most: int) -> str:
     return quoted(names[:most]) + more
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """Print one JSON document on stdout. NaN and infinity become null."""
     sys.stdout.write(json_text(value, indent=2) + "\n")
 
 
-def json_text(value: Any, *, indent: int | None = None) -> str:
+def json_text(value: object, *, indent: int | None = None) -> str:
     """Return one JSON document, on one line without `indent`. NaN and infinity become null."""
     import json
 
@@ -128,7 +129,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings of cells that a spreadsheet computes."""
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -157,7 +157,8 @@ def _disk() -> Diagnosis:
         return Diagnosis("disk", "warning", message, hint)
     parts = []
     for name in ("runs", "bundles", "environments"):
-        parts.append(f"{name} {format_size(folder_size(folder / name))}")
+        size = folder_size(folder / name)
+        parts.append(f"{name} {format_size(size)}")
     return Diagnosis("disk", "ok", f"{message}; {', '.join(parts)}")
 
 
@@ -169,13 +170,15 @@ def _existing(folder: Path) -> Path:
 def _settings() -> Diagnosis:
     settings = load_settings()
     settings.target()
-    files = ", ".join(str(file) for file in settings.files) or "no cloudtrain.toml"
+    files = ", ".join(map(str, settings.files)) or "no cloudtrain.toml"
     return Diagnosis("settings", "ok", f"{files}; the default target is {settings.default_target}")
 
 
 def _instances() -> Diagnosis:
-    corrections = [item for target in tables() for item in user_overlay(target=target)]
-    files = ", ".join(dict.fromkeys(item.file for item in corrections))
+    corrected_by = []
+    for target in tables():
+        corrected_by += [item.file for item in user_overlay(target=target)]
+    files = ", ".join(dict.fromkeys(corrected_by))
     message = f"the catalogue, corrected by {files}" if files else "the catalogue"
     return Diagnosis("instance types", "ok", message)
 
@@ -234,7 +237,7 @@ def _extra(target: Target, name: str, distributions: Sequence[str]) -> Diagnosis
     return Diagnosis(subject, "ok", ", ".join(versions))
 
 
-_EXAMINATIONS: dict[str, Callable[[], Diagnosis]] = {
+_EXAMINATIONS = {
     "machine": _machine,
     "torch": _torch,
     "mpirun": _mpirun,
@@ -281,7 +284,9 @@ def _report(findings: Sequence[Diagnosis]) -> Document:
         if hint and level != "ok":
             subjects[level, message, hint].append(subject)
     notices = []
-    for (level, message, hint), of_notice in subjects.items():
-        text = message if len(of_notice) > 1 else f"{of_notice[0]}: {message}"
-        notices.append(Notice(level, text, hint=hint))
+    for key, of_notice in subjects.items():
+        level, message, hint = key
+        if len(of_notice) == 1:
+            message = f"{of_notice[0]}: {message}"
+        notices.append(Notice(level, message, hint=hint))
     return Document([Table(("WHAT", "LEVEL", "FOUND"), rows), *notices])

@@ -43,6 +43,11 @@ if TYPE_CHECKING:
     from cloudtrain.machines.overlay import Refreshed
 
 
+Types = Sequence[InstanceType]
+Row = tuple[str, ...]
+"""A row of a table."""
+
+
 def _offer(words: Callable[[str], Iterable[str]]) -> Callable[[typer.Context, str], list[str]]:
     """Return a completion function that offers `words(target)` for the target that the command line
     names."""
@@ -170,13 +175,13 @@ def instances_command(
     query = Query(gpu, gpus, interconnect, _gib(min_gpu_memory), max_price)
     _check(every, query, sort)
     if name is None:
-        types = every if retired else [instance for instance in every if not instance.retired]
+        types = [instance for instance in every if retired or not instance.retired]
         _list_types(types, every, query, sort, None if everything else count, as_json=json)
     else:
         _show_type(name, every, query, as_json=json)
 
 
-def _show_type(name: str, types: Sequence[InstanceType], query: Query, *, as_json: bool) -> None:
+def _show_type(name: str, types: Types, query: Query, *, as_json: bool) -> None:
     for field in query.tests():
         flag = _flag(field)
         message = f"`{name}` is one type, so `{flag}` has no effect"
@@ -189,8 +194,8 @@ def _show_type(name: str, types: Sequence[InstanceType], query: Query, *, as_jso
 
 
 def _list_types(
-    types: Sequence[InstanceType],
-    every: Sequence[InstanceType],
+    types: Types,
+    every: Types,
     query: Query,
     sort: str,
     count: int | None,
@@ -237,7 +242,7 @@ def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bo
     return True
 
 
-def _types(target: str) -> Sequence[InstanceType]:
+def _types(target: str) -> Types:
     if target not in target_names():
         hint = did_you_mean(target, target_names())
         raise UsageError(f"`{target}` is not a target", hint=hint, code="CT913")
@@ -259,7 +264,7 @@ def _gib(size: str | None) -> float | None:
         raise UsageError(f"`--min-gpu-memory {size}` is not a size", hint=hint) from None
 
 
-def _check(types: Sequence[InstanceType], query: Query, sort: str) -> None:
+def _check(types: Types, query: Query, sort: str) -> None:
     gpu = query.gpu
     if gpu is not None and not any(has_gpu(instance, gpu) for instance in types):
         message, hint = unknown_gpu(gpu, types)
@@ -275,7 +280,7 @@ def _check(types: Sequence[InstanceType], query: Query, sort: str) -> None:
         raise UsageError(f"there is no sort key `{sort}`", hint=did_you_mean(sort, ORDERS))
 
 
-def _type_named(name: str, types: Sequence[InstanceType]) -> InstanceType:
+def _type_named(name: str, types: Types) -> InstanceType:
     target = types[0].target
     key_of = name_keys(target)
     instances = {key_of(instance.name): instance for instance in types}
@@ -323,7 +328,7 @@ def _nearest(name: str, target: str, names: Sequence[str]) -> str:
 
 
 def _more(
-    shown_count: int, count: int, types: Sequence[InstanceType], query: Query, retired_count: int
+    shown_count: int, count: int, types: Types, query: Query, retired_count: int
 ) -> list[str]:
     """Return lines about the matching types that are not shown: one each for types beyond the
     limit, types without a known price, and the `retired_count` types that are no longer offered.
@@ -343,7 +348,7 @@ def _more(
     return lines
 
 
-def _note(types: Sequence[InstanceType]) -> str:
+def _note(types: Types) -> str:
     """Return the line below the table: the target, the unit of the network, the dates of the prices
     or where those without a date come from, and how to set your own prices."""
     unit = "network in Gbit/s"
@@ -355,7 +360,8 @@ def _note(types: Sequence[InstanceType]) -> str:
     dates = sorted({instance.price_date for instance in priced} - {""})
     words = []
     if dates:
-        words.append("of " + " to ".join(dict.fromkeys((dates[0], dates[-1]))))
+        first_and_last = dict.fromkeys((dates[0], dates[-1]))
+        words.append("of " + " to ".join(first_and_last))
     undated = [_short_source(instance) for instance in priced if not instance.price_date]
     if undated:
         some = "some " if dates else ""
@@ -363,7 +369,8 @@ def _note(types: Sequence[InstanceType]) -> str:
         words.append(f"{some}from {sources}, which gives no date")
     which = f"list prices {', '.join(words)}" if priced else "no price is known"
     own = "write your own into `instances.toml`, see `cloudtrain instances -h`"
-    return f"types of {types[0].target}; {unit}; {which}; {own}"
+    target = types[0].target
+    return f"types of {target}; {unit}; {which}; {own}"
 
 
 def _short_source(instance: InstanceType) -> str:
@@ -374,7 +381,7 @@ def _short_source(instance: InstanceType) -> str:
     return source.partition(" ")[0].rstrip(",")
 
 
-def _say_nothing(types: Sequence[InstanceType], query: Query, retired_count: int) -> None:
+def _say_nothing(types: Types, query: Query, retired_count: int) -> None:
     """Print why no type matches: how many would match without each filter, or that the filters
     exclude each other."""
     lines = ["no instance type matches"]
@@ -407,7 +414,7 @@ _FABRIC = {"efa": "EFA", "infiniband": "InfiniBand", "": ""}
 _SHORT = {"efa": "EFA", "infiniband": "IB", "": ""}
 
 
-def _show_types(types: Sequence[InstanceType]) -> None:
+def _show_types(types: Types) -> None:
     """Print a table with one row per type. The column NETWORK shows the bandwidth in Gbit/s and the
     kind of RDMA.
 
@@ -430,15 +437,17 @@ def _show_nodes(kinds: Sequence[NodeKind]) -> None:
     show_table(headers, map(_node_row, kinds))
 
 
-def _node_row(kind: NodeKind) -> tuple[str, ...]:
-    memory = f"{kind.memory / 2**30:.0f} GiB"
+def _node_row(kind: NodeKind) -> Row:
+    gib = kind.memory / 2**30
+    memory = f"{gib:.0f} GiB"
     partitions = ", ".join(kind.partitions)
     features = ", ".join(kind.features) or "-"
     counts = map(str, (kind.nodes, kind.idle, kind.gpus or "-"))
-    return (*counts, kind.gpu_type or "-", str(kind.cpus), memory, partitions, features)
+    gpu = kind.gpu_type or "-"
+    return (*counts, gpu, str(kind.cpus), memory, partitions, features)
 
 
-def _has_infiniband(types: Sequence[InstanceType]) -> bool:
+def _has_infiniband(types: Types) -> bool:
     if not types:
         return False
     table = table_of(types[0].target)
@@ -455,7 +464,7 @@ def _page_of(instance: InstanceType) -> Document:
     return Document([Heading(instance.name), Pairs(rows)])
 
 
-def _row(instance: InstanceType) -> tuple[str, ...]:
+def _row(instance: InstanceType) -> Row:
     network = "-"
     if instance.network_gbps is not None:
         network = f"{instance.network_gbps:g}"
@@ -466,7 +475,7 @@ def _row(instance: InstanceType) -> tuple[str, ...]:
     return (*_what(instance, accelerator), memory, network, _price(instance))
 
 
-def _infiniband_row(instance: InstanceType) -> tuple[str, ...]:
+def _infiniband_row(instance: InstanceType) -> Row:
     infiniband = "-"
     if instance.interconnect == "rdma":
         infiniband = f"{instance.network_gbps:g}" if instance.network_gbps else "yes"
@@ -476,7 +485,7 @@ def _infiniband_row(instance: InstanceType) -> tuple[str, ...]:
     return (*_what(instance, instance.gpu), memory, infiniband, _price(instance))
 
 
-def _what(instance: InstanceType, accelerator: str) -> tuple[str, ...]:
+def _what(instance: InstanceType, accelerator: str) -> Row:
     gpus = str(instance.gpus or "-")
     return instance.name, gpus, accelerator or "-", str(instance.vcpus)
 
@@ -534,7 +543,8 @@ def _each(number: int, model: str, memory_gib: float) -> str:
         return f"{number} x {model} (memory not known)"
     if number == 1:
         return f"1 x {model} ({memory_gib:g} GiB)"
-    return f"{number} x {model} ({memory_gib:g} GiB each, {number * memory_gib:g} GiB in all)"
+    total = number * memory_gib
+    return f"{number} x {model} ({memory_gib:g} GiB each, {total:g} GiB in all)"
 
 
 def _interconnect(instance: InstanceType) -> str:

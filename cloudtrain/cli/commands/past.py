@@ -254,7 +254,10 @@ def trials_command(
         for row in rows:
             row["started"] = _time(row["started"])
             row["ended"] = _time(row["ended"])
-        print_csv(rows, dict.fromkeys(key for row in rows for key in row))
+        columns = dict[str, object]()
+        for row in rows:
+            columns |= row
+        print_csv(rows, columns)
     elif trials:
         show(Document([trials_table(trials, objective)]), sys.stdout)
     else:

@@ -120,7 +120,7 @@ def _compare(submission: SubmitOptions, targets: list[str], form: str) -> None:
     data = list[dict[str, Any]]()
     has_failed = False
     for name, place in zip(targets, places, strict=True):
-        summary: Mapping[str, str] = {}
+        summary = dict[str, str]()
         try:
             of_place = inputs.pinned(file, place) if submission.pin else file
             plan = inputs.plan_of(of_place, place, submission)

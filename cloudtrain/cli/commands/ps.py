@@ -116,7 +116,8 @@ def ps_command(
     elif not any(filters) and ct.runs(limit=1):
         say("only rehearsals have run; `cloudtrain ps --rehearsals` lists them")
     else:
-        say(_nothing(active, state, job, has_labels=bool(tag or where)))
+        has_labels = bool(tag or where)
+        say(_nothing(active, state, job, has_labels=has_labels))
 
 
 def _states_of(active: bool, state: str | None) -> list[RunState]:
@@ -125,7 +126,7 @@ def _states_of(active: bool, state: str | None) -> list[RunState]:
     try:
         return [RunState(state)]
     except ValueError:
-        hint = did_you_mean(state, [run_state.value for run_state in RunState])
+        hint = did_you_mean(state, list(map(str, RunState)))
         raise UsageError(f"there is no state `{state}`", hint=hint) from None
 
 
@@ -170,7 +171,8 @@ def status_command(name: options.RunName, json: options.Json = False) -> None:
         more = {"job": run.job_name}
         if run.directory is not None:
             more["folder"] = str(run.directory)
-        show(run_document(run.name, str(run.ref), status, more), sys.stdout)
+        page = run_document(run.name, str(run.ref), status, more)
+        show(page, sys.stdout)
         has_failed = status.state in (RunState.FAILED, RunState.LOST)
         if status.started is not None and not status.metrics and not has_failed:
             _say_how_to_get_metrics(run)

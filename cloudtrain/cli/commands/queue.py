@@ -9,7 +9,7 @@ import typer
 
 import cloudtrain as ct
 from cloudtrain.cli import options
-from cloudtrain.cli.app import Command, new_group, refuse_flag
+from cloudtrain.cli.app import Command, new_group, refuse_flags
 from cloudtrain.cli.options import flag, option
 from cloudtrain.cli.runs import confirm, require_consent, run_named, seconds_of
 from cloudtrain.cli.terminal import counted, print_json, print_lines, say, show_table
@@ -55,7 +55,7 @@ def queue(
       cloudtrain queue drop digits-ddp-3f9a
     """
     if ctx.invoked_subcommand is not None:
-        refuse_flag(ctx, "--json" if json else target and "--target")
+        refuse_flags(ctx, {"--json": json, "--target": target})
         return
     from cloudtrain.lifecycle.find import queue_of
 
@@ -218,7 +218,8 @@ def prune_command(
     if by is not None and keep is None:
         hint = f"write for example `--keep 3 --by {by}`"
         raise UsageError("`--by` needs `--keep`, the number of runs to keep", hint=hint)
-    if all(option is None for option in (older_than, state, job, larger_than, keep)):
+    filters = (older_than, state, job, larger_than, keep)
+    if all(option is None for option in filters):
         hint = "write for example `cloudtrain prune --older-than 30d`"
         raise UsageError("no option selects runs to remove", hint=hint)
     runs = ct.runs(limit=None, states=_states(state), job=job)
@@ -237,7 +238,8 @@ def prune_command(
             say("no run matches; nothing would be removed")
         return
     count = counted(len(matches), "run")
-    if matches and not yes and not confirm(f"remove {count}?"):
+    question = f"remove {count}?"
+    if matches and not yes and not confirm(question):
         hint = "add `--yes` to remove, or `--dry-run` to list"
         raise UsageError(f"{count} would be removed; nothing was removed", hint=hint)
     for run in matches:
@@ -252,7 +254,7 @@ def _states(names: Iterable[str] | None) -> list[RunState]:
     final = [state for state in RunState if state.is_final]
     for name in names or ():
         if name not in final:
-            hint = did_you_mean(name, [state.value for state in final])
+            hint = did_you_mean(name, list(map(str, final)))
             raise UsageError(f"`{name}` is not a final state", hint=hint)
     return list(map(RunState, names or ()))
 
@@ -264,7 +266,7 @@ def _beyond(runs: list[Run], keep: int, by: str | None) -> list[Run]:
     if by is not None:
         metrics = {run.name: run.status().metrics for run in runs}
     metric = (by or "").removeprefix("-")
-    names = {name for values in metrics.values() for name in values}
+    names = set[str]().union(*metrics.values())
     if metrics and metric not in names:
         hint = did_you_mean(metric, names) or "leave out `--by` to keep the newest runs"
         raise UsageError(f"no run has the metric `{metric}`; nothing was removed", hint=hint)
