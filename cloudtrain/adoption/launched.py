@@ -252,9 +252,8 @@ def _share_tasks(launch: TrainingLaunch, batch: Mapping[str, str]) -> None:
         launch.distribution = {"type": "torch"}
         launch.processes = tasks
         launch.lost["srun"] = (
-            f"srun starts {tasks} processes on each node, which find their rank in "
-            "SLURM_PROCID. In the job, torchrun "
-            "starts them, and they find it in RANK and LOCAL_RANK"
+            f"srun starts {tasks} processes on each node, which find their rank in SLURM_PROCID. "
+            "In the job, torchrun starts them, and they find it in RANK and LOCAL_RANK"
         )
 
 

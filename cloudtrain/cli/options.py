@@ -351,8 +351,7 @@ class SubmitOptions(NamedTuple):
             "N",
             (
                 "Start N processes on each instance. For the local target, or with a script "
-                "instead "
-                "of a job file."
+                "instead of a job file."
             ),
             min=1,
         ),
@@ -369,9 +368,8 @@ class SubmitOptions(NamedTuple):
             "--launcher",
             "NAME",
             "Local: `torchrun`; `fork`, which imports torch only once and starts CPU ranks "
-            "faster; or `python`, "
-            "one process, the default for a script that does not need torchrun on a machine "
-            "without a GPU.",
+            "faster; or `python`, one process, the default for a script that does not need "
+            "torchrun on a machine without a GPU.",
             autocompletion=lambda: ["torchrun", "fork", "python"],
         ),
     ] = None
@@ -442,9 +440,8 @@ class SubmitOptions(NamedTuple):
         option(
             "--each",
             "FIELD=VALUES",
-            "Run the job once for each value, for example hyperparameters.seed=1,2,3. Repeat "
-            "the option to run "
-            "every combination.",
+            "Run the job once for each value, for example hyperparameters.seed=1,2,3. Repeat the "
+            "option to run every combination.",
             autocompletion=fields,
         ),
     ] = None

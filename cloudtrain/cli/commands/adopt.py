@@ -26,10 +26,8 @@ def adopt_command(
         argument(
             "SOURCE",
             "A job's request or description (JSON or YAML), or `-` for stdin; a script or "
-            "notebook; an existing "
-            "job (`sagemaker://REGION/NAME`, `azureml://WORKSPACE/NAME`); a launch command in "
-            "quotes; a batch script; "
-            "or a SkyPilot task file.",
+            "notebook; an existing job (`sagemaker://REGION/NAME`, `azureml://WORKSPACE/NAME`); a "
+            "launch command in quotes; a batch script; or a SkyPilot task file.",
         ),
     ],
     job: Annotated[
@@ -111,8 +109,7 @@ def _may_run(source: str, python: str | None) -> bool:
         ),
         (
             "in a copy of its folder, with another home folder, without credentials and without "
-            "the "
-            "network."
+            "the network."
         ),
         (
             "The script can still change files on this machine by their absolute paths. See "

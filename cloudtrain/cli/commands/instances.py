@@ -77,8 +77,7 @@ def instances_command(
             "TARGET",
             (
                 "The target. Default: `target` in cloudtrain.toml, else the first target that "
-                "lists "
-                "instance types."
+                "lists instance types."
             ),
             autocompletion=options.targets,
         ),
@@ -122,8 +121,7 @@ def instances_command(
             "--sort",
             "KEY",
             "Sort by price (default; cheapest first), name, or gpus, gpu-memory, vcpus, memory, "
-            "network (largest "
-            "first).",
+            "network (largest first).",
             autocompletion=_offer(lambda _: ORDERS),
         ),
     ] = "price",

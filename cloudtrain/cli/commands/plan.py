@@ -59,11 +59,10 @@ def plan_command(
         option(
             "--format -f",
             "FORMAT",
-            "text (default); json: the whole plan; request: the exact request; or a format of "
-            "the target's own "
-            "tools: python for SDK code, sbatch for a batch script, az-cli for `az ml job "
-            "create --file`, aws-cli for "
-            "`aws sagemaker create-training-job --cli-input-json`.",
+            "text (default); json: the whole plan; request: the exact request; or a format of the "
+            "target's own tools: python for SDK code, sbatch for a batch script, az-cli for `az "
+            "ml job create --file`, aws-cli for `aws sagemaker create-training-job "
+            "--cli-input-json`.",
             autocompletion=options.formats,
         ),
     ] = "text",

@@ -373,9 +373,8 @@ def download_command(
         str,
         argument(
             "[PATH]",
-            "`model/`, `outputs/NAME`, `checkpoint/` or `logs/`; a local run also has "
-            "`outputs/` (all outputs) "
-            "and `work/`. Default: everything.",
+            "`model/`, `outputs/NAME`, `checkpoint/` or `logs/`; a local run also has `outputs/` "
+            "(all outputs) and `work/`. Default: everything.",
             autocompletion=options.parts,
         ),
     ] = "",

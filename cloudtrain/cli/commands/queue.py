@@ -190,9 +190,8 @@ def prune_command(
         option(
             "--by",
             "METRIC",
-            "With --keep: keep the N runs with the highest value of METRIC, not the newest "
-            "runs. For the lowest "
-            "value, put a minus before the name: `--by=-loss`.",
+            "With --keep: keep the N runs with the highest value of METRIC, not the newest runs. "
+            "For the lowest value, put a minus before the name: `--by=-loss`.",
             autocompletion=_metrics,
         ),
     ] = None,

@@ -232,8 +232,7 @@ def _say_history(run: Run) -> None:
         age = format_duration(int(max(0, time.time() - run.created)))
         say(
             f"`{run.name}` was submitted {age} ago by a command that was interrupted before it "
-            "could report the run; "
-            "this is the same run",
+            "could report the run; this is the same run",
             "run the same command again to start another one",
         )
     if run.waits:
