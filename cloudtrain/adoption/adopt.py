@@ -19,7 +19,7 @@ from cloudtrain.adoption.launched import (
     read_launch_line,
     read_task_file,
 )
-from cloudtrain.adoption.launches import TrainingLaunch
+from cloudtrain.adoption.launches import TrainingLaunch, cannot_adopt
 from cloudtrain.adoption.proof import Adoption, adopt_original
 from cloudtrain.adoption.sources import (
     STDIN,
@@ -79,7 +79,7 @@ def adopt(
                 name = shortened(str(source))
                 message = f"`{name}` starts one job, so `--job` has nothing to choose from"
                 hint = "remove `--job`; `name` in the job file names the job"
-                raise UsageError(message, hint=hint, code="CT981")
+                raise cannot_adopt(message, hint)
             return adopt_launch(*launch, Path(folder))
         originals = originals_of(
             str(source), arguments, execute=execute, python=python, time_limit=time_limit
@@ -92,7 +92,7 @@ def adopt(
             raise
         message = f"`{shortened(str(source))}` holds a value that is not valid there: {error}"
         hint = "correct the value, or adopt a job that the service has accepted"
-        raise UsageError(message, hint=hint, code="CT981") from error
+        raise cannot_adopt(message, hint) from error
 
 
 _WRONG_TYPES = (
@@ -116,7 +116,7 @@ def launch_of(source: str) -> tuple[TrainingLaunch, str] | None:
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         hint = 'adopt the launch line alone: `cloudtrain adopt "torchrun ... train.py"`'
         message = f"the launch line in `{source[:80]}` cannot be read: {error}"
-        raise UsageError(message, hint=hint, code="CT981") from None
+        raise cannot_adopt(message, hint) from None
 
 
 def _launch_of(source: str) -> tuple[TrainingLaunch, str] | None:
@@ -140,7 +140,7 @@ def _launch_of(source: str) -> tuple[TrainingLaunch, str] | None:
                 f'`cloudtrain adopt "accelerate launch --config_file {source} train.py"`'
             )
             message = f"`{source}` is a configuration file of accelerate, which names no script"
-            raise UsageError(message, hint=hint, code="CT981")
+            raise cannot_adopt(message, hint)
     return None
 
 
@@ -167,7 +167,7 @@ def originals_of(
     if source == STDIN or os.path.exists(source):
         return originals_of_document(source)
     hint = "name a file; `cloudtrain adopt --help` lists what can be adopted"
-    raise UsageError(f"there is no file `{source}`", hint=hint, code="CT981")
+    raise cannot_adopt(f"there is no file `{source}`", hint)
 
 
 def original_at(reference: str) -> Original:
@@ -178,7 +178,8 @@ def original_at(reference: str) -> Original:
 
     head, _, name = reference.rpartition("/")
     scheme, separator, place = head.partition("://")
-    ref = RunRef.parse(f"{scheme}{separator}{place.replace('/', ':')}/{name}")
+    place = place.replace("/", ":")
+    ref = RunRef.parse(f"{scheme}{separator}{place}/{name}")
     settings = load_settings()
     target = target_of(ref.target)
     fetch = part_of(target, "fetch")
@@ -197,10 +198,10 @@ def select_original(originals: Sequence[Original], name: str | None) -> Original
     if name is not None:
         if name not in names:
             near = did_you_mean(name, names)
-            raise UsageError(f"the source has no job `{name}`", hint=near, code="CT981")
+            raise cannot_adopt(f"the source has no job `{name}`", near)
         return originals[names.index(name)]
     if len(originals) > 1:
         some = ", ".join(f"`{one}`" for one in names[:20])
         hint = f"choose one of {some} with `--job`"
-        raise UsageError(f"the source has {len(originals)} jobs", hint=hint, code="CT981")
+        raise cannot_adopt(f"the source has {len(originals)} jobs", hint)
     return originals[0]

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from cloudtrain.adoption.launches import OPTIONS, TrainingLaunch, read_launch, tool_of
+from cloudtrain.adoption.launches import OPTIONS, TrainingLaunch, cannot_adopt, read_launch, tool_of
 from cloudtrain.adoption.shell import Open, ShellCommand, Value, commands_of
-from cloudtrain.errors import UsageError
 from cloudtrain.job.model import parse_time
 from cloudtrain.rules.job import LAUNCHER_VARIABLES
 from cloudtrain.system.plugins import parts
@@ -253,9 +252,8 @@ def _share_tasks(launch: TrainingLaunch, batch: Mapping[str, str]) -> None:
         launch.distribution = {"type": "torch"}
         launch.processes = tasks
         launch.lost["srun"] = (
-            f"srun starts {tasks} processes on each node, which find their rank in "
-            "SLURM_PROCID. In the job, torchrun "
-            "starts them, and they find it in RANK and LOCAL_RANK"
+            f"srun starts {tasks} processes on each node, which find their rank in SLURM_PROCID. "
+            "In the job, torchrun starts them, and they find it in RANK and LOCAL_RANK"
         )
 
 
@@ -312,8 +310,9 @@ def is_task_file(data: Any) -> bool:
 def read_task_file(data: Mapping[str, Any], folder: str) -> TrainingLaunch:
     """Return the training that a SkyPilot task starts. Relative paths in the task start in
     `folder`."""
-    resources = data.get("resources") if isinstance(data.get("resources"), Mapping) else {}
-    assert isinstance(resources, Mapping)
+    resources = data.get("resources")
+    if not isinstance(resources, Mapping):
+        resources = {}
     model, count = _accelerators(resources.get("accelerators"))
     nodes = int(data.get("num_nodes") or 1)
     envs = {str(key): value for key, value in (data.get("envs") or {}).items()}
@@ -363,7 +362,9 @@ def read_task_file(data: Mapping[str, Any], folder: str) -> TrainingLaunch:
         "secrets": "a job contains no secrets: let the script read them at run time",
         "volumes": "write each storage path of data under `inputs`",
     }
-    launch.lost |= {name: reason for name, reason in why.items() if data.get(name)}
+    for name, reason in why.items():
+        if data.get(name):
+            launch.lost[name] = reason
     return launch
 
 
@@ -399,7 +400,7 @@ def _launch_in(
         what = f"{len(pairs)} launch lines" if pairs else "no launch line"
         message = f"cloudtrain needs exactly one launch line, and found {what}"
         hint = 'adopt the line alone: `cloudtrain adopt "torchrun ... train.py"`'
-        raise UsageError(message, hint=hint, code="CT981")
+        raise cannot_adopt(message, hint)
 
     start, line = pairs[0]
     launch = read_launch(line.words, folder)
@@ -407,7 +408,9 @@ def _launch_in(
     launch.lost = {**line.lost, **launch.lost}
     launch.variables = start.exported | start.assigned | line.variables | launch.variables
     before = commands[: commands.index(start)]
-    setup = [one for one in before if has_setup and _SETUP.match(one.text)]
+    setup = []
+    if has_setup:
+        setup = [one for one in before if _SETUP.match(one.text)]
     _settle_variables(launch, has_setup=has_setup)
     launch.setup = [*map(_shown, setup), *launch.setup]
     for word in launch.program:
@@ -485,7 +488,9 @@ def _accelerators(value: Any) -> tuple[str | None, int | None]:
         name = next(iter(value))
         return str(name), int(value[name])
     name, _, count = str(value or "").partition(":")
-    return (name, int(count or 1)) if name else (None, None)
+    if not name:
+        return None, None
+    return name, int(count or 1)
 
 
 def _last_number(text: str) -> int | None:

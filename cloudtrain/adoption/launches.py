@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,10 @@ def _load_options() -> dict[str, dict[str, tuple[str, ...]]]:
 
 OPTIONS = _load_options()
 """Each tool's options by their kinds, from the table `launchers.toml`."""
+
+
+Options = dict[str, list[str]]
+"""The values of each option on a line, by the option's name with hyphens."""
 
 
 @dataclass
@@ -73,14 +77,16 @@ def read_launch(words: Sequence[str], folder: str = ".") -> TrainingLaunch:
     name, skip = tool
     launch = _READERS[name](words[skip:], folder)
     if not launch.program:
-        raise _wrong(f"the `{name}` line names no script", "add the script and its arguments")
+        raise cannot_adopt(f"the `{name}` line names no script", "add the script and its arguments")
     return launch
 
 
 def tool_of(words: Sequence[str]) -> tuple[str, int] | None:
     """Return the name of a command's launcher, and how many words name it; None if cloudtrain does
     not know the launcher, or if Python starts no script."""
-    first = os.path.basename(words[0]) if words else ""
+    if not words:
+        return None
+    first = os.path.basename(words[0])
     if first == "mpiexec":
         return "mpirun", 1
     if first in ("torchrun", "deepspeed", "mpirun", "horovodrun"):
@@ -93,12 +99,14 @@ def tool_of(words: Sequence[str]) -> tuple[str, int] | None:
 
     skip = 1 + _python_options(words[1:])
     option = words[skip] if skip < len(words) else ""
-    if option != "-m":
-        return None if option.startswith("-") else ("python", skip)
-    module = words[skip + 1] if skip + 1 < len(words) else ""
-    if module in _MODULES:
-        return _MODULES[module], skip + 2
-    return None if module in OPTIONS["python"]["tools"] else ("python", skip)
+    if option == "-m":
+        module = "".join(words[skip + 1 : skip + 2])
+        if module in _MODULES:
+            return _MODULES[module], skip + 2
+        is_script = module not in OPTIONS["python"]["tools"]
+    else:
+        is_script = not option.startswith("-")
+    return ("python", skip) if is_script else None
 
 
 _SUBCOMMANDS = {"accelerate": "launch", "torchx": "run"}
@@ -121,23 +129,23 @@ def _python_options(words: Sequence[str]) -> int:
     return count
 
 
-def _options(words: Sequence[str], flags: Container[str]) -> tuple[dict[str, list[str]], list[str]]:
+def _options(words: Sequence[str], flags: Container[str]) -> tuple[Options, list[str]]:
     """Split words into options and the rest, which begins at the first word that is not an option.
-    The options' names are written with hyphens. `flags` are options without a value."""
-    options: dict[str, list[str]] = {}
+    `flags` are options without a value."""
+    options: Options = {}
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] != "--":
         word, equals, value = rest.pop(0).partition("=")
         name = word.replace("_", "-")
-        if not equals:
-            value = "" if name in flags or not rest else rest.pop(0)
+        if not equals and rest and name not in flags:
+            value = rest.pop(0)
         options.setdefault(name, []).append(value)
     if rest[:1] == ["--"]:
         del rest[0]
     return options, rest
 
 
-def _started(tool: str, words: Sequence[str]) -> tuple[TrainingLaunch, dict[str, list[str]]]:
+def _started(tool: str, words: Sequence[str]) -> tuple[TrainingLaunch, Options]:
     """Return the program that the words after a launcher start, and the launcher's options."""
     options, program = _options(words, OPTIONS[tool]["flags"])
     launch = TrainingLaunch(tool, program)
@@ -146,21 +154,22 @@ def _started(tool: str, words: Sequence[str]) -> tuple[TrainingLaunch, dict[str,
     return launch, options
 
 
-def _first(options: dict[str, list[str]], name: str, default: str) -> str:
+def _first(options: Options, name: str, default: str) -> str:
     values = options.get(name)
     return values[0] if values else default
 
 
-def _count(options: dict[str, list[str]], name: str) -> int | None:
+def _count(options: Options, name: str) -> int | None:
     for value in options.get(name, ()):
         if value.isdecimal() and int(value) > 0:
             return int(value)
     return None
 
 
-def _lose_unknown(launch: TrainingLaunch, options: dict[str, list[str]]) -> None:
+def _lose_unknown(launch: TrainingLaunch, options: Options) -> None:
+    known = {*OPTIONS[launch.tool]["known"], *launch.lost}
     for name in options:
-        if name not in OPTIONS[launch.tool]["known"] and name not in launch.lost:
+        if name not in known:
             launch.lost[name] = f"a job has no field for this option of {launch.tool}"
 
 
@@ -171,7 +180,8 @@ def _torchrun(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG
     nodes = _first(options, "--nnodes", "1")
     low, colon, high = nodes.partition(":")
     most = high if colon else low
-    launch.instances = int(most) if most.isdecimal() else 1
+    if most.isdecimal():
+        launch.instances = int(most)
     if colon and low != high:
         launch.lost["--nnodes"] = (
             "a job has a fixed number of instances, so the larger number was used"
@@ -224,19 +234,10 @@ _ACCELERATE_COUNTS = {
 
 def _accelerate(words: Sequence[str], folder: str) -> TrainingLaunch:
     launch, options = _started("accelerate", words)
-    config: dict[str, Any] = {}
-    if "--config-file" in options:
-        config_file = options["--config-file"][0]
-        config = _yaml(os.path.join(folder, config_file))
-        if "SAGEMAKER" in str(config.get("compute_environment", "")):
-            hint = (
-                "run the line, then adopt the job that it has created: `cloudtrain adopt "
-                "sagemaker://REGION/NAME`"
-            )
-            message = f"`{config_file}` starts the script on SageMaker, not on this machine"
-            raise _wrong(message, hint)
-
-    launch.instances = _count(options, "--num-machines") or int(config.get("num_machines") or 1)
+    config = _accelerate_config(options, folder)
+    machines = _count(options, "--num-machines") or config.get("num_machines")
+    if machines:
+        launch.instances = int(machines)
     total = _count(options, "--num-processes") or config.get("num_processes")
     if total:
         launch.processes = max(1, int(total) // launch.instances)
@@ -261,16 +262,20 @@ def _accelerate(words: Sequence[str], folder: str) -> TrainingLaunch:
     kind = ""
     if "distributed_type" in config:
         kind = str(config["distributed_type"] or "NO").upper()
-    is_deepspeed = "--use-deepspeed" in options or kind == "DEEPSPEED"
-    launch.distribution = {"type": "deepspeed" if is_deepspeed else "torch"}
-    if kind == "NO" and (launch.processes or 1) == 1:
+    launch.distribution = {"type": "torch"}
+    if "--use-deepspeed" in options or kind == "DEEPSPEED":
+        launch.distribution = {"type": "deepspeed"}
+    is_alone = launch.processes is None or launch.processes == 1
+    if kind == "NO" and is_alone:
         launch.distribution = {}
         launch.processes = None
 
     for name in OPTIONS["accelerate"]["own_variables"]:
-        if str(config.get(name) or "no").lower() != "no":
+        value = str(config.get(name) or "no")
+        if value.lower() != "no":
             launch.lost[name] = _OWN_VARIABLES
-    if kind in ("FSDP", "MEGATRON_LM", "DEEPSPEED") and not config.get(f"{kind.lower()}_config"):
+    has_own_config = kind in ("FSDP", "MEGATRON_LM", "DEEPSPEED")
+    if has_own_config and not config.get(f"{kind.lower()}_config"):
         launch.lost["distributed_type"] = _OWN_VARIABLES
     for name in options:
         if _ACCELERATE_OWN.match(name):
@@ -279,11 +284,25 @@ def _accelerate(words: Sequence[str], folder: str) -> TrainingLaunch:
     return launch
 
 
+def _accelerate_config(options: Options, folder: str) -> dict[str, Any]:
+    """Return the settings in the file that the line names; none without a file."""
+    if "--config-file" not in options:
+        return {}
+    name = options["--config-file"][0]
+    config = _yaml(os.path.join(folder, name))
+    if "SAGEMAKER" in str(config.get("compute_environment", "")):
+        hint = (
+            "run the line, then adopt the job that it has created: `cloudtrain adopt "
+            "sagemaker://REGION/NAME`"
+        )
+        raise cannot_adopt(f"`{name}` starts the script on SageMaker, not on this machine", hint)
+    return config
+
+
 _LOCAL_RANK = (
     "The deepspeed launcher passes `--local_rank` to the script; cloudtrain does not. "
     "The variable LOCAL_RANK has it."
 )
-
 
 _DEEPSPEED_COUNTS = {
     "--num-nodes": "resources.instance_count",
@@ -296,9 +315,13 @@ def _deepspeed(words: Sequence[str], folder: str) -> TrainingLaunch:
     launch.distribution = {"type": "deepspeed"}
     launch.is_module = "--module" in options
     hostfiles = options.get("--hostfile") or options.get("-H")
-    hosts = _hosts(os.path.join(folder, hostfiles[0])) if hostfiles else []
+    hosts = []
+    if hostfiles:
+        hosts = _hosts(os.path.join(folder, hostfiles[0]))
     launch.instances = _count(options, "--num-nodes") or len(hosts) or 1
-    launch.processes = _count(options, "--num-gpus") or (hosts[0] if hosts else None)
+    launch.processes = _count(options, "--num-gpus")
+    if hosts and not launch.processes:
+        launch.processes = hosts[0]
     if not {"--no-local-rank", "--no-python"} & options.keys():
         launch.notes.append(_LOCAL_RANK)
 
@@ -323,8 +346,8 @@ def _hosts(file: str) -> list[int]:
     for line in _text(file).splitlines():
         words = line.split("#")[0].split()
         if words:
-            match = re.search(r"slots=(\d+)", " ".join(words))
-            slots.append(int(match[1]) if match else 1)
+            found = re.findall(r"slots=(\d+)", " ".join(words))
+            slots.append(int(found[0]) if found else 1)
     return slots
 
 
@@ -352,8 +375,8 @@ def _mpirun(words: Sequence[str], folder: str) -> TrainingLaunch:
             extra += ["--mca", rest.pop(0), rest.pop(0)]
         elif word not in OPTIONS["mpirun"]["known"]:
             option = word
-            is_flag = name in OPTIONS["mpirun"]["flags"] or "=" in word
-            if rest and not rest[0].startswith("-") and not is_flag:
+            takes_value = "=" not in word and name not in OPTIONS["mpirun"]["flags"]
+            if takes_value and rest and not rest[0].startswith("-"):
                 option = f"{word} {rest.pop(0)}".strip()
             launch.lost[word] = f"write `{option}` into `distribution.options` where it is needed"
 
@@ -361,10 +384,12 @@ def _mpirun(words: Sequence[str], folder: str) -> TrainingLaunch:
         launch.instances = len(slots)
     elif total and launch.processes:
         launch.instances = total // launch.processes
-    if not launch.processes:
-        one = slots[0] if slots else None
-        launch.processes = total // launch.instances if total else one
-    if total and launch.processes and total != launch.processes * launch.instances:
+    if not launch.processes and total:
+        launch.processes = total // launch.instances
+    elif not launch.processes:
+        launch.processes = slots[0] if slots else None
+    started = (launch.processes or 0) * launch.instances
+    if total and launch.processes and total != started:
         each = f"{launch.instances} instances with {launch.processes} processes each"
         launch.lost["-np"] = (
             f"{total} processes are not {each}: correct `resources` and `distribution`"
@@ -373,18 +398,21 @@ def _mpirun(words: Sequence[str], folder: str) -> TrainingLaunch:
         launch.distribution["options"] = shlex.join(extra)
 
     if rest and re.fullmatch(r"python[0-9.]*", os.path.basename(rest[0])):
-        rest = rest[1 + _python_options(rest[1:]) :]
-        launch.is_module = rest[:1] == ["-m"]
-        launch.program = rest[1:] if launch.is_module else rest
+        del rest[: 1 + _python_options(rest[1:])]
+        if rest[:1] == ["-m"]:
+            launch.is_module = True
+            del rest[0]
     else:
         launch.is_command = True
-        launch.program = rest
+    launch.program = rest
     return launch
 
 
 def _take_count(words: list[str]) -> int | None:
     """Take the number with which the words begin; None if they begin with another word."""
-    return int(words.pop(0)) if words and words[0].isdecimal() else None
+    if words and words[0].isdecimal():
+        return int(words.pop(0))
+    return None
 
 
 def _horovodrun(words: Sequence[str], folder: str) -> TrainingLaunch:
@@ -399,13 +427,15 @@ def _torchx(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG00
     own, rest = _options(words, OPTIONS["torchx"]["flags"])
     if not rest or rest[0] != "dist.ddp":
         hint = "print the torchrun line with `torchx run --dryrun`, and adopt that line"
-        raise _wrong("cloudtrain knows only torchx's component `dist.ddp`", hint)
+        raise cannot_adopt("cloudtrain knows only torchx's component `dist.ddp`", hint)
     options, program = _options(rest[1:], ())
     launch = TrainingLaunch("torchx", distribution={"type": "torch"})
     nodes, _, count = _first(options, "-j", "1x1").partition("x")
     most = nodes.rpartition(":")[2]
-    launch.instances = int(most) if most.isdecimal() else 1
-    launch.processes = int(count) if count.isdecimal() else None
+    if most.isdecimal():
+        launch.instances = int(most)
+    if count.isdecimal():
+        launch.processes = int(count)
     launch.name = _first(options, "--name", "") or None
     for pairs in options.get("--env", ()):
         for pair in pairs.split(","):
@@ -430,7 +460,7 @@ def _python(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG00
     return TrainingLaunch("python", list(words))
 
 
-_READERS: dict[str, Callable[[Sequence[str], str], TrainingLaunch]] = {
+_READERS = {
     "torchrun": _torchrun,
     "launch": _torch_launch,
     "accelerate": _accelerate,
@@ -447,7 +477,7 @@ def _text(file: str) -> str:
         return read_text(file)
     except (OSError, Unreadable):
         hint = "run this command in the folder where the launch line runs"
-        raise _wrong(f"`{file}` cannot be read", hint) from None
+        raise cannot_adopt(f"`{file}` cannot be read", hint) from None
 
 
 def _yaml(file: str) -> dict[str, Any]:
@@ -457,9 +487,10 @@ def _yaml(file: str) -> dict[str, Any]:
         data = yaml.safe_load(_text(file))
     except yaml.YAMLError:
         hint = "name the file that `accelerate config` writes"
-        raise _wrong(f"`{file}` is not YAML", hint) from None
+        raise cannot_adopt(f"`{file}` is not YAML", hint) from None
     return data if isinstance(data, dict) else {}
 
 
-def _wrong(message: str, hint: str) -> UsageError:
+def cannot_adopt(message: str, hint: str | None) -> UsageError:
+    """Return the error for a source that contains nothing that can be adopted."""
     return UsageError(message, hint=hint, code="CT981")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,6 +40,22 @@ class FieldDifference:
     original: Any
     adopted: Any
     reason: str
+
+
+def differences_of(
+    theirs: object,
+    ours: object,
+    reason_of: Callable[[ValuePath], str],
+    lost: Mapping[str, str],
+) -> list[FieldDifference]:
+    """Return the fields in which two requests differ, and what no request can express."""
+    differences = []
+    for path, original, adopted in paths_that_differ(theirs, ours):
+        reason = reason_of(path)
+        differences.append(FieldDifference(shown_path(path), original, adopted, reason))
+    for name, reason in lost.items():
+        differences.append(FieldDifference(name, "", ABSENT_TEXT, reason))
+    return differences
 
 
 def shown_path(path: ValuePath) -> str:
@@ -142,7 +158,7 @@ def _scalar(value: Any) -> str:
     return scalar_text(value)
 
 
-def _block(value: Any, indent: str) -> tuple[str, list[str]] | None:
+def _block(value: object, indent: str) -> tuple[str, list[str]] | None:
     """Return the header and the lines of a YAML literal block for a text of several lines; None for
     other values, and if the text must be written in quotes."""
     if not isinstance(value, str) or "\n" not in value:
@@ -216,13 +232,15 @@ class Adoption:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of `--json` output."""
+        fields = self.fields if self.sweep is None else self.sweep
+        settings = {self.target: dict(self.settings)} if self.settings else {}
         return {
             "equal": self.equal,
             "differences": [vars(item) for item in self.differences],
             "target": self.target,
             "source": self.kind,
-            "job": dict(self.fields if self.sweep is None else self.sweep),
-            "settings": {self.target: dict(self.settings)} if self.settings else {},
+            "job": dict(fields),
+            "settings": settings,
             "renewed": [{"path": path, "reason": reason} for path, reason in self.renewed],
         }
 
@@ -237,7 +255,9 @@ def adoption_of(
 ) -> Adoption:
     """Return the adoption with a draft as its job. `head` are comments for the top of the job file;
     `more` are further fields of the adoption."""
-    settings = settings_toml(target, draft.settings, draft.settings_head) if draft.settings else ""
+    settings = ""
+    if draft.settings:
+        settings = settings_toml(target, draft.settings, draft.settings_head)
     text = job_yaml(*_content(draft), head)
     return Adoption(
         target,
@@ -284,7 +304,8 @@ def _best(original: Original, place: Path) -> Adoption:
             continue
         if best is None or _weight(adoption) < _weight(best):
             best = adoption
-        if _is_whole(best, original) and not best.fields.get(original.target + OVERRIDES):
+        has_overrides = bool(best.fields.get(original.target + OVERRIDES))
+        if _is_whole(best, original) and not has_overrides:
             break
     if best is None:
         why = refused.message if refused else "it has no fields that a job can express"
@@ -349,8 +370,9 @@ def _from(place: Path, folder: str, path: str) -> str:
 def _weight(adoption: Adoption) -> tuple[int, int]:
     """Return two numbers by which drafts are ranked, lower is better: the number of differences,
     and the size of the overrides."""
-    leaves = _leaves(adoption.fields.get(adoption.target + OVERRIDES))
-    return len(adoption.differences), sum(1 if leaf is None else 2 for leaf in leaves)
+    leaves = list(_leaves(adoption.fields.get(adoption.target + OVERRIDES)))
+    size = 2 * len(leaves) - leaves.count(None)
+    return len(adoption.differences), size
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -378,12 +400,7 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
             del draft.job[field_name]
             draft.comments.pop((field_name,))
     ours = adopter.comparable(plan.request, original, context, plan)
-    differences = []
-    for path, before, after in paths_that_differ(theirs.request, ours.request):
-        reason = adopter.reason(path)
-        differences.append(FieldDifference(shown_path(path), before, after, reason))
-    for name, reason in original.lost.items():
-        differences.append(FieldDifference(name, "", ABSENT_TEXT, reason))
+    differences = differences_of(theirs.request, ours.request, adopter.reason, original.lost)
     return adoption_of(
         target.name,
         original.kind,
@@ -453,9 +470,10 @@ def _take_out(fields: dict[str, Any], error: JobError, comments: dict[Any, str])
     `comments` for each removed field. Return whether any field was removed."""
     ways = []
     for problem in error.problems:
-        # the job of a sweep stands below `job`
-        path = problem.path[1:] if problem.path[:1] == ("job",) else problem.path
-        ways.append((tuple(part for part in path if isinstance(part, str)), problem))
+        way = tuple(part for part in problem.path if isinstance(part, str))
+        if way[:1] == ("job",):  # of a sweep
+            way = way[1:]
+        ways.append((way, problem))
     faults = [(way, problem) for way, problem in ways if _holder(fields, way) is not None]
     if not faults:
         faults = [(way[:1], problem) for way, problem in ways if len(way) > 1 and way[0] in fields]
@@ -472,11 +490,13 @@ def _take_out(fields: dict[str, Any], error: JobError, comments: dict[Any, str])
 def _holder(fields: Any, way: tuple[str, ...]) -> dict[str, Any] | None:
     """Return the mapping in `fields` that has the last part of the path `way` as a key; None if the
     path does not exist."""
-    for part in way[:-1]:
-        fields = fields.get(part) if isinstance(fields, dict) else None
-    if way and isinstance(fields, dict) and way[-1] in fields:
-        return fields
-    return None
+    holder = None
+    for part in way:
+        holder = fields
+        if not isinstance(holder, dict) or part not in holder:
+            return None
+        fields = holder[part]
+    return holder
 
 
 def _text(draft: Draft) -> str:
@@ -490,9 +510,10 @@ def _content(draft: Draft) -> tuple[dict[str, Any], dict[Any, str]]:
         return draft.job, draft.comments
     # which is the sweep's
     job = {name: value for name, value in draft.job.items() if name != "name"}
-    comments = {}
+    comments: dict[ValuePath, str] = {}
     for path, text in draft.comments.items():
-        comments[path if path[0] == "" else ("job", *path)] = text
+        start = () if path[0] == "" else ("job",)
+        comments[start + path] = text
     fields = {"kind": "sweep", "name": draft.sweep["name"], "job": job, **draft.sweep}
     return fields, comments
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.adoption.launches import cannot_adopt
 from cloudtrain.adoption.proof import UPLOADED
 from cloudtrain.adoption.sources import cells_of
 from cloudtrain.documents.archives import archive_of, files_of
@@ -82,7 +83,8 @@ def run_script(
             (place / path).mkdir()
         folder = script.absolute().parent
         # Azure's SDK names the experiment after this folder
-        work = _copy_of(folder, place / "above" / "above" / (folder.name or "work"))
+        title = folder.name or "work"
+        work = _copy_of(folder, place / "above/above" / title)
         for outside in outside_folders(script):
             if outside.is_dir():
                 _copy_of(outside, work / os.path.relpath(outside, folder))
@@ -110,7 +112,9 @@ def outside_folders(script: Path) -> list[Path]:
     """Return the folders that the script's text names by a path with one or two `..`, such as
     `"../shared-scripts"`, or beside its own, such as `Path(__file__).parent.parent /
     "environment"`."""
-    text = script.read_text(encoding="utf-8", errors="replace") if script.is_file() else ""
+    if not script.is_file():
+        return []
+    text = script.read_text(encoding="utf-8", errors="replace")
     names = sorted({path or f"../{name}" for path, name in _OUTSIDE.findall(text)})
     folder = script.absolute().parent
     return [folder / name for name in names if not (folder / name).is_symlink()]
@@ -257,9 +261,11 @@ def _variables(process: psutil.Process) -> dict[str, str] | None:
 
     try:
         # the kernel's and dead ones have no memory
-        return process.environ() if process.memory_info().vms else None
+        if process.memory_info().vms:
+            return process.environ()
     except (psutil.Error, OSError):
-        return None
+        pass
+    return None
 
 
 def _captured(
@@ -326,7 +332,7 @@ def _uploads(folder: Path) -> Iterator[tuple[str, bytes]]:
     with contextlib.suppress(OSError):
         places = read_text(folder / "uploads.txt").splitlines()
         for number, place in enumerate(places):
-            yield place, read_bytes(folder / "uploads" / f"{number}", 1 << 30)
+            yield place, read_bytes(folder / f"uploads/{number}", 1 << 30)
 
 
 # The jobs that a script creates with an SDK, and the local folder of their code.
@@ -347,7 +353,7 @@ def originals_of_script(
     if not originals:
         hint = "cloudtrain adopts training jobs"
         message = f"the first job that `{script}` creates is not a training job"
-        raise UsageError(message, hint=hint, code="CT981")
+        raise cannot_adopt(message, hint)
     folder = script.absolute().parent
     kind = f"the request that {script.name} sends"
     if captured.failed:
@@ -363,7 +369,8 @@ def originals_of_script(
     result = []
     for original in originals:
         also = "".join(f"; it also uploads {place}" for place in original.other_uploads[:3])
-        is_there = _is_there(original, folder)
+        # or else the script has made the folder of its code itself
+        is_there = original.source is not None and (folder / original.source).is_dir()
         located = replace(
             _with_data(original, folder, places),
             kind=kind + also,
@@ -373,12 +380,6 @@ def originals_of_script(
         )
         result.append(located)
     return result
-
-
-def _is_there(original: Original, folder: Path) -> bool:
-    """Return whether the request names the folder of its code, and the script has not made that
-    folder itself."""
-    return original.source is not None and (folder / original.source).is_dir()
 
 
 def _with_data(original: Original, folder: Path, places: Sequence[Path]) -> Original:
@@ -443,4 +444,4 @@ def _names_below(folder: Path) -> Iterator[str]:
         folders[:] = [name for name in folders if not name.startswith(".") and name not in LEFT_OUT]
         for name in names:
             if not name.startswith(".") and not name.endswith(".pyc"):
-                yield os.path.normpath(os.path.relpath(os.path.join(place, name), folder))
+                yield os.path.relpath(os.path.join(place, name), folder)

@@ -4,6 +4,7 @@ Runs nothing."""
 from __future__ import annotations
 
 import ast
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,9 @@ class Open(str):
 
 
 Value = str | list[str]
+
+Expansion = tuple[list[str], bool]
+"""The words that a part of a script expands to, and whether only a running shell knows them."""
 
 
 @dataclass
@@ -145,16 +149,18 @@ class _Reader:
 
     def _assign(self, match: re.Match[str], command: ShellCommand) -> None:
         self.at = match.end()
-        before = self.variables.get(match[1]) if match[2] else None
+        name, plus = match.groups()
+        before = self.variables.get(name) if plus else None
         if self.text.startswith("(", self.at):
             self.at += 1
             items = [before] if isinstance(before, str) else before or []
-            self.variables[match[1]] = [*items, *self._array()]
+            self.variables[name] = [*items, *self._array()]
             return
         words = self._word(split=False)
         value = _same(" ".join(words), *words)
-        before = before if isinstance(before, str) else ""
-        command.assigned[match[1]] = _same(f"{before}{value}", before, value)
+        if not isinstance(before, str):
+            before = ""
+        command.assigned[name] = _same(before + value, before, value)
 
     def _array(self) -> list[str]:
         words = list[str]()
@@ -204,7 +210,7 @@ class _Reader:
         self.at = end + 1
         return text
 
-    def _quoted(self) -> tuple[list[str], bool]:
+    def _quoted(self) -> Expansion:
         """Read a text in double quotes. Return several words, or none, if it contains all words of
         an array."""
         self.at += 1
@@ -215,7 +221,9 @@ class _Reader:
             letter = self.text[self.at]
             if letter == '"':
                 self.at += 1
-                return ([] if is_nothing and words == [""] else words), is_open
+                if is_nothing and words == [""]:
+                    words = []
+                return words, is_open
             unknown = False
             if _ESCAPED.match(self.text, self.at):
                 values = [self._literal()]
@@ -226,44 +234,48 @@ class _Reader:
                 plain = _PLAIN.match(self.text, self.at)
                 values = [plain[0] if plain else letter]
                 self.at += len(values[0])
-            words[-1] += values[0] if values else ""
+            words[-1] += "".join(values[:1])
             words += values[1:]
             is_open = is_open or unknown
         raise ValueError("a quote is not closed")
 
-    def _expanded(self, *, quoted: bool = False) -> tuple[list[str], bool]:
+    def _expanded(self, *, quoted: bool = False) -> Expansion:
         """Read what begins with `$` or a backtick. Return its value, or the values of an array, and
         whether only a running shell knows them."""
         start = self.at
-        text = self.text
-        if text[start] == "`":
+        following = self.text[start + 1 : start + 2]
+        name = _NAME.match(self.text, start + 1)
+        is_open = True
+        parameter = ""
+        if self.text[start] == "`":
             self.at = self._find("`", start + 1) + 1
-            return [text[start : self.at]], True
-        following = text[start + 1 : start + 2]
-        if following == "'" and not quoted:
+        elif following == "'" and not quoted:
             self.at = self._find("'", start + 2) + 1
-            return [text[start : self.at]], True
-        if following == "(":
+        elif following == "(":
             self.at = self._closing(start + 1, "(", ")")
-            raw = text[start : self.at]
-            is_arithmetic = raw.startswith("$((") and raw.endswith("))")
-            value = self._computed(raw[3:-2]) if is_arithmetic else None
-            return ([raw], True) if value is None else ([value], False)
-        if following == "{":
+        elif following == "{":
             self.at = self._closing(start + 1, "{", "}")
-            raw = text[start : self.at]
-            match = _PARAMETER.fullmatch(raw[2:-1])
-            return self._value(match, raw, quoted) if match else ([raw], True)
-        name = _NAME.match(text, start + 1)
-        if name:
+            parameter = self.text[start + 2 : self.at - 1]
+        elif name:
             self.at = name.end()
-            match = _PARAMETER.fullmatch(name[0])
-            assert match is not None, "a name is a parameter"
-            return self._value(match, text[start : self.at], quoted)
-        self.at += 2 if following and following in "@*#?$!-0123456789" else 1
-        return [text[start : self.at]], self.at > start + 1
+            parameter = name[0]
+        elif following and following in "@*#?$!-0123456789":
+            self.at += 2
+        else:
+            self.at += 1
+            is_open = False
 
-    def _value(self, match: re.Match[str], raw: str, quoted: bool) -> tuple[list[str], bool]:
+        raw = self.text[start : self.at]
+        match = _PARAMETER.fullmatch(parameter)
+        if match:
+            return self._value(match, raw, quoted)
+        if raw.startswith("$((") and raw.endswith("))"):
+            value = self._computed(raw[3:-2])
+            if value is not None:
+                return [value], False
+        return [raw], is_open
+
+    def _value(self, match: re.Match[str], raw: str, quoted: bool) -> Expansion:
         """Return the value of a variable, or the values of an array, and whether a part of it is
         `Open`. `raw` is the parameter as written."""
         name, index, colon, default = match.groups()
@@ -282,7 +294,9 @@ class _Reader:
         is_open = any(isinstance(one, Open) for one in words)
         if index == "*" and quoted:
             words = [" ".join(words)]
-        return words if index == "@" or words else [""], is_open
+        if not words and index != "@":
+            words = [""]
+        return words, is_open
 
     def _computed(self, text: str) -> str | None:
         """Return the value of an arithmetic expression of known whole numbers; None for other
@@ -296,7 +310,8 @@ class _Reader:
         if not re.fullmatch(r"[\d\s()+*/%-]{1,80}", numbers) or "**" in numbers:
             return None
         try:
-            return str(_number(ast.parse(numbers.strip().replace("//", "/"), mode="eval").body))
+            expression = ast.parse(numbers.strip().replace("//", "/"), mode="eval")
+            return str(_number(expression.body))
         except (SyntaxError, ValueError, ZeroDivisionError):
             return None
 
@@ -305,7 +320,7 @@ class _Reader:
         if self.text.startswith("(", self.at):
             self.at = self._closing(self.at, "(", ")")
             return
-        while self.text[self.at : self.at + 1] in (" ", "\t"):
+        while self.text.startswith((" ", "\t"), self.at):
             self.at += 1
         words = self._word(split=False)
         if match[1] in ("<<", "<<-"):
@@ -390,7 +405,8 @@ def _same(text: str, *parts: str) -> str:
     """Return the text, as `Open` if one of its parts is."""
     if len(text) > _MOST:
         raise ValueError("a variable is too long")
-    return Open(text) if any(isinstance(part, Open) for part in parts) else text
+    is_open = any(isinstance(part, Open) for part in parts)
+    return Open(text) if is_open else text
 
 
 def _number(node: ast.expr) -> int:
@@ -405,6 +421,6 @@ def _number(node: ast.expr) -> int:
 
 
 _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: int(a / b), ast.Mod: lambda a, b: a % b,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.Div: lambda a, b: int(a / b), ast.Mod: operator.mod,
 }  # fmt: skip

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from cloudtrain.adoption.launches import TrainingLaunch
-from cloudtrain.adoption.proof import Adoption, FieldDifference, adoption_of, parsed, shown_path
+from cloudtrain.adoption.launches import TrainingLaunch, cannot_adopt
+from cloudtrain.adoption.proof import Adoption, adoption_of, differences_of, parsed, shown_path
 from cloudtrain.documents.document import (
     MAX_BYTES,
     MAX_DIGITS,
@@ -22,10 +22,9 @@ from cloudtrain.documents.document import (
     read_document,
     read_text,
 )
-from cloudtrain.errors import UsageError
 from cloudtrain.job.script import job_name_from, read_hyperparameters
 from cloudtrain.job.training import TrainingJob
-from cloudtrain.plans.comparison import ABSENT_TEXT, paths_that_differ
+from cloudtrain.plans.comparison import ValuePath
 from cloudtrain.system.plugins import parts
 from cloudtrain.targets.adoption import FILL_IN, Draft, Original
 from cloudtrain.targets.common.compiling import hyperparameter_argv
@@ -50,10 +49,10 @@ def originals_of_document(source: str) -> list[Original]:
     name = _name(source)
     if isinstance(data, Mapping) and "name" in data and {"entry_point", "source_dir"} & data.keys():
         hint = f"run `cloudtrain plan {source}`"
-        raise UsageError(f"{name} is already a cloudtrain job file", hint=hint, code="CT981")
+        raise cannot_adopt(f"{name} is already a cloudtrain job file", hint)
     hint = "`cloudtrain adopt --help` lists what can be adopted"
     message = f"{name} contains no training job that cloudtrain recognizes"
-    raise UsageError(message, hint=hint, code="CT981")
+    raise cannot_adopt(message, hint)
 
 
 def text_of(source: str) -> tuple[str, str | None]:
@@ -65,11 +64,11 @@ def text_of(source: str) -> tuple[str, str | None]:
         return read_text(source), os.path.dirname(os.path.abspath(source))
     except Unreadable as error:
         message = f"{_name(source)}: {error.problem.message}"
-        raise UsageError(message, hint=error.problem.hint, code="CT981") from None
+        raise cannot_adopt(message, error.problem.hint) from None
     except OSError as error:
         hint = "name a plain file that you may read"
         message = f"{_name(source)} cannot be read: {error.strerror}"
-        raise UsageError(message, hint=hint, code="CT981") from None
+        raise cannot_adopt(message, hint) from None
 
 
 def _text_on_stdin() -> str:
@@ -104,7 +103,7 @@ def parsed_text(text: str, source: str) -> Any:
         place = f" (line {error.problem.line})" if error.problem.line else ""
         message = f"{name} is not valid {form.upper()}{place}: {error.problem.message}"
         hint = error.problem.hint or "correct this line"
-        raise UsageError(message, hint=hint, code="CT981") from None
+        raise cannot_adopt(message, hint) from None
     if form == "json":
         return document.data
     import yaml
@@ -116,7 +115,7 @@ def parsed_text(text: str, source: str) -> Any:
         return _plain(yaml.load(text, loader))
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError) as error:
         message = f"{name} is not valid YAML: {error}"
-        raise UsageError(message, hint="correct this line", code="CT981") from None
+        raise cannot_adopt(message, "correct this line") from None
 
 
 _LONG_CLOCK = re.compile(r"(?::[0-5]?[0-9]){150}")
@@ -164,9 +163,7 @@ def cells_of(notebook: Path) -> list[str]:
         cells = [cell for cell in data["cells"] if cell.get("cell_type") == "code"]
         return [_python_of("".join(cell.get("source", ""))) for cell in cells]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, Unreadable):
-        raise UsageError(
-            f"`{notebook}` is not a notebook", hint="name an `.ipynb` file", code="CT981"
-        ) from None
+        raise cannot_adopt(f"`{notebook}` is not a notebook", "name an `.ipynb` file") from None
 
 
 _WRITES = re.compile(
@@ -239,11 +236,7 @@ def adopt_launch(launch: TrainingLaunch, kind: str, place: Path) -> Adoption:
         "max_runtime": launch.max_runtime,
     }
     why = "a job passes arguments as `--name value`, sorted by name"
-    differences = []
-    for path, before, after in paths_that_differ(of_launch, _comparable(parsed(draft))):
-        differences.append(FieldDifference(shown_path(path), before, after, why))
-    for name, reason in launch.lost.items():
-        differences.append(FieldDifference(name, "", ABSENT_TEXT, reason))
+    differences = differences_of(of_launch, _comparable(parsed(draft)), lambda _: why, launch.lost)
     head = [f"Adopted from {kind}.", *launch.notes]
     return adoption_of(launch.target, kind, draft, differences, head)
 
@@ -271,7 +264,7 @@ def _source_dir(launch: TrainingLaunch, place: Path) -> str:
 
 
 def _draft(launch: TrainingLaunch, place: Path) -> Draft:
-    comments: dict[tuple[str | int, ...], str] = {}
+    comments: dict[ValuePath, str] = {}
     program, *arguments = launch.program
     stem = program.rpartition(".")[2] if launch.is_module else PurePosixPath(program).stem
     job: dict[str, Any] = {

@@ -64,11 +64,12 @@ class Command(TyperCommand):
     """A command whose help shows its arguments in the form `JOB`, `[CODE]` or `NAME...`."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        return ["[OPTIONS]", *map(_metavar, self._arguments())]
+        arguments = _of_kind("argument", self.params)
+        return ["[OPTIONS]", *map(_metavar, arguments)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         arguments = []
-        for param in self._arguments():
+        for param in _of_kind("argument", self.params):
             name = re.sub(r"[][]", "", _metavar(param))
             arguments.append((name, param.help or ""))
         options = []
@@ -113,7 +114,9 @@ class Command(TyperCommand):
         if is_module:
             rest = words[1:] if is_separated else words
             return [*args[: end - 1], "--", script, *rest]
-        return args if is_separated else [*args[: end + 1], "--", *words]
+        if is_separated:
+            return args
+        return [*args[: end + 1], "--", *words]
 
     def _first_argument(self, args: list[str]) -> int | None:
         """Return the index of the first word in `args` that is neither an option nor an option's
@@ -162,9 +165,6 @@ class Command(TyperCommand):
                 )
                 raise UsageError(message, hint=hint, code="CT902")
 
-    def _arguments(self) -> list[Any]:
-        return _of_kind("argument", self.params)
-
 
 def _of_kind(kind: str, params: Iterable[Any]) -> list[Any]:
     return [param for param in params if param.param_type_name == kind]
@@ -186,11 +186,13 @@ def new_group(*, needs_command: bool = False, **more: Any) -> typer.Typer:
     )  # fmt: skip
 
 
-def refuse_flag(ctx: Any, flag: str | None) -> None:
-    """Refuse a flag of a group before one of its commands, which has no use for it."""
-    if flag is not None:
-        message = f"`{flag}` has no effect with `{ctx.invoked_subcommand}`"
-        raise UsageError(message, hint=f"remove `{flag}`", code="CT902")
+def refuse_flags(ctx: Any, flags: Mapping[str, object]) -> None:
+    """Refuse flags of a group before one of its commands, which has no use for them. `flags` has
+    the value of each."""
+    for flag, value in flags.items():
+        if value:
+            message = f"`{flag}` has no effect with `{ctx.invoked_subcommand}`"
+            raise UsageError(message, hint=f"remove `{flag}`", code="CT902")
 
 
 class CommandRow(NamedTuple):
@@ -372,7 +374,7 @@ def commands_elsewhere() -> dict[str, str]:
     from cloudtrain.documents.document import load_toml
 
     table = load_toml(Path(__file__).with_name("other_tools.toml").read_text("utf-8"))
-    commands: dict[str, str] = {}
+    commands = {}
     for command, words in table.items():
         commands.update(dict.fromkeys(words.split(), command))
     return commands

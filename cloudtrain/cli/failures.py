@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from cloudtrain.cli.terminal import discard, show, typed
+from cloudtrain.cli.terminal import counted, discard, show, typed
 from cloudtrain.errors import CloudtrainError, PreflightError, UsageError, did_you_mean, more_about
 
 EXIT_DEFECT = 70
@@ -83,8 +83,8 @@ def report(error: CloudtrainError) -> None:
 
     notices = list(_notices(error))
     end = _end(error, [notice.level for notice in notices])
-    document = Document([*notices, Text(end)] if end else notices)
-    show(document, sys.stderr)
+    blocks = [*notices, Text(end)] if end else notices
+    show(Document(blocks), sys.stderr)
 
 
 def _notices(error: CloudtrainError) -> Iterator[Any]:
@@ -117,11 +117,7 @@ def _end(error: CloudtrainError, levels: Sequence[str]) -> str:
 def _count(error: CloudtrainError, levels: Sequence[str]) -> str:
     """Return how often each level occurs, as a text such as `5 errors in job.yaml` or `1 error, 2
     warnings`."""
-    words = []
-    for level in dict.fromkeys(levels):
-        count = levels.count(level)
-        plural = "s" if count > 1 else ""
-        words.append(f"{count} {level}{plural}")
+    words = [counted(levels.count(level), level) for level in dict.fromkeys(levels)]
     text = ", ".join(words)
     files = {problem.file for problem in error.problems if problem.file}
     if len(files) == 1:
@@ -154,7 +150,8 @@ def _in_our_words(error: Any) -> UsageError:
     extra = re.search(r"unexpected extra argument\S* \(([\w.-]+=\S*)", text)
     if extra and "--set" in _options(error.ctx):
         see_help = f"to change a field of the job, write `--set {extra[1].rstrip(')')}`"
-    return UsageError(text[:1].lower() + text[1:], hint=see_help)
+    message = text[:1].lower() + text[1:]
+    return UsageError(message, hint=see_help)
 
 
 _REPLACEMENTS = {
@@ -181,17 +178,20 @@ def _field_hint(option: str, ctx: Any) -> str | None:
     for word, after in pairwise(words):
         given, _, value_text = word.partition("=")
         if given == option:
-            value = value_text or ("" if after.startswith("--") else after)
+            value = value_text
+            if not value and not after.startswith("--"):
+                value = after
             break
+    value = value or "true"
     name = option.removeprefix("--")
     field = name.replace("-", "_")
     # a command without a mistake need not read the options
     from cloudtrain.cli.options import fields
 
     if f"{field}=" in fields(""):
-        change = typed("--set", f"{field}={value or 'true'}")
+        change = typed("--set", f"{field}={value}")
         return f"to change this field of the job, write {change}"
-    change = typed("--set", f"hyperparameters.{name}={value or 'true'}")
+    change = typed("--set", f"hyperparameters.{name}={value}")
     return f"for an option of your script, write {change}"
 
 
@@ -268,17 +268,20 @@ def _found_by_the_system(error: Exception) -> UsageError | None:
 def _report_defect(error: Exception) -> int:
     from cloudtrain.targets.settings import debug_wanted
 
-    if COMPLETION_VARIABLE in os.environ and not debug_wanted():
-        return EXIT_DEFECT
     if debug_wanted():
         traceback.print_exception(error)
+        return EXIT_DEFECT
+    if COMPLETION_VARIABLE in os.environ:
         return EXIT_DEFECT
     from cloudtrain.system.plugins import plugin_of
 
     what = " ".join(f"{type(error).__name__}: {error}".split())
     package = plugin_of(error)
-    whose = "cloudtrain" if package is None else f"the package `{package}`"
-    them = "" if package is None else " to its authors"
+    whose = "cloudtrain"
+    them = ""
+    if package is not None:
+        whose = f"the package `{package}`"
+        them = " to its authors"
     message = f"this is a defect in {whose}, not a mistake of yours: {what}"
     hint = (
         "run the command again with `CLOUDTRAIN_DEBUG=1` in front, and report the "

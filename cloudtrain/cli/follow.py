@@ -45,6 +45,9 @@ _WORDS = {
 }
 """The levels as Python's logging, warnings and exceptions write them."""
 
+_Source = tuple[int, int | None, str]
+"""The instance, the rank and the stream of a line."""
+
 _TRACEBACK = "Traceback (most recent call last)"
 
 
@@ -58,7 +61,7 @@ class Selection(NamedTuple):
 
     def of(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
         """Yield the lines that meet all conditions. All lines of a traceback count as an error."""
-        open_tracebacks: set[tuple[int, int | None, str]] = set()
+        open_tracebacks: set[_Source] = set()
         for line in lines:
             if self.since is not None and line.time < self.since:
                 continue
@@ -68,9 +71,7 @@ class Selection(NamedTuple):
                 yield line
 
 
-def _is_grave(
-    line: LogLine, level: LogLevel, open_tracebacks: set[tuple[int, int | None, str]]
-) -> bool:
+def _is_grave(line: LogLine, level: LogLevel, open_tracebacks: set[_Source]) -> bool:
     source = (line.instance, line.rank, line.stream)
     if _TRACEBACK in line.text:
         open_tracebacks.add(source)
@@ -82,7 +83,9 @@ def _is_grave(
     return re.search(_WORDS[level], line.text) is not None
 
 
-def pattern_of(text: str) -> re.Pattern[str]:
+def pattern_of(text: str | None) -> re.Pattern[str] | None:
+    if text is None:
+        return None
     try:
         return re.compile(text)
     except re.error as error:
@@ -90,14 +93,15 @@ def pattern_of(text: str) -> re.Pattern[str]:
             "to search for the text itself, put a backslash before special characters: "
             f"`{re.escape(text)}`"
         )
-        raise UsageError(
-            f"`{text}` is not a regular expression: {error}", hint=hint, code="CT901"
-        ) from None
+        message = f"`{text}` is not a regular expression: {error}"
+        raise UsageError(message, hint=hint, code="CT901") from None
 
 
-def instance_number(text: str) -> int:
+def instance_number(text: str | None) -> int | None:
     """Return the number of an instance, counted from 0. The text is that number, or a host name of
     SageMaker such as `algo-1`, which is instance 0."""
+    if text is None:
+        return None
     number = text.removeprefix("algo-")
     is_host = number != text
     if re.fullmatch("[0-9]{1,9}", number) and int(number) >= is_host:
@@ -113,7 +117,7 @@ def instance_number(text: str) -> int:
 
 
 def exit_code(status: RunStatus) -> int:
-    return 0 if status.state is RunState.SUCCEEDED else 1
+    return int(status.state is not RunState.SUCCEEDED)
 
 
 def report_end(
@@ -142,10 +146,16 @@ def report_end(
         values = _of_sweep(status)
     word = "was stopped" if is_stopped else str(status.state)
     result = f"`{run.name}` {word}{_after(status)}"
-    say(f"{result}: {values}" if values else result)
+    if values:
+        result += f": {values}"
+    say(result)
 
-    source = _best_trial(run, status) if run.is_sweep else run
-    next_words = typed("cloudtrain", "trials" if run.is_sweep else "logs", run.name)
+    if run.is_sweep:
+        source = _best_trial(run, status)
+        next_words = typed("cloudtrain", "trials", run.name)
+    else:
+        source = run
+        next_words = typed("cloudtrain", "logs", run.name)
     if source is not None:
         work = _working_files(source)
         folder = _downloads_of(source, status, has_work=bool(work))
@@ -162,7 +172,8 @@ def _say_working_files(run: Run, work: Mapping[str, Path], *, is_next: bool) -> 
     them = "it" if len(work) == 1 else "them"
     words = _words_of(work)
     if not is_next:
-        words += f"; {typed('cloudtrain', 'download', run.name, 'work/')} copies {them}"
+        copy = typed("cloudtrain", "download", run.name, "work/")
+        words += f"; {copy} copies {them}"
     say(words)
     keep = "pass the script the folder '${{outputs.model}}', or save in `runtime.model_dir()`"
     say(f"a cloud would lose {them}: {keep}")
@@ -201,22 +212,25 @@ variable RANK."""
 
 def _report_failure(run: Run, status: RunStatus) -> None:
     word = "was lost" if status.state is RunState.LOST else "failed"
-    reason = f": {status.reason}" if status.reason else ""
-    message = f"`{run.name}` {word}{_after(status)}{reason}"
+    message = f"`{run.name}` {word}{_after(status)}"
+    if status.reason:
+        message += f": {status.reason}"
     hint = _hint_of_failure(run, status)
-    show(Document([Notice("error", message, details=status.details, hint=hint)]), sys.stderr)
+    notice = Notice("error", message, details=status.details, hint=hint)
+    show(Document([notice]), sys.stderr)
 
 
 def _hint_of_failure(run: Run, status: RunStatus) -> str:
-    if run.is_sweep and f"continue {run.name}" in (status.reason or ""):
-        # its driver failed, not its trials
-        return f"{typed('cloudtrain', 'trials', run.name)} lists its trials"
     if run.is_sweep:
+        if f"continue {run.name}" in (status.reason or ""):  # its driver failed, not its trials
+            return f"{typed('cloudtrain', 'trials', run.name)} lists its trials"
         command = typed("cloudtrain", "logs", run.name, "--trial", "1")
         return f"{command} prints the whole output of its first trial"
 
-    rank = [] if status.failed_rank is None else ["--rank", str(status.failed_rank)]
-    hint = f"{typed('cloudtrain', 'logs', run.name, *rank)} prints its whole output"
+    words = ["cloudtrain", "logs", run.name]
+    if status.failed_rank is not None:
+        words += ["--rank", str(status.failed_rank)]
+    hint = f"{typed(*words)} prints its whole output"
     joins = any(re.search(_JOINING, line) for line in run.last_status.details)
     if joins and _distribution_of(run) != "none":
         hint += "; `--set distribution.type=none` runs the script in one process, as `python` does"
@@ -251,7 +265,8 @@ def _words_of(work: Mapping[str, Path]) -> str:
     file = f"`{largest}`, {format_size(sizes.get(largest, 0))}"
     if len(sizes) == 1:
         return f"the script wrote 1 file into its working folder: {file}"
-    count = f"{len(sizes)} files ({format_size(sum(sizes.values()))})"
+    total = format_size(sum(sizes.values()))
+    count = f"{len(sizes)} files ({total})"
     return f"the script wrote {count} into its working folder: the largest is {file}"
 
 
@@ -269,14 +284,17 @@ def _downloads_of(run: Run, status: RunStatus, *, has_work: bool) -> str:
     is_here = run.directory is not None and run.directory.is_dir()
     if is_here and not _has_files(outputs.get(output, "")):
         names = (name for name in outputs if re.match("model|outputs|checkpoint", name))
-        first_full = next((name for name in names if _has_files(outputs[name])), "")
-        output = "work/" if has_work else first_full
+        output = next((name for name in names if _has_files(outputs[name])), "")
+        if has_work:
+            output = "work/"
     return f"{output}/" if output in ("checkpoint", "model") else output
 
 
 def _has_files(folder: str) -> bool:
     place = Path(folder)
-    return bool(folder) and (place.is_file() or (place.is_dir() and any(place.iterdir())))
+    if not folder:
+        return False
+    return place.is_file() or (place.is_dir() and any(place.iterdir()))
 
 
 def follow(run: Run, *, as_json: bool = False, skip: int = 0) -> int:
@@ -330,13 +348,17 @@ def print_logs(
                 lines = chain(first, lines)
                 if not first:
                     _say_no_output(run, rank, instance)
-            newest = lines if tail is None else deque(lines, maxlen=min(tail, sys.maxsize))
-            _write(newest, form, sys.stdout)
+            if tail is None:
+                _write(lines, form, sys.stdout)
+            else:
+                newest = deque(lines, maxlen=min(tail, sys.maxsize))
+                _write(newest, form, sys.stdout)
             return 0
 
         skip = 0
         if tail is not None:
-            skip = max(0, sum(1 for _ in selected()) - tail)
+            count = sum(1 for _ in selected())
+            skip = max(0, count - tail)
 
         def new_lines(watch: OnStatus) -> Iterator[LogLine]:
             return islice(selected(follow=True, on_status=watch), skip, None)
@@ -464,8 +486,9 @@ def upload_progress() -> Callable[[int, int], None] | None:
                 return
             draw_time = now
             share = amount / total if total else 1.0
-            end = "\n" if amount >= total else ""
-            sys.stderr.write(f"\r\033[Kuploading: {share:4.0%} of {format_size(total)}{end}")
+            sys.stderr.write(f"\r\033[Kuploading: {share:4.0%} of {format_size(total)}")
+            if amount >= total:
+                sys.stderr.write("\n")
             sys.stderr.flush()
 
     return show

@@ -83,7 +83,8 @@ def worded(options: SubmitOptions) -> Iterator[None]:
 
 
 def worded_plan(plan: Plan, options: SubmitOptions) -> Plan:
-    return replace(plan, findings=tuple(_reworded(finding, options) for finding in plan.findings))
+    findings = tuple(_reworded(finding, options) for finding in plan.findings)
+    return replace(plan, findings=findings)
 
 
 def _reworded(item: Any, options: SubmitOptions) -> Any:
@@ -133,8 +134,8 @@ def _script_job(options: SubmitOptions) -> JobFile:
     script = Path(options.job)
     arguments = options.arguments or ()
     if not (is_module(options.job) or script.is_file()):
-        beside = sorted(str(file) for file in script.parent.glob("*.py") if file.is_file())[:20]
-        hint = did_you_mean(options.job, beside) or "name a Python file or a job file"
+        beside = [str(file) for file in script.parent.glob("*.py") if file.is_file()]
+        hint = did_you_mean(options.job, sorted(beside)[:20]) or "name a Python file or a job file"
         raise UsageError(f"there is no script `{options.job}`", hint=hint, code="CT903")
 
     is_alone = _joins_no_other(script, options)
@@ -160,9 +161,14 @@ def _joins_no_other(script: Path, options: SubmitOptions) -> bool:
     """Return whether you ask for a number of processes of a script that joins no other process."""
     if options.processes_per_instance is None:
         return False
-    if any(item.startswith("distribution.type=") for item in options.set_ or ()):
+    if _sets(options, "distribution.type="):
         return False
     return distribution_of(script) is None
+
+
+def _sets(options: SubmitOptions, *fields: str) -> bool:
+    """Return whether `--set` changes a field whose name begins with one of `fields`."""
+    return any(item.startswith(fields) for item in options.set_ or ())
 
 
 def _overrides_of(options: SubmitOptions, *, is_alone: bool) -> list[str]:
@@ -224,11 +230,8 @@ def target_of(options: SubmitOptions) -> Where:
     place = where(name, near=near, profile=options.profile)
     target = place.settings
 
-    typed: dict[str, Any] = {}
-    for option in _OF_THE_TARGET:
-        value = getattr(options, option)
-        if value is not None:
-            typed[option] = value
+    values = {option: getattr(options, option) for option in _OF_THE_TARGET}
+    typed = {option: value for option, value in values.items() if value is not None}
     if target.type != DEFAULT_TARGET:
         if is_script:  # the job has them
             typed = {option: value for option, value in typed.items() if option not in _OF_THE_JOB}
@@ -259,9 +262,9 @@ def _needs_no_launcher(options: SubmitOptions, target: TargetSettings) -> bool:
     names = {"instances", "processes_per_instance", "max_restarts", "launcher", "emulate", "gpu"}
     if target.type != DEFAULT_TARGET:
         return False
-    if any(getattr(options, name) for name in names) or names & target.model_fields_set:
+    if names & target.model_fields_set or any(getattr(options, name) for name in names):
         return False
-    if any(item.startswith(("distribution", "resources")) for item in options.set_ or ()):
+    if _sets(options, "distribution", "resources"):
         return False
     if gpu_ids(os.environ) or distribution_of(script) != "torch":
         return False

@@ -9,12 +9,12 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from cloudtrain.cli.terminal import has_color, json_text
 from cloudtrain.job.model import format_duration
 from cloudtrain.plans.document import on_one_line, visible_output
-from cloudtrain.plans.states import LogLine, Metrics, RunState, RunStatus, Transition
+from cloudtrain.plans.states import LogLine, Metrics, RunState, RunStatus
 from cloudtrain.plans.status import PROGRESS, best_words, number
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
     from rich.text import Text
+
+
+Values = dict[str, float]
+"""Values of metrics, by their names."""
 
 
 # The progress of a run, computed from its output and status: step, pace, time left, slow ranks, and
@@ -41,12 +45,12 @@ class ProgressRate:
     """The progress of a run so far."""
 
     def __init__(self, now: float) -> None:
-        self._latest: dict[str, float] = {}
+        self._latest: Values = {}
         self._reports: deque[tuple[float, float]] = deque(maxlen=_REPORTS)
         self._step_of: dict[int, float] = {}
         self._stride = 0.0
         self._status: RunStatus | None = None
-        self._phases: tuple[RunState, tuple[Transition, ...]] | None = None
+        self._phases: object = None
         self._has_lines = False
         self._news_at = now
 
@@ -59,7 +63,7 @@ class ProgressRate:
         if "step" in values:
             self._note_step(line.rank, values["step"])
 
-    def take_values(self, values: dict[str, float], moment: float) -> None:
+    def take_values(self, values: Values, moment: float) -> None:
         """Record metrics of the run, which were written at `moment`."""
         step = values.get("step")
         before = self._latest.get("step")
@@ -138,7 +142,8 @@ class ProgressRate:
 
         seconds = self.seconds_left
         if seconds is not None and not self._is_over:
-            parts.append(f"{format_duration(max(1, round(seconds)))} left")
+            left = format_duration(max(1, round(seconds)))
+            parts.append(f"{left} left")
         return "  ".join(parts)
 
     def waiting_for(self, now: float) -> str:
@@ -190,7 +195,7 @@ class ProgressRate:
         return self._status is not None and self._status.state.is_final
 
 
-def _step_text(values: dict[str, float]) -> str:
+def _step_text(values: Values) -> str:
     """Return `step 120 of 460`, or without the total if it is unknown; empty without a step."""
     if "step" not in values:
         return ""
@@ -285,7 +290,8 @@ def sparkline(values: Sequence[float], width: int) -> str:
         last = len(values) - 1
         values = [values[index * last // (width - 1)] for index in range(width)]
     highest = len(_BARS) - 1
-    return "".join(_BARS[int(height * highest)] for height in _heights(values))
+    bars = [_BARS[int(height * highest)] for height in _heights(values)]
+    return "".join(bars)
 
 
 def curve(values: Sequence[float], width: int, height: int) -> list[str]:
@@ -342,7 +348,7 @@ class LineFormat(NamedTuple):
             content = dict(vars(line))
             if line.values is None:
                 del content["values"]
-            return json_text(content, indent=None)
+            return json_text(content)
         lead = self.lead(line)
         return "\n".join(lead + part for part in self.parts(line))
 
@@ -363,7 +369,8 @@ class LineFormat(NamedTuple):
             parts.append(f"[rank {line.rank}]")
         elif self.prefix:
             parts.append(f"[instance {line.instance}]")
-        return "".join(f"{part} " for part in parts)
+        parts.append("")
+        return " ".join(parts)
 
 
 _RANK_COLOURS = (
@@ -410,18 +417,21 @@ class LiveView:
         from rich.console import Console
         from rich.live import Live
 
-        self.latest: dict[str, float] = {}
+        self.latest: Values = {}
         self._courses: dict[str, Course] = defaultdict(Course)
         self._pace = ProgressRate(time.monotonic())
         self._changing = Lock()
         self._metrics = Metrics()
-        self._sweep: dict[str, float] = {}
-        self._trials: dict[int, tuple[dict[str, float], Course]] = {}
+        self._sweep: Values = {}
+        self._trials: dict[int, tuple[Values, Course]] = {}
         self._form = form._replace(color=True)  # rich leaves colours out where there are none
         # with NO_COLOR rich itself leaves bold and dim
-        colors: Literal["auto"] | None = "auto" if has_color(stream) else None
         self._console = Console(
-            file=stream, highlight=False, markup=False, emoji=False, color_system=colors
+            file=stream,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            color_system="auto" if has_color(stream) else None,
         )
         encoding = getattr(stream, "encoding", None) or ""
         self._draws = encoding.lower().startswith("utf")
@@ -451,12 +461,12 @@ class LiveView:
             self._pace.take_status(status, time.monotonic())
             is_sweep = {"trials", "ended"} <= status.metrics.keys()
             self._sweep = status.metrics if is_sweep else {}
-            self._trials = {
-                trial: (values, self._course_of(trial, values))
-                for trial, values in status.trials.items()
-            }
+            trials = {}
+            for trial, values in status.trials.items():
+                trials[trial] = (values, self._course_of(trial, values))
+            self._trials = trials
 
-    def _course_of(self, trial: int, values: dict[str, float]) -> Course:
+    def _course_of(self, trial: int, values: Values) -> Course:
         """Return the course of a running trial's objective, with its newest value."""
         before, course = self._trials.get(trial) or ({}, Course())
         name = _objective_of(values)
@@ -478,7 +488,7 @@ class LiveView:
             for row in self._rows(line, part):
                 self._console.print(row, soft_wrap=True)
 
-    def _take_values(self, values: dict[str, float], moment: float) -> None:
+    def _take_values(self, values: Values, moment: float) -> None:
         self._pace.take_values(values, moment)
         self.latest |= values
         for name, value in values.items():
@@ -513,7 +523,8 @@ class LiveView:
         now = time.monotonic()
         size = (options.max_width, console.size.height)
         drawn = self._drawn
-        if drawn is None or drawn.size != size or now - drawn.time >= 1 / _REFRESHES_PER_SECOND:
+        is_old = drawn is None or now - drawn.time >= 1 / _REFRESHES_PER_SECOND
+        if drawn is None or is_old or drawn.size != size:
             with self._changing:
                 parts = self._parts(now, *size)
             full_height = options.update(height=None)
@@ -552,8 +563,6 @@ class LiveView:
     def _sweep_parts(self, width: int, rows: int) -> list[RenderableType]:
         """Return a row about the sweep, and one for each running trial with its step, its value and
         a sparkline."""
-        from rich.table import Table
-
         names = ("trials", "ended", "running")
         total, ended, running = (number(self._sweep.get(name, 0.0)) for name in names)
         words = f"{ended} of {total} trials ended, {running} running"
@@ -563,8 +572,9 @@ class LiveView:
         if not self._trials:
             return [_row(words, "dim")]
 
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-        for trial, (values, course) in islice(self._trials.items(), max(1, rows - 1)):
+        table = _new_table(show_header=False)
+        for trial in islice(self._trials, max(1, rows - 1)):
+            values, course = self._trials[trial]
             name = on_one_line(_objective_of(values) or "")
             value = f"{name} {number(course.last)}" if name else ""
             room = width - _TABLE_WIDTH - len(name)
@@ -594,7 +604,8 @@ class LiveView:
             for name, course in drawn:
                 parts += self._curve(name, course, width, height)
         if others:
-            parts.append(self._table(others, width, max(1, rows - 1)))
+            table = self._table(others, width, max(1, rows - 1))
+            parts.append(table)
         return parts
 
     @staticmethod
@@ -602,8 +613,10 @@ class LiveView:
         """Return how many of `count` metrics can have a curve in `rows` rows, if each metric
         without a curve needs a row of the table."""
         for curves in range(count, 0, -1):
-            table_rows = count - curves + 1 if curves < count else 0
-            if curves * (_LOWEST + 1) + table_rows <= rows:
+            needed = curves * (_LOWEST + 1)
+            if curves < count:
+                needed += count - curves + 1
+            if needed <= rows:
                 return curves
         return 1 if rows > _LOWEST + 2 else 0
 
@@ -617,19 +630,18 @@ class LiveView:
         title.append(f"  {number(course.last)}", style="not bold")
         scale = "  log scale" if wants_logarithm(trend) else ""
         title.append(f"  min {low}  max {high}{scale}", style="not bold dim")
-        rows = [Text(row, style="cyan", no_wrap=True) for row in curve(trend, width, height)]
-        return [title, *rows]
+        rows = curve(trend, width, height)
+        return [title, *(Text(row, style="cyan", no_wrap=True) for row in rows)]
 
     def _table(self, courses: list[tuple[str, Course]], width: int, rows: int) -> Table:
-        from rich.table import Table
-
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        table = _new_table(show_header=True)
         table.add_column("METRIC", no_wrap=True, overflow="ellipsis", max_width=width // 3)
         for heading in ("LAST", "MIN", "MAX"):
             table.add_column(heading, justify="right", no_wrap=True)
         table.add_column("", no_wrap=True)
         longest = max(len(on_one_line(name)) for name, _ in courses)
-        room = width - min(width // 3, longest) - _TABLE_WIDTH
+        name_width = min(width // 3, longest)
+        room = width - name_width - _TABLE_WIDTH
         for name, course in islice(courses, rows):
             values = map(number, (course.last, *course.bounds))
             table.add_row(on_one_line(name), *values, self._sparkline(course, room))
@@ -644,6 +656,18 @@ class _Drawing(NamedTuple):
     rows: list[Any]
 
 
+def _new_table(*, show_header: bool) -> Table:
+    from rich.table import Table
+
+    return Table(
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+        header_style="dim",
+        show_header=show_header,
+    )
+
+
 def _row(text: str, style: str = "") -> Text:
     """Return a text that is cut to one row of the terminal."""
     from rich.text import Text
@@ -651,6 +675,6 @@ def _row(text: str, style: str = "") -> Text:
     return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
-def _objective_of(values: dict[str, float]) -> str | None:
+def _objective_of(values: Values) -> str | None:
     """Return the name of the value that a trial reports; None without one."""
     return next((name for name in values if name not in _WITHOUT_CURVE), None)

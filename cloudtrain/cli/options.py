@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_type
 
 import typer
 
+from cloudtrain.cli.terminal import quoted
 from cloudtrain.errors import UsageError
 from cloudtrain.plans.states import SWEEP, TUNER, RunState
 from cloudtrain.system.plugins import all_targets, target_names
@@ -128,7 +129,8 @@ def jobs(incomplete: str) -> list[str]:
     folder = path if is_folder else path.parent
     start = incomplete[: incomplete.rfind("/") + 1]
     names = []
-    for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
+    entries = folder.iterdir() if folder.is_dir() else ()
+    for entry in sorted(entries):
         if entry.name.startswith("."):
             continue
         if entry.is_dir():
@@ -186,7 +188,7 @@ def emulated(_: str) -> list[str]:
 
 @silent
 def states(_: str) -> list[str]:
-    return [state.value for state in RunState]
+    return list(map(str, RunState))
 
 
 @silent
@@ -208,19 +210,18 @@ def parts(_: str) -> list[str]:
 
 def argument(metavar: str, text: str, **more: Any) -> Any:
     """Return the declaration of an argument, which the help calls `metavar`."""
-    return typer.Argument(metavar=metavar, help=text, **{"show_default": False, **more})
+    return typer.Argument(metavar=metavar, help=text, show_default=False, **more)
 
 
-def option(names: str, metavar: str, text: str, **more: Any) -> Any:
+def option(names: str, metavar: str, text: str, *, show_default: bool = False, **more: Any) -> Any:
     """Return the declaration of an option with a value, which the help calls `metavar`."""
-    return typer.Option(
-        *names.split(), metavar=metavar, help=text, **{"show_default": False, **more}
-    )
+    words = names.split()
+    return typer.Option(*words, metavar=metavar, help=text, show_default=show_default, **more)
 
 
-def flag(names: str, text: str, **more: Any) -> Any:
+def flag(names: str, text: str) -> Any:
     """Return the declaration of an option without a value."""
-    return typer.Option(*names.split(), help=text, **{"show_default": False, **more})
+    return typer.Option(*names.split(), help=text, show_default=False)
 
 
 def run_names(which: str) -> Any:
@@ -350,8 +351,7 @@ class SubmitOptions(NamedTuple):
             "N",
             (
                 "Start N processes on each instance. For the local target, or with a script "
-                "instead "
-                "of a job file."
+                "instead of a job file."
             ),
             min=1,
         ),
@@ -368,9 +368,8 @@ class SubmitOptions(NamedTuple):
             "--launcher",
             "NAME",
             "Local: `torchrun`; `fork`, which imports torch only once and starts CPU ranks "
-            "faster; or `python`, "
-            "one process, the default for a script that does not need torchrun on a machine "
-            "without a GPU.",
+            "faster; or `python`, one process, the default for a script that does not need "
+            "torchrun on a machine without a GPU.",
             autocompletion=lambda: ["torchrun", "fork", "python"],
         ),
     ] = None
@@ -441,9 +440,8 @@ class SubmitOptions(NamedTuple):
         option(
             "--each",
             "FIELD=VALUES",
-            "Run the job once for each value, for example hyperparameters.seed=1,2,3. Repeat "
-            "the option to run "
-            "every combination.",
+            "Run the job once for each value, for example hyperparameters.seed=1,2,3. Repeat the "
+            "option to run every combination.",
             autocompletion=fields,
         ),
     ] = None
@@ -473,20 +471,22 @@ def with_submit_options(
             fields = {name: values.pop(name) for name in (*before, *after)}
             names = list(dict.fromkeys(fields.pop("target", None) or ()))
             if len(names) > 1 and not several:
-                named = " and ".join(f"`{name}`" for name in names)
-                message = f"the job can run on one target, not on {named}"
+                message = f"the job can run on one target, not on {quoted(names, ' and ')}"
                 flags = f"--target {' --target '.join(names)}"
                 hint = f"leave out one of them; `cloudtrain plan` compares targets: `{flags}`"
                 raise UsageError(message, hint=hint, code="CT902")
             fields.setdefault("job", "")
-            options = SubmitOptions(**fields, target=names[0] if names else None)
+            if names:
+                fields["target"] = names[0]
+            options = SubmitOptions(**fields)
             if several:
                 command(options, names, **values)
             else:
                 command(options, **values)
 
         taken = 2 if several else 1
-        own = list(signature(command, eval_str=True).parameters.values())[taken:]
+        declared = signature(command, eval_str=True).parameters
+        own = list(declared.values())[taken:]
         every = [*map(_parameter, before), *own, *map(_parameter, after)]
         parameters = [item.replace(kind=Parameter.KEYWORD_ONLY) for item in every]
         # Typer reads it.

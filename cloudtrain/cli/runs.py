@@ -57,9 +57,11 @@ def seconds_of(text: str) -> float:
         ) from None
 
 
-def moment_of(text: str) -> float:
+def moment_of(text: str | None) -> float | None:
     """Convert a time that the user typed to seconds since the epoch: `10m` (ago), or
     `2026-11-22T10:00` (local time, unless the text contains a time zone)."""
+    if text is None:
+        return None
     from cloudtrain.job.model import parse_duration
 
     try:
@@ -104,7 +106,7 @@ def outlived_by(run: Run, *ends: type[BaseException]) -> Iterator[None]:
     try:
         yield
     except ends:
-        stop = typed("cloudtrain", "stop", run.name)
-        logs = typed("cloudtrain", "logs", run.name, "-f")
-        say("", f"`{run.name}` continues", f"stop it with: {stop}", f"follow it with: {logs}")
+        stop = f"stop it with: {typed('cloudtrain', 'stop', run.name)}"
+        logs = f"follow it with: {typed('cloudtrain', 'logs', run.name, '-f')}"
+        say("", f"`{run.name}` continues", stop, logs)
         raise

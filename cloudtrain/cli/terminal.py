@@ -36,8 +36,7 @@ def show_table(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
     """Print a table on stdout."""
     from cloudtrain.plans.document import Document, Table
 
-    table = Table(tuple(headers), list(rows))
-    show(Document([table]), sys.stdout)
+    show(Document([Table(headers, list(rows))]), sys.stdout)
 
 
 def say(*lines: str) -> None:
@@ -60,17 +59,42 @@ def print_lines(lines: Iterable[str]) -> None:
     the exact data."""
     from cloudtrain.plans.document import on_one_line
 
-    sys.stdout.writelines(f"{on_one_line(line)}\n" for line in lines)
+    for line in lines:
+        sys.stdout.write(f"{on_one_line(line)}\n")
 
 
-def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """Print one JSON document on stdout, with `indent=None` on one line. NaN and infinity become
-    null."""
-    sys.stdout.write(json_text(value, indent=indent) + "\n")
+def print_text(text: str) -> None:
+    """Print a text of several lines on stdout. Invisible characters are escaped on a terminal; a
+    file gets every byte."""
+    from cloudtrain.plans.document import visible
+
+    sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
 
 
-def json_text(value: Any, *, indent: int | None = 2) -> str:
-    """Return one JSON document, with `indent=None` on one line. NaN and infinity become null."""
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as `1 run`, `3 runs` or `no run`."""
+    plural = "s" if number > 1 else ""
+    return f"{number or 'no'} {noun}{plural}"
+
+
+def quoted(names: Iterable[object], separator: str = ", ") -> str:
+    """Return names in backticks."""
+    return separator.join(f"`{name}`" for name in names)
+
+
+def first_quoted(names: Sequence[str], most: int) -> str:
+    """Return the first names in backticks, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return quoted(names[:most]) + more
+
+
+def print_json(value: object) -> None:
+    """Print one JSON document on stdout. NaN and infinity become null."""
+    sys.stdout.write(json_text(value, indent=2) + "\n")
+
+
+def json_text(value: object, *, indent: int | None = None) -> str:
+    """Return one JSON document, on one line without `indent`. NaN and infinity become null."""
     import json
 
     from cloudtrain.plans.document import visible_json
@@ -90,7 +114,9 @@ def print_csv(rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> None
         if not isinstance(value, (str, dict, list, tuple)):
             return value
         text = on_one_line(str(value))
-        return f"'{text}" if text.startswith(_FORMULA) else text
+        if text.startswith(_FORMULA):
+            text = f"'{text}"
+        return text
 
     headers = {name: cell(name) for name in columns}
     writer = DictWriter(sys.stdout, list(headers.values()), lineterminator="\n")
@@ -103,11 +129,11 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings of cells that a spreadsheet computes."""
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return list(map(_finite, value))
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -12,9 +12,9 @@ from cloudtrain.adoption.adopt import adopt, is_script
 from cloudtrain.adoption.proof import write_adoption
 from cloudtrain.cli import options
 from cloudtrain.cli.options import argument, flag, option
-from cloudtrain.cli.terminal import print_json, say, show, typed
+from cloudtrain.cli.terminal import print_json, print_text, say, show, typed
 from cloudtrain.errors import UsageError, shortened
-from cloudtrain.plans.document import Document, Table, Text, visible
+from cloudtrain.plans.document import Document, Table, Text
 
 if TYPE_CHECKING:
     from cloudtrain.adoption.proof import Adoption
@@ -26,10 +26,8 @@ def adopt_command(
         argument(
             "SOURCE",
             "A job's request or description (JSON or YAML), or `-` for stdin; a script or "
-            "notebook; an existing "
-            "job (`sagemaker://REGION/NAME`, `azureml://WORKSPACE/NAME`); a launch command in "
-            "quotes; a batch script; "
-            "or a SkyPilot task file.",
+            "notebook; an existing job (`sagemaker://REGION/NAME`, `azureml://WORKSPACE/NAME`); a "
+            "launch command in quotes; a batch script; or a SkyPilot task file.",
         ),
     ],
     job: Annotated[
@@ -111,8 +109,7 @@ def _may_run(source: str, python: str | None) -> bool:
         ),
         (
             "in a copy of its folder, with another home folder, without credentials and without "
-            "the "
-            "network."
+            "the network."
         ),
         (
             "The script can still change files on this machine by their absolute paths. See "
@@ -133,8 +130,7 @@ def _show(adoption: Adoption, write: Path | None, *, force: bool, json: bool) ->
     if json:
         print_json(adoption.to_dict())
     elif write is None:
-        text = adoption.job_text + _settings_as_comments(adoption)
-        sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
+        print_text(adoption.job_text + _settings_as_comments(adoption))
     _say_comparison(adoption)
     if not adoption.equal:
         raise typer.Exit(1)

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import typer
 
 from cloudtrain.cli import options
-from cloudtrain.cli.terminal import print_json, show
+from cloudtrain.cli.terminal import counted, print_json, show
 from cloudtrain.code.bundled import script_names
 from cloudtrain.errors import CloudtrainError, TargetUnavailable
 from cloudtrain.job.model import format_size
@@ -76,7 +76,7 @@ def examine() -> list[Diagnosis]:
     for target in targets:
         for name, distributions in target.facts.extras.items():
             extras.append(_extra(target, name, distributions))
-    findings += [examination() for examination in _EXAMINATIONS]
+    findings += map(_examined, _EXAMINATIONS)
     findings += [account for account in accounts if account is not None]
     return [*findings, *_plugins(targets), *extras]
 
@@ -109,15 +109,12 @@ def _torch() -> Diagnosis:
     if has_distributed != "True":
         message = f"{version}, built without torch.distributed"
         return Diagnosis("torch", "warning", message, "install another build")
-    return Diagnosis("torch", "ok", f"{version}, {_count(int(gpus), 'GPU')}")
+    count = counted(int(gpus), "GPU")
+    return Diagnosis("torch", "ok", f"{version}, {count}")
 
 
 def _machine() -> Diagnosis:
-    try:
-        machine = this_machine(load_settings().environ)
-    except CloudtrainError as error:
-        return Diagnosis("machine", "error", error.message, error.hint)
-    return Diagnosis("machine", "ok", str(machine))
+    return Diagnosis("machine", "ok", str(this_machine(load_settings().environ)))
 
 
 def _mpirun() -> Diagnosis:
@@ -133,10 +130,7 @@ def _mpirun() -> Diagnosis:
 
 def _state_dir() -> Diagnosis:
     hint = "set a folder of your own: `export CLOUDTRAIN_STATE_DIR=DIR`"
-    try:
-        folder = load_settings().state_dir
-    except CloudtrainError as error:
-        return Diagnosis("state folder", "error", error.message, error.hint)
+    folder = load_settings().state_dir
     nearest = _existing(folder)
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
         return Diagnosis("state folder", "error", f"{folder} cannot be written to", hint)
@@ -163,7 +157,8 @@ def _disk() -> Diagnosis:
         return Diagnosis("disk", "warning", message, hint)
     parts = []
     for name in ("runs", "bundles", "environments"):
-        parts.append(f"{name} {format_size(folder_size(folder / name))}")
+        size = folder_size(folder / name)
+        parts.append(f"{name} {format_size(size)}")
     return Diagnosis("disk", "ok", f"{message}; {', '.join(parts)}")
 
 
@@ -173,21 +168,17 @@ def _existing(folder: Path) -> Path:
 
 
 def _settings() -> Diagnosis:
-    try:
-        settings = load_settings()
-        settings.target()
-    except CloudtrainError as error:
-        return Diagnosis("settings", "error", error.message, error.hint)
-    files = ", ".join(str(file) for file in settings.files) or "no cloudtrain.toml"
+    settings = load_settings()
+    settings.target()
+    files = ", ".join(map(str, settings.files)) or "no cloudtrain.toml"
     return Diagnosis("settings", "ok", f"{files}; the default target is {settings.default_target}")
 
 
 def _instances() -> Diagnosis:
-    try:
-        corrections = [item for target in tables() for item in user_overlay(target=target)]
-    except CloudtrainError as error:
-        return Diagnosis("instance types", "error", error.message, error.hint)
-    files = ", ".join(dict.fromkeys(item.file for item in corrections))
+    corrected_by = []
+    for target in tables():
+        corrected_by += [item.file for item in user_overlay(target=target)]
+    files = ", ".join(dict.fromkeys(corrected_by))
     message = f"the catalogue, corrected by {files}" if files else "the catalogue"
     return Diagnosis("instance types", "ok", message)
 
@@ -226,7 +217,7 @@ def _scripts() -> Diagnosis:
     if not names:
         hint = "install cloudtrain again"
         return Diagnosis("scripts", "warning", "no bundled training scripts", hint)
-    return Diagnosis("scripts", "ok", f"{_count(len(names), 'bundled training script')}")
+    return Diagnosis("scripts", "ok", counted(len(names), "bundled training script"))
 
 
 def _extra(target: Target, name: str, distributions: Sequence[str]) -> Diagnosis:
@@ -246,14 +237,23 @@ def _extra(target: Target, name: str, distributions: Sequence[str]) -> Diagnosis
     return Diagnosis(subject, "ok", ", ".join(versions))
 
 
-def _count(number: int, noun: str) -> str:
-    plural = "s" if number > 1 else ""
-    return f"{number or 'no'} {noun}{plural}"
+_EXAMINATIONS = {
+    "machine": _machine,
+    "torch": _torch,
+    "mpirun": _mpirun,
+    "settings": _settings,
+    "instance types": _instances,
+    "state folder": _state_dir,
+    "disk": _disk,
+    "scripts": _scripts,
+}
 
 
-_EXAMINATIONS: tuple[Callable[[], Diagnosis], ...] = (
-    _machine, _torch, _mpirun, _settings, _instances, _state_dir, _disk, _scripts
-)  # fmt: skip
+def _examined(subject: str) -> Diagnosis:
+    try:
+        return _EXAMINATIONS[subject]()
+    except CloudtrainError as error:
+        return Diagnosis(subject, "error", error.message, error.hint)
 
 
 def doctor_command(json: options.Json = False) -> None:
@@ -284,7 +284,9 @@ def _report(findings: Sequence[Diagnosis]) -> Document:
         if hint and level != "ok":
             subjects[level, message, hint].append(subject)
     notices = []
-    for (level, message, hint), of_notice in subjects.items():
-        text = message if len(of_notice) > 1 else f"{of_notice[0]}: {message}"
-        notices.append(Notice(level, text, hint=hint))
+    for key, of_notice in subjects.items():
+        level, message, hint = key
+        if len(of_notice) == 1:
+            message = f"{of_notice[0]}: {message}"
+        notices.append(Notice(level, message, hint=hint))
     return Document([Table(("WHAT", "LEVEL", "FOUND"), rows), *notices])

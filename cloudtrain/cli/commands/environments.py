@@ -10,7 +10,7 @@ import typer
 
 import cloudtrain as ct
 from cloudtrain.cli import options
-from cloudtrain.cli.app import Command, new_group, refuse_flag
+from cloudtrain.cli.app import Command, new_group, refuse_flags
 from cloudtrain.cli.inputs import job_file
 from cloudtrain.cli.options import argument, flag, option
 from cloudtrain.cli.terminal import print_json, print_lines, say, show_table, typed
@@ -48,7 +48,7 @@ def environments(ctx: typer.Context, json: options.Json = False) -> None:
       cloudtrain environments lock requirements.txt --target sagemaker
     """
     if ctx.invoked_subcommand is not None:
-        refuse_flag(ctx, "--json" if json else None)
+        refuse_flags(ctx, {"--json": json})
         return
     found = kept_environments(load_settings().state_dir)
     if json:
@@ -66,14 +66,15 @@ def _row(item: Mapping[str, Any]) -> tuple[str, ...]:
     seconds = int(max(0, time.time() - item["used"]))
     source = item["requirements"]
     runs = item["runs"]
-    return (
-        item["key"],
-        format_size(item["size"]),
-        f"{format_duration(seconds)} ago",
-        item["python"] or "",
-        "" if source is None else f"{source} ({item['packages']})",
-        f"{runs[0]} and {len(runs) - 1} more" if len(runs) > 1 else "".join(runs),
-    )
+    requirements = ""
+    if source is not None:
+        requirements = f"{source} ({item['packages']})"
+    users = "".join(runs[:1])
+    if len(runs) > 1:
+        users += f" and {len(runs) - 1} more"
+    size = format_size(item["size"])
+    age = f"{format_duration(seconds)} ago"
+    return item["key"], size, age, item["python"] or "", requirements, users
 
 
 @options.silent
@@ -135,7 +136,8 @@ def lock(
     is_job = path.suffix.lower() in SUFFIXES and file not in ("pyproject.toml", "pylock.toml")
     if is_job:
         read = job_file(source, None)
-        job = anchored(read.job if read.sweep is None else read.sweep.job, Path.cwd())
+        own_job = read.job if read.sweep is None else read.sweep.job
+        job = anchored(own_job, Path.cwd())
         folder = Path(job.source_dir or folder)
         file = job.environment.requirements or "requirements.txt"
     if not (folder / file).is_file():
@@ -143,7 +145,8 @@ def lock(
             "name a requirements file, a `pyproject.toml`, a script, or a job that has requirements"
         )
         raise UsageError(f"there is no file `{folder / file}`", hint=hint, code="CT903")
-    destination = output or Path(os.path.relpath(folder / file)).with_name(_LOCK)
+    requirements = Path(os.path.relpath(folder / file))
+    destination = output or requirements.with_name(_LOCK)
     words = ["cloudtrain", "environments", "lock", source]
     for option_name, value in {"--target": target, "--python": python, "-o": output}.items():
         if value:

@@ -9,7 +9,7 @@ import typer
 
 from cloudtrain.cli import options
 from cloudtrain.cli.options import argument, flag, option
-from cloudtrain.cli.terminal import print_json, say, show, show_table
+from cloudtrain.cli.terminal import counted, first_quoted, print_json, quoted, say, show, show_table
 from cloudtrain.errors import NearName, UsageError, did_you_mean
 from cloudtrain.job.model import parse_size
 from cloudtrain.machines.choose import (
@@ -43,6 +43,11 @@ if TYPE_CHECKING:
     from cloudtrain.machines.overlay import Refreshed
 
 
+Types = Sequence[InstanceType]
+Row = tuple[str, ...]
+"""A row of a table."""
+
+
 def _offer(words: Callable[[str], Iterable[str]]) -> Callable[[typer.Context, str], list[str]]:
     """Return a completion function that offers `words(target)` for the target that the command line
     names."""
@@ -72,8 +77,7 @@ def instances_command(
             "TARGET",
             (
                 "The target. Default: `target` in cloudtrain.toml, else the first target that "
-                "lists "
-                "instance types."
+                "lists instance types."
             ),
             autocompletion=options.targets,
         ),
@@ -117,8 +121,7 @@ def instances_command(
             "--sort",
             "KEY",
             "Sort by price (default; cheapest first), name, or gpus, gpu-memory, vcpus, memory, "
-            "network (largest "
-            "first).",
+            "network (largest first).",
             autocompletion=_offer(lambda _: ORDERS),
         ),
     ] = "price",
@@ -170,13 +173,13 @@ def instances_command(
     query = Query(gpu, gpus, interconnect, _gib(min_gpu_memory), max_price)
     _check(every, query, sort)
     if name is None:
-        types = every if retired else [instance for instance in every if not instance.retired]
+        types = [instance for instance in every if retired or not instance.retired]
         _list_types(types, every, query, sort, None if everything else count, as_json=json)
     else:
         _show_type(name, every, query, as_json=json)
 
 
-def _show_type(name: str, types: Sequence[InstanceType], query: Query, *, as_json: bool) -> None:
+def _show_type(name: str, types: Types, query: Query, *, as_json: bool) -> None:
     for field in query.tests():
         flag = _flag(field)
         message = f"`{name}` is one type, so `{flag}` has no effect"
@@ -189,8 +192,8 @@ def _show_type(name: str, types: Sequence[InstanceType], query: Query, *, as_jso
 
 
 def _list_types(
-    types: Sequence[InstanceType],
-    every: Sequence[InstanceType],
+    types: Types,
+    every: Types,
     query: Query,
     sort: str,
     count: int | None,
@@ -202,7 +205,7 @@ def _list_types(
     matches = select(types, query, sort)
     first = matches[:count]
     if as_json:
-        print_json([asdict(instance) for instance in first])
+        print_json(list(map(asdict, first)))
     elif first:
         _show_types(first)
     retired_count = len(select(every, query)) - len(matches)
@@ -231,13 +234,13 @@ def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bo
         raise UsageError(message, hint=f"remove `{name}`")
     kinds = service.instances(where(target, profile=profile).account.place)
     if json:
-        print_json([asdict(kind) for kind in kinds])
+        print_json(list(map(asdict, kinds)))
     else:
         _show_nodes(kinds)
     return True
 
 
-def _types(target: str) -> Sequence[InstanceType]:
+def _types(target: str) -> Types:
     if target not in target_names():
         hint = did_you_mean(target, target_names())
         raise UsageError(f"`{target}` is not a target", hint=hint, code="CT913")
@@ -259,21 +262,23 @@ def _gib(size: str | None) -> float | None:
         raise UsageError(f"`--min-gpu-memory {size}` is not a size", hint=hint) from None
 
 
-def _check(types: Sequence[InstanceType], query: Query, sort: str) -> None:
-    if query.gpu is not None and not any(has_gpu(instance, query.gpu) for instance in types):
-        message, hint = unknown_gpu(query.gpu, types)
+def _check(types: Types, query: Query, sort: str) -> None:
+    gpu = query.gpu
+    if gpu is not None and not any(has_gpu(instance, gpu) for instance in types):
+        message, hint = unknown_gpu(gpu, types)
         raise UsageError(message, hint=hint)
     if query.interconnect is not None and query.interconnect not in INTERCONNECTS:
         hint = did_you_mean(query.interconnect, INTERCONNECTS)
         raise UsageError(f"there is no interconnect `{query.interconnect}`", hint=hint)
-    if query.max_price is not None and not query.max_price > 0:
-        message = f"`--max-price {query.max_price:g}` is not a price"
+    price = query.max_price
+    if price is not None and not price > 0:
+        message = f"`--max-price {price:g}` is not a price"
         raise UsageError(message, hint="write for example `2.50`")
     if sort not in ORDERS:
         raise UsageError(f"there is no sort key `{sort}`", hint=did_you_mean(sort, ORDERS))
 
 
-def _type_named(name: str, types: Sequence[InstanceType]) -> InstanceType:
+def _type_named(name: str, types: Types) -> InstanceType:
     target = types[0].target
     key_of = name_keys(target)
     instances = {key_of(instance.name): instance for instance in types}
@@ -321,7 +326,7 @@ def _nearest(name: str, target: str, names: Sequence[str]) -> str:
 
 
 def _more(
-    shown_count: int, count: int, types: Sequence[InstanceType], query: Query, retired_count: int
+    shown_count: int, count: int, types: Types, query: Query, retired_count: int
 ) -> list[str]:
     """Return lines about the matching types that are not shown: one each for types beyond the
     limit, types without a known price, and the `retired_count` types that are no longer offered.
@@ -341,7 +346,7 @@ def _more(
     return lines
 
 
-def _note(types: Sequence[InstanceType]) -> str:
+def _note(types: Types) -> str:
     """Return the line below the table: the target, the unit of the network, the dates of the prices
     or where those without a date come from, and how to set your own prices."""
     unit = "network in Gbit/s"
@@ -353,7 +358,8 @@ def _note(types: Sequence[InstanceType]) -> str:
     dates = sorted({instance.price_date for instance in priced} - {""})
     words = []
     if dates:
-        words.append("of " + " to ".join(dict.fromkeys((dates[0], dates[-1]))))
+        first_and_last = dict.fromkeys((dates[0], dates[-1]))
+        words.append("of " + " to ".join(first_and_last))
     undated = [_short_source(instance) for instance in priced if not instance.price_date]
     if undated:
         some = "some " if dates else ""
@@ -361,16 +367,19 @@ def _note(types: Sequence[InstanceType]) -> str:
         words.append(f"{some}from {sources}, which gives no date")
     which = f"list prices {', '.join(words)}" if priced else "no price is known"
     own = "write your own into `instances.toml`, see `cloudtrain instances -h`"
-    return f"types of {types[0].target}; {unit}; {which}; {own}"
+    target = types[0].target
+    return f"types of {target}; {unit}; {which}; {own}"
 
 
 def _short_source(instance: InstanceType) -> str:
     """Return the file or the first word of where a type's price comes from."""
     source = instance.price_source
-    return source if source.startswith("/") else source.partition(" ")[0].rstrip(",")
+    if source.startswith("/"):
+        return source
+    return source.partition(" ")[0].rstrip(",")
 
 
-def _say_nothing(types: Sequence[InstanceType], query: Query, retired_count: int) -> None:
+def _say_nothing(types: Types, query: Query, retired_count: int) -> None:
     """Print why no type matches: how many would match without each filter, or that the filters
     exclude each other."""
     lines = ["no instance type matches"]
@@ -382,7 +391,7 @@ def _say_nothing(types: Sequence[InstanceType], query: Query, retired_count: int
         if number:
             lines.append(f"without `{_flag(field)}` {number} would match")
     if len(lines) == 1:
-        flags = ", ".join(f"`{_flag(field)}`" for field in query.tests())
+        flags = quoted(map(_flag, query.tests()))
         lines[0] += f"; {flags} exclude each other"
     elif query.max_price is not None:
         unknown = count_unpriced(types, query)
@@ -403,7 +412,7 @@ _FABRIC = {"efa": "EFA", "infiniband": "InfiniBand", "": ""}
 _SHORT = {"efa": "EFA", "infiniband": "IB", "": ""}
 
 
-def _show_types(types: Sequence[InstanceType]) -> None:
+def _show_types(types: Types) -> None:
     """Print a table with one row per type. The column NETWORK shows the bandwidth in Gbit/s and the
     kind of RDMA.
 
@@ -426,16 +435,20 @@ def _show_nodes(kinds: Sequence[NodeKind]) -> None:
     show_table(headers, map(_node_row, kinds))
 
 
-def _node_row(kind: NodeKind) -> tuple[str, ...]:
-    memory = f"{kind.memory / 2**30:.0f} GiB"
+def _node_row(kind: NodeKind) -> Row:
+    gib = kind.memory / 2**30
+    memory = f"{gib:.0f} GiB"
     partitions = ", ".join(kind.partitions)
     features = ", ".join(kind.features) or "-"
-    counts = (str(kind.nodes), str(kind.idle), str(kind.gpus or "-"))
-    return (*counts, kind.gpu_type or "-", str(kind.cpus), memory, partitions, features)
+    counts = map(str, (kind.nodes, kind.idle, kind.gpus or "-"))
+    gpu = kind.gpu_type or "-"
+    return (*counts, gpu, str(kind.cpus), memory, partitions, features)
 
 
-def _has_infiniband(types: Sequence[InstanceType]) -> bool:
-    table = table_of(types[0].target) if types else None
+def _has_infiniband(types: Types) -> bool:
+    if not types:
+        return False
+    table = table_of(types[0].target)
     return table is not None and table.fabric == "infiniband"
 
 
@@ -449,8 +462,10 @@ def _page_of(instance: InstanceType) -> Document:
     return Document([Heading(instance.name), Pairs(rows)])
 
 
-def _row(instance: InstanceType) -> tuple[str, ...]:
-    network = "-" if instance.network_gbps is None else f"{instance.network_gbps:g}"
+def _row(instance: InstanceType) -> Row:
+    network = "-"
+    if instance.network_gbps is not None:
+        network = f"{instance.network_gbps:g}"
     if instance.interconnect == "rdma":
         network = f"{network} {_SHORT[instance.fabric]}".strip()
     memory = f"{instance.memory_gib:g} GiB"
@@ -458,7 +473,7 @@ def _row(instance: InstanceType) -> tuple[str, ...]:
     return (*_what(instance, accelerator), memory, network, _price(instance))
 
 
-def _infiniband_row(instance: InstanceType) -> tuple[str, ...]:
+def _infiniband_row(instance: InstanceType) -> Row:
     infiniband = "-"
     if instance.interconnect == "rdma":
         infiniband = f"{instance.network_gbps:g}" if instance.network_gbps else "yes"
@@ -468,7 +483,7 @@ def _infiniband_row(instance: InstanceType) -> tuple[str, ...]:
     return (*_what(instance, instance.gpu), memory, infiniband, _price(instance))
 
 
-def _what(instance: InstanceType, accelerator: str) -> tuple[str, ...]:
+def _what(instance: InstanceType, accelerator: str) -> Row:
     gpus = str(instance.gpus or "-")
     return instance.name, gpus, accelerator or "-", str(instance.vcpus)
 
@@ -476,7 +491,9 @@ def _what(instance: InstanceType, accelerator: str) -> tuple[str, ...]:
 def _price(instance: InstanceType) -> str:
     if instance.retired:
         return "retired"
-    return "-" if instance.price is None else f"{instance.price:.2f}"
+    if instance.price is None:
+        return "-"
+    return f"{instance.price:.2f}"
 
 
 def _machine(instance: InstanceType) -> list[tuple[str, str]]:
@@ -510,7 +527,9 @@ def _network(instance: InstanceType) -> str:
     speed = instance.network_gbps
     if not words:
         return "not known"
-    if speed is None or f"{speed:g} Gigabit" in words or instance.fabric == "infiniband":
+    if speed is None or instance.fabric == "infiniband":
+        return words
+    if f"{speed:g} Gigabit" in words:
         return words
     return f"{words}, {speed:g} Gbit/s in all"
 
@@ -522,7 +541,8 @@ def _each(number: int, model: str, memory_gib: float) -> str:
         return f"{number} x {model} (memory not known)"
     if number == 1:
         return f"1 x {model} ({memory_gib:g} GiB)"
-    return f"{number} x {model} ({memory_gib:g} GiB each, {number * memory_gib:g} GiB in all)"
+    total = number * memory_gib
+    return f"{number} x {model} ({memory_gib:g} GiB each, {total:g} GiB in all)"
 
 
 def _interconnect(instance: InstanceType) -> str:
@@ -537,11 +557,11 @@ def _interconnect(instance: InstanceType) -> str:
     words = fabric
     if instance.interfaces:
         noun = "port" if is_infiniband else "interface"
-        plural = "s" if has_several else ""
-        words += f", {instance.interfaces} {noun}{plural}"
+        words += f", {counted(instance.interfaces, noun)}"
     if is_infiniband and instance.network_gbps is not None:
-        in_all = " in all" if has_several else ""
-        words += f", {instance.network_gbps:g} Gbit/s{in_all}"
+        words += f", {instance.network_gbps:g} Gbit/s"
+        if has_several:
+            words += " in all"
     return f"rdma ({words})"
 
 
@@ -602,8 +622,5 @@ def _refresh_types(target: str, profile: str | None) -> Iterator[str]:
     result = service.refresh_catalogue(settings.target(target, profile=profile))
     yield f"{result.types} types of {result.location} written to {result.file}"
     if result.new_types:
-        names = ", ".join(f"`{name}`" for name in result.new_types[:_MOST_NAMED])
-        others = len(result.new_types) - _MOST_NAMED
-        more = f" and {others} more" if others > 0 else ""
-        yield f"new in the catalogue: {names}{more}"
+        yield f"new in the catalogue: {first_quoted(result.new_types, _MOST_NAMED)}"
     yield from result.notes

@@ -11,9 +11,17 @@ import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.options import argument, flag, option
 from cloudtrain.cli.runs import moment_of, run_named
-from cloudtrain.cli.terminal import print_csv, print_json, print_lines, say, show, show_table
+from cloudtrain.cli.terminal import (
+    print_csv,
+    print_json,
+    print_lines,
+    print_text,
+    say,
+    show,
+    show_table,
+)
 from cloudtrain.errors import UsageError, did_you_mean
-from cloudtrain.plans.document import Document, visible
+from cloudtrain.plans.document import Document
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,8 +49,7 @@ def show_command(
     """
     sent_job = run_named(name).show()
     if job:
-        text = sent_job.to_job_file()
-        sys.stdout.write(visible(text) if sys.stdout.isatty() else text)  # a file gets every byte
+        print_text(sent_job.to_job_file())
     elif json:
         print_json(sent_job.to_dict())
     else:
@@ -133,18 +140,17 @@ def cost_command(
             hint = "write `--by tag:KEY`"
         raise UsageError(f"`--by {by}` is not a valid group", hint=hint, code="CT901")
     _refuse_both(csv, json)
-    moment = None if since is None else moment_of(since)
-    found = costs(since=moment, target=target, profile=profile, online=not offline)
+    found = costs(since=moment_of(since), target=target, profile=profile, online=not offline)
     runs = list(found)
     groups = sums(runs, group_of)
     if by == "month":
         groups.sort(key=lambda item: item.group)
     whole = Sum.of("all", runs)
     if json:
-        data = [_data(item) for item in groups]
+        data = list(map(_data, groups))
         print_json({"by": by, "currency": "USD", "groups": data, "all": _data(whole)})
     elif csv:
-        print_csv([_data(item) for item in groups], _data(whole))
+        print_csv(list(map(_data, groups)), _data(whole))
     else:
         _print_table(by, groups, whole)
 
@@ -160,7 +166,7 @@ def _print_table(by: str, groups: Sequence[Sum], whole: Sum) -> None:
     if not groups:
         say("no run was submitted in that time; `cloudtrain ps` lists the newest runs")
         return
-    rows = [_row(item) for item in groups]
+    rows = list(map(_row, groups))
     if len(groups) > 1:
         rows.append(_row(whole))
     headers = (by.upper(), "RUNS", "BILLED", "ESTIMATED", "TOTAL", "NO PRICE")
@@ -180,8 +186,9 @@ def _print_table(by: str, groups: Sequence[Sum], whole: Sum) -> None:
 
 
 def _row(item: Sum) -> tuple[str, ...]:
-    amounts = [f"${amount:,.2f}" for amount in (item.billed, item.estimated, item.total)]
-    return (item.group, str(item.runs), *amounts, str(item.without_price or ""))
+    amounts = (item.billed, item.estimated, item.total)
+    dollars = [f"${amount:,.2f}" for amount in amounts]
+    return (item.group, str(item.runs), *dollars, str(item.without_price or ""))
 
 
 def _runs(count: int) -> str:
@@ -204,7 +211,8 @@ def code_command(
       cloudtrain code last old-code
       cloudtrain code digits-ddp-3f9a /tmp/code
     """
-    paths = [str(folder / path) for path in run_named(name).save_code(folder)]
+    run = run_named(name)
+    paths = [str(folder / path) for path in run.save_code(folder)]
     if json:
         print_json(paths)
     else:
@@ -246,7 +254,10 @@ def trials_command(
         for row in rows:
             row["started"] = _time(row["started"])
             row["ended"] = _time(row["ended"])
-        print_csv(rows, dict.fromkeys(key for row in rows for key in row))
+        columns = dict[str, object]()
+        for row in rows:
+            columns |= row
+        print_csv(rows, columns)
     elif trials:
         show(Document([trials_table(trials, objective)]), sys.stdout)
     else:

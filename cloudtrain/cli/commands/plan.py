@@ -18,7 +18,16 @@ from cloudtrain.cli.options import (
     option,
     with_submit_options,
 )
-from cloudtrain.cli.terminal import print_json, say, show, show_table, typed
+from cloudtrain.cli.terminal import (
+    counted,
+    print_json,
+    print_text,
+    quoted,
+    say,
+    show,
+    show_table,
+    typed,
+)
 from cloudtrain.errors import CloudtrainError, JobError, UsageError, did_you_mean, more_about
 from cloudtrain.plans.document import (
     Block,
@@ -28,7 +37,6 @@ from cloudtrain.plans.document import (
     Lines,
     Span,
     Text,
-    visible,
     visible_json,
 )
 from cloudtrain.plans.plan import Finding, Level
@@ -51,11 +59,10 @@ def plan_command(
         option(
             "--format -f",
             "FORMAT",
-            "text (default); json: the whole plan; request: the exact request; or a format of "
-            "the target's own "
-            "tools: python for SDK code, sbatch for a batch script, az-cli for `az ml job "
-            "create --file`, aws-cli for "
-            "`aws sagemaker create-training-job --cli-input-json`.",
+            "text (default); json: the whole plan; request: the exact request; or a format of the "
+            "target's own tools: python for SDK code, sbatch for a batch script, az-cli for `az "
+            "ml job create --file`, aws-cli for `aws sagemaker create-training-job "
+            "--cli-input-json`.",
             autocompletion=options.formats,
         ),
     ] = "text",
@@ -112,13 +119,13 @@ def _compare(submission: SubmitOptions, targets: list[str], form: str) -> None:
     data = list[dict[str, Any]]()
     has_failed = False
     for name, place in zip(targets, places, strict=True):
-        summary: Mapping[str, str] = {}
+        summary = dict[str, str]()
         try:
             of_place = inputs.pinned(file, place) if submission.pin else file
             plan = inputs.plan_of(of_place, place, submission)
         except JobError as error:  # the job cannot be compiled for this target, but for another
             findings = [(Level.ERROR, problem.code) for problem in error.problems]
-            problems = [_problem_json(problem) for problem in error.problems]
+            problems = list(map(_problem_json, error.problems))
             data.append({"target": name, "findings": problems})
         else:
             findings = [(finding.level, finding.code) for finding in plan.findings]
@@ -156,9 +163,8 @@ def _counted(findings: Sequence[tuple[Level, str]]) -> Span:
     for level in (Level.ERROR, Level.WARNING):
         codes = [code for each, code in findings if each is level]
         if codes:
-            plural = "s" if len(codes) > 1 else ""
             names = ", ".join(dict.fromkeys(codes))
-            words.append(f"{len(codes)} {level}{plural}: {names}")
+            words.append(f"{counted(len(codes), str(level))}: {names}")
     if not words:
         return Span("no problems", "good")
     return Span("; ".join(words), "bad" if _has_error(findings) else "warn")
@@ -173,8 +179,7 @@ def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
     elif form == "request":
         sys.stdout.write(visible_json(plan.request_json) + "\n")
     elif form != "text":
-        text = _for_the_tool(plan, form)
-        sys.stdout.write(visible(text) if sys.stdout.isatty() else text)  # a file gets every byte
+        print_text(_for_the_tool(plan, form))
     else:
         show(plan.document(whole=whole, once=True), sys.stdout, width=_FILE_WIDTH)
     if plan.errors:
@@ -198,11 +203,11 @@ def _say_errors(plan: Plan, *, above: bool) -> None:
     """Print a line with the codes of the plan's errors, which may have scrolled off the screen.
     With `above`, the line says that the errors are above the request."""
     sys.stdout.flush()
-    codes = dict.fromkeys(f"`{error.code}`" for error in plan.errors)
-    count = "1 error" if len(plan.errors) == 1 else f"{len(plan.errors)} errors"
+    codes = quoted(dict.fromkeys(error.code for error in plan.errors))
+    count = counted(len(plan.errors), "error")
     where = ", above the request" if above else ""
     say(
-        f"{count}{where}: {', '.join(codes)}. A submit would send nothing; `--short` shows only "
+        f"{count}{where}: {codes}. A submit would send nothing; `--short` shows only "
         "the summary and the findings"
     )
 
@@ -215,15 +220,14 @@ def _known_format(form: str, target: str) -> str:
     names = options.formats("")
     if form in names:
         return form
-    quoted = ", ".join(f"`{name}`" for name in names)
-    message = f"invalid value for `--format` / `-f`: `{form}` is not one of {quoted}"
+    message = f"invalid value for `--format` / `-f`: `{form}` is not one of {quoted(names)}"
     raise UsageError(message, hint=did_you_mean(form, names), code="CT901")
 
 
 def _for_the_tool(plan: Plan, form: str) -> str:
     forms = plan.forms()
     if form not in forms:
-        names = ", ".join(f"`{name}`" for name in (*options.FORMATS, *forms))
+        names = quoted([*options.FORMATS, *forms])
         message = f"the target `{plan.target}` has no format `{form}`"
         raise UsageError(message, hint=f"use one of {names}", code="CT904")
     return forms[form]()
@@ -284,12 +288,13 @@ def check_command(
     except CloudtrainError as error:
         if not json:
             raise
-        print_json([_problem_json(problem) for problem in error.problems])
+        print_json(list(map(_problem_json, error.problems)))
         raise typer.Exit(error.exit_code) from None
     if json:
-        print_json([_finding_json(finding) for finding in plan.findings])
+        print_json(list(map(_finding_json, plan.findings)))
     elif plan.findings:
-        show(Document([finding.notice() for finding in plan.findings]), sys.stdout)
+        notices = [finding.notice() for finding in plan.findings]
+        show(Document(notices), sys.stdout)
     else:
         say(f"{submission.job}: no problems found for {plan.target}")
     if plan.errors:
@@ -347,7 +352,8 @@ def explain_command(
 
     errors = error_codes()
     if code is None:
-        every = sorted([*map(_of_rule, all_rules()), *map(_of_error, errors.values())])
+        rules = map(_of_rule, all_rules())
+        every = sorted([*rules, *map(_of_error, errors.values())])
         if json:
             print_json([each._asdict() for each in every])
         else:
@@ -355,7 +361,10 @@ def explain_command(
             show_table(("CODE", "LEVEL", "WHAT IT FINDS"), rows)
         return
     error = errors.get(code.upper())
-    one = _of_rule(rule_named(code)) if error is None else _of_error(error)
+    if error is None:
+        one = _of_rule(rule_named(code))
+    else:
+        one = _of_error(error)
     if json:
         print_json(one._asdict())
     else:
@@ -363,7 +372,8 @@ def explain_command(
 
 
 def _page_of(one: Explanation) -> Document:
-    blocks: list[Block] = [Heading(f"{one.code} ({one.level})"), Text(one.summary)]
+    title = Heading(f"{one.code} ({one.level})")
+    blocks: list[Block] = [title, Text(one.summary)]
     for paragraph in one.explanation.split("\n\n"):
         if paragraph.startswith("    "):  # code
             blocks.append(Lines(dedent(paragraph).splitlines()))

@@ -19,7 +19,15 @@ from cloudtrain.cli.runs import (
     seconds_of,
     status_json,
 )
-from cloudtrain.cli.terminal import has_color, print_json, print_lines, say, show, typed
+from cloudtrain.cli.terminal import (
+    first_quoted,
+    has_color,
+    print_json,
+    print_lines,
+    say,
+    show,
+    typed,
+)
 from cloudtrain.errors import CloudtrainError, NothingWritten, UsageError, did_you_mean
 from cloudtrain.lifecycle.runs.run import bundled, is_new, leave_out, source_of
 from cloudtrain.plans.states import Metrics, RunState
@@ -108,7 +116,8 @@ def ps_command(
     elif not any(filters) and ct.runs(limit=1):
         say("only rehearsals have run; `cloudtrain ps --rehearsals` lists them")
     else:
-        say(_nothing(active, state, job, has_labels=bool(tag or where)))
+        has_labels = bool(tag or where)
+        say(_nothing(active, state, job, has_labels=has_labels))
 
 
 def _states_of(active: bool, state: str | None) -> list[RunState]:
@@ -117,7 +126,7 @@ def _states_of(active: bool, state: str | None) -> list[RunState]:
     try:
         return [RunState(state)]
     except ValueError:
-        hint = did_you_mean(state, [run_state.value for run_state in RunState])
+        hint = did_you_mean(state, list(map(str, RunState)))
         raise UsageError(f"there is no state `{state}`", hint=hint) from None
 
 
@@ -162,7 +171,8 @@ def status_command(name: options.RunName, json: options.Json = False) -> None:
         more = {"job": run.job_name}
         if run.directory is not None:
             more["folder"] = str(run.directory)
-        show(run_document(run.name, str(run.ref), status, more), sys.stdout)
+        page = run_document(run.name, str(run.ref), status, more)
+        show(page, sys.stdout)
         has_failed = status.state in (RunState.FAILED, RunState.LOST)
         if status.started is not None and not status.metrics and not has_failed:
             _say_how_to_get_metrics(run)
@@ -182,7 +192,8 @@ def _say_how_to_get_metrics(run: Run) -> None:
             return
         metrics = Metrics()
         lines = list(islice(run.logs(), _READ))
-        if len(lines) < _READ and not any(metrics.of(line) for line in lines):
+        has_metrics = any(metrics.of(line) for line in lines)
+        if len(lines) < _READ and not has_metrics:
             pattern = typed("--set", "metrics.loss=loss[=: ]+([0-9.e+-]+)")
             say(
                 "no metrics: call `runtime.report(loss=loss)`, or name a pattern of your "
@@ -198,8 +209,9 @@ def _print_sweep(run: Run, status: RunStatus, *, as_json: bool) -> None:
     cost = sweep.cost(status, trials)
     if as_json:
         data = status_json(run, status)
-        data["cost"] = None if cost is None else cost.spent
-        data["cost_left"] = None if cost is None else cost.left
+        data |= {"cost": None, "cost_left": None}
+        if cost is not None:
+            data |= {"cost": cost.spent, "cost_left": cost.left}
         print_json(data)
         return
     more = {"sweep": run.job_name, "continues": sweep.continues, "folder": run.directory}
@@ -252,7 +264,7 @@ def stop_command(
       cloudtrain stop last
       cloudtrain stop digits-ddp-3f9a --wait
     """
-    runs = [run_named(name) for name in names]
+    runs = list(map(run_named, names))
     for run in runs:
         if run.can_stop:
             require_consent("stop", run)
@@ -262,8 +274,9 @@ def stop_command(
             say(f"`{run.name}` was asked to stop")
         else:
             say(f"`{run.name}` has already ended: {run.state}")
-    for run in runs if wait else ():
-        say(f"`{run.name}` is {run.wait().state}")
+    if wait:
+        for run in runs:
+            say(f"`{run.name}` is {run.wait().state}")
 
 
 def logs_command(
@@ -334,18 +347,16 @@ def logs_command(
     from cloudtrain.cli.follow import Selection, instance_number, pattern_of, print_logs
     from cloudtrain.cli.live import LineFormat
 
-    pattern = None if grep is None else pattern_of(grep)
-    selection = Selection(pattern, None if since is None else moment_of(since), level)
-    only = None if instance is None else instance_number(instance)
+    selection = Selection(pattern_of(grep), moment_of(since), level)
+    only = instance_number(instance)
     run = run_named(name)
     if trial is not None:
         from cloudtrain.lifecycle.runs.sweep import sweep_of
 
         run = sweep_of(run).trial(trial)
     prefix = prefix and not run.is_sweep
-    form = LineFormat(
-        prefix=prefix, timestamps=timestamps, as_json=json, raw=raw, color=has_color(sys.stdout)
-    )
+    color = has_color(sys.stdout)
+    form = LineFormat(prefix, timestamps=timestamps, as_json=json, raw=raw, color=color)
     code = print_logs(
         run, form, follow=follow, rank=rank, instance=only, tail=tail, selection=selection
     )
@@ -362,9 +373,8 @@ def download_command(
         str,
         argument(
             "[PATH]",
-            "`model/`, `outputs/NAME`, `checkpoint/` or `logs/`; a local run also has "
-            "`outputs/` (all outputs) "
-            "and `work/`. Default: everything.",
+            "`model/`, `outputs/NAME`, `checkpoint/` or `logs/`; a local run also has `outputs/` "
+            "(all outputs) and `work/`. Default: everything.",
             autocompletion=options.parts,
         ),
     ] = "",
@@ -390,7 +400,7 @@ def download_command(
       cloudtrain download digits-ddp-3f9a --to results
     """
     run = run_named(name)
-    folder = to if to is not None else Path(run.name)
+    folder = to or Path(run.name)
     source = source_of(run)
     new = is_new(folder)
     try:
@@ -402,7 +412,7 @@ def download_command(
         if new:
             leave_out(folder, (source, Path()))
     if json:
-        print_json([str(file) for file in files])
+        print_json(list(map(str, files)))
     else:
         print_lines(map(str, files))
 
@@ -411,11 +421,10 @@ def download_command(
         raise typer.Exit(1)
     lines = [] if source is None else bundled(files, folder, source)
     if lines:
-        named = ", ".join(f"`{line}`" for line in lines[:_NAMED])
-        more = f" and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
+        named = first_quoted(lines, _NAMED)
         say(
             f"the next submit of `{run.job_name}` bundles these copies as code; if they are "
-            f"data, add to `{source}/.cloudtrainignore`: {named}{more}"
+            f"data, add to `{source}/.cloudtrainignore`: {named}"
         )
 
 

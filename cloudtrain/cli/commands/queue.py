@@ -9,10 +9,10 @@ import typer
 
 import cloudtrain as ct
 from cloudtrain.cli import options
-from cloudtrain.cli.app import Command, new_group, refuse_flag
+from cloudtrain.cli.app import Command, new_group, refuse_flags
 from cloudtrain.cli.options import flag, option
 from cloudtrain.cli.runs import confirm, require_consent, run_named, seconds_of
-from cloudtrain.cli.terminal import print_json, print_lines, say, show_table
+from cloudtrain.cli.terminal import counted, print_json, print_lines, say, show_table
 from cloudtrain.errors import UsageError, did_you_mean
 from cloudtrain.job.model import format_duration, parse_size
 from cloudtrain.plans.states import RunState
@@ -55,7 +55,7 @@ def queue(
       cloudtrain queue drop digits-ddp-3f9a
     """
     if ctx.invoked_subcommand is not None:
-        refuse_flag(ctx, "--json" if json else target and "--target")
+        refuse_flags(ctx, {"--json": json, "--target": target})
         return
     from cloudtrain.lifecycle.runs.find import queue_of
 
@@ -78,7 +78,8 @@ def _print_queue(runs: Sequence[QueuedRun]) -> None:
     for run in runs:
         place = "" if run.place is None else str(run.place)
         since = format_duration(int(max(0, now - run.since)))
-        rows.append((place, run.ref.name, run.needs, run.has, str(run.priority), since))
+        priority = str(run.priority)
+        rows.append((place, run.ref.name, run.needs, run.has, priority, since))
     show_table(("PLACE", "NAME", "NEEDS", "HAS", "PRIORITY", "SINCE"), rows)
 
 
@@ -129,7 +130,7 @@ def drop(
     Example:
       cloudtrain queue drop digits-ddp-3f9a
     """
-    runs = [run_named(name) for name in names]
+    runs = list(map(run_named, names))
     for run in runs:
         require_consent("queue drop", run)
     for run in runs:
@@ -158,7 +159,8 @@ def _metrics(_: str) -> list[str]:
     for run in ct.runs(limit=50):
         if run.last_status.state.is_final and run.directory is not None:
             names.update(run.status().metrics)
-    return [*sorted(names), *(f"-{name}" for name in sorted(names))]
+    highest = sorted(names)
+    return highest + [f"-{name}" for name in highest]
 
 
 def prune_command(
@@ -188,9 +190,8 @@ def prune_command(
         option(
             "--by",
             "METRIC",
-            "With --keep: keep the N runs with the highest value of METRIC, not the newest "
-            "runs. For the lowest "
-            "value, put a minus before the name: `--by=-loss`.",
+            "With --keep: keep the N runs with the highest value of METRIC, not the newest runs. "
+            "For the lowest value, put a minus before the name: `--by=-loss`.",
             autocompletion=_metrics,
         ),
     ] = None,
@@ -216,7 +217,8 @@ def prune_command(
     if by is not None and keep is None:
         hint = f"write for example `--keep 3 --by {by}`"
         raise UsageError("`--by` needs `--keep`, the number of runs to keep", hint=hint)
-    if all(option is None for option in (older_than, state, job, larger_than, keep)):
+    filters = (older_than, state, job, larger_than, keep)
+    if all(option is None for option in filters):
         hint = "write for example `cloudtrain prune --older-than 30d`"
         raise UsageError("no option selects runs to remove", hint=hint)
     runs = ct.runs(limit=None, states=_states(state), job=job)
@@ -234,8 +236,9 @@ def prune_command(
         if not matches:
             say("no run matches; nothing would be removed")
         return
-    count = "1 run" if len(matches) == 1 else f"{len(matches)} runs"
-    if matches and not (yes or confirm(f"remove {count}?")):
+    count = counted(len(matches), "run")
+    question = f"remove {count}?"
+    if matches and not yes and not confirm(question):
         hint = "add `--yes` to remove, or `--dry-run` to list"
         raise UsageError(f"{count} would be removed; nothing was removed", hint=hint)
     for run in matches:
@@ -250,17 +253,19 @@ def _states(names: Iterable[str] | None) -> list[RunState]:
     final = [state for state in RunState if state.is_final]
     for name in names or ():
         if name not in final:
-            hint = did_you_mean(name, [state.value for state in final])
+            hint = did_you_mean(name, list(map(str, final)))
             raise UsageError(f"`{name}` is not a final state", hint=hint)
-    return [RunState(name) for name in names or ()]
+    return list(map(RunState, names or ()))
 
 
 def _beyond(runs: list[Run], keep: int, by: str | None) -> list[Run]:
     """Return the runs that are not kept. Of each job, the `keep` newest runs are kept; with `by`,
     the `keep` best runs by this metric. A run without the metric ranks last."""
-    metrics = {} if by is None else {run.name: run.status().metrics for run in runs}
+    metrics = {}
+    if by is not None:
+        metrics = {run.name: run.status().metrics for run in runs}
     metric = (by or "").removeprefix("-")
-    names = {name for values in metrics.values() for name in values}
+    names = set[str]().union(*metrics.values())
     if metrics and metric not in names:
         hint = did_you_mean(metric, names) or "leave out `--by` to keep the newest runs"
         raise UsageError(f"no run has the metric `{metric}`; nothing was removed", hint=hint)

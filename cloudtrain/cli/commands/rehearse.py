@@ -151,7 +151,8 @@ def _document(result: Rehearsal) -> Any:
         ("compared", f"{comparison.compared} values of {', '.join(comparison.metrics)}"),
         ("verdict", Span(words, "good" if verdict.survives else "bad")),
     ]
-    blocks: list[Block] = [Heading(f"Preemption of {result.whole.name}"), Pairs(rows)]
+    title = Heading(f"Preemption of {result.whole.name}")
+    blocks: list[Block] = [title, Pairs(rows)]
     if not verdict.survives:
         message = "an interruption would change this training"
         if verdict.kind == "unrepeatable":

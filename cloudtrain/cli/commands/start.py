@@ -13,7 +13,7 @@ import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.app import Command, new_group
 from cloudtrain.cli.options import argument, flag, option
-from cloudtrain.cli.terminal import print_json, print_lines, say, show_table, typed
+from cloudtrain.cli.terminal import print_json, print_lines, quoted, say, show_table, typed
 from cloudtrain.code.bundled import copy_script, script_files, script_path, script_summaries
 from cloudtrain.code.ignore import IGNORE_FILE
 from cloudtrain.errors import UsageError, did_you_mean
@@ -48,10 +48,12 @@ def init_command(
       cloudtrain init jobs/big.yaml --script src/train.py --name big
     """
     if path.is_dir():
-        hint = f"{typed('cloudtrain', 'init', str(path / 'job.yaml'))} writes a job file there"
+        command = typed("cloudtrain", "init", str(path / "job.yaml"))
+        hint = f"{command} writes a job file there"
         raise UsageError(f"`{path}` is a folder", hint=hint)
     if path.suffix.lower() not in (".yaml", ".yml"):
-        hint = f"type {typed('cloudtrain', 'init', str(path.with_suffix('.yaml')))}"
+        command = typed("cloudtrain", "init", str(path.with_suffix(".yaml")))
+        hint = f"type {command}"
         message = f"`cloudtrain init` writes YAML, but `{path}` does not end in `.yaml`"
         raise UsageError(message, hint=hint)
     if path.exists() and not force:
@@ -63,7 +65,8 @@ def init_command(
         raise UsageError(f"there is no file `{script}`", hint=hint, code="CT903")
     if name is None:
         words = re.findall(r"[a-zA-Z0-9]+", path.parent.absolute().name)
-        name = "-".join(words)[:40].rstrip("-") or "training"
+        name = "-".join(words)[:40].rstrip("-")
+        name = name or "training"
     else:
         ct.TrainingJob(name=name, entry_point="train.py")  # refuses a name that is not valid
     schema = json.dumps(job_schema(), indent=1, ensure_ascii=False) + "\n"
@@ -78,7 +81,7 @@ def init_command(
         except OSError as error:
             message = f"cannot write `{file}`: {error.strerror}"
             raise UsageError(message, hint="name another file") from None
-    print_lines([str(file) for file in files])
+    print_lines(map(str, files))
     missing = "" if training_script.is_file() else f"write `{training_script}`, then "
     check = typed("cloudtrain", "check", str(path))
     submit = typed("cloudtrain", "submit", str(path))
@@ -90,7 +93,8 @@ def _script_in(file: Path) -> Path:
     one that runs as a program. If there is none, search the subfolders `_FOLDERS` in the same way.
     If no script is found, return the path for a new `train.py`."""
     folder = file.parent
-    for place in (folder, *(folder / name for name in _FOLDERS)):
+    for name in ("", *_FOLDERS):
+        place = folder / name
         scripts = sorted(path for path in place.glob("*.py") if path.is_file())
         if place / "train.py" in scripts:
             return place / "train.py"
@@ -98,9 +102,8 @@ def _script_in(file: Path) -> Path:
         if len(scripts) > 1:
             mains = [path for path in scripts if "__main__" in path.read_text(errors="replace")]
         if len(mains) > 1:
-            names = ", ".join(f"`{path}`" for path in mains)
             command = typed("cloudtrain", "init", str(file), "--script", str(mains[0]))
-            message = f"several scripts could train: {names}"
+            message = f"several scripts could train: {quoted(mains)}"
             raise UsageError(message, hint=f"choose one: {command}", code="CT903")
         if mains:
             return mains[0]
@@ -208,7 +211,8 @@ def list_all_scripts(json: options.Json = False) -> None:
             rows.append({"name": folder.name, "path": str(folder), "summary": summary})
         print_json(rows)
     else:
-        show_table(("NAME", "SUMMARY"), [(folder.name, summary) for folder, summary in scripts])
+        names = [(folder.name, summary) for folder, summary in scripts]
+        show_table(("NAME", "SUMMARY"), names)
 
 
 @scripts_command.command("show", cls=Command)

@@ -177,7 +177,7 @@ def show_changes(changes: Changes | None) -> None:
         return
 
     width = width_of(sys.stderr) or 80
-    items = [on_one_line(item) for item in changes.items]
+    items = list(map(on_one_line, changes.items))
     for count in range(len(items), 0, -1):
         shown = items[:count]
         if count < len(items):
@@ -232,8 +232,7 @@ def _say_history(run: Run) -> None:
         age = format_duration(int(max(0, time.time() - run.created)))
         say(
             f"`{run.name}` was submitted {age} ago by a command that was interrupted before it "
-            "could report the run; "
-            "this is the same run",
+            "could report the run; this is the same run",
             "run the same command again to start another one",
         )
     if run.waits:
