@@ -66,7 +66,8 @@ def override(
             continue
         texts = _outside(path, texts)
         for inner, value in positions.texts.items():
-            texts[(*path, *inner)] = value
+            inner_path = (*path, *inner)
+            texts[inner_path] = value
         origins = _outside(path, origins)
         origins[path] = origin
     return data, Changes(origins, texts, tuple(problems))
