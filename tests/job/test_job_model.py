@@ -14,6 +14,7 @@ import cloudtrain as ct
 from cloudtrain.job.nodes import node_of_model
 from cloudtrain.job.other_tools import _MEANT, elsewhere_hint
 from cloudtrain.system.plugins import all_targets
+from tests.hints import one_of, suggested
 
 
 def job(**fields: Any) -> ct.TrainingJob:
@@ -54,7 +55,7 @@ CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
     ({"entry_point": None, "command": "x", "hyperparameters": {"a": 1}}, "hyperparameters",
      "only an `entry_point` gets `hyperparameters`, but this job runs a `command`", "write them into the command"),
     ({"resources": {"instance_cout": 2}}, "resources.instance_cout", "`instance_cout` is not a field of `resources`",
-     "did you mean `instance_count`?"),
+     suggested("instance_count")),
     ({"resources": {"instance_count": "two"}}, "resources.instance_count",
      '`instance_count` must be a whole number, not `"two"`', "write for example `instance_count: 1`"),
     ({"resources": {"instance_count": "2"}}, "resources.instance_count",
@@ -74,32 +75,32 @@ CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
     ({"resources": {"instance_type": 4}}, "resources.instance_type",
      "`instance_type` must be text or a mapping, not `4`", "write for example `instance_type: {azureml: ...}`"),
     ({"resources": {"instance_type": {"aws": "x"}}}, "resources.instance_type.aws",
-     "`aws` is not a field of `resources.instance_type`", "use one of `azureml`, `local`, `sagemaker`, `slurm`"),
+     "`aws` is not a field of `resources.instance_type`", one_of("azureml", "local", "sagemaker", "slurm")),
     ({"resources": {"instance_type": "x", "gpu": "T4"}}, "resources.gpu",
      "`instance_type` and `gpu` both name the machine", "remove one of them"),
     ({"resources": {"distribution_groups": "a"}}, "resources.distribution_groups",
      '`distribution_groups` must be a list, not `"a"`', "write `distribution_groups: [a]`"),
     ({"resources": {"interconnect": "efa"}}, "resources.interconnect", '`interconnect` cannot be `"efa"`',
-     "use one of `ethernet`, `rdma`"),
+     one_of("ethernet", "rdma")),
     ({"resources": []}, "resources", "`resources` must be a mapping, not a list",
      "write for example `resources: {instance_count: ...}`"),
     ({"resources": {"shm_size": "big"}}, "resources.shm_size", '`"big"` is not a size',
      "write for example `512m`, `64g` or `1t`"),
-    ({"distribution": {"type": "torhc"}}, "distribution.type", "`torhc` is not a distribution", "did you mean `torch`?"),
-    ({"distribution": {"type": "ddp"}}, "distribution.type", "`ddp` is not a distribution", "did you mean `torch`?"),
+    ({"distribution": {"type": "torhc"}}, "distribution.type", "`torhc` is not a distribution", suggested("torch")),
+    ({"distribution": {"type": "ddp"}}, "distribution.type", "`ddp` is not a distribution", suggested("torch")),
     ({"distribution": "pytorch"}, "distribution", '`distribution` must be a mapping with a `type`, not `"pytorch"`',
      "write `distribution: {type: torch}`"),
     ({"distribution": {"processes_per_instance": 2}}, "distribution", "`distribution` needs a `type`",
      "add for example `type: torch` under `distribution`"),
     ({"distribution": {"type": "torch", "nproc_per_node": 8}}, "distribution.nproc_per_node",
-     "`nproc_per_node` is not a field of `distribution`", "did you mean `processes_per_instance`?"),
+     "`nproc_per_node` is not a field of `distribution`", suggested("processes_per_instance")),
     ({"distribution": {"type": "smp"}}, "distribution.version", "`version` is missing", "add `version: ...`"),
     ({"distribution": {"type": "smp", "version": 3}}, "distribution.version", "`version` cannot be `3`",
-     "use one of `1`, `2`"),
+     one_of("1", "2")),
     ({"distribution": {"type": "smp", "version": True}}, "distribution.version", "`version` cannot be `true`",
-     "use one of `1`, `2`"),
+     one_of("1", "2")),
     ({"distribution": {"type": "smp", "version": 1, "parameters": {"microbatch": 4}}}, "distribution.parameters.microbatch",
-     "`smp` version 1 has no parameter `microbatch`", "did you mean `microbatches`?"),
+     "`smp` version 1 has no parameter `microbatch`", suggested("microbatches")),
     ({"distribution": {"type": "smp", "version": 2, "parameters": {"partitions": 4}}}, "distribution.parameters.partitions",
      "`smp` version 2 has no parameter `partitions`", "it belongs to `version: 1`"),
     ({"distribution": {"type": "smp", "version": 2, "mpi_options": "-x"}}, "distribution.mpi_options",
@@ -125,7 +126,7 @@ CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
     ({"inputs": {"train": {"mode": "pipe"}}}, "inputs.train", "an input needs a location on at least one target",
      "add for example `local: data/train` or `sagemaker: s3://bucket/train`"),
     ({"inputs": {"train": {"local": "x", "mode": "moutn"}}}, "inputs.train.mode", '`mode` cannot be `"moutn"`',
-     "did you mean `mount`?"),
+     suggested("mount")),
     ({"inputs": {"train": {"local": "x", "shard": "yes"}}}, "inputs.train.shard",
      '`shard` must be `true` or `false`, not `"yes"`', "write `true`"),
     ({"inputs": {"train": {"local": "x", "shard": 0}}}, "inputs.train.shard",
@@ -185,7 +186,7 @@ HABITS = {
 def test_names_of_other_tools_lead_to_ours(habit: str, ours: str) -> None:
     """What SageMaker, Azure ML or torchrun call it, written at the top of a job."""
     assert problems(**{habit: 1}) == [
-        (habit, f"`{habit}` is not a field of a job", f"did you mean `{ours}`?")
+        (habit, f"`{habit}` is not a field of a job", suggested(ours))
     ]
 
 
@@ -257,8 +258,8 @@ def test_a_single_model_says_the_same() -> None:
     with pytest.raises(ct.JobError) as error:
         ct.Resources(instance_cout=2, nodes=3)  # type: ignore[call-arg]  # the mistake
     assert [(p.message, p.hint) for p in error.value.problems] == [
-        ("`instance_cout` is not a field of `Resources`", "did you mean `instance_count`?"),
-        ("`nodes` is not a field of `Resources`", "did you mean `instance_count`?"),
+        ("`instance_cout` is not a field of `Resources`", suggested("instance_count")),
+        ("`nodes` is not a field of `Resources`", suggested("instance_count")),
     ]
     assert error.value.exit_code == 2
 

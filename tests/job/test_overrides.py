@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import cloudtrain as ct
 from cloudtrain.errors import shortened
 from cloudtrain.job.file import parse_job
+from tests.hints import one_of, suggested
 
 TEXT = """\
 name: a
@@ -132,13 +133,13 @@ LONG = "1" * 5000
 """More digits than Python reads as a number."""
 WRONG: list[tuple[str, str, str, str | None]] = [
     ("resources.instance_cout=2", "resources.instance_cout", "`instance_cout` is not a field of `resources`",
-     "did you mean `instance_count`?"),
-    ("num_nodes=2", "num_nodes", "`num_nodes` is not a field of a job", "did you mean `resources.instance_count`?"),
+     suggested("instance_count")),
+    ("num_nodes=2", "num_nodes", "`num_nodes` is not a field of a job", suggested("resources.instance_count")),
     ("steps=3", "steps", "`steps` is not a field of a job",
      "for an option of your script, write `--set hyperparameters.steps=3`"),
     ("distribution.foo.x=2", "distribution.foo", "`foo` is not a field of `distribution`",
-     "use one of `launch`, `mpi_options`, `processes_per_instance`, `type`"),
-    ("distribution.type=torhc", "distribution.type", "`torhc` is not a distribution", "did you mean `torch`?"),
+     one_of("launch", "mpi_options", "processes_per_instance", "type")),
+    ("distribution.type=torhc", "distribution.type", "`torhc` is not a distribution", suggested("torch")),
     ("resources.instance_count=two", "resources.instance_count", '`instance_count` must be a whole number, not `"two"`',
      "write for example `instance_count: 1`"),
     ("resources.instance_count=2.50", "resources.instance_count", "`instance_count` must be a whole number, not `2.50`",
@@ -161,7 +162,7 @@ WRONG: list[tuple[str, str, str, str | None]] = [
      "close the list with `]`"),
     ("hyperparameters.lr=.nan", "hyperparameters.lr", "`lr` cannot be `nan`: no service accepts it", 'write `"nan"`, as text'),
     ("hyperparameters.lr=${{inputs.trian}}", "hyperparameters.lr",
-     "`${{inputs.trian}}` refers to nothing: the job has no input `trian`", "did you mean `train`?"),
+     "`${{inputs.trian}}` refers to nothing: the job has no input `trian`", suggested("train")),
     ("resources.gpu=T4", "resources.gpu", "`instance_type` and `gpu` both name the machine", "remove one of them"),
     ("name", "", "`name` has no `=` after the field", LAYOUT),
     ("=1", "", "`` is not the path of a field", f'{LAYOUT}; quote a key with dots: `hyperparameters."a.b"=1`'),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from cloudtrain.errors import JobError, Problem
+from cloudtrain.errors import JobError, NearName, Problem
 from cloudtrain.job.distribution import DeepSpeed, NoDistribution, Ray, TensorFlow, launcher_of
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.choose import MachineGroup
@@ -80,7 +80,7 @@ def processes_per_instance(job: TrainingJob, machines: MachineGroup) -> int:
     hint = "add `processes_per_instance` to `distribution` (the GPUs of an instance)"
     if near:
         place = machines.path or ("resources", "instance_type")
-        raise JobError([Problem(place, message, f"did you mean `{near}`? Or {hint}", code="CT040")])
+        raise JobError([Problem(place, message, f"{NearName.of(near)} Or {hint}", code="CT040")])
     hint += "" if machines.instance_type else ", or `resources.instance_type`"
     raise JobError(
         [Problem(("distribution", "processes_per_instance"), message, hint, code="CT040")]
