@@ -112,7 +112,7 @@ def _node(annotation: Any, has_parser: bool = False) -> SchemaNode:
     return SchemaNode("value", _VALUES[annotation], has_parser=has_parser, type=annotation)
 
 
-def _is_model(annotation: Any) -> bool:
+def _is_model(annotation: object) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
