@@ -8,6 +8,7 @@ import pickle
 
 import pytest
 
+import cloudtrain as ct
 from cloudtrain.errors import InPlace, NearName, ValidNames, did_you_mean
 from tests.hints import suggested
 
@@ -50,3 +51,17 @@ def test_a_hint_is_text_everywhere() -> None:
     for other in (copy.deepcopy(hint), pickle.loads(pickle.dumps(hint))):
         assert (other, other.name) == (hint, "a")
     assert json.loads(json.dumps(hint)) == str(hint)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"zzz": 1}, "`zzz` is not a field of `Resources`"),
+        ({"interconnect": "zzz"}, '`interconnect` cannot be `"zzz"`'),
+        ({"gpu": 3}, "`gpu` must be text, not `3`"),
+    ],
+)
+def test_the_words_of_a_wrong_field(fields: dict[str, object], words: str) -> None:
+    with pytest.raises(ct.JobError) as caught:
+        ct.Resources(**fields)
+    assert caught.value.message == words

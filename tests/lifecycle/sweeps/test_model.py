@@ -13,7 +13,7 @@ from cloudtrain.errors import JobError
 from cloudtrain.job.file import load_job
 from cloudtrain.job.schema import job_schema
 from cloudtrain.job.sweep import Range
-from tests.hints import suggested
+from tests.hints import suggested, wrong_type
 
 GOOD = """\
 kind: sweep
@@ -103,7 +103,7 @@ def test_every_mistake_is_said_at_once(folder: Path) -> None:
         ({"search": {"x": {"log": [1, 2, 3]}}}, "`log` has 3 entries, and at most 2 are allowed"),
         (
             {"search": {"x": {"uniform": [0, float("inf")]}}},
-            "`uniform[1]` must be a number, not `inf`",
+            wrong_type("uniform[1]", "a number", "`inf`"),
         ),
         (
             {"search": {"x": {"int": [1, 4], "step": 9}}},
