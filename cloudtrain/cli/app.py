@@ -26,7 +26,7 @@ from cloudtrain.cli.failures import (
     guarded,
     option_names,
 )
-from cloudtrain.cli.terminal import discard, typed
+from cloudtrain.cli.terminal import command_line, discard, typed
 from cloudtrain.errors import NearName, UsageError, did_you_mean
 
 # The layout of a command's help: plain text, at least 80 columns, the same with every version of
@@ -388,11 +388,11 @@ def _nearest_command(word: str, rest: Sequence[str]) -> str:
     """Return a hint that names the command to type instead of the unknown `word`. The hint repeats
     the arguments `rest` if that command takes the same arguments."""
     if word.endswith(".py"):
-        return f"did you mean {typed(PROGRAM, 'submit', word, *rest)}?"
+        return NearName.of(command_line(PROGRAM, "submit", word, *rest))
     if word.endswith((".yaml", ".yml", ".toml", ".json")) or word.startswith("bundled:"):
-        return f"did you mean {typed(PROGRAM, 'submit', word)}?"
+        return NearName.of(command_line(PROGRAM, "submit", word))
     if word == "version":
-        return f"did you mean `{PROGRAM} --version`?"
+        return NearName.of(f"{PROGRAM} --version")
     if word == "resume":
         name = rest[0] if rest else "NAME"
         return (
@@ -405,7 +405,7 @@ def _nearest_command(word: str, rest: Sequence[str]) -> str:
     if command is not None:
         has_options = any(argument.startswith("-") for argument in rest)
         same = rest if command in _OF_ONE and not has_options else ()
-        return f"did you mean {typed(PROGRAM, command, *same)}?"
+        return NearName.of(command_line(PROGRAM, command, *same))
     near = did_you_mean(word, COMMANDS)
     return near if isinstance(near, NearName) else f"see `{PROGRAM} --help`"
 

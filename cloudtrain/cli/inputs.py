@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 import cloudtrain as ct
 from cloudtrain.api import load_job_file
 from cloudtrain.cli.terminal import say
-from cloudtrain.errors import JobError, PreflightError, UsageError, did_you_mean, shortened
+from cloudtrain.errors import (
+    JobError,
+    NearName,
+    PreflightError,
+    UsageError,
+    did_you_mean,
+    shortened,
+)
 from cloudtrain.job.file import array_of, format_of
 from cloudtrain.job.overrides import hint_without_file
 from cloudtrain.job.script import distribution_of, syntax_of_script
@@ -123,7 +130,7 @@ def job_file(job: str, overrides: Sequence[str] | None) -> JobFile:
 
         if job in script_names():
             raise UsageError(
-                f"there is no file `{job}`", hint=f"did you mean `{BUNDLED}{job}`?", code="CT903"
+                f"there is no file `{job}`", hint=NearName.of(f"{BUNDLED}{job}"), code="CT903"
             )
     return load_job_file(job, list(overrides or ()))
 

@@ -47,11 +47,16 @@ def say(*lines: str) -> None:
     show(Document([Text(text)]), sys.stderr)
 
 
-def typed(*words: str) -> str:
-    """Return a command line in backticks, quoted so that it can be copied into a shell."""
+def command_line(*words: str) -> str:
+    """Return a command line, quoted so that it can be copied into a shell."""
     from cloudtrain.plans.document import shell_word
 
-    return f"`{' '.join(map(shell_word, words))}`"
+    return " ".join(map(shell_word, words))
+
+
+def typed(*words: str) -> str:
+    """Return a command line in backticks, quoted so that it can be copied into a shell."""
+    return f"`{command_line(*words)}`"
 
 
 def print_lines(lines: Iterable[str]) -> None:

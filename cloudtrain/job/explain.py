@@ -61,7 +61,8 @@ def unknown_field(
     hint = other_tool_hint(name, parent, whole, names)
     if hint is None and not is_near:
         hint = other_type_hint(path, whole) or elsewhere_hint(name, parent, whole)
-    message = f"`{shortened(name)}` is not a field of {_owner(parent, path[:-1])}"
+    owner = _owner(parent, path[:-1])
+    message = f"`{shortened(name)}` is not a field of {owner}"
     return Wording(message, hint or near or "remove it", "CT010")
 
 
@@ -71,8 +72,10 @@ def _owner(parent: SchemaNode, path: ValuePath) -> str:
     model = parent.model()
     if model is None:
         return "a job"
-    tables = {target.settings: f"`[{target.name}]`" for target in all_targets()}
-    return tables.get(model) or _TITLES.get(model.__name__, f"`{model.__name__}`")
+    for target in all_targets():
+        if target.settings is model:
+            return f"`[{target.name}]`"
+    return _TITLES.get(model.__name__, f"`{model.__name__}`")
 
 
 _TITLES = {"TrainingJob": "a job", "ProcessingJob": "a processing job", "Sweep": "a sweep"}
@@ -127,7 +130,8 @@ def explain(
             hint = f'write `"{shortened(spelling)}"`, in quotes'
         words = "text, a number, `true`, `false`, a list or a mapping"
         return Wording(f"`{name}` must be {words}, not {describe_value(value)}", hint, "CT012")
-    message = f"`{name}` must be {node.words}, not {describe_value(value, spelling)}"
+    shown = describe_value(value, spelling)
+    message = f"`{name}` must be {node.words}, not {shown}"
     return Wording(message, _type_hint(node, name, value, spelling), "CT012")
 
 

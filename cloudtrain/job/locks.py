@@ -308,7 +308,7 @@ class _Reader(NamedTuple):
             return "python_version >= '0'" if is_true else "python_version < '0'"
 
         parsed = Marker(_EXTRA_OF_CONFLICT.sub(decide, str(marker)))
-        values: dict[str, Any] = {
+        values: dict[str, str | set[str]] = {
             **self.platform.environment,
             "extras": {*self.extras},
             "dependency_groups": {*self.groups},

@@ -7,11 +7,11 @@ from __future__ import annotations
 import ast
 import posixpath
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from cloudtrain.documents.document import parse_python
 from cloudtrain.runtime.torchrun_words import is_module, words_of_script
@@ -134,9 +134,15 @@ class _Program:
     def calls(self) -> Iterator[tuple[str, ast.Call]]:
         """Yield each call with the path of its file."""
         for path, nodes in self.nodes.items():
-            for node in nodes:
-                if isinstance(node, ast.Call):
-                    yield path, node
+            for call in _all_of(ast.Call, nodes):
+                yield path, call
+
+
+_Node = TypeVar("_Node", bound=ast.AST)
+
+
+def _all_of(kind: type[_Node], nodes: Iterable[ast.AST]) -> list[_Node]:
+    return [node for node in nodes if isinstance(node, kind)]
 
 
 def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
@@ -155,15 +161,11 @@ def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
     saves = list(_saves(calls, values, defaults))
 
     # The package `integrations` sets the folder itself.
-    if not any(getattr(node, "id", "") == "integrations" for node in words):
-        parsed = [
-            Save(path, call.lineno, "output_dir", "")
-            for path, call in calls
-            if _parses_output_dir(call)
-        ]
-        saves += parsed
-        if parsed:
-            defaults = {"output_dir": "trainer_output"} | defaults
+    names = {node.id for node in _all_of(ast.Name, words)}
+    parsers = [place for place in calls if _parses_output_dir(place[1])]
+    if parsers and "integrations" not in names:
+        saves += [Save(path, call.lineno, "output_dir", "") for path, call in parsers]
+        defaults = {"output_dir": "trainer_output"} | defaults
 
     asks = any(_asks(node) for node in nodes)
     return ScriptSyntax(
@@ -226,23 +228,19 @@ def _is_alone(packages: set[str], words: list[ast.AST], calls: list[tuple[str, a
         return False
     if any(_joins(node) for node in words):
         return False
-    return packages - sys.stdlib_module_names <= _PLAIN or any(_trains(call) for _, call in calls)
-
-
-def _trains(call: ast.Call) -> bool:
-    """Return whether a call is `loss.backward()`, and not `accelerator.backward(loss)`, with which
-    a library trains."""
-    return getattr(call.func, "attr", "") == "backward" and not call.args
+    if packages - sys.stdlib_module_names <= _PLAIN:
+        return True
+    # `loss.backward()`, but not `accelerator.backward(loss)`, with which a library trains
+    plain = [call.func for _, call in calls if not call.args]
+    return any(getattr(function, "attr", "") == "backward" for function in plain)
 
 
 def _assigned(nodes: list[ast.AST]) -> dict[str, list[ast.expr]]:
     """Return the expressions that are assigned to each name."""
     values: dict[str, list[ast.expr]] = {}
-    for node in nodes:
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                if isinstance(target, ast.Name):
-                    values.setdefault(target.id, []).append(node.value)
+    for node in _all_of(ast.Assign, nodes):
+        for target in _all_of(ast.Name, node.targets):
+            values.setdefault(target.id, []).append(node.value)
     return values
 
 
@@ -259,17 +257,17 @@ def _saves(
 
 def _outside(program: _Program, defaults: set[str]) -> Iterator[tuple[str, int, str]]:
     for path, nodes in program.nodes.items():
-        for node in nodes:
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                text = node.value
-                if text.startswith("../") and text not in defaults:
-                    yield path, node.lineno, text
+        for node in _all_of(ast.Constant, nodes):
+            text = node.value
+            if isinstance(text, str) and text.startswith("../") and text not in defaults:
+                yield path, node.lineno, text
 
 
 def _written(
     calls: list[tuple[str, ast.Call]], values: Mapping[str, list[ast.expr]]
 ) -> Iterator[tuple[str, int, str]]:
-    if any(_name_of(call) in ("mkdir", "makedirs") for _, call in calls):
+    called = {_name_of(call) for _, call in calls}
+    if not called.isdisjoint(("mkdir", "makedirs")):
         return
     for path, call in calls:
         place = _place(_written_to(call), values, {})
@@ -308,9 +306,10 @@ def _attended(
     """Yield the line and the name of each call that certainly runs: at the top, below `__main__`,
     or in a function that is called there, but not in a branch, nor behind one that may end the
     function or the script."""
-    if not any(isinstance(node, ast.Call) and _name_of(node) in _OF_PERSONS for node in nodes):
+    called_anywhere = {_name_of(call) for call in _all_of(ast.Call, nodes)}
+    if called_anywhere.isdisjoint(_OF_PERSONS):
         return
-    functions = {item.name: item.body for item in body if isinstance(item, ast.FunctionDef)}
+    functions = {item.name: item.body for item in _all_of(ast.FunctionDef, body)}
     bound = _bound_names(nodes) | functions.keys()
     if "*" in bound:
         return
@@ -320,18 +319,16 @@ def _attended(
         item = waiting.pop(0)
         inside = list(ast.walk(item))
         entered = _entered(item, is_main)
+        is_plain = not any(isinstance(node, _PERHAPS) for node in inside)
         if entered is not None:
             waiting[:0] = entered
-        elif isinstance(item, ast.Expr | ast.Assign | ast.Return) and not any(
-            isinstance(node, _PERHAPS) for node in inside
-        ):
+        elif is_plain and isinstance(item, ast.Expr | ast.Assign | ast.Return):
             called: list[ast.stmt] = []
-            for node in inside:
-                if isinstance(node, ast.Call):
-                    name = ast.unparse(node.func)
-                    if name in _OF_PERSONS - bound:
-                        yield node.lineno, name
-                    called += functions.pop(name, ())
+            for call in _all_of(ast.Call, inside):
+                name = ast.unparse(call.func)
+                if name in _OF_PERSONS - bound:
+                    yield call.lineno, name
+                called += functions.pop(name, ())
             waiting[:0] = called
         elif _may_end(inside):
             return
@@ -352,12 +349,11 @@ def _entered(item: ast.stmt, is_main: bool) -> list[ast.stmt] | None:
 
 def _may_end(inside: list[ast.AST]) -> bool:
     """Return whether a statement with these nodes may end the function or the script."""
-    if any(isinstance(node, ast.FunctionDef) for node in inside):
+    if _all_of(ast.FunctionDef, inside):
         return False
-    return any(
-        isinstance(node, ast.Return | ast.Raise) or getattr(node, "id", "") in ("sys", "exit")
-        for node in inside
-    )
+    if any(isinstance(node, ast.Return | ast.Raise) for node in inside):
+        return True
+    return any(node.id in ("sys", "exit") for node in _all_of(ast.Name, inside))
 
 
 def _bound_names(nodes: list[ast.AST]) -> set[str]:
@@ -451,15 +447,15 @@ def _defaults(call: ast.Call) -> Iterator[tuple[str, str]]:
     """Yield the option that one `add_argument` call adds, with its default, if that is a text."""
     if getattr(call.func, "attr", "") != "add_argument":
         return
-    names = [str(word.value) for word in call.args if isinstance(word, ast.Constant)]
+    names = [str(word.value) for word in _all_of(ast.Constant, call.args)]
     name = next((name for name in names if name.startswith("--")), None)
     if name is None:
         return
     for word in call.keywords:
-        if word.arg == "default" and isinstance(word.value, ast.Constant):
-            default = word.value.value
-            if isinstance(default, str):
-                yield name.removeprefix("--"), default
+        if word.arg == "default":
+            match word.value:
+                case ast.Constant(value=str(default)):
+                    yield name.removeprefix("--"), default
 
 
 def _saved_to(call: ast.Call) -> ast.expr | None:
@@ -659,11 +655,13 @@ def _fields(tree: ast.Module, nodes: list[ast.AST]) -> Options | None:
             raise _NotCertain
 
     shared = set.intersection(*map(_names_used, calls))
-    classes = [node for node in nodes if isinstance(node, ast.ClassDef) and node.name in shared]
-    if len(classes) != 1 or classes[0].bases or not _is_reached(calls[0], tree, nodes):
+    classes = [node for node in _all_of(ast.ClassDef, nodes) if node.name in shared]
+    if len(classes) != 1 or classes[0].bases:
+        raise _NotCertain
+    if not _is_reached(calls[0], tree, nodes):
         raise _NotCertain
 
-    lines = [line for line in classes[0].body if isinstance(line, ast.AnnAssign)]
+    lines = _all_of(ast.AnnAssign, classes[0].body)
     fields = {ast.unparse(line.target): line.value for line in lines}
     required: list[tuple[str, ...]] = []
     # An object may have values already; only a class has none.
@@ -675,13 +673,12 @@ def _fields(tree: ast.Module, nodes: list[ast.AST]) -> Options | None:
 def _calls_to(functions: Collection[str], nodes: list[ast.AST]) -> list[ast.Call]:
     """Return the calls of functions with these names, such as `argparse.ArgumentParser`."""
     last_parts = {function.rpartition(".")[2] for function in functions}
-    calls = [node for node in nodes if isinstance(node, ast.Call)]
-    likely = [call for call in calls if _name_of(call) in last_parts]
+    likely = [call for call in _all_of(ast.Call, nodes) if _name_of(call) in last_parts]
     return [call for call in likely if ast.unparse(call.func) in functions]
 
 
 def _names_used(call: ast.Call) -> set[str]:
-    return {node.id for node in ast.walk(call) if isinstance(node, ast.Name)}
+    return {node.id for node in _all_of(ast.Name, ast.walk(call))}
 
 
 def _options_of_parser(tree: ast.Module, nodes: list[ast.AST]) -> Options:
@@ -721,7 +718,7 @@ def _options_of_parser(tree: ast.Module, nodes: list[ast.AST]) -> Options:
 def _require_plain(nodes: list[ast.AST]) -> None:
     """Refuse what may add options, or catch the `SystemExit` of an unknown option."""
     # as in `[*launcher, *sys.argv]`
-    copied = {id(node.value) for node in nodes if isinstance(node, ast.Starred)}
+    copied = {id(node.value) for node in _all_of(ast.Starred, nodes)}
     for node in nodes:
         if _may_add(node) and id(node) not in copied:
             raise _NotCertain
@@ -735,9 +732,9 @@ def _may_add(node: ast.AST) -> bool:
     if isinstance(node, ast.alias):
         return node.name == "argv"
     if isinstance(node, ast.ExceptHandler):
-        caught = ast.walk(node.type) if node.type is not None else ()
-        names = {item.id for item in caught if isinstance(item, ast.Name)}
-        return node.type is None or not names.isdisjoint(_EXITS)
+        if node.type is None:
+            return True
+        return any(item.id in _EXITS for item in _all_of(ast.Name, ast.walk(node.type)))
     return False
 
 
@@ -748,21 +745,23 @@ def _parser_classes(nodes: list[ast.AST]) -> set[str]:
     """Return the names of the class `ArgumentParser` in the script, such as
     `argparse.ArgumentParser` or an alias."""
     names: set[str] = set()
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            modules = [alias for alias in node.names if alias.name == "argparse"]
-            names.update(f"{alias.asname or alias.name}.ArgumentParser" for alias in modules)
-        elif isinstance(node, ast.ImportFrom) and node.module == "argparse" and not node.level:
-            classes = [alias for alias in node.names if alias.name == "ArgumentParser"]
-            names.update(alias.asname or alias.name for alias in classes)
+    for node in _all_of(ast.Import, nodes):
+        for alias in node.names:
+            if alias.name == "argparse":
+                names.add(f"{alias.asname or alias.name}.ArgumentParser")
+    for from_module in _all_of(ast.ImportFrom, nodes):
+        if from_module.module == "argparse" and not from_module.level:
+            for alias in from_module.names:
+                if alias.name == "ArgumentParser":
+                    names.add(alias.asname or alias.name)
     return names
 
 
 def _holder(call: ast.Call, nodes: list[ast.AST]) -> str:
     """Return the name to which the result of a call is assigned, if the script binds that name only
     there."""
-    for node in nodes:
-        if isinstance(node, ast.Assign) and node.value is call and len(node.targets) == 1:
+    for node in _all_of(ast.Assign, nodes):
+        if node.value is call and len(node.targets) == 1:
             target = node.targets[0]
             if isinstance(target, ast.Name):
                 name = target.id
@@ -792,11 +791,13 @@ def _calls_of(holders: set[str], nodes: list[ast.AST]) -> Iterator[tuple[str, as
             methods[id(node.value)] = node
         elif isinstance(node, ast.Call):
             calls[id(node.func)] = node
-    for node in nodes:
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in holders:
-            method = methods.get(id(node))
+    for name in _all_of(ast.Name, nodes):
+        if name.id in holders and isinstance(name.ctx, ast.Load):
+            method = methods.get(id(name))
             call = calls.get(id(method))
-            if method is None or call is None or method.attr not in _FILLS | _HARMLESS:
+            if method is None or call is None:
+                raise _NotCertain
+            if method.attr not in _FILLS | _HARMLESS:
                 raise _NotCertain
             yield method.attr, call
 
@@ -827,7 +828,7 @@ def _is_reached(call: ast.Call, tree: ast.Module, nodes: list[ast.AST]) -> bool:
         end = (node.end_lineno or 0, node.end_col_offset or 0)
         if start <= place < end:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                calls = [item.func for item in nodes if isinstance(item, ast.Call)]
-                return node.name in {getattr(function, "id", "") for function in calls}
+                functions = [item.func for item in _all_of(ast.Call, nodes)]
+                return node.name in {getattr(function, "id", "") for function in functions}
             return not isinstance(node, ast.ClassDef)
     return False

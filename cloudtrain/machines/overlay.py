@@ -246,7 +246,7 @@ def read_overlay(
     return tuple(corrections)
 
 
-def _cell(column: str, value: Any) -> object:
+def _cell(column: str, value: int | float | str) -> object:
     """Convert a value of a file to the type of its column."""
     return float(value) if "float" in COLUMNS[column] else _plain(column, value)
 

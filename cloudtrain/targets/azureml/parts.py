@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from cloudtrain.errors import JobError, Problem
+from cloudtrain.errors import JobError, NearName, Problem
 from cloudtrain.job.distribution import DeepSpeed, NoDistribution, Ray, TensorFlow, launcher_of
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.choose import MachineGroup
@@ -83,7 +83,7 @@ def processes_per_instance(job: TrainingJob, machines: MachineGroup) -> int:
         near = nearest_size(type_name)
         if near:
             path = machines.path or ("resources", "instance_type")
-            hint = f"did you mean `{near}`? Or {hint}"
+            hint = f"{NearName.of(near)} Or {hint}"
     else:
         what = "no instance type given"
         hint = f"{hint}, or `resources.instance_type`"

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 
-from cloudtrain.errors import NothingWritten, TargetError, UsageError, did_you_mean
+from cloudtrain.errors import NearName, NothingWritten, TargetError, UsageError, did_you_mean
 from cloudtrain.runtime.shards import leads_back
 from cloudtrain.system.private import make_private_folder, replace_private
 from cloudtrain.system.processes import tell
@@ -165,7 +165,7 @@ def _find(path: str, places: Mapping[str, Places]) -> list[Path]:
         if name in places and ".." not in rest:
             return [place.joinpath(*rest) for place in places[name]]
     hint = (
-        f"did you mean `outputs/{path}`?"
+        NearName.of(f"outputs/{path}")
         if f"outputs/{parts[0]}" in places
         else did_you_mean(path, places)
     )

@@ -144,7 +144,7 @@ def _structure(
     members = shape["members"]
     hints = {name: did_you_mean(str(name), members) for name in value if name not in members}
     for name in shape.get("required", ()):
-        if name not in value and f"did you mean `{name}`?" not in hints.values():
+        if name not in value and NearName.of(name) not in hints.values():
             yield ShapeViolation(
                 (*path, name), f"{title} needs `{name}`", f"add `{name}`", "missing"
             )
