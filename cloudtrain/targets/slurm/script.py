@@ -56,7 +56,9 @@ class ClusterRun:
         is_wanted = settings.build_environment
         if is_wanted is None:
             is_wanted = not settings.has_own_environment
-        if not is_wanted or self.image is not None or file is None or digest is None:
+        if not is_wanted or self.image is not None:
+            return None
+        if file is None or digest is None:
             return None
         key = environment_key(settings.python, settings.setup, digest)
         folder = f"{self.account.shared_dir}/environments/{key}"
@@ -85,6 +87,18 @@ class ClusterRun:
     @cached_property
     def paths(self) -> dict[str, str]:
         return paths_in(self.folder, self.job, NAME)
+
+    @cached_property
+    def outputs(self) -> dict[str, str]:
+        """The folders that the run writes to, by the names that `cloudtrain download` takes."""
+        outputs = {}
+        for reference, path in self.paths.items():
+            kind, _, name = reference.partition(".")
+            if reference == "outputs.model":
+                outputs[name] = path
+            elif kind != "inputs":
+                outputs[reference.replace(".", "/", 1)] = path
+        return outputs
 
     @property
     def image(self) -> str | None:
@@ -342,7 +356,6 @@ def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
     hosts = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
     if settings.rendezvous_host is not None:  # a line for each node, all with this name
         hosts += f" | while read -r _; do echo {quote(settings.rendezvous_host)}; done"
-    outputs = {path for name, path in run.paths.items() if not name.startswith("inputs.")}
     exports = _exports(run.variables)
     if run.environment:
         programs = quote(run.python.removesuffix("/python"))
@@ -361,7 +374,7 @@ def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
         signal="" if is_mpi(run.job) else _SIGNAL,
         grace=grace,
         minutes=grace // 60 + 1,
-        written=" ".join(map(quote, sorted(outputs))),
+        written=" ".join(map(quote, sorted(set(run.outputs.values())))),
         setup=_setup(settings),
         exports=exports,
         processes=run.processes,

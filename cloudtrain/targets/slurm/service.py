@@ -197,7 +197,8 @@ def _judge_by_journal(record: Record) -> Meaning:
         return Meaning(RunState.STOPPED, "it was asked to stop")
     if last.word == "ended" and last.rest == "0":
         return Meaning(RunState.SUCCEEDED)
-    if last.word == "interrupted" or (last.word == "left" and record.last("timeout") is None):
+    is_cancelled = last.word == "left" and record.last("timeout") is None
+    if last.word == "interrupted" or is_cancelled:
         return Meaning(RunState.STOPPED, "the job was cancelled, or its nodes were taken away")
     return Meaning(RunState.FAILED, _reason_of_journal(record))
 
