@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from cloudtrain.errors import TargetError, TargetUnreachable
+from cloudtrain.rules.engine import value_at
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.azureml.reading import DATASTORE_ADDRESS, HADOOP_ADDRESS
 from cloudtrain.targets.azureml.service.client import DATASTORE, HISTORY, Client
@@ -181,9 +182,8 @@ class Blobs:
         protocol = store.get("protocol") or "https"
         suffix = store.get("endpoint") or self.client.cloud.storage
         url = f"{protocol}://{store['accountName']}.blob.{suffix}"
-        credentials = store.get("credentials") or {}
         keys: list[Key] = [self._credential]
-        if credentials.get("credentialsType") != "None":
+        if value_at(store, "credentials", "credentialsType") != "None":
             keys.insert(0, lambda: self._secret(path))
         return Container(self, url, container, keys)
 
@@ -329,12 +329,10 @@ def resolved_place(client: Client, run_name: str, output: str) -> str | None:
     query = {"runId": run_name, "selectRunMetadata": True}
     path = client.gateway(f"history/{HISTORY}", "rundata")
     answer = client.post(path, query, api_version=HISTORY)
-    outputs = (answer.get("runMetadata") or {}).get("outputs") or {}
-    asset = (outputs.get(output) or {}).get("assetId")
+    asset = value_at(answer, "runMetadata", "outputs", output, "assetId")
     if not asset:
         return None
     path = client.gateway("data/v1.0", "dataversion/batchGetResolvedUris")
     answer = client.post(path, {"values": [asset]}, api_version=_RESOLVE)
-    values = answer.get("values") or {}
-    uri: str | None = (values.get(asset) or {}).get("uri")
+    uri: str | None = value_at(answer, "values", asset, "uri")
     return uri

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from cloudtrain.errors import TargetError, TargetUnreachable, UsageError
 from cloudtrain.plans.plan import canonical_json
+from cloudtrain.rules.engine import value_at
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.azureml.parts import MODELS, Labelled, asset_id, parse_label
 from cloudtrain.targets.azureml.service.clouds import Cloud, cloud_of, credential_of, kind_of
@@ -297,7 +298,7 @@ class Labels:
             version = newest[0].get("name") if newest else None
         else:
             container = client.get(label.thing, api_version=ENVIRONMENT)
-            version = (container.get("properties") or {}).get("latestVersion")
+            version = value_at(container, "properties", "latestVersion")
         if not version:
             message = f"`{label.name}` has no version"
             raise NotThere(message, hint="register a version, or name another asset")

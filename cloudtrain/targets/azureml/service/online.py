@@ -20,7 +20,7 @@ from cloudtrain.errors import (
 from cloudtrain.machines.overlay import Refreshed, write_refreshed
 from cloudtrain.machines.table import instance_named
 from cloudtrain.plans.plan import Finding, Level, Plan
-from cloudtrain.rules.engine import ValuePath, declare_all, level_of
+from cloudtrain.rules.engine import ValuePath, declare_all, level_of, mapping_at, text_at, value_at
 from cloudtrain.targets.azureml.catalogue import overlay_of, squeeze
 from cloudtrain.targets.azureml.parts import Labelled, parse_label
 from cloudtrain.targets.azureml.reading import Body
@@ -100,7 +100,7 @@ def _shortage(usage: Mapping[str, Any], vcpus: int, where: str) -> Iterator[Find
 def _is_of(usage: Mapping[str, Any], name: str) -> bool:
     """Instead of the name, some entries contain a title such as `Standard NDv2 Family ...
     vCPUs`."""
-    title = str((usage.get("name") or {}).get("value", ""))
+    title = text_at(usage, "name", "value")
     if title.lower() == name.lower():
         return True
     words = squeeze(title)
@@ -196,7 +196,7 @@ def _compute(question: _Question) -> Iterator[Finding]:
     properties = compute["properties"]
     yield from _kind(question, name, properties)
     yield from _readiness(name, properties)
-    yield from _size(question, name, properties.get("properties") or {})
+    yield from _size(question, name, mapping_at(properties, "properties"))
     yield from _identity(question, f"the compute `{name}`", compute.get("identity"))
 
 
@@ -215,7 +215,7 @@ def _kind(question: _Question, name: str, properties: Mapping[str, Any]) -> Iter
 
 def _readiness(name: str, properties: Mapping[str, Any]) -> Iterator[Finding]:
     state = properties.get("provisioningState")
-    inner = properties.get("properties") or {}
+    inner = mapping_at(properties, "properties")
     if state in _BROKEN:
         message = f"`{name}` is in the state {state}"
         for error in [*(properties.get("provisioningErrors") or ()), *(inner.get("errors") or ())]:
@@ -247,7 +247,7 @@ def _size(question: _Question, name: str, machines: Mapping[str, Any]) -> Iterat
         row = instance_named("azureml", size)  # the service writes sizes in capitals
         hint = f"name the cluster's type (`{row.name if row else size}`), or another cluster"
         yield _finding("AZ907", message, hint, _TYPE)
-    most = (machines.get("scaleSettings") or {}).get("maxNodeCount")
+    most = value_at(machines, "scaleSettings", "maxNodeCount")
     count = question.body.instances
     if most is not None and count > most:
         message = f"`{name}` may have {most} instances, and the job needs {count}"
@@ -280,20 +280,19 @@ def _identity(question: _Question, owner: str, identities: Any) -> Iterator[Find
     identity = question.body.mapping("identity")
     if identity.get("identityType") != "Managed":
         return
-    known = identities or {}
-    users = known.get("userAssignedIdentities") or {}
+    users = mapping_at(identities, "userAssignedIdentities")
     client = identity.get("clientId")
     resource = identity.get("resourceId")
     message = f"{owner} has no managed identity"
     if client is not None:
-        ids = [str((user or {}).get("clientId")).lower() for user in users.values()]
+        ids = [str(value_at(user, "clientId")).lower() for user in users.values()]
         has_any = client.lower() in ids
         message += f" with the client id {client}"
     elif resource is not None:
         has_any = str(resource).lower() in map(str.lower, users)
         message += f" `{str(resource).rpartition('/')[2]}`"
     else:
-        has_any = str(known.get("type") or "None") != "None"
+        has_any = value_at(identities, "type") not in (None, "", "None")
     if not has_any:
         hint = (
             "assign it, or name another; `managed_identity_client_id` must be a client id, "

@@ -16,6 +16,7 @@ from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.overlay import user_overlay
 from cloudtrain.plans.plan import Finding, Plan, Upload
 from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunStatus
+from cloudtrain.rules.engine import mapping_at, value_at
 from cloudtrain.targets.azureml.compile.job import RUN_PROPERTY
 from cloudtrain.targets.azureml.parts import machines_of
 from cloudtrain.targets.azureml.reading import Body
@@ -113,8 +114,7 @@ class AzureMLService:
             return plan.ref
         content = self._labels.body(client, plan.request, plan.request_json).encode()
         headers = {}
-        identity = plan.request["properties"].get("identity") or {}
-        if identity.get("identityType") == "UserIdentity":
+        if value_at(plan.request, "properties", "identity", "identityType") == "UserIdentity":
             headers[_TOKEN] = client.token(client.cloud.job_scope)
         path = f"jobs/{plan.run_name}"
         version = self.submit_version
@@ -278,12 +278,12 @@ def _is_ours(job: Mapping[str, Any], request: Mapping[str, Any] | None) -> bool:
     compared with `request` instead. Without `request`, a job that lacks the property counts as
     someone else's."""
     properties = job["properties"]
-    mark = (properties.get("properties") or {}).get(RUN_PROPERTY)
+    mark = value_at(properties, "properties", RUN_PROPERTY)
     if mark is not None:
         return bool(mark == job["name"])
     if request is None:
         return False
     wanted = request["properties"]
-    if RUN_PROPERTY in (wanted.get("properties") or {}):
+    if RUN_PROPERTY in mapping_at(wanted, "properties"):
         return False
     return contains(properties, wanted)

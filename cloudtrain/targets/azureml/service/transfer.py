@@ -29,6 +29,7 @@ from cloudtrain.errors import (
     did_you_mean,
 )
 from cloudtrain.plans.plan import Upload
+from cloudtrain.rules.engine import value_at
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.azureml.compile.places import FOLDER, NAMED_RESULTS, places_of
 from cloudtrain.targets.azureml.parts import UNNAMED
@@ -172,7 +173,7 @@ def _container(client: Client, place: dict[str, Any]) -> Any:
     storage = require("azure.storage.blob", extra="azureml")
     sizes = {"max_single_put_size": _WHOLE, "max_block_size": _BLOCK, "retry_total": _RETRIES}
     options = Blobs(client).options | sizes
-    url = (place.get("credential") or {}).get("sasUri")
+    url = value_at(place, "credential", "sasUri")
     credential = None
     if not url:
         url = place["blobUri"]
@@ -472,10 +473,8 @@ def _is_there(client: Client, item: Upload) -> bool:
         asset = client.get(item.destination, api_version=_VERSIONS[item.kind])
     except NotThere:
         return False
-    if item.kind != "code":
-        return True
-    properties = (asset.get("properties") or {}).get("properties") or {}
-    if properties.get(HASH) != item.sha256:
+    sha256 = value_at(asset, "properties", "properties", HASH)
+    if item.kind == "code" and sha256 != item.sha256:
         name = item.destination.rpartition("/codes/")[2]
         message = f"the code asset `{name}` does not match the hash in its name"
         hint = "archive the asset in the workspace, or submit to another workspace"
