@@ -113,7 +113,7 @@ def specification(
     stage: Stage, context: CompileContext, processes: Sequence[Process], *, grace_period: int
 ) -> LaunchSpecification:
     layout = stage.layout
-    names = [f"{stage.programs}/{name}" for name in ("python", "python3")]
+    names = (f"{stage.programs}/python", f"{stage.programs}/python3")
     program = f'#!/bin/sh\nexec {quote(stage.python)} "$@"\n'
     has_servers = any(process.role == "ps" for process in processes)
     return LaunchSpecification(
@@ -128,7 +128,7 @@ def specification(
         ),
         directories=_folders(stage),
         files=dict.fromkeys(names, program),
-        programs=tuple(names),
+        programs=names,
         links=tuple(_links(stage, len(processes))),
         places=_places(stage),
         launcher="processes",
@@ -201,8 +201,9 @@ def _ports(processes: Sequence[Process]) -> tuple[str, ...]:
 def _started_process(stage: Stage, process: Process) -> StartedProcess:
     """Signals go to the process's whole group, because the shell does not forward them."""
     role = "process" if process.role == "rank" else process.role
-    process = replace(process, role=role, env=dict(sorted(process.env.items())))
-    return StartedProcess.of(process, "group", stage.layout.code[process.instance])
+    env = dict(sorted(process.env.items()))
+    code = stage.layout.code[process.instance]
+    return StartedProcess.of(replace(process, role=role, env=env), "group", code)
 
 
 def _log(rank: int, count: int) -> str:

@@ -13,7 +13,6 @@ from cloudtrain.job.distribution import DeepSpeed, TensorFlow, no_ray
 from cloudtrain.job.model import OVERRIDES, format_duration
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
-from cloudtrain.plans.processes import Alike, Processes
 from cloudtrain.targets.common.compiling import Problems, option_problems
 from cloudtrain.targets.slurm.script import (
     NAME,
@@ -338,7 +337,7 @@ def _plan(run: ClusterRun) -> Plan:
         job_name=job.name,
         request=request,
         uploads=(upload,),
-        processes=Processes((*_groups(batch), *batch.ranks)),
+        processes=batch.processes,
         summary=tuple(_summary(run, batch, options)),
         place=context.account.place,
         outputs=outputs,
@@ -354,12 +353,6 @@ def _words(options: Options) -> list[str]:
         elif value:
             words.append(f"--{name}={value}")
     return words
-
-
-def _groups(batch: BatchLaunch) -> tuple[Alike, ...]:
-    """Return the processes that the command starts, as groups."""
-    processes = batch.processes
-    return Processes.of(processes).groups if isinstance(processes, tuple) else (processes,)
 
 
 _OF_FIELDS = {"time": "max_runtime", "deadline": "spot", "requeue": "spot", "no-requeue": "spot"}

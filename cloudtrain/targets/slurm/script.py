@@ -13,7 +13,7 @@ from shlex import quote
 from cloudtrain.job.distribution import MPI, Horovod, TensorFlow
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext
-from cloudtrain.plans.processes import Alike, Process
+from cloudtrain.plans.processes import Alike, Process, Processes
 from cloudtrain.runtime.mpi_options import mpirun_options
 from cloudtrain.runtime.torchrun_words import misread
 from cloudtrain.targets.common import launchers
@@ -165,16 +165,15 @@ class BatchLaunch:
     Attributes:
         title: the launcher's name in the plan, such as `torchrun`.
         words: the command line in the batch script, as quoted shell words.
-        processes: the processes that the command starts on the nodes.
+        processes: the processes that the command starts on the nodes; if they are launchers such
+            as torchrun, followed by the ranks that these start.
         before: lines of the batch script that prepare the command.
-        ranks: the ranks, if a launcher such as torchrun starts them; otherwise empty.
     """
 
     title: str
     words: Sequence[str]
-    processes: tuple[Process, ...] | Alike
+    processes: Processes
     before: tuple[str, ...] = ()
-    ranks: tuple[Alike, ...] = ()
 
 
 def launch(run: ClusterRun) -> BatchLaunch:
@@ -211,7 +210,7 @@ def _torch(run: ClusterRun) -> BatchLaunch:
     )
     agents = Alike("torchrun", _on_each_node(run, 1), agent)
     before = (_script_in("agent", "agent"), _script_in("rank", "torch_rank"))
-    return BatchLaunch("torchrun", words, agents, before, (ranks,))
+    return BatchLaunch("torchrun", words, Processes([agents, ranks]), before)
 
 
 def _in_bash(variable: str, program: Sequence[str]) -> list[str]:
@@ -233,17 +232,19 @@ def _mpi(run: ClusterRun) -> BatchLaunch:
     if is_plug_in(mpi):
         words = _srun(run, f"--mpi={mpi}", tasks=world, per_node=run.processes)
         words += rank_words
-        return BatchLaunch(f"srun --mpi={mpi}", words, _ranks(run, program), before)
+        processes = Processes([_ranks(run, program)])
+        return BatchLaunch(f"srun --mpi={mpi}", words, processes, before)
 
     distribution = run.job.distribution
     written = distribution.options if isinstance(distribution, MPI | Horovod) else ""
     mpirun = [mpi, *mpirun_options(world, written)]
-    processes = (Process(0, "mpirun", (*mpirun, *program), run.variables),)
+    launcher = Process(0, "mpirun", (*mpirun, *program), run.variables)
     ranks = launchers.mpirun_ranks(
         program, processes=world, where=range(run.nodes), slots=run.processes, exports=run.variables
     )
     words = [*map(quote, mpirun), *rank_words]
-    return BatchLaunch("mpirun", words, processes, before, (ranks,))
+    processes = Processes([Alike.listed([launcher]), ranks])
+    return BatchLaunch("mpirun", words, processes, before)
 
 
 def _ranks(run: ClusterRun, program: Sequence[str]) -> Alike:
@@ -284,8 +285,8 @@ def _tensorflow(run: ClusterRun) -> BatchLaunch:
         env = run.variables | {"TF_CONFIG": config}
         return Process(node, kind, tuple(program), env, number, local)
 
-    tasks = tuple(map(task, range(count)))
-    return BatchLaunch("srun", [*words, *_in_bash("task", program)], tasks, before)
+    words += _in_bash("task", program)
+    return BatchLaunch("srun", words, Processes.of(map(task, range(count))), before)
 
 
 def _none(run: ClusterRun) -> BatchLaunch:
@@ -299,9 +300,9 @@ def _none(run: ClusterRun) -> BatchLaunch:
         }
         return Process(node, "process", tuple(program), run.variables | instance, node, 0)
 
-    processes = Alike("process", _on_each_node(run, 1), process)
+    alike = Alike("process", _on_each_node(run, 1), process)
     words += _in_bash("alone", program)
-    return BatchLaunch("srun", words, processes, (_script_in("alone", "alone"),))
+    return BatchLaunch("srun", words, Processes([alike]), (_script_in("alone", "alone"),))
 
 
 _LAUNCHERS: dict[str, Callable[[ClusterRun], BatchLaunch]] = {

@@ -68,9 +68,10 @@ def _call(
     runner: Runner, script: str, folder: str, name: str, *arguments: str, stdin: bytes = b""
 ) -> str:
     try:
-        return runner.run(script, folder, name, *arguments, stdin=stdin).decode().strip()
+        answer = runner.run(script, folder, name, *arguments, stdin=stdin)
     except CommandFailed as error:
         raise _explain(error, name) from None
+    return answer.decode().strip()
 
 
 _TABLES = load_toml(Path(__file__).with_name("words.toml").read_text("utf-8"))
@@ -142,7 +143,9 @@ def status_of(record: Record, tails: Callable[[], str]) -> RunStatus:
     has_end = last is not None and last.word != "started"
     end_time = last.time if last and has_end else record.end_time
     status = replace(status, ended=end_time, exit_code=_exit_code(record))
-    return _with_cause(status, tails()) if state is RunState.FAILED and starts else status
+    if state is RunState.FAILED and starts:
+        return _with_cause(status, tails())
+    return status
 
 
 def _judge(record: Record) -> Meaning:

@@ -173,7 +173,8 @@ def provide(runner: Runner, environment: Mapping[str, str]) -> None:
     except CommandFailed as error:
         told = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
         hints = [line.removeprefix(_HINT) for line in lines if line.startswith(_HINT)]
-        cause = shorten_line((told or lines or [error.message])[-1])
+        causes = told or lines or [error.message]
+        cause = shorten_line(causes[-1])
         where = f" on `{runner.host}`" if runner.host else ""
         output = f"the installer's output is in `{folder}.log`{where}"
         message = f"the job's environment cannot be built: {cause}"
@@ -289,7 +290,8 @@ class ClusterLog:
         if self.rank not in (None, rank) or self.instance not in (None, node):
             return None
         if name not in self.streams:
-            self.streams[name] = _File(name, int(match["restart"]), node, rank, match["stream"])
+            restart = int(match["restart"])
+            self.streams[name] = _File(name, restart, node, rank, match["stream"])
         return self.streams[name]
 
     def _read(self, files: Sequence[_File]) -> list[bytes]:

@@ -120,7 +120,8 @@ class Client:
     def gateway(self, service: str, path: str) -> str:
         """Return the URL of `path` in a service of the workspace, such as `history/v1.0`."""
         api = str(self._services["api"]).rstrip("/")
-        return f"{api}/{service}{quote(f'{self.place.workspace_id}/{path}')}"
+        inside = quote(f"{self.place.workspace_id}/{path}")
+        return f"{api}/{service}{inside}"
 
     def send(
         self,

@@ -91,9 +91,10 @@ def check_selection(body: Body, rank: int | None, instance: int | None) -> None:
 
 def _check_number(noun: str, number: int | None, count: int) -> None:
     if number is not None and number >= count:
-        every = f"the {noun}s 0 to {count - 1}" if count > 1 else f"one {noun}, 0"
-        message = f"the job has no {noun} {number}"
-        raise UsageError(message, hint=f"the job has {every}", code="CT937")
+        hint = f"the job has the {noun}s 0 to {count - 1}"
+        if count == 1:
+            hint = f"the job has one {noun}, 0"
+        raise UsageError(f"the job has no {noun} {number}", hint=hint, code="CT937")
 
 
 class Cutter:
@@ -192,7 +193,8 @@ class LogFile:
             return True
         if not self.offset or piece.created == self._created:
             return False
-        before = read(blob, self.offset - len(self._last), length=len(self._last))
+        length = len(self._last)
+        before = read(blob, self.offset - length, length=length)
         return before is None or before.data != self._last
 
     def _keep(self, texts: Iterator[str]) -> None:

@@ -111,7 +111,8 @@ def _list_entries(client: Client, location: str, what: str) -> list[dict[str, An
     provider = (
         f"/subscriptions/{client.place.subscription_id}/providers/Microsoft.MachineLearningServices"
     )
-    return client.items(f"{provider}/locations/{location}/{what}", api_version=COMPUTE)
+    path = f"{provider}/locations/{location}/{what}"
+    return client.items(path, api_version=COMPUTE)
 
 
 _THREADS = 8
@@ -228,9 +229,11 @@ def _readiness(name: str, properties: Mapping[str, Any]) -> Iterator[Finding]:
             "another one"
         )
         yield _finding("AZ906", message, hint)
-    elif properties.get("computeType") == _INSTANCE and inner.get("state") not in (None, "Running"):
-        message = f"`{name}` is a compute instance that does not run: {inner['state']}"
-        yield _finding("AZ906", message, f"`az ml compute start --name {name}`")
+    elif properties.get("computeType") == _INSTANCE:
+        own_state = inner.get("state")
+        if own_state not in (None, "Running"):
+            message = f"`{name}` is a compute instance that does not run: {own_state}"
+            yield _finding("AZ906", message, f"`az ml compute start --name {name}`")
 
 
 def _message_of(error: Mapping[str, Any]) -> str:

@@ -166,7 +166,7 @@ def _make_error(row: Row, message: str, call: RefusedCall) -> TargetError:
         "login": call.login,
     }
     kind = _KINDS[row["kind"]]
-    hint = row["hint"].format(**values) if "hint" in row else None
+    hint = row.get("hint", "").format(**values) or None
     return kind(row["message"].format(**values), hint=hint)
 
 

@@ -159,7 +159,9 @@ def _first_failure(log: RunLog, file_name: str | None) -> _End | None:
         is_consequence = PEER_LOST.search(last_lines) is not None
         return (is_consequence, end.file.name != file_name, end.last_modified)
 
-    ends = _ends(log, log.streams[:_FILES]) or _ends(log, log.system_files[:_AT_ONCE])
+    ends = _ends(log, log.streams[:_FILES])
+    if not ends:
+        ends = _ends(log, log.system_files[:_AT_ONCE])
     return min(ends, key=suspicion, default=None)
 
 
@@ -358,8 +360,8 @@ def hourly_price(
             priority = cluster.get("vmPriority")
         else:
             instance_type = resources.get("instanceType")
-    is_spot = str(priority or "").replace("_", "").lower() in ("spot", "lowpriority")
-    if not instance_type or is_spot:
+    tier = str(priority or "").replace("_", "").lower()
+    if not instance_type or tier in ("spot", "lowpriority"):
         return None
     row = type_named("azureml", str(instance_type), overlay)
     return hourly([(row, count)])

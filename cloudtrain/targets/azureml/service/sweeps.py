@@ -20,7 +20,7 @@ from cloudtrain.documents.archives import archive_of
 from cloudtrain.errors import TargetError, UsageError
 from cloudtrain.job.sweep import Objective
 from cloudtrain.plans.states import LogLine, RunRef, RunState, RunStatus, Trial
-from cloudtrain.rules.engine import mapping_at, value_at
+from cloudtrain.rules.engine import mapping_at, text_at, value_at
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.azureml.adopt.requests import originals_in
 from cloudtrain.targets.azureml.service.blobs import Blobs
@@ -68,7 +68,8 @@ class AzureMLTuner(AzureMLService, Tuner):
         client = self._at(ref.place)
         objective = self.objective(ref)
         try:
-            url = client.gateway(f"history/{HISTORY}", f"runs/{ref.name}/children")
+            path = f"runs/{ref.name}/children"
+            url = client.gateway(f"history/{HISTORY}", path)
             children = client.items(url, api_version=HISTORY)
         except NotThere:
             return []  # the run history shows a new job with a delay
@@ -198,7 +199,7 @@ def fetch_original(
         value = getattr(client.place, key)
         if value:
             own[key] = value
-    code_id = str(original.request["properties"].get("codeId") or "").removeprefix("azureml:")
+    code_id = text_at(original.request, "properties", "codeId").removeprefix("azureml:")
     code = _code(client, code_id) if code_id.startswith("/subscriptions/") else None
     return replace(original, kind=f"the job {name}", settings=own, code=code)
 
@@ -211,7 +212,8 @@ def _code(client: Client, code_id: str) -> bytes | None:
         except TargetError:
             return None
         files = [file for file in folder.rglob("*") if file.is_file()]
-        if not files or sum(file.stat().st_size for file in files) > _MOST:
+        size = sum(file.stat().st_size for file in files)
+        if not files or size > _MOST:
             return None
         contents = {str(file.relative_to(folder)): file.read_bytes() for file in files}
         return archive_of(contents)
