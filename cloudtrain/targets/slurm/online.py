@@ -193,8 +193,8 @@ def _has_resources(one: Partition, options: Mapping[str, Any]) -> bool:
         return True
     name, kind, count = wanted[0]
     for offered_name, offered_kind, offered_count in parse_gres(one.gres):
-        is_right_kind = offered_name == name and (not kind or offered_kind == kind)
-        if is_right_kind and offered_count >= count:
+        is_right_kind = not kind or offered_kind == kind
+        if offered_name == name and is_right_kind and offered_count >= count:
             return True
     return False
 

@@ -57,7 +57,9 @@ def shared_memory_small(subject: Subject) -> Iterator[Fault]:
     body = reading.body
     machines = reading.group
     count = body.processes_per_instance
-    if body.kind != "PyTorch" or not machines.gpus or count < _MANY_PROCESSES:
+    if body.kind != "PyTorch" or not machines.gpus:
+        return
+    if count < _MANY_PROCESSES:
         return
     words = _docker_words(subject)
     is_set = any(word.startswith(("--shm-size", "--ipc")) for word in words)
@@ -205,7 +207,8 @@ def interactive_services_keep_running(subject: Subject) -> Iterator[Fault]:
     services: list[str] = []
     for kind in ("SSH", "JupyterLab", "VSCode"):
         services += _services(subject, kind)
-    if services and read(subject).body.mapping("limits").get("timeout") is None:
+    limits = read(subject).body.mapping("limits")
+    if services and limits.get("timeout") is None:
         names = ", ".join(f"`{name}`" for name in services)
         count = plural(len(services), "interactive service")
         message = f"the job has {count} ({names}) and no time limit"
