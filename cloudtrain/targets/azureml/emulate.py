@@ -21,12 +21,11 @@ starts a job's processes; here the supervisor does. Each process has the argv an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from shlex import quote
 
 from cloudtrain.errors import JobError, Problem
-from cloudtrain.job.data import Checkpoint, Output
 from cloudtrain.job.model import format_duration
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext, Plan
@@ -98,6 +97,11 @@ class Stage:
         """The folder with `python` and `python3`, which replace the image's programs."""
         return f"{self.run_dir}/programs"
 
+    @property
+    def outputs(self) -> dict[str, str]:
+        """The paths of the outputs, by name."""
+        return {name: self.layout.paths[f"outputs.{name}"] for name in self.body.outputs}
+
 
 # The launch specification of an emulated job: its folders, files, links, processes and the paths of
 # its results.
@@ -109,10 +113,9 @@ def specification(
     stage: Stage, context: CompileContext, processes: Sequence[Process], *, grace_period: int
 ) -> LaunchSpecification:
     layout = stage.layout
-    names = [f"{stage.programs}/{name}" for name in ("python", "python3")]
+    names = (f"{stage.programs}/python", f"{stage.programs}/python3")
     program = f'#!/bin/sh\nexec {quote(stage.python)} "$@"\n'
     has_servers = any(process.role == "ps" for process in processes)
-    outputs = _outputs(stage)
     return LaunchSpecification(
         name=context.run_name,
         run_dir=stage.run_dir,
@@ -123,11 +126,11 @@ def specification(
             layout.code[0],
             layout.code[1:],
         ),
-        directories=_folders(stage, outputs),
+        directories=_folders(stage),
         files=dict.fromkeys(names, program),
-        programs=tuple(names),
-        links=tuple(_links(stage, outputs, len(processes))),
-        places=_places(stage, outputs),
+        programs=names,
+        links=tuple(_links(stage, len(processes))),
+        places=_places(stage),
         launcher="processes",
         instances=stage.body.instances,
         world_size=len(processes),
@@ -140,52 +143,49 @@ def specification(
     )
 
 
-def _outputs(stage: Stage) -> dict[str, str]:
-    """Map the names of the outputs to their paths."""
-    return {name: stage.layout.paths[f"outputs.{name}"] for name in stage.body.outputs}
-
-
 def _own_places(stage: Stage) -> dict[str, str]:
     """Map the names of outputs to the folders of this machine that the job names for them."""
-    written: dict[str, Output | Checkpoint] = dict(stage.job.outputs)
+    places = {name: item.local for name, item in stage.job.outputs.items()}
     if stage.job.checkpoint:
-        written["checkpoint"] = stage.job.checkpoint
-    return {
-        name: item.local
-        for name, item in written.items()
-        if item.local is not None and name in stage.body.outputs
-    }
+        places["checkpoint"] = stage.job.checkpoint.local
+    own = {}
+    for name, place in places.items():
+        if place is not None and name in stage.body.outputs:
+            own[name] = place
+    return own
 
 
-def _folders(stage: Stage, outputs: Mapping[str, str]) -> tuple[str, ...]:
+def _folders(stage: Stage) -> tuple[str, ...]:
     own = _own_places(stage)
     folders = [stage.layout.data, *own.values()]
-    for name, path in outputs.items():
+    for name, path in stage.outputs.items():
         is_file = stage.body.outputs[name].get("jobOutputType") == "uri_file"
         if name not in own and not is_file:
             folders.append(path)
     return tuple(sorted(folders))
 
 
-def _links(stage: Stage, outputs: Mapping[str, str], count: int) -> Iterator[Link]:
+def _links(stage: Stage, count: int) -> Iterator[Link]:
     for name, item in stage.job.inputs.items():
         if item.local is not None:
-            yield Link(stage.layout.paths[f"inputs.{name}"], str(item.local), None)
+            path = stage.layout.paths[f"inputs.{name}"]
+            yield Link(path, str(item.local), None)
     for name, place in _own_places(stage).items():
-        yield Link(outputs[name], place, None)
-    run_dir = stage.run_dir
+        yield Link(stage.outputs[name], place, None)
     for rank in range(count):
-        yield Link(f"{run_dir}/{_log(rank, count)}", f"{run_dir}/logs/rank_{rank}.log", None)
+        name = f"{stage.run_dir}/{_log(rank, count)}"
+        yield Link(name, f"{stage.run_dir}/logs/rank_{rank}.log", None)
 
 
-def _places(stage: Stage, outputs: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+def _places(stage: Stage) -> dict[str, tuple[str, ...]]:
     """Map the results of the run, as `cloudtrain download` names them, to their paths."""
     folders = tuple(f"{code}/outputs" for code in stage.layout.code)
     places = {name: tuple(f"{folder}/{name}" for folder in folders) for name in NAMED_RESULTS}
     places["outputs"] = folders
     places["user_logs"] = (f"{stage.run_dir}/user_logs",)
-    for name, path in outputs.items():
-        places[name if name in NAMED_RESULTS else f"outputs/{name}"] = (path,)
+    for name, path in stage.outputs.items():
+        result = name if name in NAMED_RESULTS else f"outputs/{name}"
+        places[result] = (path,)
     return places
 
 
@@ -201,8 +201,9 @@ def _ports(processes: Sequence[Process]) -> tuple[str, ...]:
 def _started_process(stage: Stage, process: Process) -> StartedProcess:
     """Signals go to the process's whole group, because the shell does not forward them."""
     role = "process" if process.role == "rank" else process.role
-    process = replace(process, role=role, env=dict(sorted(process.env.items())))
-    return StartedProcess.of(process, "group", stage.layout.code[process.instance])
+    env = dict(sorted(process.env.items()))
+    code = stage.layout.code[process.instance]
+    return StartedProcess.of(replace(process, role=role, env=env), "group", code)
 
 
 def _log(rank: int, count: int) -> str:

@@ -66,7 +66,9 @@ def _input_text(name: str, item: Mapping[str, Any], data: str) -> str:
     if item.get("jobInputType") != "uri_file" or not isinstance(uri, str):
         return folder
     match = re.search(_FILE_NAME, uri)
-    return f"{folder}/{match[1] or match[2]}" if match else folder
+    if match is None:
+        return folder
+    return f"{folder}/{match[1] or match[2]}"
 
 
 def fill_command(body: Body, paths: Mapping[str, str]) -> str:

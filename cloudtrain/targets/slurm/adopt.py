@@ -43,7 +43,7 @@ def batch_settings(options: Mapping[str, str], setup: Sequence[str]) -> BatchSet
     if setup:
         settings["setup"] = list(setup)
 
-    memory = [name for name in _MEMORY if name in options] if "exclusive" in options else []
+    memory = _MEMORY if "exclusive" in options else ()
     taken = {*_TEXTS, *_KNOWN, *_REFUSED, *memory}
     extra = []
     lost = {f"--{name}": why for name, why in _REFUSED.items() if name in options}
@@ -54,7 +54,9 @@ def batch_settings(options: Mapping[str, str], setup: Sequence[str]) -> BatchSet
             lost[f"-{name}"] = "write the option by its long name"
         else:
             extra.append(f"--{name}={value}" if value else f"--{name}")
-    lost |= {f"--{name}": _WHOLE for name in memory if options[name] != "0"}
+    for name in memory:
+        if options.get(name, "0") != "0":
+            lost[f"--{name}"] = _WHOLE
     if extra:
         settings["extra_sbatch"] = extra
     return BatchSettings(settings, lost, _HEAD)

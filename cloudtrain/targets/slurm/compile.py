@@ -13,7 +13,6 @@ from cloudtrain.job.distribution import DeepSpeed, TensorFlow, no_ray
 from cloudtrain.job.model import OVERRIDES, format_duration
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
-from cloudtrain.plans.processes import Alike, Processes
 from cloudtrain.targets.common.compiling import Problems, option_problems
 from cloudtrain.targets.slurm.script import (
     NAME,
@@ -85,7 +84,9 @@ def sbatch_options(run: ClusterRun) -> Options:
         "constraint": _constraint(run),
         "reservation": settings.reservation,
     }
-    options |= {name: value for name, value in selectors.items() if value is not None}
+    for name, value in selectors.items():
+        if value is not None:
+            options[name] = value
 
     if job.max_runtime:
         options["time"] = time_limit(job.max_runtime)
@@ -98,8 +99,8 @@ def sbatch_options(run: ClusterRun) -> Options:
         options["exclusive"] = True
         options["mem"] = "0"
     for option in settings.extra_sbatch:
-        name, equals, value = option.removeprefix("--").partition("=")
-        options[name] = value if equals else True
+        name, equals, text = option.removeprefix("--").partition("=")
+        options[name] = text if equals else True
     return dict(sorted(options.items()))
 
 
@@ -257,9 +258,9 @@ def forms_of(plan: Plan) -> dict[str, Callable[[], str]]:
 def _batch_file(request: Mapping[str, Any]) -> str:
     """The job needs the bundle on the cluster: `cloudtrain submit --upload-only` uploads it."""
     first, newline, rest = str(request["script"]).partition("\n")
-    # without `sbatch`, and without the script, which this text replaces
-    words = request["argv"][1:-1]
-    lines = [f"#SBATCH {_quote(word)}" for word in words if word != "--parsable"]
+    # without `sbatch --parsable`, and without the script, which this text replaces
+    words = request["argv"][2:-1]
+    lines = [f"#SBATCH {_quote(word)}" for word in words]
     return "\n".join([first, *lines]) + newline + rest
 
 
@@ -317,13 +318,7 @@ def _plan(run: ClusterRun) -> Plan:
     overrides = getattr(job, NAME + OVERRIDES, {})
     options = _apply_overrides(sbatch_options(run), overrides, job)
 
-    outputs = {}
-    for name, path in run.paths.items():
-        # `outputs.scores` is `outputs/scores` in the request, and `outputs.model` is `model`
-        short = "model" if name == "outputs.model" else name.replace(".", "/", 1)
-        if not short.startswith("inputs/"):
-            outputs[short] = path
-
+    outputs = run.outputs
     request = {
         "argv": ["sbatch", "--parsable", *_words(options), f"{run.folder}/job.sh"],
         "folder": run.folder,
@@ -344,7 +339,7 @@ def _plan(run: ClusterRun) -> Plan:
         job_name=job.name,
         request=request,
         uploads=(upload,),
-        processes=Processes((*_groups(batch), *batch.ranks)),
+        processes=batch.processes,
         summary=tuple(_summary(run, batch, options)),
         place=context.account.place,
         outputs=outputs,
@@ -355,15 +350,11 @@ def _words(options: Options) -> list[str]:
     """Return the options as words of a command line."""
     words = []
     for name, value in options.items():
-        if value:
-            words.append(f"--{name}" if value is True else f"--{name}={value}")
+        if value is True:
+            words.append(f"--{name}")
+        elif value:
+            words.append(f"--{name}={value}")
     return words
-
-
-def _groups(batch: BatchLaunch) -> tuple[Alike, ...]:
-    """Return the processes that the command starts, as groups."""
-    processes = batch.processes
-    return Processes.of(processes).groups if isinstance(processes, tuple) else (processes,)
 
 
 _OF_FIELDS = {"time": "max_runtime", "deadline": "spot", "requeue": "spot", "no-requeue": "spot"}
@@ -400,10 +391,10 @@ def _override_fault(
         if is_set and (value or None) != options.get(name):
             message = f"`{name}` contradicts `{field}` of the job"
             return message, f"remove one of `{name}` and `{field}`"
-    if not (value is None or isinstance(value, str | int | bool)):
+    if not isinstance(value, str | int | None):
         message = f"`{name}` must be a single value for the option `--{name}`"
         return message, "write a text, a number or `true`"
-    if not is_option(f"--{name}={'' if value is None else value}"):
+    if not is_option(f"--{name}={value or ''}"):
         message = f"`{name}` is not a long option of sbatch with a value on one line"
         return message, "write a name from `sbatch --help` and its value, such as `nice: 100`"
     return None

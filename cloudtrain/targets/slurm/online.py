@@ -42,10 +42,10 @@ class Partition:
 
 def check(runner: Runner, plan: Plan) -> list[Finding]:
     shared_dir = str(plan.request["folder"]).rpartition("/runs/")[0]
-    argv = [word for word in plan.request["argv"][:-1] if word != "--parsable"]
+    options = plan.request["argv"][2:-1]  # without `sbatch --parsable` and the script
     script = str(plan.request["script"]).encode()
     try:
-        answer = runner.run("look", shared_dir, *argv, stdin=script)
+        answer = runner.run("look", shared_dir, "sbatch", *options, stdin=script)
     except TargetError as error:
         return [_finding("SL902", error.message, error.hint)]
     lines = answer.decode("utf-8", "replace").splitlines()
@@ -116,7 +116,8 @@ def _describe_start(
 
 def _partition_names(options: Mapping[str, Any]) -> list[str]:
     """Return the partitions that the job names. Without one, the cluster's default applies."""
-    return [name for name in str(options.get("partition", "")).split(",") if name]
+    names = str(options.get("partition", "")).split(",")
+    return [name for name in names if name]
 
 
 def _partition_findings(
@@ -144,10 +145,10 @@ def _partition_findings(
         return
 
     down = {}
-    for group in groups:
-        state = group[0].state
-        if state != "up":
-            down[group[0].name] = f"`{group[0].name}` is {_STATES.get(state, state)}"
+    for first, *_ in groups:
+        if first.state != "up":
+            state = _STATES.get(first.state, first.state)
+            down[first.name] = f"`{first.name}` is {state}"
     if len(down) == len(groups):
         message = f"the partition {' and '.join(down.values())}"
         yield _finding("SL903", message, "choose another one: `sinfo` lists them")
@@ -170,12 +171,10 @@ def _limit_findings(mine: Sequence[Partition], options: Mapping[str, Any]) -> It
         yield _finding("SL905", message, hint, ("resources", "instance_count"))
 
     longest = mine[0].longest
-    limit = parse_time(str(options["time"])) if "time" in options else None
+    limit = parse_time(str(options.get("time", "")))
     if limit is not None and longest is not None and limit > longest:
-        message = (
-            f"the job may run {format_duration(limit)}, but `{name}` allows "
-            f"{format_duration(longest)}"
-        )
+        allowed = format_duration(longest)
+        message = f"the job may run {format_duration(limit)}, but `{name}` allows {allowed}"
         hint = f"write `max_runtime: {longest // 60}m` or less"
         yield _finding("SL905", message, hint, ("max_runtime",))
 
@@ -194,8 +193,8 @@ def _has_resources(one: Partition, options: Mapping[str, Any]) -> bool:
         return True
     name, kind, count = wanted[0]
     for offered_name, offered_kind, offered_count in parse_gres(one.gres):
-        is_right_kind = offered_name == name and (not kind or offered_kind == kind)
-        if is_right_kind and offered_count >= count:
+        is_right_kind = not kind or offered_kind == kind
+        if offered_name == name and is_right_kind and offered_count >= count:
             return True
     return False
 

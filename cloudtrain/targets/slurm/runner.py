@@ -263,7 +263,8 @@ def find_errors(text: str) -> str:
     return the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line or "failure" in line]
-    messages = [_COMMAND.sub("", line) for line in errors or lines[-1:]]
+    shown = errors or lines[-1:]
+    messages = [_COMMAND.sub("", line) for line in shown]
     return shorten_line("; ".join(dict.fromkeys(messages)))
 
 

@@ -13,7 +13,7 @@ from shlex import quote
 from cloudtrain.job.distribution import MPI, Horovod, TensorFlow
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext
-from cloudtrain.plans.processes import Alike, Process
+from cloudtrain.plans.processes import Alike, Process, Processes
 from cloudtrain.runtime.mpi_options import mpirun_options
 from cloudtrain.runtime.torchrun_words import misread
 from cloudtrain.targets.common import launchers
@@ -56,7 +56,9 @@ class ClusterRun:
         is_wanted = settings.build_environment
         if is_wanted is None:
             is_wanted = not settings.has_own_environment
-        if not is_wanted or self.image is not None or file is None or digest is None:
+        if not is_wanted or self.image is not None:
+            return None
+        if file is None or digest is None:
             return None
         key = environment_key(settings.python, settings.setup, digest)
         folder = f"{self.account.shared_dir}/environments/{key}"
@@ -85,6 +87,18 @@ class ClusterRun:
     @cached_property
     def paths(self) -> dict[str, str]:
         return paths_in(self.folder, self.job, NAME)
+
+    @cached_property
+    def outputs(self) -> dict[str, str]:
+        """The folders that the run writes to, by the names that `cloudtrain download` takes."""
+        outputs = {}
+        for reference, path in self.paths.items():
+            kind, _, name = reference.partition(".")
+            if reference == "outputs.model":
+                outputs[name] = path
+            elif kind != "inputs":
+                outputs[reference.replace(".", "/", 1)] = path
+        return outputs
 
     @property
     def image(self) -> str | None:
@@ -151,16 +165,15 @@ class BatchLaunch:
     Attributes:
         title: the launcher's name in the plan, such as `torchrun`.
         words: the command line in the batch script, as quoted shell words.
-        processes: the processes that the command starts on the nodes.
+        processes: the processes that the command starts on the nodes; if they are launchers such
+            as torchrun, followed by the ranks that these start.
         before: lines of the batch script that prepare the command.
-        ranks: the ranks, if a launcher such as torchrun starts them; otherwise empty.
     """
 
     title: str
     words: Sequence[str]
-    processes: tuple[Process, ...] | Alike
+    processes: Processes
     before: tuple[str, ...] = ()
-    ranks: tuple[Alike, ...] = ()
 
 
 def launch(run: ClusterRun) -> BatchLaunch:
@@ -197,7 +210,7 @@ def _torch(run: ClusterRun) -> BatchLaunch:
     )
     agents = Alike("torchrun", _on_each_node(run, 1), agent)
     before = (_script_in("agent", "agent"), _script_in("rank", "torch_rank"))
-    return BatchLaunch("torchrun", words, agents, before, (ranks,))
+    return BatchLaunch("torchrun", words, Processes([agents, ranks]), before)
 
 
 def _in_bash(variable: str, program: Sequence[str]) -> list[str]:
@@ -219,17 +232,19 @@ def _mpi(run: ClusterRun) -> BatchLaunch:
     if is_plug_in(mpi):
         words = _srun(run, f"--mpi={mpi}", tasks=world, per_node=run.processes)
         words += rank_words
-        return BatchLaunch(f"srun --mpi={mpi}", words, _ranks(run, program), before)
+        processes = Processes([_ranks(run, program)])
+        return BatchLaunch(f"srun --mpi={mpi}", words, processes, before)
 
     distribution = run.job.distribution
     written = distribution.options if isinstance(distribution, MPI | Horovod) else ""
     mpirun = [mpi, *mpirun_options(world, written)]
-    processes = (Process(0, "mpirun", (*mpirun, *program), run.variables),)
+    launcher = Process(0, "mpirun", (*mpirun, *program), run.variables)
     ranks = launchers.mpirun_ranks(
         program, processes=world, where=range(run.nodes), slots=run.processes, exports=run.variables
     )
     words = [*map(quote, mpirun), *rank_words]
-    return BatchLaunch("mpirun", words, processes, before, (ranks,))
+    processes = Processes([Alike.listed([launcher]), ranks])
+    return BatchLaunch("mpirun", words, processes, before)
 
 
 def _ranks(run: ClusterRun, program: Sequence[str]) -> Alike:
@@ -270,8 +285,8 @@ def _tensorflow(run: ClusterRun) -> BatchLaunch:
         env = run.variables | {"TF_CONFIG": config}
         return Process(node, kind, tuple(program), env, number, local)
 
-    tasks = tuple(map(task, range(count)))
-    return BatchLaunch("srun", [*words, *_in_bash("task", program)], tasks, before)
+    words += _in_bash("task", program)
+    return BatchLaunch("srun", words, Processes.of(map(task, range(count))), before)
 
 
 def _none(run: ClusterRun) -> BatchLaunch:
@@ -285,9 +300,9 @@ def _none(run: ClusterRun) -> BatchLaunch:
         }
         return Process(node, "process", tuple(program), run.variables | instance, node, 0)
 
-    processes = Alike("process", _on_each_node(run, 1), process)
+    alike = Alike("process", _on_each_node(run, 1), process)
     words += _in_bash("alone", program)
-    return BatchLaunch("srun", words, processes, (_script_in("alone", "alone"),))
+    return BatchLaunch("srun", words, Processes([alike]), (_script_in("alone", "alone"),))
 
 
 _LAUNCHERS: dict[str, Callable[[ClusterRun], BatchLaunch]] = {
@@ -342,7 +357,6 @@ def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
     hosts = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
     if settings.rendezvous_host is not None:  # a line for each node, all with this name
         hosts += f" | while read -r _; do echo {quote(settings.rendezvous_host)}; done"
-    outputs = {path for name, path in run.paths.items() if not name.startswith("inputs.")}
     exports = _exports(run.variables)
     if run.environment:
         programs = quote(run.python.removesuffix("/python"))
@@ -361,7 +375,7 @@ def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
         signal="" if is_mpi(run.job) else _SIGNAL,
         grace=grace,
         minutes=grace // 60 + 1,
-        written=" ".join(map(quote, sorted(outputs))),
+        written=" ".join(map(quote, sorted(set(run.outputs.values())))),
         setup=_setup(settings),
         exports=exports,
         processes=run.processes,

@@ -68,9 +68,10 @@ def _call(
     runner: Runner, script: str, folder: str, name: str, *arguments: str, stdin: bytes = b""
 ) -> str:
     try:
-        return runner.run(script, folder, name, *arguments, stdin=stdin).decode().strip()
+        answer = runner.run(script, folder, name, *arguments, stdin=stdin)
     except CommandFailed as error:
         raise _explain(error, name) from None
+    return answer.decode().strip()
 
 
 _TABLES = load_toml(Path(__file__).with_name("words.toml").read_text("utf-8"))
@@ -142,7 +143,9 @@ def status_of(record: Record, tails: Callable[[], str]) -> RunStatus:
     has_end = last is not None and last.word != "started"
     end_time = last.time if last and has_end else record.end_time
     status = replace(status, ended=end_time, exit_code=_exit_code(record))
-    return _with_cause(status, tails()) if state is RunState.FAILED and starts else status
+    if state is RunState.FAILED and starts:
+        return _with_cause(status, tails())
+    return status
 
 
 def _judge(record: Record) -> Meaning:
@@ -197,7 +200,8 @@ def _judge_by_journal(record: Record) -> Meaning:
         return Meaning(RunState.STOPPED, "it was asked to stop")
     if last.word == "ended" and last.rest == "0":
         return Meaning(RunState.SUCCEEDED)
-    if last.word == "interrupted" or (last.word == "left" and record.last("timeout") is None):
+    is_cancelled = last.word == "left" and record.last("timeout") is None
+    if last.word == "interrupted" or is_cancelled:
         return Meaning(RunState.STOPPED, "the job was cancelled, or its nodes were taken away")
     return Meaning(RunState.FAILED, _reason_of_journal(record))
 

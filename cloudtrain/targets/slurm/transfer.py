@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -173,7 +173,8 @@ def provide(runner: Runner, environment: Mapping[str, str]) -> None:
     except CommandFailed as error:
         told = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
         hints = [line.removeprefix(_HINT) for line in lines if line.startswith(_HINT)]
-        cause = shorten_line((told or lines or [error.message])[-1])
+        causes = told or lines or [error.message]
+        cause = shorten_line(causes[-1])
         where = f" on `{runner.host}`" if runner.host else ""
         output = f"the installer's output is in `{folder}.log`{where}"
         message = f"the job's environment cannot be built: {cause}"
@@ -218,7 +219,13 @@ class _File:
 
     @property
     def order(self) -> tuple[int, int, int, str]:
-        return (self.restart, self.node, -1 if self.rank is None else self.rank, self.stream)
+        rank = -1 if self.rank is None else self.rank
+        return (self.restart, self.node, rank, self.stream)
+
+    @property
+    def next_length(self) -> int:
+        """The number of bytes to read in one step."""
+        return min(self.size - self.read, _MOST)
 
     def log_line(self, text: str) -> LogLine:
         return LogLine(self.time, self.node, self.rank, self.stream, text)
@@ -239,13 +246,12 @@ class ClusterLog:
             files = self._grown()
             if not files:
                 return
-            lengths = [min(file.size - file.read, _MOST) for file in files]
-            count = min(max(1, _AT_ONCE // max(lengths)), _MOST_FILES)
-            parts = list(zip(files, lengths, strict=True))[:count]
-            pieces = self._read([(file.name, file.read, length) for file, length in parts])
-            for (file, length), piece in zip(parts, pieces, strict=True):
+            longest = max(file.next_length for file in files)
+            count = min(max(1, _AT_ONCE // longest), _MOST_FILES)
+            files = files[:count]
+            for file, piece in zip(files, self._read(files), strict=True):
                 lines = _take_lines(file, piece)
-                file.read += length
+                file.read += len(piece)
                 for text in lines:
                     yield file.log_line(text)
 
@@ -261,7 +267,8 @@ class ClusterLog:
     def _grown(self) -> list[_File]:
         """Return the files with unread bytes."""
         files = []
-        for line in self.runner.run("sizes", self.folder).decode("utf-8", "replace").splitlines():
+        answer = self.runner.run("sizes", self.folder).decode("utf-8", "replace")
+        for line in answer.splitlines():
             size, time, name = line.split(" ", 2)
             file = self._file(name)
             if file is None:
@@ -283,21 +290,26 @@ class ClusterLog:
         if self.rank not in (None, rank) or self.instance not in (None, node):
             return None
         if name not in self.streams:
-            self.streams[name] = _File(name, int(match["restart"]), node, rank, match["stream"])
+            restart = int(match["restart"])
+            self.streams[name] = _File(name, restart, node, rank, match["stream"])
         return self.streams[name]
 
-    def _read(self, pieces: list[tuple[str, int, int]]) -> list[bytes]:
-        words = [str(word) for piece in pieces for word in piece]
+    def _read(self, files: Sequence[_File]) -> list[bytes]:
+        """Return the next piece of each file."""
+        words = []
+        for file in files:
+            words += [file.name, str(file.read), str(file.next_length)]
         answer = self.runner.run("read", self.folder, *words)
-        contents = []
+        pieces = []
         start = 0
-        for _, _, length in pieces:
-            contents.append(answer[start : start + length])
-            start += length
+        for file in files:
+            end = start + file.next_length
+            pieces.append(answer[start:end])
+            start = end
         if start != len(answer):
             hint = "run `cloudtrain logs` again to read it from the beginning"
             raise TargetError("a log file became shorter while it was read", hint=hint)
-        return contents
+        return pieces
 
 
 def _take_lines(file: _File, piece: bytes) -> list[str]:

@@ -57,7 +57,9 @@ def shared_memory_small(subject: Subject) -> Iterator[Fault]:
     body = reading.body
     machines = reading.group
     count = body.processes_per_instance
-    if body.kind != "PyTorch" or not machines.gpus or count < _MANY_PROCESSES:
+    if body.kind != "PyTorch" or not machines.gpus:
+        return
+    if count < _MANY_PROCESSES:
         return
     words = _docker_words(subject)
     is_set = any(word.startswith(("--shm-size", "--ipc")) for word in words)
@@ -205,7 +207,8 @@ def interactive_services_keep_running(subject: Subject) -> Iterator[Fault]:
     services: list[str] = []
     for kind in ("SSH", "JupyterLab", "VSCode"):
         services += _services(subject, kind)
-    if services and read(subject).body.mapping("limits").get("timeout") is None:
+    limits = read(subject).body.mapping("limits")
+    if services and limits.get("timeout") is None:
         names = ", ".join(f"`{name}`" for name in services)
         count = plural(len(services), "interactive service")
         message = f"the job has {count} ({names}) and no time limit"
@@ -242,12 +245,12 @@ def _docker_words(subject: Subject) -> list[str]:
 # Rules about the environment of an Azure ML job, and whether it fits the machines.
 
 _ARCHITECTURES = {
-    "arm64": re.compile(r"(?<![a-z0-9])(arm64|aarch64)(?![a-z0-9])"),
-    "x86_64": re.compile(r"(?<![a-z0-9])(amd64|x86[-_]64)(?![a-z0-9])"),
+    "arm64": re.compile(r"(?i)(?<![a-z0-9])(arm64|aarch64)(?![a-z0-9])"),
+    "x86_64": re.compile(r"(?i)(?<![a-z0-9])(amd64|x86[-_]64)(?![a-z0-9])"),
 }
-_CUDA = re.compile(r"cuda|(?<![a-z0-9])cu1[0-9]{1,2}(?![0-9])|nvidia")
-_ROCM = re.compile(r"rocm|amdgpu")
-_CPU = re.compile(r"(?<![a-z0-9])cpu(?![a-z0-9])")
+_CUDA = re.compile(r"(?i)cuda|(?<![a-z0-9])cu1[0-9]{1,2}(?![0-9])|nvidia")
+_ROCM = re.compile(r"(?i)rocm|amdgpu")
+_CPU = re.compile(r"(?i)(?<![a-z0-9])cpu(?![a-z0-9])")
 _TAG = re.compile(r"[^/]+:(?P<tag>[\w.-]+)")
 _LABEL = re.compile(r".*/environments/(?P<name>[^/]+)/labels/(?P<label>[^/]+)")
 
@@ -393,8 +396,8 @@ def image_of_another_gpu(subject: Subject) -> Iterator[Fault]:
     name = reading.environment_name
     if row is None or not row.gpus:
         return
-    has_cuda = _CUDA.search(name.casefold())
-    has_rocm = _ROCM.search(name.casefold())
+    has_cuda = _CUDA.search(name)
+    has_rocm = _ROCM.search(name)
     is_amd = row.gpu.startswith("MI")
     if is_amd and has_cuda and not has_rocm:
         platform = "CUDA"
@@ -422,7 +425,7 @@ def cpu_image_on_gpus(subject: Subject) -> Iterator[Fault]:
     name = reading.environment_name
     if row is None or not row.gpus:
         return
-    if _CPU.search(name.casefold()) and not _CUDA.search(name.casefold()):
+    if _CPU.search(name) and not _CUDA.search(name):
         message = f"`{name}` is made for CPUs, and `{row.name}` has {row.hardware}"
         hint = "use an environment with CUDA, or a type without GPUs"
         yield Fault(message, hint, reading.environment_path)
@@ -432,7 +435,7 @@ _PROCESSOR = {"arm64": "Arm processors", "x86_64": "x86-64 processors"}
 
 
 def _says(name: str, architecture: str) -> bool:
-    return _ARCHITECTURES[architecture].search(name.casefold()) is not None
+    return _ARCHITECTURES[architecture].search(name) is not None
 
 
 # Rules about the environment variables of an Azure ML job.

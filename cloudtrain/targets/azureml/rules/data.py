@@ -6,13 +6,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeGuard
+from typing import Any
 
 from cloudtrain.errors import InPlace, did_you_mean
 from cloudtrain.job.data import find_references, references_in
 from cloudtrain.job.nodes import PLACE_NAME, mend_name
 from cloudtrain.plans.plan import Level
-from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule
+from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule, text_at
 from cloudtrain.targets.azureml.compile.places import CHECKPOINT, DEFAULT_STORE, MODEL, SCHEMES
 from cloudtrain.targets.azureml.parts import asset_id, asset_meant, parse_label
 from cloudtrain.targets.azureml.reading import read
@@ -204,31 +204,18 @@ def datastore_misspelt(subject: Subject) -> Iterator[Fault]:
     `azureml:NAME:VERSION`.
     """
     body = read(subject).body
-    for name, item in body.inputs.items():
-        path = _input_path(subject, name)
-        uri = item.get("uri")
-        if _is_asset(uri) and asset_id("", uri, "data") is None:
+    for kind, name in _names(body.inputs, body.outputs):
+        is_input = kind == "inputs"
+        path = _input_path(subject, name) if is_input else _output_path(subject, name)
+        uri = text_at(body.mapping(kind, name), "uri")
+        if uri.startswith("azureml://"):
+            if not _DATASTORE.fullmatch(uri) and not uri.startswith(_OTHER_URI):
+                message = f"`{uri}` is not the address of a datastore"
+                yield Fault(message, InPlace(f"write `{DEFAULT_STORE}/PATH`"), path)
+        elif is_input and uri.startswith("azureml:") and asset_id("", uri, "data") is None:
             asset, version = asset_meant(uri) or ("NAME", None)
             hint = InPlace(f"write `azureml:{asset}:{version or 1}`")
             yield Fault(f"`{uri}` names no version of a data asset", hint, path)
-        yield from _address_faults(uri, path)
-    for name, item in body.outputs.items():
-        yield from _address_faults(item.get("uri"), _output_path(subject, name))
-
-
-def _is_asset(uri: object) -> TypeGuard[str]:
-    if not isinstance(uri, str):
-        return False
-    return uri.startswith("azureml:") and not uri.startswith("azureml://")
-
-
-def _address_faults(uri: object, path: ValuePath) -> Iterator[Fault]:
-    """Yield a fault for an address that begins with `azureml://` and leads nowhere."""
-    if not isinstance(uri, str) or not uri.startswith("azureml://"):
-        return
-    if not _DATASTORE.fullmatch(uri) and not uri.startswith(_OTHER_URI):
-        message = f"`{uri}` is not the address of a datastore"
-        yield Fault(message, InPlace(f"write `{DEFAULT_STORE}/PATH`"), path)
 
 
 @rule("AZ509", Level.ERROR)

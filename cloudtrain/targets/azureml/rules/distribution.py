@@ -98,10 +98,10 @@ def tasks_share_instances(subject: Subject) -> Iterator[Fault]:
     reading = read(subject)
     tasks = reading.body
     servers = tasks.parameter_servers
-    if tasks.kind != "TensorFlow" or servers > tasks.instances or reading.group.device == "cpu":
+    if tasks.kind != "TensorFlow" or reading.group.device == "cpu":
         return
     total = tasks.workers + servers
-    if total > tasks.instances:
+    if servers <= tasks.instances < total:
         who = plural(tasks.workers, "worker")
         if servers:
             who += f" and {plural(servers, 'parameter server')}"
@@ -137,10 +137,12 @@ def autotuning_over_instances(subject: Subject) -> Iterator[Fault]:
     """
     distribution = subject.reading.distribution
     count = read(subject).body.instances
-    if count == 1 or not isinstance(distribution, DeepSpeed) or not is_launcher(subject.job):
+    if not isinstance(distribution, DeepSpeed) or not is_launcher(subject.job):
         return
-    options = [word.partition("=")[0] for word in shlex.split(distribution.launcher_options)]
-    if "--autotuning" in options:
+    if count == 1:
+        return
+    words = shlex.split(distribution.launcher_options)
+    if any(word.partition("=")[0] == "--autotuning" for word in words):
         message = (
             f"DeepSpeed's autotuning cannot reach other instances, and this job runs on {count:,}"
         )
@@ -182,7 +184,9 @@ def environment_of_another_framework(subject: Subject) -> Iterator[Fault]:
     if subject.processing or subject.job.environment.conda_file:
         return
     path = reading.environment_path
-    instead = f" instead of `{path[-1]}`" if path[-1] in ("azureml", "image") else ""
+    instead = ""
+    if path[-1] in ("azureml", "image"):
+        instead = f" instead of `{path[-1]}`"
     needed = TITLES[framework]
     message = f"the environment `{name}` is made for {TITLES[says]}, and the job needs {needed}"
     hint = f"write `environment: {{framework: {framework}}}`{instead}, or add `requirements`"
@@ -240,5 +244,6 @@ def _no_count(subject: Subject, name: str, least: int, field: ValuePath) -> Iter
     if not is_whole or value < least:
         text = f'"{value}"' if isinstance(value, str) else value
         message = f"`{name}` must be a whole number of at least {least}, not `{text}`"
-        hint = f"set `{'.'.join(map(str, field))}`, and remove `{name}` from the overrides"
+        field_name = ".".join(map(str, field))
+        hint = f"set `{field_name}`, and remove `{name}` from the overrides"
         yield Fault(message, hint, reading.place(("distribution", name), field))

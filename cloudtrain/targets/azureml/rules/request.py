@@ -62,13 +62,14 @@ def violations(
                 yield True, Fault(message, near, (*path, name))
     elif isinstance(schema, list):
         if not isinstance(value, str) or value.casefold() not in map(str.casefold, schema):
-            near = did_you_mean(str(value), schema)
-            yield False, Fault(f"{shown} cannot be `{value}`", near, path)
+            message = f"{shown} cannot be `{value}`"
+            yield False, Fault(message, did_you_mean(str(value), schema), path)
     elif schema and not _matches(value, schema):
         text = str(value).lower() if isinstance(value, bool) else value
         is_number = schema == _TEXT and isinstance(value, int | float)
         hint = f'write `"{text}"`' if is_number else f"write {schema}"
-        yield False, Fault(f"{shown} must be {schema}, not `{text}`", hint, path)
+        message = f"{shown} must be {schema}, not `{text}`"
+        yield False, Fault(message, hint, path)
 
 
 def _matches(value: object, kind: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from cloudtrain.documents.document import load_toml
 from cloudtrain.errors import NameTaken, TargetError, TargetUnreachable
+from cloudtrain.rules.engine import value_at
 from cloudtrain.targets.azureml.catalogue import DATA
 from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.services import Denied, Expired, NotThere
@@ -142,8 +143,8 @@ def _codes(error: object) -> Iterator[str]:
     for detail in error.get("details") or ():
         yield from _codes(detail)
     for item in error.get("additionalInfo") or ():
-        if isinstance(item, Mapping) and item.get("type") == "InnerError":
-            yield from _codes((item.get("info") or {}).get("value"))
+        if value_at(item, "type") == "InnerError":
+            yield from _codes(value_at(item, "info", "value"))
     for name in ("innerError", "innererror"):
         yield from _codes(error.get(name))
 
@@ -165,7 +166,7 @@ def _make_error(row: Row, message: str, call: RefusedCall) -> TargetError:
         "login": call.login,
     }
     kind = _KINDS[row["kind"]]
-    hint = row["hint"].format(**values) if "hint" in row else None
+    hint = row.get("hint", "").format(**values) or None
     return kind(row["message"].format(**values), hint=hint)
 
 

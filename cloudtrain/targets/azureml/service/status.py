@@ -21,6 +21,7 @@ from cloudtrain.job.model import format_duration
 from cloudtrain.machines.overlay import Overlay, type_named
 from cloudtrain.machines.table import hourly, over
 from cloudtrain.plans.states import RunState, RunStatus, Transition
+from cloudtrain.rules.engine import mapping_at, value_at
 from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.service.logs import LogFile, RunLog
 from cloudtrain.targets.azureml.service.provider_errors import detail_messages, error_fields
@@ -158,7 +159,9 @@ def _first_failure(log: RunLog, file_name: str | None) -> _End | None:
         is_consequence = PEER_LOST.search(last_lines) is not None
         return (is_consequence, end.file.name != file_name, end.last_modified)
 
-    ends = _ends(log, log.streams[:_FILES]) or _ends(log, log.system_files[:_AT_ONCE])
+    ends = _ends(log, log.streams[:_FILES])
+    if not ends:
+        ends = _ends(log, log.system_files[:_AT_ONCE])
     return min(ends, key=suspicion, default=None)
 
 
@@ -272,13 +275,12 @@ def seconds(moment: str | None) -> float | None:
 
 
 def _created_at(job: Mapping[str, Any]) -> float | None:
-    return seconds((job.get("systemData") or {}).get("createdAt"))
+    return seconds(value_at(job, "systemData", "createdAt"))
 
 
 def _page(job: Mapping[str, Any]) -> str | None:
     """The service lists the address of the job's page in the studio among the job's services."""
-    services = job["properties"].get("services") or {}
-    page: str | None = (services.get("Studio") or {}).get("endpoint")
+    page: str | None = value_at(job, "properties", "services", "Studio", "endpoint")
     return page
 
 
@@ -345,23 +347,21 @@ def hourly_price(
 ) -> float | None:
     """In US dollars, for all instances; None if unknown, as it is for spot capacity. `cluster_of`
     is called only if both `details` and the job's body, `properties`, lack the machines."""
-    resources = properties.get("resources") or {}
-    machines = details.get("compute") or {}
+    resources = mapping_at(properties, "resources")
+    machines = mapping_at(details, "compute")
     count = int(machines.get("instanceCount") or resources.get("instanceCount") or 1)
-    queue = properties.get("queueSettings") or {}
-    priority = machines.get("priority") or queue.get("jobTier")
+    priority = machines.get("priority") or value_at(properties, "queueSettings", "jobTier")
     compute = properties.get("computeId") or ""
     instance_type = machines.get("vmSize")
     if not instance_type:
         if "/computes/" in compute and not compute.endswith("/serverless"):
-            cluster = (cluster_of(compute) or {}).get("properties") or {}
-            cluster_properties = cluster.get("properties") or {}
-            instance_type = cluster_properties.get("vmSize")
-            priority = cluster_properties.get("vmPriority")
+            cluster = mapping_at(cluster_of(compute), "properties", "properties")
+            instance_type = cluster.get("vmSize")
+            priority = cluster.get("vmPriority")
         else:
             instance_type = resources.get("instanceType")
-    is_spot = str(priority or "").replace("_", "").lower() in ("spot", "lowpriority")
-    if not instance_type or is_spot:
+    tier = str(priority or "").replace("_", "").lower()
+    if not instance_type or tier in ("spot", "lowpriority"):
         return None
     row = type_named("azureml", str(instance_type), overlay)
     return hourly([(row, count)])

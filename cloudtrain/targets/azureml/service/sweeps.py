@@ -20,6 +20,7 @@ from cloudtrain.documents.archives import archive_of
 from cloudtrain.errors import TargetError, UsageError
 from cloudtrain.job.sweep import Objective
 from cloudtrain.plans.states import LogLine, RunRef, RunState, RunStatus, Trial
+from cloudtrain.rules.engine import mapping_at, text_at, value_at
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.azureml.adopt.requests import originals_in
 from cloudtrain.targets.azureml.service.blobs import Blobs
@@ -46,8 +47,7 @@ class AzureMLTuner(AzureMLService, Tuner):
         """The status has no billable time and no cost, because these belong to the trials."""
         job = self._job(ref)
         status = status_of(job, self._details(ref), None, time.time())
-        limits = job["properties"].get("limits") or {}
-        total = limits.get("maxTotalTrials")
+        total = value_at(job, "properties", "limits", "maxTotalTrials")
         metrics = {"trials": float(total)} if total else {}
         return replace(status, billable_seconds=None, metrics=metrics)
 
@@ -68,7 +68,8 @@ class AzureMLTuner(AzureMLService, Tuner):
         client = self._at(ref.place)
         objective = self.objective(ref)
         try:
-            url = client.gateway(f"history/{HISTORY}", f"runs/{ref.name}/children")
+            path = f"runs/{ref.name}/children"
+            url = client.gateway(f"history/{HISTORY}", path)
             children = client.items(url, api_version=HISTORY)
         except NotThere:
             return []  # the run history shows a new job with a delay
@@ -82,7 +83,7 @@ class AzureMLTuner(AzureMLService, Tuner):
         ]
 
     def objective(self, ref: RunRef) -> Objective | None:
-        objective: dict[str, Any] = self._job(ref)["properties"].get("objective") or {}
+        objective = mapping_at(self._job(ref), "properties", "objective")
         if not objective:
             return None
         goal = str(objective.get("goal", "maximize")).lower()
@@ -101,7 +102,7 @@ class AzureMLTuner(AzureMLService, Tuner):
         while experiments:
             page = client.post(address, query)
             for run in page.get("runs") or ():
-                rows = (run.get("data") or {}).get("metrics") or ()
+                rows = value_at(run, "data", "metrics") or ()
                 metrics[run["info"]["run_id"]] = {row["key"]: float(row["value"]) for row in rows}
             if not page.get("next_page_token"):
                 break
@@ -127,8 +128,7 @@ def _trial(
             reason = f"the last `{metric}` that the script reported is {value}"
         value = None
 
-    tags = row.get("tags") or {}
-    values = own_value(tags.get("hyperparameters"))
+    values = own_value(value_at(row, "tags", "hyperparameters"))
     hyperparameters = {}
     if isinstance(values, dict):
         for name, item in values.items():
@@ -199,7 +199,7 @@ def fetch_original(
         value = getattr(client.place, key)
         if value:
             own[key] = value
-    code_id = str(original.request["properties"].get("codeId") or "").removeprefix("azureml:")
+    code_id = text_at(original.request, "properties", "codeId").removeprefix("azureml:")
     code = _code(client, code_id) if code_id.startswith("/subscriptions/") else None
     return replace(original, kind=f"the job {name}", settings=own, code=code)
 
@@ -212,7 +212,8 @@ def _code(client: Client, code_id: str) -> bytes | None:
         except TargetError:
             return None
         files = [file for file in folder.rglob("*") if file.is_file()]
-        if not files or sum(file.stat().st_size for file in files) > _MOST:
+        size = sum(file.stat().st_size for file in files)
+        if not files or size > _MOST:
             return None
         contents = {str(file.relative_to(folder)): file.read_bytes() for file in files}
         return archive_of(contents)
