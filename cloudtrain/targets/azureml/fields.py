@@ -246,6 +246,20 @@ def _is_curated(subject: Subject) -> bool:
     return bool(environment.framework) and not environment.requirements
 
 
+_IN_COMMAND = (
+    "entry_point", "hyperparameters", "arguments", "bare_flags", "distribution.launcher_options",
+    "environment.requirements", "environment.groups", "environment.extras", "environment.secrets",
+)  # fmt: skip
+_IN_ENVIRONMENT = (
+    "azureml", "framework", "version", "conda_file", "build", "dockerfile", "asset_name",
+    "asset_version", "description", "tags",
+)  # fmt: skip
+_OF_SMP = ("mpi_options", "version", "parameters")
+_ONLY_SAGEMAKER = (
+    "shard", "content_type", "compression", "record_wrapper", "attribute_names", "shuffle_seed",
+)  # fmt: skip
+"""Fields that share what the request has there, or what reports them."""
+
 FIELDS: tuple[Field, ...] = (
     Field("", "jobType"),
     Field("settings.display_name", DISPLAY_NAME, "display_name", _FILLED, tool=TEXT),
@@ -253,27 +267,11 @@ FIELDS: tuple[Field, ...] = (
     Field("name", EXPERIMENT, codec=None),
     Field("description", "description", "description", tool=TEXT),
     Field("command", "command", "command", tool=TEXT),
-    Field("entry_point", "command", codec=None),
-    Field("hyperparameters", "command", codec=None),
-    Field("arguments", "command", codec=None),
-    Field("bare_flags", "command", codec=None),
-    Field("environment.requirements", "command", codec=None),
-    Field("environment.groups", "command", codec=None),
-    Field("environment.extras", "command", codec=None),
-    Field("environment.secrets", "command", codec=None),
+    *(Field(name, "command", codec=None) for name in _IN_COMMAND),
     Field("", "parentJobName", "parent_job_name", tool=TEXT),
     Field("source_dir", CODE, "code", None, tool=_ID),
     Field("environment.image", ENVIRONMENT, "environment", None, tool=_ID),
-    Field("environment.azureml", ENVIRONMENT, codec=None),
-    Field("environment.framework", ENVIRONMENT, codec=None),
-    Field("environment.version", ENVIRONMENT, codec=None),
-    Field("environment.conda_file", ENVIRONMENT, codec=None),
-    Field("environment.build", ENVIRONMENT, codec=None),
-    Field("environment.dockerfile", ENVIRONMENT, codec=None),
-    Field("environment.asset_name", ENVIRONMENT, codec=None),
-    Field("environment.asset_version", ENVIRONMENT, codec=None),
-    Field("environment.description", ENVIRONMENT, codec=None),
-    Field("environment.tags", ENVIRONMENT, codec=None),
+    *(Field(f"environment.{name}", ENVIRONMENT, codec=None) for name in _IN_ENVIRONMENT),
     Field("settings.compute", COMPUTE, "compute", None, tool=_COMPUTE),
     # Who starts the processes.
     Field(
@@ -306,7 +304,6 @@ FIELDS: tuple[Field, ...] = (
     ),
     Field("distribution.strategy", "distribution.parameterServerCount", codec=None),
     Field("distribution.launch", "distribution.distributionType", codec=None),
-    Field("distribution.launcher_options", "command", codec=None),
     Field("distribution.port", "distribution.port", "distribution.port", None, tool=COUNT),
     Field("distribution.address", "distribution.address", "distribution.address", None, tool=TEXT),
     Field(
@@ -337,9 +334,7 @@ FIELDS: tuple[Field, ...] = (
         None,
         tool=TEXT,
     ),
-    Field("distribution.mpi_options", effect=Refused("CT030")),
-    Field("distribution.version", effect=Refused("CT030")),
-    Field("distribution.parameters", effect=Refused("CT030")),
+    *(Field(f"distribution.{name}", effect=Refused("CT030")) for name in _OF_SMP),
     # Machines and limits.
     Field(
         "resources.instance_count",
@@ -537,12 +532,7 @@ FIELDS: tuple[Field, ...] = (
             "remove `instance_groups`: every instance gets the input",
         ),
     ),
-    Field("inputs.*.shard", effect=Refused("AZ505")),
-    Field("inputs.*.content_type", effect=Refused("AZ505")),
-    Field("inputs.*.compression", effect=Refused("AZ505")),
-    Field("inputs.*.record_wrapper", effect=Refused("AZ505")),
-    Field("inputs.*.attribute_names", effect=Refused("AZ505")),
-    Field("inputs.*.shuffle_seed", effect=Refused("AZ505")),
+    *(Field(f"inputs.*.{name}", effect=Refused("AZ505")) for name in _ONLY_SAGEMAKER),
 )
 """Several rows may have the same request path; the first one says what the request has there."""
 

@@ -45,8 +45,10 @@ def distribution_of(job: TrainingJob, machines: MachineGroup) -> dict[str, Any] 
     if isinstance(distribution, TensorFlow):
         return _tensorflow(distribution, machines.count)
     if isinstance(distribution, Ray):
-        fields = distribution.model_dump(exclude={"type"}, exclude_none=True)
-        return {"distributionType": "Ray", **{camel(name): value for name, value in fields.items()}}
+        body = {"distributionType": "Ray"}
+        for name, value in distribution.model_dump(exclude={"type"}, exclude_none=True).items():
+            body[camel(name)] = value
+        return body
     kind = "Mpi" if launcher_of(distribution) == "mpirun" else "PyTorch"
     count = 1 if is_launcher(job) else processes_per_instance(job, machines)
     return {"distributionType": kind, "processCountPerInstance": count}

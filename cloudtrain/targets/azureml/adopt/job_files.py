@@ -419,20 +419,14 @@ def _resources(fields: JsonObject) -> JsonObject:
     return fields
 
 
-def _queue(fields: JsonObject) -> JsonObject:
-    return {key: fields.get(key) or None for key in ("job_tier", "priority")}
-
-
 def _identity(fields: JsonObject) -> JsonObject:
-    resource_id = fields.get("msi_resource_id") or fields.get("resource_id")
-    names = ("type", "client_id", "object_id")
-    return {**{name: fields.get(name) for name in names}, "resource_id": resource_id}
+    resource_id = fields.pop("msi_resource_id", None)
+    return fields if resource_id is None else {**fields, "resource_id": resource_id}
 
 
 _COMPLETED = {
     "distribution": _distribution,
     "resources": _resources,
-    "queue_settings": _queue,
     "identity": _identity,
 }
 
