@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from cloudtrain.errors import JobError, Problem
@@ -26,6 +26,10 @@ JsonMapping = Mapping[str, Any]
 def present(fields: JsonMapping) -> JsonObject:
     """Return the fields that are not None."""
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def without(fields: JsonMapping, names: Collection[str]) -> JsonObject:
+    return {name: value for name, value in fields.items() if name not in names}
 
 
 # A job's distribution in the body: the launcher, and the number of processes that Azure ML starts.
@@ -156,14 +160,16 @@ def compute_id(workspace_id: str, compute: str) -> str:
         return plain
     if is_virtual_cluster(plain):
         resource_group = workspace_id.partition("/workspaces/")[0]
-        return f"{resource_group}/{_VIRTUAL_CLUSTERS}/{plain.partition('/')[2]}"
+        name = plain.partition("/")[2]
+        return f"{resource_group}/{_VIRTUAL_CLUSTERS}/{name}"
     return f"{workspace_id}/computes/{plain}"
 
 
 def is_virtual_cluster(compute: str) -> bool:
     """Return whether a setting or an id names a virtual cluster: `virtualClusters/NAME`, in upper
     or lower case."""
-    return f"/{_VIRTUAL_CLUSTERS}/" in f"/{compute.removeprefix(_PREFIX)}".lower()
+    path = f"/{compute.removeprefix(_PREFIX)}".lower()
+    return f"/{_VIRTUAL_CLUSTERS}/" in path
 
 
 def asset_id(workspace_id: str, reference: str, kind: str) -> str | None:
@@ -201,7 +207,9 @@ def parse_label(reference: object) -> Labelled | None:
     """Return the asset of an id that ends with the label `latest`. Returns None for other ids, and
     for ids of registries, whose labels the service itself resolves."""
     match = _LABELLED.fullmatch(reference) if isinstance(reference, str) else None
-    return Labelled(match["thing"], match["kind"], match["name"]) if match else None
+    if match is None:
+        return None
+    return Labelled(match["thing"], match["kind"], match["name"])
 
 
 def is_label(reference: str) -> bool:
@@ -224,7 +232,9 @@ SERVERLESS = "serverless"
 def is_cluster(compute: str | None) -> bool:
     """Return whether `compute` names a cluster with its own machines; otherwise the job is
     serverless."""
-    return compute is not None and compute.removeprefix("azureml:").rpartition("/")[2] != SERVERLESS
+    if compute is None:
+        return False
+    return compute.removeprefix("azureml:").rpartition("/")[2] != SERVERLESS
 
 
 _OF_KUBERNETES = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
@@ -242,10 +252,11 @@ def machines_of(job: TrainingJob, account: AzureMLAccount) -> MachineGroup:
     resources = job.resources
     problems: list[Problem] = []
     for field in FIELDS:
-        if isinstance(field.effect, Refused) and field.effect.hint is not None:
+        effect = field.effect
+        if isinstance(effect, Refused) and effect.hint is not None:
             for path, _ in values_set(job, field.job):
                 message = f"`{path[-1]}` works only on SageMaker; Azure ML has no equivalent"
-                problems.append(Problem(path, message, field.effect.hint, code=field.effect.code))
+                problems.append(Problem(path, message, effect.hint, code=effect.code))
     if problems:
         raise JobError(problems)
     name = resources.instance_type.of("azureml") if resources.instance_type else None

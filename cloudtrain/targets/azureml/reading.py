@@ -153,11 +153,14 @@ class Body:
     def compute(self) -> str | None:
         """The id of the cluster; None on serverless compute."""
         compute = self.text(COMPUTE)
-        return compute if compute.rpartition("/")[2] not in ("", SERVERLESS) else None
+        name = compute.rpartition("/")[2]
+        return None if name in ("", SERVERLESS) else compute
 
     @property
     def compute_name(self) -> str:
-        return SERVERLESS if self.compute is None else self.compute.rpartition("/")[2]
+        if self.compute is None:
+            return SERVERLESS
+        return self.compute.rpartition("/")[2]
 
     @property
     def is_on_virtual_cluster(self) -> bool:
@@ -196,7 +199,8 @@ class Body:
     @property
     def variables(self) -> dict[str, str]:
         """The service replaces references only in the command, not in variables."""
-        return {name: str(value) for name, value in self.mapping(VARIABLES).items()}
+        variables = self.mapping(VARIABLES)
+        return {name: str(value) for name, value in variables.items()}
 
     @property
     def inputs(self) -> Mapping[str, Mapping[str, Any]]:
@@ -350,7 +354,8 @@ class AzureMLReading(Reading):
     def checkpoint(self) -> Checkpoint | None:
         if not self.changes("outputs", "checkpoint"):
             return self.job.checkpoint
-        return checkpoint_at(self.target, self.body.outputs.get("checkpoint", {}).get("uri"))
+        output = self.body.outputs.get("checkpoint", {})
+        return checkpoint_at(self.target, output.get("uri"))
 
     @property
     def framework(self) -> str | None:

@@ -60,6 +60,7 @@ from cloudtrain.targets.azureml.parts import (
     asset_id,
     compute_id,
     present,
+    without,
 )
 from cloudtrain.targets.azureml.reading import DEFAULT_EXPERIMENT, Body
 from cloudtrain.targets.azureml.settings import AzureML, account_of
@@ -110,7 +111,7 @@ def _from_body(
         raise not_a_command(kind)
 
     is_answer = "id" in data or "status" in properties or "systemData" in data
-    body = {key: value for key, value in lifted(properties).items() if key not in _READ_ONLY}
+    body = without(lifted(properties), _READ_ONLY)
     if body.get(VARIABLES):
         body[VARIABLES] = variable_texts(body[VARIABLES])
     if is_answer:
@@ -164,34 +165,31 @@ ENVIRONMENT_WORDS = ("asset_name", "asset_version", "description", "tags")
 def drafts_of(original: Original) -> Iterator[Draft]:
     body = Body(original.request)
     comments: dict[ValuePath, str] = {}
-    found = read_fields(body.properties)
+    properties = body.properties
+    found = read_fields(properties)
     settings = _settings(original, body, found.pop("settings"))
 
-    title = (
-        original.name
-        or body.properties.get(DISPLAY_NAME)
-        or body.properties.get(EXPERIMENT)
-        or "training"
-    )
-    name = job_name_from(str(title))
+    titles = (original.name, properties.get(DISPLAY_NAME), properties.get(EXPERIMENT))
+    name = job_name_from(str(next(filter(None, titles), "training")))
     if original.name and name != original.name:
         comments[("name",)] = f"was {original.name!r}; every run of cloudtrain adds its own ending"
 
-    environment = _environment(body.properties.get(ENVIRONMENT))
+    environment = _environment(properties.get(ENVIRONMENT))
     if variables := variable_texts(body.mapping(VARIABLES)):
         environment["variables"] = variables
+    inputs = body.mapping("inputs")
     optional = {
         "distribution": _distribution(body, comments),
         "resources": _resources(body, found.get("resources", {})),
         "environment": environment,
-        "inputs": {key: _input(mapping(item)) for key, item in body.mapping("inputs").items()},
+        "inputs": {key: _input(mapping(item)) for key, item in inputs.items()},
         "outputs": _outputs(body, found.get("outputs", {})),
     }
     job: JsonObject = {"name": name}
     if "description" in found:
         job["description"] = found["description"]
-    job["source_dir"] = _source(original, body.properties.get(CODE), comments)
-    job["command"] = body.properties.get("command", "")
+    job["source_dir"] = _source(original, properties.get(CODE), comments)
+    job["command"] = properties.get("command", "")
     job |= {key: value for key, value in optional.items() if value}
     if body.is_spot:
         job["spot"] = {}
@@ -206,17 +204,12 @@ def drafts_of(original: Original) -> Iterator[Draft]:
 def _with_search(job: JsonObject, original: Original, searched: JsonMapping) -> JsonObject:
     """Return the job of a sweep's trials, which starts a script instead of a command."""
     start = start_of_trials(str(original.request["sweep"].get("command")), searched)
-    options = start.pop("hyperparameters", {})
-    inputs = job.pop("inputs", {})
+    options = start.get("hyperparameters", {})
+    start["hyperparameters"] = {key: _parse(text) for key, text in options.items()}
+    inputs = without(job.pop("inputs", {}), searched)
     del job["command"]
-    fields = {
-        "name": job["name"],
-        "source_dir": job["source_dir"],
-        **start,
-        "hyperparameters": {key: _parse(text) for key, text in options.items()},
-        **job,
-        "inputs": {key: item for key, item in inputs.items() if key not in searched},
-    }
+    head = {"name": job["name"], "source_dir": job["source_dir"]}
+    fields = {**head, **start, **job, "inputs": inputs}
     return {key: value for key, value in fields.items() if value != {} or key == "spot"}
 
 
@@ -322,7 +315,9 @@ def with_prefix(uri: object) -> str:
     text = str(uri)
     if "/" in text:
         return text
-    has_version = text.count(":") == 1 and not text.startswith(("azureml:", "http:", "https:"))
+    if text.startswith(("azureml:", "http:", "https:")):
+        return text
+    has_version = text.count(":") == 1
     has_label = "@" in text and ":" not in text
     return f"azureml:{text}" if has_version or has_label else text
 
@@ -376,9 +371,9 @@ def _compute(compute: object, original: Original) -> str | None:
         return None
     text = str(compute).removeprefix("azureml:")
     head, _, name = text.partition("/computes/")
-    if name and head.endswith(f"/workspaces/{original.settings.get('workspace')}"):
-        return name
-    return text
+    workspace = original.settings.get("workspace")
+    is_in_workspace = head.endswith(f"/workspaces/{workspace}")
+    return name if name and is_in_workspace else text
 
 
 # The Azure ML part of `cloudtrain adopt`.

@@ -22,14 +22,14 @@ from cloudtrain.targets.azureml.fields import (
     VARIABLES,
     duration_seconds,
 )
-from cloudtrain.targets.azureml.parts import JsonMapping, JsonObject, present
+from cloudtrain.targets.azureml.parts import JsonMapping, JsonObject, present, without
 from cloudtrain.targets.common.compiling import hyperparameter_text
 
 
 def lifted(properties: JsonMapping) -> JsonObject:
     """Return the body of a sweep with the fields of its trial beside the others."""
-    body = {key: value for key, value in properties.items() if key != "trial"}
-    return body | present(mapping(properties.get("trial")))
+    trial = present(mapping(properties.get("trial")))
+    return without(properties, ("trial",)) | trial
 
 
 def with_search(original: Original) -> Original:
@@ -54,7 +54,7 @@ def with_search(original: Original) -> Original:
 
 def _first_trial(body: JsonMapping) -> JsonObject:
     """Return the body of a command job with the first value of each parameter."""
-    job = {key: value for key, value in body.items() if key not in ("limits", *OF_SEARCH)}
+    job = without(body, ("limits", *OF_SEARCH))
     command = str(body.get("command") or "")
     inputs = mapping(body.get("inputs"))
     for name, space in body["searchSpace"].items():
@@ -95,13 +95,14 @@ def sweep_fields(name: str, body: JsonMapping) -> Iterator[tuple[str, Any]]:
     seed = algorithm.pop("seed", None)
     if strategy not in ("random", "grid", "bayesian") or algorithm not in ({}, {"rule": "random"}):
         raise ValueError(f"it has no such sampling as `{json.dumps(body['samplingAlgorithm'])}`")
-    if not any(word.endswith(".py") for word in str(body.get("command")).split()):
+    if _script_in(str(body.get("command"))) is None:
         raise ValueError("its command names no script in Python")
     objective = body["objective"]
     limits = _limits(body)
     title = name or body.get(DISPLAY_NAME) or body.get(EXPERIMENT) or "sweep"
     yield "name", job_name_from(str(title))
-    yield "search", {key: _range(key, *space) for key, space in body["searchSpace"].items()}
+    spaces = body["searchSpace"]
+    yield "search", {key: _range(key, *space) for key, space in spaces.items()}
     yield "objective", {objective["goal"].lower(): objective["primaryMetric"]}
     yield "strategy", strategy
     yield "trials", limits["maxTotalTrials"]
@@ -114,6 +115,10 @@ def sweep_fields(name: str, body: JsonMapping) -> Iterator[tuple[str, Any]]:
     if limits.get("timeout"):
         yield "max_runtime", duration_seconds(limits["timeout"])
     yield "driver", "service"
+
+
+def _script_in(command: str) -> str | None:
+    return next((word for word in command.split() if word.endswith(".py")), None)
 
 
 def _range(name: str, kind: str, arguments: list[Any]) -> Any:
@@ -142,9 +147,8 @@ def _limits(body: JsonMapping) -> JsonObject:
     given = present(mapping(body.get("limits")))
     total = given.get("maxTotalTrials", 1000)
     if body["samplingAlgorithm"]["samplingAlgorithmType"].lower() == "grid":
-        spaces = body["searchSpace"].values()
-        combinations = prod(len(space[1][0]) for space in spaces if space[0] == "choice")
-        total = min(total, combinations)
+        choices = [space[1][0] for space in body["searchSpace"].values() if space[0] == "choice"]
+        total = min(total, prod(map(len, choices)))
     together = min(given.get("maxConcurrentTrials", total), total)
     own = {"maxConcurrentTrials": together, "maxTotalTrials": total, "jobLimitsType": "Sweep"}
     return given | own
@@ -161,7 +165,7 @@ def canonical(sweep: JsonMapping) -> JsonObject:
     body[JOB_TYPE] = "Sweep"
     options = _options(str(sweep.get("command")))
     if options:
-        body["command"] = " --".join(f"{name} {value}" for name, value in options.items())
+        body["command"] = " --".join(map(" ".join, options.items()))
     body[VARIABLES] = mapping(sweep.get(VARIABLES))
     body[VARIABLES].pop(WANTED, None)
     body["searchSpace"] = {}
@@ -185,12 +189,11 @@ def start_of_trials(command: str, searched: Collection[str]) -> JsonObject:
     the overrides."""
     options = _options(command)
     if options is None:
-        return {"entry_point": next(word for word in command.split() if word.endswith(".py"))}
+        return {"entry_point": _script_in(command)}
     start: JsonObject = {"entry_point": options.pop("python")}
     own = {name: value for name, value in options.items() if "search_space." not in value}
     ranges = {name: f"${{{{search_space.{name}}}}}" for name in searched}
-    is_whole = {**own, **ranges}.keys() == options.keys() and ranges.items() <= options.items()
-    if is_whole and own and all(len(name) > 1 for name in options):
+    if own and own | ranges == options and min(map(len, options)) > 1:
         start["hyperparameters"] = own
     return start
 
@@ -199,13 +202,16 @@ def _options(command: str) -> dict[str, str] | None:
     """Return the options of `python SCRIPT --NAME VALUE ...` by their names, in alphabetical order,
     after `python` with the script; None for any other command."""
     words = command.split()
-    if words[:1] != ["python"] or len(words) % 2 or not all(map(_PLAIN.fullmatch, words)):
+    is_plain = all(map(_PLAIN.fullmatch, words))
+    if not is_plain or words[:1] != ["python"] or len(words) % 2:
         return None
-    options = dict(zip(words[2::2], words[3::2], strict=True))
-    is_complete = 2 * len(options) + 2 == len(words)
-    if not is_complete or not all(name.startswith("--") for name in options):
-        return None
-    return {"python": words[1]} | {name[2:]: options[name] for name in sorted(options)}
+    options: dict[str, str] = {}
+    for name, value in zip(words[2::2], words[3::2], strict=True):
+        if name in options or not name.startswith("--"):
+            return None
+        options[name] = value
+    sorted_options = {name[2:]: options[name] for name in sorted(options)}
+    return {"python": words[1], **sorted_options}
 
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+|\$\{\{[\w.]+\}\}")

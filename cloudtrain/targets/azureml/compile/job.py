@@ -128,7 +128,9 @@ def network_variables(job: TrainingJob, machines: MachineGroup, environment: str
         # deepspeed.comm reads it without a default under Azure ML's MPI, and fails with a KeyError.
         variables["NCCL_SOCKET_IFNAME"] = INTERFACE
     row = machines.known
-    if machines.count == 1 or row is None or not row.gpus or row.interconnect != "rdma":
+    if machines.count == 1 or row is None:
+        return variables
+    if not row.gpus or row.interconnect != "rdma":
         return variables
     left_out = _OF_MPI if isinstance(job.distribution, MPI) else ()
     variables |= {name: value for name, value in INFINIBAND.items() if name not in left_out}
@@ -182,7 +184,8 @@ def request_of(parts: Parts, problems: Problems) -> dict[str, Any]:
     body["resources"] = _resources(parts, body.get("resources", {}))
     if "limits" in body:
         body["limits"] = {"jobLimitsType": "Command", **body["limits"]}
-    body[QUEUE] = problems.value(lambda: _queue(parts, body.get(QUEUE, {})), None)
+    queue = body.get(QUEUE, {})
+    body[QUEUE] = problems.value(lambda: _queue(parts, queue), None)
     body["identity"] = _identity(target, body.get("identity", {}))
     if target.notifications is not None:
         events = EVENTS.encode(target.notifications.on)

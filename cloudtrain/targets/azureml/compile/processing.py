@@ -21,6 +21,7 @@ from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import Plan
 from cloudtrain.runtime.azureml_processing import MODULE
 from cloudtrain.targets.azureml.compile.places import free_texts, quote_word, reference_texts
+from cloudtrain.targets.azureml.parts import without
 from cloudtrain.targets.common.compiling import (
     hyperparameter_argv,
     hyperparameter_text,
@@ -49,14 +50,15 @@ def as_command_job(job: ProcessingJob) -> TrainingJob:
 
 
 def as_processing_plan(job: ProcessingJob, plan: Plan) -> Plan:
-    summary = {label: text for label, text in plan.summary if label not in _ONLY_TRAINING}
+    summary = without(dict(plan.summary), _ONLY_TRAINING)
     if "script" in summary:
         summary["script"] = job.entry_point or job.command or ""
     shards = _shards(job)
     if shards:
         count = job.resources.instance_count
         summary["shards"] = f"{', '.join(shards)}: dealt out by file over {count} instances"
-    return replace(plan, summary=tuple(summary.items()), notes=(*plan.notes, *_notes(job)))
+    notes = (*plan.notes, *_notes(job))
+    return replace(plan, summary=tuple(summary.items()), notes=notes)
 
 
 def _shards(job: ProcessingJob) -> list[str]:

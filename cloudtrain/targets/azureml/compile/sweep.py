@@ -29,7 +29,7 @@ from cloudtrain.targets.azureml.fields import (
     VARIABLES,
     duration_text,
 )
-from cloudtrain.targets.azureml.parts import present
+from cloudtrain.targets.azureml.parts import present, without
 from cloudtrain.targets.azureml.settings import AzureML
 from cloudtrain.targets.common.compiling import tuner_plan
 
@@ -47,7 +47,8 @@ _ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a separate 
 def compile_azureml_sweep(sweep: Sweep, target: AzureML, context: CompileContext) -> Plan:
     """Return the plan of a sweep. Its request is the body of a sweep job."""
     trial = compile_azureml(sweep.job, target, context)
-    marks = {name: f"CLOUDTRAIN{index}SEARCH" for index, name in enumerate(sweep.space.ranges)}
+    names = enumerate(sweep.space.ranges)
+    marks = {name: f"CLOUDTRAIN{index}SEARCH" for index, name in names}
     plan = compile_azureml(sweep.trial_job(marks), target, context)
     properties = plan.request["properties"]
     problems = [*_cannot(sweep), *_cannot_share(properties)]
@@ -63,7 +64,8 @@ def _body(sweep: Sweep, job: Mapping[str, Any], marks: Mapping[str, str]) -> dic
     assert sweep.objective is not None, "refused otherwise"
     trial = {key: job[key] for key in _TRIAL if key in job}
     for name, mark in marks.items():
-        trial["command"] = trial["command"].replace(mark, f"${{{{search_space.{name}}}}}")
+        reference = f"${{{{search_space.{name}}}}}"
+        trial["command"] = trial["command"].replace(mark, reference)
     # With this variable `runtime.report` sends the objective to the workspace, where the service's
     # tuner reads it.
     trial[VARIABLES] = {WANTED: "azureml", **job.get(VARIABLES, {})}
@@ -78,8 +80,7 @@ def _body(sweep: Sweep, job: Mapping[str, Any], marks: Mapping[str, str]) -> dic
     if "timeout" in job.get("limits", {}):
         limits["trialTimeout"] = job["limits"]["timeout"]
 
-    left_out = (*_TRIAL, *_DROPPED, "limits")
-    body = {key: value for key, value in job.items() if key not in left_out}
+    body = without(job, (*_TRIAL, *_DROPPED, "limits"))
     body[JOB_TYPE] = "Sweep"
     if body[EXPERIMENT] == sweep.job.name:
         body[EXPERIMENT] = sweep.name
@@ -100,7 +101,9 @@ def _expression(item: Range) -> list[Any]:
     if item.values is not None:
         return ["choice", [list(item.values)]]
     low, high = item.bounds
-    return ["loguniform", [log(low), log(high)]] if item.kind == "log" else ["uniform", [low, high]]
+    if item.kind == "log":
+        return ["loguniform", [log(low), log(high)]]
+    return ["uniform", [low, high]]
 
 
 def _algorithm(sweep: Sweep) -> dict[str, Any]:
@@ -167,7 +170,8 @@ def _cannot_share(job: Mapping[str, Any]) -> Iterator[Problem]:
         if job.get(field):
             message = f"Azure ML's sweep has no `{field}`"
             yield _problem(("job",), message, f"leave it out, or {_ALTERNATIVE}")
-    if not job.get(COMPUTE) and not (job.get("resources") or {}).get("instanceType"):
+    resources = job.get("resources") or {}
+    if not job.get(COMPUTE) and not resources.get("instanceType"):
         message = "Azure ML's sweep needs a cluster, or an instance type of serverless compute"
         hint = "add `compute` to `[azureml]` in cloudtrain.toml"
         yield _problem(("job", "resources"), message, hint)
@@ -201,8 +205,9 @@ def _cannot_search(sweep: Sweep, name: str, item: Range) -> Iterator[Problem]:
         message = f"`{name}` has {count:,} whole numbers, which Azure ML takes only as a list"
         yield _problem(path, message, f"add a `step`, or {_ALTERNATIVE}")
     choices: Sequence[object] = item.choice or ()
-    odd = [value for value in choices if isinstance(value, list | dict) or value is None]
-    odd += [value for value in choices if isinstance(value, str) and shlex.quote(value) != value]
+    odd: list[object] = [value for value in choices if isinstance(value, list | dict | None)]
+    texts = [value for value in choices if isinstance(value, str)]
+    odd += [text for text in texts if shlex.quote(text) != text]
     if odd:
         message = f"Azure ML's shell would break the value `{odd[0]}` of `{name}`"
         yield _problem(path, message, _ALTERNATIVE)
