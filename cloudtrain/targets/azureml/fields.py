@@ -613,9 +613,9 @@ def sent(job: TrainingJob, settings: AzureML) -> dict[str, Any]:
     """Return the `properties` of a body as far as the table makes them."""
     body = _usual_of("")
     for field, codec in _coded_fields():
-        is_setting = field.job.startswith("settings.")
         source = field.job.removeprefix("settings.")
-        for path, value in values_set(settings if is_setting else job, source):
+        model = job if field.job == source else settings
+        for path, value in values_set(model, source):
             with suppress(Inexpressible):
                 encoded = codec.encode(value)
                 _put(body, _renamed(path, source, field.request), encoded)
@@ -715,8 +715,7 @@ def _part(path: str) -> Codec:
             rows[key] = _Row(field.word.split(".")[depth], codec)
     if "*" in rows:
         return only(_is_not_empty, each(rows["*"].codec))
-    required = [request.removeprefix(path) for request in _REQUIRED if request.startswith(path)]
-    record = _Record(rows, _usual_of(path), required)
+    record = _Record(path, rows)
     codec = Codec(record.decode, record.encode)
     if path in _EXTENSIONS:
         codec = _EXTENSIONS[path](codec)
@@ -741,25 +740,29 @@ _UNKNOWN = _Row("", only(lambda _: False))
 class _Record(NamedTuple):
     """A part of the body with fixed keys."""
 
+    path: str
+    """Where it stands in the body: empty, or ending with a dot."""
     rows: Mapping[str, _Row]
-    usual: Mapping[str, Any]
-    """What the SDK writes by itself where its words say nothing."""
-    required: Sequence[str]
-    """Keys that the SDK asks for or writes in any case."""
 
     def decode(self, value: Any) -> dict[str, Any]:
         fields = _mapping(value)
-        known = self.rows.keys() | self.usual.keys()
+        usual = _usual_of(self.path)
+        known = self.rows.keys() | usual.keys()
         result: dict[str, Any] = {}
         kind_key = self.keys_of_words().get("type")
         if kind_key is not None:
             kind = fields.get(kind_key)
             result["type"] = _decode_at(kind_key, self.rows[kind_key].codec, kind)
             known &= {*_KEYS_OF_KIND.get(kind, known)}
+
+        wrong: list[str] = []
         absent = known - fields.keys()
-        wrong = [f"{key} left out" for key in self.required if key in absent]
+        for request in _REQUIRED:
+            key = request.removeprefix(self.path)
+            if request.startswith(self.path) and key in absent:
+                wrong.append(f"{key} left out")
         for key, item in fields.items():
-            if key == kind_key or self._is_usual(key, item):
+            if key == kind_key or (key in usual and _is_same(item, usual[key])):
                 continue
             row = self.rows.get(key, _UNKNOWN) if key in known else _UNKNOWN
             try:
@@ -773,7 +776,7 @@ class _Record(NamedTuple):
         return result
 
     def encode(self, value: Any) -> dict[str, Any]:
-        body = {**self.usual}
+        body = _usual_of(self.path)
         key_of = self.keys_of_words()
         for word, item in _mapping(value).items():
             key = key_of.get(word) or camel(word)
@@ -790,11 +793,9 @@ class _Record(NamedTuple):
             keys.setdefault(row.word, key)
         return keys
 
-    def _is_usual(self, key: str, value: Any) -> bool:
-        if key not in self.usual:
-            return False
-        usual = self.usual[key]
-        return type(value) is type(usual) and bool(value == usual)
+
+def _is_same(value: Any, usual: Any) -> bool:
+    return type(value) is type(usual) and bool(value == usual)
 
 
 def _decode_at(key: str, codec: Codec, value: Any) -> Any:

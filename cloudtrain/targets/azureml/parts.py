@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from cloudtrain.errors import JobError, Problem
@@ -26,6 +26,11 @@ JsonMapping = Mapping[str, Any]
 def present(fields: JsonMapping) -> JsonObject:
     """Return the fields that are not None."""
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def pick(fields: JsonMapping, names: Iterable[str]) -> JsonObject:
+    """Return the fields with these names that are there, in the order of the names."""
+    return {name: fields[name] for name in names if name in fields}
 
 
 def without(fields: JsonMapping, names: Collection[str]) -> JsonObject:
@@ -54,7 +59,9 @@ def distribution_of(job: TrainingJob, machines: MachineGroup) -> dict[str, Any] 
             body[camel(name)] = value
         return body
     kind = "Mpi" if launcher_of(distribution) == "mpirun" else "PyTorch"
-    count = 1 if is_launcher(job) else processes_per_instance(job, machines)
+    count = 1
+    if not is_launcher(job):
+        count = processes_per_instance(job, machines)
     return {"distributionType": kind, "processCountPerInstance": count}
 
 
@@ -262,7 +269,7 @@ def machines_of(job: TrainingJob, account: AzureMLAccount) -> MachineGroup:
     name = resources.instance_type.of("azureml") if resources.instance_type else None
     if name is None and resources.gpu is not None:
         name = type_by_gpu("azureml", resources, account.overlay)
-    if not name:
-        return MachineGroup("", resources.instance_count, None)
-    row = type_named("azureml", name, account.overlay)
-    return MachineGroup(row.name if row else name, resources.instance_count, row)
+    row = type_named("azureml", name, account.overlay) if name else None
+    if row is not None:
+        name = row.name
+    return MachineGroup(name or "", resources.instance_count, row)

@@ -241,7 +241,9 @@ def distribution_in(job: TrainingJob, body: Body) -> Distribution:
         servers = body.parameter_servers
         actual = tensorflow_with(servers > 0, servers, body.workers)
     elif body.kind == "Ray":
-        return job.distribution if isinstance(job.distribution, Ray) else Ray.model_construct()
+        if isinstance(job.distribution, Ray):
+            return job.distribution
+        return Ray.model_construct()
     else:
         return NoDistribution.model_construct()
     return as_written(job.distribution, actual)
@@ -322,8 +324,9 @@ class AzureMLReading(Reading):
 
     @property
     def max_runtime(self) -> int | None:
-        has_overrides = self.request and self.overrides
-        return self.body.max_runtime if has_overrides else self.job.max_runtime
+        if self.request and self.overrides:
+            return self.body.max_runtime
+        return self.job.max_runtime
 
     @property
     def longest_run(self) -> int:

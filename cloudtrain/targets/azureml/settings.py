@@ -238,11 +238,9 @@ class AzureMLAccount(NamedTuple):
                 "ps` shows it"
             )
             raise UsageError(f"`{place}` does not name a workspace", hint=hint, code="CT933")
-        cloud = parts[3] if len(parts) == 4 else None
-        subscription_id, resource_group, workspace = parts[:3]
-        return cls(
-            subscription_id, resource_group, workspace, credential=credential or None, cloud=cloud
-        )
+        subscription_id, resource_group, workspace, *clouds = parts
+        account = cls(subscription_id, resource_group, workspace, credential=credential or None)
+        return account._replace(cloud=clouds[0]) if clouds else account
 
     @property
     def workspace_id(self) -> str:
@@ -267,8 +265,7 @@ def account_of(target: AzureML, environ: Mapping[str, str], folder: Path) -> Azu
             values[name] = value
 
     files: tuple[str, ...] = ()
-    found = _config(folder) if len(values) < len(PLACEHOLDERS) else None
-    if found is not None:
+    if len(values) < len(PLACEHOLDERS) and (found := _config(folder)):
         file, config = found
         if _agree(values, config):
             files = (str(file),)

@@ -21,7 +21,7 @@ from cloudtrain.job.data import DataType
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.azureml.compile.places import SCHEMES
 from cloudtrain.targets.azureml.fields import FIELDS, VARIABLES, camel, duration_text, tool_codec
-from cloudtrain.targets.azureml.parts import JsonMapping, JsonObject, without
+from cloudtrain.targets.azureml.parts import JsonMapping, JsonObject, pick, without
 
 _WORKSPACE = re.compile(
     r"/subscriptions/(?P<subscription_id>[^/]+)/resource[gG]roups/(?P<resource_group>[^/]+)"
@@ -55,7 +55,9 @@ def originals_in_job_file(data: JsonMapping, folder: str | None) -> list[Origina
     kind = _kind_of(data)
     if kind == "command":
         is_shown = "id" in data or "creation_context" in data
-        title = "the output of `az ml job show`" if is_shown else "a command job file of Azure ML"
+        title = "a command job file of Azure ML"
+        if is_shown:
+            title = "the output of `az ml job show`"
         return [_original(data, title, folder, {})]
     if kind == "sweep":
         return [_sweep(data, folder)]
@@ -182,20 +184,21 @@ def _sweep(data: JsonMapping, folder: str | None) -> Original:
         file = str(trial or "TRIAL").removeprefix("file:")
         hint = f"adopt the file that it names: `cloudtrain adopt {file}`"
         raise UsageError("the sweep's trial is defined in another file", hint=hint, code="CT981")
-    shared = {key: data[key] for key in data if key in _OF_TRIALS}
+    shared = without(data, data.keys() - _OF_TRIALS)
     whole = _original({**shared, **trial}, "", folder, {})
-    parts = {key: mapping(data.get(key)) for key in ("search_space", "objective", "limits")}
-    spaces = parts["search_space"].items()
+    spaces = mapping(data.get("search_space")).items()
+    objective = mapping(data.get("objective"))
+    limits = mapping(data.get("limits"))
     search: JsonObject = {
         "searchSpace": {name: _expression(mapping(item)) for name, item in spaces},
         "samplingAlgorithm": _algorithm(data.get("sampling_algorithm")),
-        "objective": _in_camel_case(parts["objective"]),
-        "limits": _sweep_limits(parts["limits"]),
+        "objective": _in_camel_case(objective),
+        "limits": _sweep_limits(limits),
     }
     early = mapping(data.get("early_termination"))
     if early:
         words = str(early.pop("type", "")).split("_")
-        policy = "".join(word.capitalize() for word in words)
+        policy = "".join(map(str.capitalize, words))
         search["earlyTermination"] = {"policyType": policy, **_in_camel_case(early)}
     body = whole.request["properties"] | search
     return replace(whole, request={"properties": body}, kind="a sweep file of Azure ML")
@@ -224,8 +227,7 @@ def _expression(space: JsonMapping) -> list[Any]:
     if "values" in space:
         return [space.get("type"), [space["values"]]]
     names = ("mu", "sigma", "upper", "min_value", "max_value", "q")
-    arguments = [space[name] for name in names if name in space]
-    return [space.get("type"), arguments]
+    return [space.get("type"), list(pick(space, names).values())]
 
 
 def _steps(data: JsonMapping, folder: str | None) -> Iterator[Original]:
@@ -279,7 +281,7 @@ def why_left_out(step: object) -> str:
 def body_of(data: JsonMapping, folder: str | None, files: dict[str, str]) -> JsonObject:
     """Return the body that the SDK sends for a job file. Parts that must be separate files, such as
     an inline conda definition, are added to `files`."""
-    fields = {key: data[key] for key in data if key in _SHARED}
+    fields = without(data, data.keys() - _SHARED)
     fields["code"] = _place(data.get("code"))
     fields["environment"] = _environment(data.get("environment"), fields["code"], folder, files)
     if not fields.get("experiment_name") and folder:
@@ -288,12 +290,9 @@ def body_of(data: JsonMapping, folder: str | None, files: dict[str, str]) -> Jso
     compute = data.get("compute")
     if isinstance(compute, str) and not compute.startswith("azureml://"):
         fields["compute"] = compute.removeprefix("azureml:")
-    timeout = mapping(data.get("limits")).get("timeout")
-    is_limited = isinstance(timeout, int) and timeout
-    fields["limits"] = {"timeout": timeout} if is_limited else None
     for name, complete in _COMPLETED.items():
-        part = mapping(data.get(name))
-        fields[name] = complete(part) if part else None
+        part = complete(mapping(data.get(name)))
+        fields[name] = part or None
     for name, complete_one in _ENTRIES.items():
         entries = mapping(data.get(name))
         fields[name] = {key: complete_one(item) for key, item in entries.items()}
@@ -428,24 +427,29 @@ def _resources(fields: JsonObject) -> JsonObject:
 
 
 def _identity(fields: JsonObject) -> JsonObject:
-    resource_id = fields.pop("msi_resource_id", None)
-    return fields if resource_id is None else {**fields, "resource_id": resource_id}
+    if fields.get("msi_resource_id") is not None:
+        fields["resource_id"] = fields.pop("msi_resource_id")
+    return fields
+
+
+def _limits(fields: JsonObject) -> JsonObject:
+    timeout = fields.get("timeout")
+    return {"timeout": timeout} if isinstance(timeout, int) and timeout else {}
 
 
 _COMPLETED = {
     "distribution": _distribution,
     "resources": _resources,
     "identity": _identity,
+    "limits": _limits,
 }
 
 
 def _service(fields: object) -> JsonObject:
     service = mapping(fields)
     kind = service.get("type") or service.get("job_service_type") or ""
-    nodes = "all" if service.get("nodes") == "all" else None
-    words = ("port", "properties", "ssh_public_keys", "log_dir")
-    rest = {word: service.get(word) for word in words}
-    return {"type": kind, "nodes": nodes, **rest}
+    words = ("nodes", "port", "properties", "ssh_public_keys", "log_dir")
+    return {"type": kind, **pick(service, words)}
 
 
 def _input(fields: object) -> object:
@@ -465,10 +469,11 @@ def _data(fields: JsonMapping) -> JsonObject:
 
 
 def _output(fields: object) -> JsonObject:
-    output = mapping(fields)
-    version = output.get("version")
-    rest = {word: output.get(word) for word in ("name", "description")}
-    return {**_data(output), **rest, "version": None if version is None else _text(version)}
+    given = mapping(fields)
+    output = _data(given) | pick(given, ("name", "description"))
+    if given.get("version") is not None:
+        output["version"] = _text(given["version"])
+    return output
 
 
 _ENTRIES: Mapping[str, Callable[[object], object]] = {

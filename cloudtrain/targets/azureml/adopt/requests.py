@@ -59,6 +59,7 @@ from cloudtrain.targets.azureml.parts import (
     JsonObject,
     asset_id,
     compute_id,
+    pick,
     present,
     without,
 )
@@ -116,11 +117,11 @@ def _from_body(
         body[VARIABLES] = variable_texts(body[VARIABLES])
     if is_answer:
         _remove_added(body)
-    words = "the body of a sweep"
-    if kind == "command":
-        words = (
-            "what the service says of a command job" if is_answer else "the body of a command job"
-        )
+    words = "the body of a command job"
+    if kind == "sweep":
+        words = "the body of a sweep"
+    elif is_answer:
+        words = "what the service says of a command job"
     original = Original("azureml", {"properties": body}, name, words, settings, folder=folder)
     yield with_search(original)
 
@@ -255,23 +256,19 @@ def _distribution(body: Body, comments: dict[ValuePath, str]) -> JsonObject:
 
 
 def _resources(body: Body, found: JsonObject) -> JsonObject:
-    resources: JsonObject = {}
-    if "instance_count" in found:
-        resources["instance_count"] = found["instance_count"]
     if body.instance_type:
-        resources["instance_type"] = {"azureml": body.instance_type}
-    if "shm_size" in found:
-        resources["shm_size"] = found["shm_size"]
-    return resources
+        found["instance_type"] = {"azureml": body.instance_type}
+    return pick(found, ("instance_count", "instance_type", "shm_size"))
 
 
 def _environment(environment: object) -> JsonObject:
     """Return the job's `environment`: a registered one, or a definition."""
+    if not environment:
+        return {}
     if not isinstance(environment, Mapping):
-        text = str(environment or "")
-        if text and not text.startswith(("azureml:", "/")):
-            text = f"azureml:{text}"
-        return {"azureml": text} if text else {}
+        text = str(environment)
+        is_complete = text.startswith(("azureml:", "/"))
+        return {"azureml": text if is_complete else f"azureml:{text}"}
     fields: JsonObject = {}
     build = environment.get("build")
     if isinstance(build, Mapping):
@@ -341,7 +338,7 @@ def _outputs(body: Body, found: JsonMapping) -> JsonObject:
         fields = dict(found.get(name, {}))
         if fields.get("type") == "uri_folder":
             del fields["type"]
-        outputs[name] = {key: fields[key] for key in _OUTPUT if key in fields}
+        outputs[name] = pick(fields, _OUTPUT)
     return outputs
 
 
@@ -362,7 +359,7 @@ def _settings(original: Original, body: Body, found: JsonObject) -> JsonObject:
     if notifications.get("emails"):
         events = notifications.get("on") or EVENTS.decode(None)
         found["notifications"] = {"emails": notifications["emails"], "on": events}
-    settings = {**original.settings, **{name: found.get(name) for name in _SETTINGS}}
+    settings = {**original.settings, **pick(found, _SETTINGS)}
     return {name: value for name, value in settings.items() if value not in (None, {}, [])}
 
 
@@ -493,7 +490,7 @@ class AzureMLAdopter:
         return jobs, uploads.get(CODE_ARCHIVE)
 
     def reason(self, path: ValuePath) -> str:
-        field = str(path[1]) if len(path) > 1 else ""
+        field = "".join(map(str, path[1:2]))
         return _REASONS.get(field, "a job has no field for this")
 
 
@@ -520,7 +517,8 @@ def _uploaded(upload: Upload, content: str) -> JsonObject:
     *_, name, _, version = upload.destination.split("/")
     if name != UNNAMED:
         definition["asset_name"] = name
-        definition["asset_version"] = None if version == upload.sha256[:32] else version
+        if version != upload.sha256[:32]:
+            definition["asset_version"] = version
     return definition
 
 

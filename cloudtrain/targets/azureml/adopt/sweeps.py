@@ -156,7 +156,9 @@ def _limits(body: JsonMapping) -> JsonObject:
 
 def _policy(body: JsonMapping) -> JsonObject:
     given = present(mapping(body.get("earlyTermination")))
-    return {"evaluationInterval": 1, "delayEvaluation": 0, **given} if given else {}
+    if not given:
+        return {}
+    return {"evaluationInterval": 1, "delayEvaluation": 0, **given}
 
 
 def canonical(sweep: JsonMapping) -> JsonObject:

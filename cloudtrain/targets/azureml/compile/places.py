@@ -81,10 +81,11 @@ def data_place(
 def reference_texts(job: TrainingJob) -> dict[str, str]:
     """Map each reference of the job to the `${{...}}` that is written into the command, where Azure
     ML replaces it."""
-    names = [f"inputs.{name}" for name in job.inputs]
-    names += [f"outputs.{name}" for name in {*job.outputs, MODEL}]
-    texts = {name: f"${{{{{name}}}}}" for name in names}
-    texts[CHECKPOINT] = f"${{{{outputs.{CHECKPOINT}}}}}"
+    texts = {CHECKPOINT: f"${{{{outputs.{CHECKPOINT}}}}}"}
+    for name in job.inputs:
+        texts[f"inputs.{name}"] = f"${{{{inputs.{name}}}}}"
+    for name in (*job.outputs, MODEL):
+        texts[f"outputs.{name}"] = f"${{{{outputs.{name}}}}}"
     return texts
 
 
@@ -357,9 +358,11 @@ def curated_of(environment: Environment) -> Curated | None:
 def contents_before(job: TrainingJob, _settings: object, _account: object) -> Contents:
     """Return what the job's image has. Of a curated environment, only the framework's version is
     known."""
+    torch = None
     row = curated_of(job.environment)
-    is_torch = row is not None and row.framework == "pytorch"
-    return Contents(job.environment.python, row.version if row and is_torch else None)
+    if row is not None and row.framework == "pytorch":
+        torch = row.version
+    return Contents(job.environment.python, torch)
 
 
 def _curated_id(framework: str, version: str | None) -> str:
@@ -452,8 +455,9 @@ def _words(job: TrainingJob, texts: dict[str, str]) -> Iterable[str]:
 
 
 def _options(distribution: DeepSpeed) -> list[str]:
-    count = distribution.processes_per_instance
-    options = [] if count is None else ["--num_gpus", str(count)]
+    options = []
+    if distribution.processes_per_instance is not None:
+        options = ["--num_gpus", str(distribution.processes_per_instance)]
     try:
         return options + shlex.split(distribution.launcher_options)
     except ValueError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from math import log
 from typing import Any
 
@@ -29,7 +29,7 @@ from cloudtrain.targets.azureml.fields import (
     VARIABLES,
     duration_text,
 )
-from cloudtrain.targets.azureml.parts import present, without
+from cloudtrain.targets.azureml.parts import pick, present, without
 from cloudtrain.targets.azureml.settings import AzureML
 from cloudtrain.targets.common.compiling import tuner_plan
 
@@ -62,7 +62,7 @@ def compile_azureml_sweep(sweep: Sweep, target: AzureML, context: CompileContext
 
 def _body(sweep: Sweep, job: Mapping[str, Any], marks: Mapping[str, str]) -> dict[str, Any]:
     assert sweep.objective is not None, "refused otherwise"
-    trial = {key: job[key] for key in _TRIAL if key in job}
+    trial = pick(job, _TRIAL)
     for name, mark in marks.items():
         reference = f"${{{{search_space.{name}}}}}"
         trial["command"] = trial["command"].replace(mark, reference)
@@ -204,10 +204,14 @@ def _cannot_search(sweep: Sweep, name: str, item: Range) -> Iterator[Problem]:
     if item.kind == "int" and count > _MOST_LISTED:
         message = f"`{name}` has {count:,} whole numbers, which Azure ML takes only as a list"
         yield _problem(path, message, f"add a `step`, or {_ALTERNATIVE}")
-    choices: Sequence[object] = item.choice or ()
-    odd: list[object] = [value for value in choices if isinstance(value, list | dict | None)]
-    texts = [value for value in choices if isinstance(value, str)]
-    odd += [text for text in texts if shlex.quote(text) != text]
-    if odd:
-        message = f"Azure ML's shell would break the value `{odd[0]}` of `{name}`"
+    odd: list[object] = []
+    texts: list[object] = []
+    for value in item.choice or ():
+        if isinstance(value, list | dict | None):
+            odd.append(value)
+        elif isinstance(value, str) and shlex.quote(value) != value:
+            texts.append(value)
+    if odd or texts:
+        broken = [*odd, *texts][0]
+        message = f"Azure ML's shell would break the value `{broken}` of `{name}`"
         yield _problem(path, message, _ALTERNATIVE)
