@@ -252,13 +252,19 @@ _KIND_OF_DATA = words({name: name for name in (*_DATA, LITERAL)})
 # Conditions of effects.
 
 
-def _names_type(subject: Subject) -> bool:
-    return subject.job.resources.instance_type is not None
+def _has_other_gpus(subject: Subject) -> bool:
+    """Other targets may have no instance types, so a job may say how many GPUs its types have."""
+    resources = subject.job.resources
+    if resources.instance_type is None:
+        return False
+    known = subject.reading.machines.groups[0].known
+    return known is None or known.gpus != resources.gpus_per_instance
 
 
-def _names_type_of_one(subject: Subject) -> bool:
+def _names_one_instance(subject: Subject) -> bool:
     """With several instances, rules ask whether the network is what the job wants."""
-    return _names_type(subject) and subject.job.resources.instance_count == 1
+    resources = subject.job.resources
+    return resources.instance_type is not None and resources.instance_count == 1
 
 
 def _is_curated(subject: Subject) -> bool:
@@ -324,34 +330,30 @@ FIELDS: tuple[Field, ...] = (
     ),
     Field("distribution.strategy", "distribution.parameterServerCount", codec=None),
     Field("distribution.launch", "distribution.distributionType", codec=None),
-    Field("distribution.port", "distribution.port", "distribution.port", None, tool=COUNT),
-    Field("distribution.address", "distribution.address", "distribution.address", None, tool=TEXT),
+    Field("distribution.port", "distribution.port", "distribution.port", tool=COUNT),
+    Field("distribution.address", "distribution.address", "distribution.address", tool=TEXT),
     Field(
         "distribution.include_dashboard",
         "distribution.includeDashboard",
         "distribution.include_dashboard",
-        None,
         tool=FLAG,
     ),
     Field(
         "distribution.dashboard_port",
         "distribution.dashboardPort",
         "distribution.dashboard_port",
-        None,
         tool=COUNT,
     ),
     Field(
         "distribution.head_node_additional_args",
         "distribution.headNodeAdditionalArgs",
         "distribution.head_node_additional_args",
-        None,
         tool=TEXT,
     ),
     Field(
         "distribution.worker_node_additional_args",
         "distribution.workerNodeAdditionalArgs",
         "distribution.worker_node_additional_args",
-        None,
         tool=TEXT,
     ),
     *(Field(f"distribution.{name}", effect=Refused("CT030")) for name in _OF_SMP),
@@ -487,7 +489,7 @@ FIELDS: tuple[Field, ...] = (
         effect=NoEffect(
             "the instance type determines the number of GPUs",
             "remove `gpus_per_instance`, or name a `gpu` instead of the `instance_type`",
-            when=_names_type,
+            when=_has_other_gpus,
         ),
     ),
     Field(
@@ -497,7 +499,7 @@ FIELDS: tuple[Field, ...] = (
         effect=NoEffect(
             "the instance type determines the network",
             "remove `interconnect`, or name a `gpu` instead of the `instance_type`",
-            when=_names_type_of_one,
+            when=_names_one_instance,
         ),
     ),
     Field(

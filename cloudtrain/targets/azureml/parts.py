@@ -13,7 +13,7 @@ from cloudtrain.machines.choose import MachineGroup
 from cloudtrain.machines.overlay import type_named
 from cloudtrain.rules.engine import ValuePath
 from cloudtrain.targets.azureml.catalogue import nearest_size
-from cloudtrain.targets.azureml.fields import FIELDS, camel
+from cloudtrain.targets.azureml.fields import FIELDS
 from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.compiling import type_by_gpu
 from cloudtrain.targets.common.fields import Refused, values_set
@@ -44,7 +44,8 @@ LAUNCHER = "cloudtrain.runtime.deepspeed_launcher"
 
 
 def distribution_of(job: TrainingJob, machines: MachineGroup) -> dict[str, Any] | None:
-    """Return the body's `distribution`; None for a single process without a distribution."""
+    """Return the body's `distribution`, without what the table of fields writes there; None for a
+    single process without a distribution."""
     distribution = job.distribution
     if alternative := _ALTERNATIVES.get(distribution.type):
         message = f"`{distribution.type}` is SageMaker's own library and does not exist on Azure ML"
@@ -54,10 +55,7 @@ def distribution_of(job: TrainingJob, machines: MachineGroup) -> dict[str, Any] 
     if isinstance(distribution, TensorFlow):
         return _tensorflow(distribution, machines.count)
     if isinstance(distribution, Ray):
-        body = {"distributionType": "Ray"}
-        for name, value in distribution.model_dump(exclude={"type"}, exclude_none=True).items():
-            body[camel(name)] = value
-        return body
+        return {"distributionType": "Ray"}
     kind = "Mpi" if launcher_of(distribution) == "mpirun" else "PyTorch"
     count = 1
     if not is_launcher(job):

@@ -11,7 +11,6 @@ from pathlib import Path as File
 from typing import Any
 
 from cloudtrain.job.data import is_local_path
-from cloudtrain.job.distribution import Ray
 from cloudtrain.job.script import job_name_from
 from cloudtrain.plans.comparison import ValuePath, overrides_between
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
@@ -48,7 +47,6 @@ from cloudtrain.targets.azureml.fields import (
     LITERAL,
     QUEUE,
     VARIABLES,
-    camel,
     duration_seconds,
     read_fields,
 )
@@ -60,7 +58,6 @@ from cloudtrain.targets.azureml.parts import (
     asset_id,
     compute_id,
     pick,
-    present,
     without,
 )
 from cloudtrain.targets.azureml.reading import DEFAULT_EXPERIMENT, Body
@@ -180,7 +177,7 @@ def drafts_of(original: Original) -> Iterator[Draft]:
         environment["variables"] = variables
     inputs = body.mapping("inputs")
     optional = {
-        "distribution": _distribution(body, comments),
+        "distribution": _distribution(body, found.get("distribution", {}), comments),
         "resources": _resources(body, found.get("resources", {})),
         "environment": environment,
         "inputs": {key: _input(mapping(item)) for key, item in inputs.items()},
@@ -232,7 +229,7 @@ def _source(original: Original, code: object, comments: dict[ValuePath, str]) ->
     return "."
 
 
-def _distribution(body: Body, comments: dict[ValuePath, str]) -> JsonObject:
+def _distribution(body: Body, found: JsonMapping, comments: dict[ValuePath, str]) -> JsonObject:
     if body.kind in ("PyTorch", "Mpi"):
         if body.distribution.get("processCountPerInstance") is None:
             comments[("distribution",)] = (
@@ -250,8 +247,7 @@ def _distribution(body: Body, comments: dict[ValuePath, str]) -> JsonObject:
             fields["workers"] = body.distribution["workerCount"]
         return fields
     if body.kind == "Ray":
-        values = {name: body.distribution.get(camel(name)) for name in Ray.model_fields}
-        return present({**values, "type": "ray"})
+        return {"type": "ray", **found}
     return {}
 
 

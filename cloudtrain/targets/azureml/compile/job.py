@@ -182,7 +182,8 @@ def request_of(parts: Parts, problems: Problems) -> dict[str, Any]:
     body[ENVIRONMENT] = parts.environment.id
     if target.compute is not None:
         body[COMPUTE] = compute_id(account.workspace_id, target.compute)
-    body["distribution"] = parts.distribution
+    if parts.distribution is not None:
+        body["distribution"] = parts.distribution | body.get("distribution", {})
     body["resources"] = _resources(parts, body.get("resources", {}))
     if "limits" in body:
         body["limits"] = {"jobLimitsType": "Command", **body["limits"]}
