@@ -62,7 +62,9 @@ _REFERENCE = re.compile(r"\$\{\{inputs\.([\w.-]+)\}\}")
 def _words_rewritten(command: str, inputs: Mapping[str, Any]) -> list[str]:
     """Return what the tool would rewrite in a command, or refuse."""
     words = [match[0] for match in _OLD_REFERENCE.finditer(command)]
-    words += [match[0] for match in _REFERENCE.finditer(command) if match[1] not in inputs]
+    for match in _REFERENCE.finditer(command):
+        if match[1] not in inputs:
+            words.append(match[0])
     return [f"{word} in command" for word in dict.fromkeys(words)]
 
 
@@ -85,12 +87,9 @@ def _command(job: Mapping[str, Any]) -> Call:
             arguments |= _resources(value)
         elif name in ("distribution", "identity"):
             arguments[name] = _object(value)
-        elif name == "services":
-            arguments[name] = {key: _object(item) for key, item in value.items()}
-        elif name == "inputs":
-            arguments[name] = {key: _data(f"{_SDK}.Input", item) for key, item in value.items()}
-        elif name == "outputs":
-            arguments[name] = {key: _data(f"{_SDK}.Output", item) for key, item in value.items()}
+        elif name in _ENTRIES:
+            call = _ENTRIES[name]
+            arguments[name] = {key: call(item) for key, item in value.items()}
         else:
             arguments[name] = value
     return Call(f"{_SDK}.command", arguments)
@@ -102,14 +101,25 @@ def _resources(resources: dict[str, Any]) -> dict[str, Any]:
     return {"resources": Call(f"{_ENTITIES}.JobResourceConfiguration", dict(resources))}
 
 
-def _data(kind: str, item: Any) -> Any:
-    return Call(kind, dict(item)) if isinstance(item, dict) else item
+def _input(item: Any) -> Any:
+    return Call(f"{_SDK}.Input", dict(item)) if isinstance(item, dict) else item
+
+
+def _output(item: Mapping[str, Any]) -> Call:
+    return Call(f"{_SDK}.Output", dict(item))
 
 
 def _object(value: Mapping[str, Any]) -> Call:
     arguments = dict(value)
     kind = arguments.pop("type")
     return Call(_TABLES["classes"][kind], arguments)
+
+
+_ENTRIES: Mapping[str, Callable[[Any], Any]] = {
+    "services": _object,
+    "inputs": _input,
+    "outputs": _output,
+}
 
 
 def _credential(place: AzureMLAccount) -> Call:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.targets.common.fields import (
     COUNT,
@@ -25,7 +25,6 @@ from cloudtrain.targets.common.fields import (
     NoEffect,
     Refused,
     each,
-    gather,
     only,
     values_set,
     words,
@@ -51,6 +50,7 @@ ARCHIVED = "isArchived"
 
 # Durations (ISO 8601: days, hours, minutes and whole seconds, such as `PT1M30S`) and sizes.
 
+_UNITS = (86_400, 3_600, 60, 1)
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
 
 
@@ -59,7 +59,10 @@ def duration_text(seconds: int) -> str:
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
     date = f"{days}D" if days else ""
-    time = "".join(f"{n}{unit}" for n, unit in ((hour, "H"), (minute, "M"), (second, "S")) if n)
+    time = ""
+    for number, unit in ((hour, "H"), (minute, "M"), (second, "S")):
+        if number:
+            time += f"{number}{unit}"
     return f"P{date}T{time}" if time else f"P{date}"
 
 
@@ -68,8 +71,10 @@ def duration_seconds(text: str) -> int | None:
     match = _DURATION.fullmatch(text)
     if match is None:
         return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    total = 0
+    for number, unit in zip(match.groups(default="0"), _UNITS, strict=True):
+        total += int(number) * unit
+    return total
 
 
 def _seconds(value: Any) -> int:
@@ -152,11 +157,26 @@ _LIST = Codec(SAME.decode, _listed)
 _FILLED = only(lambda value: type(value) is str and value != "")
 _SIZE = Codec(_FILLED.decode, _size_text)
 _EVERY = {"nodesValueType": "All"}
-_ALL = only(lambda nodes: nodes == _EVERY, Codec(lambda _: True, lambda _: dict(_EVERY)))
-_NODES = only(
-    lambda nodes: nodes == _EVERY,
-    Codec(lambda _: "all", lambda word: {"nodesValueType": words({"All": "all"}).encode(word)}),
-)
+
+
+def _nodes(word: Any) -> Codec:
+    """The only choice of instances for a service is all of them; `word` stands for it."""
+
+    def decode(nodes: Any) -> Any:
+        if nodes != _EVERY:
+            raise Inexpressible("")
+        return word
+
+    def encode(value: Any) -> Any:
+        if value != word:
+            raise Inexpressible("")
+        return dict(_EVERY)
+
+    return Codec(decode, encode)
+
+
+_ALL = _nodes(True)
+_NODES = _nodes("all")
 _TIER_NAMES = words({"Basic": "basic", "Standard": "standard", "Premium": "premium"})
 _TIERS = Codec(lambda tier: _TIER_NAMES.decode(str(tier).capitalize()), _TIER_NAMES.encode)
 _PRIORITIES = words({1: "low", 2: "medium", 3: "high"})
@@ -227,24 +247,44 @@ _SDK_OUTPUT_MODES = _names(
     **{word: mode for mode, word in MODES.items()},
     mount="ReadWriteMount",
 )
-_KIND_OF_DATA = words({name: name for name in _DATA})
+_KIND_OF_DATA = words({name: name for name in (*_DATA, LITERAL)})
 
 # Conditions of effects.
 
 
-def _names_type(subject: Subject) -> bool:
-    return subject.job.resources.instance_type is not None
+def _has_other_gpus(subject: Subject) -> bool:
+    """Other targets may have no instance types, so a job may say how many GPUs its types have."""
+    resources = subject.job.resources
+    if resources.instance_type is None:
+        return False
+    known = subject.reading.machines.groups[0].known
+    return known is None or known.gpus != resources.gpus_per_instance
 
 
-def _names_type_of_one(subject: Subject) -> bool:
+def _names_one_instance(subject: Subject) -> bool:
     """With several instances, rules ask whether the network is what the job wants."""
-    return _names_type(subject) and subject.job.resources.instance_count == 1
+    resources = subject.job.resources
+    return resources.instance_type is not None and resources.instance_count == 1
 
 
 def _is_curated(subject: Subject) -> bool:
     environment = subject.job.environment
     return bool(environment.framework) and not environment.requirements
 
+
+_IN_COMMAND = (
+    "entry_point", "hyperparameters", "arguments", "bare_flags", "distribution.launcher_options",
+    "environment.requirements", "environment.groups", "environment.extras", "environment.secrets",
+)  # fmt: skip
+_IN_ENVIRONMENT = (
+    "azureml", "framework", "version", "conda_file", "build", "dockerfile", "asset_name",
+    "asset_version", "description", "tags",
+)  # fmt: skip
+_OF_SMP = ("mpi_options", "version", "parameters")
+_ONLY_SAGEMAKER = (
+    "shard", "content_type", "compression", "record_wrapper", "attribute_names", "shuffle_seed",
+)  # fmt: skip
+"""Fields that share what the request has there, or what reports them."""
 
 FIELDS: tuple[Field, ...] = (
     Field("", "jobType"),
@@ -253,27 +293,11 @@ FIELDS: tuple[Field, ...] = (
     Field("name", EXPERIMENT, codec=None),
     Field("description", "description", "description", tool=TEXT),
     Field("command", "command", "command", tool=TEXT),
-    Field("entry_point", "command", codec=None),
-    Field("hyperparameters", "command", codec=None),
-    Field("arguments", "command", codec=None),
-    Field("bare_flags", "command", codec=None),
-    Field("environment.requirements", "command", codec=None),
-    Field("environment.groups", "command", codec=None),
-    Field("environment.extras", "command", codec=None),
-    Field("environment.secrets", "command", codec=None),
+    *(Field(name, "command", codec=None) for name in _IN_COMMAND),
     Field("", "parentJobName", "parent_job_name", tool=TEXT),
     Field("source_dir", CODE, "code", None, tool=_ID),
     Field("environment.image", ENVIRONMENT, "environment", None, tool=_ID),
-    Field("environment.azureml", ENVIRONMENT, codec=None),
-    Field("environment.framework", ENVIRONMENT, codec=None),
-    Field("environment.version", ENVIRONMENT, codec=None),
-    Field("environment.conda_file", ENVIRONMENT, codec=None),
-    Field("environment.build", ENVIRONMENT, codec=None),
-    Field("environment.dockerfile", ENVIRONMENT, codec=None),
-    Field("environment.asset_name", ENVIRONMENT, codec=None),
-    Field("environment.asset_version", ENVIRONMENT, codec=None),
-    Field("environment.description", ENVIRONMENT, codec=None),
-    Field("environment.tags", ENVIRONMENT, codec=None),
+    *(Field(f"environment.{name}", ENVIRONMENT, codec=None) for name in _IN_ENVIRONMENT),
     Field("settings.compute", COMPUTE, "compute", None, tool=_COMPUTE),
     # Who starts the processes.
     Field(
@@ -306,40 +330,33 @@ FIELDS: tuple[Field, ...] = (
     ),
     Field("distribution.strategy", "distribution.parameterServerCount", codec=None),
     Field("distribution.launch", "distribution.distributionType", codec=None),
-    Field("distribution.launcher_options", "command", codec=None),
-    Field("distribution.port", "distribution.port", "distribution.port", None, tool=COUNT),
-    Field("distribution.address", "distribution.address", "distribution.address", None, tool=TEXT),
+    Field("distribution.port", "distribution.port", "distribution.port", tool=COUNT),
+    Field("distribution.address", "distribution.address", "distribution.address", tool=TEXT),
     Field(
         "distribution.include_dashboard",
         "distribution.includeDashboard",
         "distribution.include_dashboard",
-        None,
         tool=FLAG,
     ),
     Field(
         "distribution.dashboard_port",
         "distribution.dashboardPort",
         "distribution.dashboard_port",
-        None,
         tool=COUNT,
     ),
     Field(
         "distribution.head_node_additional_args",
         "distribution.headNodeAdditionalArgs",
         "distribution.head_node_additional_args",
-        None,
         tool=TEXT,
     ),
     Field(
         "distribution.worker_node_additional_args",
         "distribution.workerNodeAdditionalArgs",
         "distribution.worker_node_additional_args",
-        None,
         tool=TEXT,
     ),
-    Field("distribution.mpi_options", effect=Refused("CT030")),
-    Field("distribution.version", effect=Refused("CT030")),
-    Field("distribution.parameters", effect=Refused("CT030")),
+    *(Field(f"distribution.{name}", effect=Refused("CT030")) for name in _OF_SMP),
     # Machines and limits.
     Field(
         "resources.instance_count",
@@ -424,7 +441,7 @@ FIELDS: tuple[Field, ...] = (
     Field("inputs.*.azureml", "inputs.*.uri", "inputs.*.path", None, tool=_PLACE),
     Field("inputs.*.mode", "inputs.*.mode", "inputs.*.mode", None, tool=_INPUT_MODES),
     Field("inputs.*.access", "inputs.*.mode", codec=None),
-    Field("inputs.*.value", "inputs.*.value", codec=None),
+    Field("inputs.*.value", "inputs.*.value", "inputs.*.value", None, tool=TEXT),
     Field("outputs.*.type", "outputs.*.jobOutputType", "outputs.*.type", tool=_KIND_OF_DATA),
     Field(
         "outputs.*.mode",
@@ -472,7 +489,7 @@ FIELDS: tuple[Field, ...] = (
         effect=NoEffect(
             "the instance type determines the number of GPUs",
             "remove `gpus_per_instance`, or name a `gpu` instead of the `instance_type`",
-            when=_names_type,
+            when=_has_other_gpus,
         ),
     ),
     Field(
@@ -482,7 +499,7 @@ FIELDS: tuple[Field, ...] = (
         effect=NoEffect(
             "the instance type determines the network",
             "remove `interconnect`, or name a `gpu` instead of the `instance_type`",
-            when=_names_type_of_one,
+            when=_names_one_instance,
         ),
     ),
     Field(
@@ -537,12 +554,7 @@ FIELDS: tuple[Field, ...] = (
             "remove `instance_groups`: every instance gets the input",
         ),
     ),
-    Field("inputs.*.shard", effect=Refused("AZ505")),
-    Field("inputs.*.content_type", effect=Refused("AZ505")),
-    Field("inputs.*.compression", effect=Refused("AZ505")),
-    Field("inputs.*.record_wrapper", effect=Refused("AZ505")),
-    Field("inputs.*.attribute_names", effect=Refused("AZ505")),
-    Field("inputs.*.shuffle_seed", effect=Refused("AZ505")),
+    *(Field(f"inputs.*.{name}", effect=Refused("AZ505")) for name in _ONLY_SAGEMAKER),
 )
 """Several rows may have the same request path; the first one says what the request has there."""
 
@@ -561,7 +573,7 @@ USUAL: Mapping[str, Any] = {
 
 _REQUIRED = (
     DISPLAY_NAME, EXPERIMENT, "command", ENVIRONMENT, "limits.timeout", "inputs.*.uri",
-    "distribution.parameterServerCount", *USUAL,
+    "inputs.*.value", "distribution.parameterServerCount", *USUAL,
 )  # fmt: skip
 """What azure-ai-ml requires, or fills in if it is missing."""
 
@@ -576,9 +588,10 @@ _KEYS_OF_KIND: Mapping[str, tuple[str, ...]] = {
     "Managed": ("clientId", "objectId"),
     "UserIdentity": (),
     "AMLToken": (),
+    **dict.fromkeys(_DATA, ("uri", "mode", "assetName", "assetVersion")),
+    LITERAL: ("value",),
 }  # fmt: skip
-"""The fields that the SDK's class for a kind of distribution or identity has; those of other kinds
-are the same for all kinds."""
+"""The fields that the SDK's class for a kind has. The services of all kinds have the same."""
 
 
 _SERVICE_SETTINGS = {"sshPublicKeys": "ssh_public_keys", "logDir": "log_dir"}
@@ -601,34 +614,40 @@ _RENAMED = {
 def sent(job: TrainingJob, settings: AzureML) -> dict[str, Any]:
     """Return the `properties` of a body as far as the table makes them."""
     body = _usual_of("")
-    for field in FIELDS:
-        if not field.job or not field.request or field.codec is None:
-            continue
-        is_setting = field.job.startswith("settings.")
+    for field, codec in _coded_fields():
         source = field.job.removeprefix("settings.")
-        for path, value in values_set(settings if is_setting else job, source):
+        model = job if field.job == source else settings
+        for path, value in values_set(model, source):
             with suppress(Inexpressible):
-                encoded = field.codec.encode(value)
+                encoded = codec.encode(value)
                 _put(body, _renamed(path, source, field.request), encoded)
     return body
 
 
+def _coded_fields() -> Iterator[tuple[Field, Codec]]:
+    for field in FIELDS:
+        if field.job and field.request and field.codec is not None:
+            yield field, field.codec
+
+
 def in_order(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `properties` of a body in the order of the table, without those that are None."""
-    keys = dict.fromkeys(field.request.partition(".")[0] for field in FIELDS)
-    return {key: body[key] for key in keys if body.get(key) is not None}
+    ordered: dict[str, Any] = {}
+    for field in FIELDS:
+        key = field.request.partition(".")[0]
+        if body.get(key) is not None:
+            ordered[key] = body[key]
+    return ordered
 
 
 def read_fields(properties: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the table reads from the `properties` of a body: the fields of a job, and under
     `settings` those of the target. Values that a job has no word for are left out."""
     job: dict[str, Any] = {"settings": {}}
-    for field in FIELDS:
-        if not field.job or not field.request or field.codec is None:
-            continue
+    for field, codec in _coded_fields():
         for path, value in _values_at(properties, field.request):
             with suppress(Inexpressible):
-                decoded = field.codec.decode(value)
+                decoded = codec.decode(value)
                 _put(job, _renamed(path, field.request, field.job), decoded)
     return job
 
@@ -649,9 +668,11 @@ def _values_at(value: Any, dotted: str) -> Iterator[tuple[ValuePath, Any]]:
 
 def _renamed(path: ValuePath, source: str, target: str) -> list[str]:
     """Return the path at `target` for the `path` at `source`, with the same name for the `*`."""
-    parts = zip(source.split("."), path, strict=True)
-    names = [str(name) for part, name in parts if part == "*"]
-    return [names[0] if part == "*" else part for part in target.split(".")]
+    names = target.split(".")
+    for part, name in zip(source.split("."), path, strict=True):
+        if part == "*":
+            names[names.index("*")] = str(name)
+    return names
 
 
 def _put(target: dict[str, Any], path: Sequence[str], value: Any) -> None:
@@ -673,9 +694,6 @@ def _usual_of(path: str) -> dict[str, Any]:
 
 # The body in the words of azure-ai-ml. Its parts are coded as the rows below them say.
 
-_Rows = Mapping[str, tuple[str, Codec]]
-"""Maps the keys of a part of the body to the SDK's word and the codec of the value."""
-
 
 @cache
 def tool_codec() -> Codec:
@@ -691,96 +709,117 @@ def tool_codec() -> Codec:
 def _part(path: str) -> Codec:
     """Return the codec of the part of a body at `path`, which is empty or ends with a dot."""
     depth = path.count(".")
-    rows: dict[str, tuple[str, Codec]] = {}
+    rows: dict[str, _Row] = {}
     for field in FIELDS:
         key, dot, _ = field.request.removeprefix(path).partition(".")
         if field.word and field.request.startswith(path) and key not in rows:
             codec = _part(f"{path}{key}.") if dot else field.tool
-            rows[key] = (field.word.split(".")[depth], codec)
+            rows[key] = _Row(field.word.split(".")[depth], codec)
     if "*" in rows:
-        return only(lambda value: value != {}, each(rows["*"][1]))
-    required = [request.removeprefix(path) for request in _REQUIRED if request.startswith(path)]
-    codec = _record(rows, _usual_of(path), required)
-    extend = {"inputs.*.": _literals, "services.*.": _services, "resources.": _resources}.get(path)
-    return codec if extend is None else extend(codec)
+        return only(_is_not_empty, each(rows["*"].codec))
+    record = _Record(path, rows)
+    codec = Codec(record.decode, record.encode)
+    if path in _EXTENSIONS:
+        codec = _EXTENSIONS[path](codec)
+    return codec
 
 
-def _record(rows: _Rows, usual: Mapping[str, Any], required: Sequence[str]) -> Codec:
-    """Code a mapping. `usual` holds what the SDK writes where its own words say nothing; `required`
-    are keys that it writes or asks for in any case."""
-    key_of: dict[str, str] = {}
-    for key, (word, _) in rows.items():
-        key_of.setdefault(word, key)
-    kind_key = key_of.get("type", "")
+def _is_not_empty(value: Any) -> bool:
+    """azure-ai-ml would leave an empty mapping out."""
+    return bool(value != {})
 
-    def decode(value: Any) -> dict[str, Any]:
+
+class _Row(NamedTuple):
+    """The SDK's word for a key of the body, and the codec of the value."""
+
+    word: str
+    codec: Codec
+
+
+_UNKNOWN = _Row("", only(lambda _: False))
+
+
+class _Record(NamedTuple):
+    """A part of the body with fixed keys."""
+
+    path: str
+    """Where it stands in the body: empty, or ending with a dot."""
+    rows: Mapping[str, _Row]
+
+    def decode(self, value: Any) -> dict[str, Any]:
         fields = _mapping(value)
-        known = {*rows}
+        usual = _usual_of(self.path)
+        known = self.rows.keys() | usual.keys()
         result: dict[str, Any] = {}
-        if kind_key:
+        kind_key = self.keys_of_words().get("type")
+        if kind_key is not None:
             kind = fields.get(kind_key)
-            (result["type"],) = gather([(kind_key, rows[kind_key][1].decode, kind)])
-            known = {*_KEYS_OF_KIND.get(kind, rows)}
-        wrong = [
-            f"{name} left out"
-            for name in required
-            if name not in fields and name in known | usual.keys()
-        ]
-        names = [name for name in fields if name != kind_key and not _is_usual(fields, usual, name)]
-        items = [
-            (name, rows[name][1].decode if name in known else _refuse, fields[name])
-            for name in names
-        ]
-        try:
-            values = gather(items)
-        except Inexpressible as error:
-            wrong += error.paths
+            result["type"] = _decode_at(kind_key, self.rows[kind_key].codec, kind)
+            known &= {*_KEYS_OF_KIND.get(kind, known)}
+
+        wrong: list[str] = []
+        absent = known - fields.keys()
+        for request in _REQUIRED:
+            key = request.removeprefix(self.path)
+            if request.startswith(self.path) and key in absent:
+                wrong.append(f"{key} left out")
+        for key, item in fields.items():
+            if key == kind_key or (key in usual and _is_same(item, usual[key])):
+                continue
+            row = self.rows.get(key, _UNKNOWN) if key in known else _UNKNOWN
+            try:
+                result[row.word] = _decode_at(key, row.codec, item)
+            except Inexpressible as error:
+                wrong += error.paths
         if wrong:
             raise Inexpressible(*wrong)
         if not fields:  # the SDK would leave it out
             raise Inexpressible("")
-        for name, item in zip(names, values, strict=True):
-            result[rows[name][0]] = item
         return result
 
-    def encode(value: Any) -> dict[str, Any]:
-        body = {**usual}
+    def encode(self, value: Any) -> dict[str, Any]:
+        body = _usual_of(self.path)
+        key_of = self.keys_of_words()
         for word, item in _mapping(value).items():
             key = key_of.get(word) or camel(word)
-            codec = rows[key][1] if key in rows else SAME
+            row = self.rows.get(key, _UNKNOWN)
             body[key] = item
             with suppress(Inexpressible):
-                body[key] = codec.encode(item)
+                body[key] = row.codec.encode(item)
         return body
 
-    return Codec(decode, encode)
+    def keys_of_words(self) -> dict[str, str]:
+        """Map each word to the first key that has it."""
+        keys: dict[str, str] = {}
+        for key, row in self.rows.items():
+            keys.setdefault(row.word, key)
+        return keys
 
 
-def _is_usual(fields: Mapping[str, Any], usual: Mapping[str, Any], name: str) -> bool:
-    value = fields[name]
-    return name in usual and value == usual[name] and type(value) is type(usual[name])
+def _is_same(value: Any, usual: Any) -> bool:
+    return type(value) is type(usual) and bool(value == usual)
 
 
-_refuse = only(lambda _: False).decode
+def _decode_at(key: str, codec: Codec, value: Any) -> Any:
+    try:
+        return codec.decode(value)
+    except Inexpressible as error:
+        raise Inexpressible(*error.below(key)) from None
+
+
 _mapping = only(lambda value: isinstance(value, Mapping)).decode
 
 
 def _literals(part: Codec) -> Codec:
     """An input that is a plain value has no fields in the SDK's words."""
-    literal = _record({"value": ("value", TEXT)}, {}, ["value"])
 
     def decode(value: Any) -> Any:
-        fields = {**_mapping(value)}
-        if fields.get("jobInputType") != LITERAL:
-            return part.decode(fields)
-        del fields["jobInputType"]
-        return literal.decode(fields)["value"]
+        fields = part.decode(value)
+        return fields["value"] if fields["type"] == LITERAL else fields
 
-    def encode(value: Any) -> dict[str, Any]:
-        if isinstance(value, Mapping):
-            body: dict[str, Any] = part.encode(value)
-            return body
-        return {"jobInputType": LITERAL, "value": value}
+    def encode(value: Any) -> Any:
+        is_literal = not isinstance(value, Mapping)
+        return part.encode({"type": LITERAL, "value": value} if is_literal else value)
 
     return Codec(decode, encode)
 
@@ -788,27 +827,24 @@ def _literals(part: Codec) -> Codec:
 def _services(part: Codec) -> Codec:
     """The SDK has a word of its own for the only property of some kinds of services."""
 
-    def decode(value: Any) -> dict[str, Any]:
-        service: dict[str, Any] = part.decode(value)
-        setting = _SETTING_OF_SERVICE.get(service["type"], "")
+    def decode(value: Any) -> Any:
+        service = part.decode(value)
         properties = service.get("properties", {})
+        setting = _SETTING_OF_SERVICE.get(service["type"], "")
         if list(properties) == [setting] and properties[setting]:
             del service["properties"]
             service[_SERVICE_SETTINGS[setting]] = properties[setting]
         return service
 
-    def encode(value: Any) -> dict[str, Any]:
+    def encode(value: Any) -> Any:
         fields = {**_mapping(value)}
-        properties = {
-            setting: fields.pop(word)
-            for setting, word in _SERVICE_SETTINGS.items()
-            if fields.get(word) is not None
-        }
-        properties |= fields.pop("properties", None) or {}
+        properties = {**_mapping(fields.pop("properties", {}))}
+        for setting, word in _SERVICE_SETTINGS.items():
+            if word in fields:
+                properties.setdefault(setting, fields.pop(word))
         if properties:
             fields["properties"] = properties
-        body: dict[str, Any] = part.encode(fields)
-        return body
+        return part.encode(fields)
 
     return Codec(decode, encode)
 
@@ -816,28 +852,29 @@ def _services(part: Codec) -> Codec:
 def _resources(part: Codec) -> Codec:
     """The SDK loses two fields beside a list of docker arguments, and renames properties."""
 
-    def decode(value: Any) -> dict[str, Any]:
-        resources: dict[str, Any] = part.decode(value)
+    def decode(value: Any) -> Any:
+        resources = part.decode(value)
         wrong: list[str] = []
-        if "dockerArgsList" in value:
-            lost = [name for name in ("locations", "maxInstanceCount") if name in value]
-            wrong = [f"{name} beside dockerArgsList" for name in lost]
-        if not wrong:
-            properties = value["properties"]
-            renamed = [name for name in properties if _RENAMED.get(name.lower(), name) != name]
-            wrong = [f"properties.{name}" for name in renamed]
+        for name in ("locations", "maxInstanceCount"):
+            if "dockerArgsList" in value and name in value:
+                wrong.append(f"{name} beside dockerArgsList")
+        for name in value["properties"]:
+            if _RENAMED.get(name.lower(), name) != name:
+                wrong.append(f"properties.{name}")
         if wrong:
             raise Inexpressible(*wrong)
         return resources
 
-    def encode(value: Any) -> dict[str, Any]:
-        body: dict[str, Any] = part.encode(value)
+    def encode(value: Any) -> Any:
+        body = part.encode(value)
         if isinstance(body.get("dockerArgs"), list):
             body["dockerArgsList"] = body.pop("dockerArgs")
-        properties = body["properties"]
-        if isinstance(properties, Mapping):
-            items = properties.items()
-            body["properties"] = {_RENAMED.get(name.lower(), name): item for name, item in items}
-        return body
+        properties = {}
+        for name, item in _mapping(body["properties"]).items():
+            properties[_RENAMED.get(name.lower(), name)] = item
+        return {**body, "properties": properties}
 
     return Codec(decode, encode)
+
+
+_EXTENSIONS = {"inputs.*.": _literals, "services.*.": _services, "resources.": _resources}

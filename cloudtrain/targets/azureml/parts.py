@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from cloudtrain.errors import JobError, NearName, Problem
@@ -13,7 +13,7 @@ from cloudtrain.machines.choose import MachineGroup
 from cloudtrain.machines.overlay import type_named
 from cloudtrain.rules.engine import ValuePath
 from cloudtrain.targets.azureml.catalogue import nearest_size
-from cloudtrain.targets.azureml.fields import FIELDS, camel
+from cloudtrain.targets.azureml.fields import FIELDS
 from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.compiling import type_by_gpu
 from cloudtrain.targets.common.fields import Refused, values_set
@@ -28,6 +28,15 @@ def present(fields: JsonMapping) -> JsonObject:
     return {name: value for name, value in fields.items() if value is not None}
 
 
+def pick(fields: JsonMapping, names: Iterable[str]) -> JsonObject:
+    """Return the fields with these names that are there, in the order of the names."""
+    return {name: fields[name] for name in names if name in fields}
+
+
+def without(fields: JsonMapping, names: Collection[str]) -> JsonObject:
+    return {name: value for name, value in fields.items() if name not in names}
+
+
 # A job's distribution in the body: the launcher, and the number of processes that Azure ML starts.
 
 LAUNCHER = "cloudtrain.runtime.deepspeed_launcher"
@@ -35,7 +44,8 @@ LAUNCHER = "cloudtrain.runtime.deepspeed_launcher"
 
 
 def distribution_of(job: TrainingJob, machines: MachineGroup) -> dict[str, Any] | None:
-    """Return the body's `distribution`; None for a single process without a distribution."""
+    """Return the body's `distribution`, without what the table of fields writes there; None for a
+    single process without a distribution."""
     distribution = job.distribution
     if alternative := _ALTERNATIVES.get(distribution.type):
         message = f"`{distribution.type}` is SageMaker's own library and does not exist on Azure ML"
@@ -45,10 +55,11 @@ def distribution_of(job: TrainingJob, machines: MachineGroup) -> dict[str, Any] 
     if isinstance(distribution, TensorFlow):
         return _tensorflow(distribution, machines.count)
     if isinstance(distribution, Ray):
-        fields = distribution.model_dump(exclude={"type"}, exclude_none=True)
-        return {"distributionType": "Ray", **{camel(name): value for name, value in fields.items()}}
+        return {"distributionType": "Ray"}
     kind = "Mpi" if launcher_of(distribution) == "mpirun" else "PyTorch"
-    count = 1 if is_launcher(job) else processes_per_instance(job, machines)
+    count = 1
+    if not is_launcher(job):
+        count = processes_per_instance(job, machines)
     return {"distributionType": kind, "processCountPerInstance": count}
 
 
@@ -154,14 +165,16 @@ def compute_id(workspace_id: str, compute: str) -> str:
         return plain
     if is_virtual_cluster(plain):
         resource_group = workspace_id.partition("/workspaces/")[0]
-        return f"{resource_group}/{_VIRTUAL_CLUSTERS}/{plain.partition('/')[2]}"
+        name = plain.partition("/")[2]
+        return f"{resource_group}/{_VIRTUAL_CLUSTERS}/{name}"
     return f"{workspace_id}/computes/{plain}"
 
 
 def is_virtual_cluster(compute: str) -> bool:
     """Return whether a setting or an id names a virtual cluster: `virtualClusters/NAME`, in upper
     or lower case."""
-    return f"/{_VIRTUAL_CLUSTERS}/" in f"/{compute.removeprefix(_PREFIX)}".lower()
+    path = f"/{compute.removeprefix(_PREFIX)}".lower()
+    return f"/{_VIRTUAL_CLUSTERS}/" in path
 
 
 def asset_id(workspace_id: str, reference: str, kind: str) -> str | None:
@@ -199,7 +212,9 @@ def parse_label(reference: object) -> Labelled | None:
     """Return the asset of an id that ends with the label `latest`. Returns None for other ids, and
     for ids of registries, whose labels the service itself resolves."""
     match = _LABELLED.fullmatch(reference) if isinstance(reference, str) else None
-    return Labelled(match["thing"], match["kind"], match["name"]) if match else None
+    if match is None:
+        return None
+    return Labelled(match["thing"], match["kind"], match["name"])
 
 
 def is_label(reference: str) -> bool:
@@ -222,7 +237,9 @@ SERVERLESS = "serverless"
 def is_cluster(compute: str | None) -> bool:
     """Return whether `compute` names a cluster with its own machines; otherwise the job is
     serverless."""
-    return compute is not None and compute.removeprefix("azureml:").rpartition("/")[2] != SERVERLESS
+    if compute is None:
+        return False
+    return compute.removeprefix("azureml:").rpartition("/")[2] != SERVERLESS
 
 
 _OF_KUBERNETES = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
@@ -240,16 +257,17 @@ def machines_of(job: TrainingJob, account: AzureMLAccount) -> MachineGroup:
     resources = job.resources
     problems: list[Problem] = []
     for field in FIELDS:
-        if isinstance(field.effect, Refused) and field.effect.hint is not None:
+        effect = field.effect
+        if isinstance(effect, Refused) and effect.hint is not None:
             for path, _ in values_set(job, field.job):
                 message = f"`{path[-1]}` works only on SageMaker; Azure ML has no equivalent"
-                problems.append(Problem(path, message, field.effect.hint, code=field.effect.code))
+                problems.append(Problem(path, message, effect.hint, code=effect.code))
     if problems:
         raise JobError(problems)
     name = resources.instance_type.of("azureml") if resources.instance_type else None
     if name is None and resources.gpu is not None:
         name = type_by_gpu("azureml", resources, account.overlay)
-    if not name:
-        return MachineGroup("", resources.instance_count, None)
-    row = type_named("azureml", name, account.overlay)
-    return MachineGroup(row.name if row else name, resources.instance_count, row)
+    row = type_named("azureml", name, account.overlay) if name else None
+    if row is not None:
+        name = row.name
+    return MachineGroup(name or "", resources.instance_count, row)

@@ -153,11 +153,14 @@ class Body:
     def compute(self) -> str | None:
         """The id of the cluster; None on serverless compute."""
         compute = self.text(COMPUTE)
-        return compute if compute.rpartition("/")[2] not in ("", SERVERLESS) else None
+        name = compute.rpartition("/")[2]
+        return None if name in ("", SERVERLESS) else compute
 
     @property
     def compute_name(self) -> str:
-        return SERVERLESS if self.compute is None else self.compute.rpartition("/")[2]
+        if self.compute is None:
+            return SERVERLESS
+        return self.compute.rpartition("/")[2]
 
     @property
     def is_on_virtual_cluster(self) -> bool:
@@ -196,7 +199,8 @@ class Body:
     @property
     def variables(self) -> dict[str, str]:
         """The service replaces references only in the command, not in variables."""
-        return {name: str(value) for name, value in self.mapping(VARIABLES).items()}
+        variables = self.mapping(VARIABLES)
+        return {name: str(value) for name, value in variables.items()}
 
     @property
     def inputs(self) -> Mapping[str, Mapping[str, Any]]:
@@ -237,7 +241,9 @@ def distribution_in(job: TrainingJob, body: Body) -> Distribution:
         servers = body.parameter_servers
         actual = tensorflow_with(servers > 0, servers, body.workers)
     elif body.kind == "Ray":
-        return job.distribution if isinstance(job.distribution, Ray) else Ray.model_construct()
+        if isinstance(job.distribution, Ray):
+            return job.distribution
+        return Ray.model_construct()
     else:
         return NoDistribution.model_construct()
     return as_written(job.distribution, actual)
@@ -318,8 +324,9 @@ class AzureMLReading(Reading):
 
     @property
     def max_runtime(self) -> int | None:
-        has_overrides = self.request and self.overrides
-        return self.body.max_runtime if has_overrides else self.job.max_runtime
+        if self.request and self.overrides:
+            return self.body.max_runtime
+        return self.job.max_runtime
 
     @property
     def longest_run(self) -> int:
@@ -350,7 +357,8 @@ class AzureMLReading(Reading):
     def checkpoint(self) -> Checkpoint | None:
         if not self.changes("outputs", "checkpoint"):
             return self.job.checkpoint
-        return checkpoint_at(self.target, self.body.outputs.get("checkpoint", {}).get("uri"))
+        output = self.body.outputs.get("checkpoint", {})
+        return checkpoint_at(self.target, output.get("uri"))
 
     @property
     def framework(self) -> str | None:

@@ -25,6 +25,10 @@ class Inexpressible(Exception):
         super().__init__(*paths)
         self.paths = paths
 
+    def below(self, name: str) -> list[str]:
+        """Return the paths, as seen from the mapping that has the value under `name`."""
+        return [f"{name}.{path}" if path else name for path in self.paths]
+
 
 class Codec(NamedTuple):
     """Two functions that are inverses of each other."""
@@ -72,7 +76,7 @@ def words(table: Mapping[Any, Any]) -> Codec:
     return Codec(lambda value: look_up(value, table), lambda word: look_up(word, inverse))
 
 
-def gather(items: Iterable[tuple[str, Callable[[Any], Any], Any]]) -> list[Any]:
+def _gather(items: Iterable[tuple[str, Callable[[Any], Any], Any]]) -> list[Any]:
     """Convert values, and report the parts of all that cannot be converted together. An item is the
     value's name, the function and the value."""
     converted = []
@@ -81,7 +85,7 @@ def gather(items: Iterable[tuple[str, Callable[[Any], Any], Any]]) -> list[Any]:
         try:
             converted.append(convert(value))
         except Inexpressible as error:
-            wrong += [f"{name}.{path}" if path else name for path in error.paths]
+            wrong += error.below(name)
     if wrong:
         raise Inexpressible(*wrong)
     return converted
@@ -99,7 +103,7 @@ def each(codec: Codec) -> Codec:
     def convert_all(value: Any, convert: Callable[[Any], Any]) -> dict[str, Any]:
         items = _mapping(value)
         return dict(
-            zip(items, gather((name, convert, one) for name, one in items.items()), strict=True)
+            zip(items, _gather((name, convert, one) for name, one in items.items()), strict=True)
         )
 
     return Codec(

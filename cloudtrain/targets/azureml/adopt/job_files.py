@@ -21,7 +21,7 @@ from cloudtrain.job.data import DataType
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.azureml.compile.places import SCHEMES
 from cloudtrain.targets.azureml.fields import FIELDS, VARIABLES, camel, duration_text, tool_codec
-from cloudtrain.targets.azureml.parts import JsonMapping, JsonObject
+from cloudtrain.targets.azureml.parts import JsonMapping, JsonObject, pick, without
 
 _WORKSPACE = re.compile(
     r"/subscriptions/(?P<subscription_id>[^/]+)/resource[gG]roups/(?P<resource_group>[^/]+)"
@@ -36,6 +36,9 @@ _SHARED = frozenset(field.word.partition(".")[0] for field in FIELDS if field.wo
 """Fields that the table codes."""
 
 _KEYS = _SHARED | {"$schema", "type", "name"}
+_OF_TRIALS = _KEYS - {"type", "limits"}
+"""Fields that a sweep and its trial may both have."""
+
 _READ_ONLY = frozenset(TABLES["keys"]["shown"].split())
 """Fields that only `az ml job show` prints."""
 
@@ -52,7 +55,9 @@ def originals_in_job_file(data: JsonMapping, folder: str | None) -> list[Origina
     kind = _kind_of(data)
     if kind == "command":
         is_shown = "id" in data or "creation_context" in data
-        title = "the output of `az ml job show`" if is_shown else "a command job file of Azure ML"
+        title = "a command job file of Azure ML"
+        if is_shown:
+            title = "the output of `az ml job show`"
         return [_original(data, title, folder, {})]
     if kind == "sweep":
         return [_sweep(data, folder)]
@@ -113,7 +118,7 @@ def _original(
         unknown[f"distribution.{key}"] = (
             f"Azure ML's distribution `{name}` has no such key, and its tools refuse the file"
         )
-        data["distribution"] = {k: v for k, v in data["distribution"].items() if k != key}
+        data["distribution"] = without(data["distribution"], (key,))
     for name, key in _OLDER_FORMS.items():
         if isinstance(data.get(name), Mapping):
             unknown[name] = (
@@ -149,10 +154,11 @@ def _original(
 def _unknown_of_distribution(data: JsonMapping) -> list[str]:
     """Return the keys of a distribution with which azure-ai-ml refuses a file."""
     fields = mapping(data.get("distribution"))
-    keys = TABLES["distribution_keys"].get(str(fields.get("type", "")).lower())
+    kind = str(fields.get("type", "")).lower()
+    keys = TABLES["distribution_keys"].get(kind)
     if keys is None:
         return []
-    return [key for key in fields if key not in (*keys.split(), "type")]
+    return list(without(fields, ["type", *keys.split()]))
 
 
 def _refused_inputs(data: JsonMapping) -> Iterator[tuple[str, str]]:
@@ -175,24 +181,24 @@ _OLDER_FORMS = {"code": "local_path", "compute": "target"}
 def _sweep(data: JsonMapping, folder: str | None) -> Original:
     trial = data.get("trial")
     if not isinstance(trial, Mapping):
-        hint = (
-            "adopt the file that it names: `cloudtrain adopt "
-            f"{str(trial or 'TRIAL').removeprefix('file:')}`"
-        )
+        file = str(trial or "TRIAL").removeprefix("file:")
+        hint = f"adopt the file that it names: `cloudtrain adopt {file}`"
         raise UsageError("the sweep's trial is defined in another file", hint=hint, code="CT981")
-    shared = {key: value for key, value in data.items() if key in _KEYS - {"type", "limits"}}
+    shared = without(data, data.keys() - _OF_TRIALS)
     whole = _original({**shared, **trial}, "", folder, {})
-    spaces = mapping(data.get("search_space"))
+    spaces = mapping(data.get("search_space")).items()
+    objective = mapping(data.get("objective"))
+    limits = mapping(data.get("limits"))
     search: JsonObject = {
-        "searchSpace": {name: _expression(mapping(item)) for name, item in spaces.items()},
+        "searchSpace": {name: _expression(mapping(item)) for name, item in spaces},
         "samplingAlgorithm": _algorithm(data.get("sampling_algorithm")),
-        "objective": _in_camel_case(mapping(data.get("objective"))),
-        "limits": _sweep_limits(mapping(data.get("limits"))),
+        "objective": _in_camel_case(objective),
+        "limits": _sweep_limits(limits),
     }
     early = mapping(data.get("early_termination"))
     if early:
         words = str(early.pop("type", "")).split("_")
-        policy = "".join(word.capitalize() for word in words)
+        policy = "".join(map(str.capitalize, words))
         search["earlyTermination"] = {"policyType": policy, **_in_camel_case(early)}
     body = whole.request["properties"] | search
     return replace(whole, request={"properties": body}, kind="a sweep file of Azure ML")
@@ -221,7 +227,7 @@ def _expression(space: JsonMapping) -> list[Any]:
     if "values" in space:
         return [space.get("type"), [space["values"]]]
     names = ("mu", "sigma", "upper", "min_value", "max_value", "q")
-    return [space.get("type"), [space[name] for name in names if name in space]]
+    return [space.get("type"), list(pick(space, names).values())]
 
 
 def _steps(data: JsonMapping, folder: str | None) -> Iterator[Original]:
@@ -260,9 +266,10 @@ def _steps(data: JsonMapping, folder: str | None) -> Iterator[Original]:
 
 
 def why_left_out(step: object) -> str:
-    component = str(mapping(step).get("component") or mapping(step).get("componentId") or "")
+    fields = mapping(step)
+    component = str(fields.get("component") or fields.get("componentId") or "")
     if not component:
-        kind = mapping(step).get("type")
+        kind = fields.get("type")
         what = f"a job of the type `{kind}`" if kind else "the step"
         return f"{what} is not a command job; write a job for it: `cloudtrain init`"
     return (
@@ -274,7 +281,7 @@ def why_left_out(step: object) -> str:
 def body_of(data: JsonMapping, folder: str | None, files: dict[str, str]) -> JsonObject:
     """Return the body that the SDK sends for a job file. Parts that must be separate files, such as
     an inline conda definition, are added to `files`."""
-    fields = {key: data[key] for key in data if key in _SHARED}
+    fields = without(data, data.keys() - _SHARED)
     fields["code"] = _place(data.get("code"))
     fields["environment"] = _environment(data.get("environment"), fields["code"], folder, files)
     if not fields.get("experiment_name") and folder:
@@ -283,11 +290,9 @@ def body_of(data: JsonMapping, folder: str | None, files: dict[str, str]) -> Jso
     compute = data.get("compute")
     if isinstance(compute, str) and not compute.startswith("azureml://"):
         fields["compute"] = compute.removeprefix("azureml:")
-    timeout = mapping(data.get("limits")).get("timeout")
-    fields["limits"] = {"timeout": timeout} if isinstance(timeout, int) and timeout else None
     for name, complete in _COMPLETED.items():
-        part = mapping(data.get(name))
-        fields[name] = complete(part) if part else None
+        part = complete(mapping(data.get(name)))
+        fields[name] = part or None
     for name, complete_one in _ENTRIES.items():
         entries = mapping(data.get(name))
         fields[name] = {key: complete_one(item) for key, item in entries.items()}
@@ -300,10 +305,10 @@ def body_of(data: JsonMapping, folder: str | None, files: dict[str, str]) -> Jso
 def variable_texts(variables: object) -> dict[str, str]:
     """azure-ai-ml 1.35.2 sends numbers and booleans as they are, and a variable of a process is a
     text."""
-    return {
-        key: item if isinstance(item, str) else json.dumps(item)
-        for key, item in mapping(variables).items()
-    }
+    texts: dict[str, str] = {}
+    for name, value in mapping(variables).items():
+        texts[name] = value if isinstance(value, str) else json.dumps(value)
+    return texts
 
 
 def _text(value: object) -> str:
@@ -337,7 +342,8 @@ def _environment(fields: object, code: object, folder: str | None, files: dict[s
         definition["condaFile"] = files[CONDA_FILE]
         definition["condaPath"] = CONDA_FILE
     elif isinstance(conda, str):
-        text = _conda_text(os.path.join(folder or ".", conda.removeprefix("file:")))
+        place = os.path.join(folder or ".", conda.removeprefix("file:"))
+        text = _conda_text(place)
         definition["condaFile"] = text
         if code is None:
             # the job's source folder is then that of its new file, which may be elsewhere
@@ -401,7 +407,8 @@ def _from_code(path: str, code: object, folder: str | None) -> str:
     start = base
     if isinstance(code, str) and is_local(code):
         start = os.path.join(base, code)
-    return os.path.relpath(os.path.join(base, path.removeprefix("file:")), start)
+    place = os.path.join(base, path.removeprefix("file:"))
+    return os.path.relpath(place, start)
 
 
 # What azure-ai-ml fills in before it sends the parts of a job file.
@@ -419,30 +426,30 @@ def _resources(fields: JsonObject) -> JsonObject:
     return fields
 
 
-def _queue(fields: JsonObject) -> JsonObject:
-    return {key: fields.get(key) or None for key in ("job_tier", "priority")}
-
-
 def _identity(fields: JsonObject) -> JsonObject:
-    resource_id = fields.get("msi_resource_id") or fields.get("resource_id")
-    names = ("type", "client_id", "object_id")
-    return {**{name: fields.get(name) for name in names}, "resource_id": resource_id}
+    if fields.get("msi_resource_id") is not None:
+        fields["resource_id"] = fields.pop("msi_resource_id")
+    return fields
+
+
+def _limits(fields: JsonObject) -> JsonObject:
+    timeout = fields.get("timeout")
+    return {"timeout": timeout} if isinstance(timeout, int) and timeout else {}
 
 
 _COMPLETED = {
     "distribution": _distribution,
     "resources": _resources,
-    "queue_settings": _queue,
     "identity": _identity,
+    "limits": _limits,
 }
 
 
 def _service(fields: object) -> JsonObject:
     service = mapping(fields)
     kind = service.get("type") or service.get("job_service_type") or ""
-    nodes = "all" if service.get("nodes") == "all" else None
-    words = ("port", "properties", "ssh_public_keys", "log_dir")
-    return {"type": kind, "nodes": nodes, **{word: service.get(word) for word in words}}
+    words = ("nodes", "port", "properties", "ssh_public_keys", "log_dir")
+    return {"type": kind, **pick(service, words)}
 
 
 def _input(fields: object) -> object:
@@ -462,14 +469,11 @@ def _data(fields: JsonMapping) -> JsonObject:
 
 
 def _output(fields: object) -> JsonObject:
-    output = mapping(fields)
-    version = output.get("version")
-    return {
-        **_data(output),
-        "name": output.get("name"),
-        "version": None if version is None else _text(version),
-        "description": output.get("description"),
-    }
+    given = mapping(fields)
+    output = _data(given) | pick(given, ("name", "description"))
+    if given.get("version") is not None:
+        output["version"] = _text(given["version"])
+    return output
 
 
 _ENTRIES: Mapping[str, Callable[[object], object]] = {
@@ -490,9 +494,9 @@ def _place(path: object) -> object:
     if not isinstance(path, str):
         return path
     rest = path.removeprefix("azureml:")
-    is_id = rest.startswith(("//", "/subscriptions/"))
-    is_place = rest.startswith((".", "/", *SCHEMES)) and not is_id
-    return rest if is_place else path
+    if rest.startswith(("//", "/subscriptions/")):
+        return path
+    return rest if rest.startswith((".", "/", *SCHEMES)) else path
 
 
 def _without_none(value: object) -> object:

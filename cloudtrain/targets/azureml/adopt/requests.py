@@ -11,7 +11,6 @@ from pathlib import Path as File
 from typing import Any
 
 from cloudtrain.job.data import is_local_path
-from cloudtrain.job.distribution import Ray
 from cloudtrain.job.script import job_name_from
 from cloudtrain.plans.comparison import ValuePath, overrides_between
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
@@ -48,7 +47,6 @@ from cloudtrain.targets.azureml.fields import (
     LITERAL,
     QUEUE,
     VARIABLES,
-    camel,
     duration_seconds,
     read_fields,
 )
@@ -59,7 +57,8 @@ from cloudtrain.targets.azureml.parts import (
     JsonObject,
     asset_id,
     compute_id,
-    present,
+    pick,
+    without,
 )
 from cloudtrain.targets.azureml.reading import DEFAULT_EXPERIMENT, Body
 from cloudtrain.targets.azureml.settings import AzureML, account_of
@@ -110,16 +109,16 @@ def _from_body(
         raise not_a_command(kind)
 
     is_answer = "id" in data or "status" in properties or "systemData" in data
-    body = {key: value for key, value in lifted(properties).items() if key not in _READ_ONLY}
+    body = without(lifted(properties), _READ_ONLY)
     if body.get(VARIABLES):
         body[VARIABLES] = variable_texts(body[VARIABLES])
     if is_answer:
         _remove_added(body)
-    words = "the body of a sweep"
-    if kind == "command":
-        words = (
-            "what the service says of a command job" if is_answer else "the body of a command job"
-        )
+    words = "the body of a command job"
+    if kind == "sweep":
+        words = "the body of a sweep"
+    elif is_answer:
+        words = "what the service says of a command job"
     original = Original("azureml", {"properties": body}, name, words, settings, folder=folder)
     yield with_search(original)
 
@@ -164,34 +163,31 @@ ENVIRONMENT_WORDS = ("asset_name", "asset_version", "description", "tags")
 def drafts_of(original: Original) -> Iterator[Draft]:
     body = Body(original.request)
     comments: dict[ValuePath, str] = {}
-    found = read_fields(body.properties)
+    properties = body.properties
+    found = read_fields(properties)
     settings = _settings(original, body, found.pop("settings"))
 
-    title = (
-        original.name
-        or body.properties.get(DISPLAY_NAME)
-        or body.properties.get(EXPERIMENT)
-        or "training"
-    )
-    name = job_name_from(str(title))
+    titles = (original.name, properties.get(DISPLAY_NAME), properties.get(EXPERIMENT))
+    name = job_name_from(str(next(filter(None, titles), "training")))
     if original.name and name != original.name:
         comments[("name",)] = f"was {original.name!r}; every run of cloudtrain adds its own ending"
 
-    environment = _environment(body.properties.get(ENVIRONMENT))
+    environment = _environment(properties.get(ENVIRONMENT))
     if variables := variable_texts(body.mapping(VARIABLES)):
         environment["variables"] = variables
+    inputs = body.mapping("inputs")
     optional = {
-        "distribution": _distribution(body, comments),
+        "distribution": _distribution(body, found.get("distribution", {}), comments),
         "resources": _resources(body, found.get("resources", {})),
         "environment": environment,
-        "inputs": {key: _input(mapping(item)) for key, item in body.mapping("inputs").items()},
+        "inputs": {key: _input(mapping(item)) for key, item in inputs.items()},
         "outputs": _outputs(body, found.get("outputs", {})),
     }
     job: JsonObject = {"name": name}
     if "description" in found:
         job["description"] = found["description"]
-    job["source_dir"] = _source(original, body.properties.get(CODE), comments)
-    job["command"] = body.properties.get("command", "")
+    job["source_dir"] = _source(original, properties.get(CODE), comments)
+    job["command"] = properties.get("command", "")
     job |= {key: value for key, value in optional.items() if value}
     if body.is_spot:
         job["spot"] = {}
@@ -206,17 +202,12 @@ def drafts_of(original: Original) -> Iterator[Draft]:
 def _with_search(job: JsonObject, original: Original, searched: JsonMapping) -> JsonObject:
     """Return the job of a sweep's trials, which starts a script instead of a command."""
     start = start_of_trials(str(original.request["sweep"].get("command")), searched)
-    options = start.pop("hyperparameters", {})
-    inputs = job.pop("inputs", {})
+    options = start.get("hyperparameters", {})
+    start["hyperparameters"] = {key: _parse(text) for key, text in options.items()}
+    inputs = without(job.pop("inputs", {}), searched)
     del job["command"]
-    fields = {
-        "name": job["name"],
-        "source_dir": job["source_dir"],
-        **start,
-        "hyperparameters": {key: _parse(text) for key, text in options.items()},
-        **job,
-        "inputs": {key: item for key, item in inputs.items() if key not in searched},
-    }
+    head = {"name": job["name"], "source_dir": job["source_dir"]}
+    fields = {**head, **start, **job, "inputs": inputs}
     return {key: value for key, value in fields.items() if value != {} or key == "spot"}
 
 
@@ -238,7 +229,7 @@ def _source(original: Original, code: object, comments: dict[ValuePath, str]) ->
     return "."
 
 
-def _distribution(body: Body, comments: dict[ValuePath, str]) -> JsonObject:
+def _distribution(body: Body, found: JsonMapping, comments: dict[ValuePath, str]) -> JsonObject:
     if body.kind in ("PyTorch", "Mpi"):
         if body.distribution.get("processCountPerInstance") is None:
             comments[("distribution",)] = (
@@ -256,29 +247,24 @@ def _distribution(body: Body, comments: dict[ValuePath, str]) -> JsonObject:
             fields["workers"] = body.distribution["workerCount"]
         return fields
     if body.kind == "Ray":
-        values = {name: body.distribution.get(camel(name)) for name in Ray.model_fields}
-        return present({**values, "type": "ray"})
+        return {"type": "ray", **found}
     return {}
 
 
 def _resources(body: Body, found: JsonObject) -> JsonObject:
-    resources: JsonObject = {}
-    if "instance_count" in found:
-        resources["instance_count"] = found["instance_count"]
     if body.instance_type:
-        resources["instance_type"] = {"azureml": body.instance_type}
-    if "shm_size" in found:
-        resources["shm_size"] = found["shm_size"]
-    return resources
+        found["instance_type"] = {"azureml": body.instance_type}
+    return pick(found, ("instance_count", "instance_type", "shm_size"))
 
 
 def _environment(environment: object) -> JsonObject:
     """Return the job's `environment`: a registered one, or a definition."""
+    if not environment:
+        return {}
     if not isinstance(environment, Mapping):
-        text = str(environment or "")
-        if text and not text.startswith(("azureml:", "/")):
-            text = f"azureml:{text}"
-        return {"azureml": text} if text else {}
+        text = str(environment)
+        is_complete = text.startswith(("azureml:", "/"))
+        return {"azureml": text if is_complete else f"azureml:{text}"}
     fields: JsonObject = {}
     build = environment.get("build")
     if isinstance(build, Mapping):
@@ -322,7 +308,9 @@ def with_prefix(uri: object) -> str:
     text = str(uri)
     if "/" in text:
         return text
-    has_version = text.count(":") == 1 and not text.startswith(("azureml:", "http:", "https:"))
+    if text.startswith(("azureml:", "http:", "https:")):
+        return text
+    has_version = text.count(":") == 1
     has_label = "@" in text and ":" not in text
     return f"azureml:{text}" if has_version or has_label else text
 
@@ -346,7 +334,7 @@ def _outputs(body: Body, found: JsonMapping) -> JsonObject:
         fields = dict(found.get(name, {}))
         if fields.get("type") == "uri_folder":
             del fields["type"]
-        outputs[name] = {key: fields[key] for key in _OUTPUT if key in fields}
+        outputs[name] = pick(fields, _OUTPUT)
     return outputs
 
 
@@ -367,7 +355,7 @@ def _settings(original: Original, body: Body, found: JsonObject) -> JsonObject:
     if notifications.get("emails"):
         events = notifications.get("on") or EVENTS.decode(None)
         found["notifications"] = {"emails": notifications["emails"], "on": events}
-    settings = {**original.settings, **{name: found.get(name) for name in _SETTINGS}}
+    settings = {**original.settings, **pick(found, _SETTINGS)}
     return {name: value for name, value in settings.items() if value not in (None, {}, [])}
 
 
@@ -376,9 +364,9 @@ def _compute(compute: object, original: Original) -> str | None:
         return None
     text = str(compute).removeprefix("azureml:")
     head, _, name = text.partition("/computes/")
-    if name and head.endswith(f"/workspaces/{original.settings.get('workspace')}"):
-        return name
-    return text
+    workspace = original.settings.get("workspace")
+    is_in_workspace = head.endswith(f"/workspaces/{workspace}")
+    return name if name and is_in_workspace else text
 
 
 # The Azure ML part of `cloudtrain adopt`.
@@ -498,7 +486,7 @@ class AzureMLAdopter:
         return jobs, uploads.get(CODE_ARCHIVE)
 
     def reason(self, path: ValuePath) -> str:
-        field = str(path[1]) if len(path) > 1 else ""
+        field = "".join(map(str, path[1:2]))
         return _REASONS.get(field, "a job has no field for this")
 
 
@@ -525,7 +513,8 @@ def _uploaded(upload: Upload, content: str) -> JsonObject:
     *_, name, _, version = upload.destination.split("/")
     if name != UNNAMED:
         definition["asset_name"] = name
-        definition["asset_version"] = None if version == upload.sha256[:32] else version
+        if version != upload.sha256[:32]:
+            definition["asset_version"] = version
     return definition
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.errors import JobError, Problem
@@ -46,6 +47,7 @@ from cloudtrain.targets.azureml.parts import (
     is_own_type,
     is_virtual_cluster,
     machines_of,
+    without,
 )
 from cloudtrain.targets.azureml.reading import OVERRIDES, Body, distribution_in, machines_in
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount
@@ -128,10 +130,12 @@ def network_variables(job: TrainingJob, machines: MachineGroup, environment: str
         # deepspeed.comm reads it without a default under Azure ML's MPI, and fails with a KeyError.
         variables["NCCL_SOCKET_IFNAME"] = INTERFACE
     row = machines.known
-    if machines.count == 1 or row is None or not row.gpus or row.interconnect != "rdma":
+    if machines.count == 1 or row is None:
+        return variables
+    if not row.gpus or row.interconnect != "rdma":
         return variables
     left_out = _OF_MPI if isinstance(job.distribution, MPI) else ()
-    variables |= {name: value for name, value in INFINIBAND.items() if name not in left_out}
+    variables |= without(INFINIBAND, left_out)
     if row.family in _TOPOLOGY_FAMILIES and "/environments/acpt-" in environment:
         variables["NCCL_TOPO_FILE"] = TOPOLOGY
     return variables
@@ -178,11 +182,13 @@ def request_of(parts: Parts, problems: Problems) -> dict[str, Any]:
     body[ENVIRONMENT] = parts.environment.id
     if target.compute is not None:
         body[COMPUTE] = compute_id(account.workspace_id, target.compute)
-    body["distribution"] = parts.distribution
+    if parts.distribution is not None:
+        body["distribution"] = parts.distribution | body.get("distribution", {})
     body["resources"] = _resources(parts, body.get("resources", {}))
     if "limits" in body:
         body["limits"] = {"jobLimitsType": "Command", **body["limits"]}
-    body[QUEUE] = problems.value(lambda: _queue(parts, body.get(QUEUE, {})), None)
+    queue = body.get(QUEUE, {})
+    body[QUEUE] = problems.value(lambda: _queue(parts, queue), None)
     body["identity"] = _identity(target, body.get("identity", {}))
     if target.notifications is not None:
         events = EVENTS.encode(target.notifications.on)
@@ -321,9 +327,12 @@ def _environment(parts: Parts, body: Body) -> str:
         registered = f", registered as {asset}:{version}"
     if upload.folder is not None:
         return f"built from {upload.folder}/{environment.dockerfile or 'Dockerfile'}{registered}"
-    image = environment.image.of("azureml") if environment.image else None
-    conda = f" with {environment.conda_file}" if environment.conda_file else ""
-    return f"made of {image}{conda}{registered}"
+    text = "made of"
+    if environment.image is not None:
+        text = f"made of {environment.image.of('azureml')}"
+    if environment.conda_file is not None:
+        text = f"{text} with {environment.conda_file}"
+    return f"{text}{registered}"
 
 
 def _cost(machines: MachineGroup, body: Body) -> str:
@@ -454,14 +463,8 @@ _COUNTS = (
 
 _SHAPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "command": (str, "a text"),
-    VARIABLES: (dict, "a mapping"),
-    "inputs": (dict, "a mapping"),
-    "outputs": (dict, "a mapping"),
-    "properties": (dict, "a mapping"),
-    "tags": (dict, "a mapping"),
-    "distribution": ((dict, type(None)), "a mapping"),
-    "resources": ((dict, type(None)), "a mapping"),
-    "limits": ((dict, type(None)), "a mapping"),
+    **dict.fromkeys((VARIABLES, "inputs", "outputs", "properties", "tags"), (dict, "a mapping")),
+    **dict.fromkeys(("distribution", "resources", "limits"), ((dict, NoneType), "a mapping")),
 }
 """The types that every reader of a body relies on."""
 

@@ -74,27 +74,29 @@ def data_place(
     """Addresses are in the workspace's own datastore. That of a folder ends with a slash, as the
     SDK writes it."""
     root = f"{LOCAL_UPLOAD}/{sha256}"
-    return (root, f"{root}/{name}") if is_file else (f"{root}/{name}", f"{root}/{name}/")
+    place = f"{root}/{name}"
+    return (root, place) if is_file else (place, f"{place}/")
 
 
 def reference_texts(job: TrainingJob) -> dict[str, str]:
     """Map each reference of the job to the `${{...}}` that is written into the command, where Azure
     ML replaces it."""
-    names = [f"inputs.{name}" for name in job.inputs]
-    names += [f"outputs.{name}" for name in {*job.outputs, MODEL}]
-    texts = {name: f"${{{{{name}}}}}" for name in names}
-    texts[CHECKPOINT] = f"${{{{outputs.{CHECKPOINT}}}}}"
+    texts = {CHECKPOINT: f"${{{{outputs.{CHECKPOINT}}}}}"}
+    for name in job.inputs:
+        texts[f"inputs.{name}"] = f"${{{{inputs.{name}}}}}"
+    for name in (*job.outputs, MODEL):
+        texts[f"outputs.{name}"] = f"${{{{outputs.{name}}}}}"
     return texts
 
 
 def free_texts(job: TrainingJob) -> list[str]:
     """Return the references that the service replaces with text from the user instead of its own
     paths."""
-    return [
-        f"${{{{inputs.{name}}}}}"
-        for name, item in job.inputs.items()
-        if item.value is not None or item.mode == "direct"
-    ]
+    texts = []
+    for name, item in job.inputs.items():
+        if item.value is not None or item.mode == "direct":
+            texts.append(f"${{{{inputs.{name}}}}}")
+    return texts
 
 
 def inputs_of(job: TrainingJob, account: AzureMLAccount, problems: list[Problem]) -> dict[str, Any]:
@@ -131,10 +133,11 @@ def outputs_of(
             path = ("outputs", CHECKPOINT)
             message = f"the output name `{CHECKPOINT}` is reserved for the job's checkpoints"
             problems.append(Problem(path, message, "give the output another name", code="CT032"))
+        default = f"{DEFAULT_STORE}/cloudtrain/checkpoints/{run_name}/"
         outputs[CHECKPOINT] = {
             "jobOutputType": "uri_folder",
             "mode": "ReadWriteMount",
-            "uri": job.checkpoint.azureml or f"{DEFAULT_STORE}/cloudtrain/checkpoints/{run_name}/",
+            "uri": job.checkpoint.azureml or default,
         }
     return outputs
 
@@ -355,9 +358,11 @@ def curated_of(environment: Environment) -> Curated | None:
 def contents_before(job: TrainingJob, _settings: object, _account: object) -> Contents:
     """Return what the job's image has. Of a curated environment, only the framework's version is
     known."""
+    torch = None
     row = curated_of(job.environment)
-    is_torch = row is not None and row.framework == "pytorch"
-    return Contents(job.environment.python, row.version if row and is_torch else None)
+    if row is not None and row.framework == "pytorch":
+        torch = row.version
+    return Contents(job.environment.python, torch)
 
 
 def _curated_id(framework: str, version: str | None) -> str:
@@ -432,8 +437,9 @@ def quote_word(word: str, free: Collection[str] = ()) -> str:
     """References such as `${{inputs.data}}` stay unchanged. A word with a reference in `free` is
     always quoted: the service puts text there that the shell could split or interpret."""
     other_text = _REFERENCE.sub("x", word)
-    is_plain = shlex.quote(other_text) == other_text and not any(text in word for text in free)
-    return word if is_plain else shlex.quote(word)
+    if shlex.quote(other_text) != other_text or any(text in word for text in free):
+        return shlex.quote(word)
+    return word
 
 
 def _words(job: TrainingJob, texts: dict[str, str]) -> Iterable[str]:
@@ -449,8 +455,9 @@ def _words(job: TrainingJob, texts: dict[str, str]) -> Iterable[str]:
 
 
 def _options(distribution: DeepSpeed) -> list[str]:
-    count = distribution.processes_per_instance
-    options = [] if count is None else ["--num_gpus", str(count)]
+    options = []
+    if distribution.processes_per_instance is not None:
+        options = ["--num_gpus", str(distribution.processes_per_instance)]
     try:
         return options + shlex.split(distribution.launcher_options)
     except ValueError as error:
@@ -482,7 +489,8 @@ def places_of(body: Mapping[str, Any], run_name: str, workspace: str) -> dict[st
     for name, output in outputs.items():
         if name == _SERVICES_OUTPUT or not output or not isinstance(output, Mapping):
             continue
-        uri = str(output.get("uri") or f"{DEFAULT_STORE}/azureml/{run_name}/{name}/")
+        default = f"{DEFAULT_STORE}/azureml/{run_name}/{name}/"
+        uri = str(output.get("uri") or default)
         result = name if name in NAMED_RESULTS else f"outputs/{name}"
         places[result] = _SHORT.sub(lambda _: f"azureml://{scope}/", uri)
     return places
@@ -510,6 +518,6 @@ def refuse_blob_name(path: str) -> str | None:
         return "whose name has a control character in it"
     if any(part.endswith(".") for part in parts):
         return "whose name ends with a dot"
-    if len(path) > _LONGEST_BLOB or any(len(part) > _LONGEST_PART for part in parts):
+    if len(path) > _LONGEST_BLOB or max(map(len, parts)) > _LONGEST_PART:
         return "whose path is too long"
     return None

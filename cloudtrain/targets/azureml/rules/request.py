@@ -224,7 +224,9 @@ def without_effect(subject: Subject) -> Iterator[Fault]:
     `volume_size`: the VM size determines the disk. `max_wait`: nothing limits how long a serverless
     job waits for spot capacity. `metrics`: Azure ML reads no metrics from the log; record them with
     MLflow, which is set up in every job. `python`: a curated environment has a fixed Python
-    version.
+    version. `gpus_per_instance` and `interconnect`: an instance type that the job names determines
+    them. `base`, and the inputs' `channel`, `data_type` and `instance_groups`: only SageMaker has
+    them.
     """
     yield from notices(subject, FIELDS)
 
