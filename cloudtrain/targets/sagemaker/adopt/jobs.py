@@ -23,7 +23,7 @@ from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT, ROLE
 from cloudtrain.targets.sagemaker.adopt.trainers import CODE, DRIVERS, draft_fields, place_of
 from cloudtrain.targets.sagemaker.catalogue.images import has_other_toolkit, image_of_uri
 from cloudtrain.targets.sagemaker.compile.machines import DEFAULT_VOLUME_GIB
-from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR, INPUT_MODES
+from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR
 from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES
 from cloudtrain.targets.sagemaker.plan import RUN_TAG
 from cloudtrain.targets.sagemaker.reading import DEFAULT_MAX_RUNTIME, Start
@@ -80,7 +80,7 @@ _DATA_TYPES: Mapping[Any, str] = {
     "ManifestFile": "manifest",
     "AugmentedManifestFile": "augmented_manifest",
 }
-MODES = {theirs: ours for ours, theirs in INPUT_MODES.items()}
+from cloudtrain.targets.sagemaker.fields import MODES
 
 OF_SDK = ("sagemaker_estimator", "sagemaker_s3_output", "sagemaker_training_compiler_")
 """Hyperparameters for images of reinforcement learning and of the Training Compiler (SDK
