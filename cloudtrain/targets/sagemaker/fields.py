@@ -137,12 +137,14 @@ FILLED = Codec(_or_none, _or_none)
 UNLESS_EMPTY = Codec(_or_none, SAME.encode)
 """An empty text in a request means the same as no text."""
 
-OPPOSITE = Codec(lambda value: not value, lambda value: not value)
+OPPOSITE = Codec(lambda value: value is False, lambda value: not value)
 
 LIST = Codec(SAME.decode, list)
 FILLED_LIST = Codec(_or_none, lambda items: list(items) or None)
 
-GIBIBYTES = Codec(lambda count: f"{count}g", lambda size: ceil(parse_size(size) / 2**30))
+GIBIBYTES = Codec(
+    lambda count: f"{count}g" if count else None, lambda size: ceil(parse_size(size) / 2**30)
+)
 
 MODES = {"File": "download", "FastFile": "mount", "Pipe": "pipe"}
 """Maps the service's names of input modes to the job's."""

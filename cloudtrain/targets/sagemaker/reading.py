@@ -46,6 +46,7 @@ from cloudtrain.runtime.sagemaker_launcher.arguments import (
 from cloudtrain.targets.sagemaker import request as keys
 from cloudtrain.targets.sagemaker.catalogue.contents import Framework, ImageContents, contents_of
 from cloudtrain.targets.sagemaker.catalogue.images import Image, has_other_toolkit, image_of_uri
+from cloudtrain.targets.sagemaker.fields import ALGORITHM
 from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject, Request, is_entrypoint
 from cloudtrain.targets.sagemaker.settings import SageMakerAccount
 
@@ -116,7 +117,7 @@ class Start:
         base: Framework = "tensorflow" if framework == "tensorflow" else "pytorch"
         # for SMP it is there, and false
         needs_base = keys.SMDDP in mapping_at(request, "HyperParameters")
-        image = image_of(text_at(request, "AlgorithmSpecification", "TrainingImage"))
+        image = image_of(image_in(request))
         return cls(request, contents_of(image, base if needs_base else None))
 
     @cached_property
@@ -289,6 +290,11 @@ def distribution_in(job: TrainingJob, start: Start) -> Distribution:
 image_of = lru_cache(maxsize=8)(image_of_uri)  # many readers ask for the same image
 
 
+def image_in(request: Request) -> str:
+    """Return the address of the image of a training job; empty if the request has none."""
+    return text_at(request, ALGORITHM, "TrainingImage")
+
+
 # The request, in the words of the job.
 
 _CONFIG, _CLUSTER = ("ResourceConfig",), ("ProcessingResources", "ClusterConfig")
@@ -336,12 +342,12 @@ class SageMakerReading(Reading):
     @property
     def image(self) -> Image | None:
         """The image's entry in the catalogue; None for a user's own image."""
-        return image_of(text_at(self.request, "AlgorithmSpecification", "TrainingImage"))
+        return image_of(image_in(self.request))
 
     @property
     def has_other_toolkit(self) -> bool:
         """Whether the image is one of AWS's whose toolkit's launchers are not in the catalogue."""
-        return has_other_toolkit(text_at(self.request, "AlgorithmSpecification", "TrainingImage"))
+        return has_other_toolkit(image_in(self.request))
 
     @property
     def image_path(self) -> ValuePath:
@@ -467,7 +473,7 @@ class SageMakerReading(Reading):
     def framework(self) -> str | None:
         """The framework of the image, or for a user's own image the framework in its name; None if
         unknown."""
-        uri = text_at(self.request, "AlgorithmSpecification", "TrainingImage")
+        uri = image_in(self.request)
         return self.image.engine[0] if self.image else framework_of(uri)
 
     @cached_property
