@@ -61,10 +61,10 @@ TENSORBOARD = "TensorBoardOutputConfig"
 CLUSTER = ("ProcessingResources", "ClusterConfig")
 """The path of the machines in CreateProcessingJob."""
 
-METRICS = f"{ALGORITHM}.MetricDefinitions"
-IMAGE = f"{ALGORITHM}.TrainingImage"
-ENTRYPOINT = f"{ALGORITHM}.ContainerEntrypoint"
-SERVICE_METRICS = f"{ALGORITHM}.EnableSageMakerMetricsTimeSeries"
+METRICS = "AlgorithmSpecification.MetricDefinitions"
+IMAGE = "AlgorithmSpecification.TrainingImage"
+ENTRYPOINT = "AlgorithmSpecification.ContainerEntrypoint"
+SERVICE_METRICS = "AlgorithmSpecification.EnableSageMakerMetricsTimeSeries"
 
 
 def encode_fields(fields: Sequence[Field], values: Mapping[str, Any]) -> JsonObject:
@@ -184,9 +184,9 @@ def records(fields: Sequence[Field]) -> Codec:
     return Codec(decode, encode)
 
 
-def _decode_collections(rows: Sequence[JsonMapping]) -> JsonObject | None:
+def _decode_collections(rows: Sequence[JsonMapping]) -> JsonObject:
     named = [row for row in rows if "CollectionName" in row]
-    return {row["CollectionName"]: row.get("CollectionParameters") or {} for row in named} or None
+    return {row["CollectionName"]: row.get("CollectionParameters") or {} for row in named}
 
 
 def _encode_collections(collections: Mapping[str, JsonMapping]) -> list[JsonObject]:
@@ -261,12 +261,10 @@ RULE_FIELDS = (
     Field("output", "S3OutputPath", "s3_output_path", UNLESS_EMPTY),
     Field("parameters", "RuleParameters", codec=FILLED),
 )
-_S3 = "DataSource.S3DataSource"
-_MOUNT = "DataSource.FileSystemDataSource"
 CHANNEL_FIELDS = (
     Field(
         "data_type",
-        f"{_S3}.S3DataType",
+        "DataSource.S3DataSource.S3DataType",
         "s3_data_type",
         words(
             {
@@ -276,17 +274,24 @@ CHANNEL_FIELDS = (
             }
         ),
     ),
-    Field("sagemaker", f"{_S3}.S3Uri", "s3_data"),
+    Field("sagemaker", "DataSource.S3DataSource.S3Uri", "s3_data"),
     Field(
         "shard",
-        f"{_S3}.S3DataDistributionType",
+        "DataSource.S3DataSource.S3DataDistributionType",
         "distribution",
         Codec(_decode_sharded, _encode_sharded),
     ),
-    Field("attribute_names", f"{_S3}.AttributeNames", "attribute_names", FILLED_LIST),
-    Field("instance_groups", f"{_S3}.InstanceGroupNames", "instance_groups", FILLED_LIST),
-    Field("", f"{_S3}.HubAccessConfig", "hub_access_config"),
-    Field("", f"{_S3}.ModelAccessConfig", "model_access_config"),
+    Field(
+        "attribute_names", "DataSource.S3DataSource.AttributeNames", "attribute_names", FILLED_LIST
+    ),
+    Field(
+        "instance_groups",
+        "DataSource.S3DataSource.InstanceGroupNames",
+        "instance_groups",
+        FILLED_LIST,
+    ),
+    Field("", "DataSource.S3DataSource.HubAccessConfig", "hub_access_config"),
+    Field("", "DataSource.S3DataSource.ModelAccessConfig", "model_access_config"),
     Field("channel", "ChannelName"),
     Field("content_type", "ContentType", "content_type"),
     Field("compression", "CompressionType", "compression", words({"Gzip": "gzip"})),
@@ -297,8 +302,12 @@ CHANNEL_FIELDS = (
     Field("shuffle_seed", "ShuffleConfig.Seed"),
 )
 FILE_SYSTEM_FIELDS = (
-    Field("sagemaker", _MOUNT, codec=Codec(_decode_file_system, _encode_file_system)),
-    Field("access", f"{_MOUNT}.FileSystemAccessMode"),
+    Field(
+        "sagemaker",
+        "DataSource.FileSystemDataSource",
+        codec=Codec(_decode_file_system, _encode_file_system),
+    ),
+    Field("access", "DataSource.FileSystemDataSource.FileSystemAccessMode"),
     Field("channel", "ChannelName"),
 )
 
@@ -323,56 +332,56 @@ def _machine_fields(section: str) -> tuple[Field, ...]:
 
 # The tables of the operations.
 
-_PRIVATE_IMAGE = f"{ALGORITHM}.TrainingImageConfig"
 _EXPERIMENT_FIELDS = (
-    Field("settings.experiment", f"{EXPERIMENT}.ExperimentName"),
-    Field("settings.trial", f"{EXPERIMENT}.TrialName"),
-    Field("settings.trial_component", f"{EXPERIMENT}.TrialComponentDisplayName"),
-    Field("settings.experiment_run", f"{EXPERIMENT}.RunName"),
+    Field("settings.experiment", "ExperimentConfig.ExperimentName"),
+    Field("settings.trial", "ExperimentConfig.TrialName"),
+    Field("settings.trial_component", "ExperimentConfig.TrialComponentDisplayName"),
+    Field("settings.experiment_run", "ExperimentConfig.RunName"),
 )
 TRAINING_FIELDS = (
     Field("name", NAME, codec=None),
     Field("settings.role", ROLE, "role"),
-    Field("settings.input_mode", f"{ALGORITHM}.TrainingInputMode", "input_mode", MODE),
+    Field("settings.input_mode", "AlgorithmSpecification.TrainingInputMode", "input_mode", MODE),
     Field("environment.image", IMAGE, codec=None),
     Field("metrics", METRICS, "metric_definitions", _pairs("Name", "Regex")),
     Field("", SERVICE_METRICS, codec=None),
     Field("", ENTRYPOINT, "container_entry_point", codec=None),
-    Field("", f"{ALGORITHM}.ContainerArguments", "container_arguments", codec=None),
+    Field("", "AlgorithmSpecification.ContainerArguments", "container_arguments", codec=None),
     Field(
         "",
-        f"{_PRIVATE_IMAGE}.TrainingRepositoryAccessMode",
+        "AlgorithmSpecification.TrainingImageConfig.TrainingRepositoryAccessMode",
         "training_repository_access_mode",
         codec=None,
     ),
     Field(
         "",
-        f"{_PRIVATE_IMAGE}.TrainingRepositoryAuthConfig.TrainingRepositoryCredentialsProviderArn",
+        "AlgorithmSpecification.TrainingImageConfig.TrainingRepositoryAuthConfig"
+        ".TrainingRepositoryCredentialsProviderArn",
         "training_repository_credentials_provider_arn",
         codec=None,
     ),
     Field("hyperparameters", PARAMETERS, codec=None),
     Field("inputs", CHANNELS, codec=None),
-    Field("settings.output", f"{OUTPUT}.S3OutputPath", "output_path"),
-    Field("settings.output_kms_key", f"{OUTPUT}.KmsKeyId", "output_kms_key", UNLESS_EMPTY),
-    Field("settings.compress_output", f"{OUTPUT}.CompressionType", "", _COMPRESSED),
+    Field("settings.output", "OutputDataConfig.S3OutputPath", "output_path"),
+    Field("settings.output_kms_key", "OutputDataConfig.KmsKeyId", "output_kms_key", UNLESS_EMPTY),
+    Field("settings.compress_output", "OutputDataConfig.CompressionType", "", _COMPRESSED),
     *_machine_fields(MACHINES),
     Field(
         "settings.keep_alive",
-        f"{MACHINES}.KeepAlivePeriodInSeconds",
+        "ResourceConfig.KeepAlivePeriodInSeconds",
         "keep_alive_period_in_seconds",
     ),
-    Field("settings.training_plan", f"{MACHINES}.TrainingPlanArn", "training_plan"),
-    Field("", f"{MACHINES}.InstancePlacementConfig", "instance_placement_config", codec=None),
-    Field("max_runtime", f"{LIMITS}.MaxRuntimeInSeconds", "max_run"),
-    Field("spot.max_wait", f"{LIMITS}.MaxWaitTimeInSeconds", "max_wait"),
-    Field("settings.max_pending", f"{LIMITS}.MaxPendingTimeInSeconds"),
-    Field("checkpoint.sagemaker", f"{CHECKPOINT}.S3Uri", "checkpoint_s3_uri"),
-    Field("settings.checkpoint_path", f"{CHECKPOINT}.LocalPath", "checkpoint_local_path"),
+    Field("settings.training_plan", "ResourceConfig.TrainingPlanArn", "training_plan"),
+    Field("", "ResourceConfig.InstancePlacementConfig", "instance_placement_config", codec=None),
+    Field("max_runtime", "StoppingCondition.MaxRuntimeInSeconds", "max_run"),
+    Field("spot.max_wait", "StoppingCondition.MaxWaitTimeInSeconds", "max_wait"),
+    Field("settings.max_pending", "StoppingCondition.MaxPendingTimeInSeconds"),
+    Field("checkpoint.sagemaker", "CheckpointConfig.S3Uri", "checkpoint_s3_uri"),
+    Field("settings.checkpoint_path", "CheckpointConfig.LocalPath", "checkpoint_local_path"),
     Field("environment.variables", VARIABLES, "environment", FILLED),
     Field("tags", TAGS, "tags", _pairs("Key", "Value")),
-    Field("settings.subnets", f"{NETWORK}.Subnets", "subnets", LIST),
-    Field("settings.security_group_ids", f"{NETWORK}.SecurityGroupIds", "security_group_ids", LIST),
+    Field("settings.subnets", "VpcConfig.Subnets", "subnets", LIST),
+    Field("settings.security_group_ids", "VpcConfig.SecurityGroupIds", "security_group_ids", LIST),
     Field("settings.max_retries", "RetryStrategy.MaximumRetryAttempts", "max_retry_attempts"),
     *_EXPERIMENT_FIELDS,
     Field("settings.network_isolation", ISOLATION, "enable_network_isolation", FILLED),
@@ -398,23 +407,23 @@ TRAINING_FIELDS = (
         "enable_session_tag_chaining",
         FILLED,
     ),
-    Field("settings.profiler_output", f"{PROFILER}.S3OutputPath"),
-    Field("settings.profiler", f"{PROFILER}.DisableProfiler", "", OPPOSITE),
-    Field("settings.profiler_interval", f"{PROFILER}.ProfilingIntervalInMilliseconds"),
-    Field("settings.profiler_parameters", f"{PROFILER}.ProfilingParameters", "", FILLED),
+    Field("settings.profiler_output", "ProfilerConfig.S3OutputPath"),
+    Field("settings.profiler", "ProfilerConfig.DisableProfiler", "", OPPOSITE),
+    Field("settings.profiler_interval", "ProfilerConfig.ProfilingIntervalInMilliseconds"),
+    Field("settings.profiler_parameters", "ProfilerConfig.ProfilingParameters", "", FILLED),
     Field("settings.profiler_rules", PROFILER_RULES, "", records(RULE_FIELDS)),
-    Field("settings.debugger_output", f"{DEBUGGER}.S3OutputPath"),
-    Field("settings.debugger_path", f"{DEBUGGER}.LocalPath"),
-    Field("settings.debugger_parameters", f"{DEBUGGER}.HookParameters", "", FILLED),
+    Field("settings.debugger_output", "DebugHookConfig.S3OutputPath"),
+    Field("settings.debugger_path", "DebugHookConfig.LocalPath"),
+    Field("settings.debugger_parameters", "DebugHookConfig.HookParameters", "", FILLED),
     Field(
         "settings.debugger_collections",
-        f"{DEBUGGER}.CollectionConfigurations",
+        "DebugHookConfig.CollectionConfigurations",
         "",
         Codec(_decode_collections, _encode_collections),
     ),
     Field("settings.debug_rules", DEBUG_RULES, "", records(RULE_FIELDS)),
-    Field("settings.tensorboard", f"{TENSORBOARD}.S3OutputPath"),
-    Field("settings.tensorboard_path", f"{TENSORBOARD}.LocalPath"),
+    Field("settings.tensorboard", "TensorBoardOutputConfig.S3OutputPath"),
+    Field("settings.tensorboard_path", "TensorBoardOutputConfig.LocalPath"),
     Field("settings.mlflow", "MlflowConfig.MlflowResourceArn"),
     Field("settings.mlflow_experiment", "MlflowConfig.MlflowExperimentName"),
     Field("settings.mlflow_run", "MlflowConfig.MlflowRunName"),
@@ -431,11 +440,15 @@ PROCESSING_FIELDS = (
     Field("inputs", "ProcessingInputs", codec=None),
     Field("outputs", "ProcessingOutputConfig", codec=None),
     Field("environment.variables", VARIABLES, codec=FILLED),
-    Field("settings.encrypt_inter_container_traffic", f"NetworkConfig.{ENCRYPTION}", codec=FILLED),
-    Field("settings.subnets", f"NetworkConfig.{NETWORK}.Subnets", codec=LIST),
-    Field("settings.security_group_ids", f"NetworkConfig.{NETWORK}.SecurityGroupIds", codec=LIST),
-    Field("settings.network_isolation", f"NetworkConfig.{ISOLATION}"),
-    Field("max_runtime", f"{LIMITS}.MaxRuntimeInSeconds"),
+    Field(
+        "settings.encrypt_inter_container_traffic",
+        "NetworkConfig.EnableInterContainerTrafficEncryption",
+        codec=FILLED,
+    ),
+    Field("settings.subnets", "NetworkConfig.VpcConfig.Subnets", codec=LIST),
+    Field("settings.security_group_ids", "NetworkConfig.VpcConfig.SecurityGroupIds", codec=LIST),
+    Field("settings.network_isolation", "NetworkConfig.EnableNetworkIsolation"),
+    Field("max_runtime", "StoppingCondition.MaxRuntimeInSeconds"),
     *_EXPERIMENT_FIELDS,
     Field("tags", TAGS, codec=_pairs("Key", "Value")),
 )
@@ -510,9 +523,9 @@ _BY_CODE = (
     Field("arguments", PARAMETERS),
     Field("bare_flags", PARAMETERS),
     Field("distribution", PARAMETERS),
-    Field("resources.gpu", f"{MACHINES}.InstanceType"),
-    Field("resources.gpus_per_instance", f"{MACHINES}.InstanceType"),
-    Field("resources.interconnect", f"{MACHINES}.InstanceType"),
+    Field("resources.gpu", "ResourceConfig.InstanceType"),
+    Field("resources.gpus_per_instance", "ResourceConfig.InstanceType"),
+    Field("resources.interconnect", "ResourceConfig.InstanceType"),
     Field("resources.distribution_groups", PARAMETERS),
     Field("environment.framework", IMAGE),
     Field("environment.version", IMAGE),
@@ -523,7 +536,12 @@ _BY_CODE = (
     Field("environment.extras"),
     Field("environment.secrets", VARIABLES),
     Field("inputs.*.value", PARAMETERS),
-    Field("outputs.*.sagemaker", f"{OUTPUT}.S3OutputPath", "output_path", effect=Refused("CT032")),
+    Field(
+        "outputs.*.sagemaker",
+        "OutputDataConfig.S3OutputPath",
+        "output_path",
+        effect=Refused("CT032"),
+    ),
     Field("checkpoint", CHECKPOINT),
     Field("checkpoint.keep", VARIABLES),
     Field("description"),

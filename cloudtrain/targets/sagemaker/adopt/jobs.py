@@ -239,11 +239,12 @@ def _in_order(values: JsonMapping, model: type[Model]) -> JsonObject:
 
 
 def _without_defaults(values: JsonMapping, model: type[Model]) -> JsonObject:
-    return {
-        name: value
-        for name, value in _in_order(values, model).items()
-        if value is not None and value != model.model_fields[name].default
-    }
+    own: JsonObject = {}
+    for name, value in _in_order(values, model).items():
+        default = model.model_fields[name].get_default(call_default_factory=True)
+        if value is not None and value != default:
+            own[name] = value
+    return own
 
 
 def _image_alone(original: Original) -> Draft:
