@@ -374,7 +374,7 @@ def listing_time(runs: int) -> list[Result]:
 def _fill_store(state: Path, count: int) -> None:
     import sqlite3
 
-    from cloudtrain.lifecycle.schema import open_store
+    from cloudtrain.lifecycle.store.schema import open_store
     from cloudtrain.system.files import STORE_FILE
 
     with open_store(state) as store:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudtrain as ct
-from cloudtrain.lifecycle.study import propose
+from cloudtrain.lifecycle.sweeps.study import propose
 from cloudtrain.plans.states import Trial
 
 DIGITS = Path(__file__).parents[1] / "training_scripts" / "digits_ddp" / "sweep.yaml"

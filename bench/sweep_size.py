@@ -18,11 +18,11 @@ import time
 from pathlib import Path
 
 import cloudtrain as ct
-from cloudtrain.lifecycle.driven import DrivenFolder
-from cloudtrain.lifecycle.schema import open_store
-from cloudtrain.lifecycle.store import RunRecord
-from cloudtrain.lifecycle.study import FILE_NAME
-from cloudtrain.lifecycle.sweep_service import SweepService, trial_key, trial_name
+from cloudtrain.lifecycle.detached.driven import DrivenFolder
+from cloudtrain.lifecycle.store.schema import open_store
+from cloudtrain.lifecycle.store.store import RunRecord
+from cloudtrain.lifecycle.sweeps.service import SweepService, trial_key, trial_name
+from cloudtrain.lifecycle.sweeps.study import FILE_NAME
 from cloudtrain.plans.states import RunState
 
 COMMANDS = (

@@ -49,11 +49,11 @@ if TYPE_CHECKING:
     from cloudtrain.job.training import Resources as Resources
     from cloudtrain.job.training import Spot as Spot
     from cloudtrain.job.training import TrainingJob as TrainingJob
-    from cloudtrain.lifecycle.find import recover as recover
-    from cloudtrain.lifecycle.find import run as run
-    from cloudtrain.lifecycle.find import runs as runs
-    from cloudtrain.lifecycle.run import Run as Run
-    from cloudtrain.lifecycle.sweep_run import SweepRun as SweepRun
+    from cloudtrain.lifecycle.runs.find import recover as recover
+    from cloudtrain.lifecycle.runs.find import run as run
+    from cloudtrain.lifecycle.runs.find import runs as runs
+    from cloudtrain.lifecycle.runs.run import Run as Run
+    from cloudtrain.lifecycle.runs.sweep import SweepRun as SweepRun
     from cloudtrain.plans.plan import Finding as Finding
     from cloudtrain.plans.plan import Level as Level
     from cloudtrain.plans.plan import Plan as Plan
@@ -78,9 +78,9 @@ _NAMES = {
     "job.processing": "ProcessingInput ProcessingJob ProcessingOutput",
     "job.sweep": "Objective Range StopEarly Sweep",
     "job.training": "Environment InstanceGroup InstancePreference Resources Spot TrainingJob",
-    "lifecycle.find": "recover run runs",
-    "lifecycle.run": "Run",
-    "lifecycle.sweep_run": "SweepRun",
+    "lifecycle.runs.find": "recover run runs",
+    "lifecycle.runs.run": "Run",
+    "lifecycle.runs.sweep": "SweepRun",
     "plans.plan": "Finding Level Plan",
     "plans.states": "LogLine RunRef RunState RunStatus Trial",
     "targets.azureml.settings": "AzureML",

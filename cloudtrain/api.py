@@ -27,7 +27,7 @@ from cloudtrain.errors import (
 )
 from cloudtrain.job.file import load_job as load
 from cloudtrain.job.training import BUNDLED, TrainingJob
-from cloudtrain.lifecycle.prepare import PlaceOf, Ready, prepare
+from cloudtrain.lifecycle.preparing.prepare import PlaceOf, Ready, prepare
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import AFTER, SWEEP
 from cloudtrain.system.processes import tell
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from cloudtrain.job.file import JobFile
     from cloudtrain.job.processing import AnyJob
     from cloudtrain.job.sweep import Sweep
-    from cloudtrain.lifecycle.costs import RunCost
-    from cloudtrain.lifecycle.once import Submitted
-    from cloudtrain.lifecycle.past import Changes, Difference, Side
-    from cloudtrain.lifecycle.run import Run
-    from cloudtrain.lifecycle.sweep_plan import ReadySweep
+    from cloudtrain.lifecycle.past.differences import Changes, Difference, Side
+    from cloudtrain.lifecycle.runs.costs import RunCost
+    from cloudtrain.lifecycle.runs.run import Run
+    from cloudtrain.lifecycle.submission.once import Submitted
+    from cloudtrain.lifecycle.sweeps.plan import ReadySweep
 
 
 def load_job(path: str | Path, overrides: Sequence[str] = ()) -> AnyJob:
@@ -205,10 +205,10 @@ def submit(
         TargetError: the target refused the job or could not be reached. The next cloudtrain command
             asks the target whether the run exists nevertheless.
     """
-    from cloudtrain.lifecycle.find import kind_of
-    from cloudtrain.lifecycle.once import Watch
-    from cloudtrain.lifecycle.submit import new
-    from cloudtrain.lifecycle.submit import submit as send
+    from cloudtrain.lifecycle.runs.find import kind_of
+    from cloudtrain.lifecycle.submission.once import Watch
+    from cloudtrain.lifecycle.submission.submit import new
+    from cloudtrain.lifecycle.submission.submit import submit as send
 
     place = _where(job, target, profile).queued(queue, priority)
 
@@ -262,7 +262,7 @@ def upload(
         TargetError: the target refused the upload or could not be reached.
         UsageError: only cloudtrain can start this job.
     """
-    from cloudtrain.lifecycle.submit import stop_on_errors
+    from cloudtrain.lifecycle.submission.submit import stop_on_errors
 
     place = _where(job, target, profile)
     ready = _prepare(job, place, ignore, place_of)
@@ -317,19 +317,19 @@ def _prepare(
 ) -> Ready | ReadySweep:
     if getattr(job, "kind", None) != "sweep":
         return prepare(cast("AnyJob", job), place, ignore=ignore, place_of=place_of)
-    from cloudtrain.lifecycle.sweep_plan import prepare_sweep
+    from cloudtrain.lifecycle.sweeps.plan import prepare_sweep
 
     return prepare_sweep(cast("Sweep", job), place, ignore=ignore, place_of=place_of)
 
 
 def _next_plan(ready: Ready | ReadySweep) -> Plan:
     """Return the plan of the job's next run, without creating a run store."""
-    from cloudtrain.lifecycle.records import has_store, salt_of_new_store
+    from cloudtrain.lifecycle.store.records import has_store, salt_of_new_store
 
     here = ready.where.here
     if not has_store(here.state_dir):
         return ready.plan(1, salt_of_new_store(here.state_dir))
-    from cloudtrain.lifecycle.schema import read_store
+    from cloudtrain.lifecycle.store.schema import read_store
 
     with read_store(here.state_dir) as store:
         return ready.plan(store.next_counter(ready.key, here.submitter), store.salt)
@@ -356,8 +356,8 @@ def costs(
         online: ask the targets for unknown bills. If a target does not answer, the cost is an
             estimate.
     """
-    from cloudtrain.lifecycle.costs import cost_of
-    from cloudtrain.lifecycle.schema import read_store
+    from cloudtrain.lifecycle.runs.costs import cost_of
+    from cloudtrain.lifecycle.store.schema import read_store
 
     with read_store(load_settings().state_dir) as store:
         money, tags = store.money(), store.tags()
@@ -392,9 +392,9 @@ def costs(
 def _newest_runs(target: AnyTarget, profile: str | None) -> Iterator[Run]:
     """Yield all runs on `target`, newest first. If `target` is None, yield the runs in this
     machine's store, with their last known status."""
-    from cloudtrain.lifecycle.find import recover_if_needed, runs_at
-    from cloudtrain.lifecycle.run import Run
-    from cloudtrain.lifecycle.schema import read_store
+    from cloudtrain.lifecycle.runs.find import recover_if_needed, runs_at
+    from cloudtrain.lifecycle.runs.run import Run
+    from cloudtrain.lifecycle.store.schema import read_store
 
     if target is not None:
         place = where(target, profile=profile)
@@ -430,7 +430,7 @@ def diff(
     Raises:
         RunNotFound: no run has the given name, or the store has no record of what was sent for it.
     """
-    from cloudtrain.lifecycle.past import Side, difference
+    from cloudtrain.lifecycle.past.differences import Side, difference
 
     items = [_resolve(item) for item in (before, after)]
     others = [_target_of_side(item) for item in reversed(items)]
@@ -448,9 +448,9 @@ def diff(
 def _resolve(item: Run | Plan | AnyJob | str | Path) -> Side | AnyJob:
     """Load one side of the comparison: a run, a plan, or a job, which may be compiled for the other
     side's target."""
-    from cloudtrain.lifecycle.find import run
-    from cloudtrain.lifecycle.past import Side, results_of
-    from cloudtrain.lifecycle.run import Run
+    from cloudtrain.lifecycle.past.differences import Side, results_of
+    from cloudtrain.lifecycle.runs.find import run
+    from cloudtrain.lifecycle.runs.run import Run
 
     if isinstance(item, Plan):
         data = item.to_dict()
@@ -491,8 +491,8 @@ def _plan_in(path: Path) -> Mapping[str, Any] | None:
 def _target_of_side(item: Side | AnyJob) -> AnyTarget:
     """Return the target of one side of the comparison, for which a job on the other side is
     compiled. None if this side is a job itself."""
-    from cloudtrain.lifecycle.past import Side
-    from cloudtrain.lifecycle.record import settings_of
+    from cloudtrain.lifecycle.past.differences import Side
+    from cloudtrain.lifecycle.past.sent import settings_of
 
     if not isinstance(item, Side):
         return None

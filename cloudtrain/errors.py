@@ -125,6 +125,10 @@ def _and_more(problems: Sequence[Problem]) -> str:
     return f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
 
 
+class QueueTooSmall(Problem):
+    """The job asks for more GPUs or CPU slots than the queue of this machine has."""
+
+
 class JobError(CloudtrainError, ValueError):
     """The job is wrong. All `problems` are reported together, in the order of the file."""
 
@@ -264,27 +268,62 @@ class NameTaken(TargetError):
     code = "CT945"
 
 
-def did_you_mean(word: str, words: Iterable[str], likeness: float = 0.6) -> str | None:
+# Hints that programs ask for their kind. A hint is text; no program reads the text.
+
+
+class InPlace(str):
+    """A hint that fits wherever the value is written, in the job or in the overrides: another
+    value, or a field to add beside it."""
+
+
+class NearName(InPlace):
+    """The suggestion of a known `name` that is like the unknown one."""
+
+    name: str
+
+    @classmethod
+    def of(cls, name: str) -> NearName:
+        """Return the suggestion of the name."""
+        hint = cls(f"did you mean `{name}`?")
+        hint.name = name
+        return hint
+
+
+class ValidNames(str):
+    """The list of all valid names, none of which is like the unknown one."""
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> ValidNames:
+        """Return the list of the names, in the order given."""
+        return cls("use one of " + ", ".join(f"`{name}`" for name in names))
+
+
+def did_you_mean(
+    word: str, words: Iterable[str], likeness: float = 0.6
+) -> NearName | ValidNames | None:
     """Return a hint with the nearest known word, or with all known words if none is near; None if
     no word is known. `likeness`, from 0 to 1, says how alike two near words are. `epoch` and `lr`
     are near `num_epochs` and `learning_rate`, if no other word holds them or has these initials."""
     options = sorted(set(words))
     if not options:
         return None
-    folded = {option.casefold(): option for option in reversed(options)}
+
     from difflib import get_close_matches  # importing it costs start-up time
 
     word = word.casefold()
+    folded = {option.casefold(): option for option in reversed(options)}
     near = get_close_matches(word, folded, n=1, cutoff=likeness)
-    if not near and len(word) > 1:
-        initials = {
-            option: "".join(part[:1] for part in re.split("[-_.]", option)) for option in folded
-        }
-        near = [
-            option
-            for option in folded
-            if word == initials[option] or (len(word) > 2 and word in option)
-        ]
+    if not near:
+        near = [option for option in folded if _abbreviates(word, option)]
     if len(near) == 1:
-        return f"did you mean `{folded[near[0]]}`?"
-    return "use one of " + ", ".join(f"`{option}`" for option in options)
+        return NearName.of(folded[near[0]])
+    return ValidNames.of(options)
+
+
+def _abbreviates(word: str, option: str) -> bool:
+    """Return whether the word is a part of the option, of three letters or more, or its initials,
+    of two or more."""
+    if len(word) > 2 and word in option:
+        return True
+    initials = "".join(part[:1] for part in re.split("[-_.]", option))
+    return len(word) > 1 and word == initials

@@ -52,7 +52,6 @@ def adopt(
     execute: bool = False,
     python: str | None = None,
     time_limit: float = TIME_LIMIT,
-    static: bool = False,
 ) -> Adoption:
     """Convert a job of another tool to a cloudtrain job with its settings, and compare the requests
     of both.
@@ -68,23 +67,12 @@ def adopt(
             (docs/adopting.md).
         python: an interpreter that has the script's packages; default: this interpreter.
         time_limit: the maximum running time of the script, in seconds.
-        static: whether to draft the job from the script's text instead of running the script.
 
     Raises:
         UsageError: the source cannot be read, cannot be adopted, or has several jobs and `job`
             names none of them.
     """
-    if static and job is not None:
-        message = f"`--static` drafts the first job of `{source}`, so `--job` has no effect"
-        raise UsageError(message, hint="remove `--job`, or `--static`", code="CT981")
-    if static and not is_script(str(source)):
-        hint = "remove `--static`: cloudtrain runs nothing for other sources"
-        raise UsageError(f"`{source}` is neither a script nor a notebook", hint=hint, code="CT981")
     try:
-        if static:
-            from cloudtrain.adoption.static import adopt_statically
-
-            return adopt_statically(Path(source), Path(folder))
         launch = launch_of(str(source))
         if launch is not None:
             if job is not None:
@@ -102,7 +90,7 @@ def adopt(
     except CloudtrainError:
         raise
     except _WRONG_TYPES as error:  # no service has accepted a document in a file
-        if "://" in str(source) or (is_script(str(source)) and not static):
+        if "://" in str(source) or is_script(str(source)):
             raise
         message = f"`{shortened(str(source))}` holds a value that is not valid there: {error}"
         hint = "correct the value, or adopt a job that the service has accepted"

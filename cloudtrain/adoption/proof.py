@@ -190,8 +190,6 @@ class Adoption:
     sweep: Mapping[str, Any] | None = None
     """The fields of the file if it is a sweep's file; `job` is then the job of the sweep. None for
     a job file."""
-    is_draft: bool = False
-    """Whether the job was drafted from the text of a script, without a comparison."""
 
     @property
     def equal(self) -> bool:
@@ -325,18 +323,6 @@ def parsed(draft: Draft) -> TrainingJob:
     """Return the job of a draft, which is never a processing job. Raises JobError if its model
     refuses a field."""
     return parse_job(_text(draft), format="yaml", file="job.yaml")  # type: ignore[return-value]
-
-
-def settled(draft: Draft) -> TrainingJob:
-    """Return the job of a draft without compiling it. Fields that the job's model refuses leave the
-    draft."""
-    for _ in range(_TRIES):
-        try:
-            return parsed(draft)
-        except JobError as error:
-            if not _take_out(draft.job, error, draft.comments):
-                raise
-    raise JobError([Problem((), "it cannot be mended", "write the job by hand", code="CT982")])
 
 
 def _from(place: Path, folder: str, path: str) -> str:

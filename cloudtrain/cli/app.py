@@ -20,7 +20,7 @@ from typer.main import get_command as built
 
 from cloudtrain.cli.failures import COMPLETION_VARIABLE, EXIT_INTERRUPTED, EXIT_PIPE, WORDS, guarded
 from cloudtrain.cli.terminal import discard, typed
-from cloudtrain.errors import UsageError, did_you_mean
+from cloudtrain.errors import NearName, UsageError, did_you_mean
 
 # The layout of a command's help: plain text, at least 80 columns, the same with every version of
 # Typer.
@@ -388,8 +388,8 @@ def _nearest_command(word: str, rest: Sequence[str]) -> str:
             else ()
         )
         return f"did you mean {typed(PROGRAM, command, *same)}?"
-    near = did_you_mean(word, COMMANDS) or ""
-    return near if near.startswith("did you mean") else f"see `{PROGRAM} --help`"
+    near = did_you_mean(word, COMMANDS)
+    return near if isinstance(near, NearName) else f"see `{PROGRAM} --help`"
 
 
 # Completion of words with colons in bash. bash passes `bundled:dig` as three words and replaces

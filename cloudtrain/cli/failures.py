@@ -125,6 +125,9 @@ def _in_our_words(error: Any) -> UsageError:
     see_help = f"see `{path} --help`"
     option = getattr(error, "option_name", None)
     if option is not None and type(error).__name__ == "NoSuchOption":
+        replacement = _REPLACEMENTS.get((path, option))
+        if replacement is not None:
+            return UsageError(f"`{path}` no longer has the option `{option}`", hint=replacement)
         options = _options(error.ctx)
         of_job = _field_hint(option, error.ctx) if "--set" in options else None
         near = did_you_mean(option, options, _LIKENESS if of_job else 0.6) or ""
@@ -142,6 +145,14 @@ def _in_our_words(error: Any) -> UsageError:
         see_help = f"to change a field of the job, write `--set {extra[1].rstrip(')')}`"
     return UsageError(text[:1].lower() + text[1:], hint=see_help)
 
+
+_REPLACEMENTS = {
+    ("cloudtrain adopt", "--static"): (
+        "leave out `--static`: cloudtrain runs the script up to its first job, in a copy of its "
+        "folder, without network and credentials; `--yes` allows it"
+    ),
+}
+"""Options that a command had once, each with what to type instead."""
 
 _LIKENESS = 0.75
 """How alike an unknown option is to the one that was probably meant, where it may also be an option

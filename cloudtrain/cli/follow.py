@@ -27,8 +27,8 @@ from cloudtrain.plans.states import LogLine, Metrics, RunState, RunStatus
 from cloudtrain.plans.status import OF_A_SWEEP, duration_of, metrics_text, number
 
 if TYPE_CHECKING:
-    from cloudtrain.lifecycle.run import Run
-    from cloudtrain.lifecycle.sweep_run import SweepRun
+    from cloudtrain.lifecycle.runs.run import Run
+    from cloudtrain.lifecycle.runs.sweep import SweepRun
 
     OnStatus = Callable[[RunStatus], None] | None
 

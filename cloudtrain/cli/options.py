@@ -20,7 +20,7 @@ from cloudtrain.plans.states import SWEEP, TUNER, RunState
 from cloudtrain.system.plugins import all_targets, target_names
 
 if TYPE_CHECKING:
-    from cloudtrain.lifecycle.store import Store
+    from cloudtrain.lifecycle.store.store import Store
 
 # Shell completion: the words offered after TAB. Completion never fails; after an error it offers
 # nothing.
@@ -56,7 +56,7 @@ def silent(words: Completion) -> Completion:
 def _from_store(names: Callable[[Store], list[str]]) -> list[str]:
     """Return names that the run store holds; none without a store. No target is asked, so that TAB
     answers at once."""
-    from cloudtrain.lifecycle.schema import read_store
+    from cloudtrain.lifecycle.store.schema import read_store
     from cloudtrain.targets.settings import load_settings
 
     with read_store(load_settings().state_dir) as store:

@@ -16,7 +16,7 @@ from cloudtrain.cli.terminal import say, typed
 from cloudtrain.errors import UsageError
 
 if TYPE_CHECKING:
-    from cloudtrain.lifecycle.run import Run
+    from cloudtrain.lifecycle.runs.run import Run
     from cloudtrain.plans.states import RunStatus
 
 

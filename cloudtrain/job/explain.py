@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from cloudtrain.documents.document import Format, Unreadable, load_toml, read_document
 from cloudtrain.documents.toml_json import toml_text
-from cloudtrain.errors import did_you_mean, dotted, shortened
+from cloudtrain.errors import NearName, did_you_mean, dotted, shortened
 from cloudtrain.job.nodes import (
     SchemaNode,
     Source,
@@ -57,7 +57,7 @@ def unknown_field(
     whole = node_of_model(root) if root is not None else parent
     near = did_you_mean(name, names)
     hint = other_tool_hint(name, parent, whole, names)
-    is_near = (near or "").startswith("did you mean") and not is_elsewhere(name, parent, whole)
+    is_near = isinstance(near, NearName) and not is_elsewhere(name, parent, whole)
     if hint is None and not is_near:
         hint = other_type_hint(path, whole) or elsewhere_hint(name, parent, whole)
     hint = hint or near or "remove it"

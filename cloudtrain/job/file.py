@@ -377,7 +377,7 @@ def _read(path: Path) -> str:
     try:
         return read_text(path)
     except (FileNotFoundError, NotADirectoryError):
-        hint = did_you_mean(
+        hint: str | None = did_you_mean(
             str(path), [str(path.parent / name) for name in _job_files(path.parent)]
         )
         missing = f"there is no folder `{path.parent}`" if why_missing(str(path.parent)) else None

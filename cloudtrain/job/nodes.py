@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from pydantic import BaseModel, BeforeValidator, JsonValue
 
 from cloudtrain.documents.document import Positions
-from cloudtrain.errors import Problem, shortened
+from cloudtrain.errors import Problem, ValidNames, shortened
 
 Kind = Literal["model", "choice", "map", "list", "json", "value"]
 ValuePath = tuple[str | int, ...]
@@ -239,7 +239,7 @@ class MissingProblem(Problem):
         hint = other.hint or ""
         return (
             beside
-            and not hint.startswith("use one of")
+            and not isinstance(other.hint, ValidNames)
             and any(f"`{name}" in hint for name in names)
         )
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from cloudtrain.documents.document import MAX_DEPTH, Content, Positions, Unreadable, read_document
 from cloudtrain.documents.yaml_text import read_scalar
-from cloudtrain.errors import Problem, dotted, shortened
+from cloudtrain.errors import Problem, ValidNames, dotted, shortened
 from cloudtrain.job.nodes import JSON, Changes, Kind, SchemaNode, ValuePath, node_of_model
 from cloudtrain.job.training import PerTarget, TrainingJob
 
@@ -76,9 +76,8 @@ def override(
 def _for_script(problem: Problem, text: str, model: type[BaseModel]) -> Problem:
     """Return the problem with a hint about hyperparameters, if the override names no field:
     `epochs=3`."""
-    if model is not TrainingJob or not (problem.hint or "").startswith("use one of"):
-        return problem
-    if problem.code != "CT010" or not re.fullmatch(r"[\w-]+=[\w.+-]{1,40}", text):
+    names_field = model is not TrainingJob or not isinstance(problem.hint, ValidNames)
+    if names_field or not re.fullmatch(r"[\w-]+=[\w.+-]{1,40}", text):
         return problem
     return replace(
         problem, hint=f"for an option of your script, write `--set hyperparameters.{text}`"

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cloudtrain.errors import TargetError, UsageError, did_you_mean
 from cloudtrain.job.data import Checkpoint
-from cloudtrain.lifecycle.run import Run
-from cloudtrain.lifecycle.submit import repeat, submit
+from cloudtrain.lifecycle.runs.run import Run
+from cloudtrain.lifecycle.submission.submit import repeat, submit
 from cloudtrain.plans.plan import Plan, Upload, map_texts
 from cloudtrain.plans.states import REHEARSAL, Metrics, RunRef, RunState
 from cloudtrain.runtime.holding import VARIABLE as HOLD_AT_STEP

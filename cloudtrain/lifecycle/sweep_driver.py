@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from cloudtrain.errors import CloudtrainError, RunNotFound, StoreError, TargetUnreachable
-from cloudtrain.lifecycle.driven import (
+from cloudtrain.lifecycle.detached.driven import (
     GLANCE,
     Archive,
     DrivenFolder,
@@ -29,11 +29,11 @@ from cloudtrain.lifecycle.driven import (
     sleep_until_woken,
     woken_by,
 )
-from cloudtrain.lifecycle.once import Watch, find_service, send_once
-from cloudtrain.lifecycle.schema import open_store
-from cloudtrain.lifecycle.study import Journal, propose, reason_to_stop, told
-from cloudtrain.lifecycle.submit import trial as sending_of_trial
-from cloudtrain.lifecycle.sweep_service import Specification, SweepService, trial_key
+from cloudtrain.lifecycle.store.schema import open_store
+from cloudtrain.lifecycle.submission.once import Watch, find_service, send_once
+from cloudtrain.lifecycle.submission.submit import trial as sending_of_trial
+from cloudtrain.lifecycle.sweeps.service import Specification, SweepService, trial_key
+from cloudtrain.lifecycle.sweeps.study import Journal, propose, reason_to_stop, told
 from cloudtrain.plans.states import LogLine, Metrics, RunRef, RunState, RunStatus, Trial, best_of
 from cloudtrain.system.patterns import MetricPatterns
 from cloudtrain.system.processes import ProcessLock

@@ -21,7 +21,7 @@ from cloudtrain.errors import (
     TargetError,
     TargetUnreachable,
 )
-from cloudtrain.lifecycle.driven import (
+from cloudtrain.lifecycle.detached.driven import (
     GLANCE,
     Archive,
     DrivenFolder,
@@ -30,10 +30,10 @@ from cloudtrain.lifecycle.driven import (
     sleep_until_woken,
     woken_by,
 )
-from cloudtrain.lifecycle.once import Watch, recover, send_once
-from cloudtrain.lifecycle.schema import open_store
-from cloudtrain.lifecycle.submit import after_wait
-from cloudtrain.lifecycle.waiting import ChainService, Order
+from cloudtrain.lifecycle.detached.waiting import ChainService, Order
+from cloudtrain.lifecycle.store.schema import open_store
+from cloudtrain.lifecycle.submission.once import Watch, recover, send_once
+from cloudtrain.lifecycle.submission.submit import after_wait
 from cloudtrain.plans.states import RunState, RunStatus
 from cloudtrain.system.files import remove_folder
 from cloudtrain.system.processes import ProcessLock

@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cloudtrain.documents.document import Place, Positions, read_trusted, read_trusted_toml
-from cloudtrain.errors import Problem, SettingsError, did_you_mean, shortened
+from cloudtrain.errors import NearName, Problem, SettingsError, did_you_mean, shortened
 from cloudtrain.job.nodes import KeyProblem, describe_value, placed
 from cloudtrain.machines.table import (
     COLUMNS,
@@ -360,10 +360,10 @@ def _make_type(correction: Correction, types: Iterable[InstanceType]) -> Instanc
         f"`{column}`" for column in REQUIRED if column != "name" and column not in cells
     )
     if missing:
-        near = did_you_mean(correction.name, [instance.name for instance in types]) or ""
+        near = did_you_mean(correction.name, [instance.name for instance in types])
         hint = (
             f"{near} If it is a new type, add {missing}"
-            if near.startswith("did you mean")
+            if isinstance(near, NearName)
             else f"add {missing}"
         )
         message = f"`{correction.name}` is not in the catalogue, and a new type needs {missing}"

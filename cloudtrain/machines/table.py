@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from cloudtrain.errors import did_you_mean
+from cloudtrain.errors import ValidNames, did_you_mean
 from cloudtrain.system.plugins import find_usable, part_of, parts
 
 Interconnect = Literal["rdma", "ethernet"]
@@ -328,9 +328,9 @@ def unknown_gpu(gpu_name: str, types: Iterable[InstanceType]) -> tuple[str, str 
         )
     models = {name.rpartition("-")[0] for name in gpu_names(types)}
     near = did_you_mean(gpu_name, {*models, *gpu_names(types)})
-    if near is None or near.startswith("did you mean"):
-        return f"no instance type has the GPU `{gpu_name}`", near
-    return f"no instance type has the GPU `{gpu_name}`", did_you_mean(gpu_name, models)
+    if isinstance(near, ValidNames):
+        near = did_you_mean(gpu_name, models)
+    return f"no instance type has the GPU `{gpu_name}`", near
 
 
 # The current nodes of a cluster, as the cluster reports them. The catalogue's tables do not contain

@@ -8,7 +8,6 @@ so a local dry run does not wait for the rules of a cloud.
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +18,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from cloudtrain.code.tree import Tree
 from cloudtrain.documents.document import load_toml
-from cloudtrain.errors import TargetUnavailable, UsageError, did_you_mean, shortened
+from cloudtrain.errors import (
+    InPlace,
+    NearName,
+    TargetUnavailable,
+    UsageError,
+    did_you_mean,
+    shortened,
+)
 from cloudtrain.job.data import Checkpoint
 from cloudtrain.job.distribution import (
     MPI,
@@ -291,7 +297,8 @@ class Subject:
 
 
 class Fault(NamedTuple):
-    """One violation of a rule. `path` is the path of the value in the job."""
+    """One violation of a rule. `path` is the path of the value in the job. An `InPlace` hint also
+    fits if the overrides set the value; any other is given with how to remove the override."""
 
     message: str
     hint: str | None = None
@@ -340,7 +347,7 @@ class Rule(NamedTuple):
         """Yield the rule's findings for a job; none if the rule has no check."""
         for fault in self.check(subject) if self.check is not None else ():
             path, hint = subject.reading.locate(fault.path), fault.hint
-            if path != fault.path and not re.match(_IN_PLACE, hint or ""):
+            if path != fault.path and not isinstance(hint, InPlace):
                 removal = f"remove `{'.'.join(map(str, path[1:]))}` from `{path[0]}`"
                 hint = (
                     removal
@@ -349,9 +356,6 @@ class Rule(NamedTuple):
                 )
             yield Finding(self.code, self.level, fault.message, hint, path, details=fault.details)
 
-
-_IN_PLACE = r"add |call |did you mean|write(?: for example)? `(?!\w+: )[^`]+`$"
-"""Hints that also fit a value in the overrides: a field to add beside it, or another value."""
 
 registered: dict[str, Rule] = {}
 money_checks: set[Check | None] = set()
@@ -461,9 +465,7 @@ def rule_named(code: str) -> Rule:
             f"`{code.upper()}` is an error code, and errors cannot be ignored", hint=hint
         )
     near = did_you_mean(code.upper(), registered) if len(code) > 3 else None
-    hint = (
-        near if near and near.startswith("did you mean") else "`cloudtrain explain` lists all codes"
-    )
+    hint = near if isinstance(near, NearName) else "`cloudtrain explain` lists all codes"
     raise UsageError(f"the rule `{shortened(code)}` does not exist", hint=hint)
 
 

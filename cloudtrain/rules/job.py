@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
 
-from cloudtrain.errors import did_you_mean, dotted
+from cloudtrain.errors import InPlace, did_you_mean, dotted
 from cloudtrain.job.distribution import TensorFlow
 from cloudtrain.job.model import OVERRIDES, exact_duration
 from cloudtrain.job.syntax import options_of_script
@@ -45,7 +45,7 @@ def parameter_name(subject: Subject) -> Iterator[Fault]:
             better = re.sub(r"[\s=]+", "_", name.lstrip("-")) or "name"
             yield Fault(
                 f"`{name}` cannot be the name of an option",
-                f"write `{better}`",
+                InPlace(f"write `{better}`"),
                 ("hyperparameters", name),
             )
 
@@ -81,8 +81,9 @@ def variable_name(subject: Subject) -> Iterator[Fault]:
     """
     for name, _, path in variables(subject):
         if not _VARIABLE_NAME.fullmatch(name):
-            hint = f"write `{re.sub(r'[^A-Za-z0-9_]', '_', name).lstrip('0123456789') or 'NAME'}`"
-            yield Fault(f"`{name}` is not a valid name for an environment variable", hint, path)
+            better = re.sub(r"[^A-Za-z0-9_]", "_", name).lstrip("0123456789") or "NAME"
+            message = f"`{name}` is not a valid name for an environment variable"
+            yield Fault(message, InPlace(f"write `{better}`"), path)
 
 
 @rule("CT204", Level.ERROR)
@@ -136,8 +137,8 @@ def metric_pattern(subject: Subject) -> Iterator[Fault]:
             )
 
 
-def _example_of(metric: str) -> str:
-    return f"write for example `{re.escape(metric)}=([0-9.eE+-]+)`"
+def _example_of(metric: str) -> InPlace:
+    return InPlace(f"write for example `{re.escape(metric)}=([0-9.eE+-]+)`")
 
 
 @rule("CT208", Level.ERROR)
@@ -334,7 +335,7 @@ def spot_without_checkpoint(subject: Subject) -> Iterator[Fault]:
             "the job runs on spot capacity and has no checkpoint, so an interruption "
             "loses everything"
         )
-        hint = "add `checkpoint: {sagemaker: s3://..., azureml: azureml://...}`"
+        hint = InPlace("add `checkpoint: {sagemaker: s3://..., azureml: azureml://...}`")
         yield Fault(message, hint, ("spot",))
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import date
 
-from cloudtrain.errors import SettingsError
+from cloudtrain.errors import InPlace, SettingsError
 from cloudtrain.job.distribution import NoDistribution, TensorFlow, launcher_of
 from cloudtrain.job.model import OVERRIDES, format_duration
 from cloudtrain.machines.choose import MachineGroup, Machines
@@ -64,7 +64,7 @@ def no_limit(subject: Subject, ends_it: str) -> Iterator[Fault]:
     many = any(group.gpus * group.count >= _MANY_GPUS for group in machines.groups)
     if many if price is None else price.over(run) >= _DEAR:
         message = f"nothing ends the job before {ends_it} of {format_duration(run)}{cost}"
-        yield Fault(message, "add for example `max_runtime: 4h`", _limit(subject))
+        yield Fault(message, InPlace("add for example `max_runtime: 4h`"), _limit(subject))
 
 
 @about_money

@@ -18,7 +18,7 @@ from cloudtrain.code.ignore import IGNORE_FILE, ignore_line
 from cloudtrain.code.secret_names import credentials_in
 from cloudtrain.code.suspects import suspects
 from cloudtrain.code.tree import LIMIT, NOTABLE, Tree, largest_files, size_hint
-from cloudtrain.errors import did_you_mean
+from cloudtrain.errors import InPlace, did_you_mean
 from cloudtrain.job.data import texts_in
 from cloudtrain.job.model import OVERRIDES, format_size
 from cloudtrain.plans.plan import Level
@@ -274,7 +274,7 @@ def entry_point_in_bundle(subject: Subject) -> Iterator[Fault]:
             entry.path for entry in subject.tree.entries if entry.path not in subject.tree.own_files
         ]
         modules = [f"-m {file[:-3].replace('/', '.')}" for file in files if file.endswith(".py")]
-        hint = did_you_mean(entry_point, modules[:50])
+        hint: str | None = did_you_mean(entry_point, modules[:50])
         hint = (
             hint or f"for an installed module, write `command: python {entry_point}` in its place"
         )
@@ -530,7 +530,9 @@ def image_reference(subject: Subject) -> Iterator[Fault]:
     for reference, path in subject.reading.images:
         if not is_reference(reference):
             better = _mend(reference)
-            hint = f"write `{better}`" if better else "write it as `REGISTRY/REPOSITORY:TAG`"
+            hint = "write it as `REGISTRY/REPOSITORY:TAG`"
+            if better:
+                hint = InPlace(f"write `{better}`")
             yield Fault(f"`{reference}` is not the address of an image", hint, path)
 
 
@@ -601,7 +603,7 @@ def places_nested(subject: Subject) -> Iterator[Fault]:
                 f"{source.name}: `{source.address}`"
             )
             hint = (
-                f"write `{_beside(source, output)}`"
+                InPlace(f"write `{_beside(source, output)}`")
                 if output.path
                 else f"read a folder: `{source.folder}/PATH`"
             )
@@ -637,7 +639,7 @@ def _apart(first: DataPlace, second: DataPlace) -> str:
     if first.is_written and second.is_written:
         return f"write `{first.folder}/{first.word}` and `{first.folder}/{second.word}`"
     source, output = (second, first) if first.is_written else (first, second)
-    return f"write `{_beside(source, output)}`"
+    return InPlace(f"write `{_beside(source, output)}`")
 
 
 def _beside(source: DataPlace, output: DataPlace) -> str:

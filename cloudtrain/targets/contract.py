@@ -339,9 +339,6 @@ class Target(ABC):
         fetch           (place, name, settings, environ) -> Original: the job `name` of the service,
                         with its code if it can be read. `place` is the middle part of the job's
                         reference; `settings` supply what it lacks
-        static          (calls) -> (Draft, expressions) of the first job that a script's SDK calls
-                        create, with the expression of each field whose value is not a constant in
-                        the script; None without such a call
         batch           (options by long name, lines before the launch) -> BatchSettings of a batch
                         script; None for other scripts
         container       (options by long name) -> BatchSettings with the image that the command

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
-from cloudtrain.errors import TargetUnavailable, did_you_mean
+from cloudtrain.errors import NearName, TargetUnavailable, did_you_mean
 from cloudtrain.system.plugins import all_targets as all_found
 from cloudtrain.system.plugins import find_target, find_usable, target_names
 
@@ -34,9 +34,9 @@ def target_of(name: str) -> Target:
             is broken.
     """
     if name not in target_names():
-        near = did_you_mean(name, target_names()) or ""
+        near = did_you_mean(name, target_names())
         hint = "install the package that adds it" + (
-            f"; {near}" if near.startswith("did you mean") else ""
+            f"; {near}" if isinstance(near, NearName) else ""
         )
         raise TargetUnavailable(f"the target `{name}` is not installed", hint=hint)
     return cast("Target", find_target(name))

@@ -123,7 +123,7 @@ def test_a_tree_that_is_too_deep_for_a_path(tmp_path: Path) -> None:
 def test_what_is_typed_after_a_timeout_is_one_word(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of somebody else's may have a name that a shell would read as several words."""
     from cloudtrain.errors import TargetError
-    from cloudtrain.lifecycle import run as handle
+    from cloudtrain.lifecycle.runs import run as handle
     from cloudtrain.plans.states import ListedRun, RunRef, RunState, RunStatus
     from cloudtrain.targets.settings import load_settings
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cloudtrain.lifecycle.schema import read_store
+from cloudtrain.lifecycle.store.schema import read_store
 from cloudtrain.machines.table import instance_named
 from tests.cli.conftest import Cli
 from tests.fakes.azureml import FakeAzure

@@ -14,7 +14,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.cli.app import run_command
-from cloudtrain.lifecycle.schema import open_store
+from cloudtrain.lifecycle.store.schema import open_store
 from tests.cli.conftest import Cli
 
 REPOSITORY = Path(__file__).parents[2]

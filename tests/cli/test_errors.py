@@ -104,6 +104,11 @@ def test_five_mistakes_are_five_blocks(cli: Cli, clean_environment: Path, comman
         ),
         (["logs", "last", "--epochs", "3"], "no option `--epochs`", "see `cloudtrain logs --help`"),
         (
+            ["adopt", "train_job.py", "--static"],
+            "`cloudtrain adopt` no longer has the option `--static`",
+            "leave out `--static`: cloudtrain runs the script up to its first job",
+        ),
+        (
             ["metrics", "last"],
             "there is no command `metrics`",
             "did you mean `cloudtrain status last`?",
@@ -532,7 +537,6 @@ READING = [
     "plan x.py",
     "plan x.py --gpu H100:8",
     "adopt x.json",
-    "adopt x.py --static",
 ]
 
 
@@ -575,15 +579,12 @@ def test_a_file_that_looks_plain_and_waits(
 DEEP = {"unary": f"x = {'-' * 200_000}1\n", "zero": "x = '\0'\n"}
 
 
-@pytest.mark.parametrize("command", ["plan x.py", "adopt x.py --static"])
 @pytest.mark.parametrize("text", DEEP.values(), ids=DEEP)
 @pytest.mark.slow_after(2)
-def test_a_script_that_python_cannot_parse(
-    cli: Cli, clean_environment: Path, command: str, text: str
-) -> None:
+def test_a_script_that_python_cannot_parse(cli: Cli, clean_environment: Path, text: str) -> None:
     """Its parser gives up in several ways, all of which mean that it is not Python."""
     (clean_environment / "x.py").write_text(text)
-    result = cli(*command.split())
+    result = cli("plan", "x.py")
     assert (result.code, result.out) == (2, "")
     assert "`x.py` is not Python: " in result.err
     assert cli("init", "job.yaml", "--script", "x.py").code == 0  # it only guesses

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.lifecycle.schema import read_store
+from cloudtrain.lifecycle.store.schema import read_store
 from tests.cli.conftest import Cli
 
 SECRET = "hf_" + "aB3dE6gH9jK2mN5pQ8sT1vW4xY7zA0cD3f"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cloudtrain.lifecycle.study import lines_of
-from cloudtrain.lifecycle.sweep_run import trials_table
+from cloudtrain.lifecycle.runs.sweep import trials_table
+from cloudtrain.lifecycle.sweeps.study import lines_of
 from cloudtrain.plans.states import Trial
 from tests.cli.conftest import Cli
 

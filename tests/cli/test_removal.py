@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.lifecycle.schema import open_store
+from cloudtrain.lifecycle.store.schema import open_store
 from tests.cli.conftest import Cli
 from tests.cli.test_runs import fate, submitted
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import cloudtrain as ct
 from cloudtrain.job.data import RunInput, run_input
-from cloudtrain.lifecycle.schema import open_store
+from cloudtrain.lifecycle.store.schema import open_store
 from cloudtrain.plans.states import RunState, RunStatus
 from tests.deadlines import DEADLINE
 from tests.lifecycle.store.records import record

@@ -227,6 +227,9 @@ CASES: dict[str, tuple[Case, Case, str]] = {
         Case({"distribution": {"type": "mpi"}, "resources": {"instance_count": 2}}),
         Case({"distribution": {"type": "mpi"}}), "",
     ),
+    "LO209": (
+        Case({"resources": {"shm_size": "8g"}}), Case({"resources": {"gpu": "A100-40GB"}, "spot": {}}), "",
+    ),
     "LO205": (Case({"distribution": {"type": "smddp"}}), Case({"distribution": TORCH}), ""),
     "LO206": (
         Case({"checkpoint": {"sagemaker": "s3://b/k"}}), Case({"checkpoint": {"local": "/c"}}), "--set checkpoint.local=",

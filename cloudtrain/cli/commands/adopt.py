@@ -58,9 +58,6 @@ def adopt_command(
             show_default=True,
         ),
     ] = 300,
-    static: Annotated[
-        bool, flag("--static", "Write a draft from the text of the script, without running it.")
-    ] = False,
     yes: Annotated[bool, flag("--yes -y", "Run the script without asking.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -71,8 +68,7 @@ def adopt_command(
     equal. It is 1 if they differ, and each difference is listed with its reason. Sends nothing.
 
     A script or notebook that uses the SageMaker SDK, boto3 or azure-ai-ml is run up to its first
-    job, in a copy of its folder, without network and credentials. cloudtrain asks you first. With
-    --static only the text of the script is read, and the result is a draft that is not compared.
+    job, in a copy of its folder, without network and credentials. cloudtrain asks you first.
 
     \b
     Examples:
@@ -84,7 +80,7 @@ def adopt_command(
       aws sagemaker describe-training-job --training-job-name X > x.json
       az ml job show --name NAME --output json | cloudtrain adopt - --json
     """
-    execute = is_script(source) and not static and (yes or _may_run(source, python))
+    execute = is_script(source) and (yes or _may_run(source, python))
     adoption = adopt(
         source,
         _words(args),
@@ -93,7 +89,6 @@ def adopt_command(
         execute=execute,
         python=python,
         time_limit=time_limit,
-        static=static,
     )
     _show(adoption, write, force=force, json=json)
 
@@ -172,8 +167,6 @@ def _say_comparison(adoption: Adoption) -> None:
             for item in adoption.differences
         ]
         head = Text(f"not equal: {count} {verb} from the original ({adoption.kind})")
-        if adoption.is_draft:
-            head = Text(f"a draft from {adoption.kind}, not compared with the original")
         show(Document([head, Table(("FIELD", "ORIGINAL", "ADOPTED", "REASON"), rows)]), sys.stderr)
     for path, reason in adoption.renewed:
         say(f"different in every run: `{path}` ({reason})")

@@ -18,8 +18,12 @@ from cloudtrain.errors import UsageError
 from cloudtrain.job.file import SUFFIXES, anchored
 from cloudtrain.job.model import format_duration, format_size
 from cloudtrain.job.processing import AnyJob
-from cloudtrain.lifecycle.cleaning import environment_links, kept_environments, remove_environments
-from cloudtrain.lifecycle.locking import lock as resolve
+from cloudtrain.lifecycle.preparing.locking import lock as resolve
+from cloudtrain.lifecycle.runs.cleaning import (
+    environment_links,
+    kept_environments,
+    remove_environments,
+)
 from cloudtrain.targets.settings import load_settings
 from cloudtrain.targets.where import where
 

@@ -10,7 +10,7 @@ import typer
 from cloudtrain.cli import options
 from cloudtrain.cli.options import argument, flag, option
 from cloudtrain.cli.terminal import print_json, say, show, show_table
-from cloudtrain.errors import UsageError, did_you_mean
+from cloudtrain.errors import NearName, UsageError, did_you_mean
 from cloudtrain.job.model import parse_size
 from cloudtrain.machines.choose import (
     INTERCONNECTS,
@@ -307,15 +307,15 @@ def _nearest(name: str, target: str, names: Sequence[str]) -> str:
     key_of = name_keys(target)
     whole = key_of(table.prefix + name)
     match = next((other for other in names if key_of(other) == whole), None)
-    near = f"did you mean `{match}`?" if match else did_you_mean(name, names) or ""
-    if not near.startswith("did you mean"):
-        own = "" if target == _default_target() else f" --target {target}"
-        near = f"`cloudtrain instances{own} --all` lists all types"
     explanation = table.explain_unknown(name)
+    near = NearName.of(match) if match else did_you_mean(name, names)
+    if not isinstance(near, NearName):
+        own = "" if target == _default_target() else f" --target {target}"
+        hint = f"`cloudtrain instances{own} --all` lists all types"
+        return hint if explanation is None else f"{hint}; {explanation}"
     if explanation is None:
         return near
-    sentence = explanation[0].upper() + explanation[1:]
-    return f"{near} {sentence}" if near.endswith("?") else f"{near}; {explanation}"
+    return f"{near} {explanation[0].upper()}{explanation[1:]}"
 
 
 def _more(

@@ -18,7 +18,7 @@ from cloudtrain.plans.document import Document, visible
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cloudtrain.lifecycle.costs import Sum
+    from cloudtrain.lifecycle.runs.costs import Sum
 
 
 def show_command(
@@ -118,7 +118,7 @@ def cost_command(
       cloudtrain cost --target sagemaker --since 2026-11-01 --json
     """
     from cloudtrain.api import costs
-    from cloudtrain.lifecycle.costs import Sum, grouping, sums
+    from cloudtrain.lifecycle.runs.costs import Sum, grouping, sums
 
     group_of = grouping(by)
     if group_of is None:
@@ -235,7 +235,7 @@ def trials_command(
       cloudtrain trials last --csv > trials.csv
       cloudtrain trials last --json | jq ".[0].reason"
     """
-    from cloudtrain.lifecycle.sweep_run import ranked, sweep_of, trials_table
+    from cloudtrain.lifecycle.runs.sweep import ranked, sweep_of, trials_table
 
     if csv and json:
         raise UsageError(

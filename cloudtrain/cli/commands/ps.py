@@ -21,12 +21,12 @@ from cloudtrain.cli.runs import (
 )
 from cloudtrain.cli.terminal import has_color, print_json, print_lines, say, show, typed
 from cloudtrain.errors import CloudtrainError, NothingWritten, UsageError, did_you_mean
-from cloudtrain.lifecycle.run import bundled, is_new, leave_out, source_of
+from cloudtrain.lifecycle.runs.run import bundled, is_new, leave_out, source_of
 from cloudtrain.plans.states import Metrics, RunState
 from cloudtrain.system.processes import listening
 
 if TYPE_CHECKING:
-    from cloudtrain.lifecycle.run import Run
+    from cloudtrain.lifecycle.runs.run import Run
     from cloudtrain.plans.states import RunStatus
 
 _WHERE = option(
@@ -195,7 +195,7 @@ def _say_how_to_get_metrics(run: Run) -> None:
 
 
 def _print_sweep(run: Run, status: RunStatus, *, as_json: bool) -> None:
-    from cloudtrain.lifecycle.sweep_run import sweep_document, sweep_of
+    from cloudtrain.lifecycle.runs.sweep import sweep_document, sweep_of
 
     sweep = sweep_of(run)
     trials = sweep.trials()
@@ -347,7 +347,7 @@ def logs_command(
     only = None if instance is None else instance_number(instance)
     run = run_named(name)
     if trial is not None:
-        from cloudtrain.lifecycle.sweep_run import sweep_of
+        from cloudtrain.lifecycle.runs.sweep import sweep_of
 
         run = sweep_of(run).trial(trial)
     prefix = prefix and not run.is_sweep

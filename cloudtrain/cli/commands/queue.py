@@ -19,7 +19,7 @@ from cloudtrain.plans.states import RunState
 from cloudtrain.targets.settings import load_settings
 
 if TYPE_CHECKING:
-    from cloudtrain.lifecycle.run import Run
+    from cloudtrain.lifecycle.runs.run import Run
     from cloudtrain.plans.states import QueuedRun
     from cloudtrain.targets.contract import KeepsQueue
 
@@ -57,7 +57,7 @@ def queue(
     if ctx.invoked_subcommand is not None:
         refuse_flag(ctx, "--json" if json else target and "--target")
         return
-    from cloudtrain.lifecycle.find import queue_of
+    from cloudtrain.lifecycle.runs.find import queue_of
 
     settings = load_settings()
     runs = queue_of(target or settings.default_target, settings).queue()
@@ -136,7 +136,7 @@ def drop(
 
 
 def _queue_of(run: Run) -> KeepsQueue:
-    from cloudtrain.lifecycle.find import queue_of
+    from cloudtrain.lifecycle.runs.find import queue_of
 
     if run.is_sweep:
         hint = (
@@ -214,7 +214,7 @@ def prune_command(
       cloudtrain prune --state failed --state stopped --yes
       cloudtrain prune --job digits-ddp --keep 3 --by test_accuracy --dry-run
     """
-    from cloudtrain.lifecycle.cleaning import clean
+    from cloudtrain.lifecycle.runs.cleaning import clean
 
     if by is not None and keep is None:
         raise UsageError(

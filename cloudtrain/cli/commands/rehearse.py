@@ -21,7 +21,7 @@ from cloudtrain.system.processes import listening
 
 if TYPE_CHECKING:
     from cloudtrain.lifecycle.rehearse import Rehearsal
-    from cloudtrain.lifecycle.run import Run
+    from cloudtrain.lifecycle.runs.run import Run
 
 
 _OF_THE_RUN = (

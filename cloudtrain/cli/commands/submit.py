@@ -37,9 +37,9 @@ from cloudtrain.system.processes import listening
 
 if TYPE_CHECKING:
     from cloudtrain.job.file import JobFile
-    from cloudtrain.lifecycle.once import Recovered
-    from cloudtrain.lifecycle.past import Changes
-    from cloudtrain.lifecycle.run import Run
+    from cloudtrain.lifecycle.past.differences import Changes
+    from cloudtrain.lifecycle.runs.run import Run
+    from cloudtrain.lifecycle.submission.once import Recovered
     from cloudtrain.plans.plan import Plan
     from cloudtrain.targets.where import Where
 
@@ -316,8 +316,8 @@ def continue_command(
       cloudtrain continue digits-lr-3f9a --trials 20
       cloudtrain continue last
     """
-    from cloudtrain.lifecycle.run import ChainedRun
-    from cloudtrain.lifecycle.sweep_run import sweep_of
+    from cloudtrain.lifecycle.runs.run import ChainedRun
+    from cloudtrain.lifecycle.runs.sweep import sweep_of
 
     run = run_named(name)
     require_consent("continue", run)
@@ -351,7 +351,7 @@ def recover_command(json: options.Json = False) -> None:
     Example:
       cloudtrain recover
     """
-    from cloudtrain.lifecycle.find import recover
+    from cloudtrain.lifecycle.runs.find import recover
 
     def report(outcomes: list[Recovered]) -> None:
         if json:

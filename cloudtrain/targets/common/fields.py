@@ -128,7 +128,13 @@ class Refused(NamedTuple):
     """The code of the error, such as `CT031`, or of the rule, such as `AZ705`."""
 
 
-Effect = NoEffect | Refused | None
+class Needless(NamedTuple):
+    """The field rightly does nothing on the target, so no notice speaks of it."""
+
+    why: str
+
+
+Effect = NoEffect | Refused | Needless | None
 """None: the field changes the request, the uploads, what starts, or what the store keeps."""
 
 
@@ -152,6 +158,16 @@ class Field(NamedTuple):
 
 def notices(subject: Subject, fields: tuple[Field, ...]) -> Iterator[Fault]:
     """Yield a fault for each field that the job sets and the target does not send."""
+    for path, value, effect in unsent(subject, fields):
+        end = effect.so.format(name=path[-1], value=value)
+        yield Fault(f"{effect.why}, so {end}", effect.hint, path)
+
+
+def unsent(
+    subject: Subject, fields: tuple[Field, ...]
+) -> Iterator[tuple[ValuePath, Any, NoEffect]]:
+    """Yield path and value of each field that the job sets and the target does not send, with the
+    reason."""
     for field in fields:
         effect = field.effect
         if not isinstance(effect, NoEffect):
@@ -159,8 +175,7 @@ def notices(subject: Subject, fields: tuple[Field, ...]) -> Iterator[Fault]:
         if effect.when is not None and not effect.when(subject):
             continue
         for path, value in values_set(subject.job, field.job):
-            end = effect.so.format(name=path[-1], value=value)
-            yield Fault(f"{effect.why}, so {end}", effect.hint, path)
+            yield path, value, effect
 
 
 def values_set(model: Any, dotted: str) -> Iterator[tuple[ValuePath, Any]]:

@@ -20,15 +20,26 @@ from cloudtrain.job.distribution import TensorFlow
 from cloudtrain.job.model import format_size
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
-from cloudtrain.rules.engine import IMAGE, Fault, KeysOf, Reading, Subject, ValuePath, rule
+from cloudtrain.rules.engine import (
+    IMAGE,
+    Fault,
+    KeysOf,
+    Reading,
+    Subject,
+    ValuePath,
+    join_names,
+    rule,
+)
 from cloudtrain.rules.facts import DataPlace, declared_places
 from cloudtrain.system.files import why_missing
 from cloudtrain.system.plugins import pip_line, target_names
+from cloudtrain.targets.common.fields import unsent
 from cloudtrain.targets.common.launchers import requested_tasks
 from cloudtrain.targets.common.scaling import local_size, requested_size
 from cloudtrain.targets.common.specification import LaunchSpecification
 from cloudtrain.targets.contract import Contents
 from cloudtrain.targets.local import interpreter
+from cloudtrain.targets.local.fields import FIELDS
 from cloudtrain.targets.registry import target_of
 
 if TYPE_CHECKING:
@@ -436,6 +447,30 @@ def option_without_effect(subject: Subject) -> Iterator[Fault]:
             ),
             "start them through torchrun: `--set distribution.type=torch`",
         )
+
+
+@rule("LO209", Level.NOTICE)
+def fields_without_effect(subject: Subject) -> Iterator[Fault]:
+    """Fields of the job have no effect on this machine.
+
+    A job describes machines, containers and data of every target. On this machine the script runs
+    without a container, reads its data where it is, and shares the disk and `/dev/shm` with all
+    programs. The details give the reason for each field. The job keeps the fields for the other
+    targets; an emulation (`--emulate`) uses those that the emulated target would use.
+    """
+    if subject.settings.emulate is not None:
+        return
+    reasons: dict[str, str] = {}
+    places: list[ValuePath] = []
+    for path, _, effect in unsent(subject, FIELDS):
+        reasons[".".join(map(str, path))] = effect.why
+        places.append(path)
+    if not reasons:
+        return
+    names = join_names(list(reasons))
+    verb = "has" if len(reasons) == 1 else "have"
+    details = tuple(f"`{name}`: {why}" for name, why in reasons.items())
+    yield Fault(f"{names} {verb} no effect on this machine", None, places[0], details)
 
 
 @rule("LO204", Level.NOTICE)

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import JobError, Problem
+from cloudtrain.errors import JobError, Problem, QueueTooSmall
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.plans.processes import Alike, Process, Processes
@@ -235,7 +235,7 @@ def _refuse_too_much(need: QueueNeed, specification: LaunchSpecification) -> Non
             f"run it smaller: `{fewer}`, or write `slots = {need.count}` under `[local]` in "
             "cloudtrain.toml"
         )
-    raise JobError([Problem(("resources",), message, hint, code="CT041")])
+    raise JobError([QueueTooSmall(("resources",), message, hint, code="CT041")])
 
 
 def _with_placeholder(group: Alike) -> Alike:

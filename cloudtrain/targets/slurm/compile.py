@@ -124,7 +124,8 @@ def _constraint(run: ClusterRun) -> str | None:
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def job_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
+def _launch_problems(job: TrainingJob) -> Iterator[Problem]:
+    """Yield the problems with which no batch script can be written."""
     yield from option_problems(job)
     if job.entry_point is None and job.command is None:
         message = (
@@ -133,6 +134,9 @@ def job_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
         )
         yield Problem(("entry_point",), message, "add `entry_point: train.py`", code="CT036")
     yield from _distribution_problems(job)
+
+
+def _other_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
     yield from _container_problems(job, settings)
     yield from _place_problems(job)
     for name in job.environment.variables:
@@ -278,8 +282,9 @@ def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> Plan
                 cloudtrain installs them
     """
     view = job.view
-    problems = Problems(job_problems(view, settings))
-    unfit = any(problem.code in ("CT030", "CT036", "CT018") for problem in problems)
+    problems = Problems(_launch_problems(view))
+    unfit = bool(problems)
+    problems += _other_problems(view, settings)
     plan = (
         None if unfit else problems.value(lambda: _plan(ClusterRun(view, settings, context)), None)
     )

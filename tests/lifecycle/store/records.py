@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloudtrain.lifecycle.store import RunRecord
+from cloudtrain.lifecycle.store.store import RunRecord
 
 KEY = "ab" * 32
 

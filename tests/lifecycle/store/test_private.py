@@ -11,7 +11,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.errors import CloudtrainError, TargetError
-from cloudtrain.lifecycle.schema import open_store, read_store
+from cloudtrain.lifecycle.store.schema import open_store, read_store
 from cloudtrain.plans.states import RunState
 from cloudtrain.system.files import STORE_FILE
 from tests.deadlines import DEADLINE

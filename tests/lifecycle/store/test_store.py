@@ -14,9 +14,15 @@ from pathlib import Path
 import pytest
 
 from cloudtrain.errors import StoreError
-from cloudtrain.lifecycle.records import salt_of_new_store
-from cloudtrain.lifecycle.schema import MIGRATIONS, migrate, open_store, read_store, version_of
-from cloudtrain.lifecycle.store import Store
+from cloudtrain.lifecycle.store.records import salt_of_new_store
+from cloudtrain.lifecycle.store.schema import (
+    MIGRATIONS,
+    migrate,
+    open_store,
+    read_store,
+    version_of,
+)
+from cloudtrain.lifecycle.store.store import Store
 from cloudtrain.plans.states import RunState, RunStatus
 from cloudtrain.system.files import STORE_FILE
 from cloudtrain.system.processes import ProcessLock
@@ -176,7 +182,7 @@ import threading
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 from tests.lifecycle.store.records import record
-from cloudtrain.lifecycle.schema import open_store
+from cloudtrain.lifecycle.store.schema import open_store
 folder, worker = Path(sys.argv[1]), int(sys.argv[2])
 taken = []
 while len(taken) < 5:
@@ -265,7 +271,7 @@ def test_a_lock_that_is_only_looked_at_is_not_missed(tmp_path: Path) -> None:
 ANOTHER = """
 import sys
 from pathlib import Path
-from cloudtrain.lifecycle.schema import open_store
+from cloudtrain.lifecycle.store.schema import open_store
 from tests.lifecycle.store.test_store import put
 with open_store(Path(sys.argv[1])) as store:
     put(store, sys.argv[2])

@@ -14,13 +14,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import cloudtrain as ct
-import cloudtrain.lifecycle.submit
-from cloudtrain.lifecycle.store import Store
+import cloudtrain.lifecycle.submission.submit
+from cloudtrain.lifecycle.store.store import Store
 from cloudtrain.system import plugins as targets
 from tests.fakes.file_target import FileService, FileTarget
 from tests.lifecycle.submission.forking import around, put_points, serve
 
-assert cloudtrain.lifecycle.submit
+assert cloudtrain.lifecycle.submission.submit
 targets.LOADED["local"] = FileTarget()
 
 

@@ -21,7 +21,7 @@ import azure.storage.blob  # noqa: TID253
 import urllib3.connection
 
 import cloudtrain as ct
-from cloudtrain.lifecycle.store import Store
+from cloudtrain.lifecycle.store.store import Store
 from cloudtrain.targets.azureml.service import online
 from cloudtrain.targets.azureml.service import transfer as upload
 from cloudtrain.targets.azureml.service.service import AzureMLService

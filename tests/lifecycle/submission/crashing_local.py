@@ -8,11 +8,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import cloudtrain.cli.commands.submit
-import cloudtrain.lifecycle.once
+import cloudtrain.lifecycle.submission.once
 from cloudtrain.targets.local import target as backend
 from tests.lifecycle.submission.forking import serve, submit_by_command
 
 assert cloudtrain.cli.commands.submit
-assert cloudtrain.lifecycle.once
+assert cloudtrain.lifecycle.submission.once
 assert backend
 serve(submit_by_command)

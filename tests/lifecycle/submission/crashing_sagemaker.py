@@ -18,7 +18,7 @@ import botocore.httpsession  # noqa: TID253
 import urllib3.connection
 
 import cloudtrain as ct
-from cloudtrain.lifecycle.store import Store
+from cloudtrain.lifecycle.store.store import Store
 from cloudtrain.targets.common import transfers as data
 from cloudtrain.targets.sagemaker.service import online
 from cloudtrain.targets.sagemaker.service.service import SageMakerService

@@ -16,7 +16,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.errors import TargetError
-from cloudtrain.lifecycle.schema import open_store, read_store
+from cloudtrain.lifecycle.store.schema import open_store, read_store
 from cloudtrain.system import plugins as targets
 from cloudtrain.system.files import STORE_FILE
 from cloudtrain.system.processes import ProcessLock

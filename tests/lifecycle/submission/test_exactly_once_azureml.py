@@ -14,7 +14,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.errors import TargetError
-from cloudtrain.lifecycle.schema import read_store
+from cloudtrain.lifecycle.store.schema import read_store
 from cloudtrain.targets.azureml.service import client
 from tests.fakes.azureml import FakeAzure
 from tests.fakes.azureml.job import Job

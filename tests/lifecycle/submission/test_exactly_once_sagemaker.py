@@ -13,7 +13,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.errors import TargetError
-from cloudtrain.lifecycle.schema import read_store
+from cloudtrain.lifecycle.store.schema import read_store
 from cloudtrain.targets.sagemaker.service.service import SageMakerService
 from tests.fakes.sagemaker.server import FakeAws
 from tests.lifecycle.submission.forking import Submitter, start_submitter

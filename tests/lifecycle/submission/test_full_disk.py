@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.lifecycle.schema import read_store
+from cloudtrain.lifecycle.store.schema import read_store
 from cloudtrain.system.files import STORE_FILE
 from tests.fakes.sagemaker.server import FakeAws
 from tests.lifecycle.submission.test_exactly_once_sagemaker import INSTANCE, TARGET

@@ -23,7 +23,10 @@ from typing import Any
 from greenlet import greenlet
 
 from cloudtrain.errors import NameTaken, StoreError, TargetError, TargetUnreachable
-from cloudtrain.lifecycle.once import (
+from cloudtrain.lifecycle.store.records import salt_of_moved_store
+from cloudtrain.lifecycle.store.schema import migrate
+from cloudtrain.lifecycle.store.store import Store
+from cloudtrain.lifecycle.submission.once import (
     Recovered,
     Sending,
     Submitted,
@@ -32,9 +35,6 @@ from cloudtrain.lifecycle.once import (
     report_accepted,
     send_once,
 )
-from cloudtrain.lifecycle.records import salt_of_moved_store
-from cloudtrain.lifecycle.schema import migrate
-from cloudtrain.lifecycle.store import Store
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import RunRef
 from cloudtrain.system.processes import Moment

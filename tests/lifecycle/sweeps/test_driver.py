@@ -21,11 +21,11 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.cli.app import run_command
 from cloudtrain.errors import MissingExtra, RunNotFound, UsageError
-from cloudtrain.lifecycle import study
-from cloudtrain.lifecycle.driven import DrivenFolder, sleep_until_woken
-from cloudtrain.lifecycle.schema import read_store
-from cloudtrain.lifecycle.sweep_run import SweepRun, sweep_of
-from cloudtrain.lifecycle.sweep_service import SweepService
+from cloudtrain.lifecycle.detached.driven import DrivenFolder, sleep_until_woken
+from cloudtrain.lifecycle.runs.sweep import SweepRun, sweep_of
+from cloudtrain.lifecycle.store.schema import read_store
+from cloudtrain.lifecycle.sweeps import study
+from cloudtrain.lifecycle.sweeps.service import SweepService
 from cloudtrain.system.plugins import pip_line
 from cloudtrain.system.processes import ProcessLock
 from cloudtrain.targets.local.service import LocalService
@@ -40,9 +40,9 @@ KILLS = (*STEPS * 4, "before end", "before end")
 NURSERY = """
 import json, os, signal, sys
 from pathlib import Path
-import cloudtrain.lifecycle.record, cloudtrain.targets.local.service  # once for all drivers
+import cloudtrain.lifecycle.past.sent, cloudtrain.targets.local.service  # once for all drivers
 from cloudtrain.lifecycle.sweep_driver import drive
-from cloudtrain.lifecycle.driven import DrivenFolder
+from cloudtrain.lifecycle.detached.driven import DrivenFolder
 for line in sys.stdin:
     name, point = json.loads(line)
     pid = os.fork()
@@ -666,9 +666,9 @@ def test_a_removed_sweep_takes_its_trials_along(make_sweep: MakeSweep, state_dir
 FULL = """
 import sys
 from pathlib import Path
-from cloudtrain.lifecycle import study
+from cloudtrain.lifecycle.sweeps import study
 from cloudtrain.lifecycle.sweep_driver import drive
-from cloudtrain.lifecycle.driven import DrivenFolder
+from cloudtrain.lifecycle.detached.driven import DrivenFolder
 write = study.Journal.write
 def full(self, event, **fields):
     if event == "asked" and fields["trial"] == 2:
@@ -704,8 +704,8 @@ WITHOUT_OPTUNA = """
 import sys
 from pathlib import Path
 sys.modules["optuna"] = None
-from cloudtrain.lifecycle import study as strategies, sweep_driver as driver
-from cloudtrain.lifecycle.driven import DrivenFolder
+from cloudtrain.lifecycle.sweeps import study as strategies, sweep_driver as driver
+from cloudtrain.lifecycle.detached.driven import DrivenFolder
 strategies.DRAWN_FIRST, strategies._LEAST = 1, 1
 driver.drive(DrivenFolder(Path(sys.argv[1]), "sweep", sys.argv[2]), lambda: None)
 """

@@ -27,7 +27,7 @@ BEST = ct.Objective(maximize="accuracy")
 def test_the_history_ends_with_the_best() -> None:
     """Points, and a line that only rises."""
     pytest.importorskip("matplotlib")
-    from cloudtrain.lifecycle.pictures import history
+    from cloudtrain.lifecycle.sweeps.pictures import history
 
     points, line = history(TRIALS, BEST).axes[0].lines
     assert list(points.get_ydata()) == [0.1, 0.2, 0.3, 0.4, 0.5]
@@ -37,7 +37,7 @@ def test_the_history_ends_with_the_best() -> None:
 def test_no_box_stands_around_a_plot() -> None:
     """On a light page, its right and upper edge were the darkest lines."""
     pytest.importorskip("matplotlib")
-    from cloudtrain.lifecycle.pictures import history, slices
+    from cloudtrain.lifecycle.sweeps.pictures import history, slices
 
     for axes in (*history(TRIALS, BEST).axes, *slices(TRIALS, BEST).axes):
         shown = [name for name, spine in axes.spines.items() if spine.get_visible()]
@@ -47,7 +47,7 @@ def test_no_box_stands_around_a_plot() -> None:
 def test_a_slice_for_each_hyperparameter() -> None:
     """A wide range by its logarithm, texts by their names."""
     pytest.importorskip("matplotlib")
-    from cloudtrain.lifecycle.pictures import slices
+    from cloudtrain.lifecycle.sweeps.pictures import slices
 
     axes = slices(TRIALS, BEST).axes
     assert [item.get_xlabel() for item in axes] == ["lr", "opt"]
@@ -58,7 +58,7 @@ def test_a_slice_for_each_hyperparameter() -> None:
 def test_a_line_for_each_trial() -> None:
     """Through every hyperparameter to the value."""
     pytest.importorskip("matplotlib")
-    from cloudtrain.lifecycle.pictures import parallel_coordinates
+    from cloudtrain.lifecycle.sweeps.pictures import parallel_coordinates
 
     axes = parallel_coordinates(TRIALS, BEST).axes[0]
     assert sum(len(line.get_xdata()) == 3 for line in axes.lines) == 5
@@ -70,7 +70,7 @@ def test_what_matters() -> None:
     """A bar for each hyperparameter, parts of one; the one that the value follows is the longest."""
     pytest.importorskip("matplotlib")
     pytest.importorskip("optuna")
-    from cloudtrain.lifecycle.pictures import importance
+    from cloudtrain.lifecycle.sweeps.pictures import importance
 
     trials = [
         Trial(
@@ -99,7 +99,7 @@ def test_a_notebook_shows_it_on_light_and_dark_pages() -> None:
     pytest.importorskip("matplotlib")
     from matplotlib.image import imread
 
-    from cloudtrain.lifecycle.pictures import history
+    from cloudtrain.lifecycle.sweeps.pictures import history
 
     figure = history(TRIALS, BEST)
     # what IPython asks for
@@ -114,7 +114,7 @@ def test_a_notebook_shows_it_on_light_and_dark_pages() -> None:
 
 def test_nothing_to_draw() -> None:
     """Is said."""
-    from cloudtrain.lifecycle.pictures import history
+    from cloudtrain.lifecycle.sweeps.pictures import history
 
     with pytest.raises(UsageError, match="no trial has a value yet"):
         history([], BEST)

@@ -306,7 +306,7 @@ def test_what_azure_mls_tuner_cannot_do(make: Make, change: dict[str, Any], mess
 
 def test_each_trial_has_its_own_checkpoints(make: Make) -> None:
     """Below the place that the job names."""
-    from cloudtrain.lifecycle.sweep_service import Specification
+    from cloudtrain.lifecycle.sweeps.service import Specification
     from cloudtrain.targets.settings import load_settings
 
     sweep = make(job={"checkpoint": {"sagemaker": "s3://b/c/"}})

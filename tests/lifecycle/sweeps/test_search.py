@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.lifecycle.study import propose, reason_to_stop
+from cloudtrain.lifecycle.sweeps.study import propose, reason_to_stop
 from cloudtrain.plans.states import Trial, best_of
 
 DONE = ct.RunState.SUCCEEDED

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.lifecycle.driven import DrivenFolder
-from cloudtrain.lifecycle.study import propose
+from cloudtrain.lifecycle.detached.driven import DrivenFolder
 from cloudtrain.lifecycle.sweep_driver import drive
-from cloudtrain.lifecycle.sweep_plan import prepare_sweep
-from cloudtrain.lifecycle.sweep_service import SweepService
+from cloudtrain.lifecycle.sweeps.plan import prepare_sweep
+from cloudtrain.lifecycle.sweeps.service import SweepService
+from cloudtrain.lifecycle.sweeps.study import propose
 from cloudtrain.plans.states import RunState, RunStatus
 from cloudtrain.targets.registry import all_targets, service_of
 from cloudtrain.targets.settings import TargetSettings, load_settings

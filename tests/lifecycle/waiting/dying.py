@@ -14,8 +14,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from cloudtrain.lifecycle.driven import DrivenFolder
-from cloudtrain.lifecycle.store import Store
+from cloudtrain.lifecycle.detached.driven import DrivenFolder
+from cloudtrain.lifecycle.store.store import Store
 from cloudtrain.lifecycle.watcher import watch
 from cloudtrain.targets.registry import target_of
 

@@ -13,7 +13,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.cli.app import run_command
-from cloudtrain.lifecycle.waiting import ChainService
+from cloudtrain.lifecycle.detached.waiting import ChainService
 from cloudtrain.plans.states import RunState, RunStatus
 from tests.deadlines import DEADLINE
 from tests.lifecycle.waiting.conftest import Cloud

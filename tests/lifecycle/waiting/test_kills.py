@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.lifecycle.driven import DrivenFolder
-from cloudtrain.lifecycle.schema import read_store
-from cloudtrain.lifecycle.waiting import ChainService
+from cloudtrain.lifecycle.detached.driven import DrivenFolder
+from cloudtrain.lifecycle.detached.waiting import ChainService
+from cloudtrain.lifecycle.store.schema import read_store
 from cloudtrain.plans.states import RunState
 from tests.lifecycle.submission.kill_points import kill_points
 from tests.lifecycle.waiting import dying

@@ -14,7 +14,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.cli.app import run_command
-from cloudtrain.lifecycle.sweep_run import SweepRun, sweep_of
+from cloudtrain.lifecycle.runs.sweep import SweepRun, sweep_of
 from tests.deadlines import DEADLINE
 from tests.fakes.azureml import FakeAzure
 from tests.targets.azureml.place import INSTANCE, TARGET

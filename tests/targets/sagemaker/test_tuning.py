@@ -13,7 +13,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.cli.app import run_command
-from cloudtrain.lifecycle.sweep_run import SweepRun, sweep_of
+from cloudtrain.lifecycle.runs.sweep import SweepRun, sweep_of
 from tests.deadlines import DEADLINE
 from tests.fakes.sagemaker.runner import packed
 from tests.fakes.sagemaker.server import FakeAws

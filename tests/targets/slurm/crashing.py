@@ -13,7 +13,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import cloudtrain as ct
-from cloudtrain.lifecycle.store import Store
+from cloudtrain.lifecycle.store.store import Store
 from cloudtrain.targets.slurm.runner import Runner
 from cloudtrain.targets.slurm.service import SlurmService
 from cloudtrain.targets.slurm.settings import Slurm

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.lifecycle.schema import read_store
+from cloudtrain.lifecycle.store.schema import read_store
 from cloudtrain.targets.slurm.settings import Slurm
 from tests.lifecycle.submission.forking import Submitter, start_submitter
 from tests.lifecycle.submission.kill_points import kill_points

@@ -9,7 +9,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.cli.app import run_command
-from cloudtrain.lifecycle.sweep_run import SweepRun
+from cloudtrain.lifecycle.runs.sweep import SweepRun
 from tests.targets.slurm.site import REPOSITORY, Site, command
 
 pytestmark = [pytest.mark.lifecycle, pytest.mark.slurm, pytest.mark.slow]

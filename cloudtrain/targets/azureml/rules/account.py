@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from datetime import date, timedelta
 
+from cloudtrain.errors import NearName
 from cloudtrain.job.model import format_duration
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules import machines as shared
@@ -335,11 +336,7 @@ def no_size(subject: Subject) -> Iterator[Fault]:
     ):
         return
     near = nearest_size(name)
-    hint = (
-        f"did you mean `{near}`?"
-        if near
-        else "`cloudtrain instances --target azureml` lists the types"
-    )
+    hint = NearName.of(near) if near else "`cloudtrain instances --target azureml` lists the types"
     hint = counterpart(machines.instance_type, "azureml") or hint
     yield Fault(
         f"`{machines.instance_type}` cannot be the name of an Azure VM size", hint, machines.path
@@ -361,7 +358,7 @@ def unknown_type(subject: Subject) -> Iterator[Fault]:
         return
     near = nearest_size(name)
     refresh = "`cloudtrain instances --target azureml --refresh` asks the workspace"
-    hint = f"did you mean `{near}`? Or {refresh}" if near else refresh
+    hint = f"{NearName.of(near)} Or {refresh}" if near else refresh
     yield Fault(
         f"the catalogue has no instance type `{machines.instance_type}`", hint, machines.path
     )

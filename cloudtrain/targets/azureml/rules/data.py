@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cloudtrain.errors import did_you_mean
+from cloudtrain.errors import InPlace, did_you_mean
 from cloudtrain.job.data import find_references, references_in
 from cloudtrain.job.nodes import PLACE_NAME, mend_name
 from cloudtrain.plans.plan import Level
@@ -223,12 +223,12 @@ def datastore_misspelt(subject: Subject) -> Iterator[Fault]:
             if not uri.startswith("azureml://"):
                 if kind == "inputs" and asset_id("", uri, "data") is None:
                     asset, version = asset_meant(uri) or ("NAME", None)
-                    hint = f"write `azureml:{asset}:{version or 1}`"
+                    hint = InPlace(f"write `azureml:{asset}:{version or 1}`")
                     yield Fault(f"`{uri}` names no version of a data asset", hint, path)
             elif not _DATASTORE.fullmatch(uri) and not uri.startswith(_OTHER_URI):
                 yield Fault(
                     f"`{uri}` is not the address of a datastore",
-                    f"write `{DEFAULT_STORE}/PATH`",
+                    InPlace(f"write `{DEFAULT_STORE}/PATH`"),
                     path,
                 )
 
@@ -404,7 +404,7 @@ def data_changes(subject: Subject) -> Iterator[Fault]:
                 f"input `{name}` uses `{label.name}@latest`, whose version can change; a submit "
                 "sends the version "
                 "of that moment",
-                f"add `--pin`, or write `azureml:{label.name}:VERSION`",
+                InPlace(f"add `--pin`, or write `azureml:{label.name}:VERSION`"),
                 reading.place(("inputs", name, "uri"), ("inputs", name, "azureml")),
             )
 

@@ -51,8 +51,8 @@ def violations(
                     yield from violations(item, inner, (*path, name))
                 else:
                     where = f"{shown} has no field" if path[1:] else "a job has no field"
-                    hint = did_you_mean(name.replace("_", ""), schema)
-                    yield True, Fault(f"{where} `{name}` in Azure ML's API", hint, (*path, name))
+                    near = did_you_mean(name.replace("_", ""), schema)
+                    yield True, Fault(f"{where} `{name}` in Azure ML's API", near, (*path, name))
         else:
             yield (
                 False,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from cloudtrain.documents.document import load_toml
-from cloudtrain.errors import did_you_mean, dotted
+from cloudtrain.errors import NearName, did_you_mean, dotted
 from cloudtrain.job.nodes import describe_value
 from cloudtrain.machines.table import InstanceTable, InstanceType
 from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
@@ -181,7 +181,7 @@ def _string(value: str, shape: JsonMapping, path: Place, title: str) -> Iterator
     if "enum" in shape and value not in shape["enum"]:
         message = f"{title} is {describe_value(value)}, which the service does not know"
         hint = did_you_mean(value, shape["enum"])
-        fits = len(shape["enum"]) <= MANY or (hint or "").startswith("did you mean")
+        fits = len(shape["enum"]) <= MANY or isinstance(hint, NearName)
         yield ShapeViolation(path, message, hint if fits else None, "enum")
     if "pattern" in shape and not sized and not matches(shape["pattern"], value):
         words = _hints().get(shape["pattern"], f"it must match `{shape['pattern']}`")

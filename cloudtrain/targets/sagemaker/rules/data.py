@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from cloudtrain.errors import InPlace
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import (
     Fault,
@@ -51,7 +52,7 @@ def s3_address(subject: Subject) -> Iterator[Fault]:
             continue  # SM101 and SM105 report it
         match = _S3.fullmatch(uri)
         bucket = match["bucket"] if match else ""
-        hint = "write `s3://BUCKET/KEY`"
+        hint = InPlace("write `s3://BUCKET/KEY`")
         if match is None:
             yield Fault(f"`{uri}` is not an address in S3", hint, path)
         elif (
@@ -60,7 +61,7 @@ def s3_address(subject: Subject) -> Iterator[Fault]:
             and not bucket.startswith("arn:")
         ):
             if is_bucket(bucket.lower(), region):
-                hint = f"write `s3://{bucket.lower()}{match['key'] or ''}`"
+                hint = InPlace(f"write `s3://{bucket.lower()}{match['key'] or ''}`")
             what = f"`{bucket}` is not the name of a bucket" if bucket else "it names no bucket"
             yield Fault(f"`{uri}` is not an address in S3: {what}", hint, path)
 

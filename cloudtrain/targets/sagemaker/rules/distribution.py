@@ -61,7 +61,7 @@ def add_entrypoint_hint(subject: Subject, hint: str) -> str:
         subject.reading.launcher == "mpirun" and subject.reading.machines.spanned_count > 1
     ):
         return hint
-    return (
+    return type(hint)(
         f'{hint}; or write `launch = "entrypoint"` under `[sagemaker]`, and cloudtrain '
         "starts the script itself"
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from cloudtrain.errors import did_you_mean
+from cloudtrain.errors import InPlace, NearName, did_you_mean
 from cloudtrain.job.model import exact_duration, format_duration
 from cloudtrain.machines.choose import MachineGroup
 from cloudtrain.machines.table import instance_named, instance_types
@@ -45,7 +45,7 @@ def unknown_type(subject: Subject) -> Iterator[Fault]:
         if group.known is None and instance_named("sagemaker", f"ml.{name}") is None:
             near = _nearest(name)
             hint = (
-                f"did you mean `{near}`?"
+                NearName.of(near)
                 if near
                 else "`cloudtrain instances --target sagemaker` lists the types"
             )
@@ -63,7 +63,9 @@ def type_without_prefix(subject: Subject) -> Iterator[Fault]:
         name = group.instance_type
         if instance_named("sagemaker", f"ml.{name}"):
             yield Fault(
-                f"`{name}` is EC2's name for the instance type", f"write `ml.{name}`", group.path
+                f"`{name}` is EC2's name for the instance type",
+                InPlace(f"write `ml.{name}`"),
+                group.path,
             )
 
 
@@ -251,7 +253,9 @@ def group_names_repeat(subject: Subject) -> Iterator[Fault]:
         if name in names[:index]:
             path = ("resources", "instance_groups", index, "name")
             yield Fault(
-                f"two instance groups are called `{name}`", f"call one `{name}-{index + 1}`", path
+                f"two instance groups are called `{name}`",
+                InPlace(f"call one `{name}-{index + 1}`"),
+                path,
             )
 
 

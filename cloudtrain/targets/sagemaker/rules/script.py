@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from posixpath import normpath
 
+from cloudtrain.errors import InPlace
 from cloudtrain.job.distribution import SMP
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Subject, mapping_at, rule
@@ -252,7 +253,7 @@ def taken_by_torchrun(subject: Subject) -> Iterator[Fault]:
     ).items():
         for word in misread(hyperparameter_argv({name: value}), dashes=dashes):
             better = (
-                f"call it `{name}_value`"
+                InPlace(f"call it `{name}_value`")
                 if word == f"--{name}"
                 else f"write another value for `{name}`"
             )
@@ -317,7 +318,7 @@ def reserved_parameter(subject: Subject) -> Iterator[Fault]:
             better = name.partition("_")[2] or "value"
             yield Fault(
                 f"`{name}` does not reach the script",
-                f"call it `{better}`",
+                InPlace(f"call it `{better}`"),
                 ("hyperparameters", name),
             )
         elif name == "mp_parameters" and isinstance(subject.reading.distribution, SMP):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloudtrain.errors import RunNotFound, TargetError, UsageError
-from cloudtrain.lifecycle.driven import FOLLOW_EVERY, DrivenFolder, DrivenService
+from cloudtrain.lifecycle.detached.driven import FOLLOW_EVERY, DrivenFolder, DrivenService
 from cloudtrain.plans.plan import Plan, Upload
 from cloudtrain.plans.states import LogLine, RunRef, RunState, RunStatus
 from cloudtrain.targets.common.archives import unpacked

@@ -37,15 +37,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cloudtrain.errors import CloudtrainError, NameTaken, StoreError, TargetError, TargetUnreachable
-from cloudtrain.lifecycle.records import NOWHERE, JobRecord, Origin
-from cloudtrain.lifecycle.store import SENT, RunRecord, Store
+from cloudtrain.lifecycle.store.records import NOWHERE, JobRecord, Origin
+from cloudtrain.lifecycle.store.store import SENT, RunRecord, Store
 from cloudtrain.plans.states import AFTER, SWEEP, TUNER, RunRef, RunState, service_name
 from cloudtrain.system.plugins import part_of
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
 from cloudtrain.targets.registry import ServiceContext, service_of, target_of
 
 if TYPE_CHECKING:
-    from cloudtrain.lifecycle.past import Changes
+    from cloudtrain.lifecycle.past.differences import Changes
     from cloudtrain.plans.plan import Plan
 
 OFFERED_FOR = 24 * 3600.0
@@ -85,7 +85,7 @@ SILENT = Watch()
 
 @dataclass(frozen=True)
 class Sending:
-    """A job to submit. `cloudtrain.lifecycle.submit` makes it.
+    """A job to submit. `cloudtrain.lifecycle.submission.submit` makes it.
 
     Attributes:
         key: hash that is equal for submissions of the same job; see `RunRecord.key`. plan_of:
@@ -155,11 +155,11 @@ def find_service(name: str, context: ServiceContext) -> Service:
     `sweep:local` cloudtrain's driver of sweeps, `tuner:sagemaker` the tuner of that target, and
     `after:local` the service for waiting runs."""
     if name.startswith(AFTER):
-        from cloudtrain.lifecycle.waiting import ChainService
+        from cloudtrain.lifecycle.detached.waiting import ChainService
 
         return ChainService(context.environ, context.state_dir)
     if name.startswith(SWEEP):
-        from cloudtrain.lifecycle.sweep_service import SweepService
+        from cloudtrain.lifecycle.sweeps.service import SweepService
 
         return SweepService(context.environ, context.state_dir)
     if name.startswith(TUNER):

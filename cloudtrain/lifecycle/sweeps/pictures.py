@@ -12,7 +12,7 @@ from warnings import catch_warnings, simplefilter
 from cloudtrain.errors import MissingExtra, UsageError
 from cloudtrain.job.model import value_text
 from cloudtrain.job.sweep import Objective
-from cloudtrain.lifecycle.study import require_optuna
+from cloudtrain.lifecycle.sweeps.study import require_optuna
 from cloudtrain.plans.states import Trial
 
 if TYPE_CHECKING:

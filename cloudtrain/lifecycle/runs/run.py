@@ -20,9 +20,9 @@ from cloudtrain.errors import (
     TargetUnreachable,
     UsageError,
 )
-from cloudtrain.lifecycle.once import Watch, find_service
-from cloudtrain.lifecycle.schema import open_store, read_store
-from cloudtrain.lifecycle.store import RunRecord
+from cloudtrain.lifecycle.store.schema import open_store, read_store
+from cloudtrain.lifecycle.store.store import RunRecord
+from cloudtrain.lifecycle.submission.once import Watch, find_service
 from cloudtrain.plans.states import ListedRun, LogLine, Metrics, RunRef, RunState, RunStatus
 from cloudtrain.plans.status import run_document
 from cloudtrain.system.files import folder_size, remove_folder
@@ -34,9 +34,9 @@ from cloudtrain.targets.settings import Settings
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from cloudtrain.lifecycle.once import Submitted
-    from cloudtrain.lifecycle.record import SentJob
-    from cloudtrain.lifecycle.waiting import ChainService
+    from cloudtrain.lifecycle.detached.waiting import ChainService
+    from cloudtrain.lifecycle.past.sent import SentJob
+    from cloudtrain.lifecycle.submission.once import Submitted
     from cloudtrain.plans.plan import Plan
 
 
@@ -248,7 +248,7 @@ class Run:
             RunNotFound: the store has no record of the submission, as for a run that another
                 machine submitted.
         """
-        from cloudtrain.lifecycle.record import SentJob
+        from cloudtrain.lifecycle.past.sent import SentJob
 
         with read_store(self._settings.state_dir) as store:
             record = store.kept(self.name) if self._is_stored else None
@@ -291,7 +291,7 @@ class Run:
             UsageError: the run had secrets, which are not kept, and `overrides` do not supply them.
             TargetError: the target refused the request, or the code no longer exists.
         """
-        from cloudtrain.lifecycle.submit import again, changed, submit
+        from cloudtrain.lifecycle.submission.submit import again, changed, submit
 
         here, record = self._settings, self.show().kept
         report = (
@@ -318,7 +318,7 @@ class Run:
             UsageError: the folder is not empty.
             TargetError: the code no longer exists.
         """
-        from cloudtrain.lifecycle.record import code_of, write_code
+        from cloudtrain.lifecycle.past.sent import code_of, write_code
 
         with code_of(self.show().kept, self.ref, self._service) as tree:
             return write_code(tree, Path(destination))

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from cloudtrain.lifecycle.records import Money
+from cloudtrain.lifecycle.store.records import Money
 from cloudtrain.machines.table import over
 from cloudtrain.plans.states import RunStatus
 from cloudtrain.targets.registry import usable_target
 
 if TYPE_CHECKING:
-    from cloudtrain.lifecycle.run import Run
+    from cloudtrain.lifecycle.runs.run import Run
 
 
 class RunCost(NamedTuple):

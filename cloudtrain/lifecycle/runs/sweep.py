@@ -14,12 +14,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from cloudtrain.errors import CloudtrainError, MissingExtra, RunNotFound, UsageError
 from cloudtrain.job.model import format_duration, value_text
 from cloudtrain.job.sweep import Objective
-from cloudtrain.lifecycle.once import Watch, find_service
-from cloudtrain.lifecycle.pictures import history, importance, parallel_coordinates, png_of, slices
-from cloudtrain.lifecycle.run import Run
-from cloudtrain.lifecycle.schema import read_store
-from cloudtrain.lifecycle.store import SENT
-from cloudtrain.lifecycle.sweep_service import SweepService, trials_key
+from cloudtrain.lifecycle.runs.run import Run
+from cloudtrain.lifecycle.store.schema import read_store
+from cloudtrain.lifecycle.store.store import SENT
+from cloudtrain.lifecycle.submission.once import Watch, find_service
+from cloudtrain.lifecycle.sweeps.pictures import (
+    history,
+    importance,
+    parallel_coordinates,
+    png_of,
+    slices,
+)
+from cloudtrain.lifecycle.sweeps.service import SweepService, trials_key
 from cloudtrain.machines.table import over
 from cloudtrain.plans.document import Block, Document, Heading, Table
 from cloudtrain.plans.html import to_html
@@ -41,7 +47,7 @@ from cloudtrain.targets.registry import target_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from cloudtrain.lifecycle.records import JobRecord
+    from cloudtrain.lifecycle.store.records import JobRecord
     from cloudtrain.targets.contract import ByteProgress
 
 
@@ -144,7 +150,7 @@ class SweepRun(Run):
             hint = f"`cloudtrain continue {self.name} --trials 10` adds ten trials"
             raise UsageError(f"all trials of `{self.name}` have ended", hint=hint, code="CT993")
 
-        from cloudtrain.lifecycle.submit import continued, submit
+        from cloudtrain.lifecycle.submission.submit import continued, submit
 
         here = self._settings
         report = (
@@ -325,7 +331,7 @@ class SweepRun(Run):
     def _parts(self) -> Iterator[_Part]:
         """Yield the cost of every run that cloudtrain's driver started, including runs that `rerun`
         has replaced. The target is asked for the billed cost of running trials."""
-        from cloudtrain.lifecycle.costs import cost_of
+        from cloudtrain.lifecycle.runs.costs import cost_of
 
         with read_store(self._settings.state_dir) as store:
             rows, money = store.of_sweep(trials_key(self.name)), store.money()

@@ -139,7 +139,8 @@ class DrivenService(Service):
     kind: ClassVar[str]
     """The kind of the runs' folders."""
     driver: ClassVar[str]
-    """The module whose `main` is the driver process."""
+    """The module whose `main` is the driver process. A process with an earlier version in its
+    memory starts it by this name, so the name stays."""
     what: ClassVar[str]
     """The noun for a run in messages, such as `sweep`."""
 
@@ -225,7 +226,7 @@ class DrivenService(Service):
 
     def _start(self, folder: DrivenFolder) -> None:
         """Start a driver, and return once this or another driver has taken over the run."""
-        root = str(Path(__file__).parents[2])
+        root = str(Path(__file__).parents[3])
         boot = (
             f"import sys; sys.path.append(sys.argv.pop(1)); from {self.driver} import main; main()"
         )

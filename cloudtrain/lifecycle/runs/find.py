@@ -19,12 +19,17 @@ from cloudtrain.errors import (
     did_you_mean,
 )
 from cloudtrain.job.model import format_duration, format_size
-from cloudtrain.lifecycle.once import Recovered, find_service, needs_recovery, report_accepted
-from cloudtrain.lifecycle.once import recover as recover_submissions
-from cloudtrain.lifecycle.records import Condition, condition_of, origin_here
-from cloudtrain.lifecycle.run import ChainedRun, Run
-from cloudtrain.lifecycle.schema import open_store, read_store
-from cloudtrain.lifecycle.store import NEWEST, RunRecord, Store
+from cloudtrain.lifecycle.runs.run import ChainedRun, Run
+from cloudtrain.lifecycle.store.records import Condition, condition_of, origin_here
+from cloudtrain.lifecycle.store.schema import open_store, read_store
+from cloudtrain.lifecycle.store.store import NEWEST, RunRecord, Store
+from cloudtrain.lifecycle.submission.once import (
+    Recovered,
+    find_service,
+    needs_recovery,
+    report_accepted,
+)
+from cloudtrain.lifecycle.submission.once import recover as recover_submissions
 from cloudtrain.plans.document import Cell, Document, Table, to_text
 from cloudtrain.plans.states import AFTER, REHEARSAL, SWEEP, TUNER, ListedRun, RunRef, RunState
 from cloudtrain.plans.status import duration_of, news_text, state_cell
@@ -257,7 +262,7 @@ def kind_of(row: RunRecord) -> type[Run]:
     """Return the class of the run in a row: `SweepRun` for a sweep, `ChainedRun` for a waiting run,
     else `Run`."""
     if row.key.startswith((SWEEP, TUNER)):
-        from cloudtrain.lifecycle.sweep_run import SweepRun
+        from cloudtrain.lifecycle.runs.sweep import SweepRun
 
         return SweepRun
     return ChainedRun if row.key.startswith(AFTER) else Run

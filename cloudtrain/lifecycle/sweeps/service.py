@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from cloudtrain.errors import RunNotFound, TargetError, UsageError
 from cloudtrain.job.data import Checkpoint, Output
 from cloudtrain.job.sweep import MAX_TRIALS, Objective, Sweep
-from cloudtrain.lifecycle.driven import FOLLOW_EVERY, GLANCE, DrivenFolder, DrivenService
-from cloudtrain.lifecycle.study import (
+from cloudtrain.lifecycle.detached.driven import FOLLOW_EVERY, GLANCE, DrivenFolder, DrivenService
+from cloudtrain.lifecycle.sweeps.study import (
     Journal,
     lines_of,
     needs_optuna,
@@ -33,7 +33,7 @@ from cloudtrain.targets.registry import service_of
 from cloudtrain.targets.settings import Settings
 
 if TYPE_CHECKING:
-    from cloudtrain.lifecycle.prepare import Ready
+    from cloudtrain.lifecycle.preparing.prepare import Ready
 
 # The key of a run in the store is a hash of its submission. Prefixes of keys distinguish sweeps and
 # their trials from other runs, so the store needs no column for the kind of run.
@@ -74,7 +74,7 @@ class Specification:
     def from_json(cls, data: Mapping[str, Any], here: Settings) -> Specification:
         """Return the specification from the JSON data that `to_json` has returned, with or without
         `first.beside`."""
-        from cloudtrain.lifecycle.prepare import Ready
+        from cloudtrain.lifecycle.preparing.prepare import Ready
 
         sweep = Sweep(**data["sweep"])
         return cls(data["name"], sweep, Ready.from_json(sweep.job, data, here))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.errors import StoreError
-from cloudtrain.lifecycle.records import (
+from cloudtrain.lifecycle.store.records import (
     NOWHERE,
     Condition,
     JobRecord,

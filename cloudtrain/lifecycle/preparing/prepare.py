@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from cloudtrain.job.processing import AnyJob
-    from cloudtrain.lifecycle.environment import Installation, Unusable
-    from cloudtrain.lifecycle.inputs import Awaited
-    from cloudtrain.lifecycle.records import Label
+    from cloudtrain.lifecycle.preparing.environment import Installation, Unusable
+    from cloudtrain.lifecycle.preparing.inputs import Awaited
+    from cloudtrain.lifecycle.store.records import Label
     from cloudtrain.plans.states import RunRef
 
 NOTHING = "none"
@@ -88,7 +88,7 @@ def prepare(
     try:
         reads_runs = any(is_run_input(item.of(name)) for item in job.inputs.values())
         if reads_runs or job.environment.secrets:
-            from cloudtrain.lifecycle.inputs import resolve_run_inputs, with_secret_places
+            from cloudtrain.lifecycle.preparing.inputs import resolve_run_inputs, with_secret_places
 
             if reads_runs:
                 job, notes, awaited, after = resolve_run_inputs(job, name, here)
@@ -152,7 +152,7 @@ def _with_requirements(
     file = _requirements_beside(job, tree, where) if named is None else named
     if file is None:
         return job, tree, None, None
-    from cloudtrain.lifecycle import environment
+    from cloudtrain.lifecycle.preparing import environment
 
     try:
         naming = _requiring(job, file)
@@ -214,7 +214,7 @@ def _place_data(
     target = _sent_target(where)
     if not any(is_local_path(item.of(target.name)) for item in job.inputs.values()):
         return job, (), ()
-    from cloudtrain.lifecycle.inputs import emulated_here, place_data
+    from cloudtrain.lifecycle.preparing.inputs import emulated_here, place_data
 
     if target is not where.target:
         return emulated_here(job, target), (), ()
@@ -395,8 +395,8 @@ class Ready:
     def labels(self) -> tuple[Label, ...]:
         """The tags and hyperparameters, without secrets, by which the store finds runs of the
         job."""
-        from cloudtrain.lifecycle.inputs import Secrets, signatures_in
-        from cloudtrain.lifecycle.records import labels_of
+        from cloudtrain.lifecycle.preparing.inputs import Secrets, signatures_in
+        from cloudtrain.lifecycle.store.records import labels_of
 
         labels = labels_of(self.work)
         values = (*values_to_hide(self.work.view), *signatures_in(labels))
@@ -462,7 +462,7 @@ class Ready:
     def _states(self) -> Mapping[RunRef, RunState | None]:
         if not self.awaited:
             return {}
-        from cloudtrain.lifecycle.inputs import states_of
+        from cloudtrain.lifecycle.preparing.inputs import states_of
 
         return states_of(self.awaited, self.where.here)
 

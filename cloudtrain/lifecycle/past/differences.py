@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cloudtrain.code.tree import Tree
 from cloudtrain.errors import CloudtrainError, shortened
 from cloudtrain.job.file import SWEEP
-from cloudtrain.lifecycle.prepare import Ready
-from cloudtrain.lifecycle.record import (
+from cloudtrain.lifecycle.past.sent import (
     RUNTIME,
     JobSource,
     code_of,
@@ -23,8 +22,9 @@ from cloudtrain.lifecycle.record import (
     settings_fields,
     shown_fields,
 )
-from cloudtrain.lifecycle.records import JobRecord
-from cloudtrain.lifecycle.store import RunRecord, Store
+from cloudtrain.lifecycle.preparing.prepare import Ready
+from cloudtrain.lifecycle.store.records import JobRecord
+from cloudtrain.lifecycle.store.store import RunRecord, Store
 from cloudtrain.plans.comparison import ABSENT, Change, FileChange, changes_between, file_changes
 from cloudtrain.plans.document import Document, Heading, Lines, Notice, Table
 from cloudtrain.plans.plan import Plan, Printable, map_texts

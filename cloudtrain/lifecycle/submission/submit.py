@@ -23,13 +23,20 @@ from cloudtrain.errors import (
 from cloudtrain.job.file import fields_of, model_of_kind
 from cloudtrain.job.overrides import override
 from cloudtrain.job.training import BUNDLED
-from cloudtrain.lifecycle.inputs import is_hidden, texts_of
-from cloudtrain.lifecycle.once import SILENT, Sending, Submitted, Watch, find_service, send_once
-from cloudtrain.lifecycle.prepare import NAMELESS, NAMELESS_SWEEP, prepare
-from cloudtrain.lifecycle.record import JobSource, SameCode, code_of, keep_plan, settings_of
-from cloudtrain.lifecycle.records import JobRecord, Origin, labels_of, origin_here
-from cloudtrain.lifecycle.schema import open_store
-from cloudtrain.lifecycle.store import RunRecord, Store
+from cloudtrain.lifecycle.past.sent import JobSource, SameCode, code_of, keep_plan, settings_of
+from cloudtrain.lifecycle.preparing.inputs import is_hidden, texts_of
+from cloudtrain.lifecycle.preparing.prepare import NAMELESS, NAMELESS_SWEEP, prepare
+from cloudtrain.lifecycle.store.records import JobRecord, Origin, labels_of, origin_here
+from cloudtrain.lifecycle.store.schema import open_store
+from cloudtrain.lifecycle.store.store import RunRecord, Store
+from cloudtrain.lifecycle.submission.once import (
+    SILENT,
+    Sending,
+    Submitted,
+    Watch,
+    find_service,
+    send_once,
+)
 from cloudtrain.plans.plan import Plan, Upload, hide
 from cloudtrain.plans.states import AFTER, TRIAL, TUNER
 from cloudtrain.rules.values import values_to_hide
@@ -44,10 +51,10 @@ from cloudtrain.version import __version__
 if TYPE_CHECKING:
     from cloudtrain.job.file import JobFile
     from cloudtrain.job.processing import AnyJob
-    from cloudtrain.lifecycle.prepare import Ready
-    from cloudtrain.lifecycle.sweep_plan import ReadySweep
-    from cloudtrain.lifecycle.sweep_service import Specification
-    from cloudtrain.lifecycle.waiting import Order
+    from cloudtrain.lifecycle.detached.waiting import Order
+    from cloudtrain.lifecycle.preparing.prepare import Ready
+    from cloudtrain.lifecycle.sweeps.plan import ReadySweep
+    from cloudtrain.lifecycle.sweeps.service import Specification
     from cloudtrain.plans.states import Trial
 
 
@@ -83,7 +90,7 @@ def new(
     differences = Differences(tree.root) if commit and commit.commit else None
     service, key = ready.service, ready.key
     if ready.waits_for:
-        from cloudtrain.lifecycle.waiting import ChainService
+        from cloudtrain.lifecycle.detached.waiting import ChainService
 
         service = ChainService(
             here.environ, here.state_dir, after=ready.waits_for, key=key, submitter=here.submitter
@@ -94,7 +101,7 @@ def new(
         plan = ready.check_online(ready.plan(counter, store.salt), ask=online, may_wait=True)
         _approve(plan, watch)
         if watch.on_changes is not None and not is_sweep:
-            from cloudtrain.lifecycle.past import changes_since_last
+            from cloudtrain.lifecycle.past.differences import changes_since_last
 
             with suppress(CloudtrainError, OSError):
                 watch.on_changes(changes_since_last(store, ready.first, plan))

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.errors import UsageError, did_you_mean
-from cloudtrain.lifecycle.find import run
-from cloudtrain.lifecycle.schema import read_store
+from cloudtrain.lifecycle.runs.find import run
+from cloudtrain.lifecycle.store.schema import read_store
 from cloudtrain.plans.states import RunState
 from cloudtrain.system.files import LEFT_OVER, folder_size, remove_folder
 

@@ -20,9 +20,9 @@ from cloudtrain.documents.document import Unreadable, read_document
 from cloudtrain.errors import CloudtrainError, TargetError, dotted
 from cloudtrain.job.file import SUFFIXES, SWEEP, fields_of, kind_of_job
 from cloudtrain.job.from_script import yaml_text
-from cloudtrain.lifecycle.inputs import Secrets, signatures_in, texts_of
-from cloudtrain.lifecycle.prepare import Ready
-from cloudtrain.lifecycle.records import JobRecord, KeptFile
+from cloudtrain.lifecycle.preparing.inputs import Secrets, signatures_in, texts_of
+from cloudtrain.lifecycle.preparing.prepare import Ready
+from cloudtrain.lifecycle.store.records import JobRecord, KeptFile
 from cloudtrain.plans.document import Document, Heading, Lines, Notice, Pairs, Section, on_one_line
 from cloudtrain.plans.plan import Bundle, Plan, Printable, Upload, request_blocks
 from cloudtrain.plans.states import RunRef

@@ -12,14 +12,14 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from cloudtrain.errors import StoreError
-from cloudtrain.lifecycle.records import (
+from cloudtrain.lifecycle.store.records import (
     has_store,
     location_in,
     salt_of_moved_store,
     salt_of_new_store,
     unusable,
 )
-from cloudtrain.lifecycle.store import Store, translate_errors
+from cloudtrain.lifecycle.store.store import Store, translate_errors
 from cloudtrain.system.files import KEPT, STORE_FILE
 from cloudtrain.system.private import close_file, make_state_folder
 

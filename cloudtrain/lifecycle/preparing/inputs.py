@@ -31,8 +31,8 @@ from cloudtrain.errors import (
 from cloudtrain.job.data import Input, RunInput, is_local_path, is_run_input, run_input
 from cloudtrain.job.file import SUFFIXES
 from cloudtrain.job.model import format_size
-from cloudtrain.lifecycle.schema import read_store
-from cloudtrain.lifecycle.store import NEWEST, SENT, RunRecord, Store
+from cloudtrain.lifecycle.store.schema import read_store
+from cloudtrain.lifecycle.store.store import NEWEST, SENT, RunRecord, Store
 from cloudtrain.plans.plan import HIDDEN, Shown, Upload, hide
 from cloudtrain.plans.states import SWEEP, TUNER, RunRef, RunState
 from cloudtrain.runtime.errors import SetupError
@@ -107,7 +107,7 @@ def resolve_run_inputs(
 def states_of(awaited: Sequence[Awaited], settings: Settings) -> dict[RunRef, RunState | None]:
     """Return the current state of each run; None if the run no longer exists, and `PENDING` if its
     target does not answer."""
-    from cloudtrain.lifecycle.waiting import ChainService
+    from cloudtrain.lifecycle.detached.waiting import ChainService
 
     service = ChainService(settings.environ, settings.state_dir)
     states: dict[RunRef, RunState | None] = {}

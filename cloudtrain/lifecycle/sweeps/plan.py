@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cloudtrain.errors import JobError, Problem
+from cloudtrain.errors import JobError, Problem, QueueTooSmall
 from cloudtrain.job.file import anchored
 from cloudtrain.job.model import format_duration, value_text
 from cloudtrain.job.sweep import MAX_TRIALS, Sweep
-from cloudtrain.lifecycle.prepare import NAMELESS_SWEEP, PlaceOf, Ready, prepare
-from cloudtrain.lifecycle.study import needs_optuna, propose, require_optuna
-from cloudtrain.lifecycle.sweep_service import Specification, SweepService, trial_name
+from cloudtrain.lifecycle.preparing.prepare import NAMELESS_SWEEP, PlaceOf, Ready, prepare
+from cloudtrain.lifecycle.sweeps.service import Specification, SweepService, trial_name
+from cloudtrain.lifecycle.sweeps.study import needs_optuna, propose, require_optuna
 from cloudtrain.machines.table import over
 from cloudtrain.plans.plan import Finding, Plan, PlannedTrial
 from cloudtrain.plans.states import SWEEP, TUNER
@@ -29,7 +29,7 @@ from cloudtrain.targets.contract import Service
 from cloudtrain.targets.where import Where
 
 if TYPE_CHECKING:
-    from cloudtrain.lifecycle.records import Label
+    from cloudtrain.lifecycle.store.records import Label
 
 
 _SHOWN = 3
@@ -87,7 +87,7 @@ def _is_too_large(first: Ready) -> bool:
     try:
         first.draft  # noqa: B018 - compiles it
     except JobError as error:
-        return any(problem.code == "CT041" for problem in error.problems)
+        return any(isinstance(problem, QueueTooSmall) for problem in error.problems)
     return False
 
 

@@ -13,7 +13,7 @@ from cloudtrain.code.tree import Tree
 from cloudtrain.errors import MissingExtra, NotResolved, UsageError
 from cloudtrain.job.processing import AnyJob
 from cloudtrain.job.requirements import form_of, normal, read_pip
-from cloudtrain.lifecycle.environment import pinned_torch, reader_of
+from cloudtrain.lifecycle.preparing.environment import pinned_torch, reader_of
 from cloudtrain.plans.plan import Bundle
 from cloudtrain.runtime.install import find_uv
 from cloudtrain.system.plugins import part_of, pip_line
