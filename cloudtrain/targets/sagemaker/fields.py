@@ -15,12 +15,13 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from cloudtrain.job.model import parse_size
-from cloudtrain.rules.engine import value_at
+from cloudtrain.rules.engine import Fault, value_at
 from cloudtrain.targets.common.fields import (
     SAME,
     Codec,
     Field,
     Inexpressible,
+    Needless,
     NoEffect,
     Refused,
     notices,
@@ -28,7 +29,7 @@ from cloudtrain.targets.common.fields import (
 )
 
 if TYPE_CHECKING:
-    from cloudtrain.rules.engine import Fault, Subject
+    from cloudtrain.rules.engine import Subject, ValuePath
     from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
 
 SETTING = "settings."
@@ -298,8 +299,13 @@ CHANNEL_FIELDS = (
     Field(
         "record_wrapper", "RecordWrapperType", "record_wrapping", words({"RecordIO": "recordio"})
     ),
-    Field("mode", "InputMode", "input_mode", MODE, Refused("CT031")),
+    Field("mode", "InputMode", "input_mode", MODE),
     Field("shuffle_seed", "ShuffleConfig.Seed"),
+)
+_ACCESS = Field(
+    "access",
+    "DataSource.FileSystemDataSource.FileSystemAccessMode",
+    effect=NoEffect("only file systems are mounted with access rights"),
 )
 FILE_SYSTEM_FIELDS = (
     Field(
@@ -307,7 +313,7 @@ FILE_SYSTEM_FIELDS = (
         "DataSource.FileSystemDataSource",
         codec=Codec(_decode_file_system, _encode_file_system),
     ),
-    Field("access", "DataSource.FileSystemDataSource.FileSystemAccessMode"),
+    _ACCESS,
     Field("channel", "ChannelName"),
 )
 
@@ -361,7 +367,7 @@ TRAINING_FIELDS = (
         codec=None,
     ),
     Field("hyperparameters", PARAMETERS, codec=None),
-    Field("inputs", CHANNELS, codec=None),
+    Field("", CHANNELS, codec=None),
     Field("settings.output", "OutputDataConfig.S3OutputPath", "output_path"),
     Field("settings.output_kms_key", "OutputDataConfig.KmsKeyId", "output_kms_key", UNLESS_EMPTY),
     Field("settings.compress_output", "OutputDataConfig.CompressionType", "", _COMPRESSED),
@@ -466,7 +472,7 @@ _REGISTERS_NO_OUTPUT = NoEffect(
     "register the model of the finished run in SageMaker's Model Registry",
 )
 
-WITHOUT_EFFECT = (
+_UNSENT = (
     Field(
         "resources.shm_size",
         effect=NoEffect(
@@ -491,17 +497,7 @@ WITHOUT_EFFECT = (
         "environment.sagemaker",
         effect=NoEffect("SageMaker has no registered environments", "write `image` instead"),
     ),
-    Field(
-        "inputs.*.access",
-        effect=NoEffect("only file systems are mounted with access rights"),
-    ),
     Field("inputs.*.type", effect=NoEffect("SageMaker reads an input as a folder or a file")),
-    Field(
-        "inputs.*.mode",
-        effect=NoEffect(
-            "SageMaker mounts file systems", "remove it, or copy the data to an `s3://` place"
-        ),
-    ),
     Field(
         "outputs.*.mode",
         effect=NoEffect(
@@ -513,8 +509,7 @@ WITHOUT_EFFECT = (
     Field("outputs.*.asset_name", effect=_REGISTERS_NO_OUTPUT),
     Field("outputs.*.asset_version", effect=_REGISTERS_NO_OUTPUT),
 )
-"""Fields that SageMaker does not get. Those of inputs have an effect in some inputs (see
-`without_effect`)."""
+"""Fields that SageMaker does not get."""
 
 _BY_CODE = (
     Field("source_dir"),
@@ -544,37 +539,48 @@ _BY_CODE = (
     ),
     Field("checkpoint", CHECKPOINT),
     Field("checkpoint.keep", VARIABLES),
-    Field("description"),
+    Field("description", effect=Needless("the job file and the store keep it")),
     Field("sagemaker_overrides"),
 )
 """Fields from which the compiler decides a value, or that change the bundle, the checks or what the
 store keeps."""
 
 
-def fields() -> tuple[Field, ...]:
-    """Return what SageMaker does with each field of a training job, and with the settings."""
-    of_inputs = [
-        field._replace(job=f"inputs.*.{field.job}", request=f"{CHANNELS}.*.{field.request}")
-        for field in (*CHANNEL_FIELDS, *FILE_SYSTEM_FIELDS[1:2])
-    ]
-    rows = (*TRAINING_FIELDS, *of_inputs, *_BY_CODE, *WITHOUT_EFFECT)
-    return tuple(field for field in rows if field.job and not field.job.endswith(".*."))
+_OF_INPUTS = tuple(
+    field._replace(job=f"inputs.*.{field.job}", request=f"InputDataConfig.*.{field.request}")
+    for field in (*CHANNEL_FIELDS, _ACCESS)
+    if field.job
+)
+
+FIELDS = (
+    *(field for field in TRAINING_FIELDS if field.job),
+    *_OF_INPUTS,
+    *_BY_CODE,
+    *_UNSENT,
+)
+"""What SageMaker does with each field of a training job, and with the settings."""
 
 
 def without_effect(subject: Subject) -> Iterator[Fault]:
     """Yield a fault for each field that the job sets and that has no effect on SageMaker."""
-    for fault in notices(subject, WITHOUT_EFFECT):
-        kind, *_, field = fault.path
-        if kind == "inputs" and _counts_in_input(subject, str(fault.path[1]), str(field)):
-            continue
-        if (kind, field) == ("outputs", "mode") and subject.processing is not None:
-            continue  # processing jobs upload outputs during the run, too
-        yield fault
+    for fault in notices(subject, FIELDS):
+        if not _has_effect_here(subject, fault.path):
+            yield fault
+    for name, item in subject.job.inputs.items():
+        if "mode" in item.model_fields_set and is_file_system(item.sagemaker or ""):
+            hint = "remove it, or copy the data to an `s3://` place"
+            message = "SageMaker mounts file systems, so `mode` is not sent"
+            yield Fault(message, hint, ("inputs", name, "mode"))
 
 
-def _counts_in_input(subject: Subject, name: str, field: str) -> bool:
-    item = subject.job.inputs[name]
-    if field == "type":
-        return item.type == "uri_file"
-    mounted = is_file_system(item.sagemaker or "")
-    return mounted if field == "access" else not mounted
+def _has_effect_here(subject: Subject, path: ValuePath) -> bool:
+    """Return whether a field has an effect in this place, though it has none in others."""
+    field = path[-1]
+    if path[0] == "outputs":
+        return field == "mode" and subject.processing is not None
+    if path[0] == "inputs":
+        item = subject.job.inputs[str(path[1])]
+        if field == "type":
+            return item.type == "uri_file"
+        return is_file_system(item.sagemaker or "")
+    return False

@@ -9,19 +9,15 @@ from typing import Any
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.job.data import Checkpoint, Input, Output
-from cloudtrain.job.training import Environment, Resources, Spot, TrainingJob
 from cloudtrain.rules.engine import value_at
-from cloudtrain.targets.common.fields import Field, NoEffect
+from cloudtrain.targets.common.fields import Field
 from cloudtrain.targets.sagemaker.catalogue.shapes import members_of
 from cloudtrain.targets.sagemaker.fields import (
     CHANNEL_FIELDS,
     FILE_SYSTEM_FIELDS,
     TRAINING_FIELDS,
-    WITHOUT_EFFECT,
     decode_fields,
     encode_fields,
-    fields,
 )
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -83,45 +79,6 @@ def test_what_the_table_reads_of_an_answer_comes_back_equal(name: str) -> None:
             assert value_at(again, *path) == value_at(answer, *path)
 
 
-def of_job() -> dict[str, str]:
-    """Every field of a job, and its model."""
-    models = {
-        "": TrainingJob,
-        "resources.": Resources,
-        "environment.": Environment,
-        "inputs.*.": Input,
-        "outputs.*.": Output,
-        "checkpoint.": Checkpoint,
-        "spot.": Spot,
-    }
-    parts = {name.partition(".")[0] for name in models}
-    return {
-        f"{start}{name}": model.__name__
-        for start, model in models.items()
-        for name in model.model_fields
-        if start or name not in parts
-    }
-
-
-def of_other_targets(path: str) -> bool:
-    """Places and overrides of another target."""
-    name = path.rpartition(".")[2].removesuffix("_overrides")
-    return name in ("azureml", "slurm", "local")
-
-
-@pytest.mark.parametrize("path", [path for path in of_job() if not of_other_targets(path)])
-def test_a_field_of_a_job_has_a_row(path: str) -> None:
-    """So that its effect on SageMaker is stated."""
-    assert path in {field.job for field in fields()}
-
-
-def test_rows_name_fields() -> None:
-    """A row whose field was renamed would say nothing."""
-    known = {*of_job(), "spot", "checkpoint", "inputs"}
-    settings = {f"settings.{name}" for name in ct.SageMaker.model_fields}
-    assert {field.job for field in fields()} <= known | settings
-
-
 BASE: dict[str, Any] = {
     "name": "a",
     "source_dir": None,
@@ -132,9 +89,9 @@ PLACE = {"sagemaker": "s3://b/k"}
 FILES = {"sagemaker": "fsx://fs-0123abcd/k"}
 
 
-def noticed(**fields: Any) -> list[str]:
+def noticed(**values: Any) -> list[str]:
     """The fields that a plan says are not sent."""
-    job = ct.TrainingJob(**BASE | fields)
+    job = ct.TrainingJob(**BASE | values)
     role = "arn:aws:iam::123456789012:role/r"
     plan = ct.plan(job, ct.SageMaker(role=role, region="us-west-2"))
     return sorted(".".join(map(str, item.path)) for item in plan.findings if item.code == "SM113")
@@ -182,11 +139,3 @@ def test_a_processing_job_uploads_as_it_says() -> None:
     plan = ct.plan(job, ct.SageMaker(role=role, region="us-west-2"))
     found = [item.path for item in plan.findings if item.code == "SM113"]
     assert found == [("outputs", "m", "asset_name")]
-
-
-@pytest.mark.parametrize("field", WITHOUT_EFFECT, ids=lambda field: field.job)
-def test_a_row_without_effect_says_why(field: Field) -> None:
-    """In a sentence without its end."""
-    assert isinstance(field.effect, NoEffect)
-    assert not field.request
-    assert not field.effect.why.endswith(".")

@@ -46,6 +46,7 @@ from cloudtrain.targets.sagemaker.compile.places import (
 )
 from cloudtrain.targets.sagemaker.fields import (
     ALGORITHM,
+    CHANNELS,
     CHECKPOINT,
     ENTRYPOINT,
     LIMITS,
@@ -118,7 +119,7 @@ def _decisions(parts: TrainingParts) -> JsonObject:
         SERVICE_METRICS: parts.image.by_version or None,
         ENTRYPOINT: list(CONTAINER_ENTRYPOINT) if starts_our_launcher else None,
         "hyperparameters": _hyperparameters(parts) or None,
-        "inputs": _inputs(parts) or None,
+        CHANNELS: _inputs(parts) or None,
         "settings.output": place,
         "max_runtime": job.max_runtime or DEFAULT_MAX_RUNTIME,
         "environment.variables": _variables(parts),
