@@ -3,7 +3,7 @@ them in the request."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby
@@ -65,6 +65,21 @@ JsonMapping = Mapping[str, Any]
 
 Request = JsonMapping
 """The body of CreateTrainingJob."""
+
+
+def without_nulls(values: JsonMapping) -> JsonObject:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def without(values: JsonMapping, names: Container[str]) -> JsonObject:
+    """Return the values whose names are not among `names`."""
+    return {name: value for name, value in values.items() if name not in names}
+
+
+def only(values: JsonMapping, names: Iterable[str]) -> JsonObject:
+    """Return the values of these names that there are, in the order of `names`."""
+    return {name: values[name] for name in names if name in values}
+
 
 INTERFACE = "eth0"
 """The network interface of every container."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,15 @@ from cloudtrain.targets.sagemaker.fields import (
     TAGS,
     VARIABLES,
 )
-from cloudtrain.targets.sagemaker.request import OF_TOOLKIT, PROGRAM, JsonMapping, JsonObject
+from cloudtrain.targets.sagemaker.request import (
+    OF_TOOLKIT,
+    PROGRAM,
+    JsonMapping,
+    JsonObject,
+    only,
+    without,
+    without_nulls,
+)
 
 # Split a CreateHyperParameterTuningJob request into the training job of its trials and the fields
 # of a sweep.
@@ -60,8 +68,8 @@ def flat(request: JsonMapping) -> JsonObject:
     for name in (TAGS, *OF_SEARCH):
         if request.get(name):
             training[name] = request[name]
-    filled = {name: value for name, value in training.items() if value is not None}
-    return filled | {OF_SEARCH[0]: _canonical(training.get(OF_SEARCH[0], {}))}
+    search = _canonical(training.get(OF_SEARCH[0], {}))
+    return without_nulls(training) | {OF_SEARCH[0]: search}
 
 
 def _canonical(search: JsonMapping) -> JsonObject:
@@ -241,10 +249,10 @@ def _as_request(value: Any, path: tuple[str | int, ...]) -> Any:
     members = members_of(_OPERATION, path)
     if members is None:
         return {key: _as_request(item, (*path, key)) for key, item in value.items()}
-    names = {_camel(name): name for name in members} | {name.lower(): name for name in members}
+    names = {name.lower(): name for name in members}
     body = {}
     for key, item in value.items():
-        name = names.get(key) or names.get(key.lower()) or key
+        name = names.get(key.lower(), key)
         body[name] = _as_request(item, (*path, name)) if name in members else item
     return body
 
@@ -300,7 +308,7 @@ def _searched(ranges: JsonMapping) -> list[str]:
 def _training_job(definition: JsonMapping, ranges: JsonMapping, name: str) -> JsonObject:
     """Return the request of a training job that a tuning job defines, with the tuner's hints for
     the hyperparameters that it chooses."""
-    request = {key: value for key, value in definition.items() if key not in _OF_TUNER}
+    request = without(definition, _OF_TUNER)
     hints: JsonObject = {}
     for row in ranges.get("AutoParameters", ()):
         hints[str(row.get("Name"))] = row.get("ValueHint")
@@ -313,7 +321,7 @@ def _training_job(definition: JsonMapping, ranges: JsonMapping, name: str) -> Js
 def _of_one_definition(data: JsonMapping, definition: JsonMapping) -> JsonObject:
     """Return a request with a list of one training job as a request with that job, whose search is
     the request's."""
-    whole = {key: value for key, value in data.items() if key != "TrainingJobDefinitions"}
+    whole = without(data, {"TrainingJobDefinitions"})
     search = dict(data.get(OF_SEARCH[0], {}))
     job: JsonObject = {}
     for key, value in definition.items():
@@ -345,12 +353,12 @@ def _original(
 
     `kind` describes the document in words. `lost` explains, by field, why fields cannot be adopted.
     """
-    request = {key: value for key, value in data.items() if value is not None}
+    request = without_nulls(data)
     if _is_description(data):
-        members = members_of(_OPERATION, ()) or ()
-        request = {key: value for key, value in request.items() if key in members}
-    _drop_keys(request, MACHINES, _SELECTED)
-    _drop_keys(request, PARAMETERS, _SET_BY_TUNER)
+        request = only(request, members_of(_OPERATION, ()) or ())
+    for section, others in ((MACHINES, _SELECTED), (PARAMETERS, _SET_BY_TUNER)):
+        if isinstance(request.get(section), Mapping):
+            request[section] = without(request[section], others)
     reasons = dict(lost or {})
     for name in (VARIABLES, PARAMETERS):
         if _is_hidden(request.get(name)):
@@ -372,12 +380,6 @@ def _original(
         own_settings["region"] = region
     name = str(request.get(NAME, ""))
     return Original("sagemaker", request, name, kind, own_settings, folder=folder, lost=reasons)
-
-
-def _drop_keys(request: JsonObject, section: str, keys: Container[str]) -> None:
-    fields = request.get(section)
-    if isinstance(fields, Mapping):
-        request[section] = {key: value for key, value in fields.items() if key not in keys}
 
 
 def _is_hidden(value: Any) -> bool:

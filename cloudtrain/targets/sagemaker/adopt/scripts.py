@@ -65,6 +65,7 @@ from cloudtrain.targets.sagemaker.request import (
     JsonMapping,
     JsonObject,
     rows_by_name,
+    without,
 )
 from cloudtrain.targets.sagemaker.settings import (
     REGION,
@@ -187,7 +188,7 @@ class SageMakerAdopter:
         whole = flat(request) if "TrainingJobDefinition" in request else request
         form: JsonObject = json.loads(json.dumps(whole, default=str))
         if original.search is None:
-            form = {name: value for name, value in form.items() if name not in OF_SEARCH}
+            form = without(form, OF_SEARCH)
 
         why_name = "every run gets a name of its own; the original's stands in for it here"
         renewed = [(NAME, why_name)]
@@ -276,7 +277,8 @@ class SageMakerAdopter:
             text = text.replace(ACCOUNT, owner)
             uploads = {place.replace(ACCOUNT, owner): content for place, content in uploads.items()}
 
-        settings = {"region": record["region"]} if isinstance(record.get("region"), str) else {}
+        region = record.get("region")
+        settings = {"region": region} if isinstance(region, str) else {}
         originals = []
         code = None
         for item in originals_in(json.loads(text), None):
@@ -286,7 +288,8 @@ class SageMakerAdopter:
         return originals, code
 
     def reason(self, path: ValuePath) -> str:
-        return str(SDK_TABLES["reasons"].get(str(path[0]) if path else "", "a job cannot say this"))
+        field = str(path[0]) if path else ""
+        return str(SDK_TABLES["reasons"].get(field, "a job cannot say this"))
 
 
 def _without_secrets(lines: list[str]) -> tuple[str, bool]:

@@ -22,7 +22,14 @@ from cloudtrain.targets.common.services import own_value
 from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES, StartedScript, start_of
 from cloudtrain.targets.sagemaker.fields import ALGORITHM, CHANNELS, MACHINES, PARAMETERS
 from cloudtrain.targets.sagemaker.reading import instances_in
-from cloudtrain.targets.sagemaker.request import MODEL_PARALLEL, JsonMapping, JsonObject
+from cloudtrain.targets.sagemaker.request import (
+    MODEL_PARALLEL,
+    JsonMapping,
+    JsonObject,
+    only,
+    without,
+    without_nulls,
+)
 
 DRIVERS = "sm_drivers"
 CODE = "code"
@@ -81,7 +88,7 @@ class Changed(Exception):
 
 def is_trainer(request: JsonMapping) -> bool:
     """Return whether the drivers of version 3 of the SDK start the job."""
-    return DRIVERS in (channel.get("ChannelName") for channel in request.get(CHANNELS, ()))
+    return any(row.get("ChannelName") == DRIVERS for row in request.get(CHANNELS, ()))
 
 
 def started_by_drivers(request: JsonMapping, uploads: Mapping[str, bytes]) -> JsonObject:
@@ -154,11 +161,8 @@ def started_by_us(request: JsonMapping, region: str) -> JsonObject | None:
 def with_start(request: JsonObject, start: JsonMapping | None) -> JsonObject:
     """Return the request without the fields that start the program; instead, one field describes
     this program."""
-    comparable = {name: value for name, value in request.items() if name != PARAMETERS}
-    algorithm = request.get(ALGORITHM, {})
-    comparable[ALGORITHM] = {
-        name: value for name, value in algorithm.items() if name not in _ENTRYPOINT
-    }
+    comparable = without(request, {PARAMETERS})
+    comparable[ALGORITHM] = without(request.get(ALGORITHM, {}), _ENTRYPOINT)
     comparable[CHANNELS] = [
         channel
         for channel in request.get(CHANNELS, ())
@@ -211,7 +215,7 @@ def lost_in_code(code: bytes | None, start: JsonMapping) -> dict[str, str]:
 def draft_fields(start: JsonMapping) -> JsonObject:
     """Return the fields of a job that starts the program described by `start` (see
     `started_by_drivers`)."""
-    fields: JsonObject = {name: start[name] for name in ("entry_point", "command") if name in start}
+    fields = only(start, ("entry_point", "command"))
     own: JsonObject = {}
     for name, text in start.get("arguments", {}).items():
         # a number such as 64 for `64`, if cloudtrain would pass the same text to the script
@@ -292,7 +296,7 @@ def _read_train_script(files: Mapping[str, bytes]) -> JsonObject:
         "driver": match["driver"],
         "command": match["command"] or match["plain"],
     }
-    return {name: value for name, value in fields.items() if value is not None}
+    return without_nulls(fields)
 
 
 def _json(files: Mapping[str, bytes], name: str) -> JsonObject:

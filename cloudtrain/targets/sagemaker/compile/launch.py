@@ -42,7 +42,7 @@ from cloudtrain.targets.sagemaker.compile.machines import ChosenImage
 from cloudtrain.targets.sagemaker.compile.places import paths_of
 from cloudtrain.targets.sagemaker.launch.shell import arrives_intact
 from cloudtrain.targets.sagemaker.reading import Mode
-from cloudtrain.targets.sagemaker.request import JsonObject
+from cloudtrain.targets.sagemaker.request import JsonObject, without_nulls
 from cloudtrain.targets.sagemaker.settings import SageMaker
 
 REQUIREMENTS = "requirements.txt"
@@ -314,5 +314,4 @@ def launch_pairs(job: TrainingJob, machines: Machines, paths: dict[str, str]) ->
         optional["strategy"] = distribution.strategy
         optional["parameter_servers"] = distribution.parameter_servers
         optional["workers"] = distribution.workers
-    launch |= {key: value for key, value in optional.items() if value is not None}
-    return {LAUNCH_KEY: launch}
+    return {LAUNCH_KEY: launch | without_nulls(optional)}

@@ -44,7 +44,7 @@ from cloudtrain.targets.sagemaker.fields import (
     VARIABLES,
 )
 from cloudtrain.targets.sagemaker.launch.shell import arrives_intact
-from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
+from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject, only, without
 from cloudtrain.targets.sagemaker.settings import SageMaker
 
 LONGEST_NAME = 32
@@ -79,7 +79,7 @@ _DEFINITION = (
 )
 """Fields that a tuning job's training definition shares with a training job."""
 
-_MACHINES = ("InstanceType", "InstanceCount", "VolumeSizeInGB", "VolumeKmsKeyId")
+_MACHINES = ("VolumeSizeInGB", "InstanceType", "InstanceCount", "VolumeKmsKeyId")
 _OF_THE_ALGORITHM = ("TrainingImage", "AlgorithmName", "TrainingInputMode", "MetricDefinitions")
 _TAKEN_APART = (NAME, ALGORITHM, PARAMETERS, MACHINES, TAGS, CHECKPOINT)
 _UNSAID = {PROFILER: {"DisableProfiler": True}}
@@ -105,18 +105,16 @@ def compile_tuning(sweep: Sweep, target: SageMaker, context: CompileContext) -> 
 
 
 def _tuning_request(sweep: Sweep, name: str, request: JsonMapping) -> JsonObject:
-    algorithm = _picked(request[ALGORITHM], _OF_THE_ALGORITHM)
+    algorithm = only(request[ALGORITHM], _OF_THE_ALGORITHM)
     metrics = _metrics(sweep, algorithm.get("MetricDefinitions", []))
     if metrics:
         algorithm["MetricDefinitions"] = metrics
-    static = {key: text for key, text in request[PARAMETERS].items() if key not in sweep.search}
+    static = without(request[PARAMETERS], sweep.search)
     definition = {
         "StaticHyperParameters": static,
         ALGORITHM: algorithm,
-        "HyperParameterTuningResourceConfig": {
-            key: value for key, value in request[MACHINES].items() if key in _MACHINES
-        },
-        **_picked(request, _DEFINITION),
+        "HyperParameterTuningResourceConfig": only(request[MACHINES], _MACHINES),
+        **only(request, _DEFINITION),
     }
     return {
         "HyperParameterTuningJobName": name,
@@ -126,10 +124,6 @@ def _tuning_request(sweep: Sweep, name: str, request: JsonMapping) -> JsonObject
         },
         TAGS: request[TAGS],
     }
-
-
-def _picked(holder: JsonMapping, names: tuple[str, ...]) -> JsonObject:
-    return {name: holder[name] for name in names if name in holder}
 
 
 def _config(sweep: Sweep) -> JsonObject:

@@ -39,6 +39,8 @@ from cloudtrain.targets.sagemaker.request import (
     TORCH,
     JsonMapping,
     JsonObject,
+    without,
+    without_nulls,
 )
 
 SDK_TABLES = load_toml(Path(__file__).with_name("sdk.toml").read_text("utf-8"))
@@ -340,10 +342,6 @@ def _s3(fields: Fields) -> Call | str:
     return Call("sagemaker.inputs.TrainingInput", arguments)
 
 
-def without_nulls(arguments: JsonMapping) -> JsonObject:
-    return {name: value for name, value in arguments.items() if value is not None}
-
-
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 """Where a name in camel case such as `S3Uri` has an underscore in snake case, `s3_uri`."""
 
@@ -460,7 +458,7 @@ def start_of(request: JsonObject, region: str) -> StartedScript | None:
         launcher=_launcher(request, values),
         archive=script.source_dir,
         channels=script.channels,
-        hyperparameters=_own(request, {*_TOOLKIT, *KEYS}),
+        hyperparameters=without(request[PARAMETERS], {*_TOOLKIT, *KEYS}),
         entry_point=script.entry_point,
         processes=values.get(keys.PROCESSES),
         mpi_options=values.get(keys.MPI_OPTIONS, ""),
@@ -482,8 +480,8 @@ def _launcher(request: JsonObject, values: JsonObject) -> str:
 
 def _by_our_launcher(request: JsonObject) -> StartedScript | None:
     launch = json.loads(request[PARAMETERS][LAUNCH_KEY])
-    channels = request.get(CHANNELS, [])
-    code = next((channel for channel in channels if channel["ChannelName"] == CODE_CHANNEL), None)
+    channels = {channel["ChannelName"]: channel for channel in request.get(CHANNELS, [])}
+    code = channels.pop(CODE_CHANNEL, None)
     if code is None:
         return None
     launcher = launch["launcher"]
@@ -493,8 +491,8 @@ def _by_our_launcher(request: JsonObject) -> StartedScript | None:
     return StartedScript(
         launcher=launcher,
         archive=code["DataSource"]["S3DataSource"]["S3Uri"],
-        channels=[channel for channel in channels if channel is not code],
-        hyperparameters=_own(request, {LAUNCH_KEY}),
+        channels=list(channels.values()),
+        hyperparameters=without(request[PARAMETERS], {LAUNCH_KEY}),
         entry_point=launch.get("entry_point"),
         command=launch.get("command"),
         processes=launch.get("processes_per_instance"),
@@ -502,7 +500,3 @@ def _by_our_launcher(request: JsonObject) -> StartedScript | None:
         requirements=launch.get("requirements"),
         groups=tuple(launch.get("instance_groups", ())),
     )
-
-
-def _own(request: JsonObject, others: set[str]) -> dict[str, str]:
-    return {name: text for name, text in request[PARAMETERS].items() if name not in others}

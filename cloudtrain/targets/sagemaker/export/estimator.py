@@ -33,7 +33,6 @@ from cloudtrain.targets.sagemaker.export.distributions import (
     ToolkitScript,
     fit_inputs,
     script_of,
-    without_nulls,
 )
 from cloudtrain.targets.sagemaker.fields import (
     CHANNELS,
@@ -59,7 +58,7 @@ from cloudtrain.targets.sagemaker.fields import (
     TRAINING_FIELDS,
 )
 from cloudtrain.targets.sagemaker.reading import image_in
-from cloudtrain.targets.sagemaker.request import INFO, JsonMapping, JsonObject
+from cloudtrain.targets.sagemaker.request import INFO, JsonMapping, JsonObject, without_nulls
 
 # Find the SDK version 2 class for a request's image, and the version arguments that select this
 # image.

@@ -33,7 +33,6 @@ from cloudtrain.targets.sagemaker.export.distributions import (
     StartedScript,
     snake_case,
     start_of,
-    without_nulls,
 )
 from cloudtrain.targets.sagemaker.export.estimator import (
     NO_CONFIGURATION,
@@ -64,7 +63,7 @@ from cloudtrain.targets.sagemaker.fields import (
 )
 from cloudtrain.targets.sagemaker.plan import TRAINING, S3Uri, is_of_api
 from cloudtrain.targets.sagemaker.reading import instances_in
-from cloudtrain.targets.sagemaker.request import JsonObject
+from cloudtrain.targets.sagemaker.request import JsonObject, without_nulls
 from cloudtrain.targets.sagemaker.settings import AwsPlace
 
 SDK = "version 3 of the SageMaker SDK"
