@@ -18,6 +18,7 @@ from cloudtrain.job.nodes import PLACE_NAME
 from cloudtrain.job.script import job_name_from
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.overlay import type_named
+from cloudtrain.plans.comparison import ValuePath
 from cloudtrain.plans.plan import map_texts
 from cloudtrain.rules.engine import mapping_at, rows_at, text_at
 from cloudtrain.targets.adoption import Draft, Original
@@ -148,8 +149,9 @@ def _by_drivers(original: Original, start: JsonMapping) -> Iterator[Draft]:
         job["source_dir"] = original.source or code_folder
         job |= draft_fields(start)
 
-        filled = {name: value for name, value in job.items() if value != {}}
-        draft.job = _in_order(filled, TrainingJob)
+        if not inputs:
+            job.pop("inputs", None)
+        draft.job = _in_order(job, TrainingJob)
         draft.settings["launch"] = mode
         yield draft
 
@@ -159,13 +161,12 @@ def _by_framework(original: Original) -> Iterator[Draft]:
     image = image_of_uri(uri) if isinstance(uri, str) else None
     if image is None:
         return
-    fields = {
-        "framework": image.framework,
-        "version": image.version,
-        "base": image.base,
-        "python": ".".join(map(str, image.python_version)),
-    }
-    yield _script(original, {name: value for name, value in fields.items() if value})
+    environment = {"framework": image.framework, "version": image.version}
+    if image.base:
+        environment["base"] = image.base
+    if image.python_version:
+        environment["python"] = ".".join(map(str, image.python_version))
+    yield _script(original, environment)
 
 
 def _script(original: Original, environment: JsonObject) -> Draft:
@@ -174,15 +175,11 @@ def _script(original: Original, environment: JsonObject) -> Draft:
     draft = _common(original)
     job = draft.job
     parameters = {name: own_value(text) for name, text in mapping_at(request, PARAMETERS).items()}
-    own = {
-        name: value
-        for name, value in parameters.items()
-        if name not in OF_TOOLKIT and not name.startswith(OF_SDK)
-    }
+    for name, value in parameters.items():
+        if name not in OF_TOOLKIT and not name.startswith(OF_SDK):
+            job.setdefault("hyperparameters", {})[name] = value
     job["source_dir"] = original.source or (CODE_FOLDER if original.code else ".")
     job["entry_point"] = parameters[PROGRAM]
-    if own:
-        job["hyperparameters"] = own
     job["environment"] = environment | job.get("environment", {})
 
     distribution = _distribution(Start.of(request), _gpus(request))
@@ -269,8 +266,9 @@ def _image_alone(original: Original) -> Draft:
 def _number_or_text(text: Any) -> Any:
     """Return a number such as 64 for `64`, if it turns back into the same text."""
     value = own_value(text)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if is_number and str(value) == text else text
+    if type(value) in (int, float) and str(value) == text:
+        return value
+    return text
 
 
 _COPIED = (
@@ -285,7 +283,7 @@ _COPIED = (
 
 def _common(original: Original) -> Draft:
     """Return a draft with the fields that do not depend on how the job starts."""
-    comments = dict[tuple[str | int, ...], str]()
+    comments: dict[ValuePath, str] = {}
     name = job_name_from(_STAMP.sub("", original.name) or "training")
     if name != original.name:
         comments[("name",)] = f"was {original.name!r}; every run of cloudtrain adds its own ending"
@@ -335,10 +333,7 @@ def _resources(values: JsonMapping) -> JsonObject:
             resources["instance_count"] = counts.pop()
             for row in preferences:
                 del row["instance_count"]
-        resources["instance_preferences"] = [
-            row if row.keys() - {"instance_type"} else row.get("instance_type", "")
-            for row in preferences
-        ]
+        resources["instance_preferences"] = list(map(_preference, preferences))
     else:
         resources["instance_count"] = count
         resources["instance_type"] = {"sagemaker": values.get("resources.instance_type", "")}
@@ -346,6 +341,11 @@ def _resources(values: JsonMapping) -> JsonObject:
     if volume not in (None, f"{DEFAULT_VOLUME_GIB}g"):
         resources["volume_size"] = volume
     return resources
+
+
+def _preference(row: JsonObject) -> Any:
+    """Return a preferred instance type for a job file: its name, if the row has no more."""
+    return row if row.keys() - {"instance_type"} else row.get("instance_type", "")
 
 
 def _gpus(request: JsonMapping) -> int | None:
@@ -399,12 +399,10 @@ def _input_name(channel: str, used_names: set[str]) -> str:
 
 
 def _settings(original: Original, values: JsonMapping) -> JsonObject:
-    settings = {
-        path.removeprefix(SETTING): value
-        for path, value in values.items()
-        if path.startswith(SETTING)
-    }
-    settings["region"] = region_of(original)
+    settings: JsonObject = {"region": region_of(original)}
+    for path, value in values.items():
+        if path.startswith(SETTING):
+            settings[path.removeprefix(SETTING)] = value
     if original.request.get(DEBUGGER) is not None:
         settings["debugger"] = True
     if not settings.get("profiler"):

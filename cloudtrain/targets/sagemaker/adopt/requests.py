@@ -12,6 +12,7 @@ from typing import Any
 from cloudtrain.documents.toml_json import read_json
 from cloudtrain.errors import UsageError
 from cloudtrain.job.script import job_name_from
+from cloudtrain.rules.engine import rows_at
 from cloudtrain.targets.adoption import Original, Search
 from cloudtrain.targets.sagemaker.catalogue.shapes import members_of, violations
 from cloudtrain.targets.sagemaker.compile.sweep import LONGEST_NAME
@@ -91,8 +92,11 @@ def _with_defaults(kind: str, row: JsonMapping) -> JsonMapping:
     bound."""
     if not kind.startswith(("Continuous", "Integer")):
         return row
-    bounds = {name: str(float(row[name])) for name in ("MinValue", "MaxValue") if name in row}
-    return {"ScalingType": "Auto", **row, **bounds}
+    whole = {"ScalingType": "Auto", **row}
+    for name in ("MinValue", "MaxValue"):
+        if name in row:
+            whole[name] = str(float(row[name]))
+    return whole
 
 
 def sweep_fields(request: JsonMapping) -> Iterator[tuple[str, Any]]:
@@ -137,7 +141,8 @@ def _ranges(ranges: JsonMapping, *, is_script: bool) -> Iterator[tuple[str, Any]
     for row in ranges.get("IntegerParameterRanges", ()):
         yield row["Name"], _range_of(row, int, _INTEGER)
     for row in ranges.get("CategoricalParameterRanges", ()):
-        yield row["Name"], [json.loads(text) if is_script else text for text in row["Values"]]
+        values = row["Values"]
+        yield row["Name"], list(map(json.loads, values)) if is_script else list(values)
 
 
 def _range_of(
@@ -190,8 +195,11 @@ def _without_nulls(value: Any) -> Any:
         return value
     full: JsonObject = {}
     for key, item in value.items():
-        inner = item if str(key).lower() in _MAPS else _without_nulls(item)
-        if inner is not None and (inner != {} or item == {}):
+        inner = item
+        if str(key).lower() not in _MAPS:
+            inner = _without_nulls(item)
+        had_only_nulls = inner == {} and item != {}
+        if inner is not None and not had_only_nulls:
             full[key] = inner
     return full
 
@@ -300,9 +308,12 @@ def _tuning(data: JsonMapping, folder: str | None) -> Iterator[Original]:
 def _searched(ranges: JsonMapping) -> list[str]:
     """Return the names of the script's hyperparameters whose values the tuner chooses."""
     names = []
-    for rows in ranges.values():
-        names += [str(row.get("Name")) for row in rows if isinstance(row, Mapping)]
-    return [name for name in names if name not in OF_TOOLKIT]
+    for kind in ranges:
+        for row in rows_at(ranges, kind):
+            name = str(row.get("Name"))
+            if name not in OF_TOOLKIT:
+                names.append(name)
+    return names
 
 
 def _training_job(definition: JsonMapping, ranges: JsonMapping, name: str) -> JsonObject:

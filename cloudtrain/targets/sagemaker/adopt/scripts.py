@@ -116,8 +116,12 @@ def with_uploads(original: Original, objects: Mapping[str, bytes]) -> Original:
     lost: dict[str, str] = {}
     named: set[str] = set()
     for address in dict.fromkeys((*data_types, *_ADDRESS.findall(text))):
-        files = _files_at(address, uploads)
-        named.update(place for place in uploads if covers(address, place))
+        files: dict[str, bytes] = {}
+        for place in sorted(uploads):
+            if covers(address, place):
+                named.add(place)
+                path = place[len(address) :].strip("/")
+                files[path or place.rpartition("/")[2]] = uploads[place]
         if files and all(files.values()) and data_types.get(address) == "S3Prefix":
             inputs[address] = files
         elif files:
@@ -131,25 +135,15 @@ def with_uploads(original: Original, objects: Mapping[str, bytes]) -> Original:
 
 def _without_code(objects: Mapping[str, bytes], request: JsonMapping) -> dict[str, bytes]:
     """Return the uploads that are neither the job's code nor its drivers."""
-    addresses = [code_uri(request)]
+    addresses = [code_uri(request) or ""]
     if is_trainer(request):
         addresses += [place_of(request, CODE), place_of(request, DRIVERS)]
-    of_code = [address for address in addresses if address]
-    return {
-        place: content
-        for place, content in objects.items()
-        if not any(covers(address, place) for address in of_code)
-    }
-
-
-def _files_at(address: str, uploads: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the uploads to an address, by their paths below it."""
-    files: dict[str, bytes] = {}
-    for place in sorted(uploads):
-        if covers(address, place):
-            path = place[len(address) :].strip("/")
-            files[path or place.rpartition("/")[2]] = uploads[place]
-    return files
+    uploads = dict(objects)
+    for address in addresses:
+        for place in objects if address else ():
+            if covers(address, place):
+                uploads.pop(place, None)
+    return uploads
 
 
 # The SageMaker part of `cloudtrain adopt`.
@@ -299,7 +293,9 @@ def _without_secrets(lines: list[str]) -> tuple[str, bool]:
         key, _, value = line.partition(":")
         values.append(((key.strip(" -"),), value.strip()))
     hidden = secret_texts(values)
-    clean = [line for line in lines if not any(secret in line for secret in hidden)]
+    clean = lines
+    for secret in hidden:
+        clean = [line for line in clean if secret not in line]
     return "\n".join(clean), bool(hidden)
 
 

@@ -163,11 +163,10 @@ def with_start(request: JsonObject, start: JsonMapping | None) -> JsonObject:
     this program."""
     comparable = without(request, {PARAMETERS})
     comparable[ALGORITHM] = without(request.get(ALGORITHM, {}), _ENTRYPOINT)
-    comparable[CHANNELS] = [
-        channel
-        for channel in request.get(CHANNELS, ())
-        if channel.get("ChannelName") not in (CODE, DRIVERS)
-    ]
+    comparable[CHANNELS] = []
+    for channel in request.get(CHANNELS, ()):
+        if channel.get("ChannelName") not in (CODE, DRIVERS):
+            comparable[CHANNELS].append(channel)
     if start is not None:
         comparable[START] = dict(start)
     return comparable
@@ -269,9 +268,15 @@ def _below(address: str, uploads: Mapping[str, bytes]) -> dict[str, bytes]:
 def _digest(text: bytes) -> str:
     """Return a hash of a file's lines, without comments and empty lines, which differ between
     releases."""
-    lines = [line.rstrip() for line in text.decode(errors="replace").splitlines()]
-    code = "\n".join(line for line in lines if line and not line.lstrip().startswith("#"))
-    return hashlib.sha256(code.encode()).hexdigest()[:16]
+    lines = []
+    for line in text.decode(errors="replace").splitlines():
+        if line.strip() and not line.lstrip().startswith("#"):
+            lines.append(line.rstrip())
+    return _hash_of("\n".join(lines))
+
+
+def _hash_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _refuse_unknown(files: Mapping[str, bytes]) -> None:
@@ -279,7 +284,8 @@ def _refuse_unknown(files: Mapping[str, bytes]) -> None:
     for name, content in files.items():
         if name in files_of_job or "__pycache__/" in name:
             continue
-        if _digest(content) not in SDK_TABLES["drivers"].get(name, "").split():
+        known = SDK_TABLES["drivers"].get(name, "").split()
+        if _digest(content) not in known:
             raise Changed(f"`{DRIVERS}/{name}` is none of the SDK's drivers that cloudtrain knows")
 
 
@@ -288,8 +294,8 @@ def _read_train_script(files: Mapping[str, bytes]) -> JsonObject:
     mark = _AFTER_HEAD.search(text)
     end = mark.end() if mark else 0
     match = _WHAT.fullmatch(text[end:])
-    digest = hashlib.sha256(text[:end].encode()).hexdigest()[:16]
-    if digest not in SDK_TABLES["drivers"]["sm_train.sh"].split() or match is None:
+    known = SDK_TABLES["drivers"]["sm_train.sh"].split()
+    if match is None or _hash_of(text[:end]) not in known:
         raise Changed(f"`{DRIVERS}/sm_train.sh` is not made from the SDK's template")
     fields = {
         "requirements": match["requirements"],

@@ -38,22 +38,22 @@ ISOLATED_BUNDLE = f"{INPUT_ROOT}/{CODE_CHANNEL}/sourcedir.tar.gz"
 def paths_of(job: TrainingJob) -> dict[str, str]:
     """Map each reference in a job to its path in the container: `inputs.train` to
     `/opt/ml/input/data/train`."""
-    paths = {
-        f"inputs.{name}": _in_folder(f"{INPUT_ROOT}/{item.channel or name}", item)
-        for name, item in job.inputs.items()
-    }
-    paths |= {f"outputs.{name}": f"{OUTPUT_ROOT}/{name}" for name in job.outputs}
+    paths = {}
+    for name, item in job.inputs.items():
+        paths[f"inputs.{name}"] = _in_folder(f"{INPUT_ROOT}/{item.channel or name}", item)
+    for name in job.outputs:
+        paths[f"outputs.{name}"] = f"{OUTPUT_ROOT}/{name}"
     return paths | {"outputs.model": MODEL_DIR, "checkpoint": CHECKPOINT_DIR}
 
 
 def channels(job: TrainingJob, usual: str) -> list[JsonObject]:
     """Return `InputDataConfig` for the job's inputs without problems. `usual` is the default input
     mode."""
-    return [
-        _channel(item.channel or name, item, usual)
-        for name, item in job.inputs.items()
-        if not any(_input_problems(name, item))
-    ]
+    rows = []
+    for name, item in job.inputs.items():
+        if not any(_input_problems(name, item)):
+            rows.append(_channel(item.channel or name, item, usual))
+    return rows
 
 
 def place_problems(job: TrainingJob) -> Iterator[Problem]:
@@ -139,7 +139,8 @@ def checkpoint_values(
 
 
 def _root(target: SageMaker, account: SageMakerAccount) -> str:
-    return "/".join(part for part in (f"s3://{account.bucket}", target.prefix.strip("/")) if part)
+    prefix = target.prefix.strip("/")
+    return f"s3://{account.bucket}/{prefix}" if prefix else f"s3://{account.bucket}"
 
 
 def _in_folder(folder: str, item: Input | ProcessingInput) -> str:
@@ -196,13 +197,12 @@ _UPLOAD_MODES = {"upload": "EndOfJob", "mount": "Continuous"}
 
 def processing_paths_of(job: ProcessingJob) -> dict[str, str]:
     """Map each reference, such as `inputs.train`, to its path in the container."""
-    paths = {
-        f"inputs.{name}": _in_folder(_folder("input", name, item), item)
-        for name, item in job.inputs.items()
-    }
-    return paths | {
-        f"outputs.{name}": _folder("output", name, item) for name, item in job.outputs.items()
-    }
+    paths = {}
+    for name, item in job.inputs.items():
+        paths[f"inputs.{name}"] = _in_folder(_folder("input", name, item), item)
+    for name, output in job.outputs.items():
+        paths[f"outputs.{name}"] = _folder("output", name, output)
+    return paths
 
 
 def _folder(kind: str, name: str, item: ProcessingInput | ProcessingOutput | None = None) -> str:
@@ -214,11 +214,10 @@ def _folder(kind: str, name: str, item: ProcessingInput | ProcessingOutput | Non
 
 def inputs(job: ProcessingJob, code_uri: str | None) -> list[JsonObject]:
     """Return `ProcessingInputs`: the job's own inputs, and the bundle unless `code_uri` is None."""
-    rows = [
-        _input(name, item.sagemaker, item)
-        for name, item in job.inputs.items()
-        if item.sagemaker is not None
-    ]
+    rows = []
+    for name, item in job.inputs.items():
+        if item.sagemaker is not None:
+            rows.append(_input(name, item.sagemaker, item))
     if code_uri is not None:
         from cloudtrain.job.processing import ProcessingInput  # training jobs do without its models
 

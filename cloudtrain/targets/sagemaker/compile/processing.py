@@ -18,7 +18,7 @@ from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.choose import Machines
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
 from cloudtrain.plans.processes import Alike, Process, Processes
-from cloudtrain.rules.engine import mapping_at
+from cloudtrain.rules.engine import mapping_at, rows_at, text_at
 from cloudtrain.runtime.sagemaker_processing import container_entrypoint, script_argv
 from cloudtrain.targets.common.compiling import (
     Problems,
@@ -172,7 +172,8 @@ def _request(parts: _Parts) -> JsonObject:
 
 def _decisions(parts: _Parts) -> JsonObject:
     """Return the values that neither the job nor a setting gives as they are sent."""
-    job, target, account = parts.job, parts.target, parts.account
+    job = parts.job
+    target = parts.target
     code_uri = None
     entrypoint = None
     if parts.brings_code:
@@ -180,18 +181,18 @@ def _decisions(parts: _Parts) -> JsonObject:
         entrypoint = container_entrypoint(parts.words)
     network = network_values(target)
     has_network = target.encrypt_inter_container_traffic or network["settings.subnets"] is not None
-    variables = job.environment.variables
+    variables = {
+        name: resolve_text(text, parts.paths) for name, text in job.environment.variables.items()
+    }
     return {
         "name": parts.run_name,
         "environment.image": parts.image.uri,
         "hyperparameters": parts.arguments or None,
         "entry_point": entrypoint,
-        "settings.role": account.role,
+        "settings.role": parts.account.role,
         "inputs": data.inputs(job, code_uri) or None,
-        "outputs": data.outputs(job, target, account, parts.run_name) or None,
-        "environment.variables": {
-            key: resolve_text(text, parts.paths) for key, text in variables.items()
-        },
+        "outputs": data.outputs(job, target, parts.account, parts.run_name) or None,
+        "environment.variables": variables,
         # false, too, beside other settings of the network, as the SDK's NetworkConfig writes it
         "settings.network_isolation": target.network_isolation or (False if has_network else None),
         "max_runtime": job.max_runtime or DEFAULT_MAX_RUNTIME,
@@ -209,19 +210,22 @@ def _word_problems(job: ProcessingJob) -> Iterator[Problem]:
     if job.command is not None:
         texts["command",] = resolve_text(job.command, paths)
     for name, value in resolve_hyperparameters(job.view.hyperparameters, paths).items():
-        texts["hyperparameters", name] = hyperparameter_argv({name: value})[-1]
+        words = hyperparameter_argv({name: value})
+        texts["hyperparameters", name] = words[-1]
     for path, text in texts.items():
         hint = "write it to a file in the source folder, and give the file's name"
         if path == ("command",):
             hint = "put it into a script: `entry_point: run.sh`"
-        if len(text) > LONGEST_WORD:
+        name = path[-1]
+        length = len(text)
+        if length > LONGEST_WORD:
             message = (
-                f"`{path[-1]}` has {len(text)} characters, and a processing job takes at "
+                f"`{name}` has {length} characters, and a processing job takes at "
                 f"most {LONGEST_WORD}"
             )
             yield Problem(path, message, hint, code="CT031")
         elif "\n" in text:
-            message = f"`{path[-1]}` has a line break, which a processing job cannot take"
+            message = f"`{name}` has a line break, which a processing job cannot take"
             yield Problem(path, message, hint, code="CT031")
 
 
@@ -236,17 +240,17 @@ def _processes(parts: _Parts, count: int) -> Processes:
         env = {"CLOUDTRAIN_INSTANCE": str(instance), "CLOUDTRAIN_INSTANCE_COUNT": str(count)}
         return Process(instance, "process", argv, env, rank=instance, local_rank=0)
 
-    return Processes([Alike("process", tuple((instance, 1) for instance in range(count)), process)])
+    one_of_each = tuple((instance, 1) for instance in range(count))
+    return Processes([Alike("process", one_of_each, process)])
 
 
 def _notes(parts: _Parts) -> Iterator[str]:
     if parts.image.assumed is not None:
         yield f"the image is for {parts.image.assumed}"
-    mounted = [
-        f"`{name}`"
-        for name, item in parts.job.inputs.items()
-        if item.mode == "mount" and "mode" in item.model_fields_set
-    ]
+    mounted = []
+    for name, item in parts.job.inputs.items():
+        if item.mode == "mount" and "mode" in item.model_fields_set:
+            mounted.append(f"`{name}`")
     if mounted:
         yield (
             f"processing jobs have no FastFile mode, so {', '.join(mounted)} will be copied "
@@ -264,7 +268,7 @@ def _summary(parts: _Parts, machines: Machines, request: JsonObject) -> Iterator
         yield "shards", f"{names}: dealt out by file over {machines.count} instances"
     yield "image", parts.image.uri
     yield "script", job.entry_point or job.command or ""
-    outputs = request.get("ProcessingOutputConfig", {}).get("Outputs", ())
-    yield "outputs", "\n".join(item.get("S3Output", {}).get("S3Uri", "") for item in outputs)
+    outputs = rows_at(request, "ProcessingOutputConfig", "Outputs")
+    yield "outputs", "\n".join(text_at(item, "S3Output", "S3Uri") for item in outputs)
     yield "max runtime", format_duration(max_runtime(request))
     yield "cost", cost(machines, request)

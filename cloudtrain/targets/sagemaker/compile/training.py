@@ -109,7 +109,9 @@ def request_of(parts: TrainingParts) -> JsonObject:
 
 def _decisions(parts: TrainingParts) -> JsonObject:
     """Return the values that neither the job nor a setting gives as they are sent."""
-    job, target, account = parts.job, parts.target, parts.account
+    job = parts.job
+    target = parts.target
+    account = parts.account
     place = output_place(job, target, account)
     starts_our_launcher = parts.launch.mode == "entrypoint"
     return {
@@ -226,7 +228,8 @@ def summary(
     parts: TrainingParts, machines: Machines, start: Start, processes: Processes
 ) -> list[tuple[str, str]]:
     """Return pairs of label and text, in reading order."""
-    job, request = parts.job, start.request
+    job = parts.job
+    request = start.request
     pairs = [
         ("target", f"sagemaker ({parts.account.region})"),
         ("instances", instances(machines)),
@@ -248,9 +251,10 @@ def _process_count(machines: Machines, processes: Processes) -> str:
     ranks = processes.ranks
     if not ranks:
         return ""
+    total = ranks.total()
     if machines.count == 1:
-        return f"{ranks.total()}"
-    return f"{ranks.total()} on {len(ranks)} of {machines.count} instances"
+        return str(total)
+    return f"{total} on {len(ranks)} of {machines.count} instances"
 
 
 def max_runtime(request: JsonMapping) -> int:
@@ -267,9 +271,13 @@ def instances(machines: Machines, *, together: bool = True) -> str:
     for group in machines.groups:
         line = f"{group.count} x {group.instance_type}"
         if group.known is not None:
-            has_efa = together and group.known.interconnect == "rdma" and group.count > 1
-            line += f" ({group.known.hardware}{', EFA' if has_efa else ''})"
-        lines.append(f"{group.name}: {line}" if machines.kind == "groups" else line)
+            hardware = group.known.hardware
+            if together and group.count > 1 and group.known.interconnect == "rdma":
+                hardware += ", EFA"
+            line += f" ({hardware})"
+        if machines.kind == "groups":
+            line = f"{group.name}: {line}"
+        lines.append(line)
     return ("\nor " if machines.kind == "preferences" else "\n").join(lines)
 
 
@@ -278,15 +286,17 @@ def cost(machines: Machines, request: JsonMapping) -> str:
     price = machines.price
     if price is None or not price.exact:
         return "unknown: the catalogue has no price of this type"
+    most = price.over(max_runtime(request))
     spot = ", less on spot capacity" if request.get(SPOT) else ""
-    return f"at most ${price.over(max_runtime(request)):,.2f} at list prices{spot}"
+    return f"at most ${most:,.2f} at list prices{spot}"
 
 
 def _distribution(distribution: Distribution) -> str:
     if not isinstance(distribution, SMP):
         return distribution.type
-    parameters = ", ".join(f"{name} {value}" for name, value in distribution.parameters.items())
-    return f"smp version {distribution.version}" + (f": {parameters}" if parameters else "")
+    text = f"smp version {distribution.version}"
+    parameters = [f"{name} {value}" for name, value in distribution.parameters.items()]
+    return f"{text}: {', '.join(parameters)}" if parameters else text
 
 
 def _spot(request: JsonMapping) -> str:
@@ -327,14 +337,17 @@ def _is_text(value: Any) -> bool:
 
 def _is_count(value: Any) -> bool:
     """Return whether a value is a number of processes, such as 8 or the text `8`."""
-    return value.isdecimal() if isinstance(value, str) else isinstance(value, int) and value >= 0
+    if isinstance(value, str):
+        return value.isdecimal()
+    return isinstance(value, int) and value >= 0
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
 
 
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    keys.GROUPS: (
-        "a list of instance groups",
-        lambda value: isinstance(value, list) and all(map(_is_text, value)),
-    ),
+    keys.GROUPS: ("a list of instance groups", _are_texts),
     keys.INSTANCE_TYPE: ("text", _is_text),
     keys.PROCESSES: ("a number of processes", _is_count),
     keys.RANKS: ("a number of processes", _is_count),
