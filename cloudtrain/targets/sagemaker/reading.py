@@ -149,20 +149,13 @@ class Start:
     @cached_property
     def parameters(self) -> JsonObject:
         """The script's hyperparameters, as the toolkit passes them."""
-        return {
-            name: value
-            for name, value in self.values.items()
-            if name not in OF_THE_JOB and not name.startswith("sagemaker_")
-        }
+        own = keys.without(self.values, OF_THE_JOB)
+        return {name: value for name, value in own.items() if not name.startswith("sagemaker_")}
 
     @cached_property
     def settings(self) -> JsonObject:
         """The toolkit's hyperparameters for launchers, whose names begin with `sagemaker_`."""
-        return {
-            name: value
-            for name, value in self.values.items()
-            if name.startswith("sagemaker_") and name not in OF_THE_JOB
-        }
+        return keys.without(self.values, {*self.parameters, *OF_THE_JOB})
 
     @property
     def launch(self) -> JsonMapping:
@@ -202,7 +195,9 @@ class Start:
     def asked(self) -> str | None:
         """The hyperparameter that asks for a launcher: the one that counts, or else one that the
         toolkit ignores."""
-        return self.key or next((key for key in keys.LAUNCHER_KEYS if self.settings.get(key)), None)
+        if self.key is not None:
+            return self.key
+        return next(filter(self.settings.get, keys.LAUNCHER_KEYS), None)
 
     def starts(self, launcher: str) -> bool:
         """Return whether the toolkit starts processes for this launcher of a job's distribution."""
@@ -214,7 +209,9 @@ class Start:
         """The names of the instance groups that the launcher spans; empty if the request lists
         none."""
         groups = self.launch.get("instance_groups") or self.settings.get(keys.GROUPS)
-        return tuple(map(str, groups)) if isinstance(groups, list | tuple) else ()
+        if not isinstance(groups, list | tuple):
+            return ()
+        return tuple(map(str, groups))
 
     @property
     def processes(self) -> int | None:
@@ -314,13 +311,17 @@ def image_in(request: Request) -> str:
 
 # The request, in the words of the job.
 
-_COUNTS = ("InstanceCount", "InstanceGroups", "InstancePreferences")
 _LAUNCH = (PARAMETERS, LAUNCH_KEY)
 _OPTIONS = ((PARAMETERS, keys.MPI_OPTIONS), (PARAMETERS, keys.SMDDP_OPTIONS), _LAUNCH)
 
 _OVERRIDDEN: dict[ValuePath, KeysOf] = {
     ("resources", "instance_count"): keys_at(
-        *((MACHINES, key) for key in _COUNTS), *((*CLUSTER, key) for key in _COUNTS)
+        (MACHINES, "InstanceCount"),
+        (MACHINES, "InstanceGroups"),
+        (MACHINES, "InstancePreferences"),
+        (*CLUSTER, "InstanceCount"),
+        (*CLUSTER, "InstanceGroups"),
+        (*CLUSTER, "InstancePreferences"),
     ),
     ("resources", "instance_groups"): keys_at(
         place_of("resources.instance_groups"), place_of("resources.instance_preferences")
@@ -382,14 +383,14 @@ class SageMakerReading(Reading):
         overrides = self.overrides.get(PARAMETERS)
         if not self.request or not isinstance(overrides, Mapping):
             return self.job.hyperparameters
-        own = {
-            name: text for name, text in overrides.items() if not name.startswith(RESERVED_PREFIXES)
-        }
-        texts = {
-            name: str(text).replace(keys.RUN_NAME, self.plan.run_name)
-            for name, text in own.items()
-            if text is not None
-        }
+        own: JsonObject = {}
+        texts: dict[str, str] = {}
+        for name, value in overrides.items():
+            if name.startswith(RESERVED_PREFIXES):
+                continue
+            own[name] = value
+            if value is not None:
+                texts[name] = str(value).replace(keys.RUN_NAME, self.plan.run_name)
         return merged(self.job.hyperparameters, {**own, **decode_hyperparameters(texts)})
 
     @cached_property
@@ -447,26 +448,27 @@ class SageMakerReading(Reading):
         place = place_of("metrics")
         if not self.changes(*place):
             return self.job.metrics
-        return {
-            str(row.get("Name")): row["Regex"]
-            for row in rows_at(self.request, *place)
-            if isinstance(row.get("Regex"), str)
-        }
+        metrics = {}
+        for row in rows_at(self.request, *place):
+            pattern = row.get("Regex")
+            if isinstance(pattern, str):
+                metrics[str(row.get("Name"))] = pattern
+        return metrics
 
     @cached_property
     def machines(self) -> Machines:
         """The machines of the request; no machines for a serverless job."""
         machines = machines_in(mapping_at(self.request, *self._config), self.account)
-        groups = tuple(
-            replace(group, path=self._type_path(machines.kind, at))
-            for at, group in enumerate(machines.groups)
-        )
+        groups = []
+        for index, group in enumerate(machines.groups):
+            path = self._type_path(machines.kind, index)
+            groups.append(replace(group, path=path))
         spans: tuple[str, ...] = ()
         if machines.kind == "groups":
             spans = self.start.groups
             if self.start.by == "image":  # without a launcher
                 spans = self.job.resources.distribution_groups
-        return replace(machines, groups=groups, spans=spans)
+        return replace(machines, groups=tuple(groups), spans=spans)
 
     @property
     def _config(self) -> tuple[str, ...]:
@@ -495,11 +497,11 @@ class SageMakerReading(Reading):
 
     @cached_property
     def places(self) -> Sequence[DataPlace]:
-        return [
-            data_place(kind, name, uri, split_uri(uri), path)
-            for kind, name, uri, path in self._uris()
-            if isinstance(uri, str)
-        ]
+        places = []
+        for kind, name, uri, path in self._uris():
+            if isinstance(uri, str):
+                places.append(data_place(kind, name, uri, split_uri(uri), path))
+        return places
 
     def input_of(self, channel: object) -> str | None:
         """Return the name of the job's input for a channel; None if the channel is not from an
@@ -532,9 +534,10 @@ class SageMakerReading(Reading):
         yield "checkpoint", "checkpoint", checkpoint, ("checkpoint", self.target)
         output = value_at(request, OUTPUT, "S3OutputPath")
         if isinstance(output, str):  # the service makes a folder for each job
+            uri = f"{output.rstrip('/')}/{self.plan.run_name}/output"
             model = self.job.outputs.get("model")
-            path = ("outputs", "model", self.target) if model and model.of(self.target) else ()
-            yield "output", "model", f"{output.rstrip('/')}/{self.plan.run_name}/output", path
+            is_own = model is not None and model.of(self.target)
+            yield "output", "model", uri, ("outputs", "model", self.target) if is_own else ()
 
     @cached_property
     def images(self) -> Sequence[tuple[str, ValuePath]]:
@@ -591,7 +594,8 @@ def read(subject: Subject) -> SageMakerReading:
 def instances_in(config: JsonMapping) -> int | None:
     """Return the total number of instances; with preferred types, the number for the first type."""
     if groups := rows_at(config, "InstanceGroups"):
-        return sum(positive_count(row.get("InstanceCount")) or 0 for row in groups)
+        counts = (positive_count(row.get("InstanceCount")) for row in groups)
+        return sum(filter(None, counts))
     if preferences := rows_at(config, "InstancePreferences"):
         return positive_count(preferences[0].get("InstanceCount"))
     return positive_count(config.get("InstanceCount"))

@@ -90,10 +90,10 @@ def distribution_of(values: JsonMapping) -> JsonObject:
     if values.get(TORCH) is True:
         distribution["torch_distributed"] = {"enabled": True}
     if MPI in values:
+        options = values.get(MPI_OPTIONS)
+        count = values.get(PROCESSES)
         distribution["mpi"] = _without_empty(
-            enabled=values[MPI],
-            processes_per_host=values.get(PROCESSES),
-            custom_mpi_options=values.get(MPI_OPTIONS),
+            enabled=values[MPI], processes_per_host=count, custom_mpi_options=options
         )
     if values.get(SMDDP) is True:
         options = _without_empty(enabled=True, custom_mpi_options=values.get(SMDDP_OPTIONS))
@@ -229,8 +229,9 @@ def _torch_refusal(distribution: JsonMapping, setting: Setting) -> str | None:
         return "it takes `torch_distributed` only with a Python entry point"
     if setting.image_uri:
         return None
-    if any(not name.startswith(("ml.p", "ml.g")) for name in _types(distribution, setting)):
-        return "it takes `torch_distributed` without an image only on GPU instances"
+    for name in _types(distribution, setting):
+        if not name.startswith(("ml.p", "ml.g")):
+            return "it takes `torch_distributed` without an image only on GPU instances"
     if setting.version not in VERSIONS["torch_distributed"]:
         return f"it does not take `torch_distributed` with version {setting.version}"
     return None
@@ -258,7 +259,8 @@ def _mirrored_refusal(distribution: JsonMapping, setting: Setting) -> str | None
         return None
     if setting.framework != "tensorflow":
         return "it takes `multi_worker_mirrored_strategy` only for TensorFlow"
-    if setting.version is None or tuple(map(int, setting.version.split(".")[:2])) < (2, 9):
+    version = (setting.version or "0").split(".")
+    if tuple(map(int, version[:2])) < (2, 9):
         return "it takes `multi_worker_mirrored_strategy` only with a version from 2.9 on"
     if distribution.keys() & {"smdistributed", "parameter_server"}:
         return "it does not take `multi_worker_mirrored_strategy` together with another strategy"
@@ -312,23 +314,25 @@ def fit_inputs(channels: list[JsonObject]) -> tuple[JsonObject, list[str]]:
             inputs[name] = _file_system(fields)
         else:
             inputs[name] = _s3(fields)
-        left += [f"{CHANNELS}[{number}].{path}" for path in fields.remaining_paths()]
+        for path in fields.remaining_paths():
+            left.append(f"{CHANNELS}[{number}].{path}")
     return inputs, left
 
 
 def _file_system(fields: Fields) -> Call:
-    arguments = {
-        snake_case(name): fields.take(f"DataSource.FileSystemDataSource.{name}")
-        for name in _OF_FILE_SYSTEM
-    }
+    arguments = {}
+    for name in _OF_FILE_SYSTEM:
+        arguments[snake_case(name)] = fields.take(f"DataSource.FileSystemDataSource.{name}")
     arguments["content_type"] = fields.take("ContentType")
     return Call("sagemaker.inputs.FileSystemInput", without_nulls(arguments))
 
 
 def _s3(fields: Fields) -> Call | str:
-    arguments = without_nulls(
-        {field.word: fields.take(field.request) for field in CHANNEL_FIELDS if field.word}
-    )
+    arguments = {}
+    for field in CHANNEL_FIELDS:
+        value = fields.take(field.request) if field.word else None
+        if value is not None:
+            arguments[field.word] = value
     seed = fields.take("ShuffleConfig.Seed")
     if seed is not None:
         arguments["shuffle_config"] = Call("sagemaker.inputs.ShuffleConfig", {"seed": seed})

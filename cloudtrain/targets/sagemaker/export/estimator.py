@@ -58,7 +58,7 @@ from cloudtrain.targets.sagemaker.fields import (
     TRAINING_FIELDS,
 )
 from cloudtrain.targets.sagemaker.reading import image_in
-from cloudtrain.targets.sagemaker.request import INFO, JsonMapping, JsonObject, without_nulls
+from cloudtrain.targets.sagemaker.request import INFO, JsonMapping, JsonObject, only, without_nulls
 
 # Find the SDK version 2 class for a request's image, and the version arguments that select this
 # image.
@@ -73,21 +73,21 @@ def version_arguments(
     """Return the version arguments for which the SDK chooses exactly the image `uri`; None if there
     are none."""
     image = image_of_uri(uri)
-    if image is None or image.sdk != 2 or image.device == "neuron" or not image.python:
+    if image is None or image.sdk != 2:
         return None
-    # the SDK chooses by the same type
-    instance = next((name for name in types if device_of(name) == "gpu"), types[0])
-    smp2 = "torch_distributed" in distribution and "modelparallel" in distribution.get(
-        "smdistributed", {}
-    )
+    if image.device == "neuron" or not image.python:
+        return None
+    library = distribution.get("smdistributed", {})
+    smp2 = "torch_distributed" in distribution and "modelparallel" in library
     if smp2 != (image.repository == SMP2_REPOSITORY):
         return None
+    of_gpus = [name for name in types if device_of(name) == "gpu"]
     try:
         picked = resolve_image(
             image.framework,
             image.version,
             region=region,
-            instance=instance,
+            instance=of_gpus[0] if of_gpus else types[0],  # the SDK chooses by the same type
             python=image.python,
             base=image.base or None,
             smp2=smp2,
@@ -125,7 +125,8 @@ def monitoring_arguments(fields: Fields, output: str) -> JsonObject:
     rules = [_rule("Rule", row) for row in rows]
     # the SDK refuses profiler rules if the profiler is off
     if fields.take_if(f"{PROFILER}.DisableProfiler", False):
-        rules += [_rule("ProfilerRule", row) for row in fields.take(PROFILER_RULES, ())]
+        for row in fields.take(PROFILER_RULES, ()):
+            rules.append(_rule("ProfilerRule", row))
 
     arguments = _hook(fields.take(DEBUGGER), output)
     if rules:
@@ -153,9 +154,8 @@ def _hook(hook: JsonObject | None, output: str) -> JsonObject:
     arguments = _places(hook)
     if "HookParameters" in hook:
         arguments["hook_parameters"] = hook["HookParameters"]
-    arguments["collection_configs"] = [
-        _collection(row) for row in hook.get("CollectionConfigurations", ())
-    ]
+    rows = hook.get("CollectionConfigurations", ())
+    arguments["collection_configs"] = list(map(_collection, rows))
     return {"debugger_hook_config": Call("sagemaker.debugger.DebuggerHookConfig", arguments)}
 
 
@@ -266,8 +266,8 @@ def _with_script(
         arguments |= _model_dir(values, request, arguments.get("distribution", {}))
     if values:
         arguments["hyperparameters"] = values
-    metrics = True if framework == "huggingface" or "framework_version" in arguments else None
-    return Form(framework, arguments, script.channels, metrics, notes)
+    sends_metrics = framework == "huggingface" or "framework_version" in arguments
+    return Form(framework, arguments, script.channels, sends_metrics or None, notes)
 
 
 def _model_dir(values: JsonObject, request: JsonObject, distribution: JsonObject) -> JsonObject:
@@ -329,8 +329,9 @@ def _choose_image(
     for image in candidates:
         if not distribution:
             return _Choice(image, {})
-        version = next((image[name] for name in _VERSIONS if name in image), None)
-        candidate = replace(setting, image_uri=image.get("image_uri", ""), version=version)
+        versions = [*only(image, _VERSIONS).values(), None]
+        uri_given = image.get("image_uri", "")
+        candidate = replace(setting, image_uri=uri_given, version=versions[0])
         reason = dist.objection(distribution, script.values, candidate)
         if reason is None:
             sent = frozenset(dist.sdk_hyperparameters(distribution, candidate))
@@ -400,7 +401,8 @@ def estimator_program(request: JsonObject, region: str, profile: str | None = No
     metrics = fields.take(SERVICE_METRICS)
     for path in (IMAGE, PARAMETERS, CHANNELS):  # `form_of` expresses them
         fields.take(path)
-    left = fields.remaining_paths() + fit_inputs(request.get(CHANNELS, []))[1]
+    _, left_of_channels = fit_inputs(request.get(CHANNELS, []))
+    left = fields.remaining_paths() + left_of_channels
     if left:
         raise refuse(SDK, left)
 
@@ -408,7 +410,8 @@ def estimator_program(request: JsonObject, region: str, profile: str | None = No
     if metrics != form.metrics:
         arguments["enable_sagemaker_metrics"] = metrics
     name = SDK_TABLES["estimators"][form.framework or "generic"]
-    estimator = Call(name, form.arguments | arguments | {"sagemaker_session": Ref("session")})
+    arguments["sagemaker_session"] = Ref("session")
+    estimator = Call(name, form.arguments | arguments)
     # an explicit configuration, so that defaults from configuration files do not change the request
     session = {"boto_session": boto_session(region, profile), "sagemaker_config": NO_CONFIGURATION}
     variables = {

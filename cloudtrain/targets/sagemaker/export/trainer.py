@@ -93,9 +93,10 @@ def trainer_program(request: JsonObject, region: str, profile: str | None = None
 
     fields = Fields(request)
     fields.take_if(f"{PROFILER}.DisableProfiler", True)
-    changed = DIFFERENCES.keys() | (WITH_DRIVERS.keys() if by_drivers else {PARAMETERS, CHANNELS})
-    for path in changed - {PROFILER}:
-        fields.take(path)
+    kept_whole = (PARAMETERS, CHANNELS)
+    for path in (*DIFFERENCES, *(WITH_DRIVERS if by_drivers else kept_whole)):
+        if path != PROFILER:
+            fields.take(path)
     arguments: JsonObject = {"sagemaker_session": Ref("session")}
     arguments |= _arguments(fields, request[NAME][:48])
     if by_drivers:
@@ -130,7 +131,9 @@ def trainer_program(request: JsonObject, region: str, profile: str | None = None
 def _notes(by_drivers: StartedScript | None, request: JsonObject) -> Iterator[str]:
     if by_drivers is None:
         yield "The image's own toolkit starts the job: version 3 has no driver."
-    elif by_drivers.launcher == "mpirun" and (instances_in(request[MACHINES]) or 1) > 1:
+        return
+    instances = instances_in(request[MACHINES]) or 1
+    if by_drivers.launcher == "mpirun" and instances > 1:
         yield (
             "Version 3's MPI driver asks mpirun for the processes of one instance: the "
             "others stay idle."
@@ -150,11 +153,13 @@ def _obstacles(start: StartedScript | None, request: JsonObject) -> list[str]:
     if start.launcher not in ("torchrun", "mpirun", "single"):
         obstacles.append(f"{PARAMETERS}.{start.launcher}")
     groups = request[MACHINES].get("InstanceGroups", ())
-    if start.groups and set(start.groups) != {group["InstanceGroupName"] for group in groups}:
+    names = [group["InstanceGroupName"] for group in groups]
+    if start.groups and set(start.groups) != set(names):
         obstacles.append("a distribution over some of the instance groups")
     if start.launcher == "torchrun":
-        unknown = set(start.model_parallel or ()) - SMP_PARAMETERS
-        obstacles += [f"mp_parameters.{name}" for name in sorted(unknown)]
+        for name in sorted(start.model_parallel or ()):
+            if name not in SMP_PARAMETERS:
+                obstacles.append(f"mp_parameters.{name}")
     command = start.command
     if command is not None:
         is_one_line = " ".join(command.split()) == command
@@ -234,7 +239,8 @@ def _steps(fields: Fields) -> list[tuple[str, JsonObject]]:
     for name, argument in SDK_TABLES["steps"].items():
         value = fields.take(name)
         if value is not None:
-            steps.append((f"with_{argument}", {argument: _shape(f"{_SHAPES}.{name}", value)}))
+            shape = _shape(f"{_SHAPES}.{name}", value)
+            steps.append((f"with_{argument}", {argument: shape}))
     metrics = fields.take(METRICS)
     if metrics is not None:
         shapes = [_shape(f"{_SHAPES}.MetricDefinition", metric) for metric in metrics]
@@ -245,7 +251,8 @@ def _steps(fields: Fields) -> list[tuple[str, JsonObject]]:
 def _shape(name: str, value: JsonObject) -> Call:
     """Turn a part of the request into an object of version 3, which has the same field names in
     snake case."""
-    return Call(name, {snake_case(key): _value(key, inner) for key, inner in value.items()})
+    arguments = {snake_case(key): _value(key, inner) for key, inner in value.items()}
+    return Call(name, arguments)
 
 
 def _value(key: str, value: Any) -> Any:
