@@ -76,10 +76,8 @@ def adopt(
         launch = launch_of(str(source))
         if launch is not None:
             if job is not None:
-                message = (
-                    f"`{shortened(str(source))}` starts one job, so `--job` has nothing "
-                    "to choose from"
-                )
+                name = shortened(str(source))
+                message = f"`{name}` starts one job, so `--job` has nothing to choose from"
                 hint = "remove `--job`; `name` in the job file names the job"
                 raise UsageError(message, hint=hint, code="CT981")
             return adopt_launch(*launch, Path(folder))
@@ -124,12 +122,9 @@ def launch_of(source: str) -> tuple[TrainingLaunch, str] | None:
 def _launch_of(source: str) -> tuple[TrainingLaunch, str] | None:
     # A Path raises where the name is too long.
     if not os.path.isfile(source):
-        exists = source == STDIN or os.path.exists(source)
-        return (
-            None
-            if exists or not is_launch_line(source)
-            else (read_launch_line(source), "a launch line")
-        )
+        if source == STDIN or os.path.exists(source) or not is_launch_line(source):
+            return None
+        return read_launch_line(source), "a launch line"
     if source.endswith((*SCRIPTS, ".json")):
         return None
     text, folder = text_of(source)
@@ -140,8 +135,10 @@ def _launch_of(source: str) -> tuple[TrainingLaunch, str] | None:
         if is_task_file(data):
             return read_task_file(data, folder or "."), f"the task file {Path(source).name}"
         if isinstance(data, dict) and "distributed_type" in data and "num_processes" in data:
-            hint = "adopt the launch line that names this file: "
-            hint += f'`cloudtrain adopt "accelerate launch --config_file {source} train.py"`'
+            hint = (
+                "adopt the launch line that names this file: "
+                f'`cloudtrain adopt "accelerate launch --config_file {source} train.py"`'
+            )
             message = f"`{source}` is a configuration file of accelerate, which names no script"
             raise UsageError(message, hint=hint, code="CT981")
     return None
@@ -159,9 +156,8 @@ def originals_of(
     if is_script(source):
         if not execute:
             hint = "allow it with `--yes`, or with `execute=True` in Python"
-            raise UsageError(
-                f"cloudtrain has to run `{source}` to adopt it", hint=hint, code="CT985"
-            )
+            message = f"cloudtrain has to run `{source}` to adopt it"
+            raise UsageError(message, hint=hint, code="CT985")
         from cloudtrain.adoption.scripts import originals_of_script
 
         return originals_of_script(Path(source), arguments, python=python, time_limit=time_limit)
@@ -182,17 +178,14 @@ def original_at(reference: str) -> Original:
 
     head, _, name = reference.rpartition("/")
     scheme, separator, place = head.partition("://")
-    ref, settings = (
-        RunRef.parse(f"{scheme}{separator}{place.replace('/', ':')}/{name}"),
-        load_settings(),
-    )
+    ref = RunRef.parse(f"{scheme}{separator}{place.replace('/', ':')}/{name}")
+    settings = load_settings()
     target = target_of(ref.target)
     fetch = part_of(target, "fetch")
     if fetch is None:
         hint = "adopt the job from a file that describes it: docs/adopting.md lists the formats"
-        raise UsageError(
-            f"cloudtrain cannot fetch jobs from `{target.name}`", hint=hint, code="CT975"
-        )
+        message = f"cloudtrain cannot fetch jobs from `{target.name}`"
+        raise UsageError(message, hint=hint, code="CT975")
     original: Original = fetch(ref.place, ref.name, settings.target(ref.target), settings.environ)
     return original
 
@@ -203,11 +196,11 @@ def select_original(originals: Sequence[Original], name: str | None) -> Original
     names = [original.name for original in originals]
     if name is not None:
         if name not in names:
-            raise UsageError(
-                f"the source has no job `{name}`", hint=did_you_mean(name, names), code="CT981"
-            )
+            near = did_you_mean(name, names)
+            raise UsageError(f"the source has no job `{name}`", hint=near, code="CT981")
         return originals[names.index(name)]
     if len(originals) > 1:
-        hint = f"choose one of {', '.join(f'`{one}`' for one in names[:20])} with `--job`"
+        some = ", ".join(f"`{one}`" for one in names[:20])
+        hint = f"choose one of {some} with `--job`"
         raise UsageError(f"the source has {len(originals)} jobs", hint=hint, code="CT981")
     return originals[0]

@@ -30,6 +30,7 @@ from cloudtrain.lifecycle.detached.driven import (
     woken_by,
 )
 from cloudtrain.lifecycle.store.schema import open_store
+from cloudtrain.lifecycle.store.store import Store
 from cloudtrain.lifecycle.submission.once import Watch, find_service, send_once
 from cloudtrain.lifecycle.submission.submit import trial as sending_of_trial
 from cloudtrain.lifecycle.sweeps.service import Specification, SweepService, trial_key
@@ -71,13 +72,10 @@ def drive(folder: DrivenFolder, ready: Callable[[], None], moment: Step = lambda
     before = folder.read_status() or {}
     start_time = before.get("started") or time.time()
     since = before.get("since") or start_time
+    metrics = before.get("metrics") or {}
     try:
         folder.write_status(
-            RunState.RUNNING,
-            None,
-            start_time=start_time,
-            since=since,
-            metrics=before.get("metrics") or {},
+            RunState.RUNNING, None, start_time=start_time, since=since, metrics=metrics
         )
     except OSError as error:
         sys.stderr.write(f"the sweep's folder cannot be written: {error}\n")
@@ -86,20 +84,18 @@ def drive(folder: DrivenFolder, ready: Callable[[], None], moment: Step = lambda
 
     try:
         here = load_settings()._replace(state_dir=folder.path.parents[1])
-        specification = Specification.from_json(json.loads(folder.specification.read_bytes()), here)
+        content = json.loads(folder.specification.read_bytes())
+        specification = Specification.from_json(content, here)
         Driver(folder, specification, start_time, since, moment).drive(wake)
     except (OSError, CloudtrainError) as error:
+        command = f"`cloudtrain continue {folder.name}`"
         if isinstance(error, OSError):
-            reason = (
-                f"the sweep's folder cannot be written: {error.strerror}; run `cloudtrain "
-                f"continue {folder.name}`"
-            )
+            reason = f"the sweep's folder cannot be written: {error.strerror}; run {command}"
         else:
             then = f"; {error.hint}" if error.hint else ""
-            reason = (
-                f"{error.message}{then}; `cloudtrain continue {folder.name}` continues the sweep"
-            )
-        metrics = (folder.read_status() or {}).get("metrics") or {}
+            reason = f"{error.message}{then}; {command} continues the sweep"
+        last_status = folder.read_status() or {}
+        metrics = last_status.get("metrics") or {}
         folder.write_status(RunState.FAILED, reason, start_time=start_time, metrics=metrics)
     finally:
         lock.release()
@@ -127,9 +123,13 @@ class Driver:
         self._service = self._where.service
         self._journal = Journal(folder.path)
         self._reports: dict[int, tuple[float, ...]] = {}
-        metric = "" if self._sweep.objective is None else self._sweep.objective.metric
-        pattern = self._sweep.job.metrics.get(metric)
-        self._patterns = None if pattern is None else MetricPatterns({metric: pattern})
+        self._objective = self._sweep.objective
+        self._patterns: MetricPatterns | None = None
+        if self._objective is not None:
+            metric = self._objective.metric
+            pattern = self._sweep.job.metrics.get(metric)
+            if pattern is not None:
+                self._patterns = MetricPatterns({metric: pattern})
         self._names = ""
         self._last_message = ""
         self._to_stop: dict[int, str] = {}
@@ -145,29 +145,32 @@ class Driver:
             study = self._journal.study
             if not study.open and not self._next_number():
                 break
-            pause = (
-                _FIRST_PAUSE
-                if happened
-                else min(pause * 1.5, _LONGEST_PAUSE[self._where.target.facts.is_paid])
-            )
+            if happened:
+                pause = _FIRST_PAUSE
+            else:
+                pause = min(pause * 1.5, _LONGEST_PAUSE[self._where.target.facts.is_paid])
             sleep_until_woken(wake, pause)
         self._end()
 
     def _step(self) -> bool:
         """Check every running trial once, and start a new trial if fewer than `parallel` are
         running. Return whether anything changed."""
-        study, happened, progress = self._journal.study, False, dict(self._progress)
-        for trial in [trial for trial in study.open if trial.run]:
-            happened |= self._watch(trial)
-        for trial in [trial for trial in study.open if not trial.run]:
-            if sum(bool(other.run) for other in study.open) < self._sweep.parallel:
+        study = self._journal.study
+        progress = dict(self._progress)
+        happened = False
+        for trial in study.open:
+            if trial.run:
+                happened |= self._watch(trial)
+        for trial in study.open:
+            if trial.run:
+                continue
+            running = [other for other in study.open if other.run]
+            if len(running) < self._sweep.parallel:
                 happened |= self._submit(trial)
+
         number = self._next_number()
-        if (
-            number
-            and len(study.open) < self._sweep.parallel
-            and time.monotonic() >= self._refused_until
-        ):
+        has_room = len(study.open) < self._sweep.parallel
+        if number and has_room and time.monotonic() >= self._refused_until:
             values = propose(self._sweep, number, self._known())
             self._moment("before asked")
             self._journal.write("asked", trial=number, values=values)
@@ -183,29 +186,34 @@ class Driver:
         should start."""
         study = self._journal.study
         number = len(study.trials) + 1
-        if number > self._sweep.trial_count + study.extended or self._folder.stop.exists():
+        if number > self._total or self._folder.stop.exists():
             return 0
         limit = self._sweep.max_runtime
         if limit is not None and time.time() - self._since > limit:
             return 0
-        return 0 if self._hopeless() is not None else number
+        if self._hopeless() is not None:
+            return 0
+        return number
+
+    @property
+    def _total(self) -> int:
+        """The number of trials, with those that `continue` has added."""
+        return self._sweep.trial_count + self._journal.study.extended
 
     def _hopeless(self) -> str | None:
         """Return the reason why no more trials are started: all trials so far have failed, without
         an objective for the same reason. Return None if the sweep continues."""
         trials = self._journal.study.ended
-        first = [trial for trial in trials if trial.state is RunState.FAILED]
-        if len(first) < _HOPELESS or len(first) < len(trials):
+        have_failed = all(trial.state is RunState.FAILED for trial in trials)
+        if len(trials) < _HOPELESS or not have_failed:
             return None
-        reasons = {re.sub(r"\d+", "", trial.reason or "") for trial in first}
+        reasons = {re.sub(r"\d+", "", trial.reason or "") for trial in trials}
         # the jobs of `--each` are independent of each other
-        if self._sweep.objective is None and len(reasons) > 1:
+        if self._objective is None and len(reasons) > 1:
             return None
+        what = f"the first {len(trials)} trials failed, so no more were started"
         again = f"`cloudtrain rerun {self._folder.name}` repeats them"
-        return (
-            f"the first {len(first)} trials failed, so no more were started: "
-            f"{first[0].reason}; {again}"
-        )
+        return f"{what}: {trials[0].reason}; {again}"
 
     def _known(self) -> list[Trial]:
         return list(self._journal.study.trials.values())
@@ -218,39 +226,45 @@ class Driver:
         """
         if time.monotonic() < self._refused_until:
             return False
-        number, key = trial.number, trial_key(self._folder.name, trial.number)
+        number = trial.number
         try:
             with open_store(self._state_dir) as store:
-                rows = [row for row in store.with_key(key) if row.name not in trial.earlier]
-                reported_rows = [row for row in rows if row.stage == "reported"]
-                if reported_rows:
-                    name = reported_rows[0].name
-                elif self._folder.stop.exists() and not rows:
-                    reason = "the sweep was stopped before it started"
-                    self._journal.write(
-                        "told", **told(number, RunState.STOPPED, reason=reason, ended=time.time())
-                    )
-                    return True
-                else:
-                    code = Archive(self._folder.archive, self._specification.first.tree.sha256)
-                    watch = Watch(on_run=lambda _: self._moment("accepted"))
-                    sending = sending_of_trial(self._specification, trial, key, code, watch=watch)
-                    name = send_once(
-                        store, sending, lambda name: find_service(name, self._where.here)
-                    ).record.name
+                name = self._send(store, trial)
         except (TargetUnreachable, StoreError) as error:  # neither is the trial's fault
             self._refused_until = time.monotonic() + _LONGEST_PAUSE[True]
             self._say(f"trial {number} waits: {error.message}")
             return False
         except CloudtrainError as error:
-            self._journal.write(
-                "told", **told(number, RunState.FAILED, reason=error.message, ended=time.time())
-            )
+            self._end_unsent(number, RunState.FAILED, error.message)
+            return True
+        if name is None:
+            reason = "the sweep was stopped before it started"
+            self._end_unsent(number, RunState.STOPPED, reason)
             return True
         self._moment("submitted")
         self._journal.write("submitted", trial=number, run=name)
         self._moment("noted")
         return True
+
+    def _send(self, store: Store, trial: Trial) -> str | None:
+        """Send a trial and return the name of its run. If an interrupted driver has completed the
+        submission, return the name of that run; None if the sweep was stopped before."""
+        key = trial_key(self._folder.name, trial.number)
+        rows = [row for row in store.with_key(key) if row.name not in trial.earlier]
+        for row in rows:
+            if row.stage == "reported":
+                return row.name
+        if self._folder.stop.exists() and not rows:
+            return None
+        code = Archive(self._folder.archive, self._specification.first.tree.sha256)
+        watch = Watch(on_run=lambda _: self._moment("accepted"))
+        sending = sending_of_trial(self._specification, trial, key, code, watch=watch)
+        submitted = send_once(store, sending, lambda name: find_service(name, self._where.here))
+        return submitted.record.name
+
+    def _end_unsent(self, number: int, state: RunState, reason: str) -> None:
+        fields = told(number, state, reason=reason, ended=time.time())
+        self._journal.write("told", **fields)
 
     def _watch(self, trial: Trial) -> bool:
         """Check a running trial, and record its result if it has ended. Return whether the trial
@@ -266,7 +280,8 @@ class Driver:
             self._say(f"the status of trial {trial.number} cannot be read: {error.message}")
             return False
         except RunNotFound as error:
-            status, reports = RunStatus(RunState.LOST, error.message, ended=time.time()), ()
+            status = RunStatus(RunState.LOST, error.message, ended=time.time())
+            reports = ()
         self._moment("before told")
         self._journal.write("told", **self._outcome(trial, status, reports))
         self._moment("told")
@@ -276,8 +291,9 @@ class Driver:
     def _note_progress(self, number: int, status: RunStatus) -> None:
         """Keep the step and the objective of a running trial for those who follow the sweep."""
         self._progress.pop(number, None)
-        objective = self._sweep.objective
-        names = ("step", "total", *([objective.metric] if objective is not None else []))
+        names = ["step", "total"]
+        if self._objective is not None:
+            names.append(self._objective.metric)
         values = {name: status.metrics[name] for name in names if name in status.metrics}
         if values and not status.state.is_final:
             self._progress[number] = values
@@ -285,19 +301,25 @@ class Driver:
     def _stop_if_needed(self, trial: Trial, ref: RunRef, status: RunStatus) -> bool:
         if trial.number in self._to_stop or status.state is RunState.STOPPING:
             return False
-        reason = "the sweep was stopped" if self._folder.stop.exists() else None
-        early = self._sweep.stop_early is not None or self._sweep.hyperband is not None
-        if reason is None and early and status.state is RunState.RUNNING:
-            self._reports[trial.number] = self._values(ref)
-            others = [
-                self._with_reports(other) for other in self._known() if other.number != trial.number
-            ]
-            reason = reason_to_stop(self._sweep, self._with_reports(trial), others)
+        reason = None
+        if self._folder.stop.exists():
+            reason = "the sweep was stopped"
+        elif status.state is RunState.RUNNING:
+            reason = self._early_reason(trial, ref)
         if reason is None:
             return False
         self._service.stop(ref)
         self._to_stop[trial.number] = reason
         return True
+
+    def _early_reason(self, trial: Trial, ref: RunRef) -> str | None:
+        """Return why a running trial should stop early; None if it should go on."""
+        if self._sweep.stop_early is None and self._sweep.hyperband is None:
+            return None
+        self._reports[trial.number] = self._values(ref)
+        others = [other for other in self._known() if other.number != trial.number]
+        with_reports = [self._with_reports(other) for other in others]
+        return reason_to_stop(self._sweep, self._with_reports(trial), with_reports)
 
     def _with_reports(self, trial: Trial) -> Trial:
         # the journal has more for a trial that has ended since
@@ -306,11 +328,12 @@ class Driver:
 
     def _values(self, ref: RunRef) -> tuple[float, ...]:
         """Return every value of the objective that a trial has reported, including NaN."""
-        if self._sweep.objective is None:
+        if self._objective is None:
             return ()
-        metric = self._sweep.objective.metric
+        metric = self._objective.metric
         reports = Metrics().every(map(self._searched, self._service.logs(ref)))
-        self._names = ", ".join(sorted({f"`{name}`" for values in reports for name in values}))
+        names = [f"`{name}`" for name in set[str]().union(*reports)]
+        self._names = ", ".join(sorted(names))
         return tuple(values[metric] for values in reports if metric in values)
 
     def _searched(self, line: LogLine) -> LogLine:
@@ -325,42 +348,49 @@ class Driver:
     ) -> dict[str, Any]:
         """Return the journal's fields for a trial that has ended. If the run succeeded, but its
         last value of the objective is missing or not finite, the trial has failed."""
-        objective, state, reason = self._sweep.objective, status.state, status.reason
         value = reports[-1] if reports else None
-        numbers = tuple(report for report in reports if math.isfinite(report))
+        state = status.state
+        reason = status.reason
+
         early = self._to_stop.get(trial.number)
         stopped_early = early is not None and not self._folder.stop.exists()
         if early is not None and state is not RunState.SUCCEEDED:
-            state, reason = RunState.STOPPED, early
-        if (
-            state is RunState.STOPPED
-            and self._sweep.hyperband
-            and (early or "").startswith("ended by hyperband")
-        ):
-            state, stopped_early = RunState.SUCCEEDED, False
-        if objective is not None and state is RunState.SUCCEEDED:
-            if value is None:
-                others = f"; it reported {self._names}" if self._names else ""
-                state, reason = (
-                    RunState.FAILED,
-                    f"the script never reported `{objective.metric}`{others}",
-                )
-            elif not math.isfinite(value):
-                state, reason = (
-                    RunState.FAILED,
-                    f"the last `{objective.metric}` that the script reported is {value}",
-                )
-        times = {"started": status.started, "ended": status.ended or time.time()}
-        value = value if value is not None and math.isfinite(value) else None
+            state = RunState.STOPPED
+            reason = early
+        made_all_reports = early is not None and early.startswith("ended by hyperband")
+        if state is RunState.STOPPED and self._sweep.hyperband and made_all_reports:
+            state = RunState.SUCCEEDED
+            stopped_early = False
+
+        missing = self._missing_value(value)
+        if state is RunState.SUCCEEDED and missing is not None:
+            state = RunState.FAILED
+            reason = missing
+        if value is not None and not math.isfinite(value):
+            value = None
         return told(
             trial.number,
             state,
             value=value,
             reason=reason,
-            reports=numbers,
+            reports=tuple(filter(math.isfinite, reports)),
             stopped_early=stopped_early,
-            **times,
+            started=status.started,
+            ended=status.ended or time.time(),
         )
+
+    def _missing_value(self, value: float | None) -> str | None:
+        """Return why the last reported value of the objective cannot be compared; None if it
+        can."""
+        if self._objective is None:
+            return None
+        metric = self._objective.metric
+        if value is None:
+            others = f"; it reported {self._names}" if self._names else ""
+            return f"the script never reported `{metric}`{others}"
+        if not math.isfinite(value):
+            return f"the last `{metric}` that the script reported is {value}"
+        return None
 
     def _remember(self, name: str, status: RunStatus) -> None:
         """Record the state of a run in the store, so that lists of runs need not query its
@@ -376,69 +406,70 @@ class Driver:
 
     def _write_status(self, state: RunState, reason: str | None) -> None:
         study = self._journal.study
-        best = best_of(study.trials.values(), self._sweep.objective)
-        metrics: dict[str, float] = {
-            "trials": self._sweep.trial_count + study.extended,
-            "ended": len(study.ended),
-            "running": len(study.open),
-        }
-        if best is not None and self._sweep.objective is not None:
-            metrics |= {"best_trial": best.number, self._sweep.objective.metric: best.value or 0.0}
-        progress = {} if state.is_final else dict(sorted(self._progress.items())[:_SHOWN])
+        metrics: dict[str, float] = {"trials": self._total}
+        metrics["ended"] = len(study.ended)
+        metrics["running"] = len(study.open)
+        best = best_of(study.trials.values(), self._objective)
+        if best is not None and self._objective is not None:
+            metrics["best_trial"] = best.number
+            metrics[self._objective.metric] = best.value or 0.0
+        progress = {}
+        if not state.is_final:
+            progress = dict(sorted(self._progress.items())[:_SHOWN])
         times = {"start_time": self._start_time, "since": self._since}
         self._folder.write_status(state, reason, **times, metrics=metrics, progress=progress)
 
     def _end(self) -> None:
         trials = self._journal.study.ended
-        failed = [trial for trial in trials if trial.state in (RunState.FAILED, RunState.LOST)]
-        state, reason = RunState.SUCCEEDED, None
-        hopeless = self._hopeless()
-        if self._folder.stop.exists():
-            state, reason = RunState.STOPPED, f"stopped after {len(trials)} trials"
-        elif hopeless is not None:
-            state, reason = RunState.FAILED, hopeless
-        elif self._sweep.objective is not None and best_of(trials, self._sweep.objective) is None:
-            why = f": {failed[0].reason}" if failed else ""
-            state, reason = (
-                RunState.FAILED,
-                f"no trial has a value of `{self._sweep.objective.metric}`{why}",
-            )
-        elif failed:
-            state = RunState.FAILED if self._sweep.objective is None else RunState.SUCCEEDED
-            reason = (
-                f"{len(failed)} of {len(trials)} trials failed; trial {failed[0].number}: "
-                f"{failed[0].reason}"
-            )
-        if (
-            state is not RunState.STOPPED
-            and hopeless is None
-            and (late := self._late()) is not None
-        ):
-            reason = late if reason is None else f"{reason}; {late}"
+        state, reason = self._result(trials)
         self._moment("before end")
         self._keep_best(trials)
         self._write_status(state, reason)
         self._remember(self._folder.name, RunStatus(state, reason, self._start_time, time.time()))
 
+    def _result(self, trials: list[Trial]) -> tuple[RunState, str | None]:
+        """Return the state in which the sweep ends, and the reason."""
+        if self._folder.stop.exists():
+            return RunState.STOPPED, f"stopped after {len(trials)} trials"
+        hopeless = self._hopeless()
+        if hopeless is not None:
+            return RunState.FAILED, hopeless
+
+        state = RunState.SUCCEEDED
+        reasons = []
+        failed = [trial for trial in trials if trial.state in (RunState.FAILED, RunState.LOST)]
+        if self._objective is not None and best_of(trials, self._objective) is None:
+            state = RunState.FAILED
+            why = f": {failed[0].reason}" if failed else ""
+            reasons.append(f"no trial has a value of `{self._objective.metric}`{why}")
+        elif failed:
+            if self._objective is None:
+                state = RunState.FAILED
+            count = f"{len(failed)} of {len(trials)} trials failed"
+            reasons.append(f"{count}; trial {failed[0].number}: {failed[0].reason}")
+        late = self._late()
+        if late is not None:
+            reasons.append(late)
+        return state, "; ".join(reasons) or None
+
     def _late(self) -> str | None:
         """Return a sentence about the trials that were not started because of `max_runtime`; None
         if there are none."""
-        study = self._journal.study
-        rest = self._sweep.trial_count + study.extended - len(study.trials)
+        rest = self._total - len(self._journal.study.trials)
         if not rest:
             return None
-        were, them = ("s were", "them") if rest > 1 else (" was", "it")
+        which = "1 trial was" if rest == 1 else f"{rest} trials were"
+        them = "it" if rest == 1 else "them"
         again = f"`cloudtrain continue {self._folder.name}` starts {them}"
-        return f"{rest} trial{were} not started, because `max_runtime` had passed; {again}"
+        return f"{which} not started, because `max_runtime` had passed; {again}"
 
     def _keep_best(self, trials: list[Trial]) -> None:
         """Record the best trial's outputs as the outputs of the sweep, so that `run:SWEEP/model`
         reads them."""
-        best = best_of(trials, self._sweep.objective)
+        best = best_of(trials, self._objective)
         try:
             with open_store(self._state_dir) as store:
-                store.keep_outputs(
-                    self._folder.name, {} if best is None else store.outputs_of(best.run)
-                )
+                outputs = {} if best is None else store.outputs_of(best.run)
+                store.keep_outputs(self._folder.name, outputs)
         except CloudtrainError as error:
             self._say(f"the best trial's outputs could not be noted: {error.message}")

@@ -79,9 +79,8 @@ def watch(folder: DrivenFolder, ready: Callable[[], None], moment: Step = lambda
     except _Ended as end:
         watcher.end(*end.args)
     except CloudtrainError as error:
-        watcher.end(
-            RunState.FAILED, f"{error.message}; {error.hint}" if error.hint else error.message
-        )
+        reason = f"{error.message}; {error.hint}" if error.hint else error.message
+        watcher.end(RunState.FAILED, reason)
     except (OSError, ValueError) as error:
         sys.stderr.write(f"the folder of the waiting run cannot be used: {error}\n")
     finally:
@@ -98,7 +97,8 @@ class Watcher:
         self._state_dir = folder.path.parents[1]
         self._service = ChainService(os.environ, self._state_dir)
         self._target = service_of(self.order.plan.target, self._service)
-        self._start_time = (folder.read_status() or {}).get("started") or time.time()
+        before = folder.read_status() or {}
+        self._start_time = before.get("started") or time.time()
         self._wake = woken_by(signal.SIGTERM)
         self._pause = watch_interval()
 
@@ -144,20 +144,17 @@ class Watcher:
             except RunNotFound:
                 raise self._failed(ref.name, "is gone") from None
             except TargetError as error:
-                self.write(
-                    RunState.QUEUED,
-                    f"{self.order.reason}, whose status cannot be read: {error.message}",
-                )
+                why = f"{self.order.reason}, whose status cannot be read: {error.message}"
+                self.write(RunState.QUEUED, why)
                 return True
-            if not state.is_final or (
-                state is RunState.LOST and self._service.waiting(ref) is not None
-            ):
+            is_waiting = state is RunState.LOST and self._service.waiting(ref) is not None
+            if is_waiting or not state.is_final:
                 self.write(RunState.QUEUED, self.order.reason)
                 return True
+            if state is RunState.FAILED:
+                raise self._failed(ref.name, "failed")
             if state is not RunState.SUCCEEDED:
-                raise self._failed(
-                    ref.name, "failed" if state is RunState.FAILED else f"was {state}"
-                )
+                raise self._failed(ref.name, f"was {state}")
         return False
 
     def _is_sent(self) -> bool:
@@ -165,9 +162,8 @@ class Watcher:
         reached, so that the caller tries again."""
         order = self.order
         watch = Watch(on_run=lambda _: self._moment("accepted"))
-        sending = after_wait(
-            order, self._target, Archive(self._folder.archive, order.bundle), watch=watch
-        )
+        code = Archive(self._folder.archive, order.bundle)
+        sending = after_wait(order, self._target, code, watch=watch)
         try:
             with open_store(self._folder.sending) as store:
                 recover(store, lambda name: service_of(name, self._service))

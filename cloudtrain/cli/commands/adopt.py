@@ -145,10 +145,9 @@ def _settings_as_comments(adoption: Adoption) -> str:
     file."""
     if not adoption.settings_text:
         return ""
-    lines = ["", "cloudtrain.toml, beside the job file:", "", *adoption.settings_text.splitlines()]
-    return "".join(
-        f"# {line}".rstrip() + "\n" if line or index else "\n" for index, line in enumerate(lines)
-    )
+    lines = ["cloudtrain.toml, beside the job file:", "", *adoption.settings_text.splitlines()]
+    comments = [f"# {line}".rstrip() for line in lines]
+    return "\n".join(["", *comments, ""])
 
 
 def _say_comparison(adoption: Adoption) -> None:
@@ -166,11 +165,13 @@ def _say_comparison(adoption: Adoption) -> None:
             (item.path, _short(item.original), _short(item.adopted), item.reason)
             for item in adoption.differences
         ]
+        table = Table(("FIELD", "ORIGINAL", "ADOPTED", "REASON"), rows)
         head = Text(f"not equal: {count} {verb} from the original ({adoption.kind})")
-        show(Document([head, Table(("FIELD", "ORIGINAL", "ADOPTED", "REASON"), rows)]), sys.stderr)
+        show(Document([head, table]), sys.stderr)
     for path, reason in adoption.renewed:
         say(f"different in every run: `{path}` ({reason})")
 
 
 def _short(value: object) -> str:
-    return shortened(value if isinstance(value, str) else dumps(value, ensure_ascii=False), 60)
+    text = value if isinstance(value, str) else dumps(value, ensure_ascii=False)
+    return shortened(text, 60)

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -63,13 +64,21 @@ class Diagnosis(NamedTuple):
 
 
 def examine() -> list[Diagnosis]:
-    ours = Diagnosis("cloudtrain", "ok", f"{__version__} in {Path(__file__).parents[2]}")
-    python = Diagnosis("python", "ok", f"{sys.version.split()[0]}, {sys.executable}")
+    package = Path(__file__).parents[2]
+    version = sys.version.split()[0]
+    findings = [
+        Diagnosis("cloudtrain", "ok", f"{__version__} in {package}"),
+        Diagnosis("python", "ok", f"{version}, {sys.executable}"),
+    ]
     targets = all_targets()
-    accounts = [account for target in targets if (account := _account(target)) is not None]
-    extras = [_extra(target, *extra) for target in targets for extra in target.facts.extras.items()]
-    examined = [examination() for examination in _EXAMINATIONS]
-    return [ours, python, *examined, *accounts, *_plugins(targets), *extras]
+    accounts = [_account(target) for target in targets]
+    extras = []
+    for target in targets:
+        for name, distributions in target.facts.extras.items():
+            extras.append(_extra(target, name, distributions))
+    findings += [examination() for examination in _EXAMINATIONS]
+    findings += [account for account in accounts if account is not None]
+    return [*findings, *_plugins(targets), *extras]
 
 
 def _torch() -> Diagnosis:
@@ -86,29 +95,20 @@ def _torch() -> Diagnosis:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Diagnosis(
-            "torch",
-            "warning",
-            f"its import takes longer than {_TORCH_TIMEOUT} s",
-            "is the disk slow?",
-        )
+        message = f"its import takes longer than {_TORCH_TIMEOUT} s"
+        return Diagnosis("torch", "warning", message, "is the disk slow?")
     if probe.returncode:
-        reason = (probe.stderr.strip().splitlines() or [f"exit code {probe.returncode}"])[-1]
-        return Diagnosis(
-            "torch",
-            "warning",
-            reason,
+        output = probe.stderr.strip().splitlines()
+        reason = output[-1] if output else f"exit code {probe.returncode}"
+        hint = (
             f"jobs with `distribution: {{type: torch}}` need it here: `{pip_line('torch')}`, "
-            "or name another interpreter with `--python PATH`",
+            "or name another interpreter with `--python PATH`"
         )
+        return Diagnosis("torch", "warning", reason, hint)
     version, has_distributed, gpus = probe.stdout.split()[-3:]
     if has_distributed != "True":
-        return Diagnosis(
-            "torch",
-            "warning",
-            f"{version}, built without torch.distributed",
-            "install another build",
-        )
+        message = f"{version}, built without torch.distributed"
+        return Diagnosis("torch", "warning", message, "install another build")
     return Diagnosis("torch", "ok", f"{version}, {_count(int(gpus), 'GPU')}")
 
 
@@ -121,12 +121,14 @@ def _machine() -> Diagnosis:
 
 
 def _mpirun() -> Diagnosis:
+    mpirun = find_mpirun(sys.executable, os.environ)
+    if mpirun:
+        return Diagnosis("mpirun", "ok", mpirun)
     missing = (
         "not installed; only jobs with `mpi`, `horovod` or `deepspeed` with `launch: "
         f"mpi` need it: `{pip_line('mpi')}`"
     )
-    mpirun = find_mpirun(sys.executable, os.environ)
-    return Diagnosis("mpirun", "ok", mpirun) if mpirun else Diagnosis("mpirun", "optional", missing)
+    return Diagnosis("mpirun", "optional", missing)
 
 
 def _state_dir() -> Diagnosis:
@@ -135,7 +137,7 @@ def _state_dir() -> Diagnosis:
         folder = load_settings().state_dir
     except CloudtrainError as error:
         return Diagnosis("state folder", "error", error.message, error.hint)
-    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    nearest = _existing(folder)
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
         return Diagnosis("state folder", "error", f"{folder} cannot be written to", hint)
     try:
@@ -151,18 +153,23 @@ def _disk() -> Diagnosis:
         folder = load_settings().state_dir
     except CloudtrainError:
         folder = Path.cwd()
-    free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+    free = shutil.disk_usage(_existing(folder)).free
+    message = f"{format_size(free)} free under the state folder"
     if free < _ENOUGH_DISK:
         hint = (
             "runs keep their code, models and checkpoints there; `cloudtrain prune "
             "--older-than 30d` removes old ones"
         )
-        return Diagnosis(
-            "disk", "warning", f"{format_size(free)} free under the state folder", hint
-        )
-    sizes = {name: folder_size(folder / name) for name in ("runs", "bundles", "environments")}
-    parts = ", ".join(f"{name} {format_size(size)}" for name, size in sizes.items())
-    return Diagnosis("disk", "ok", f"{format_size(free)} free under the state folder; {parts}")
+        return Diagnosis("disk", "warning", message, hint)
+    parts = []
+    for name in ("runs", "bundles", "environments"):
+        parts.append(f"{name} {format_size(folder_size(folder / name))}")
+    return Diagnosis("disk", "ok", f"{message}; {', '.join(parts)}")
+
+
+def _existing(folder: Path) -> Path:
+    """Return the folder, or the nearest folder above it that exists."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def _settings() -> Diagnosis:
@@ -181,9 +188,8 @@ def _instances() -> Diagnosis:
     except CloudtrainError as error:
         return Diagnosis("instance types", "error", error.message, error.hint)
     files = ", ".join(dict.fromkeys(item.file for item in corrections))
-    return Diagnosis(
-        "instance types", "ok", f"the catalogue, corrected by {files}" if files else "the catalogue"
-    )
+    message = f"the catalogue, corrected by {files}" if files else "the catalogue"
+    return Diagnosis("instance types", "ok", message)
 
 
 def _account(target: Target) -> Diagnosis | None:
@@ -198,21 +204,16 @@ def _account(target: Target) -> Diagnosis | None:
         package = package_of_target(target.name)
         if package == OWN_PACKAGE:
             raise
-        return Diagnosis(
-            target.title,
-            "error",
-            f"{type(error).__name__}: {error}",
-            f"upgrade its package `{package}`",
-        )
+        message = f"{type(error).__name__}: {error}"
+        return Diagnosis(target.title, "error", message, f"upgrade its package `{package}`")
     return Diagnosis(target.title, "ok", message) if message else None
 
 
 def _plugins(targets: Sequence[Target]) -> Iterator[Diagnosis]:
     """Report the targets of other packages that cannot be used, or whose rules cannot."""
     for fault in plugin_faults():
-        yield Diagnosis(
-            fault.name, "warning" if fault.is_harmless else "error", fault.message, fault.hint
-        )
+        level = "warning" if fault.is_harmless else "error"
+        yield Diagnosis(fault.name, level, fault.message, fault.hint)
     for target in targets:
         try:
             load_rules(target, online=True)
@@ -223,26 +224,31 @@ def _plugins(targets: Sequence[Target]) -> Iterator[Diagnosis]:
 def _scripts() -> Diagnosis:
     names = script_names()
     if not names:
-        return Diagnosis(
-            "scripts", "warning", "no bundled training scripts", "install cloudtrain again"
-        )
+        hint = "install cloudtrain again"
+        return Diagnosis("scripts", "warning", "no bundled training scripts", hint)
     return Diagnosis("scripts", "ok", f"{_count(len(names), 'bundled training script')}")
 
 
 def _extra(target: Target, name: str, distributions: Sequence[str]) -> Diagnosis:
-    package, versions = package_of_target(target.name), []
-    subject = f"[{name}]" if package == OWN_PACKAGE else f"{package}[{name}]"
+    package = package_of_target(target.name)
+    if package == OWN_PACKAGE:
+        subject = f"[{name}]"
+        line = pip_line(name)
+    else:
+        subject = f"{package}[{name}]"
+        line = f"pip install '{subject}'"
+    versions = []
     for distribution in distributions:
         try:
             versions.append(f"{distribution} {metadata.version(distribution)}")
         except metadata.PackageNotFoundError:
-            line = pip_line(name) if package == OWN_PACKAGE else f"pip install '{package}[{name}]'"
             return Diagnosis(subject, "optional", f"not installed: `{line}`")
     return Diagnosis(subject, "ok", ", ".join(versions))
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number or 'no'} {noun}{'s' if number > 1 else ''}"
+    plural = "s" if number > 1 else ""
+    return f"{number or 'no'} {noun}{plural}"
 
 
 _EXAMINATIONS: tuple[Callable[[], Diagnosis], ...] = (
@@ -263,21 +269,22 @@ def doctor_command(json: options.Json = False) -> None:
     if json:
         print_json([finding._asdict() for finding in findings])
     else:
-        rows = [
-            (finding.subject, Span(finding.level, LEVEL_STYLE[finding.level]), finding.message)
-            for finding in findings
-        ]
-        # a mistake in the settings stops several examinations
-        hints: dict[tuple[str, str, str], list[str]] = {}
-        for finding in findings:
-            if finding.hint and finding.level != "ok":
-                hints.setdefault((finding.level, finding.message, finding.hint), []).append(
-                    finding.subject
-                )
-        notices = [
-            Notice(level, message if len(subjects) > 1 else f"{subjects[0]}: {message}", hint=hint)
-            for (level, message, hint), subjects in hints.items()
-        ]
-        show(Document([Table(("WHAT", "LEVEL", "FOUND"), rows), *notices]), sys.stdout)
+        show(_report(findings), sys.stdout)
     if any(finding.level == "error" for finding in findings):
         raise typer.Exit(2)
+
+
+def _report(findings: Sequence[Diagnosis]) -> Document:
+    """Return a table of the findings, and below it what to do. A mistake in the settings, which
+    stops several examinations, is named once."""
+    rows = []
+    subjects = defaultdict[tuple[str, str, str], list[str]](list)
+    for subject, level, message, hint in findings:
+        rows.append((subject, Span(level, LEVEL_STYLE[level]), message))
+        if hint and level != "ok":
+            subjects[level, message, hint].append(subject)
+    notices = []
+    for (level, message, hint), of_notice in subjects.items():
+        text = message if len(of_notice) > 1 else f"{of_notice[0]}: {message}"
+        notices.append(Notice(level, text, hint=hint))
+    return Document([Table(("WHAT", "LEVEL", "FOUND"), rows), *notices])

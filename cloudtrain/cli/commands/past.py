@@ -49,6 +49,12 @@ def show_command(
         show(sent_job.document(), sys.stdout)
 
 
+def _refuse_both(csv: bool, json: bool) -> None:
+    if csv and json:
+        message = "`--csv` and `--json` cannot be combined"
+        raise UsageError(message, hint="remove one of them", code="CT902")
+
+
 _HELP = "A run, a job file, or a plan's JSON file."
 
 
@@ -122,31 +128,21 @@ def cost_command(
 
     group_of = grouping(by)
     if group_of is None:
-        hint = (
-            "write `--by tag:KEY`"
-            if by in ("tag", "tag:")
-            else did_you_mean(by, ["job", "month", "target"])
-        )
+        hint: str | None = did_you_mean(by, ["job", "month", "target"])
+        if by in ("tag", "tag:"):
+            hint = "write `--by tag:KEY`"
         raise UsageError(f"`--by {by}` is not a valid group", hint=hint, code="CT901")
-    if csv and json:
-        raise UsageError(
-            "`--csv` and `--json` cannot be combined", hint="remove one of them", code="CT902"
-        )
+    _refuse_both(csv, json)
     moment = None if since is None else moment_of(since)
-    runs = list(costs(since=moment, target=target, profile=profile, online=not offline))
+    found = costs(since=moment, target=target, profile=profile, online=not offline)
+    runs = list(found)
     groups = sums(runs, group_of)
     if by == "month":
         groups.sort(key=lambda item: item.group)
     whole = Sum.of("all", runs)
     if json:
-        print_json(
-            {
-                "by": by,
-                "currency": "USD",
-                "groups": [_data(item) for item in groups],
-                "all": _data(whole),
-            }
-        )
+        data = [_data(item) for item in groups]
+        print_json({"by": by, "currency": "USD", "groups": data, "all": _data(whole)})
     elif csv:
         print_csv([_data(item) for item in groups], _data(whole))
     else:
@@ -154,19 +150,19 @@ def cost_command(
 
 
 def _data(item: Sum) -> dict[str, object]:
-    amounts = {
-        "billed": round(item.billed, 4),
-        "estimated": round(item.estimated, 4),
-        "total": round(item.total, 4),
-    }
-    return item._asdict() | amounts
+    data = item._asdict()
+    for name in ("billed", "estimated", "total"):
+        data[name] = round(getattr(item, name), 4)
+    return data
 
 
 def _print_table(by: str, groups: Sequence[Sum], whole: Sum) -> None:
     if not groups:
         say("no run was submitted in that time; `cloudtrain ps` lists the newest runs")
         return
-    rows = [_row(item) for item in ([*groups, whole] if len(groups) > 1 else groups)]
+    rows = [_row(item) for item in groups]
+    if len(groups) > 1:
+        rows.append(_row(whole))
     headers = (by.upper(), "RUNS", "BILLED", "ESTIMATED", "TOTAL", "NO PRICE")
     show_table(headers, rows)
     notes = []
@@ -237,21 +233,19 @@ def trials_command(
     """
     from cloudtrain.lifecycle.runs.sweep import ranked, sweep_of, trials_table
 
-    if csv and json:
-        raise UsageError(
-            "`--csv` and `--json` cannot be combined", hint="remove one of them", code="CT902"
-        )
+    _refuse_both(csv, json)
     sweep = sweep_of(run_named(name))
-    trials, objective = sweep.trials(), sweep.objective
+    trials = sweep.trials()
+    objective = sweep.objective
     if best is not None:
         trials = ranked(trials, objective)[:best]
     if json:
         print_json([trial.row() for trial in trials])
     elif csv:
-        rows = [
-            trial.row() | {"started": _time(trial.started), "ended": _time(trial.ended)}
-            for trial in trials
-        ]
+        rows = [trial.row() for trial in trials]
+        for row in rows:
+            row["started"] = _time(row["started"])
+            row["ended"] = _time(row["ended"])
         print_csv(rows, dict.fromkeys(key for row in rows for key in row))
     elif trials:
         show(Document([trials_table(trials, objective)]), sys.stdout)
@@ -262,11 +256,9 @@ def trials_command(
 def _time(moment: float | None) -> str | None:
     """Return a time as spreadsheets and pandas read it, such as `2026-11-22T10:00:00Z`; None if
     there is none, or if a damaged journal has an impossible one."""
+    if moment is None:
+        return None
     try:
-        return (
-            None
-            if moment is None
-            else f"{datetime.fromtimestamp(moment, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-        )
+        return f"{datetime.fromtimestamp(moment, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     except (ValueError, OverflowError, OSError):
         return None

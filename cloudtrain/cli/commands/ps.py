@@ -88,23 +88,24 @@ def ps_command(
         rehearsals=rehearsals or everything or job is not None,
         trials=trials,
     )
+    filters = (rehearsals, everything, job, active, state, tag, where, target)
     if json:
-        print_json(
-            [
-                status_json(run, run.last_status) | ({"size": run.size} if size else {})
-                for run in runs
-            ]
-        )
+        rows = []
+        for run in runs:
+            row = status_json(run, run.last_status)
+            if size:
+                row["size"] = run.size
+            rows.append(row)
+        print_json(rows)
     elif runs:
         show(runs.document(with_size=size), sys.stdout)
-        for run in [run for run in runs if run.waits]:
-            say(f"`{run.name}`: {run.last_status.reason}")
+        for run in runs:
+            if run.waits:
+                say(f"`{run.name}`: {run.last_status.reason}")
         if len(runs) == count and not everything:
             there = f" --target {target}" if target else ""
             say(f"the newest {count}; `cloudtrain ps --all{there}` lists all runs")
-    elif not (
-        rehearsals or everything or job or active or state or tag or where or target
-    ) and ct.runs(limit=1):
+    elif not any(filters) and ct.runs(limit=1):
         say("only rehearsals have run; `cloudtrain ps --rehearsals` lists them")
     else:
         say(_nothing(active, state, job, has_labels=bool(tag or where)))
@@ -124,11 +125,8 @@ def _tag(text: str) -> tuple[str, str]:
     """Split a tag such as `team=vision` into key and value."""
     key, equals, value = text.partition("=")
     if not equals:
-        raise UsageError(
-            f"`{text}` is not a tag",
-            hint=f"write name and value: `--tag {text}=VALUE`",
-            code="CT901",
-        )
+        hint = f"write name and value: `--tag {text}=VALUE`"
+        raise UsageError(f"`{text}` is not a tag", hint=hint, code="CT901")
     return key, value
 
 
@@ -161,15 +159,12 @@ def status_command(name: options.RunName, json: options.Json = False) -> None:
     else:
         from cloudtrain.plans.status import run_document
 
-        folder = {"folder": str(run.directory)} if run.directory is not None else {}
-        show(
-            run_document(run.name, str(run.ref), status, {"job": run.job_name} | folder), sys.stdout
-        )
-        if (
-            status.started is not None
-            and not status.metrics
-            and status.state not in (RunState.FAILED, RunState.LOST)
-        ):
+        more = {"job": run.job_name}
+        if run.directory is not None:
+            more["folder"] = str(run.directory)
+        show(run_document(run.name, str(run.ref), status, more), sys.stdout)
+        has_failed = status.state in (RunState.FAILED, RunState.LOST)
+        if status.started is not None and not status.metrics and not has_failed:
             _say_how_to_get_metrics(run)
 
 
@@ -182,9 +177,10 @@ def _say_how_to_get_metrics(run: Run) -> None:
     """Print on stderr how a run without metrics gets some; nothing if its first lines have some or
     cannot be read."""
     with suppress(CloudtrainError):  # such as for a run that another machine submitted
-        sent_job, metrics = run.show(), Metrics()
+        sent_job = run.show()
         if sent_job.kept.kind != "training" or sent_job.job.get("metrics"):
             return
+        metrics = Metrics()
         lines = list(islice(run.logs(), _READ))
         if len(lines) < _READ and not any(metrics.of(line) for line in lines):
             pattern = typed("--set", "metrics.loss=loss[=: ]+([0-9.e+-]+)")
@@ -201,19 +197,15 @@ def _print_sweep(run: Run, status: RunStatus, *, as_json: bool) -> None:
     trials = sweep.trials()
     cost = sweep.cost(status, trials)
     if as_json:
-        money = (
-            {"cost": None, "cost_left": None}
-            if cost is None
-            else {"cost": cost.spent, "cost_left": cost.left}
-        )
-        print_json(status_json(run, status) | money)
+        data = status_json(run, status)
+        data["cost"] = None if cost is None else cost.spent
+        data["cost_left"] = None if cost is None else cost.left
+        print_json(data)
         return
     more = {"sweep": run.job_name, "continues": sweep.continues, "folder": run.directory}
     rows = {name: str(value) for name, value in more.items() if value is not None}
-    show(
-        sweep_document(run.name, str(run.ref), status, trials, sweep.objective, rows, cost),
-        sys.stdout,
-    )
+    page = sweep_document(run.name, str(run.ref), status, trials, sweep.objective, rows, cost)
+    show(page, sys.stdout)
 
 
 def wait_command(
@@ -399,7 +391,8 @@ def download_command(
     """
     run = run_named(name)
     folder = to if to is not None else Path(run.name)
-    source, new = source_of(run), is_new(folder)
+    source = source_of(run)
+    new = is_new(folder)
     try:
         with listening(say):
             files = run.download(path, folder)
@@ -408,27 +401,30 @@ def download_command(
     finally:
         if new:
             leave_out(folder, (source, Path()))
-    print_json([str(file) for file in files]) if json else print_lines(map(str, files))
-    lines = bundled(files, folder, source) if files and source is not None else []
+    if json:
+        print_json([str(file) for file in files])
+    else:
+        print_lines(map(str, files))
+
+    if not files:
+        _say_nothing_written(run, path)
+        raise typer.Exit(1)
+    lines = [] if source is None else bundled(files, folder, source)
     if lines:
+        named = ", ".join(f"`{line}`" for line in lines[:_NAMED])
         more = f" and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
         say(
             f"the next submit of `{run.job_name}` bundles these copies as code; if they are "
-            "data, add to "
-            f"`{source}/.cloudtrainignore`: "
-            f"{', '.join(f'`{line}`' for line in lines[:_NAMED])}{more}"
+            f"data, add to `{source}/.cloudtrainignore`: {named}{more}"
         )
-    if not files:
-        yet = "" if run.state.is_final else " yet"
-        say(f"`{run.name}` wrote no files{f' to `{path}`' if path else ''}{yet}")
-        if path and run.working_files:
-            say(
-                "the files in its working folder: "
-                f"{typed('cloudtrain', 'download', run.name, 'work/')}"
-            )
-        elif path.strip("/") == "model" and not yet:
-            say(
-                "save the model in `runtime.model_dir()`, the folder that $CLOUDTRAIN_MODEL_DIR "
-                "names"
-            )
-        raise typer.Exit(1)
+
+
+def _say_nothing_written(run: Run, path: str) -> None:
+    yet = "" if run.state.is_final else " yet"
+    where = f" to `{path}`" if path else ""
+    say(f"`{run.name}` wrote no files{where}{yet}")
+    if path and run.working_files:
+        command = typed("cloudtrain", "download", run.name, "work/")
+        say(f"the files in its working folder: {command}")
+    elif path.strip("/") == "model" and not yet:
+        say("save the model in `runtime.model_dir()`, the folder that $CLOUDTRAIN_MODEL_DIR names")

@@ -32,18 +32,18 @@ from cloudtrain.targets.contract import BundleWriter, Service
 # The folder of a run that a detached process drives: `sweeps/NAME` or `chains/NAME` in the state
 # folder.
 #
-# sweep.json     the specification, exactly as planned, and the data beside it chain.json     the
-# order, as it was submitted code.tar.gz    the code, in case the target loses it before a trial or
-# the waiting run is sent sending/       the run store of a waiting run's watcher, through which it
-# submits the run to the target. If the folder
-#                     exists, the run may already have been sent
-# driver.lock    locked by the driver as long as it lives continue.lock  locked by `continue` and
-# `rerun` until the driver has taken over driver.log     the driver's own output; empty unless
-# something is wrong status.json    the state of the sweep. The file never grows, so the last state
-# can be written even if the disk is
-#                     full
-# study.jsonl    the journal: see `study.py`
-# stop           written by `cloudtrain stop`, so that the driver stops every trial and ends
+#   sweep.json     the specification, exactly as planned, and the data beside it
+#   chain.json     the order, as it was submitted
+#   code.tar.gz    the code, in case the target loses it before a trial or the waiting run is sent
+#   sending/       the run store of a waiting run's watcher, through which it submits the run to the
+#                  target. If the folder exists, the run may already have been sent
+#   driver.lock    locked by the driver as long as it lives
+#   continue.lock  locked by `continue` and `rerun` until the driver has taken over
+#   driver.log     the driver's own output; empty unless something is wrong
+#   status.json    the state of the sweep. The file never grows, so the last state can be written
+#                  even if the disk is full
+#   study.jsonl    the journal: see `sweeps/study.py`
+#   stop           written by `cloudtrain stop`, so that the driver stops every trial and ends
 
 _SIZE = 4096
 """Fixed size of `status.json` in bytes. The file is rewritten in place, in one block."""
@@ -100,9 +100,8 @@ class DrivenFolder:
         }
         text = json.dumps(content)
         if len(text) > _SIZE:
-            text = json.dumps(
-                {**content, "reason": (reason or "")[:500], "metrics": {}, "progress": {}}
-            )
+            less = {"reason": (reason or "")[:500], "metrics": {}, "progress": {}}
+            text = json.dumps(content | less)
         descriptor = open_private(self.status, os.O_WRONLY | os.O_CREAT)
         try:
             os.pwrite(descriptor, text.encode().ljust(_SIZE), 0)
@@ -175,7 +174,8 @@ class DrivenService(Service):
         folder = self.folder(plan.run_name)
         with self._writing():
             make_private_folder(folder.path)
-            if self._write_once(folder, plan, again=again) or folder.read_status() is None:
+            is_new = self._write_once(folder, plan, again=again)
+            if is_new or folder.read_status() is None:
                 self._start(folder)
         return plan.ref
 
@@ -230,23 +230,14 @@ class DrivenService(Service):
         boot = (
             f"import sys; sys.path.append(sys.argv.pop(1)); from {self.driver} import main; main()"
         )
+        program = [sys.executable, "-I", "-c", boot]
+        arguments = [root, str(self.state_dir), folder.name]
 
         def argv(ready: int) -> list[str]:
-            return [
-                sys.executable,
-                "-I",
-                "-c",
-                boot,
-                root,
-                str(self.state_dir),
-                folder.name,
-                str(ready),
-            ]
+            return [*program, *arguments, str(ready)]
 
-        if (
-            not start_detached(argv, folder.log, env=self.environ, empty_log=True)
-            and not folder.is_driven
-        ):
+        has_started = start_detached(argv, folder.log, env=self.environ, empty_log=True)
+        if not has_started and not folder.is_driven:
             message = f"the driver did not start: {last_line(folder.log) or 'it wrote no message'}"
             raise TargetError(message, hint=f"read its log: `{folder.log}`", code="CT951")
 
@@ -257,13 +248,12 @@ class DrivenService(Service):
     def _write_once(self, folder: DrivenFolder, plan: Plan, *, again: bool) -> bool:
         """Write the specification atomically. With `again`, return False if an interrupted attempt
         has already written the same specification."""
-        is_written = write_once(folder.specification, self.content(plan).encode(), sync=True)
-        if not is_written and not (
-            again and self.is_written(folder.specification.read_bytes(), plan)
-        ):
-            hint = f"give the {self.what} another name"
-            raise NameTaken(f"a {self.what} named `{folder.name}` exists already", hint=hint)
-        return is_written
+        if write_once(folder.specification, self.content(plan).encode(), sync=True):
+            return True
+        if again and self.is_written(folder.specification.read_bytes(), plan):
+            return False
+        hint = f"give the {self.what} another name"
+        raise NameTaken(f"a {self.what} named `{folder.name}` exists already", hint=hint)
 
 
 class Archive(NamedTuple):

@@ -38,30 +38,31 @@ class Order:
     @property
     def reason(self) -> str:
         """The reason for waiting, as in the run's status: `waits for prepare-5d1f0a37-1`."""
-        return f"waits for {' and '.join(ref.name for ref in self.after)}"
+        names = " and ".join(ref.name for ref in self.after)
+        return f"waits for {names}"
 
     def to_json(self) -> str:
         """Return the order as JSON. Uploads of local data are left out, because they are already
         done."""
-        plan = {
-            name: getattr(self.plan, name)
-            for name in ("target", "run_name", "job_name", "request", "place")
-        }
-        uploads = [item._asdict() for item in self.plan.uploads if item.kind != "data"]
-        rest = {name: getattr(self, name) for name in ("bundle", "key", "submitter")}
-        return json.dumps(
-            {"plan": {**plan, "uploads": uploads}, "after": list(map(str, self.after)), **rest}
-        )
+        plan: dict[str, object] = {}
+        for name in ("target", "run_name", "job_name", "request", "place"):
+            plan[name] = getattr(self.plan, name)
+        uploads = [item for item in self.plan.uploads if item.kind != "data"]
+        plan["uploads"] = [item._asdict() for item in uploads]
+
+        order: dict[str, object] = {"plan": plan, "after": list(map(str, self.after))}
+        for name in ("bundle", "key", "submitter"):
+            order[name] = getattr(self, name)
+        return json.dumps(order)
 
     @classmethod
     def read(cls, folder: DrivenFolder) -> Order:
         """Return the order that `to_json` wrote to the folder."""
         data = json.loads(folder.specification.read_bytes())
-        uploads = tuple(Upload(**item) for item in data["plan"].pop("uploads"))
-        plan, after = (
-            Plan(**data.pop("plan"), uploads=uploads),
-            tuple(map(RunRef.parse, data.pop("after"))),
-        )
+        fields = data.pop("plan")
+        uploads = tuple(Upload(**item) for item in fields.pop("uploads"))
+        plan = Plan(**fields, uploads=uploads)
+        after = tuple(map(RunRef.parse, data.pop("after")))
         return cls(plan=plan, after=after, **data)
 
 
@@ -133,7 +134,8 @@ class ChainService(DrivenService):
         status = folder.read_status()
         if status is None or status.get("sent"):
             return None
-        state, reason = RunState(status["state"]), status["reason"]
+        state = RunState(status["state"])
+        reason = status["reason"]
         if not state.is_final and not is_watched:
             state = RunState.LOST
             reason = (
@@ -166,7 +168,7 @@ class ChainService(DrivenService):
     def stop(self, ref: RunRef) -> None:
         """Stop the run. If it is still waiting, end the wait, so that nothing is sent."""
         waiting = self.waiting(ref)
-        if waiting is not None and (not waiting.state.is_final or waiting.state is RunState.LOST):
+        if waiting is not None and (waiting.state is RunState.LOST or not waiting.state.is_final):
             try:
                 self.ask_to_stop(self.folder(ref.name))
             except TargetError:
@@ -181,10 +183,8 @@ class ChainService(DrivenService):
         waiting = self.waiting(ref)
         if waiting is None or waiting.state is not RunState.LOST:
             state = self.status(ref).state
-            hint = f"`cloudtrain status {ref.name}` gives the reason"
-            raise UsageError(
-                f"`{ref.name}` is {state}, so there is nothing to continue", hint=hint, code="CT995"
-            )
+            message = f"`{ref.name}` is {state}, so there is nothing to continue"
+            raise UsageError(message, hint=_gives_the_reason(ref), code="CT995")
         self._start(self.folder(ref.name))
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
@@ -197,11 +197,13 @@ class ChainService(DrivenService):
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         waiting = self.waiting(ref)
         if waiting is not None:
-            hint = f"`cloudtrain status {ref.name}` gives the reason"
-            raise UsageError(
-                f"`{ref.name}` has not been sent yet, so it has no files", hint=hint, code="CT996"
-            )
+            message = f"`{ref.name}` has not been sent yet, so it has no files"
+            raise UsageError(message, hint=_gives_the_reason(ref), code="CT996")
         return self._target(ref).download(ref, path, destination)
 
     def _target(self, ref: RunRef) -> Service:
         return service_of(ref.target, self)
+
+
+def _gives_the_reason(ref: RunRef) -> str:
+    return f"`cloudtrain status {ref.name}` gives the reason"

@@ -35,10 +35,10 @@ def salt_of_new_store(folder: Path) -> str:
     inode of the nearest existing folder. Two containers made from one image therefore get different
     salts.
     """
-    nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    nearest = next(filter(Path.exists, (folder, *folder.parents)))
     status = nearest.stat()
-    host = os.uname().nodename
-    return _hash(host, boot_id(), os.path.realpath(folder), str(status.st_dev), str(status.st_ino))
+    machine_and_path = (os.uname().nodename, boot_id(), os.path.realpath(folder))
+    return _hash(*machine_and_path, str(status.st_dev), str(status.st_ino))
 
 
 def salt_of_moved_store(salt: str, location: str) -> str:
@@ -51,13 +51,15 @@ def location_in(folder: Path) -> str:
     there is no store. A copy has another location. A reboot does not change the location."""
     file = folder / STORE_FILE
     try:
-        return _hash(os.uname().nodename, os.path.realpath(file), str(file.stat().st_ino))
+        inode = file.stat().st_ino
     except OSError:
         return ""
+    return _hash(os.uname().nodename, os.path.realpath(file), str(inode))
 
 
 def _hash(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    content = "\0".join(parts).encode("utf-8", "surrogateescape")
+    return hashlib.sha256(content).hexdigest()[:32]
 
 
 HINT = "set CLOUDTRAIN_STATE_DIR to a folder of yours"
@@ -72,11 +74,11 @@ def has_store(folder: Path) -> bool:
         if folder.is_dir():
             close_state_folder(folder, ours=KEPT)
         if file.exists() and not file.is_file():
-            raise StoreError(f"the run store `{file}` is not a file", hint=HINT, code="CT961")
+            message = f"the run store `{file}` is not a file"
+            raise StoreError(message, hint=HINT, code="CT961")
         if folder.exists() and not folder.is_dir():
-            raise StoreError(
-                f"the state folder `{folder}` is not a folder", hint=HINT, code="CT961"
-            )
+            message = f"the state folder `{folder}` is not a folder"
+            raise StoreError(message, hint=HINT, code="CT961")
         return file.exists()
     except OSError as error:
         raise unusable(folder, error) from error
@@ -84,9 +86,8 @@ def has_store(folder: Path) -> bool:
 
 def unusable(folder: Path, error: Exception) -> StoreError:
     """Return the error for a run store that cannot be opened."""
-    return StoreError(
-        f"the run store in `{folder}` cannot be opened: {error}", hint=HINT, code="CT961"
-    )
+    message = f"the run store in `{folder}` cannot be opened: {error}"
+    return StoreError(message, hint=HINT, code="CT961")
 
 
 # The data that the store keeps of each submission, so that its run can be shown, compared and run
@@ -121,19 +122,26 @@ class JobRecord(NamedTuple):
     """The data of one submission. All secrets are hidden.
 
     Attributes:
-        version: cloudtrain's version. job: the job's fields, with absolute paths. prepared: the job
-        as it was compiled, with `run:...` inputs replaced by locations. None if equal to `job`.
-        kind: the kind of the job, `training` or `processing`. file: the path of the job's file;
-        None for a job that was written in Python. text: the text of that file; None if there is no
-        file, or if a secret in it could not be hidden. overrides: the values of `--set` and similar
-        options, in order. settings: the target's settings, including `type`. plan: the plan's data,
-        without its processes. bundle: the hash of the code. files: the files of the code. commit,
-        branch, dirty, difference: the fields of `system.git.Commit` for the folder of the code.
-        hidden: the paths of the job's fields that hold secrets. hourly: the price in US dollars per
-        hour for all instances; None if unknown. rerun_of: the earlier run that this run repeats.
+        version: cloudtrain's version.
+        job: the job's fields, with absolute paths.
+        plan: the plan's data, without its processes.
+        bundle: the hash of the code.
+        files: the files of the code.
+        kind: the kind of the job, `training` or `processing`.
+        prepared: the job as it was compiled, with `run:...` inputs replaced by locations. None if
+            equal to `job`.
+        file: the path of the job's file; None for a job that was written in Python.
+        text: the text of that file; None if there is no file, or if a secret in it could not be
+            hidden.
+        overrides: the values of `--set` and similar options, in order.
+        settings: the target's settings, including `type`.
+        commit, branch, dirty, difference: the fields of `system.git.Commit` for the folder of the
+            code.
+        hidden: the paths of the job's fields that hold secrets.
+        hourly: the price in US dollars per hour for all instances; None if unknown.
+        rerun_of: the earlier run that this run repeats.
         trial: for a sweep, the price in US dollars per hour of a trial's instances, and a trial's
-        maximum run time in
-            seconds.
+            maximum run time in seconds.
     """
 
     version: str
@@ -187,7 +195,8 @@ class Condition(NamedTuple):
     @property
     def values(self) -> tuple[object, ...]:
         """The values for the placeholders in `sql`."""
-        return (self.kind, self.key, self.value if self._number is None else self._number)
+        value = self.value if self._number is None else self._number
+        return (self.kind, self.key, value)
 
     @property
     def _number(self) -> float | None:
@@ -221,21 +230,27 @@ def number(text: object) -> float | None:
 def amount(value: object) -> float | None:
     """Return a time, a duration or a price from the database, which holds a value of any type in
     any column; None if the value is not one. Dates end with the year 9999."""
-    return value if isinstance(value, int | float) and 0 <= value < 253_402_300_800 else None
+    if isinstance(value, int | float) and 0 <= value < 253_402_300_800:
+        return value
+    return None
 
 
 def text(value: object) -> str:
     """Return a text from the database, even if it is stored as bytes or as a number."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return str(value)
 
 
 class Origin(NamedTuple):
     """The origin of a job's submission.
 
     Attributes:
-        folder: the working directory. project: the folder of the job's file; empty for a job that
-        was written in Python. terminal: identifies the login session, such as a terminal or a
-        notebook's kernel; empty without a session. labels: the job's tags and hyperparameters.
+        folder: the working directory.
+        project: the folder of the job's file; empty for a job that was written in Python.
+        terminal: identifies the login session, such as a terminal or a notebook's kernel; empty
+            without a session.
+        labels: the job's tags and hyperparameters.
     """
 
     folder: str = ""
@@ -259,14 +274,12 @@ def origin_here(
 def labels_of(job: AnyJob) -> tuple[Label, ...]:
     """Return the tags, hyperparameters and arguments as labels, by which `ps --tag` and `ps
     --where` select runs."""
-    hyperparameters = (read_hyperparameters(job.view.arguments) or {}) | job.hyperparameters
-    return (
-        *(Label("tag", key, value) for key, value in job.tags.items()),
-        *(
-            Label("hyperparameter", key, value if isinstance(value, str) else json.dumps(value))
-            for key, value in hyperparameters.items()
-        ),
-    )
+    labels = [Label("tag", key, value) for key, value in job.tags.items()]
+    hyperparameters = read_hyperparameters(job.view.arguments) or {}
+    for key, value in (hyperparameters | job.hyperparameters).items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        labels.append(Label("hyperparameter", key, text))
+    return tuple(labels)
 
 
 def terminal() -> str:
@@ -281,12 +294,8 @@ def terminal() -> str:
     except OSError:
         return ""
     try:
-        start_time = (
-            Path(f"/proc/{session}/stat")
-            .read_text("utf-8", "replace")
-            .rpartition(")")[2]
-            .split()[19]
-        )
+        fields = Path(f"/proc/{session}/stat").read_text("utf-8", "replace")
+        start_time = fields.rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         start_time = ""
     return f"{boot_id()}:{session}:{start_time}"

@@ -23,12 +23,9 @@ from cloudtrain.lifecycle.store.store import Store, translate_errors
 from cloudtrain.system.files import KEPT, STORE_FILE
 from cloudtrain.system.private import close_file, make_state_folder
 
-MIGRATIONS = tuple(
-    tuple(filter(str.strip, step.split(";\n")))
-    for step in re.split(
-        "(?m)^-- Step .*$", Path(__file__).with_name("migrations.sql").read_text("utf-8")
-    )[1:]
-)
+_SCRIPT = Path(__file__).with_name("migrations.sql").read_text("utf-8")
+_STEPS = re.split("(?m)^-- Step .*$", _SCRIPT)[1:]
+MIGRATIONS = tuple(tuple(filter(str.strip, step.split(";\n"))) for step in _STEPS)
 """The SQL statements of each migration, in order. The database's `user_version` is the number of
 applied migrations."""
 
@@ -75,7 +72,8 @@ def open_store(folder: Path) -> Iterator[Store]:
     with translate_errors(folder), closing(db):
         _write_ahead(db, folder)
         db.execute("PRAGMA synchronous = FULL")
-        migrate(_check_version(db, folder))
+        _check_version(db, folder)
+        migrate(db)
         yield Store(db, folder, _identify(db, folder, salt))
 
 
@@ -87,12 +85,11 @@ def read_store(folder: Path) -> Iterator[Store]:
     Raises:
         StoreError: the store exists but cannot be read.
     """
-    with (
-        translate_errors(folder),
-        closing(_open_to_read(folder)) as opened,
-        closing(_up_to_date(_check_version(opened, folder))) as db,
-    ):
-        yield Store(db, folder, _salt_at(db, location_in(folder), salt_of_new_store(folder)))
+    with translate_errors(folder), closing(_open_to_read(folder)) as opened:
+        _check_version(opened, folder)
+        with closing(_up_to_date(opened)) as db:
+            salt = _salt_at(db, location_in(folder), salt_of_new_store(folder))
+            yield Store(db, folder, salt)
 
 
 def _open_to_read(folder: Path) -> sqlite3.Connection:
@@ -107,9 +104,8 @@ def _open_to_read(folder: Path) -> sqlite3.Connection:
         return sqlite3.connect(":memory:", isolation_level=None)
 
     def connect(mode: str) -> sqlite3.Connection:
-        return sqlite3.connect(
-            f"{file.absolute().as_uri()}?{mode}", uri=True, timeout=30, isolation_level=None
-        )
+        address = f"{file.absolute().as_uri()}?{mode}"
+        return sqlite3.connect(address, uri=True, timeout=30, isolation_level=None)
 
     if not file.with_name(STORE_FILE + "-wal").exists():
         return connect("immutable=1")
@@ -149,10 +145,10 @@ def _identify(db: sqlite3.Connection, folder: Path, salt_if_new: str) -> str:
 def _salt_at(db: sqlite3.Connection, location: str, salt_if_new: str) -> str:
     """Return the salt of the store at `location`: the recorded one, or another if the store was
     copied or moved."""
-    salt, recorded = db.execute("SELECT salt, location FROM identity").fetchone() or (
-        salt_if_new,
-        location,
-    )
+    row = db.execute("SELECT salt, location FROM identity").fetchone()
+    if row is None:
+        return salt_if_new
+    salt, recorded = row
     return str(salt) if recorded == location else salt_of_moved_store(salt, location)
 
 
@@ -169,11 +165,7 @@ def _write_ahead(db: sqlite3.Connection, folder: Path) -> None:
         os.close(descriptor)
 
 
-def _check_version(db: sqlite3.Connection, folder: Path) -> sqlite3.Connection:
+def _check_version(db: sqlite3.Connection, folder: Path) -> None:
     if version_of(db) > len(MIGRATIONS):
-        raise StoreError(
-            f"the run store in `{folder}` was made by a newer cloudtrain",
-            hint="pip install --upgrade cloudtrain",
-            code="CT962",
-        )
-    return db
+        message = f"the run store in `{folder}` was made by a newer cloudtrain"
+        raise StoreError(message, hint="pip install --upgrade cloudtrain", code="CT962")

@@ -76,42 +76,49 @@ class RunRecord:
     @property
     def status(self) -> RunStatus:
         """The run's last known status. Metrics that cannot be read are left out."""
-        values: Any = None
-        with suppress(ValueError):
-            values = json.loads(self.metrics or "{}")
-        is_whole = isinstance(values, dict) and all(
-            type(each) in (int, float) for each in values.values()
-        )
-        metrics = values if is_whole else {}
-        return RunStatus(
-            RunState(self.state), self.reason, self.started, self.ended, metrics=metrics
-        )
+        state = RunState(self.state)
+        metrics = _read_metrics(self.metrics or "{}")
+        return RunStatus(state, self.reason, self.started, self.ended, metrics=metrics)
 
     @classmethod
     def of_row(cls, row: Sequence[object], now: float) -> RunRecord:
         """Return the run of a row. Of a damaged row, what can be read is kept: the target is asked
         for an unreadable state, and a run with unreadable dates counts as new, so that nothing
         removes it."""
-        values: dict[str, Any] = dict(zip(_FIELDS, row, strict=True))
-        times = {name: amount(values[name]) for name in ("created", "started", "ended")}
-        numbers = {
-            name: values[name] if isinstance(values[name], int) else 0
-            for name in ("counter", "seq")
-        }
-        texts = {
-            name: text(value)
-            for name, value in values.items()
-            if value is not None and name not in times
-        }
-        values |= texts | times | numbers
-        values["created"] = next((moment for moment in times.values() if moment is not None), now)
-        values["stage"] = values["stage"] if values["stage"] in STAGES else "reported"
-        values["state"] = values["state"] if values["state"] in _STATES else RunState.PENDING.value
+        values: dict[str, Any] = {}
+        times = []
+        for name, value in zip(_FIELDS, row, strict=True):
+            if name in ("created", "started", "ended"):
+                values[name] = amount(value)
+                times.append(values[name])
+            elif name in ("counter", "seq"):
+                values[name] = value if isinstance(value, int) else 0
+            else:
+                values[name] = None if value is None else text(value)
+
+        values["created"] = next((moment for moment in times if moment is not None), now)
+        if values["stage"] not in STAGES:
+            values["stage"] = "reported"
+        if values["state"] not in _STATES:
+            values["state"] = RunState.PENDING.value
         return cls(**values)
 
 
+def _read_metrics(content: str) -> dict[str, float]:
+    """Return the metrics in a column of the database; none if they cannot be read."""
+    try:
+        values = json.loads(content)
+    except ValueError:
+        return {}
+    if not isinstance(values, dict):
+        return {}
+    are_numbers = all(type(value) in (int, float) for value in values.values())
+    return values if are_numbers else {}
+
+
 _STATES = frozenset(state.value for state in RunState)
-_ENDED = ", ".join(f"'{state.value}'" for state in RunState if state.is_final)
+_FINAL = [state.value for state in RunState if state.is_final]
+_ENDED = ", ".join(f"'{state}'" for state in _FINAL)
 
 _OLD_REHEARSAL = f"(job_name LIKE '%{REHEARSAL}' AND state IN ({_ENDED}))"
 """SQL condition for a finished run of a rehearsal."""
@@ -166,13 +173,14 @@ class Store:
     def next_counter(self, key: str, submitter: str) -> int:
         """Return the counter for the next run with this key and submitter: one more than the
         highest of the earlier runs, including removed runs."""
-        row = self._db.execute(
-            "SELECT MAX(counter) FROM (SELECT counter, key, submitter FROM runs UNION ALL"
-            " SELECT counter, key, submitter FROM removed) WHERE key = ? AND submitter = ? AND "
-            f"{_COUNTED}",
-            (key, submitter),
-        ).fetchone()
-        return (row[0] or 0) + 1
+        query = (
+            "SELECT MAX(counter) FROM ("
+            "SELECT counter, key, submitter FROM runs"
+            " UNION ALL SELECT counter, key, submitter FROM removed"
+            f") WHERE key = ? AND submitter = ? AND {_COUNTED}"
+        )
+        highest = self._db.execute(query, (key, submitter)).fetchone()[0]
+        return (highest or 0) + 1
 
     def reserve(
         self,
@@ -189,29 +197,24 @@ class Store:
         submission, and `job_record` is the data that is sent.
         """
         with self._writing():
-            conflict = self._db.execute(
-                (
-                    "SELECT 1 FROM runs WHERE name = ? OR (key = ? AND submitter = ? AND counter "
-                    f">= ? AND {_COUNTED})"
-                ),
-                (record.name, record.key, record.submitter, record.counter),
-            ).fetchone()
-            lock = None if conflict else self.lock(record.name)
+            query = (
+                "SELECT 1 FROM runs WHERE name = ?"
+                f" OR (key = ? AND submitter = ? AND counter >= ? AND {_COUNTED})"
+            )
+            same = (record.name, record.key, record.submitter, record.counter)
+            if self._db.execute(query, same).fetchone():
+                return None
+            lock = self.lock(record.name)
             if lock is None:
                 return None
+
             values = [getattr(record, field) for field in _FIELDS]
             marks = ", ".join("?" * len(values))
             self._db.execute(f"INSERT INTO runs ({_COLUMNS}) VALUES ({marks})", values)
-            places = [(record.name, what, place) for what, place in (outputs or {}).items()]
-            self._db.executemany(
-                "INSERT OR REPLACE INTO written (name, what, place) VALUES (?, ?, ?)", places
-            )
+            self._write_outputs(record.name, outputs or {})
             self._db.execute(
-                (
-                    "INSERT OR REPLACE INTO origins (name, folder, project, terminal) VALUES "
-                    "(?, ?, "
-                    "?, ?)"
-                ),
+                "INSERT OR REPLACE INTO origins (name, folder, project, terminal)"
+                " VALUES (?, ?, ?, ?)",
                 (record.name, *origin[:3]),
             )
             labels = [(record.name, *label) for label in origin.labels]
@@ -250,8 +253,8 @@ class Store:
         with self._writing():
             self._db.execute(
                 "INSERT OR REPLACE INTO removed (name, key, submitter, counter)"
-                " SELECT name, key, submitter, counter FROM runs WHERE name = ? AND stage NOT "
-                f"IN ({earlier})",
+                " SELECT name, key, submitter, counter FROM runs"
+                f" WHERE name = ? AND stage NOT IN ({earlier})",
                 (name,),
             )
             if self._db.execute("SELECT changes()").fetchone()[0]:
@@ -259,26 +262,25 @@ class Store:
 
     def was_removed(self, name: str) -> bool:
         """Return whether a run with exactly that name was removed."""
-        return (
-            self._db.execute("SELECT 1 FROM removed WHERE name = ?", (name,)).fetchone() is not None
-        )
+        rows = self._db.execute("SELECT 1 FROM removed WHERE name = ?", (name,))
+        return rows.fetchone() is not None
 
     def record(self, name: str, status: RunStatus) -> None:
         """Record a run's status, as the target returned it."""
+        state = status.state.value
         metrics = json.dumps(status.metrics) if status.metrics else None
+        values = (state, status.reason, status.started, status.ended, metrics, name)
         with self._writing():
             self._db.execute(
-                "UPDATE runs SET state = ?, reason = ?, started = ?, ended = ?, metrics = "
-                "coalesce(?, metrics)"
-                " WHERE name = ?",
-                (status.state.value, status.reason, status.started, status.ended, metrics, name),
+                "UPDATE runs SET state = ?, reason = ?, started = ?, ended = ?,"
+                " metrics = coalesce(?, metrics) WHERE name = ?",
+                values,
             )
             if status.billable_seconds is not None:
                 self._db.execute(
-                    "INSERT INTO money (name, billable_seconds, cost) VALUES (?, ?, ?) ON "
-                    "CONFLICT (name)"
-                    " DO UPDATE SET billable_seconds = excluded.billable_seconds, cost = "
-                    "excluded.cost",
+                    "INSERT INTO money (name, billable_seconds, cost) VALUES (?, ?, ?)"
+                    " ON CONFLICT (name) DO UPDATE SET"
+                    " billable_seconds = excluded.billable_seconds, cost = excluded.cost",
                     (name, status.billable_seconds, status.cost),
                 )
 
@@ -286,18 +288,18 @@ class Store:
         """Record that a run was sent after its wait for earlier runs. It becomes an ordinary run of
         its target."""
         with self._writing():
+            values = (len(AFTER) + 1, RunState.PENDING.value, name)
             self._db.execute(
                 "UPDATE runs SET key = substr(key, ?), state = ?, reason = NULL, ended = NULL"
                 f" WHERE name = ? AND key GLOB '{AFTER}*'",
-                (len(AFTER) + 1, RunState.PENDING.value, name),
+                values,
             )
 
     def keep_outputs(self, name: str, outputs: Mapping[str, str]) -> None:
         """Replace the recorded outputs of a run. `outputs` maps their names to their locations."""
         with self._writing():
             self._db.execute("DELETE FROM written WHERE name = ?", (name,))
-            places = [(name, what, place) for what, place in outputs.items()]
-            self._db.executemany("INSERT INTO written (name, what, place) VALUES (?, ?, ?)", places)
+            self._write_outputs(name, outputs)
 
     def keep_difference(self, name: str, difference: tuple[bool, str | None]) -> None:
         """Record whether the code of a run differed from its commit, and the hash of the
@@ -311,53 +313,44 @@ class Store:
         """Return the data that was sent for a run; None if the store has no record of it, or a
         damaged one."""
         row = self._db.execute(
-            "SELECT version, file, bundle, commit_id, branch, dirty, difference, content, "
-            "files, hourly FROM sent"
-            " LEFT JOIN bundles ON bundles.sha256 = sent.bundle LEFT JOIN money ON money.name = "
-            "sent.name"
-            " WHERE sent.name = ?",
+            "SELECT version, file, bundle, commit_id, branch, dirty, difference,"
+            " content, files, hourly FROM sent"
+            " LEFT JOIN bundles ON bundles.sha256 = sent.bundle"
+            " LEFT JOIN money ON money.name = sent.name WHERE sent.name = ?",
             (name,),
         ).fetchone()
         if row is None:
             return None
         *columns, content, files, hourly = row
+        if bytes in map(type, columns):
+            return None
         with suppress(zlib.error, TypeError, ValueError, KeyError):
-            data = _unpack(content) | dict(zip(_IN_COLUMNS, columns, strict=True))
-            data |= {name: tuple(map(text, data[name])) for name in ("overrides", "hidden")}
-            data["dirty"] = None if data["dirty"] is None else bool(data["dirty"])
-            entries = () if files is None else tuple(KeptFile(*item) for item in _unpack(files))
-            record = JobRecord(**data, files=entries, hourly=amount(hourly))
-            plan = record.plan
-            parts = (
-                record.job,
-                record.settings,
-                plan,
-                plan["request"],
-                plan["summary"],
-                *plan["uploads"],
-            )
-            names = (plan["sha256"], plan["run_name"], plan["target"])
-            texts = (record.kind, record.settings["type"], record.rerun_of or "", *names)
-            whole = [isinstance(part, dict) for part in parts] + [
-                isinstance(item, str) for item in texts
-            ]
-            return record if all(whole) and bytes not in map(type, columns) else None
+            in_columns = dict(zip(_IN_COLUMNS, columns, strict=True))
+            data = _unpack(content) | in_columns
+            for field in ("overrides", "hidden"):
+                data[field] = tuple(map(text, data[field]))
+            if data["dirty"] is not None:
+                data["dirty"] = bool(data["dirty"])
+            entries = [] if files is None else _unpack(files)
+            kept_files = tuple(KeptFile(*entry) for entry in entries)
+            record = JobRecord(**data, files=kept_files, hourly=amount(hourly))
+            if _is_whole(record):
+                return record
         return None
 
     def naming(self, words: Iterable[str]) -> dict[str, list[str]]:
         """Map each word to the names of the runs whose record contains it, newest first. A word is
         ASCII."""
         found = {word: list[str]() for word in words}
-        rows = (
-            self._db.execute("SELECT name, content FROM sent NATURAL JOIN runs ORDER BY seq DESC")
-            if found
-            else ()
-        )
-        for name, content in rows:
+        if not found:
+            return found
+        query = "SELECT name, content FROM sent NATURAL JOIN runs ORDER BY seq DESC"
+        for name, content in self._db.execute(query):
             with suppress(zlib.error, TypeError):
                 record = zlib.decompress(content)
                 for word, names in found.items():
-                    names += [text(name)] if word.encode("ascii") in record else []
+                    if word.encode("ascii") in record:
+                        names.append(text(name))
         return found
 
     def money(self) -> dict[str, Money]:
@@ -368,9 +361,8 @@ class Store:
     def tags(self) -> dict[str, dict[str, str]]:
         """Return the tags of each run that has tags, by the run's name."""
         tags: dict[str, dict[str, str]] = {}
-        for name, key, value in self._db.execute(
-            "SELECT name, key, value FROM labels WHERE kind = 'tag'"
-        ):
+        rows = self._db.execute("SELECT name, key, value FROM labels WHERE kind = 'tag'")
+        for name, key, value in rows:
             tags.setdefault(text(name), {})[text(key)] = text(value)
         return tags
 
@@ -383,7 +375,7 @@ class Store:
 
     def get(self, name: str) -> RunRecord | None:
         """Return the run with exactly that name; None if the store has none."""
-        return next(iter(self._select("WHERE name = ?", (name,))), None)
+        return self._first("WHERE name = ?", (name,))
 
     def starting_with(self, prefix: str, *, limit: int = 50) -> list[RunRecord]:
         """Return the runs whose name starts with `prefix`, newest first. Trials of sweeps are
@@ -403,9 +395,8 @@ class Store:
     def of_sweep(self, beginning: str) -> list[RunRecord]:
         """Return the runs whose key starts with `beginning`, such as the trials of a sweep, oldest
         first."""
-        return self._select(
-            "WHERE key >= ? AND key < ? ORDER BY seq", (beginning, beginning + "\U0010ffff")
-        )
+        end = beginning + "\U0010ffff"
+        return self._select("WHERE key >= ? AND key < ? ORDER BY seq", (beginning, end))
 
     def newest(
         self,
@@ -420,9 +411,11 @@ class Store:
         """Return runs, newest first: all, or only those that match `states`, the job name `job` and
         the conditions `where`. With `rehearsals=False`, finished rehearsals are left out. With
         `trials=True`, the trials of sweeps are included."""
-        conditions, values = ["1" if trials else _NO_TRIAL], list[object]()
+        conditions = ["1" if trials else _NO_TRIAL]
+        values = list[object]()
         if states:
-            conditions.append(f"state IN ({', '.join('?' * len(states))})")
+            marks = ", ".join("?" * len(states))
+            conditions.append(f"state IN ({marks})")
             values += [state.value for state in states]
         if job is not None:
             conditions.append("job_name = ?")
@@ -435,7 +428,8 @@ class Store:
             )
             values += condition.values
         values.append(-1 if limit is None else limit)
-        return self._select(f"WHERE {' AND '.join(conditions)} ORDER BY seq DESC LIMIT ?", values)
+        condition_text = " AND ".join(conditions)
+        return self._select(f"WHERE {condition_text} ORDER BY seq DESC LIMIT ?", values)
 
     def newest_from(self, origin: Origin) -> RunRecord | None:
         """Return the newest run that was submitted from the folder of `origin` or a folder inside
@@ -446,8 +440,9 @@ class Store:
         it. A finished rehearsal is returned only if no other run matches.
         """
         here = origin.folder
-        below = (f"{here.rstrip('/')}/", f"{here.rstrip('/')}0")  # `0` is the character after `/`
-        rows = self._select(
+        stem = here.rstrip("/")
+        inside = (here, f"{stem}/", f"{stem}0")  # `0` is the character after `/`
+        return self._first(
             f"""
             NATURAL JOIN origins
             WHERE folder = ? OR (folder >= ? AND folder < ?)
@@ -460,9 +455,8 @@ class Store:
                 END,
                 seq DESC LIMIT 1
             """,
-            (here, *below, here, *below, origin.terminal, here, here),
+            (*inside, *inside, origin.terminal, here, here),
         )
-        return rows[0] if rows else None
 
     def newest_in(self, terminal: str) -> RunRecord | None:
         """Return the newest run that was submitted in a terminal, from any folder; None if no such
@@ -470,7 +464,7 @@ class Store:
         tail = (
             "NATURAL JOIN origins WHERE terminal = ? AND terminal != '' ORDER BY seq DESC LIMIT 1"
         )
-        return next(iter(self._select(tail, (terminal,))), None)
+        return self._first(tail, (terminal,))
 
     def origin_of(self, name: str) -> Origin:
         """Return the origin of a run. If the origin is unknown, all its fields are empty."""
@@ -481,9 +475,8 @@ class Store:
             "SELECT kind, key, value FROM labels WHERE name = ? ORDER BY kind, key", (name,)
         )
         folder, project, terminal = map(text, row or NOWHERE[:3])
-        return Origin(
-            folder, project, terminal, tuple(Label(*map(text, label)) for label in labels)
-        )
+        found = tuple(Label(*map(text, label)) for label in labels)
+        return Origin(folder, project, terminal, found)
 
     def unfinished(self) -> list[RunRecord]:
         """Return the runs whose submission has not reached stage `reported`: it is in progress, or
@@ -507,10 +500,11 @@ class Store:
         def number(value: object) -> float:
             return value if isinstance(value, int | float) else 0.0
 
-        return [
-            (stage, Moment(number(at), text(boot), number(uptime)))
-            for stage, at, boot, uptime in rows
-        ]
+        moments = []
+        for stage, at, boot, uptime in rows:
+            moment = Moment(number(at), text(boot), number(uptime))
+            moments.append((stage, moment))
+        return moments
 
     def seconds_since(self, name: str, stage: str, *, at_least: bool = False) -> float:
         """Return the seconds since a submission last reached a stage; infinity if it never reached
@@ -523,7 +517,9 @@ class Store:
         if not moments:
             return float("inf")
         now = self._clock()
-        return now.least_elapsed_since(moments[-1]) if at_least else now.elapsed_since(moments[-1])
+        if at_least:
+            return now.least_elapsed_since(moments[-1])
+        return now.elapsed_since(moments[-1])
 
     def lock(self, name: str) -> ProcessLock | None:
         """Take the lock of a submission. Return None if another process holds the lock. A held lock
@@ -535,30 +531,32 @@ class Store:
 
     def _check_still_there(self) -> None:
         if location_in(self._folder) != self._location:
-            raise StoreError(
-                (
-                    f"the run store in `{self._folder}` was removed or replaced while a job was "
-                    "being submitted"
-                ),
-                hint="`cloudtrain ps` shows all known runs; submit the job again",
-                code="CT961",
+            message = (
+                f"the run store in `{self._folder}` was removed or replaced while a job was "
+                "being submitted"
             )
+            hint = "`cloudtrain ps` shows all known runs; submit the job again"
+            raise StoreError(message, hint=hint, code="CT961")
+
+    def _write_outputs(self, name: str, outputs: Mapping[str, str]) -> None:
+        places = [(name, what, place) for what, place in outputs.items()]
+        self._db.executemany(
+            "INSERT OR REPLACE INTO written (name, what, place) VALUES (?, ?, ?)", places
+        )
 
     def _keep(self, name: str, record: JobRecord) -> None:
         columns = [getattr(record, field) for field in _IN_COLUMNS]
         content = {field: getattr(record, field) for field in _IN_CONTENT}
         self._db.execute(
-            "INSERT OR REPLACE INTO sent (name, version, file, bundle, commit_id, branch, "
-            "dirty, difference, content)"
+            "INSERT OR REPLACE INTO sent"
+            " (name, version, file, bundle, commit_id, branch, dirty, difference, content)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (name, *columns, _pack(content)),
         )
-        if (
-            record.files
-            and not self._db.execute(
-                "SELECT 1 FROM bundles WHERE sha256 = ?", (record.bundle,)
-            ).fetchone()
-        ):
+        known = self._db.execute(
+            "SELECT 1 FROM bundles WHERE sha256 = ?", (record.bundle,)
+        ).fetchone()
+        if record.files and known is None:
             files = _pack([list(file) for file in record.files])
             self._db.execute(
                 "INSERT INTO bundles (sha256, files) VALUES (?, ?)", (record.bundle, files)
@@ -572,8 +570,8 @@ class Store:
         for table in tables:
             self._db.execute(f"DELETE FROM {table} WHERE name = ?", (name,))
         self._db.execute(
-            "DELETE FROM bundles WHERE NOT EXISTS (SELECT 1 FROM sent WHERE sent.bundle = "
-            "bundles.sha256)"
+            "DELETE FROM bundles"
+            " WHERE NOT EXISTS (SELECT 1 FROM sent WHERE sent.bundle = bundles.sha256)"
         )
 
     def _note(self, name: str, stage: str) -> None:
@@ -586,6 +584,9 @@ class Store:
         rows = self._db.execute(f"SELECT {_COLUMNS} FROM runs {tail}", tuple(values))
         now = self.now()
         return [RunRecord.of_row(row, now) for row in rows]
+
+    def _first(self, tail: str, values: Sequence[object]) -> RunRecord | None:
+        return next(iter(self._select(tail, values)), None)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -600,9 +601,21 @@ class Store:
             self._db.execute("COMMIT")
 
 
+def _is_whole(record: JobRecord) -> bool:
+    """Return whether the parts of a record have the types that cloudtrain writes."""
+    plan = record.plan
+    mappings = (record.job, record.settings, plan, plan["request"], plan["summary"])
+    names = (plan["sha256"], plan["run_name"], plan["target"])
+    texts = (record.kind, record.settings["type"], record.rerun_of or "", *names)
+    if not all(isinstance(part, str) for part in texts):
+        return False
+    return all(isinstance(part, dict) for part in (*mappings, *plan["uploads"]))
+
+
 def _pack(value: Any) -> bytes:
     """Compress JSON data for the store. Keys keep their order."""
-    return zlib.compress(json.dumps(value, separators=(",", ":")).encode("ascii"), 1)
+    content = json.dumps(value, separators=(",", ":"))
+    return zlib.compress(content.encode("ascii"), 1)
 
 
 def _unpack(data: bytes) -> Any:
@@ -615,8 +628,6 @@ def translate_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as error:
-        raise StoreError(
-            f"the run store in `{folder}` cannot be used: {error}",
-            hint="free disk space, or move the folder away to start an empty store",
-            code="CT961",
-        ) from error
+        message = f"the run store in `{folder}` cannot be used: {error}"
+        hint = "free disk space, or move the folder away to start an empty store"
+        raise StoreError(message, hint=hint, code="CT961") from error

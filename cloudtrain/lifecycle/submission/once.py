@@ -68,10 +68,11 @@ class Watch(NamedTuple):
     """Functions that show a submission to the user while it proceeds.
 
     Attributes:
-        on_plan: called with the plan before anything is sent. on_changes: called with the changes
-        since the job's last run, or with None if the job has no earlier run. on_bytes: called with
-        the number of bytes uploaded so far, and the size of the bundle. on_run: called with the
-        run. After it returns, the run is recorded as reported.
+        on_plan: called with the plan before anything is sent.
+        on_changes: called with the changes since the job's last run, or with None if the job has no
+            earlier run.
+        on_bytes: called with the number of bytes uploaded so far, and the size of the bundle.
+        on_run: called with the run. After it returns, the run is recorded as reported.
     """
 
     on_plan: Callable[[Plan], None] | None = None
@@ -88,10 +89,10 @@ class Sending:
     """A job to submit. `cloudtrain.lifecycle.submission.submit` makes it.
 
     Attributes:
-        key: hash that is equal for submissions of the same job; see `RunRecord.key`. plan_of:
-        compiles and checks the plan of the run with a given number. record: returns the folder and
-        terminal that the job is submitted from, with the job's labels, and the record of
-            the plan for the store.
+        key: hash that is equal for submissions of the same job; see `RunRecord.key`.
+        plan_of: compiles and checks the plan of the run with a given number.
+        record: returns the folder and terminal that the job is submitted from, with the job's
+            labels, and the record of the plan for the store.
         finish: called with the run's name when the run is reported, to complete the record.
     """
 
@@ -110,8 +111,9 @@ class Submitted(NamedTuple):
 
     Attributes:
         adopted: whether an earlier, interrupted command submitted the run and may not have reported
-        it. unreported: earlier runs of the same job that the user may not have seen, but that are
-        too old to be adopted.
+            it.
+        unreported: earlier runs of the same job that the user may not have seen, but that are too
+            old to be adopted.
     """
 
     record: RunRecord
@@ -141,9 +143,8 @@ def _send_or_adopt(store: Store, sending: Sending, service_of: ServiceOf) -> Sub
                 continue
             if current.stage == "accepted":
                 if store.seconds_since(current.name, "accepted") < OFFERED_FOR:
-                    return _report(
-                        store, sending, Submitted(current, adopted=True, unreported=tuple(too_old))
-                    )
+                    found = Submitted(current, adopted=True, unreported=tuple(too_old))
+                    return _report(store, sending, found)
                 too_old.append(current)
             elif current.stage == "sent":
                 return _send_again(store, sending, current, tuple(too_old))
@@ -163,7 +164,8 @@ def find_service(name: str, context: ServiceContext) -> Service:
 
         return SweepService(context.environ, context.state_dir)
     if name.startswith(TUNER):
-        tuner: Service = part_of(target_of(name.removeprefix(TUNER)), "tuner")(context.environ)
+        target = target_of(name.removeprefix(TUNER))
+        tuner: Service = part_of(target, "tuner")(context.environ)
         return tuner
     return service_of(name, context)
 
@@ -188,7 +190,9 @@ def recover(store: Store, service_of: ServiceOf) -> list[Recovered]:
 def needs_recovery(store: Store, record: RunRecord) -> bool:
     """Return whether a submission must be recovered (finished or forgotten). Assumes that its
     process is dead."""
-    return record.stage != "reported" and (record.stage != "accepted" or not _is_own(store, record))
+    if record.stage == "accepted":
+        return not _is_own(store, record)
+    return record.stage != "reported"
 
 
 def _is_own(store: Store, record: RunRecord) -> bool:
@@ -201,8 +205,11 @@ def report_accepted(store: Store, report: Callable[[Sequence[RunRecord]], None])
     """Call `report` with all accepted runs that the user may not have seen, and record these runs
     as reported."""
     with ExitStack() as stack:
-        free = [stack.enter_context(_take_over(store, record)) for record in store.unfinished()]
-        records = [record for record in free if record is not None and record.stage == "accepted"]
+        records = []
+        for record in store.unfinished():
+            current = stack.enter_context(_take_over(store, record))
+            if current is not None and current.stage == "accepted":
+                records.append(current)
         report(records)
         for record in records:
             store.advance(record.name, "reported")
@@ -214,18 +221,16 @@ def _same(store: Store, sending: Sending) -> list[RunRecord]:
     would give them another name."""
 
     def is_same(item: RunRecord) -> bool:
-        is_key = item.key == sending.key
+        if item.submitter != sending.submitter or item.store != store.salt:
+            return False
+        if item.counter <= 0:
+            return False
         if item.stage == "accepted":  # perhaps after a wait for earlier runs
-            is_key = item.key.removeprefix(AFTER) == sending.key.removeprefix(AFTER)
-        return (
-            is_key
-            and item.counter > 0
-            and (item.submitter, item.store) == (sending.submitter, store.salt)
-        )
+            return item.key.removeprefix(AFTER) == sending.key.removeprefix(AFTER)
+        return item.key == sending.key
 
-    return sorted(
-        filter(is_same, reversed(store.unfinished())), key=lambda item: item.stage != "accepted"
-    )
+    newest_first = filter(is_same, reversed(store.unfinished()))
+    return sorted(newest_first, key=lambda item: item.stage != "accepted")
 
 
 @contextmanager
@@ -266,7 +271,8 @@ def _start(store: Store, sending: Sending, unreported: tuple[RunRecord, ...]) ->
         outputs = {name.lower(): place for name, place in plan.outputs.items()}
         lock = store.reserve(record, outputs, *sending.record(store, plan))
         if lock is None:
-            beyond = counter if store.get(record.name) is not None else beyond
+            if store.get(record.name) is not None:
+                beyond = counter
             continue
         try:
             _send(store, sending, plan, record)
@@ -284,11 +290,11 @@ def _send_again(
     the first request may still arrive, or was lost."""
     left = _may_arrive_for(store, sending.service, record)
     if left > 0 and not sending.service.names_are_unique:  # the target would run both requests
-        raise TargetUnreachable(
-            f"`{record.name}` was sent by an interrupted command and may still arrive",
-            hint=f"run the same command again in {math.ceil(left)} s",
-        )
-    _send(store, sending, sending.plan_of(store, record.counter), record)
+        message = f"`{record.name}` was sent by an interrupted command and may still arrive"
+        hint = f"run the same command again in {math.ceil(left)} s"
+        raise TargetUnreachable(message, hint=hint)
+    plan = sending.plan_of(store, record.counter)
+    _send(store, sending, plan, record)
     return _report(store, sending, Submitted(record, unreported=unreported))
 
 
@@ -333,38 +339,42 @@ def _forget_if_not_there(
     current = store.get(record.name)
     if current is None or current.stage in SENT:
         return
+    if current.stage == "sent":
+        try:
+            if not _never_arrived(service, record, error):
+                return
+        except CloudtrainError:
+            return  # the next command asks again
+    store.forget(record.name)
+
+
+def _never_arrived(service: Service, record: RunRecord, error: BaseException) -> bool:
+    """Return whether `error` shows that the request, which has left this machine, created no run
+    and cannot create one any more. If that is not certain, ask the target to withdraw it."""
+    is_first_attempt = record.stage != "sent"
+    if is_first_attempt and isinstance(error, NameTaken):
+        return True
     refused = isinstance(error, TargetError) and not isinstance(error, TargetUnreachable)
-    was_sent_before = record.stage == "sent"
-    try:
-        certain = (refused and not was_sent_before) or not service.in_flight
-        is_of_others = isinstance(error, NameTaken) and not was_sent_before
-        never_arrived = (
-            current.stage != "sent"
-            or is_of_others
-            or (certain and _or_taken(service.withdraw, record.ref))
-        )
-    except CloudtrainError:
-        return  # the next command asks again
-    if never_arrived:
-        store.forget(record.name)
+    if service.in_flight and not (refused and is_first_attempt):
+        return False
+    return _or_taken(service.withdraw, record.ref)
 
 
 def _settle(store: Store, service_of: ServiceOf, record: RunRecord) -> Recovered:
     if record.stage != "sent":
         store.forget(record.name)
-        return Recovered(
-            record.name, "forgotten", f"it stopped at `{record.stage}`, so nothing was sent"
-        )
+        detail = f"it stopped at `{record.stage}`, so nothing was sent"
+        return Recovered(record.name, "forgotten", detail)
     try:
         service = service_of(service_name(record.key, record.target))
         left = _may_arrive_for(store, service, record)
-        arrived = (
-            service.has(record.ref) if left > 0 else not _or_taken(service.withdraw, record.ref)
-        )
+        if left > 0:
+            arrived = service.has(record.ref)
+        else:
+            arrived = not _or_taken(service.withdraw, record.ref)
     except CloudtrainError as error:
-        return Recovered(
-            record.name, "unknown", f"`{record.target}` could not be asked: {error.message}"
-        )
+        detail = f"`{record.target}` could not be asked: {error.message}"
+        return Recovered(record.name, "unknown", detail)
     if arrived:
         store.advance(record.name, "accepted")
         return Recovered(record.name, "finished", f"`{record.target}` has the run")

@@ -3,7 +3,7 @@ on, the trial of a sweep, a rehearsal, and a run that has waited. `send_once` se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -64,7 +64,8 @@ def submit(sending: Sending, here: Settings) -> Submitted:
         try:
             return send_once(store, sending, lambda name: find_service(name, here))
         except SourceChanged as error:
-            error.may_plan_again = all(record.key != sending.key for record in store.unfinished())
+            unfinished_keys = {record.key for record in store.unfinished()}
+            error.may_plan_again = sending.key not in unfinished_keys
             raise
 
 
@@ -77,18 +78,24 @@ def new(
 ) -> Sending:
     """Return the submission of a job or of a sweep. If the job reads from runs that have not ended,
     a process on this machine will send it."""
-    here, original, is_sweep = ready.where.here, ready.original, ready.first is not ready
-    job, tree, source = (
-        cast("AnyJob", getattr(original, "job", original)),
-        ready.first.tree,
-        JobSource(),
-    )
+    here = ready.where.here
+    tree = ready.first.tree
+    original = ready.original
+    job = cast("AnyJob", getattr(original, "job", original))  # of a sweep, the job of its trials
+    is_sweep = ready.first is not ready
+
+    source = JobSource()
     if file is not None:
         source = JobSource(str(Path(file.file).absolute()), file.text, file.overrides)
-    commit = None if (job.source_dir or "").startswith(BUNDLED) else commit_of(tree.root)
-    # git works while the job is compiled
-    differences = Differences(tree.root) if commit and commit.commit else None
-    service, key = ready.service, ready.key
+    commit = None
+    differences = None
+    if not (job.source_dir or "").startswith(BUNDLED):
+        commit = commit_of(tree.root)
+        if commit and commit.commit:
+            differences = Differences(tree.root)  # git works while the job is compiled
+
+    service = ready.service
+    key = ready.key
     if ready.waits_for:
         from cloudtrain.lifecycle.detached.waiting import ChainService
 
@@ -98,7 +105,8 @@ def new(
         key = AFTER + key
 
     def plan_of(store: Store, counter: int) -> Plan:
-        plan = ready.check_online(ready.plan(counter, store.salt), ask=online, may_wait=True)
+        plan = ready.plan(counter, store.salt)
+        plan = ready.check_online(plan, ask=online, may_wait=True)
         _approve(plan, watch)
         if watch.on_changes is not None and not is_sweep:
             from cloudtrain.lifecycle.past.differences import changes_since_last
@@ -108,10 +116,13 @@ def new(
         return plan
 
     def record(_: Store, plan: Plan) -> tuple[Origin, JobRecord]:
-        return origin, keep_plan(ready.first, original, plan, commit or Commit(None, None), source)
+        known_commit = commit or Commit(None, None)
+        return origin, keep_plan(ready.first, original, plan, known_commit, source)
 
     def finish(store: Store, name: str) -> None:
-        difference = None if differences is None else differences.close(git_timeout())
+        if differences is None:
+            return
+        difference = differences.close(git_timeout())
         if difference is not None:  # git has answered in time
             store.keep_difference(name, difference)
 
@@ -134,39 +145,37 @@ def again(
         UsageError: the run had secrets, which are not kept (CT973).
     """
     if old_record.hidden:
-        raise _not_kept(
-            row, [way for way in old_record.hidden if way not in ("settings", "request")]
-        )
-    job_name, key, old_plan = row.job_name, row.key, plan_of_record(row, old_record)
-    # a trial becomes an ordinary run
-    if key.startswith(TRIAL) or (name is not None and name != job_name):
-        job_name = _job(old_record.kind, {**old_record.job, "name": name or job_name}).name
+        ways = [way for way in old_record.hidden if way not in ("settings", "request")]
+        raise _not_kept(row, ways)
+
+    job_name = row.job_name
+    key = row.key
+    old_plan = plan_of_record(row, old_record)
+    is_renamed = name is not None and name != job_name
+    if is_renamed or key.startswith(TRIAL):  # a trial becomes an ordinary run
+        job = _job(old_record.kind, {**old_record.job, "name": name or job_name})
+        job_name = job.name
         key = submission_key(replace(old_plan.renamed(NAMELESS), job_name=job_name))
-        old_record = old_record._replace(
-            job={**old_record.job, "name": job_name},
-            overrides=(*old_record.overrides, f"name={job_name}"),
-        )
+        fields = {**old_record.job, "name": job_name}
+        overrides = (*old_record.overrides, f"name={job_name}")
+        old_record = old_record._replace(job=fields, overrides=overrides)
     service = service_of(row.target, here)
+    code = SameCode(old_record, row.ref, service)
 
     def plan_of(store: Store, counter: int) -> Plan:
         new_name = run_name(job_name, key, here.submitter, store.salt, counter)
-        plan = replace(old_plan, outputs=store.outputs_of(row.name)).renamed(new_name)
+        with_outputs = replace(old_plan, outputs=store.outputs_of(row.name))
         notes = (f"the code and the request are those of `{row.name}`",)
-        plan = replace(plan, job_name=job_name, notes=notes)
+        plan = replace(with_outputs.renamed(new_name), job_name=job_name, notes=notes)
         if watch.on_plan is not None:
             watch.on_plan(plan)
         return plan
 
     def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord]:
-        content = {"run_name": plan.run_name, "job_name": plan.job_name, "request": plan.request}
-        fields = {**old_record.plan} | content | {"sha256": plan.sha256, "findings": []}
-        return _origin(store, row), old_record._replace(
-            plan=fields, version=__version__, rerun_of=row.name
-        )
+        changes = {"job_name": plan.job_name, "findings": []}
+        return _repeating(store, row, old_record, plan, changes)
 
-    return Sending(
-        service, key, here.submitter, SameCode(old_record, row.ref, service), plan_of, record, watch
-    )
+    return Sending(service, key, here.submitter, code, plan_of, record, watch)
 
 
 @contextmanager
@@ -193,31 +202,22 @@ def changed(
     service = service_of(row.target, here)
     with code_of(old_record, row.ref, service) as tree:
         ready = prepare(job, Where.of(own, here), ignore=ignore, tree=tree)
-        commit = Commit(
-            old_record.commit, old_record.branch, old_record.dirty, old_record.difference
-        )
 
         def plan_of(store: Store, counter: int) -> Plan:
-            return _approve(ready.check_online(ready.plan(counter, store.salt), ask=online), watch)
+            plan = ready.plan(counter, store.salt)
+            plan = ready.check_online(plan, ask=online)
+            _approve(plan, watch)
+            return plan
 
         def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord]:
-            source = JobSource(
-                old_record.file, old_record.text, (*old_record.overrides, *overrides)
-            )
-            new_record = keep_plan(ready, record_job, plan, commit, source)._replace(
-                rerun_of=row.name
-            )
-            return _origin(store, row)._replace(labels=ready.labels), new_record
+            all_overrides = (*old_record.overrides, *overrides)
+            source = JobSource(old_record.file, old_record.text, all_overrides)
+            new_record = keep_plan(ready, record_job, plan, _commit_in(old_record), source)
+            origin = _origin(store, row)._replace(labels=ready.labels)
+            return origin, new_record._replace(rerun_of=row.name)
 
-        yield Sending(
-            service,
-            ready.key,
-            here.submitter,
-            SameCode(old_record, row.ref, service),
-            plan_of,
-            record,
-            watch,
-        )
+        code = SameCode(old_record, row.ref, service)
+        yield Sending(service, ready.key, here.submitter, code, plan_of, record, watch)
 
 
 def continued(
@@ -232,35 +232,25 @@ def continued(
     """Return the submission of a sweep that continues the tuner's sweep `row` with `trials`
     additional trials."""
     if old_record.hidden:
-        message = (
-            f"the store keeps no secrets, and `{row.name}` had one in `{old_record.hidden[0]}`"
-        )
+        secret = old_record.hidden[0]
+        message = f"the store keeps no secrets, and `{row.name}` had one in `{secret}`"
         raise UsageError(message, hint="submit the sweep again", code="CT973")
-    trial_count, old_plan = len(tuner.trials(row.ref)), plan_of_record(row, old_record)
+    trial_count = len(tuner.trials(row.ref))
+    old_plan = plan_of_record(row, old_record)
 
     def plan_as(name: str) -> Plan:
         plan = old_plan.renamed(name)
-        return replace(
-            plan, request=tuner.continued(plan.request, row.name, trials, trial_count), summary=()
-        )
+        request = tuner.continued(plan.request, row.name, trials, trial_count)
+        return replace(plan, request=request, summary=())
 
     def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord]:
-        fields = {
-            **old_record.plan,
-            "run_name": plan.run_name,
-            "request": plan.request,
-            "sha256": plan.sha256,
-        }
-        job = {**old_record.job, "trials": trials}
-        return _origin(store, row), old_record._replace(
-            job=job, plan=fields, version=__version__, rerun_of=row.name
-        )
+        with_trials = old_record._replace(job={**old_record.job, "trials": trials})
+        return _repeating(store, row, with_trials, plan, {})
 
     key = TUNER + submission_key(plan_as(NAMELESS_SWEEP))
     code = SameCode(old_record, row.ref, tuner)
-    return Sending(
-        tuner, key, here.submitter, code, _named_by(plan_as, row.job_name, key, here), record, watch
-    )
+    plan_of = _named_by(plan_as, row.job_name, key, here)
+    return Sending(tuner, key, here.submitter, code, plan_of, record, watch)
 
 
 def trial(
@@ -274,8 +264,8 @@ def trial(
     """Return the submission of one trial of a sweep. The store's record of the trial contains the
     trial's job, and the job file and commit of the sweep's own record."""
     ready = specification.trial(trial.number, trial.values)
-    labels = labels_of(ready.work)
-    origin = Origin(labels=hide(labels, values_to_hide(ready.work.view)))
+    secrets = values_to_hide(ready.work.view)
+    origin = Origin(labels=hide(labels_of(ready.work), secrets))
 
     def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord | None]:
         sweep = store.kept(specification.name)
@@ -283,8 +273,8 @@ def trial(
             return origin, None
         files = tuple(Entry(*file) for file in sweep.files)
         with_files = replace(ready, tree=replace(ready.tree, entries=files))
-        commit = Commit(sweep.commit, sweep.branch, sweep.dirty, sweep.difference)
-        return origin, keep_plan(with_files, ready.work, plan, commit, JobSource(sweep.file))
+        source = JobSource(sweep.file)
+        return origin, keep_plan(with_files, ready.work, plan, _commit_in(sweep), source)
 
     return Sending(
         service=ready.service,
@@ -307,7 +297,8 @@ def repeat(
     """Return the submission of a run that repeats another with changes. `plan_as` returns the plan
     for a run name."""
     key = submission_key(plan_as(NAMELESS))
-    return Sending(service, key, here.submitter, code, _named_by(plan_as, job_name, key, here))
+    plan_of = _named_by(plan_as, job_name, key, here)
+    return Sending(service, key, here.submitter, code, plan_of)
 
 
 def after_wait(
@@ -329,32 +320,31 @@ def after_wait(
 def _named_by(
     plan_as: Callable[[str], Plan], job_name: str, key: str, here: Settings
 ) -> Callable[[Store, int], Plan]:
-    return lambda store, counter: plan_as(
-        run_name(job_name, key, here.submitter, store.salt, counter)
-    )
+    def plan_of(store: Store, counter: int) -> Plan:
+        return plan_as(run_name(job_name, key, here.submitter, store.salt, counter))
+
+    return plan_of
 
 
-def _approve(plan: Plan, watch: Watch) -> Plan:
+def _approve(plan: Plan, watch: Watch) -> None:
     if watch.on_plan is not None:
         watch.on_plan(plan)
     stop_on_errors(plan)
-    return plan
 
 
 def stop_on_errors(plan: Plan) -> None:
     """Raise PreflightError if the plan has errors, so that it is not sent."""
-    if plan.errors:
-        count, code = len(plan.errors), plan.errors[0].code
-        raise PreflightError(
-            f"{count} check{'s' if count > 1 else ''} found an error, so nothing was sent",
-            findings=plan.findings,
-            errors=[
-                f"{error.message} [{error.code}]"
-                + (f"\n  hint: {error.hint}" if error.hint else "")
-                for error in plan.errors
-            ],
-            hint=f"`cloudtrain explain {code}` explains it, and `--ignore {code}` ignores it",
-        )
+    if not plan.errors:
+        return
+    texts = []
+    for error in plan.errors:
+        advice = f"\n  hint: {error.hint}" if error.hint else ""
+        texts.append(f"{error.message} [{error.code}]{advice}")
+    checks = "check" if len(texts) == 1 else "checks"
+    message = f"{len(texts)} {checks} found an error, so nothing was sent"
+    code = plan.errors[0].code
+    hint = f"`cloudtrain explain {code}` explains it, and `--ignore {code}` ignores it"
+    raise PreflightError(message, findings=plan.findings, errors=texts, hint=hint)
 
 
 def _origin(store: Store, row: RunRecord) -> Origin:
@@ -364,30 +354,43 @@ def _origin(store: Store, row: RunRecord) -> Origin:
     return origin_here(Path.cwd())._replace(project=old.project, labels=old.labels)
 
 
+def _repeating(
+    store: Store, row: RunRecord, old_record: JobRecord, plan: Plan, changes: Mapping[str, object]
+) -> tuple[Origin, JobRecord]:
+    """Return the origin and the record of a run that sends the request of `row` under the name of
+    `plan`. `changes` are further fields of the plan's record that differ."""
+    fields = {**old_record.plan, "run_name": plan.run_name, "request": plan.request}
+    fields |= {"sha256": plan.sha256, **changes}
+    record = old_record._replace(plan=fields, version=__version__, rerun_of=row.name)
+    return _origin(store, row), record
+
+
+def _commit_in(record: JobRecord) -> Commit:
+    return Commit(record.commit, record.branch, record.dirty, record.difference)
+
+
 def plan_of_record(row: RunRecord, record: JobRecord) -> Plan:
     """Return the plan that was sent for a run: its request, uploads and summary."""
+    uploads = tuple(Upload(**item) for item in record.plan["uploads"])
     return Plan(
         target=row.target,
         run_name=row.name,
         job_name=row.job_name,
         request=record.plan["request"],
-        uploads=tuple(Upload(**item) for item in record.plan["uploads"]),
+        uploads=uploads,
         summary=tuple(record.plan["summary"].items()),
         place=row.place or "",
     )
 
 
 def _not_kept(row: RunRecord, ways: Sequence[str]) -> UsageError:
-    what = (
-        ", ".join(f"`{way}`" for way in dict.fromkeys(ways))
-        or "an address in the settings or the request"
-    )
-    options = " ".join(f"--set {way}=VALUE" for way in dict.fromkeys(ways))
-    hint = (
-        f"give it again: `cloudtrain rerun {row.name} {options}`"
-        if options
-        else "submit the job again"
-    )
+    what = "an address in the settings or the request"
+    hint = "submit the job again"
+    ways = list(dict.fromkeys(ways))
+    if ways:
+        what = ", ".join(f"`{way}`" for way in ways)
+        options = " ".join(f"--set {way}=VALUE" for way in ways)
+        hint = f"give it again: `cloudtrain rerun {row.name} {options}`"
     message = f"the store does not keep secrets, and `{row.name}` had a secret in {what}"
     return UsageError(message, hint=hint, code="CT973")
 

@@ -89,7 +89,8 @@ MASTER_PORT = 7777
 WORKER_PORT = 8890
 """The port of TensorFlow's workers in sagemaker-tensorflow-training."""
 
-CHIEF_PORT, SERVER_PORT = 2222, 2223
+CHIEF_PORT = 2222
+SERVER_PORT = 2223
 """With parameter servers: the port of chief and workers, and that of servers, as in
 sagemaker-tensorflow-training."""
 
@@ -151,7 +152,8 @@ def launch_plan(
     is `/opt/ml`, or the folder that takes its place under emulation. Without a `network`, hosts are
     reached by their names."""
     user, reserved = split(decode_hyperparameters(hyperparameters))
-    launch, host = read_launch(reserved), resource_config["current_host"]
+    launch = read_launch(reserved)
+    host = resource_config["current_host"]
     hosts_of = instance_groups(resource_config)
     groups = launch.instance_groups or (() if launch.launcher == "single" else tuple(hosts_of))
     hosts = [name for group in groups for name in hosts_of.get(group, ())]

@@ -11,9 +11,12 @@ from cloudtrain.job.distribution import DeepSpeed, NoDistribution, Ray, TensorFl
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.choose import MachineGroup
 from cloudtrain.machines.overlay import type_named
+from cloudtrain.rules.engine import ValuePath
 from cloudtrain.targets.azureml.catalogue import nearest_size
+from cloudtrain.targets.azureml.fields import FIELDS, camel
 from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.compiling import type_by_gpu
+from cloudtrain.targets.common.fields import Refused, values_set
 
 JsonObject = dict[str, Any]
 JsonMapping = Mapping[str, Any]
@@ -67,42 +70,40 @@ def processes_per_instance(job: TrainingJob, machines: MachineGroup) -> int:
     """The body always has the number: the service's default of one would leave seven of eight GPUs
     idle."""
     count: int | None = getattr(job.distribution, "processes_per_instance", None)
-    count = count or (machines.known.devices if machines.known else None)
+    if count is None and machines.known is not None:
+        count = machines.known.devices
     if count is not None:
         return count
-    what = (
-        f"`{machines.instance_type}` is not in the catalogue"
-        if machines.instance_type
-        else "no instance type given"
-    )
-    message = f"the number of processes per instance is not known: {what}"
-    near = nearest_size(machines.instance_type) if machines.instance_type else None
+
+    type_name = machines.instance_type
     hint = "add `processes_per_instance` to `distribution` (the GPUs of an instance)"
-    if near:
-        place = machines.path or ("resources", "instance_type")
-        raise JobError([Problem(place, message, f"did you mean `{near}`? Or {hint}", code="CT040")])
-    hint += "" if machines.instance_type else ", or `resources.instance_type`"
-    raise JobError(
-        [Problem(("distribution", "processes_per_instance"), message, hint, code="CT040")]
-    )
+    path: ValuePath = ("distribution", "processes_per_instance")
+    if type_name:
+        what = f"`{type_name}` is not in the catalogue"
+        near = nearest_size(type_name)
+        if near:
+            path = machines.path or ("resources", "instance_type")
+            hint = f"did you mean `{near}`? Or {hint}"
+    else:
+        what = "no instance type given"
+        hint = f"{hint}, or `resources.instance_type`"
+    message = f"the number of processes per instance is not known: {what}"
+    raise JobError([Problem(path, message, hint, code="CT040")])
 
 
 def _tensorflow(distribution: TensorFlow, instances: int) -> dict[str, Any]:
     """By default the service starts one worker on each instance. With parameter servers, the body
     always contains the number of workers, because the service would also start workers on the
     servers' instances."""
-    servers = (
-        (distribution.parameter_servers or 1) if distribution.strategy == "parameter_server" else 0
-    )
-    workers = distribution.workers or (max(1, instances - servers) if servers else None)
-    counts = {} if workers is None else {"workerCount": workers}
-    return {"distributionType": "TensorFlow", "parameterServerCount": servers, **counts}
-
-
-def camel(name: str) -> str:
-    """Return `dashboard_port` as the API writes it: `dashboardPort`."""
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
+    servers = 0
+    workers = distribution.workers
+    if distribution.strategy == "parameter_server":
+        servers = distribution.parameter_servers or 1
+        workers = workers or max(1, instances - servers)
+    body = {"distributionType": "TensorFlow", "parameterServerCount": servers}
+    if workers is not None:
+        body["workerCount"] = workers
+    return body
 
 
 # Ids in Azure Resource Manager.
@@ -237,50 +238,18 @@ def is_own_type(compute: str, name: str) -> bool:
 
 def machines_of(job: TrainingJob, account: AzureMLAccount) -> MachineGroup:
     resources = job.resources
-    end = "works only on SageMaker; Azure ML has no equivalent"
-    problems = [
-        Problem(("resources", name), f"`{name}` {end}", hint, code="CT031")
-        for name, hint in _FOREIGN.items()
-        if getattr(resources, name)
-    ]
+    problems: list[Problem] = []
+    for field in FIELDS:
+        if isinstance(field.effect, Refused) and field.effect.hint is not None:
+            for path, _ in values_set(job, field.job):
+                message = f"`{path[-1]}` works only on SageMaker; Azure ML has no equivalent"
+                problems.append(Problem(path, message, field.effect.hint, code=field.effect.code))
     if problems:
         raise JobError(problems)
     name = resources.instance_type.of("azureml") if resources.instance_type else None
     if name is None and resources.gpu is not None:
         name = type_by_gpu("azureml", resources, account.overlay)
-    row = type_named("azureml", name, account.overlay) if name else None
-    return MachineGroup(row.name if row else name or "", resources.instance_count, row)
-
-
-_FOREIGN = {
-    "instance_groups": "use `instance_type` and `instance_count`",
-    "distribution_groups": "remove it",
-    "instance_preferences": (
-        "name one `instance_type`, and further regions in the target's `locations`"
-    ),
-}
-"""Fields of `resources` that a job on Azure ML cannot have, with what to do about each."""
-
-
-# ISO 8601 durations in days, hours, minutes and whole seconds: `P1D`, `PT2H`, `PT1M30S`.
-
-_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
-
-
-def duration_text(seconds: int) -> str:
-    minutes, second = divmod(seconds, 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    time = "".join(
-        f"{number}{unit}" for number, unit in ((hour, "H"), (minute, "M"), (second, "S")) if number
-    )
-    return "P" + (f"{days}D" if days else "") + (f"T{time}" if time else "")
-
-
-def duration_seconds(text: str) -> int | None:
-    """Return the seconds of an ISO 8601 duration; None if the text is not one."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    if not name:
+        return MachineGroup("", resources.instance_count, None)
+    row = type_named("azureml", name, account.overlay)
+    return MachineGroup(row.name if row else name, resources.instance_count, row)

@@ -68,7 +68,6 @@ class AzureMLTarget(Target):
         "tuner": f"{_HERE}.service.sweeps:AzureMLTuner",
         "adopt": f"{_HERE}.adopt.requests:AzureMLAdopter",
         "fetch": f"{_HERE}.service.sweeps:fetch_original",
-        "static": f"{_HERE}.adopt.static:draft_of_calls",
         "examine": f"{_HERE}.settings:examine",
     }
 

@@ -8,13 +8,13 @@ raise `Inexpressible` with the paths of the parts that the other side has no wor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cloudtrain.rules.engine import Fault
+from cloudtrain.rules.engine import Fault, KeysOf, ValuePath, keys_at, keys_named
 
 if TYPE_CHECKING:
-    from cloudtrain.rules.engine import Subject, ValuePath
+    from cloudtrain.rules.engine import Subject
 
 
 class Inexpressible(Exception):
@@ -72,7 +72,7 @@ def words(table: Mapping[Any, Any]) -> Codec:
     return Codec(lambda value: look_up(value, table), lambda word: look_up(word, inverse))
 
 
-def _gather(items: Iterator[tuple[str, Callable[[Any], Any], Any]]) -> list[Any]:
+def gather(items: Iterable[tuple[str, Callable[[Any], Any], Any]]) -> list[Any]:
     """Convert values, and report the parts of all that cannot be converted together. An item is the
     value's name, the function and the value."""
     converted = []
@@ -99,7 +99,7 @@ def each(codec: Codec) -> Codec:
     def convert_all(value: Any, convert: Callable[[Any], Any]) -> dict[str, Any]:
         items = _mapping(value)
         return dict(
-            zip(items, _gather((name, convert, one) for name, one in items.items()), strict=True)
+            zip(items, gather((name, convert, one) for name, one in items.items()), strict=True)
         )
 
     return Codec(
@@ -122,10 +122,12 @@ class NoEffect(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The target refuses a job with this field."""
+    """An error, or a rule with a code of its own, reports a job with this field."""
 
     code: str
     """The code of the error, such as `CT031`, or of the rule, such as `AZ705`."""
+    hint: str | None = None
+    """What to type instead, if the row alone makes the error."""
 
 
 class Needless(NamedTuple):
@@ -154,6 +156,23 @@ class Field(NamedTuple):
     effect: Effect = None
     tool: Codec = SAME
     """Codes between the SDK's value and the request's."""
+
+
+def keys_of_fields(fields: tuple[Field, ...]) -> dict[ValuePath, KeysOf]:
+    """Return `Reading.paths`: where the overrides of a request write the same as each field of a
+    job. Of several fields with the same place in the request, only the first one counts."""
+    paths: dict[ValuePath, KeysOf] = {}
+    places: set[str] = set()
+    for field in fields:
+        if not field.request or field.request in places:
+            continue
+        places.add(field.request)
+        if field.job and not field.job.startswith("settings."):
+            path, star, _ = field.job.partition(".*")
+            keys = tuple(field.request.partition(".*")[0].split("."))
+            keys_of = keys_named(*keys) if star else keys_at(keys)
+            paths.setdefault(tuple(path.split(".")), keys_of)
+    return paths
 
 
 def notices(subject: Subject, fields: tuple[Field, ...]) -> Iterator[Fault]:

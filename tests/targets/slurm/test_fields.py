@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cloudtrain.lifecycle.store.records import labels_of
 from pydantic import BaseModel
 
 import cloudtrain as ct
@@ -16,6 +15,7 @@ from cloudtrain.errors import JobError
 from cloudtrain.job.data import Checkpoint, Input, Output
 from cloudtrain.job.processing import ProcessingInput, ProcessingOutput
 from cloudtrain.job.training import Environment, Resources, Spot, TrainingJob
+from cloudtrain.lifecycle.store.records import labels_of
 from cloudtrain.plans.plan import Finding
 from cloudtrain.system.plugins import target_names
 from cloudtrain.targets.common.fields import NoEffect, Refused

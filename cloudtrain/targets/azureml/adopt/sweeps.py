@@ -14,7 +14,14 @@ from cloudtrain.job.script import job_name_from
 from cloudtrain.runtime.azureml_metrics import WANTED
 from cloudtrain.targets.adoption import Original, Search
 from cloudtrain.targets.azureml.adopt.job_files import mapping
-from cloudtrain.targets.azureml.parts import JsonMapping, JsonObject, duration_seconds, present
+from cloudtrain.targets.azureml.fields import (
+    DISPLAY_NAME,
+    EXPERIMENT,
+    JOB_TYPE,
+    VARIABLES,
+    duration_seconds,
+)
+from cloudtrain.targets.azureml.parts import JsonMapping, JsonObject, present
 from cloudtrain.targets.common.compiling import hyperparameter_text
 
 
@@ -40,7 +47,7 @@ def with_search(original: Original) -> Original:
         }
     timeout = mapping(body.get("limits")).get("trialTimeout")
     job = {key: value for key, value in body.items() if key not in ("limits", *OF_SEARCH)}
-    job |= {"jobType": "Command", "command": command, "inputs": inputs}
+    job |= {JOB_TYPE: "Command", "command": command, "inputs": inputs}
     job |= {"limits": {"jobLimitsType": "Command", "timeout": timeout}} if timeout else {}
     lost = dict.fromkeys((name for name in OF_SEARCH if body.get(name)), "a job is one training")
     lost |= {
@@ -85,9 +92,7 @@ def sweep_fields(name: str, body: JsonMapping) -> Iterator[tuple[str, Any]]:
         raise ValueError("its command names no script in Python")
     yield (
         "name",
-        job_name_from(
-            str(name or body.get("displayName") or body.get("experimentName") or "sweep")
-        ),
+        job_name_from(str(name or body.get(DISPLAY_NAME) or body.get(EXPERIMENT) or "sweep")),
     )
     yield "search", {key: _range(key, *space) for key, space in body["searchSpace"].items()}
     yield "objective", {objective["goal"].lower(): objective["primaryMetric"]}
@@ -157,11 +162,9 @@ def canonical(sweep: JsonMapping) -> JsonObject:
     options = _options(str(sweep.get("command")))
     return {
         **sweep,
-        "jobType": "Sweep",
+        JOB_TYPE: "Sweep",
         "command": " --".join(map(" ".join, options.items())) if options else sweep.get("command"),
-        "environmentVariables": {
-            k: v for k, v in mapping(sweep.get("environmentVariables")).items() if k != WANTED
-        },
+        VARIABLES: {k: v for k, v in mapping(sweep.get(VARIABLES)).items() if k != WANTED},
         "searchSpace": spaces,
         "samplingAlgorithm": algorithm,
         "objective": {**sweep["objective"], "goal": sweep["objective"]["goal"].lower()},

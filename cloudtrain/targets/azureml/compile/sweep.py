@@ -19,7 +19,17 @@ from cloudtrain.job.sweep import Range, Sweep
 from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.runtime.azureml_metrics import WANTED
 from cloudtrain.targets.azureml.compile.job import compile_azureml
-from cloudtrain.targets.azureml.parts import duration_text, present
+from cloudtrain.targets.azureml.fields import (
+    CODE,
+    COMPUTE,
+    ENVIRONMENT,
+    EXPERIMENT,
+    JOB_TYPE,
+    NOTIFICATIONS,
+    VARIABLES,
+    duration_text,
+)
+from cloudtrain.targets.azureml.parts import present
 from cloudtrain.targets.azureml.settings import AzureML
 from cloudtrain.targets.common.compiling import tuner_plan
 
@@ -29,8 +39,8 @@ or are not whole."""
 
 _MOST_TRIALS = 1000
 
-_TRIAL = ("codeId", "environmentId", "distribution", "environmentVariables", "resources")
-_DROPPED = ("services", "notificationSetting")
+_TRIAL = (CODE, ENVIRONMENT, "distribution", VARIABLES, "resources")
+_DROPPED = ("services", NOTIFICATIONS)
 _ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a separate job"
 
 
@@ -56,7 +66,7 @@ def _body(sweep: Sweep, job: Mapping[str, Any], marks: Mapping[str, str]) -> dic
     base = {
         key: value
         for key, value in job.items()
-        if key not in (*_TRIAL, *_DROPPED, "jobType", "command", "limits")
+        if key not in (*_TRIAL, *_DROPPED, JOB_TYPE, "command", "limits")
     }
     limits: dict[str, Any] = {
         "jobLimitsType": "Sweep",
@@ -67,15 +77,13 @@ def _body(sweep: Sweep, job: Mapping[str, Any], marks: Mapping[str, str]) -> dic
         limits["timeout"] = duration_text(sweep.max_runtime)
     # With this variable `runtime.report` sends the objective to the workspace, where the service's
     # tuner reads it.
-    variables = {WANTED: "azureml", **job.get("environmentVariables", {})}
+    variables = {WANTED: "azureml", **job.get(VARIABLES, {})}
     if "timeout" in job.get("limits", {}):
         limits["trialTimeout"] = job["limits"]["timeout"]
     body = {
-        "jobType": "Sweep",
+        JOB_TYPE: "Sweep",
         **base,
-        "experimentName": sweep.name
-        if job["experimentName"] == sweep.job.name
-        else job["experimentName"],
+        EXPERIMENT: sweep.name if job[EXPERIMENT] == sweep.job.name else job[EXPERIMENT],
         "searchSpace": {name: _expression(item) for name, item in sweep.space.ranges.items()},
         "samplingAlgorithm": _algorithm(sweep),
         "objective": {"goal": sweep.objective.goal, "primaryMetric": sweep.objective.metric},
@@ -83,7 +91,7 @@ def _body(sweep: Sweep, job: Mapping[str, Any], marks: Mapping[str, str]) -> dic
         "trial": {
             "command": command,
             **{key: job[key] for key in _TRIAL if key in job},
-            "environmentVariables": variables,
+            VARIABLES: variables,
         },
         "earlyTermination": _early(sweep),
         "resources": job.get("resources"),
@@ -156,7 +164,7 @@ def _cannot(sweep: Sweep, job: Mapping[str, Any]) -> Iterator[tuple[tuple[str, .
     for field in _DROPPED:
         if job.get(field):
             yield ("job",), f"Azure ML's sweep has no `{field}`", f"leave it out, or {_ALTERNATIVE}"
-    if not job.get("computeId") and not (job.get("resources") or {}).get("instanceType"):
+    if not job.get(COMPUTE) and not (job.get("resources") or {}).get("instanceType"):
         message = "Azure ML's sweep needs a cluster, or an instance type of serverless compute"
         yield ("job", "resources"), message, "add `compute` to `[azureml]` in cloudtrain.toml"
     for name, item in (job.get("outputs") or {}).items():

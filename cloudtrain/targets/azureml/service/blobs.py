@@ -101,7 +101,9 @@ RETRIES: dict[str, float] = {
 package counts before it waits, so the first pause is `initial_backoff` plus `increment_base` to the
 power of one."""
 
-_UNCHANGED, _ANOTHER, _NOTHING_BEYOND = 304, 412, 416
+_UNCHANGED = 304
+_ANOTHER = 412
+_NOTHING_BEYOND = 416
 
 _REFUSED = (Denied, Expired)
 
@@ -174,11 +176,11 @@ class Blobs:
         kind = store.get("datastoreType")
         container = store.get("containerName") or store.get("filesystem")
         if kind not in ("AzureBlob", "AzureDataLakeGen2") or not container:
+            message = f"cloudtrain cannot read the datastore `{where.name}` of type `{kind}`"
             hint = (
                 "copy the files with that storage's own tools; "
                 f"`az ml datastore show --name {where.name}` prints the location"
             )
-            message = f"cloudtrain cannot read the datastore `{where.name}` of type `{kind}`"
             raise TargetError(message, hint=hint, code="CT936")
         suffix = store.get("endpoint") or self.client.cloud.storage
         url = f"{store.get('protocol') or 'https'}://{store['accountName']}.blob.{suffix}"
@@ -321,10 +323,8 @@ _RESOLVE = "1.5.0"
 
 def resolved_place(client: Client, run_name: str, output: str) -> str | None:
     """Return the address of an output; None if the run history has none."""
-    query, path = (
-        {"runId": run_name, "selectRunMetadata": True},
-        client.gateway(f"history/{HISTORY}", "rundata"),
-    )
+    query = {"runId": run_name, "selectRunMetadata": True}
+    path = client.gateway(f"history/{HISTORY}", "rundata")
     run = client.post(path, query, api_version=HISTORY).get("runMetadata") or {}
     asset = ((run.get("outputs") or {}).get(output) or {}).get("assetId")
     if not asset:

@@ -52,14 +52,17 @@ HISTORY = "v1.0"
 """For the workspace's run history, which is separate from the resource manager."""
 
 
-RETRIES, BACKOFF, LONGEST = 7, 0.8, 20.0
+RETRIES = 7
+BACKOFF = 0.8
+LONGEST = 20.0
 """Retries while Azure is busy: their number, the base of the growing pauses in seconds, and the
 longest pause. The second pause is twice the base. All retries take about a minute."""
 
 _RECONNECTS = 3
 """The number of retries if a connection fails or breaks."""
 
-_CONNECT_TIMEOUT, _READ_TIMEOUT = 10, 90
+_CONNECT_TIMEOUT = 10
+_READ_TIMEOUT = 90
 """Timeouts in seconds. The resource manager itself gives up after 60."""
 
 _REPEATABLE = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE")
@@ -138,7 +141,8 @@ class Client:
         kind = {"Content-Type": "application/json"} if content else {}
         every_header = {"Accept": "application/json", **kind, **(headers or {})}
         rest = require("azure.core.rest", extra="azureml")
-        url, call = self._url(path) if is_signed else path, self._call(method, path)
+        url = self._url(path) if is_signed else path
+        call = self._call(method, path)
 
         def request() -> Any:
             return rest.HttpRequest(
@@ -204,17 +208,17 @@ class Client:
             response = (
                 self._pipeline(is_signed).run(request, retry_on_methods=_REPEATABLE).http_response
             )
-            status, data = response.status_code, response.content
+            status = response.status_code
+            data = response.content
         except (exceptions.AzureError, OSError) as error:
             raise translate_error(error, call) from error
         if status >= 300:
             raise refusal_error(status, _decode(data), call)
         answer = {} if data.strip() in (b"", b"null") else _decode(data)
         if answer is None:
+            message = f"the answer to `{call.method} {call.about}` is not JSON"
             hint = "check the proxy: it may have answered in Azure's place"
-            raise TargetUnreachable(
-                f"the answer to `{call.method} {call.about}` is not JSON", hint=hint
-            )
+            raise TargetUnreachable(message, hint=hint)
         return answer
 
     def _url(self, path: str) -> str:
@@ -366,9 +370,7 @@ class Labels:
         try:
             version = self._versions.get(label.thing) or self.ask(client, label)
         except NotThere as error:
-            message, hint = (
-                f"the workspace has no `{label.name}`",
-                f"name a version: `azureml:{label.name}:1`",
-            )
+            message = f"the workspace has no `{label.name}`"
+            hint = f"name a version: `azureml:{label.name}:1`"
             raise TargetError(f"{message}, so `latest` means no version", hint=hint) from error
         return f"{label.thing}/versions/{version}"

@@ -83,9 +83,8 @@ def check_selection(body: Body, rank: int | None, instance: int | None) -> None:
     for noun, number, count in (("rank", rank, body.ranks), ("instance", instance, body.instances)):
         if number is not None and number >= count:
             plural = f"the {noun}s 0 to {count - 1}" if count > 1 else f"one {noun}, 0"
-            raise UsageError(
-                f"the job has no {noun} {number}", hint=f"the job has {plural}", code="CT937"
-            )
+            message = f"the job has no {noun} {number}"
+            raise UsageError(message, hint=f"the job has {plural}", code="CT937")
 
 
 class Cutter:
@@ -103,7 +102,8 @@ class Cutter:
         return map(_text, whole)
 
     def rest(self) -> Iterator[str]:
-        pending, self._pending = self._pending, b""
+        pending = self._pending
+        self._pending = b""
         if pending:
             yield _text(pending)
 
@@ -153,9 +153,12 @@ class LogFile:
             return False
         if self._is_another(piece, blob):
             self._keep(self._cutter.rest())
-            self.offset, self._etag, self._last = 0, None, b""
+            self.offset = 0
+            self._etag = None
+            self._last = b""
             return True
-        self._created, self._last_modified = piece.created, piece.last_modified
+        self._created = piece.created
+        self._last_modified = piece.last_modified
         self.offset += len(piece.data)
         self._last = (self._last + piece.data)[-_OVERLAP:]
         self._keep(self._cutter.feed(piece.data))

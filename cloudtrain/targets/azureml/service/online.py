@@ -41,11 +41,13 @@ from cloudtrain.targets.common.services import Denied, NotThere
 # (`TotalDedicatedCores`). For spot capacity, only `TotalLowPriorityCores` applies: the low-priority
 # vCPUs of all families together.
 
-_ALL, _ALL_SPARE = "TotalDedicatedCores", "TotalLowPriorityCores"
+_ALL = "TotalDedicatedCores"
+_ALL_SPARE = "TotalLowPriorityCores"
 _ASK = "ask for more in the studio, under Quota: https://ml.azure.com/quota"
 
 
-_TYPE, _COUNT = ("resources", "instance_type"), ("resources", "instance_count")
+_TYPE = ("resources", "instance_type")
+_COUNT = ("resources", "instance_count")
 
 
 def _capacity(
@@ -65,7 +67,8 @@ def _capacity(
         message = f"{size} is not sold as spot capacity in {location}"
         yield _finding("AZ909", message, "remove `spot`, or name another type", _TYPE)
         return
-    vcpus, usages = int(offer["vCPUs"]) * count, _list_entries(client, location, "usages")
+    vcpus = int(offer["vCPUs"]) * count
+    usages = _list_entries(client, location, "usages")
     names = [_ALL_SPARE] if is_spot else [str(offer["family"]), _ALL]
     for name in names:
         entries = [usage for usage in usages if _is_of(usage, name)]
@@ -87,14 +90,11 @@ def _capacity(
 def _shortage(usage: Mapping[str, Any], vcpus: int, where: str) -> Iterator[Finding]:
     """Report a quota that is too small, or used up by other jobs. A negative quota means
     unlimited."""
-    limit, used_vcpus = int(usage["limit"]), int(usage.get("currentValue") or 0)
+    limit = int(usage["limit"])
+    used_vcpus = int(usage.get("currentValue") or 0)
     if 0 <= limit < vcpus:
-        yield _finding(
-            "AZ910",
-            f"the quota of {where} is {limit} vCPUs, and the job needs {vcpus}",
-            _ASK,
-            _COUNT,
-        )
+        message = f"the quota of {where} is {limit} vCPUs, and the job needs {vcpus}"
+        yield _finding("AZ910", message, _ASK, _COUNT)
     elif 0 <= limit < used_vcpus + vcpus:
         message = (
             f"{used_vcpus} of the {limit} vCPUs of {where} are in use, and the job needs {vcpus}"
@@ -125,7 +125,8 @@ _ASSET = ENVIRONMENT
 """The API version for data and models. It is the one for environments, because azure-ai-ml 1.35.2
 never asks for data or models."""
 
-_CLUSTER, _INSTANCE = "AmlCompute", "ComputeInstance"
+_CLUSTER = "AmlCompute"
+_INSTANCE = "ComputeInstance"
 _RUNS_JOBS = (_CLUSTER, _INSTANCE, "Kubernetes")
 _BROKEN = ("Failed", "Canceled", "Deleting")
 
@@ -219,7 +220,8 @@ def _kind(question: _Question, name: str, properties: Mapping[str, Any]) -> Iter
 
 
 def _readiness(name: str, properties: Mapping[str, Any]) -> Iterator[Finding]:
-    state, inner = properties.get("provisioningState"), properties.get("properties") or {}
+    state = properties.get("provisioningState")
+    inner = properties.get("properties") or {}
     if state in _BROKEN:
         errors = [*(properties.get("provisioningErrors") or ()), *(inner.get("errors") or ())]
         message = next((text for error in errors if (text := _message_of(error))), "")
@@ -241,7 +243,8 @@ def _message_of(error: Mapping[str, Any]) -> str:
 
 
 def _size(question: _Question, name: str, machines: Mapping[str, Any]) -> Iterator[Finding]:
-    size, most = machines.get("vmSize"), (machines.get("scaleSettings") or {}).get("maxNodeCount")
+    size = machines.get("vmSize")
+    most = (machines.get("scaleSettings") or {}).get("maxNodeCount")
     if size and question.instance_type and size.lower() != question.instance_type.lower():
         message = (
             f"the machines of `{name}` are {size}, and the job was planned for "
@@ -260,7 +263,8 @@ def _size(question: _Question, name: str, machines: Mapping[str, Any]) -> Iterat
 
 
 def _serverless(question: _Question) -> Iterator[Finding]:
-    body, size = question.body, question.body.instance_type
+    body = question.body
+    size = question.body.instance_type
     locations = body.mapping("resources").get("locations") or [
         question.client.workspace["location"]
     ]
@@ -284,7 +288,8 @@ def _identity(question: _Question, owner: str, identities: Any) -> Iterator[Find
     identity = question.body.mapping("identity")
     if identity.get("identityType") != "Managed":
         return
-    client, users = identity.get("clientId"), (identities or {}).get("userAssignedIdentities") or {}
+    client = identity.get("clientId")
+    users = (identities or {}).get("userAssignedIdentities") or {}
     resource = identity.get("resourceId")
     if client is None and resource is not None:
         has_any = str(resource).lower() in map(str.lower, users)
@@ -317,8 +322,8 @@ def _environment(question: _Question) -> Iterator[Finding]:
         question.client.get(environment, api_version=ENVIRONMENT)
     except NotThere:
         name, _, version = environment.rpartition("/environments/")[2].partition("/versions/")
-        hint = f"`az ml environment list --name {name}` shows its versions"
         message = f"the workspace has no environment `{name}` in the version `{version}`"
+        hint = f"`az ml environment list --name {name}` shows its versions"
         yield _finding("AZ912", message, hint, ("environment", "azureml"))
 
 
@@ -328,15 +333,18 @@ def _meaning(question: _Question, label: Labelled, code: str, path: ValuePath) -
     try:
         version = question.labels.ask(question.client, label)
     except NotThere:
+        message = f"the workspace has no {noun} `{label.name}`"
         hint = f"`az ml {noun} list` shows what there is"
-        yield _finding(code, f"the workspace has no {noun} `{label.name}`", hint, path)
+        yield _finding(code, message, hint, path)
     else:
         message = f"`{label.name}@latest` is the version `{version}` now"
-        yield _finding("AZ916", message, f"write `azureml:{label.name}:{version}` to keep it", path)
+        hint = f"write `azureml:{label.name}:{version}` to keep it"
+        yield _finding("AZ916", message, hint, path)
 
 
 def _places(question: _Question) -> Iterator[_Check]:
-    workspace, things = question.client.place.workspace_id, set[str]()
+    workspace = question.client.place.workspace_id
+    things = set[str]()
     for kind, code in (("inputs", "AZ913"), ("outputs", "AZ914")):
         for name, item in question.body.mapping(kind).items():
             uri = str(item.get("uri") or "")
@@ -371,13 +379,15 @@ def _exists(thing: str, code: str, path: ValuePath) -> _Check:
         try:
             question.client.get(thing, api_version=DATASTORE if kind == "datastores" else _ASSET)
         except NotThere:
-            noun, reference = _NOUNS.get(kind, kind), name.replace("/versions/", ":")
+            noun = _NOUNS.get(kind, kind)
+            reference = name.replace("/versions/", ":")
             command = f"az ml {noun} list" + (
                 f" --name {reference.partition(':')[0]}" if ":" in reference else ""
             )
+            message = f"the workspace has no {noun} `{reference}`"
             yield _finding(
                 code,
-                f"the workspace has no {noun} `{reference}`",
+                message,
                 f"`{command}` shows what there is",
                 path,
             )

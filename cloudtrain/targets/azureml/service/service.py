@@ -88,10 +88,8 @@ class AzureMLService:
         account = self._account(
             settings, "cloudtrain cannot list instance types, because no workspace is configured"
         )
-        folder, today = (
-            user_config_path("cloudtrain", appauthor=False),
-            datetime.now(timezone.utc).date(),
-        )
+        folder = user_config_path("cloudtrain", appauthor=False)
+        today = datetime.now(timezone.utc).date()
         return refresh(self._at(account.place), folder=folder, date=today.isoformat())
 
     def upload(
@@ -225,15 +223,17 @@ class AzureMLService:
         if job is None:
             return False
         if not _is_ours(job, request):
+            message = f"the workspace already has a different job named `{ref.name}`"
             raise NameTaken(
-                f"the workspace already has a different job named `{ref.name}`",
+                message,
                 hint=f"see it with `cloudtrain status {ref}`, or give your job another name",
                 code="CT945",
             )
         return True
 
     def _status(self, ref: RunRef, job: Mapping[str, Any]) -> RunStatus:
-        details, price = self._details(ref), None
+        details = self._details(ref)
+        price = None
         if details.get("startTimeUtc"):  # billing begins at this time
             cluster_of = partial(self._cluster, self._at(ref.place))
             price = hourly_price(job["properties"], details, cluster_of, self._overlay())

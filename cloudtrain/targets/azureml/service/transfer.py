@@ -59,9 +59,11 @@ from cloudtrain.targets.common.transfers import (
 )
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
 
-_FILES_AT_ONCE, _BLOCKS_AT_ONCE = 8, 4
+_FILES_AT_ONCE = 8
+_BLOCKS_AT_ONCE = 4
 
-_WHOLE, _BLOCK = 8 << 20, 4 << 20
+_WHOLE = 8 << 20
+_BLOCK = 4 << 20
 """Sizes in bytes: a file up to the first is uploaded in one request, a larger one in blocks of the
 second."""
 
@@ -88,7 +90,8 @@ def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter
     """Return the address of the copy in the workspace's own storage, which is named by `sha256`,
     the hash of its content. It ends with a slash, as azure-ai-ml 1.35.2 writes the addresses of
     build contexts."""
-    blobs, place = Blobs(client), f"cloudtrain/folders/{sha256}"
+    blobs = Blobs(client)
+    place = f"cloudtrain/folders/{sha256}"
     with _unpack(bundle) as source:
         files = _files(source / folder)
 
@@ -103,7 +106,8 @@ def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter
 
 
 def upload_data(client: Client, item: Upload, on_bytes: ByteProgress | None) -> bool:
-    blobs, where = Blobs(client), place_of(item.destination, client.place.workspace_id)
+    blobs = Blobs(client)
+    where = place_of(item.destination, client.place.workspace_id)
     home = blobs.container(where)
 
     def send(file: DataFile, report: Report) -> None:
@@ -137,7 +141,8 @@ def _put(container: Any, name: str, file: DataFile, report: Report) -> None:
 @contextmanager
 def _unpack(bundle: BundleWriter) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="cloudtrain-") as folder:
-        archive, source = Path(folder, "bundle.tar.gz"), Path(folder, "code")
+        archive = Path(folder, "bundle.tar.gz")
+        source = Path(folder, "code")
         bundle.write(archive)
         try:
             unpack(archive, source, bundle.sha256)
@@ -200,9 +205,11 @@ def _send(
 # Files are copied in parts, several parts at once. If a connection breaks or a key expires, only
 # the interrupted part is requested again.
 
-OUTPUTS, LOGS = "outputs", "logs"
+OUTPUTS = "outputs"
+LOGS = "logs"
 
-_FILES, _PARTS = 4, 4
+_FILES = 4
+_PARTS = 4
 """The number of files copied at once, and the number of parts of each."""
 
 _TRIES = 2
@@ -289,11 +296,8 @@ class Results:
             if name in self._places and _behind(path, f"{OUTPUTS}/{name}") is not None:
                 path = path.removeprefix(f"{OUTPUTS}/")
         if not any(_overlap(name, path) for name in self.names) or ".." in path.split("/"):
-            raise UsageError(
-                f"`{path}` is not a result of the run",
-                hint=did_you_mean(path, self.names),
-                code="CT935",
-            )
+            message = f"`{path}` is not a result of the run"
+            raise UsageError(message, hint=did_you_mean(path, self.names), code="CT935")
         return path
 
     def files(self, path: str) -> Iterator[File]:
