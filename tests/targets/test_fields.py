@@ -114,7 +114,10 @@ VALUES: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
         {"resources": {"instance_type": None, "gpu": "V100-16GB", "gpus_per_instance": 1}},
         {"resources": {"gpus_per_instance": 4}},
     ),
-    "resources.interconnect": (A100, {"resources": {"interconnect": "ethernet"}}),
+    "resources.interconnect": (
+        {"resources": {"instance_type": None, "gpu": "V100-16GB", "gpus_per_instance": 4}},
+        {"resources": {"interconnect": "rdma"}},
+    ),
     "resources.instance_groups": ({}, GROUPS),
     "resources.distribution_groups": (GROUPED, {"resources": {"distribution_groups": ["a"]}}),
     "resources.instance_preferences": (
@@ -134,7 +137,7 @@ VALUES: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
         {"environment": {"framework": "huggingface", "version": "4.49"}},
         {"environment": {"base": "pytorch 2.5"}},
     ),
-    "environment.python": ({}, {"environment": {"python": "3.12"}}),
+    "environment.python": ({}, {"environment": {"python": "3.9"}}),
     "environment.image": (
         OWN_IMAGE,
         {"environment": {"image": {name: f"{image}2" for name, image in IMAGE.items()}}},

@@ -20,6 +20,7 @@ from cloudtrain.rules.engine import (
     text_at,
     value_at,
 )
+from cloudtrain.targets.sagemaker import fields
 from cloudtrain.targets.sagemaker.catalogue.images import registries
 from cloudtrain.targets.sagemaker.catalogue.shapes import ShapeViolation, violations
 from cloudtrain.targets.sagemaker.plan import PROCESSING, RUN_TAG, TRAINING
@@ -290,15 +291,9 @@ def without_effect(subject: Subject) -> Iterator[Fault]:
 
     CreateTrainingJob has no field for the size of `/dev/shm`, because SageMaker itself decides how
     much of the instance's memory is shared memory. The API also has no field for a description,
-    which stays in the job file.
+    which stays in the job file. Conda files, assets and kinds of data are words of Azure ML.
     """
-    if subject.job.resources.shm_size is not None:
-        message = "SageMaker decides the size of `/dev/shm`, so `shm_size` is not sent"
-        yield Fault(
-            message,
-            "use fewer or smaller data loader workers if it is too small",
-            ("resources", "shm_size"),
-        )
+    return fields.without_effect(subject)
 
 
 def _operation(subject: Subject) -> str:
