@@ -15,7 +15,8 @@ from cloudtrain.adoption.shell import Open, ShellCommand, Value, commands_of
 from cloudtrain.errors import UsageError
 from cloudtrain.job.model import parse_time
 from cloudtrain.rules.job import LAUNCHER_VARIABLES
-from cloudtrain.system.plugins import parts
+from cloudtrain.system.plugins import all_parts
+from cloudtrain.targets.contract import BatchReader, ContainerReader
 
 # Takes a command's wrappers off its launch line: `srun`, `bash -c`, containers and the like.
 
@@ -171,7 +172,7 @@ def read_batch_script(text: str, folder: str) -> TrainingLaunch:
     )
     launch.gpus, launch.name = gpus, options.get("job-name")
     launch.max_runtime = parse_time(options.get("time", ""))
-    for name, batch_settings in parts("batch").items():
+    for name, batch_settings in all_parts(BatchReader).items():
         batch = batch_settings(options, launch.setup)
         if batch is not None:
             launch.target, launch.settings, launch.settings_head = name, batch.settings, batch.head
@@ -238,7 +239,7 @@ def _share_tasks(launch: TrainingLaunch, batch: Mapping[str, str]) -> None:
 
 def _settle_container(launch: TrainingLaunch) -> None:
     options = launch.srun or {}
-    for target, container_settings in parts("container").items() if options else ():
+    for target, container_settings in all_parts(ContainerReader).items() if options else ():
         container = container_settings(options)
         if container is not None:
             launch.target, launch.image = target, {target: str(container.image)}

@@ -29,9 +29,10 @@ from cloudtrain.adoption.sources import cells_of
 from cloudtrain.documents.archives import archive_of, files_of
 from cloudtrain.documents.document import read_bytes, read_text
 from cloudtrain.errors import UsageError
-from cloudtrain.system.plugins import parts
+from cloudtrain.system.plugins import all_parts
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.common.tracebacks import error_in
+from cloudtrain.targets.contract import AdopterMaker
 from cloudtrain.targets.settings import load_settings
 
 if TYPE_CHECKING:
@@ -92,8 +93,8 @@ def run_script(
         )
         command = [*_without_network(), interpreter, str(place / "hooks" / "driver.py")]
         environ, notes = load_settings().environ, dict[str, list[str]]()
-        for target, adopter in parts("adopt").items():
-            for path, text, note in adopter().home(environ):
+        for target, make_adopter in all_parts(AdopterMaker).items():
+            for path, text, note in make_adopter().home(environ):
                 (place / "home" / path).parent.mkdir(parents=True, exist_ok=True)
                 (place / "home" / path).write_text(text, encoding="utf-8")
                 notes.setdefault(target, []).append(note)
@@ -155,7 +156,11 @@ def _write_plan(place: Path, script: Path, arguments: Sequence[str]) -> None:
     cells = None
     if script.suffix == ".ipynb":
         cells = cells_of(script)
-    hooks = {name: text for name, adopter in parts("adopt").items() if (text := adopter().hook())}
+    hooks: dict[str, str] = {}
+    for name, make_adopter in all_parts(AdopterMaker).items():
+        text = make_adopter().hook()
+        if text:
+            hooks[name] = text
     for name, text in hooks.items():
         (place / f"hook_{name}.py").write_text(text, encoding="utf-8")
     source = Path(__file__).with_name("driver.py").read_text(encoding="utf-8")
@@ -342,7 +347,7 @@ def originals_of_script(
 ) -> list[Original]:
     """Run a script until its first call that creates jobs, and return these jobs."""
     captured = run_script(script, arguments, python=python, time_limit=time_limit)
-    adopter = parts("adopt")[captured.target]()
+    adopter = all_parts(AdopterMaker)[captured.target]()
     originals, archive = adopter.captured(captured.record, captured.uploads)
     if not originals:
         hint = "cloudtrain adopts training jobs"

@@ -27,8 +27,9 @@ from cloudtrain.adoption.sources import cells_of, text_of
 from cloudtrain.documents.document import parse_python
 from cloudtrain.errors import UsageError
 from cloudtrain.job.training import TrainingJob
-from cloudtrain.system.plugins import parts
+from cloudtrain.system.plugins import all_parts
 from cloudtrain.targets.adoption import FILL_IN, Original, StaticCall, Unknown
+from cloudtrain.targets.contract import ScriptReader
 
 
 def adopt_statically(script: Path, place: Path) -> Adoption:
@@ -42,7 +43,7 @@ def adopt_statically(script: Path, place: Path) -> Adoption:
             f"`{script}` is nested too deeply to be read", hint=hint, code="CT981"
         ) from None
     kind = f"the text of {script.name}"
-    for name, draft_of_calls in parts("static").items():
+    for name, draft_of_calls in all_parts(ScriptReader).items():
         result = draft_of_calls(calls)
         if result is None:
             continue

@@ -25,9 +25,9 @@ from cloudtrain.job.requirements import (
     read_pip,
     unfit,
 )
+from cloudtrain.machines.contents import Contents, ContentsReader
 from cloudtrain.plans.plan import Bundle, Plan
-from cloudtrain.system.plugins import part_of
-from cloudtrain.targets.contract import Contents
+from cloudtrain.system.plugins import part
 from cloudtrain.targets.where import Where
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def with_requirements(
     if read(file) is None:
         return job, tree, None  # CT102 reports it
     view, settings = job.view, where.settings
-    describe = part_of(where.target, "contents")
+    describe = part(where.target, ContentsReader)
     contents = (
         describe(view, settings, where.account) if describe else Contents(job.environment.python)
     )

@@ -31,6 +31,8 @@ from cloudtrain.plans.plan import Plan, Printable, map_texts
 from cloudtrain.plans.states import PLACES, RunRef, RunStatus
 from cloudtrain.plans.status import PROGRESS, duration_of, number
 from cloudtrain.system.git import Commit
+from cloudtrain.system.plugins import has_part
+from cloudtrain.targets.contract import RunFolders
 from cloudtrain.targets.registry import service_of, target_of
 from cloudtrain.targets.settings import Settings
 
@@ -104,7 +106,7 @@ def _of_code(last: RunRecord, record: JobRecord, ready: Ready) -> Iterator[FileC
     if record.bundle == ready.tree.sha256 or not record.files:
         return
     before, after = Side("", record.plan, record, ref=last.ref), Side("", {}, tree=ready.tree)
-    is_quick = "folder" in target_of(last.target).parts and ready.tree.identity.size < _QUICK
+    is_quick = has_part(target_of(last.target), RunFolders) and ready.tree.identity.size < _QUICK
     yield from _code_changes(before, after, ready.where.here if is_quick else None, [])
 
 

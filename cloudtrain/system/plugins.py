@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from keyword import iskeyword
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cloudtrain.errors import CloudtrainError, MissingExtra, TargetUnavailable
 
@@ -56,9 +56,9 @@ def find_target(name: str) -> Any:
     """
     if name not in LOADED:
         entry = _entries()[name]
-        target, message, hint = (entry.load()(), "", "") if is_own(entry) else _load_plugin(entry)
-        if target is None:
-            raise TargetUnavailable(message, hint=hint)
+        target = entry.load()() if is_own(entry) else _load_plugin(entry)
+        if isinstance(target, PluginFault):
+            raise TargetUnavailable(target.message, hint=target.hint)
         LOADED[name] = target
     return LOADED[name]
 
@@ -72,23 +72,52 @@ def find_usable(name: str) -> Any | None:
         return None
 
 
-def part_of(target: object, ability: str) -> Any:
-    """Import and return an optional part of a target, such as `export`; None if the target has no
-    such part.
+_Part = TypeVar("_Part")
+
+
+def ability(name: str) -> Callable[[type[_Part]], type[_Part]]:
+    """Return a decorator for the type of a part of targets. `name` is the key of the part in
+    `Target.parts`."""
+
+    def register(kind: type[_Part]) -> type[_Part]:
+        _ABILITIES[kind] = name
+        return kind
+
+    return register
+
+
+_ABILITIES: dict[type, str] = {}
+"""Maps the type of a part to its key in `Target.parts`."""
+
+
+def has_part(target: object, kind: type) -> bool:
+    """Return whether a target has the part of the type `kind`. Nothing is imported."""
+    return _ABILITIES[kind] in getattr(target, "parts", {})
+
+
+def part(target: object, kind: type[_Part]) -> _Part | None:
+    """Import and return the part of a target that has the type `kind`; None if the target has no
+    such part, or if `target` is None.
 
     Raises:
         TargetUnavailable: the part is another package's, and cannot be imported.
     """
-    place: str | None = getattr(target, "parts", {}).get(ability)
-    return None if place is None else _import(place)
+    places: Mapping[str, str] = getattr(target, "parts", {})
+    place = places.get(_ABILITIES[kind])
+    if place is None:
+        return None
+    found: _Part = _import(place)
+    return found
 
 
-def parts(ability: str) -> dict[str, Any]:
-    """Import and return this part of each target that has it, by the target's name, in display
-    order."""
-    return {
-        target.name: part_of(target, ability) for target in all_targets() if ability in target.parts
-    }
+def all_parts(kind: type[_Part]) -> dict[str, _Part]:
+    """Import and return the parts of this type, by the name of their target, in display order."""
+    found: dict[str, _Part] = {}
+    for target in all_targets():
+        its_part = part(target, kind)
+        if its_part is not None:
+            found[target.name] = its_part
+    return found
 
 
 @cache
@@ -100,9 +129,8 @@ def _import(place: str) -> Any:
         if module.startswith(OWN):
             raise
         message = f"`{place}` cannot be loaded: {type(error).__name__}: {error}"
-        raise TargetUnavailable(
-            message, hint="upgrade the package that adds the target, or uninstall it"
-        ) from error
+        hint = "upgrade the package that adds the target, or uninstall it"
+        raise TargetUnavailable(message, hint=hint) from error
 
 
 def all_targets() -> list[Any]:
@@ -154,77 +182,52 @@ def top_module(entry: EntryPoint) -> str:
 
 
 @cache
-def _load_plugin(entry: EntryPoint) -> tuple[Any, str, str]:
-    """Import and return a target of another package; if it cannot be used, None with the message
-    and the hint of each attempt to use it."""
-    name, package = entry.name, package_of(entry)
+def _load_plugin(entry: EntryPoint) -> Any:
+    """Import and return a target of another package, or a `PluginFault` if it cannot be used."""
+    name = entry.name
+    package = package_of(entry)
+
     packages = dict.fromkeys(package_of(other) for other in declared() if other.name == name)
     if len(packages) > 1:
         both = " and ".join(f"`{other}`" for other in packages)
-        return (
-            None,
-            f"two packages have a target `{name}`: {both}",
-            f"uninstall one: `pip uninstall {package}`",
-        )
-    upgrade = f"upgrade its package `{package}`, or uninstall it: `pip uninstall {package}`"
+        message = f"two packages have a target `{name}`: {both}"
+        return PluginFault(name, message, f"uninstall one: `pip uninstall {package}`")
+
+    find_target(DEFAULT_TARGET)  # a built-in target brings the check of the contract
     try:
         target = entry.load()()
-        wrong = _refusal(target, name)
+        fault = _find_fault(target, entry)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the other targets have to go on
-        wrong = (
-            f"{type(error).__name__}: "
-            f"{error.message if isinstance(error, CloudtrainError) else error}"
-        )
-    if wrong is not None:
-        return None, f"the target `{name}` cannot be loaded from `{entry.value}`: {wrong}", upgrade
-    for other in target_names()[: target_names().index(name)]:
-        if getattr(find_usable(other), "prefix", None) == target.prefix:
-            message = (
-                f"the codes of the rules of `{name}` begin with `{target.prefix}`, as "
-                f"those of `{other}` do"
-            )
-            return None, message, upgrade
-    return target, "", ""
+        text = error.message if isinstance(error, CloudtrainError) else str(error)
+        fault = not_loaded(entry, f"{type(error).__name__}: {text}")
+    if fault is not None:
+        hint = f"upgrade its package `{package}`, or uninstall it: `pip uninstall {package}`"
+        return PluginFault(name, fault, hint)
+    return target
 
 
-_CONTRACT = "cloudtrain.targets.contract"
-"""The module with the base class of targets. It stands above this module."""
+def not_loaded(entry: EntryPoint, why: str) -> str:
+    """Return the message about a target that cannot be loaded. `why` is a clause."""
+    return f"the target `{entry.name}` cannot be loaded from `{entry.value}`: {why}"
 
 
-def _refusal(target: Any, name: str) -> str | None:
-    """Return why cloudtrain cannot use the target of the entry point `name`, as a clause; None if
-    it can."""
-    if all(base.__module__ != _CONTRACT for base in type(target).__mro__):
-        return f"it is not a subclass of `{_CONTRACT}.Target`"
-    earlier = next(
-        (
-            word
-            for word in ("settings_model", "rule_prefix", "rule_modules")
-            if hasattr(target, word)
-        ),
-        None,
-    )
-    if earlier is not None:
-        return f"its class sets `{earlier}`, as targets for earlier versions of cloudtrain do"
-    missing = [
-        word
-        for word in ("name", "title", "settings", "prefix")
-        if getattr(target, word, None) is None
-    ]
-    if missing:
-        return f"its class has no `{missing[0]}`"
-    fact = next((word for word in target.facts._fields if hasattr(target, word)), None)
-    if fact is not None:
-        return f"its class sets `{fact}`, which is one of its `facts`"
-    if target.name != name:
-        return f"its class calls it `{target.name}`"
-    if len(target.prefix) != 2 or not (target.prefix.isalpha() and target.prefix.isupper()):
-        return f"its `prefix` is `{target.prefix}`, not two capital letters"
-    if target.prefix == PORTABLE:
-        return f"its `prefix` is `{PORTABLE}`, which stands for all targets"
-    kind = getattr(target.settings, "model_fields", {}).get("type")
-    if kind is None or kind.default != name:
-        return f'its `settings` lacks `type: Literal["{name}"] = "{name}"`'
+_Check = Callable[[Any, "EntryPoint"], str | None]
+
+_contract_checks: list[_Check] = []
+
+
+def add_contract_check(check: _Check) -> None:
+    """Check each target of another package with `check` when it is loaded. `check` returns a
+    message if cloudtrain cannot use the target. The contract stands above this module, so the room
+    of the contract calls this function when it is imported."""
+    _contract_checks.append(check)
+
+
+def _find_fault(target: Any, entry: EntryPoint) -> str | None:
+    for check in _contract_checks:
+        message = check(target, entry)
+        if message is not None:
+            return message
     return None
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from cloudtrain.errors import UsageError
-from cloudtrain.system.plugins import part_of
-from cloudtrain.targets.contract import Account, Service, Target
+from cloudtrain.system.plugins import part
+from cloudtrain.targets.contract import Account, PathResolver, Service, Target
 from cloudtrain.targets.registry import target_of
 from cloudtrain.targets.settings import Settings, TargetSettings, load_settings
 
@@ -35,12 +35,14 @@ class Where:
     def of(cls, settings: TargetSettings, here: Settings, *, profile: str | None = None) -> Where:
         """Return the place with these settings. `profile` is the profile for the settings of an
         emulated target."""
-        target, name = target_of(settings.type), settings.emulated_target
-        if (absolute := part_of(target, "absolute")) is not None:
-            settings = absolute(settings, here.environ, here.cwd)
-        return cls(
-            target, settings, here, None if name is None else here.target(name, profile=profile)
-        )
+        target = target_of(settings.type)
+        resolve = part(target, PathResolver)
+        if resolve is not None:
+            settings = resolve(settings, here.environ, here.cwd)
+
+        name = settings.emulated_target
+        emulated = None if name is None else here.target(name, profile=profile)
+        return cls(target, settings, here, emulated)
 
     def queued(self, queue: bool | None, priority: int | None) -> Where:
         """Return the place with these options of cloudtrain's queue. None keeps the value in the
