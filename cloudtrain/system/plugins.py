@@ -137,7 +137,8 @@ def all_targets() -> list[Any]:
     """Import and return every target that can be used, in display order. A target whose package is
     broken is left out: it must not keep you from using the others, and `cloudtrain doctor` reports
     it."""
-    targets = [target for name in target_names() if (target := find_usable(name)) is not None]
+    found = [find_usable(name) for name in target_names()]
+    targets = [target for target in found if target is not None]
     return sorted(targets, key=lambda target: (target.order, target.name))
 
 
@@ -148,8 +149,11 @@ def is_own(entry: EntryPoint) -> bool:
 def usable_name(name: str) -> bool:
     """Return whether a target of another package can have this name, which becomes a field of jobs
     and a table of settings."""
-    is_word = name.isascii() and name.isidentifier() and name == name.lower() and name[0] != "_"
-    return is_word and not iskeyword(name) and not name.startswith("model_") and name not in TAKEN
+    if not name.isascii() or not name.isidentifier() or name != name.lower():
+        return False
+    if name.startswith(("_", "model_")):
+        return False
+    return not iskeyword(name) and name not in TAKEN
 
 
 TAKEN = frozenset((
@@ -187,7 +191,8 @@ def _load_plugin(entry: EntryPoint) -> Any:
     name = entry.name
     package = package_of(entry)
 
-    packages = dict.fromkeys(package_of(other) for other in declared() if other.name == name)
+    entries = [other for other in declared() if other.name == name]
+    packages = dict.fromkeys(map(package_of, entries))
     if len(packages) > 1:
         both = " and ".join(f"`{other}`" for other in packages)
         message = f"two packages have a target `{name}`: {both}"
@@ -234,12 +239,11 @@ def _find_fault(target: Any, entry: EntryPoint) -> str | None:
 @cache
 def declared() -> tuple[EntryPoint, ...]:
     """Return every entry point of the group: the built-in ones first, each group sorted by name."""
-    return tuple(
-        sorted(
-            _find_entries(),
-            key=lambda entry: (not is_own(entry), entry.name == DEFAULT_TARGET, entry.name),
-        )
-    )
+
+    def position(entry: EntryPoint) -> tuple[bool, bool, str]:
+        return not is_own(entry), entry.name == DEFAULT_TARGET, entry.name
+
+    return tuple(sorted(_find_entries(), key=position))
 
 
 @cache
@@ -258,25 +262,24 @@ def _find_entries() -> list[EntryPoint]:
     group's name first."""
     from importlib.metadata import Distribution
 
+    heading = f"[{GROUP}]".encode()
     entries: list[EntryPoint] = []
     for folder in dict.fromkeys(sys.path):
         try:
-            names = [
-                entry.name
-                for entry in os.scandir(folder or ".")
-                if entry.name.endswith((".dist-info", ".egg-info"))
-            ]
+            names = [entry.name for entry in os.scandir(folder or ".")]
         except OSError:  # a missing path, or a zip file
             continue
         for name in names:
+            if not name.endswith((".dist-info", ".egg-info")):
+                continue
             # Hundreds of them, before every command.
             place = os.path.join(folder or ".", name)
             try:
                 with open(os.path.join(place, "entry_points.txt"), "rb") as file:
-                    has_group = b"[" + GROUP.encode() + b"]" in file.read()
+                    content = file.read()
             except OSError:
                 continue
-            if has_group:
+            if heading in content:
                 entries.extend(Distribution.at(place).entry_points.select(group=GROUP))
     return entries
 
@@ -298,13 +301,14 @@ def plugin_faults() -> Iterator[PluginFault]:
     """Yield each target of another package that cannot be used."""
     own = [entry.name for entry in declared() if is_own(entry)]
     for entry in declared():
+        if is_own(entry):
+            continue
         package = package_of(entry)
-        if not is_own(entry) and entry.name in own:
+        if entry.name in own:
             message = f"`{package}` has a target of this name too, which cloudtrain does not use"
-            yield PluginFault(
-                entry.name, message, f"uninstall it: `pip uninstall {package}`", is_harmless=True
-            )
-        elif not is_own(entry) and not usable_name(entry.name):
+            hint = f"uninstall it: `pip uninstall {package}`"
+            yield PluginFault(entry.name, message, hint, is_harmless=True)
+        elif not usable_name(entry.name):
             message = f"`{package}` has a target of this name, and a target cannot have it"
             hint = (
                 "ask its authors for a name of lower-case letters, digits and underscores "
@@ -322,10 +326,12 @@ def plugin_of(error: BaseException) -> str | None:
     """Return the package with a target whose code raised `error`; None if the code is not in such a
     package."""
     packages = {top_module(entry): package_of(entry) for entry in declared() if not is_own(entry)}
-    package, step = None, error.__traceback__
+    package = None
+    step = error.__traceback__
     while step is not None:
-        module = str(step.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
-        if module == "cloudtrain" or module in packages:
+        name = str(step.tb_frame.f_globals.get("__name__", ""))
+        module = name.partition(".")[0]
+        if module == OWN_PACKAGE or module in packages:
             package = packages.get(module)
         step = step.tb_next
     return package
@@ -346,12 +352,13 @@ def require(module: str, *, extra: str) -> ModuleType:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        if error.name is None or module.split(".")[0] != error.name.split(".")[0]:
+        missing = error.name or ""
+        if missing.split(".")[0] != module.split(".")[0]:
             raise
-        package = next(
-            (name for start, name in _PACKAGES.items() if f"{module}.".startswith(f"{start}.")),
-            module,
-        )
+        package = module
+        for start, name in _PACKAGES.items():
+            if f"{module}.".startswith(f"{start}."):
+                package = name
         raise MissingExtra(f"`{package}` is not installed", hint=pip_line(extra)) from error
 
 
@@ -364,17 +371,23 @@ def pip_line(extra: str) -> str:
     from urllib.parse import unquote
 
     try:
-        origin = json.loads(distribution(OWN_PACKAGE).read_text("direct_url.json") or "{}")
+        text = distribution(OWN_PACKAGE).read_text("direct_url.json")
+        origin = json.loads(text or "{}")
     except (PackageNotFoundError, ValueError):
         origin = {}
-    url, vcs = str(origin.get("url", "")), origin.get("vcs_info", {}).get("vcs")
+    url = str(origin.get("url", ""))
+
+    vcs = origin.get("vcs_info", {}).get("vcs")
     if vcs:
-        return f"pip install {shlex.quote(f'{OWN_PACKAGE}[{extra}] @ {vcs}+{url}')}"
+        requirement = f"{OWN_PACKAGE}[{extra}] @ {vcs}+{url}"
+        return f"pip install {shlex.quote(requirement)}"
+
     folder = unquote(url.removeprefix("file://"))
     # A plan starts sooner without pathlib.
     if "dir_info" in origin and os.path.isdir(folder):
         option = "-e " if origin["dir_info"].get("editable") else ""
-        return f"pip install {option}{shlex.quote(f'{folder}[{extra}]')}"
+        requirement = shlex.quote(f"{folder}[{extra}]")
+        return f"pip install {option}{requirement}"
     return f"pip install '{OWN_PACKAGE}[{extra}]'"
 
 

@@ -45,10 +45,10 @@ def target_of(name: str) -> Target:
             is broken.
     """
     if name not in target_names():
+        hint = "install the package that adds it"
         near = did_you_mean(name, target_names()) or ""
-        hint = "install the package that adds it" + (
-            f"; {near}" if near.startswith("did you mean") else ""
-        )
+        if near.startswith("did you mean"):
+            hint += f"; {near}"
         raise TargetUnavailable(f"the target `{name}` is not installed", hint=hint)
     return cast("Target", find_target(name))
 
