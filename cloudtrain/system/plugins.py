@@ -137,7 +137,7 @@ def all_targets() -> list[Any]:
     """Import and return every target that can be used, in display order. A target whose package is
     broken is left out: it must not keep you from using the others, and `cloudtrain doctor` reports
     it."""
-    found = [find_usable(name) for name in target_names()]
+    found = map(find_usable, target_names())
     targets = [target for target in found if target is not None]
     return sorted(targets, key=lambda target: (target.order, target.name))
 
@@ -266,7 +266,7 @@ def _find_entries() -> list[EntryPoint]:
     entries: list[EntryPoint] = []
     for folder in dict.fromkeys(sys.path):
         try:
-            names = [entry.name for entry in os.scandir(folder or ".")]
+            names = os.listdir(folder or ".")
         except OSError:  # a missing path, or a zip file
             continue
         for name in names:
@@ -299,16 +299,16 @@ class PluginFault(NamedTuple):
 
 def plugin_faults() -> Iterator[PluginFault]:
     """Yield each target of another package that cannot be used."""
-    own = [entry.name for entry in declared() if is_own(entry)]
     for entry in declared():
         if is_own(entry):
             continue
         package = package_of(entry)
-        if entry.name in own:
+        used = _entries().get(entry.name)
+        if used is not None and is_own(used):
             message = f"`{package}` has a target of this name too, which cloudtrain does not use"
             hint = f"uninstall it: `pip uninstall {package}`"
             yield PluginFault(entry.name, message, hint, is_harmless=True)
-        elif not usable_name(entry.name):
+        elif used is None:
             message = f"`{package}` has a target of this name, and a target cannot have it"
             hint = (
                 "ask its authors for a name of lower-case letters, digits and underscores "

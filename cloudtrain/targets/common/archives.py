@@ -145,7 +145,8 @@ def copy_places(
     existing = [place for place in _find(path, places) if place.exists()]
     existing = [place for place in existing if place in tops or not _leaves(place, roots)]
     if not existing:
-        hint = f"the run's outputs: {', '.join(f'`{name}/`' for name in places)}"
+        names = [f"`{name}/`" for name in places]
+        hint = f"the run's outputs: {', '.join(names)}"
         raise NothingWritten(f"the run wrote nothing to `{path}`", hint=hint)
     return _copy(dict(_files(existing, roots)), destination)
 

@@ -41,23 +41,27 @@ hyperparameter_text = text_of
 def without_literals(job: AnyJob) -> AnyJob:
     """Return the job without its inputs that have a plain `value`. References to such an input are
     replaced by its value. Of all targets, only Azure ML accepts such inputs unchanged."""
-    literals = {name: item.value for name, item in job.inputs.items() if item.value is not None}
+    inputs: dict[str, Any] = {}
+    literals: dict[str, str] = {}
+    for name, item in job.inputs.items():
+        if item.value is None:
+            inputs[name] = item
+        else:
+            literals[f"inputs.{name}"] = text_of(item.value)
     if not literals:
         return job
-    values = {f"inputs.{name}": text_of(value) for name, value in literals.items()}
 
     def fill(text: str) -> str:
-        return resolve_text(text, values)
+        return resolve_text(text, literals)
 
-    others = {name: item for name, item in job.inputs.items() if name not in literals}
-    variables = {name: fill(text) for name, text in job.environment.variables.items()}
+    variables = _fill_texts(job.environment.variables, fill)
     update: dict[str, Any] = {
-        "inputs": others,
+        "inputs": inputs,
         "hyperparameters": _fill_texts(job.hyperparameters, fill),
         "environment": job.environment.model_copy(update={"variables": variables}),
     }
     if job.view.arguments:
-        update["arguments"] = list(map(fill, job.view.arguments))
+        update["arguments"] = _fill_texts(job.view.arguments, fill)
     for name in ("command", "entry_point"):
         text = getattr(job, name)
         if text is not None:
@@ -68,10 +72,8 @@ def without_literals(job: AnyJob) -> AnyJob:
 def resolve_hyperparameters(
     hyperparameters: Mapping[str, Any], paths: Mapping[str, str]
 ) -> dict[str, Any]:
-    def fill(text: str) -> str:
-        return resolve_text(text, paths)
-
-    return {key: _fill_texts(value, fill) for key, value in hyperparameters.items()}
+    resolved: dict[str, Any] = _fill_texts(hyperparameters, lambda text: resolve_text(text, paths))
+    return resolved
 
 
 def has_bare_flags(job: TrainingJob) -> bool:
@@ -91,7 +93,8 @@ def paths_in(run_dir: str, job: TrainingJob, target: str) -> dict[str, str]:
     the job sets for the target, and folders of the run's own folder for the others."""
     paths: dict[str, str] = {}
     for name, item in job.inputs.items():
-        paths[f"inputs.{name}"] = item.of(target) or f"{run_dir}/inputs/{name}"
+        own = f"{run_dir}/inputs/{name}"
+        paths[f"inputs.{name}"] = item.of(target) or own
 
     model = f"{run_dir}/model"
     paths["outputs.model"] = model
@@ -129,9 +132,10 @@ def variables_of(
     if job.checkpoint:
         variables["CLOUDTRAIN_CHECKPOINT_KEEP"] = str(job.checkpoint.keep)
     for reference, path in paths.items():
-        kind, _, name = reference.partition(".")
+        kind, _, name = reference.partition("s.")  # `inputs.train`, `outputs.model`
         if name:
-            variables[f"CLOUDTRAIN_{kind[:-1].upper()}_{name.upper()}"] = path
+            variable = f"CLOUDTRAIN_{kind}_{name}"
+            variables[variable.upper()] = path
     for name, text in job.environment.variables.items():
         variables[name] = resolve_text(text, paths)
     return dict(sorted(variables.items()))
@@ -270,7 +274,9 @@ def type_by_gpu(target: str, resources: Resources, overlay: Any) -> str:
     from cloudtrain.machines.overlay import apply_overlay
 
     assert resources.gpu is not None
-    types = apply_overlay(instance_types(target), overlay) if overlay else None
+    types = None
+    if overlay:
+        types = apply_overlay(instance_types(target), overlay)
     chosen = choose(
         target,
         gpu=resources.gpu,

@@ -216,7 +216,8 @@ def _layout(head: str, value: Any, tail: str, depth: int) -> Iterator[str]:
     indent = "    " * depth
     line = f"{indent}{head}{_inline(value)}{tail}"
     items = list(_items(value))
-    is_long_call = depth == 0 and isinstance(value, Call) and len(items) > 2
+    is_statement = depth == 0 and isinstance(value, Call)
+    is_long_call = is_statement and len(items) > 2
     if not items or (len(line) <= WIDTH and not is_long_call):
         yield line
         return
@@ -254,10 +255,11 @@ def _name(call: Call) -> str:
 def _inline(value: Any) -> str:
     if isinstance(value, Call | dict | list):
         opening, closing = _brackets(value)
-        items = ", ".join(f"{name}{_inline(item)}" for name, item in _items(value))
-        return f"{opening}{items}{closing}"
+        items = [f"{name}{_inline(item)}" for name, item in _items(value)]
+        return opening + ", ".join(items) + closing
     if isinstance(value, Ref):
-        return value.variable if value.index is None else f"{value.variable}[{value.index}]"
+        index = "" if value.index is None else f"[{value.index}]"
+        return f"{value.variable}{index}"
     return _text(value) if isinstance(value, str) else repr(value)
 
 

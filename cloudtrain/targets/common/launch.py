@@ -93,9 +93,11 @@ def local_plan(
 
 def local_outputs(specification: LaunchSpecification) -> dict[str, str]:
     """If several instances have a folder for the output, return the first instance's folder."""
-    folders = dict(specification.downloads())
-    del folders["logs"]
-    return {name: str(of_each_instance[0]) for name, of_each_instance in folders.items()}
+    outputs: dict[str, str] = {}
+    for name, folders in specification.downloads().items():
+        if name != "logs":
+            outputs[name] = str(folders[0])
+    return outputs
 
 
 # Find this machine's usable CPUs, GPUs and name, without importing torch.

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 def direct_argv(program: Sequence[str], python: str) -> list[str]:
     """Return the command line that starts a program without a launcher."""
-    return [python, "-u", *program] if is_python(program[0]) else list(program)
+    interpreter = [python, "-u"] if is_python(program[0]) else []
+    return [*interpreter, *program]
 
 
 # Variables that keep the libraries of a local run's ranks from listening on the network.

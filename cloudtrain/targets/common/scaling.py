@@ -126,11 +126,9 @@ def scaled_job(
         raise JobError(problems)
 
     groups = job.resources.instance_groups
-    counts: dict[str, object] = (
-        {"instance_groups": _groups(groups, size.instances)}
-        if groups
-        else {"instance_count": size.instances}
-    )
+    counts: dict[str, object] = {"instance_count": size.instances}
+    if groups:
+        counts = {"instance_groups": _groups(groups, size.instances)}
     update = {
         "resources": job.resources.model_copy(update=counts),
         "distribution": _distribution(job, size),
@@ -181,7 +179,9 @@ def _fitting(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSi
         return JobSize(target.instance_count or fitting, 1)
     size = local_size(job, target, machine)
     groups = len(job.resources.instance_groups)
-    return size if size.instances >= groups else JobSize(groups, 1)
+    if size.instances < groups:
+        return JobSize(groups, 1)
+    return size
 
 
 def _groups(groups: tuple[InstanceGroup, ...], instances: int) -> tuple[InstanceGroup, ...]:

@@ -136,7 +136,8 @@ def follow(
                 quiet_since = time.monotonic()
                 yield line
         except TargetUnreachable:
-            if not to_end or time.monotonic() - answer_time > pace.patience:
+            silence = time.monotonic() - answer_time
+            if not to_end or silence > pace.patience:
                 raise
             pause = min(pause * 2, pace.slowest)
         else:
@@ -145,16 +146,17 @@ def follow(
             if status.state.is_final:
                 if end_time is None:
                     end_time = answer_time
-                is_late = status.ended is not None and time.time() - status.ended > _LATE
-                if not to_end or is_late:
-                    break
                 silence = time.monotonic() - max(quiet_since, end_time)
-                if silence >= pace.settle:
+                if not to_end or silence >= pace.settle or _ended_long_ago(status):
                     break
             elif not to_end:
                 return
         time.sleep(pause)
     yield from log.rest()
+
+
+def _ended_long_ago(status: RunStatus) -> bool:
+    return status.ended is not None and time.time() - status.ended > _LATE
 
 
 # Errors of a service in a common form for all providers.
@@ -243,8 +245,8 @@ def own_value(text: Any) -> Any:
 
 
 def _texts(trial: Trial, objective: Objective | None, best: Trial | None) -> Iterator[str]:
-    values = " ".join(f"{name}={value_text(value)}" for name, value in trial.values.items())
-    yield f"trial {trial.number} started as {trial.run}: {values}"
+    pairs = [f"{name}={value_text(value)}" for name, value in trial.values.items()]
+    yield f"trial {trial.number} started as {trial.run}: {' '.join(pairs)}"
     if not trial.state.is_final:
         return
     end = ""
@@ -252,4 +254,6 @@ def _texts(trial: Trial, objective: Objective | None, best: Trial | None) -> Ite
         end += f": {objective.metric}={trial.value:.4g}"
     if best is not None and best.number == trial.number:
         end += ", the best"
-    yield f"trial {trial.number} {trial.state}{end or f': {trial.reason}'}"
+    if not end:
+        end = f": {trial.reason}"
+    yield f"trial {trial.number} {trial.state}{end}"

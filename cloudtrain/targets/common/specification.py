@@ -214,7 +214,9 @@ def _json_of(value: "Any") -> "Any":
 def _read(kind: "Any", data: "Any", where: str) -> "Any":
     """Convert JSON data to the type `kind`. Unknown keys are ignored."""
     if isinstance(kind, UnionType):
-        return None if data is None else _read(kind.__args__[0], data, where)
+        if data is None:
+            return None
+        return _read(kind.__args__[0], data, where)
     if isinstance(kind, GenericAlias):
         if kind.__origin__ is tuple and isinstance(data, list):
             item_kind = kind.__args__[0]
@@ -231,6 +233,7 @@ def _read(kind: "Any", data: "Any", where: str) -> "Any":
         for field in fields(kind):
             name = field.name
             if name in data or field.default is MISSING:
-                values[name] = _read(field.type, data.get(name), f"{where}.{name}")
+                item = data.get(name)
+                values[name] = _read(field.type, item, f"{where}.{name}")
         return kind(**values)
     raise ValueError(f"`{where[1:]}` is missing or wrong" if where else "it is not a JSON object")

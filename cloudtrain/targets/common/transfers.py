@@ -124,8 +124,7 @@ def _read_again(item: Upload) -> LocalData:
     if data.sha256 != item.sha256:
         raise _changed(item)
     for file in data.files:
-        has_surrogate = any("\ud800" <= letter <= "\udfff" for letter in file.path)
-        if has_surrogate or not file.path.isprintable():
+        if not file.path.isprintable():  # nor are surrogates
             message = f"`{escape_path(file.path)}` has a name that storage cannot hold"
             hint = "rename the file: names in storage must be printable text"
             raise UnreadableData(message, hint=hint)

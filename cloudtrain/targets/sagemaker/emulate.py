@@ -150,7 +150,8 @@ def _torchrun_ranks(
     all_ranks = launchers.torchrun_ranks(
         script, python=python, instance_count=hosts, processes_per_instance=count
     )
-    own_ranks = [all_ranks.make(own * count + number) for number in range(count)]
+    first = own * count
+    own_ranks = map(all_ranks.make, range(first, first + count))
     return tuple(replace(rank, instance=host.index) for rank in own_ranks)
 
 
@@ -201,7 +202,8 @@ def toolkit_host(stage: EmulatedJob, host: Host) -> HostLaunch:
     variables["MASTER_ADDR"] = LOOPBACK
     variables["MASTER_PORT"] = local_port(master, env["MASTER_PORT"])
     launch = start(stage, host, toolkit_command, variables)
-    return replace(launch, endpoints=(*launch.endpoints, f"{master}:{MASTER_PORT}"))
+    endpoint = f"{master}:{MASTER_PORT}"
+    return replace(launch, endpoints=(*launch.endpoints, endpoint))
 
 
 def _torchrun(
@@ -310,21 +312,23 @@ def _script(
 ) -> HostLaunch:
     """Return a host that runs the script itself, and a parameter server if the job uses them."""
     signal = "leader" if command.argv[0] == stage.python else "group"
-    if "TF_CONFIG" not in variables:
+    given = variables.get("TF_CONFIG")
+    if given is None:
         process = Process(host.index, "process", command.argv, variables)
         return HostLaunch((process,), signal=signal)
 
-    text, endpoints = local_tf_config(variables["TF_CONFIG"])
+    text, endpoints = local_tf_config(given)
     config = json.loads(text)
     role = config["task"]["type"]
     env = {**variables, "TF_CONFIG": text}
     processes = [Process(host.index, role, command.argv, env)]
     if "ps" in config["cluster"]:
-        servers = json.loads(variables["TF_CONFIG"])["cluster"]["ps"]
-        index = [address.partition(":")[0] for address in servers].index(host.name)
-        task = {**config, "task": {"index": index, "type": "ps"}}
-        env = {**variables, "TF_CONFIG": json.dumps(task)}
-        processes.append(Process(host.index, "ps", (stage.python, "-c", SERVER), env))
+        servers = json.loads(given)["cluster"]["ps"]
+        names = [address.partition(":")[0] for address in servers]
+        config["task"] = {"index": names.index(host.name), "type": "ps"}
+        env = {**variables, "TF_CONFIG": json.dumps(config)}
+        argv = (stage.python, "-c", SERVER)
+        processes.append(Process(host.index, "ps", argv, env))
     return HostLaunch(tuple(processes), signal=signal, endpoints=endpoints)
 
 
@@ -437,7 +441,7 @@ def _specification(
     job: TrainingJob,
     context: CompileContext,
     launches: dict[Host, HostLaunch],
-    processes: list[tuple[Process, str]],
+    processes: list[Process],
 ) -> LaunchSpecification:
     """Return the launch specification: each host's `/opt/ml` folder, the processes, and the result
     folders."""
@@ -447,53 +451,54 @@ def _specification(
         return tuple(f"{root}/{folder}" for root in roots)
 
     # all hosts share the folder that replaces the S3 location
-    checkpoint = (job.checkpoint.local if job.checkpoint else None) or f"{stage.run_dir}/checkpoint"
+    checkpoint = f"{stage.run_dir}/checkpoint"
+    if job.checkpoint and job.checkpoint.local:
+        checkpoint = job.checkpoint.local
     synced = stage.request.get("CheckpointConfig", {}).get("LocalPath")
-    directories = [
-        *on_each_host("model"),
-        *on_each_host("output/data"),
-        *on_each_host("input/data"),
-    ]
-    if synced:
-        directories.append(checkpoint)
+    directories = list(on_each_host("model"))
+    directories += on_each_host("output/data")
+    directories += on_each_host("input/data")
     places = {
         "model": on_each_host("model"),
-        "checkpoint": (checkpoint,) if synced else on_each_host("code/checkpoint"),
+        "checkpoint": on_each_host("code/checkpoint"),
         "outputs": on_each_host("output/data"),
     }
     for name in job.outputs:
         if name != "model":
             places[f"outputs/{name}"] = on_each_host(f"output/data/{name}")
 
-    archive = stage.account.archive(context.bundle)
     files: dict[str, str] = {}
     links: list[Link] = []
     for host in stage.hosts:
         files.update(_files(stage, host))
         links += _links(stage, job, host)
     if synced:
-        links += [Link(relocate_text(synced, root), checkpoint, None) for root in roots]
+        directories.append(checkpoint)
+        places["checkpoint"] = (checkpoint,)
+        for root in roots:
+            links.append(Link(relocate_text(synced, root), checkpoint, None))
 
+    archive = stage.account.archive(context.bundle)
     code = CodePlace(archive, context.bundle.sha256, None)
-    folders = [f"{stage.root(host)}/code" for host in launches if not launches[host].unpacks]
-    unpacking = [host for host, launch in launches.items() if launch.unpacks]
-    if folders:
-        code = replace(code, directory=folders[0], copies=tuple(folders[1:]))
-    if unpacking:
-        unpacked = tuple(f"{stage.root(host)}/code" for host in unpacking)
-        code = replace(code, unpacked=unpacked)
-    for host in unpacking:
-        path = f"{stage.root(host)}/input/data/{CODE_CHANNEL}/sourcedir.tar.gz"
-        links.append(Link(path, archive, None))
+    # launchers unpack the code themselves; all hosts of a job start in the same way
+    unpacks = any(launch.unpacks for launch in launches.values())
+    if unpacks:
+        code = replace(code, unpacked=on_each_host("code"))
+        for path in on_each_host(f"input/data/{CODE_CHANNEL}/sourcedir.tar.gz"):
+            links.append(Link(path, archive, None))
+    else:
+        first, *others = on_each_host("code")
+        code = replace(code, directory=first, copies=tuple(others))
 
     roles: set[str] = set()
     endpoints: set[str] = set()
+    ranks = sum(process.rank is not None for process in processes)
     for launch in launches.values():
-        roles.update(process.role for process in (*launch.processes, *launch.children))
+        ranks += launch.ranks
         endpoints.update(launch.endpoints)
-    own_ranks = sum(process.rank is not None for process, _ in processes)
-    launched_ranks = sum(launch.ranks for launch in launches.values())
-    started = [_started_process(stage, launches, process, signal) for process, signal in processes]
+        for process in (*launch.processes, *launch.children):
+            roles.add(process.role)
+    launcher = next((name for name in _LAUNCHERS if name in roles), "processes")
     metrics = stage.request["AlgorithmSpecification"].get("MetricDefinitions", ())
     return LaunchSpecification(
         name=context.run_name,
@@ -505,13 +510,13 @@ def _specification(
         links=tuple(links),
         failure_files=on_each_host("output/failure"),
         places=places,
-        launcher=next((name for name in _LAUNCHERS if name in roles), "processes"),
+        launcher=launcher,
         instances=len(stage.hosts),
-        world_size=launched_ranks + own_ranks,
+        world_size=ranks,
         ports=tuple(map(port_name, sorted(endpoints))),
-        processes=tuple(started),
-        finishes=("master",) if "master" in roles and "ps" in roles else (),
-        patience=LAUNCHER_PATIENCE if unpacking else LaunchSpecification.patience,
+        processes=tuple(_started_process(stage, launches, process) for process in processes),
+        finishes=("master",) if roles.issuperset(("master", "ps")) else (),
+        patience=LAUNCHER_PATIENCE if unpacks else LaunchSpecification.patience,
         grace_period=stage.grace_period,
         max_runtime=job.max_runtime,
         metrics={str(row["Name"]): str(row["Regex"]) for row in metrics} or None,
@@ -532,68 +537,71 @@ def _links(stage: EmulatedJob, job: TrainingJob, host: Host) -> Iterator[Link]:
     are left out.
     """
     for name, item in job.inputs.items():
-        sharing = [
-            other
-            for other in stage.hosts
-            if not item.instance_groups or other.group in item.instance_groups
-        ]
+        sharing = list(stage.hosts)
+        if item.instance_groups:
+            sharing = [other for other in sharing if other.group in item.instance_groups]
         if host not in sharing:
             continue
-        folder = f"{stage.root(host)}/input/data/{item.channel or name}"
         assert item.local is not None, "the scaled job was refused otherwise"
+        path = f"{stage.root(host)}/input/data/{item.channel or name}"
+        shard = None
         if item.type == "uri_file":
             file_name = PurePath(item.sagemaker or item.local).name
-            yield Link(f"{folder}/{file_name}", item.local, None)
-        else:
-            shard = (sharing.index(host), len(sharing)) if item.shard else None
-            yield Link(folder, item.local, shard)
+            path += f"/{file_name}"
+        elif item.shard:
+            shard = (sharing.index(host), len(sharing))
+        yield Link(path, item.local, shard)
 
 
-def _assign_ranks(launches: dict[Host, HostLaunch]) -> list[tuple[Process, str]]:
-    """Return the processes that the supervisor starts, each with its stop signal.
+def _assign_ranks(launches: dict[Host, HostLaunch]) -> list[Process]:
+    """Return the processes that the supervisor starts.
 
     Scripts that run without a launcher get ranks: after the ranks of all launchers, in the order of
     host names, with parameter servers last.
     """
     processes: list[Process] = []
-    signals: list[str] = []
+    rank = 0
     for launch in launches.values():
         processes += launch.processes
-        signals += [launch.signal] * len(launch.processes)
-
+        rank += launch.ranks
     name_of = {host.index: host.name for host in launches}
-    direct = [process for process in processes if process.role not in (*_LAUNCHERS, "launcher")]
-    direct.sort(key=lambda process: (process.role == "ps", name_of[process.instance]))
-    first = sum(launch.ranks for launch in launches.values())
-    rank_of = {id(process): rank for rank, process in enumerate(direct, first)}
-    for place, process in enumerate(processes):
-        rank = rank_of.get(id(process))
-        if rank is not None:
+
+    def position(place: int) -> tuple[bool, str]:
+        process = processes[place]
+        return process.role == "ps", name_of[process.instance]
+
+    for place in sorted(range(len(processes)), key=position):
+        process = processes[place]
+        if process.role not in (*_LAUNCHERS, "launcher"):
             processes[place] = replace(process, rank=rank, local_rank=0)
-    return list(zip(processes, signals, strict=True))
+            rank += 1
+    return processes
 
 
 def _started_process(
-    stage: EmulatedJob, launches: dict[Host, HostLaunch], process: Process, signal: str
+    stage: EmulatedJob, launches: dict[Host, HostLaunch], process: Process
 ) -> StartedProcess:
-    host = next(host for host in launches if host.index == process.instance)
+    host = stage.hosts[process.instance]
+    launch = launches[host]
     folder = stage.root(host)
-    if not launches[host].unpacks:
+    if not launch.unpacks:
         folder += "/code"
     env = dict(sorted(process.env.items()))
-    return StartedProcess.of(replace(process, env=env), signal, folder)
+    return StartedProcess.of(replace(process, env=env), launch.signal, folder)
 
 
 def _shown_processes(
-    launches: dict[Host, HostLaunch], processes: list[tuple[Process, str]]
+    launches: dict[Host, HostLaunch], processes: list[Process]
 ) -> Iterator[Process]:
     """Yield the plan's processes: started processes, then their children, without the variables in
     `_REPEATED`."""
-    shown = [process for process, _ in processes]
+    shown = list(processes)
     for launch in launches.values():
         shown += launch.children
     for process in shown:
-        env = {name: value for name, value in process.env.items() if name not in _REPEATED}
+        env = dict(process.env)
+        for name in _REPEATED:
+            env.pop(name, None)
         yield replace(process, env=env)
 
 
@@ -601,9 +609,12 @@ def _summary(
     stage: EmulatedJob, parts: TrainingParts, job: TrainingJob, world_size: int
 ) -> Iterator[tuple[str, str]]:
     count = len(stage.hosts)
-    types = " + ".join(dict.fromkeys(host.instance_type for host in stage.hosts))
-    instances = f"{count} x {types}" if count > 1 else types
-    starter = "cloudtrain's own launcher" if is_entrypoint(stage.request) else "the image's toolkit"
+    instances = " + ".join(dict.fromkeys(host.instance_type for host in stage.hosts))
+    if count > 1:
+        instances = f"{count} x {instances}"
+    starter = "the image's toolkit"
+    if is_entrypoint(stage.request):
+        starter = "cloudtrain's own launcher"
     yield "target", f"local ({stage.account.machine}), as SageMaker would run it"
     yield "instances", f"{instances}, simulated"
     yield "processes", str(world_size)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from cloudtrain.errors import JobError, Problem
@@ -136,7 +137,7 @@ class EmulatedJob:
     world_size: int
     grace_period: int
 
-    @property
+    @cached_property
     def hosts(self) -> tuple[Host, ...]:
         return tuple(sorted(hosts(self.request), key=lambda host: host.index))
 

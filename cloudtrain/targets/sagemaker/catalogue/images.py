@@ -44,16 +44,19 @@ class ImageEntry(NamedTuple):
         return registries()[self.registry]
 
 
+def _read(name: str) -> JsonMapping:
+    content: JsonObject = json.loads((DATA / name).read_text(encoding="utf-8"))
+    return content
+
+
 @cache
 def tables() -> JsonMapping:
-    content: JsonObject = json.loads((DATA / "images.json").read_text(encoding="utf-8"))
-    return content
+    return _read("images.json")
 
 
 @cache
 def facts() -> JsonMapping:
-    content: JsonObject = json.loads((DATA / "image_facts.json").read_text(encoding="utf-8"))
-    return content
+    return _read("image_facts.json")
 
 
 @cache
@@ -77,14 +80,13 @@ def rows(framework: str) -> tuple[ImageEntry, ...]:
     separate images.
     """
     listed = tables()["frameworks"]
-    entries = [_entry(framework, row) for row in listed[framework]]
     unlisted = facts()["unlisted"].get(framework, ())
+    entries = list(listed[framework])
     if unlisted:
         registry_of = {row["repository"]: row["registry"] for row in listed["huggingface"]}
-        for row in unlisted:
-            entries.append(_entry(framework, {**row, "registry": registry_of[row["beside"]]}))
-        entries.sort(key=lambda entry: numbers(entry.version))
-    return tuple(entries)
+        entries += [{**row, "registry": registry_of[row["beside"]]} for row in unlisted]
+        entries.sort(key=lambda row: numbers(row["version"]))
+    return tuple(_entry(framework, row) for row in entries)
 
 
 def _entry(framework: str, row: JsonMapping) -> ImageEntry:
@@ -118,10 +120,13 @@ def in_range(table: str, framework: str, version: str, field: str) -> list[str]:
     """
     wanted = numbers(version)
     for fact in facts()[table]:
-        if fact["framework"] != framework or wanted < numbers(fact["from"]):
+        if fact["framework"] != framework:
+            continue
+        if wanted < numbers(fact["from"]):
             continue
         last = numbers(fact["to"])  # empty for an open range
-        if not last or wanted[: len(last)] <= last:
+        comparable = wanted[: len(last)]
+        if comparable <= last:
             return [fact[field]]
     return []
 
@@ -219,7 +224,9 @@ def describe_image(
     """Return an image with the facts from its `address` (registry, repository, tag) and the
     hand-written facts."""
     registry, repository, tag = address
-    engine = split_base(base) if framework == "huggingface" else (framework, version)
+    engine = (framework, version)
+    if framework == "huggingface":
+        engine = split_base(base)
     words = tag.split("-")
     # full tags contain `sagemaker`; images with short tags in the older repositories are all made
     # for SageMaker
@@ -251,9 +258,9 @@ def packages_of(image: Image) -> Mapping[str, str] | None:
     line = _line_of(image.version)
     if numbers(line) < (2, 11):
         return None
-    text = (DATA / "image_packages.json").read_text(encoding="utf-8")
-    packages = json.loads(text)["images"].get(f"{line} {image.device}")
-    return None if packages is None else dict(packages)
+    packages: Mapping[str, str] | None
+    packages = _read("image_packages.json")["images"].get(f"{line} {image.device}")
+    return packages
 
 
 def _line_of(version: str) -> str:
@@ -288,7 +295,8 @@ def _libraries(engine: tuple[str, str], device: str, repository: str) -> JsonObj
     elif device == "gpu":
         found["smp"] = 0
         for fact in facts()["smp1"]:
-            if framework == fact["framework"] and version in fact["versions"]:
+            versions_of_fact = fact["versions"]
+            if framework == fact["framework"] and version in versions_of_fact:
                 found["smp"] = 1
         found["smddp"] = bool(in_range("smddp", framework, version, "source"))
     return found
@@ -324,7 +332,9 @@ _WITH_OTHER_TOOLKITS = re.compile(
 def has_other_toolkit(uri: str) -> bool:
     """Return whether an AWS image, or a copy of it, has a training toolkit whose launchers
     cloudtrain does not know."""
-    return image_of_uri(uri) is None and _WITH_OTHER_TOOLKITS.fullmatch(uri) is not None
+    if image_of_uri(uri) is not None:
+        return False
+    return _WITH_OTHER_TOOLKITS.fullmatch(uri) is not None
 
 
 def image_of_uri(uri: str) -> Image | None:
@@ -352,7 +362,9 @@ def image_of_uri(uri: str) -> Image | None:
         base = engine + (whole_version(version, known) or version)
         entries = [row for row in entries if row.base == base]
         named = [word for word in words if word.startswith("transformers")]
-        version = named[0].removeprefix("transformers") if named else ""
+        if not named:
+            return None
+        version = named[0].removeprefix("transformers")
         if not version:
             return None
     # the SDK copies a short version such as `1.13` into the tag, and AWS moves that tag to the
@@ -361,8 +373,8 @@ def image_of_uri(uri: str) -> Image | None:
 
     pythons = [word for word in words if re.fullmatch(r"py\d+", word)]
     if not pythons:
-        usual_of = split_base(base) if base else (framework, version)
-        pythons = in_range("python", *usual_of, "python")
+        engine_of = split_base(base) if base else (framework, version)
+        pythons = in_range("python", *engine_of, "python")
     python = pythons[0] if pythons else ""
     address = (match["registry"], repository, match["tag"])
     return describe_image(framework, version, python, device, address, base)
@@ -404,8 +416,11 @@ _TOO_NEW_FOR_P2 = {"pytorch": (1, 13), "tensorflow": (2, 12)}
 def versions(framework: str, device: str | None = None) -> tuple[str, ...]:
     """Return the versions of a framework that have an image for `device`, or for any device, oldest
     first."""
-    fitting = [row for row in rows(framework) if device is None or device in row.devices]
-    return tuple(dict.fromkeys(row.version for row in fitting))
+    found: dict[str, None] = {}
+    for row in rows(framework):
+        if device is None or device in row.devices:
+            found[row.version] = None
+    return tuple(found)
 
 
 def patched_instead(image: Image, today: str) -> dict[str, str]:
@@ -418,15 +433,19 @@ def patched_instead(image: Image, today: str) -> dict[str, str]:
     if image.framework == "huggingface":
         released = [row for row in rows("huggingface") if not row.in_test]
         last = newest(row.version for row in released if image.device in row.devices)
-        return {last: ""} if numbers(last) > numbers(image.version) else {}
+        if numbers(last) <= numbers(image.version):
+            return {}
+        return {last: ""}
 
-    ends: dict[str, str] = {}
+    with_date: dict[str, str] = {}
+    without_date: dict[str, str] = {}
     for version in versions(image.framework, image.device):
         end = end_of_patches(image.framework, version)
-        if not end or end >= today:
-            ends[_line_of(version)] = end
-    with_date = {line: end for line, end in ends.items() if end}
-    return with_date or ends
+        if not end:
+            without_date[_line_of(version)] = end
+        elif end >= today:
+            with_date[_line_of(version)] = end
+    return with_date or without_date
 
 
 def smp_aliases() -> dict[str, str]:
@@ -482,16 +501,17 @@ def resolve_image(
         smdistributed: the job uses an smdistributed library, which matters for the old images.
     """
     if framework not in _TITLES:
+        message = f"SageMaker has no images of `{framework}`"
         names = did_you_mean(framework, _TITLES)
-        _fail("framework", f"SageMaker has no images of `{framework}`", f"{names} Or {_OWN_IMAGE}")
+        _fail("framework", message, f"{names} Or {_OWN_IMAGE}")
     device = device or device_of(instance or "ml.g5.xlarge")
     query = _Query(framework, region, device, _python_tag(python), smp2)
     if smp2:
         return _smp2_image(query, version, instance)
 
     row = _row(query, version, base)
-    too_new = _TOO_NEW_FOR_P2.get(framework)
-    if too_new and _family(instance) == "p2" and numbers(row.version) >= too_new:
+    too_new = _TOO_NEW_FOR_P2.get(framework, (99,))
+    if _family(instance) == "p2" and numbers(row.version) >= too_new:
         message = (
             f"the image of {query.title} {row.version} does not run on `{instance}`, "
             "whose GPUs are too old"
@@ -553,18 +573,25 @@ def _unknown_version(query: _Query, version: str, choices: Sequence[str]) -> NoR
     use = f"use `{near}`"
     if near != last:
         use += f", or the newest, `{last}`"
-    _fail("version", f"{message}; the newest is `{last}`", f"{use}; or {_OWN_IMAGE}")
+    message += f"; the newest is `{last}`"
+    _fail("version", message, f"{use}; or {_OWN_IMAGE}")
 
 
 def _nearest(version: str, choices: Sequence[str]) -> str:
     """Return the newest patch release of the same minor version; else the next newer version, else
     the newest."""
     line = numbers(version)[:2]
-    same = [one for one in choices if numbers(one)[:2] == line]
+    in_order = sorted(choices, key=numbers)
+    newer: list[str] = []
+    same: list[str] = []
+    for choice in in_order:
+        if numbers(choice)[:2] == line:
+            same.append(choice)
+        elif line and numbers(choice)[:2] > line:
+            newer.append(choice)
     if same:
-        return newest(same)
-    newer = [one for one in choices if line and numbers(one)[:2] > line]
-    return min(newer, key=numbers) if newer else newest(choices)
+        return same[-1]
+    return newer[0] if newer else in_order[-1]
 
 
 def _pick_base(query: _Query, candidates: Sequence[ImageEntry], base: str | None) -> ImageEntry:
@@ -578,8 +605,8 @@ def _pick_base(query: _Query, candidates: Sequence[ImageEntry], base: str | None
     fitting = [row for row in candidates if row.base == base or row.base.startswith(f"{base}.")]
     if not fitting:
         message = f"no image of Hugging Face {candidates[0].version} is built on `{base}`"
-        options = ", ".join(f"`{row.base}`" for row in candidates)
-        _fail("base", message, f"use {options}")
+        bases = [f"`{row.base}`" for row in candidates]
+        _fail("base", message, f"use {', '.join(bases)}")
     return max(fitting, key=lambda row: numbers(row.base))
 
 
@@ -606,8 +633,10 @@ def _chosen_python(query: _Query, row: ImageEntry, version: str | None = None) -
     return query.python
 
 
-def _python_version(python: str) -> str:
-    return f"{python[2]}.{python[3:]}".rstrip(".")
+def _python_version(tag: str) -> str:
+    """Return `3.12` for `py312`, and `3` for `py3`."""
+    digits = tag.removeprefix("py")
+    return f"{digits[0]}.{digits[1:]}".rstrip(".")
 
 
 def _older_suffix(
@@ -664,17 +693,17 @@ def _smp2_image(query: _Query, version: str | None, instance: str) -> Image:
     by_version = {row.version: row for row in rows("pytorch-smp")}
     aliases = smp_aliases()
     real = smp_versions()
-    whole: str | None
-    if version is None:
-        whole = newest(real)
-    else:
-        whole = whole_version(version, real) or whole_version(version, [*by_version, *aliases])
+    whole: str | None = newest(real)
+    if version is not None:
+        whole = whole_version(version, real)
+        whole = whole or whole_version(version, [*by_version, *aliases])
     if whole is None:
         _unknown_version(query, version or "", real)
 
     row = by_version[aliases.get(whole, whole)]
     python = _chosen_python(query, row, whole)
-    address = _address(query, row, f"{whole}-gpu-{python}-{_smp2_cuda(whole, instance)}")
+    cuda = _smp2_cuda(whole, instance)
+    address = _address(query, row, f"{whole}-gpu-{python}-{cuda}")
     assert address[1] == SMP2_REPOSITORY
     return describe_image("pytorch", whole, python, "gpu", address)
 

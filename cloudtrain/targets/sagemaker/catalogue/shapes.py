@@ -49,7 +49,9 @@ def _compile(pattern: str) -> tuple[re.Pattern[str], bool]:
     def translate(match: re.Match[str]) -> str:
         nonlocal inside
         if match["high"]:
-            pair = chr(int(match["high"], 16)) + chr(int(match["low"], 16))
+            high = chr(int(match["high"], 16))
+            low = chr(int(match["low"], 16))
+            pair = high + low
             character = pair.encode("utf-16-be", "surrogatepass").decode("utf-16-be")
             return re.escape(character)
         name = match["name"]
@@ -65,21 +67,22 @@ def _compile(pattern: str) -> tuple[re.Pattern[str], bool]:
         return match[0]
 
     expression = re.sub(_TOKEN, translate, pattern)
-    by_category = any(f"\\p{{{name}}}" in pattern for name in _CLASSES)
-    return re.compile(expression, re.ASCII), by_category
+    categories = re.findall(r"\\p\{(\w)\}", pattern)
+    return re.compile(expression, re.ASCII), not _CLASSES.keys().isdisjoint(categories)
 
 
 def _categorize(text: str) -> str:
     if text.isascii():
         return text
-    stand_ins = {category: character for category, (_, character) in _CLASSES.items()}
     letters: list[str] = []
     for letter in text:
+        category = unicodedata.category(letter)[0]
         if letter.isascii():
             letters.append(letter)
+        elif category in _CLASSES:
+            letters.append(_CLASSES[category][1])
         else:
-            category = unicodedata.category(letter)[0]
-            letters.append(stand_ins.get(category, _OTHER))
+            letters.append(_OTHER)
     return "".join(letters)
 
 
@@ -153,7 +156,8 @@ def _structure(
         is_misspelt = f"did you mean `{name}`?" in hints.values()
         if name not in value and not is_misspelt:
             message = f"{title} needs `{name}`"
-            yield ShapeViolation((*path, name), message, f"add `{name}`", "missing")
+            place = (*path, name)
+            yield ShapeViolation(place, message, f"add `{name}`", "missing")
     for name, inner in value.items():
         place = (*path, name)
         if name in hints:
@@ -214,7 +218,8 @@ def _hints() -> dict[str, str]:
 def _number(value: int, shape: JsonMapping, path: Place, title: str) -> Iterator[ShapeViolation]:
     least = f"write `{shape.get('min')}` or more"
     most = f"write `{shape.get('max')}` or less"
-    yield from _check_bounds(value, f"{title} is {value:,}", (least, most), shape, path)
+    fact = f"{title} is {value:,}"
+    yield from _check_bounds(value, fact, (least, most), shape, path)
 
 
 def _check_count(
@@ -223,11 +228,14 @@ def _check_count(
     def amount(number: int) -> str:
         return units[0] if number == 1 else units[1]
 
-    fact = f"{title} has {count:,} {amount(count)}" if count else f"{title} is empty"
+    fact = f"{title} is empty"
+    if count:
+        fact = f"{title} has {count:,} {amount(count)}"
     least = shape.get("min", 0)
     most = shape.get("max", 0)
-    hints = f"use at least {least} {amount(least)}", f"use at most {most} {amount(most)}"
-    yield from _check_bounds(count, fact, hints, shape, path)
+    at_least = f"use at least {least} {amount(least)}"
+    at_most = f"use at most {most} {amount(most)}"
+    yield from _check_bounds(count, fact, (at_least, at_most), shape, path)
 
 
 def _check_bounds(
@@ -293,7 +301,9 @@ def _describe(instance: InstanceType) -> list[tuple[str, str]]:
         names.append("SDK v2")
 
     disk = f"{instance.nvme_gb} GB NVMe" if instance.nvme_gb else "none"
-    toolkit = f"sets {' and '.join(variables)}" if variables else "sets no EFA variable"
+    toolkit = "sets no EFA variable"
+    if variables:
+        toolkit = f"sets {' and '.join(variables)}"
     smddp = "named neither by AWS's documentation nor by SDK v2"
     if names:
         smddp = f"named by {' and '.join(names)}"

@@ -49,9 +49,9 @@ def _mpi(setup: HostSetup) -> ToolkitCommand:
     # the toolkit repeats a text instead of multiplying: "4" on two hosts becomes 44
     count = settings.get(PROCESSES)
     is_text = isinstance(count, str)
-    ranks = settings.get(RANKS)
-    if not ranks:
-        ranks = int(count * len(hosts)) if count and is_text else slots * len(hosts)
+    ranks = settings.get(RANKS) or slots * len(hosts)
+    if count and is_text and not settings.get(RANKS):
+        ranks = int(count * len(hosts))
     names = hosts
     if slots != 1 or is_text:
         names = [f"{host}:{slots}" for host in hosts]
@@ -103,7 +103,8 @@ def _smddp(setup: HostSetup) -> ToolkitCommand:
             f"SAGEMAKER_INSTANCE_TYPE={instance_type}",
         )
 
-    debug, more = split_options(setup.start.settings.get(SMDDP_OPTIONS) or "")
+    given = setup.start.settings.get(SMDDP_OPTIONS)
+    debug, more = split_options(given or "")
     options = (
         "mpirun",
         "--host", ",".join(names),
@@ -211,7 +212,9 @@ def _model_parallel(setup: HostSetup) -> tuple[str, ...]:
     """Return mpirun's options for the model-parallel library; empty unless the job uses it with
     PyTorch."""
     version = setup.container.torch
-    if version is None or setup.start.framework != "pytorch" or _parameters(setup) is None:
+    if version is None or setup.start.framework != "pytorch":
+        return ()
+    if _parameters(setup) is None:
         return ()
     major = int(version.partition(".")[0])
     algorithm = ("NCCL_ALGO=ring",) if major > 1 else ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
@@ -117,7 +117,7 @@ class _HostCommand(NamedTuple):
         """Return the environment of the process that the host starts, without the variables in
         `LONG`."""
         env = {**self.setup.given, **environment(self.setup, without=LONG), **self.command.env}
-        return {name: value for name, value in env.items() if name not in LONG}
+        return _shortened(env)
 
     def first(self, *, alone: bool) -> Process:
         """Return the process that the host starts.
@@ -161,12 +161,26 @@ def _of_the_toolkit(request: Request, look: _Look) -> Iterator[Alike]:
     for run in runs:
         yield from _hosts(run, look, alone)
 
-    indices = {host.name: host.index for host in hosts(request)}
+    by_name = _by_name(hosts(request))
     for group in groups:
-        master = look(group[0]).setup.master
-        for host in group:
-            if host.name == master:
-                yield from _ranks(look(host), indices)
+        master = by_name[look(group[0]).setup.master]
+        if master in group:
+            yield from _ranks(look(master), by_name)
+
+
+def _by_name(all_hosts: Iterable[Host]) -> dict[str, Host]:
+    return {host.name: host for host in all_hosts}
+
+
+def _shortened(env: dict[str, str]) -> dict[str, str]:
+    for name in LONG:
+        env.pop(name, None)
+    return env
+
+
+def _one_on_each(run: Iterable[Host]) -> tuple[tuple[int, int], ...]:
+    """Return the `Alike.spread` of one process on each host."""
+    return tuple((host.index, 1) for host in run)
 
 
 def _runs(group: Sequence[Host], look: _Look, *, several: bool) -> Iterator[tuple[Host, ...]]:
@@ -195,18 +209,18 @@ def _runs(group: Sequence[Host], look: _Look, *, several: bool) -> Iterator[tupl
 
 def _hosts(run: Sequence[Host], look: _Look, alone: bool) -> Iterator[Alike]:
     roles = look(run[0]).roles
-    spread = tuple((host.index, 1) for host in run)
+    spread = _one_on_each(run)
     if roles:
         yield Alike(roles[0], spread, lambda number: look(run[number]).first(alone=alone))
     if roles[1:]:
         yield Alike("ps", spread, lambda number: look(run[number]).server())
 
 
-def _ranks(host: _HostCommand, indices: Mapping[str, int]) -> Iterator[Alike]:
+def _ranks(host: _HostCommand, by_name: Mapping[str, Host]) -> Iterator[Alike]:
     """Yield the ranks that torchrun or mpirun starts, from the distribution's master host."""
     setup = host.setup
     command = host.command
-    where = [indices[name] for name in setup.distribution_hosts]
+    where = [by_name[name].index for name in setup.distribution_hosts]
     if command.role == "mpirun" and setup.processes:
         exports = dict(command.exports)
         exports.pop("LD_PRELOAD", None)
@@ -238,15 +252,14 @@ def _own_entrypoint(request: Request) -> Alike:
     arguments = algorithm.get("ContainerArguments") or ()
     argv = (*algorithm["ContainerEntrypoint"], *arguments)
     env = dict(request.get("Environment") or {})
-    rank_of = {host.name: number for number, host in enumerate(hosts(request))}
-    in_order = sorted(hosts(request), key=lambda host: host.index)
+    rank_of = {host: rank for rank, host in enumerate(hosts(request))}
+    in_order = sorted(rank_of, key=lambda host: host.index)
 
     def process(number: int) -> Process:
         host = in_order[number]
-        return Process(host.index, "process", argv, env, rank_of[host.name], 0)
+        return Process(host.index, "process", argv, env, rank_of[host], 0)
 
-    spread = tuple((host.index, 1) for host in in_order)
-    return Alike("process", spread, process)
+    return Alike("process", _one_on_each(in_order), process)
 
 
 # The processes of jobs that start cloudtrain's launcher, computed with the launcher's own
@@ -262,9 +275,7 @@ class PlannedHost(NamedTuple):
     environment: dict[str, str]
 
     def process(self, program: HostProgram, rank: int | None) -> Process:
-        env = {**self.environment, **self.plan.environment, **program.env}
-        for name in LONG:
-            env.pop(name, None)
+        env = _shortened({**self.environment, **self.plan.environment, **program.env})
         local_rank = None if rank is None else 0
         return Process(self.host.index, program.role, program.argv, env, rank, local_rank)
 
@@ -276,8 +287,8 @@ def launched_processes(request: Request, devices: Devices, entry_of: EntryOf) ->
     The processes of hosts like the first one of their kind are computed when they are read.
     """
     launch = _launch(request)
-    all_hosts = hosts(request)
-    numbers = {host.name: number for number, host in enumerate(all_hosts)}
+    by_name = _by_name(hosts(request))
+    numbers = {name: number for number, name in enumerate(by_name)}
 
     @lru_cache(maxsize=8)
     def look(host: Host) -> PlannedHost:
@@ -291,19 +302,16 @@ def launched_processes(request: Request, devices: Devices, entry_of: EntryOf) ->
             return planned.process(program, rank)
 
         role = look(run[0]).plan.programs[place].role
-        spread = tuple((host.index, 1) for host in run)
-        return Alike(role, spread, process)
+        return Alike(role, _one_on_each(run), process)
 
     groups = host_groups(request)
-    by_name = {host.name: host for host in all_hosts}
     for group in groups:
         for run in _own_launcher_runs(group, look, by_name):
             for place in range(len(look(run[0]).plan.programs)):
                 yield programs(run, place)
 
     firsts = [look(group[0]) for group in groups]
-    indices = {host.name: host.index for host in all_hosts}
-    yield from _own_launcher_ranks(launch, firsts, indices)
+    yield from _own_launcher_ranks(launch, firsts, by_name)
 
 
 def _own_launcher_runs(
@@ -395,7 +403,7 @@ def _rank(launch: LaunchSpec, program: HostProgram, number: int) -> int | None:
 
 
 def _own_launcher_ranks(
-    launch: LaunchSpec, firsts: list[PlannedHost], indices: Mapping[str, int]
+    launch: LaunchSpec, firsts: list[PlannedHost], by_name: Mapping[str, Host]
 ) -> Iterator[Alike]:
     """Yield the ranks that torchrun or mpirun starts, once for each set of hosts that train
     together."""
@@ -409,7 +417,7 @@ def _own_launcher_ranks(
             continue
         host_sets.add(plan.hosts)
         count = plan.processes_per_instance
-        where = [indices[name] for name in plan.hosts]
+        where = [by_name[name].index for name in plan.hosts]
         if program.role == "mpirun":
             options = mpirun_options(count, launch.mpi_options)
             ranked = program.argv[1 + len(options) :]

@@ -44,9 +44,10 @@ def s3_address(subject: Subject) -> Iterator[Fault]:
     """
     account = subject.account
     region = "" if "region" in account.missing else account.region
-    own_is_wrong = "bucket" in account.missing or not is_bucket(account.bucket, region)
+    own = account.bucket
+    own_is_wrong = "bucket" in account.missing or not is_bucket(own, region)
     for path, uri in _addresses(subject):
-        if own_is_wrong and uri.startswith(f"s3://{account.bucket}"):
+        if own_is_wrong and uri.startswith(f"s3://{own}"):
             continue  # SM101 and SM105 report it
         hint = "write `s3://BUCKET/KEY`"
         match = _S3.fullmatch(uri)
@@ -58,7 +59,8 @@ def s3_address(subject: Subject) -> Iterator[Fault]:
         if is_arn or not uri.startswith("s3://") or is_bucket(bucket, region):
             continue
         if is_bucket(bucket.lower(), region):
-            hint = f"write `s3://{bucket.lower()}{match['key'] or ''}`"
+            key = match["key"] or ""
+            hint = f"write `s3://{bucket.lower()}{key}`"
         what = f"`{bucket}` is not the name of a bucket" if bucket else "it names no bucket"
         yield Fault(f"`{uri}` is not an address in S3: {what}", hint, path)
 
@@ -92,7 +94,8 @@ def code_overridden(subject: Subject) -> Iterator[Fault]:
     """
     start = read(subject).start
     directory = str(start.values.get(SUBMIT_DIRECTORY))
-    needed = start.by == "entrypoint" or f"{INPUT_ROOT}/{CODE_CHANNEL}/" in directory
+    from_channel = f"{INPUT_ROOT}/{CODE_CHANNEL}/" in directory
+    needed = from_channel or start.by == "entrypoint"
     if needed and CODE_CHANNEL not in _channel_names(subject):
         yield Fault(
             "the overrides replace all channels, and the channel `code` with the job's code is "
@@ -232,7 +235,8 @@ def one_object_sharded(subject: Subject) -> Iterator[Fault]:
     for name, item in subject.job.inputs.items():
         is_one_object = item.type == "uri_file" and item.data_type == "prefix"
         if item.shard and is_one_object:
-            message = f"`{name}` is one file, so {count - 1} of {count} instances would get nothing"
+            idle = count - 1
+            message = f"`{name}` is one file, so {idle} of {count} instances would get nothing"
             yield Fault(message, hint, ("inputs", name, "shard"))
 
 
@@ -265,7 +269,8 @@ def _channels(subject: Subject) -> Iterator[tuple[str, JsonMapping]]:
         name = channel.get("ChannelName")
         if not isinstance(name, str):
             continue
-        if name != CODE_CHANNEL or read(subject).input_of(name) is not None:
+        is_input = read(subject).input_of(name) is not None
+        if is_input or name != CODE_CHANNEL:
             yield name, channel
 
 
@@ -339,7 +344,9 @@ def install_without_network(subject: Subject) -> Iterator[Fault]:
     these, or write `--no-index` into the file.
     """
     starter = read(subject).start.by
-    if starter == "image" or not subject.plan.request.get("EnableNetworkIsolation"):
+    if starter == "image":
+        return
+    if not subject.plan.request.get("EnableNetworkIsolation"):
         return
     from cloudtrain.job.requirements import needs_index
 

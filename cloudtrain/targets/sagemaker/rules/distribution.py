@@ -55,8 +55,9 @@ def add_entrypoint_hint(subject: Subject, hint: str) -> str:
     """
     reading = read(subject)
     has_library = reading.distribution.type in ("smddp", "smp")
-    crosses_hosts = reading.launcher == "mpirun" and reading.machines.spanned_count > 1
-    if has_library or crosses_hosts or python_too_old(reading.image) is not None:
+    if has_library or python_too_old(reading.image) is not None:
+        return hint
+    if reading.launcher == "mpirun" and reading.machines.spanned_count > 1:
         return hint
     return (
         f'{hint}; or write `launch = "entrypoint"` under `[sagemaker]`, and cloudtrain '
@@ -66,7 +67,8 @@ def add_entrypoint_hint(subject: Subject, hint: str) -> str:
 
 def is_toolkits_torchrun(subject: Subject) -> bool:
     """Return whether the image's toolkit starts torchrun."""
-    return read(subject).start.by == "toolkit" and subject.reading.launcher == "torchrun"
+    reading = read(subject)
+    return reading.launcher == "torchrun" and reading.start.by == "toolkit"
 
 
 @rule("SM321", Level.ERROR)
@@ -82,12 +84,11 @@ def torchrun_too_new(subject: Subject) -> Iterator[Fault]:
         return
     framework, version = image.engine
     first = _FIRST_TORCHRUN[image.device]
-    if framework == "pytorch" and numbers(version) < numbers(first):
-        yield Fault(
-            f"the toolkit starts torchrun from PyTorch {first} on, and the image has {version}",
-            add_entrypoint_hint(subject, f"use version `{first}` or newer"),
-            read(subject).image_path,
-        )
+    if framework != "pytorch" or numbers(version) >= numbers(first):
+        return
+    message = f"the toolkit starts torchrun from PyTorch {first} on, and the image has {version}"
+    hint = add_entrypoint_hint(subject, f"use version `{first}` or newer")
+    yield Fault(message, hint, read(subject).image_path)
 
 
 @rule("SM322", Level.ERROR)
@@ -97,11 +98,12 @@ def multi_worker_too_new(subject: Subject) -> Iterator[Fault]:
     The toolkit sets TF_CONFIG for workers in images of TensorFlow 2.9 and later. In older images
     TF_CONFIG is missing, and every instance trains alone.
     """
-    image = read(subject).image
-    distribution = subject.reading.distribution
-    if image is None or read(subject).start.by != "toolkit":
+    reading = read(subject)
+    image = reading.image
+    distribution = reading.distribution
+    if image is None or not isinstance(distribution, TensorFlow):
         return
-    if not isinstance(distribution, TensorFlow):
+    if reading.start.by != "toolkit":
         return
     framework, version = image.engine
     if distribution.strategy != "multi_worker_mirrored" or framework != "tensorflow":
@@ -112,7 +114,7 @@ def multi_worker_too_new(subject: Subject) -> Iterator[Fault]:
             f"has {version}"
         )
         hint = add_entrypoint_hint(subject, "use version `2.9` or newer")
-        yield Fault(message, hint, read(subject).image_path)
+        yield Fault(message, hint, reading.image_path)
 
 
 @rule("SM323", Level.ERROR)
@@ -170,7 +172,9 @@ def idle_instances(subject: Subject) -> Iterator[Fault]:
     servers. If both counts are smaller than the number of instances, you pay for idle instances.
     """
     distribution = subject.reading.distribution
-    if read(subject).start.by != "entrypoint" or not isinstance(distribution, TensorFlow):
+    if not isinstance(distribution, TensorFlow):
+        return
+    if read(subject).start.by != "entrypoint":
         return
     count = subject.reading.machines.spanned_count
     workers = distribution.workers or count
@@ -193,7 +197,9 @@ def strategy_on_one_instance(subject: Subject) -> Iterator[Fault]:
     a plain script. There, MultiWorkerMirroredStrategy does the same as MirroredStrategy.
     """
     distribution = subject.reading.distribution
-    if read(subject).start.by != "toolkit" or not isinstance(distribution, TensorFlow):
+    if not isinstance(distribution, TensorFlow):
+        return
+    if read(subject).start.by != "toolkit":
         return
     if subject.reading.machines.spanned_count == 1:
         yield Fault(
@@ -213,8 +219,10 @@ def torch_without_gpu(subject: Subject) -> Iterator[Fault]:
     SageMaker SDK refuses such a job.
     """
     spanned = subject.reading.machines.spanned
+    if subject.reading.distribution.type != "torch":
+        return
     devices = {group.device for group in spanned}
-    if subject.reading.distribution.type == "torch" and devices == {"cpu"}:
+    if devices == {"cpu"}:
         first = spanned[0]
         yield Fault(
             f"`{first.instance_type}` has no GPU, so `torch` trains on the CPU, with gloo",
@@ -288,7 +296,8 @@ def smp_microbatches(subject: Subject) -> Iterator[Fault]:
     for name, value in subject.job.hyperparameters.items():
         batch = positive_count(value)
         if batch and name.replace("-", "_") in _BATCH:
-            yield from _undivided(subject, f"`{name}` is {batch}, which", batch, "microbatches")
+            what = f"`{name}` is {batch}, which"
+            yield from _undivided(subject, what, batch, "microbatches")
 
 
 @rule("SM301", Level.ERROR)
@@ -301,7 +310,9 @@ def image_without_smddp(subject: Subject) -> Iterator[Fault]:
     address (tried with 2.257.7).
     """
     image = read(subject).image
-    if subject.reading.distribution.type != "smddp" or image is None or image.smddp:
+    if image is None or image.smddp:
+        return
+    if subject.reading.distribution.type != "smddp":
         return
     others = _images_with_smddp(image.engine[0])
     message = f"the image of {image_name(image)} does not have `smddp`; {others}"
@@ -343,6 +354,7 @@ def distribution_ignored(subject: Subject) -> Iterator[Fault]:
     `distribution`. The toolkits in AWS's images for MXNet, scikit-learn, XGBoost, Chainer and
     reinforcement learning have launchers of their own, which this rule leaves alone.
     """
+    reading = read(subject)
     job = subject.job
     has_script = job.entry_point is not None or job.command is not None
     if not has_script and job.distribution.type != "none":
@@ -352,13 +364,13 @@ def distribution_ignored(subject: Subject) -> Iterator[Fault]:
         )
         yield Fault(message, "add an `entry_point`, or remove `distribution`", ("distribution",))
 
-    start = read(subject).start
-    if start.by != "toolkit" or read(subject).has_other_toolkit:
+    start = reading.start
+    if start.by != "toolkit" or reading.has_other_toolkit:
         return
-    if start.starts(subject.reading.launcher):
+    if start.starts(reading.launcher):
         return
-    kind = subject.reading.distribution.type
-    count = subject.reading.machines.spanned_count
+    kind = reading.distribution.type
+    count = reading.machines.spanned_count
     who = "the one instance" if count == 1 else f"each of the {count} instances"
     owner = "your own image" if start.framework == "generic" else TITLES[start.framework]
     message = (
@@ -392,7 +404,9 @@ def image_without_smp(subject: Subject) -> Iterator[Fault]:
 def _instead_of_smddp(subject: Subject) -> str:
     """Return a hint on how to train without SMDDP."""
     image = read(subject).image
-    framework = image.engine[0] if image is not None else subject.job.environment.framework
+    framework: str | None = subject.job.environment.framework
+    if image is not None:
+        framework = image.engine[0]
     if framework == "tensorflow":
         return (
             "write `distribution: {type: tensorflow}`, and use MultiWorkerMirroredStrategy "
@@ -403,7 +417,9 @@ def _instead_of_smddp(subject: Subject) -> str:
 
 def _images_with_smddp(framework: str) -> str:
     names = [image.version for image in _gpu_images(framework) if image.smddp]
-    return f"those from {names[0]} to {names[-1]} have it" if names else "none has it"
+    if not names:
+        return "none has it"
+    return f"those from {names[0]} to {names[-1]} have it"
 
 
 def _gpu_images(framework: str) -> Iterator[Image]:
@@ -416,10 +432,11 @@ def _image_with_smp(version: int) -> str:
     if version == 2:
         return f"name framework and version instead of an image: PyTorch {join_names(of_version_2)}"
     names = [image.version for image in _gpu_images("pytorch") if image.smp == 1]
+    old = join_names(names, most=len(names))
+    newest = of_version_2[-1]
     return (
-        f"use PyTorch {join_names(names, most=len(names))}; or write `distribution: {{type: smp, "
-        "version: 2}`, and `environment: {framework: pytorch, version: "
-        f'"{of_version_2[-1]}"}}`'
+        f"use PyTorch {old}; or write `distribution: {{type: smp, version: 2}}`, and "
+        f'`environment: {{framework: pytorch, version: "{newest}"}}`'
     )
 
 
@@ -472,20 +489,21 @@ def image_for_other_device(subject: Subject) -> Iterator[Fault]:
     image does not support Trainium, and an image for Trainium supports nothing else. For an unknown
     instance type, the SageMaker SDK silently chooses a CPU image.
     """
-    image = read(subject).image
+    reading = read(subject)
+    image = reading.image
     if image is None:
         return
     made_for = DEVICES[image.device]
-    devices = {group.device for group in subject.reading.machines.groups}
+    devices = {group.device for group in reading.machines.groups}
     alone = image.device == "neuron" and "neuron" not in devices
-    for group in subject.reading.machines.groups:
+    for group in reading.machines.groups:
         if not group.known:
             continue
         if alone or (group.device, image.device) in _BLIND:
             has = f"`{group.known.name}` has {_has(group.known)}"
             hint = _by_framework(subject, image.framework)
             hint += f", or name an image for {DEVICES[group.device or 'cpu']}"
-            yield Fault(f"the image is for {made_for}, and {has}", hint, read(subject).image_path)
+            yield Fault(f"the image is for {made_for}, and {has}", hint, reading.image_path)
 
 
 @rule("SM307", Level.WARNING)
@@ -497,12 +515,13 @@ def gpu_image_without_gpu(subject: Subject) -> Iterator[Fault]:
     image = read(subject).image
     groups = subject.reading.machines.groups
     devices = {group.device for group in groups}
-    if image is not None and image.device == "gpu" and devices == {"cpu"}:
-        yield Fault(
-            f"the image is for GPUs, and `{groups[0].instance_type}` has none",
-            f"{_by_framework(subject, image.framework)}, or name an instance type with a GPU",
-            read(subject).image_path,
-        )
+    if image is None or image.device != "gpu":
+        return
+    if devices == {"cpu"}:
+        message = f"the image is for GPUs, and `{groups[0].instance_type}` has none"
+        hint = _by_framework(subject, image.framework)
+        hint += ", or name an instance type with a GPU"
+        yield Fault(message, hint, read(subject).image_path)
 
 
 @rule("SM308", Level.ERROR)
@@ -516,7 +535,9 @@ def image_for_other_processor(subject: Subject) -> Iterator[Fault]:
     image = read(subject).image
     if image is None:
         return
-    built_for = "arm64" if "arm64" in f"{image.repository}:{image.tag}" else "x86_64"
+    built_for = "x86_64"
+    if "arm64" in image.repository or "arm64" in image.tag:
+        built_for = "arm64"
     for group in subject.reading.machines.groups:
         if not group.known:
             continue
@@ -548,7 +569,9 @@ def image_unpatched(subject: Subject) -> Iterator[Fault]:
         return
     hint = _patched_instead(subject, image, today)
     if hint:
-        of = f" of its {TITLES[framework]} {version}" if image.framework == "huggingface" else ""
+        of = ""
+        if image.framework == "huggingface":
+            of = f" of its {TITLES[framework]} {version}"
         message = (
             f"the image of {image_name(image)} is no longer patched: AWS's support{of} "
             f"ended on {end}"
@@ -568,7 +591,7 @@ def _patched_instead(subject: Subject, image: Image, today: str) -> str:
     kind = subject.reading.distribution.type
     needs_horovod = kind == "horovod" and not environment.requirements
     if needs_horovod or kind in ("smddp", "smp"):  # newer images lack these
-        steps.append(_write_distribution(image))
+        steps.append(f"write `distribution: {{type: {_own_distribution(image)}}}`")
     if read(subject).image_path[-1:] != ("version",):
         steps.append(_by_framework(subject, image.framework, next(iter(ends))))
         return ", and ".join(steps)
@@ -579,15 +602,16 @@ def _patched_instead(subject: Subject, image: Image, today: str) -> str:
     for version, end in ends.items():
         until = f" (until {end})" if end else ""
         ways.append(f'`version: "{version}"`{until}')
-    wanted = ways[:1] if steps else list(dict.fromkeys([ways[0], ways[-1]]))
-    steps.append(f"use {' or '.join(wanted)}")
+    wanted = ways[0]
+    if not steps and len(ways) > 1:
+        wanted += f" or {ways[-1]}"
+    steps.append(f"use {wanted}")
     return ", and ".join(steps)
 
 
-def _write_distribution(image: Image) -> str:
-    """Return a hint to use the distribution of the image's own framework."""
-    own = "tensorflow" if image.engine[0] == "tensorflow" else "torch"
-    return f"write `distribution: {{type: {own}}}`"
+def _own_distribution(image: Image) -> str:
+    """Return the type of the distribution of the image's own framework."""
+    return "tensorflow" if image.engine[0] == "tensorflow" else "torch"
 
 
 @rule("SM314", Level.WARNING)
@@ -618,13 +642,16 @@ def toolkit_not_known(subject: Subject) -> Iterator[Fault]:
     and `smp` need an image derived from an AWS image: its Dockerfile begins with `FROM` and the
     address of the AWS image.
     """
-    image = read(subject).image
-    if read(subject).start.by != "toolkit" or (image is not None and image.toolkit is not None):
+    reading = read(subject)
+    image = reading.image
+    if reading.start.by != "toolkit":
+        return
+    if image is not None and image.toolkit is not None:
         return
     is_named = TRAINING_MODULE in mapping_at(subject.plan.request, "Environment")
-    if is_named or read(subject).has_other_toolkit:
+    if is_named or reading.has_other_toolkit:
         return
-    library = subject.reading.distribution.type
+    library = reading.distribution.type
     hint = add_entrypoint_hint(subject, "install sagemaker-training in the image")
     if library in ("smddp", "smp"):
         hint = (
@@ -632,7 +659,7 @@ def toolkit_not_known(subject: Subject) -> Iterator[Fault]:
             f"has `{library}`"
         )
     message = "cloudtrain knows no training toolkit in this image"
-    yield Fault(message, hint, read(subject).image_path)
+    yield Fault(message, hint, reading.image_path)
 
 
 @rule("SM311", Level.WARNING)
@@ -648,14 +675,14 @@ def image_without_horovod(subject: Subject) -> Iterator[Fault]:
     if subject.reading.distribution.type != "horovod":
         return
     framework, version = image.engine
-    if framework in _HOROVOD_ENDS and numbers(version) >= _HOROVOD_ENDS[framework]:
-        other = "tensorflow" if framework == "tensorflow" else "torch"
-        yield Fault(
-            f"the image of {image_name(image)} does not have Horovod",
+    end = _HOROVOD_ENDS.get(framework)
+    if end is not None and numbers(version) >= end:
+        message = f"the image of {image_name(image)} does not have Horovod"
+        hint = (
             "add it to a requirements file as the script `mnist_horovod` does, or use "
-            f"`distribution: {{type: {other}}}`",
-            ("distribution", "type"),
+            f"`distribution: {{type: {_own_distribution(image)}}}`"
         )
+        yield Fault(message, hint, ("distribution", "type"))
 
 
 @rule("SM312", Level.ERROR)
@@ -689,10 +716,8 @@ def image_name_contradicts(subject: Subject) -> Iterator[Fault]:
     framework = framework_of(name)
     needed = missing_framework(subject, framework)
     if framework is not None and needed is not None:
-        message = (
-            f"`{name}` says that it is made for {TITLES[framework]}, and the job needs "
-            f"{TITLES[needed]}"
-        )
+        own = TITLES[framework]
+        message = f"`{name}` says that it is made for {own}, and the job needs {TITLES[needed]}"
         yield Fault(message, _instead(subject, needed), path)
 
     device = device_of(name)
@@ -727,13 +752,16 @@ def _by_framework(subject: Subject, framework: str, version: str = "") -> str:
     path = read(subject).image_path
     if path[-1:] == ("version",):  # the version belongs to another framework
         device = subject.reading.machines.groups[0].device or "cpu"
-        version = next(reversed(versions(framework, device) or versions(framework)))
+        known = versions(framework, device) or versions(framework)
+        version = known[-1]
     words = f'{framework}, version: "{version}"' if version else framework
     hint = f"write `environment: {{framework: {words}}}`"
     if path[:1] == ("sagemaker_overrides",):
         keys = ".".join(map(str, path[1:]))
         return f"remove `{keys}` from `sagemaker_overrides`, and {hint}"
-    return f"{hint} instead of `image`" if path[-1:] == ("image",) else hint
+    if path[-1:] == ("image",):
+        hint += " instead of `image`"
+    return hint
 
 
 def _has(entry: InstanceType) -> str:

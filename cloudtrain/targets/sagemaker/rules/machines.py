@@ -42,7 +42,9 @@ def unknown_type(subject: Subject) -> Iterator[Fault]:
     """
     for group in subject.reading.machines.groups:
         name = group.instance_type
-        if group.known is not None or instance_named("sagemaker", f"ml.{name}") is not None:
+        if group.known is not None:
+            continue
+        if instance_named("sagemaker", f"ml.{name}") is not None:
             continue
         hint = counterpart(name, "sagemaker")
         near = _nearest(name)
@@ -103,7 +105,9 @@ def efa_left_off(subject: Subject) -> Iterator[Fault]:
     plugins; cloudtrain's own launcher sets them (`launch = "entrypoint"`).
     """
     machines = subject.reading.machines
-    if read(subject).start.by != "toolkit" or machines.spanned_count < 2:
+    if machines.spanned_count < 2:
+        return
+    if read(subject).start.by != "toolkit":
         return
     if subject.reading.launcher in ("none", "tensorflow"):
         return
@@ -244,7 +248,8 @@ def group_names_repeat(subject: Subject) -> Iterator[Fault]:
         if name in names[:index]:
             message = f"two instance groups are called `{name}`"
             path = ("resources", "instance_groups", index, "name")
-            yield Fault(message, f"call one `{name}-{index + 1}`", path)
+            number = index + 1
+            yield Fault(message, f"call one `{name}-{number}`", path)
 
 
 @rule("SM212", Level.ERROR)
@@ -486,7 +491,9 @@ def spot_without_limit(subject: Subject) -> Iterator[Fault]:
     A spot job needs `MaxWaitTimeInSeconds`, which limits waiting and running together. The
     SageMaker SDK sends the job without this limit (2.257.7), and the service refuses the job.
     """
-    if _spot(subject) and read(subject).seconds("MaxWaitTimeInSeconds") is None:
+    if not _spot(subject):
+        return
+    if read(subject).seconds("MaxWaitTimeInSeconds") is None:
         run = read(subject).seconds("MaxRuntimeInSeconds") or 0
         message = "a spot job needs a limit for waiting and running together"
         hint = f"write `spot: {{max_wait: {exact_duration(2 * run)}}}`"
@@ -519,7 +526,9 @@ def wait_shorter_than_default_run(subject: Subject) -> Iterator[Fault]:
         return  # CT402 reports it
     wait = read(subject).seconds("MaxWaitTimeInSeconds")
     run = read(subject).seconds("MaxRuntimeInSeconds")
-    if wait is None or run is None or wait >= run:
+    if wait is None or run is None:
+        return
+    if wait >= run:
         return
     limit = exact_duration(run)
     if subject.job.max_runtime is None:
@@ -594,7 +603,9 @@ def pending_limit_without_effect(subject: Subject) -> Iterator[Fault]:
     """
     groups = subject.reading.machines.groups
     devices = {group.device for group in groups}
-    if devices == {"cpu"} and read(subject).seconds("MaxPendingTimeInSeconds") is not None:
+    if devices != {"cpu"}:
+        return
+    if read(subject).seconds("MaxPendingTimeInSeconds") is not None:
         message = f"`max_pending` has no effect on `{groups[0].instance_type}`"
         hint = (
             "remove `max_pending` from the target's settings for this job, or name a type "

@@ -65,11 +65,11 @@ def account_incomplete(subject: Subject) -> Iterator[Fault]:
     outputs in a bucket. All jobs share these settings of the target. Write them into
     `cloudtrain.toml` once.
     """
-    missing = subject.account.missing
-    for name in missing:
+    missing_all = set(subject.account.missing)
+    for name in subject.account.missing:
         if name == "role" and "RoleArn" in overrides_of(subject.job, "sagemaker"):
             continue
-        if name == "bucket" and ("region" in missing or "role" in missing):
+        if name == "bucket" and not missing_all.isdisjoint(("region", "role")):
             continue  # region and role give the SDK's default bucket
         message, line = _WANTED[name]
         yield Fault(message, f"add `{line}` under `[sagemaker]` in `cloudtrain.toml`")
@@ -154,7 +154,8 @@ def bucket_name(subject: Subject) -> Iterator[Fault]:
     region = subject.account.region
     if "bucket" in subject.account.missing or is_bucket(bucket, region):
         return
-    name, _, prefix = bucket.removeprefix("s3://").strip("/").partition("/")
+    path = bucket.removeprefix("s3://").strip("/")
+    name, _, prefix = path.partition("/")
     hint = "use 3 to 63 lower-case letters, digits and hyphens"
     if is_bucket(name, region):
         hint = f'write `bucket = "{name}"`'
@@ -181,7 +182,8 @@ def key_of_another_region(subject: Subject) -> Iterator[Fault]:
         if other != region:
             fields[3] = region
             message = f"`{setting}` is in `{other}`, and the job runs in `{region}`"
-            yield Fault(message, f"use one of `{region}`: `{':'.join(fields)}` if it exists")
+            own = ":".join(fields)
+            yield Fault(message, f"use one of `{region}`: `{own}` if it exists")
 
 
 @rule("SM107", Level.WARNING)
@@ -192,17 +194,17 @@ def image_of_another_region(subject: Subject) -> Iterator[Fault]:
     VPC endpoint for ECR only reaches its own region.
     """
     region = subject.account.region
-    if "region" in subject.account.missing or not _REGION.fullmatch(region):
+    if "region" in subject.account.missing:
+        return
+    if not _REGION.fullmatch(region):
         return
     request = subject.plan.request
     uri = text_at(request, "AlgorithmSpecification", "TrainingImage")
     match = _REGISTRY.fullmatch(uri or text_at(request, "AppSpecification", "ImageUri"))
     if match and match["region"] != region:
-        yield Fault(
-            f"the image is in `{match['region']}`, and the job runs in `{region}`",
-            f"use the copy of the image in `{region}`, or make one",
-            read(subject).image_path,
-        )
+        message = f"the image is in `{match['region']}`, and the job runs in `{region}`"
+        hint = f"use the copy of the image in `{region}`, or make one"
+        yield Fault(message, hint, read(subject).image_path)
 
 
 def is_bucket(name: str, region: str) -> bool:
@@ -269,10 +271,13 @@ def reserved_tag(subject: Subject) -> Iterator[Fault]:
         yield Fault(message, "remove it, or use another key", ("tags", RUN_TAG))
     keys = [str(tag.get("Key")) for tag in rows_at(subject.plan.request, "Tags")]
     for key in dict.fromkeys(keys):
-        path = ("tags", key) if key in subject.job.tags else ("sagemaker_overrides", "Tags")
+        path = ("sagemaker_overrides", "Tags")
+        if key in subject.job.tags:
+            path = ("tags", key)
         if key.lower().startswith("aws:"):
             message = f"the tag `{key}` begins with `aws:`, which AWS refuses"
-            yield Fault(message, f"write `{key[4:] or 'team'}`", path)
+            better = key[4:] or "team"
+            yield Fault(message, f"write `{better}`", path)
         count = keys.count(key)
         if count > 1:
             yield Fault(f"the tag `{key}` comes {count} times", "remove all but one", path)
@@ -356,7 +361,9 @@ def _by_name(field: str, section: tuple[str, ...], key: str) -> _PlaceOf:
 
     def place(subject: Subject, rest: ValuePath) -> ValuePath:
         elements = value_at(subject.plan.request, *section)
-        if not isinstance(elements, list) or not rest or not isinstance(rest[0], int):
+        if not isinstance(elements, list) or not rest:
+            return (field,)
+        if not isinstance(rest[0], int):
             return (field,)
         name = value_at(elements[rest[0]], key)
         if isinstance(name, str) and name in getattr(subject.job, field):

@@ -59,7 +59,9 @@ def secrets_left_to_the_script(subject: Subject) -> Iterator[Fault]:
     only the toolkit can start the job (`smddp`, `smp`, MPI between instances), the script must call
     `runtime.load_secrets()` itself.
     """
-    if subject.job.environment.secrets and read(subject).start.by == "toolkit":
+    if not subject.job.environment.secrets:
+        return
+    if read(subject).start.by == "toolkit":
         message = "the image's toolkit starts this job, and does not look up its secrets"
         hint = "begin the script with `from cloudtrain import runtime; runtime.load_secrets()`"
         yield Fault(message, hint, ("environment", "secrets"))
@@ -151,7 +153,9 @@ def package_not_installed(subject: Subject) -> Iterator[Fault]:
     the script's folder, so the script can import the package from there. The toolkit would install
     the package and its dependencies, but it cannot start packages with torchrun.
     """
-    if read(subject).start.by != "entrypoint" or subject.job.environment.requirements is not None:
+    if read(subject).start.by != "entrypoint":
+        return
+    if subject.job.environment.requirements is not None:
         return
     if "setup.py" in _files(subject):
         yield Fault(
@@ -202,16 +206,18 @@ def broken_by_shell(subject: Subject) -> Iterator[Fault]:
     the quotes.
     """
     image = read(subject).image
-    if read(subject).start.by != "toolkit" or image is None or image.toolkit is None:
+    if image is None or image.toolkit is None:
+        return
+    if read(subject).start.by != "toolkit":
         return
     script = subject.job.entry_point or "train.py"
     for name, value in _parameters(subject).items():
         arrived = arrives(value, image.toolkit, script=script)
-        is_meant_for_shell = (
-            arrived and " " in arrived and value in (f'"{arrived}"', f"'{arrived}'")
-        )
-        if arrived == text_of(value) or is_meant_for_shell:
+        if arrived == text_of(value):
             continue
+        in_quotes = (f'"{arrived}"', f"'{arrived}'")
+        if arrived and " " in arrived and value in in_quotes:
+            continue  # meant for the shell
         message = f"the shell of toolkit {image.toolkit} would break `{name}`: `{value!r}`"
         hint = f"write it into a file in the source folder, and give `{name}` the file's name"
         yield Fault(message, add_entrypoint_hint(subject, hint), ("hyperparameters", name))
@@ -229,7 +235,9 @@ def taken_by_torchrun(subject: Subject) -> Iterator[Fault]:
     if not is_toolkits_torchrun(subject):
         return
     image = read(subject).image
-    dashes = image is None or image.engine[0] != "pytorch" or numbers(image.engine[1]) >= (2,)
+    dashes = True
+    if image is not None and image.engine[0] == "pytorch":
+        dashes = numbers(image.engine[1]) >= (2,)
     for name, value in _parameters(subject).items():
         for word in misread(hyperparameter_argv({name: value}), dashes=dashes):
             better = f"write another value for `{name}`"
@@ -257,7 +265,9 @@ def options_broken_by_shell(subject: Subject) -> Iterator[Fault]:
     distribution = subject.reading.distribution
     field = "mpi_options" if distribution.type in ("smddp", "smp") else "options"
     options = getattr(distribution, field, "")
-    if subject.reading.launcher != "mpirun" or read(subject).start.by == "image":
+    if subject.reading.launcher != "mpirun":
+        return
+    if read(subject).start.by == "image":
         return
     if options and not _options_arrive(subject, options):
         yield Fault(

@@ -65,7 +65,8 @@ def error_templates(field: Literal["codes", "exceptions"]) -> Mapping[str, AwsEr
     text = Path(__file__).with_name("errors.toml").read_text("utf-8")
     templates: dict[str, AwsErrorTemplate] = {}
     for row in load_toml(text)["errors"]:
-        template = AwsErrorTemplate(_ERRORS[row["kind"]], row["message"], row.get("hint"))
+        kind = _ERRORS[row["kind"]]
+        template = AwsErrorTemplate(kind, row["message"], row.get("hint"))
         templates |= dict.fromkeys(row.get(field, "").split(), template)
     return templates
 
@@ -83,8 +84,9 @@ def translate_error(error: Exception, call: FailedCall) -> TargetError | Setting
         login += f" --profile {call.profile}"
     # such as `ml.p4d.24xlarge for training job usage`
     quota = re.search(r"service limit '([^']+)'", message)
+    said = " ".join(message.split()).rstrip(".")
     values = {
-        "said": " ".join(message.split()).rstrip(".") or "it gives no reason",
+        "said": said or "it gives no reason",
         "action": f"{policy_name}:{call.operation}",
         "about": call.about or call.operation,
         "region": call.region or "the default region",

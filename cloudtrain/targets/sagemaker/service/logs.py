@@ -59,7 +59,9 @@ def lines_of(
 
 def _line(text: str, time: float, instance: int, ranks: range | None) -> LogLine:
     stream = "stdout"
-    rank = ranks.start if ranks and len(ranks) == 1 else None
+    rank = None
+    if ranks and len(ranks) == 1:
+        rank = ranks.start
     match = _MPI.match(text)
     if match:
         stream = match["stream"]

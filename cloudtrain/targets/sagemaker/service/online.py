@@ -61,7 +61,8 @@ def check(clients: Clients, plan: Plan) -> list[Finding]:
     if not answers:
         return [_cut("AWS did not say whose the credentials are", deadline)]
 
-    context = CheckContext(clients, plan, clients.region() or "", answers[0]["Account"])
+    account = answers[0]["Account"]
+    context = CheckContext(clients, plan, clients.region() or "", account)
     checks = _checks(plan)
     results = deadline.answers([partial(_run_check, one, context) for one in checks])
     findings: list[Finding] = []
@@ -69,7 +70,8 @@ def check(clients: Clients, plan: Plan) -> list[Finding]:
         findings += result
     late = len(checks) - len(results)
     if late:
-        findings.append(_cut(f"{late} of {len(checks)} questions to AWS had no answer", deadline))
+        what = f"{late} of {len(checks)} questions to AWS had no answer"
+        findings.append(_cut(what, deadline))
     return findings
 
 
@@ -86,26 +88,30 @@ def _checks(plan: Plan) -> list[Check]:
     """Return one function for each check, so that all checks can run in parallel."""
     checks: list[Check] = [_role, _quota]
     secrets = references(plan.request.get("Environment", {}))
-    checks += [partial(_secret, name, place) for name, place in secrets.items()]
-    checks += [partial(_bucket, bucket, path) for bucket, path in _buckets(plan).items()]
+    for name, place in secrets.items():
+        checks.append(partial(_secret, name, place))
+    for bucket, path in _buckets(plan).items():
+        checks.append(partial(_bucket, bucket, path))
     # data that the submit uploads is not there yet
-    uploaded = tuple(f"{upload.destination}/" for upload in plan.uploads if upload.kind == "data")
+    data = [upload for upload in plan.uploads if upload.kind == "data"]
+    uploaded = tuple(f"{upload.destination}/" for upload in data)
     for name, uri in _inputs(plan.request):
-        if name != "code" and not f"{uri}/".startswith(uploaded):
+        is_there = not f"{uri}/".startswith(uploaded)
+        if is_there and name != "code":
             checks.append(partial(_input, uri, ("inputs", name, "sagemaker")))
     return checks
 
 
 def _inputs(request: JsonMapping) -> Iterator[tuple[str, str]]:
     """Yield the name and S3 address of each input that the job reads from S3."""
-    places: list[tuple[str, JsonMapping | None]] = []
     for item in request.get("InputDataConfig", ()):
-        places.append((item["ChannelName"], item.get("DataSource", {}).get("S3DataSource")))
-    for item in request.get("ProcessingInputs", ()):
-        places.append((item["InputName"], item.get("S3Input")))
-    for name, place in places:
+        place = item.get("DataSource", {}).get("S3DataSource")
         if place and place.get("S3Uri"):
-            yield name, place["S3Uri"]
+            yield item["ChannelName"], place["S3Uri"]
+    for item in request.get("ProcessingInputs", ()):
+        place = item.get("S3Input")
+        if place and place.get("S3Uri"):
+            yield item["InputName"], place["S3Uri"]
 
 
 def _run_check(one: Check, context: CheckContext) -> list[Finding]:
@@ -147,7 +153,9 @@ def _role(context: CheckContext) -> Iterator[Finding]:
 def _trusts_sagemaker(policy: JsonMapping) -> bool:
     for statement in _as_list(policy.get("Statement", ())):
         principal = statement.get("Principal", {})
-        services = ["*"] if principal == "*" else _as_list(principal.get("Service", ()))
+        services = ["*"]
+        if principal != "*":
+            services = _as_list(principal.get("Service", ()))
         actions = _as_list(statement.get("Action", ()))
         is_for_us = not {_SERVICE, "*"}.isdisjoint(services)
         can_assume = not {"sts:AssumeRole", "sts:*", "*"}.isdisjoint(actions)
@@ -228,15 +236,17 @@ def _secret(name: str, place: str, context: CheckContext) -> Iterator[Finding]:
     arn = where.partition("#")[0]
     if not arn.startswith("arn:"):
         partition = role.split(":")[1]
-        resource = form.format(region=context.region, account=context.account, name=arn.lstrip("/"))
+        path = arn.lstrip("/")
+        resource = form.format(region=context.region, account=context.account, name=path)
         arn = f"arn:{partition}:{resource}"
 
     words = {"PolicySourceArn": role, "ActionNames": [action], "ResourceArns": [arn]}
     answer = context.clients.call("iam", "simulate_principal_policy", **words)
     if any(result["EvalDecision"] != "allowed" for result in answer["EvaluationResults"]):
-        message = f"the role `{role.rpartition('/')[2]}` may not read the secret `{name}`"
-        path = ("environment", "secrets", name)
-        yield _finding("SM522", message, f"allow it `{action}` on `{arn}`", path)
+        role_name = role.rpartition("/")[2]
+        message = f"the role `{role_name}` may not read the secret `{name}`"
+        hint = f"allow it `{action}` on `{arn}`"
+        yield _finding("SM522", message, hint, ("environment", "secrets", name))
 
 
 def _quota(context: CheckContext) -> Iterator[Finding]:
@@ -359,7 +369,9 @@ def _price(text: Any) -> tuple[str, float] | None:
     if match is None or len(prices) != 1:
         return None
     price = prices[0]
-    return (match[1], price) if isfinite(price) and price > 0 else None
+    if not isfinite(price) or price <= 0:
+        return None
+    return match[1], price
 
 
 declare_all(Path(__file__).with_suffix(".toml"))

@@ -76,14 +76,15 @@ def is_ours(
         return request is None or _same(description, request)
     if RUN_TAG in tags:
         return bool(tags[RUN_TAG] == description[kind.name])
-    if request is None or any(tag["Key"] == RUN_TAG for tag in request.get("Tags", ())):
+    if request is None:
+        return False
+    if any(tag["Key"] == RUN_TAG for tag in request.get("Tags", ())):
         return False
     return _same(description, request)  # the overrides remove the tag
 
 
 def _same(description: JsonMapping, request: JsonMapping) -> bool:
-    compared = [field for field in _COMPARED if field in request]
-    return all(contains(description.get(field), request[field]) for field in compared)
+    return contains(description, {key: request[key] for key in _COMPARED if key in request})
 
 
 # Shorten the service's message about a failed job to one line with the reason, and find the rank
@@ -127,21 +128,24 @@ def reason_of(message: str) -> FailureReason:
             head = f"{kind[0].strip()} "
 
     script = _USER_SCRIPT.search(body)
-    output = script["message"] if script else body
+    output = body
+    if script:
+        output = script["message"]
     lines = [line.rstrip() for line in output.splitlines() if line.strip()]
     text = _LAST_EXIT_CODE.sub("", lines[0]) if lines else ""
     rank = _RANK.search(body)
-    says_all = rank or len(lines) == 1 or _ENDED.search(text)
+    is_short = len(lines) == 1
+    says_all = rank or is_short or _ENDED.search(text)
     if script or not says_all:
         text = error_in(lines) or text
 
     code = _EXIT_CODE.search(message)
     if script and code:
-        of_script = f"the script failed with exit code {code[1]}"
-        text = f"{of_script}: {text}" if text else of_script
-    details: list[str] = []
-    if len(lines) > 1:
-        details = lines if script else lines[1:]
+        reason = f": {text}" if text else ""
+        text = f"the script failed with exit code {code[1]}{reason}"
+    details = lines if script else lines[1:]
+    if is_short:
+        details = []
     return FailureReason(
         text=shorten_line(head + text) or "the service gives no reason",
         details=tuple(details),
@@ -200,14 +204,16 @@ def status_of(description: JsonMapping, kind: JobKind, rate: float | None, now: 
 
 def _transition(row: JsonMapping) -> Transition:
     start = row["StartTime"].timestamp()
-    return Transition(row["Status"], start, seconds(row.get("EndTime")), row.get("StatusMessage"))
+    end = seconds(row.get("EndTime"))
+    return Transition(row["Status"], start, end, row.get("StatusMessage"))
 
 
 def listed_status(summary: JsonMapping, kind: JobKind) -> RunStatus:
     state = job_state(summary, kind)
     created = seconds(summary.get("CreationTime"))
     end_time = seconds(summary.get(kind.end_time)) if state.is_final else None
-    return RunStatus(state, created=created, started=created if end_time else None, ended=end_time)
+    started = created if end_time else None
+    return RunStatus(state, created=created, started=started, ended=end_time)
 
 
 def _reason(description: JsonMapping, state: RunState) -> str | None:
@@ -235,8 +241,8 @@ def _with_failure(status: RunStatus, description: JsonMapping) -> RunStatus:
     message = description.get("ExitMessage")
     if message and (not text or text.startswith("AlgorithmError")):
         text = message
-    is_stopped = status.state is RunState.STOPPED
-    if status.state is not RunState.FAILED and not (text and is_stopped):
+    failing = (RunState.FAILED, RunState.STOPPED) if text else (RunState.FAILED,)
+    if status.state not in failing:
         return status
     failure = reason_of(text or "")
     return replace(
@@ -258,7 +264,8 @@ def _with_money(
     if lasted is not None and rate is not None:
         cost = over(rate, lasted)
     saved = None
-    if description.get("EnableManagedSpotTraining") and billed is not None and trained is not None:
+    is_spot = description.get("EnableManagedSpotTraining")
+    if is_spot and billed is not None and trained is not None:
         saved = 1 - billed / trained
     return replace(status, billable_seconds=lasted, cost=cost, saved=saved)
 

@@ -130,7 +130,8 @@ def _is_there(clients: Clients, place: dict[str, str], sha256: str) -> bool:
         return False
 
     metadata = answer["Metadata"]
-    if metadata.get(_MARK) != sha256 or metadata.get(_SIZE) != str(answer["ContentLength"]):
+    size = str(answer["ContentLength"])
+    if metadata.get(_MARK) != sha256 or metadata.get(_SIZE) != size:
         return False
     checksum = answer.get("ChecksumSHA256")
     if checksum:
@@ -142,7 +143,8 @@ def _checksum(archive: Path) -> str:
     """Return the SHA-256 that S3 reports for the archive: for an upload in parts, the hash of the
     parts' hashes."""
     with archive.open("rb") as file:
-        digests = [hashlib.sha256(part).digest() for part in iter(partial(file.read, _PART), b"")]
+        parts = iter(partial(file.read, _PART), b"")
+        digests = [hashlib.sha256(part).digest() for part in parts]
     digest = b"".join(digests) or hashlib.sha256().digest()
     if archive.stat().st_size >= _PART:
         digest = hashlib.sha256(digest).digest()
@@ -312,7 +314,8 @@ def download(
                 _stage_folder(clients, where, rest, staging, prefix)
         files = staging.move()
     if place and not files:
-        hint = f"a run writes to {', '.join(f'`{folder}/`' for folder in every)}"
+        folders = [f"`{folder}/`" for folder in every]
+        hint = f"a run writes to {', '.join(folders)}"
         raise NothingWritten(f"the run wrote nothing to `{place}`", hint=hint)
     return files
 
@@ -412,9 +415,11 @@ def _stage_logs(lines: Iterable[LogLine], rest: str, staging: Staging, prefix: s
     with their rank."""
     texts: dict[str, list[str]] = {}
     for line in lines:
-        tag = f"[rank {line.rank}] " if line.rank is not None else ""
+        text = f"{line.text}\n"
+        if line.rank is not None:
+            text = f"[rank {line.rank}] {text}"
         name = f"algo-{line.instance + 1}.log"
-        texts.setdefault(name, []).append(f"{tag}{line.text}\n")
+        texts.setdefault(name, []).append(text)
     for name in sorted(texts):
         if rest in ("", name):
             place = staging.place(f"{prefix}{name}")

@@ -51,9 +51,12 @@ class SageMakerTuner(SageMakerService):
         counts = description.get("TrainingJobStatusCounters", {})
         ended = sum(counts.get(name, 0) for name in ("Completed", "NonRetryableError", "Stopped"))
         limits = description["HyperParameterTuningJobConfig"].get("ResourceLimits", {})
-        most = limits.get("MaxNumberOfTrainingJobs", 0)
-        earlier = sum(self._trials_of(ref._replace(name=name)) for name in parents_of(description))
-        metrics = {"trials": float(most + earlier), "ended": float(ended + earlier)}
+        total = limits.get("MaxNumberOfTrainingJobs", 0)
+        for name in parents_of(description):
+            earlier = self._trials_of(ref._replace(name=name))
+            total += earlier
+            ended += earlier
+        metrics = {"trials": float(total), "ended": float(ended)}
 
         best_job = description.get("OverallBestTrainingJob") or description.get("BestTrainingJob")
         best = (best_job or {}).get("FinalHyperParameterTuningJobObjectiveMetric")
@@ -210,7 +213,8 @@ def _objects(clients: Clients, request: JsonMapping) -> Iterator[tuple[str, byte
                 left -= row["Size"]
                 if left < 0:
                     return
-                yield f"s3://{where.bucket}/{key}", _content(clients, where.bucket, key)
+                content = _content(clients, where.bucket, key)
+                yield f"s3://{where.bucket}/{key}", content
         except TargetError:
             continue  # the code is gone, or the caller may not read it
 
