@@ -31,8 +31,9 @@ from cloudtrain.adoption.sources import (
 from cloudtrain.documents.document import Unreadable
 from cloudtrain.errors import CloudtrainError, UsageError, did_you_mean, shortened
 from cloudtrain.plans.states import RunRef
-from cloudtrain.system.plugins import part_of
+from cloudtrain.system.plugins import part
 from cloudtrain.targets.adoption import Original
+from cloudtrain.targets.contract import OriginalFetcher
 from cloudtrain.targets.registry import target_of
 
 # `ct.adopt`: turns another tool's job into a cloudtrain job, and compares the requests of both.
@@ -182,7 +183,7 @@ def original_at(reference: str) -> Original:
     ref = RunRef.parse(f"{scheme}{separator}{place}/{name}")
     settings = load_settings()
     target = target_of(ref.target)
-    fetch = part_of(target, "fetch")
+    fetch = part(target, OriginalFetcher)
     if fetch is None:
         hint = "adopt the job from a file that describes it: docs/adopting.md lists the formats"
         message = f"cloudtrain cannot fetch jobs from `{target.name}`"

@@ -15,7 +15,8 @@ from cloudtrain.adoption.launches import OPTIONS, TrainingLaunch, cannot_adopt, 
 from cloudtrain.adoption.shell import Open, ShellCommand, Value, commands_of
 from cloudtrain.job.model import parse_time
 from cloudtrain.rules.job import LAUNCHER_VARIABLES
-from cloudtrain.system.plugins import parts
+from cloudtrain.system.plugins import all_parts
+from cloudtrain.targets.contract import BatchReader, ContainerReader
 
 # Takes a command's wrappers off its launch line: `srun`, `bash -c`, containers and the like.
 
@@ -181,7 +182,7 @@ def read_batch_script(text: str, folder: str) -> TrainingLaunch:
     launch.lost |= lost
     one_kind = "a job has one kind of instance; write a job for each part"
     launch.lost |= dict.fromkeys(components, one_kind)
-    for name, batch_settings in parts("batch").items():
+    for name, batch_settings in all_parts(BatchReader).items():
         batch = batch_settings(options, launch.setup)
         if batch is not None:
             launch.target = name
@@ -259,7 +260,7 @@ def _share_tasks(launch: TrainingLaunch, batch: Mapping[str, str]) -> None:
 
 def _settle_container(launch: TrainingLaunch) -> None:
     options = launch.srun or {}
-    for target, container_settings in parts("container").items() if options else ():
+    for target, container_settings in all_parts(ContainerReader).items() if options else ():
         container = container_settings(options)
         if container is None:
             continue

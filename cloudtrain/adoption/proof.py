@@ -24,9 +24,9 @@ from cloudtrain.plans.comparison import ABSENT_TEXT, ValuePath, paths_that_diffe
 from cloudtrain.plans.document import on_one_line
 from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.rules.engine import is_written
-from cloudtrain.system.plugins import DEFAULT_TARGET, part_of
+from cloudtrain.system.plugins import DEFAULT_TARGET, part
 from cloudtrain.targets.adoption import UNREAD, Adopter, Draft, Original
-from cloudtrain.targets.contract import Target
+from cloudtrain.targets.contract import AdopterMaker, DataPlaces, SweepCompiler, Target
 from cloudtrain.targets.registry import target_of
 
 # The comparison of two requests: all differences, each with its reason.
@@ -290,7 +290,9 @@ def adopt_original(original: Original, place: Path) -> Adoption:
 
 def _best(original: Original, place: Path) -> Adoption:
     target = target_of(original.target)
-    adopter: Adopter = part_of(target, "adopt")()
+    make_adopter = part(target, AdopterMaker)
+    assert make_adopter is not None, "the target has read the original"
+    adopter = make_adopter()
     best: Adoption | None = None
     refused: JobError | None = None
     for draft in adopter.drafts(original):
@@ -491,11 +493,11 @@ def _holder(fields: Any, way: tuple[str, ...]) -> dict[str, Any] | None:
     """Return the mapping in `fields` that has the last part of the path `way` as a key; None if the
     path does not exist."""
     holder = None
-    for part in way:
+    for key in way:
         holder = fields
-        if not isinstance(holder, dict) or part not in holder:
+        if not isinstance(holder, dict) or key not in holder:
             return None
-        fields = holder[part]
+        fields = holder[key]
     return holder
 
 
@@ -526,10 +528,9 @@ def _compiled(target: Target, draft: Draft, settings: Any, context: CompileConte
     job = _with_places(file.job, target, settings, context)
     if file.sweep is None:
         return target.compile(job, settings, context)
-    plan: Plan = part_of(target, "sweep")(
-        file.sweep.model_copy(update={"job": job}), settings, context
-    )
-    return plan
+    compile_sweep = part(target, SweepCompiler)
+    assert compile_sweep is not None, "only a target with a tuner drafts sweeps"
+    return compile_sweep(file.sweep.model_copy(update={"job": job}), settings, context)
 
 
 def _with_places(
@@ -537,15 +538,14 @@ def _with_places(
 ) -> TrainingJob:
     """Return the job with each local data path replaced by the storage path that the target reads.
     The data need not exist, because a placeholder stands for the hash in that path."""
+    place_of = part(target, DataPlaces)
     inputs = dict(job.inputs)
     for name, item in job.inputs.items():
         path = item.of(target.name)
-        if "data" in target.parts and is_local_path(path):
+        if place_of is not None and is_local_path(path):
             base = os.path.basename(os.path.normpath(str(path)))
             is_file = item.type == "uri_file"
-            _, read = part_of(target, "data")(
-                settings, context.account, UNREAD, base, is_file=is_file
-            )
+            _, read = place_of(settings, context.account, UNREAD, base, is_file=is_file)
             inputs[name] = item.model_copy(update={target.name: read})
     return job.model_copy(update={"inputs": inputs})
 

@@ -30,9 +30,10 @@ from cloudtrain.adoption.sources import cells_of
 from cloudtrain.documents.archives import archive_of, files_of
 from cloudtrain.documents.document import read_bytes, read_text
 from cloudtrain.errors import UsageError
-from cloudtrain.system.plugins import parts
+from cloudtrain.system.plugins import all_parts
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.common.tracebacks import error_in
+from cloudtrain.targets.contract import AdopterMaker
 from cloudtrain.targets.settings import load_settings
 
 if TYPE_CHECKING:
@@ -96,8 +97,8 @@ def run_script(
         command = [*_without_network(), interpreter, str(place / "hooks" / "driver.py")]
         environ = load_settings().environ
         notes: dict[str, list[str]] = {}
-        for target, adopter in parts("adopt").items():
-            for path, text, note in adopter().home(environ):
+        for target, make_adopter in all_parts(AdopterMaker).items():
+            for path, text, note in make_adopter().home(environ):
                 file = place / "home" / path
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text, encoding="utf-8")
@@ -154,7 +155,11 @@ def _write_plan(place: Path, script: Path, arguments: Sequence[str]) -> None:
     cells = None
     if script.suffix == ".ipynb":
         cells = cells_of(script)
-    hooks = {name: text for name, adopter in parts("adopt").items() if (text := adopter().hook())}
+    hooks: dict[str, str] = {}
+    for name, make_adopter in all_parts(AdopterMaker).items():
+        text = make_adopter().hook()
+        if text:
+            hooks[name] = text
     for name, text in hooks.items():
         (place / f"hook_{name}.py").write_text(text, encoding="utf-8")
     source = Path(__file__).with_name("driver.py").read_text(encoding="utf-8")
@@ -348,7 +353,7 @@ def originals_of_script(
 ) -> list[Original]:
     """Run a script until its first call that creates jobs, and return these jobs."""
     captured = run_script(script, arguments, python=python, time_limit=time_limit)
-    adopter = parts("adopt")[captured.target]()
+    adopter = all_parts(AdopterMaker)[captured.target]()
     originals, archive = adopter.captured(captured.record, captured.uploads)
     if not originals:
         hint = "cloudtrain adopts training jobs"

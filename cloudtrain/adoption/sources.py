@@ -25,9 +25,10 @@ from cloudtrain.documents.document import (
 from cloudtrain.job.script import job_name_from, read_hyperparameters
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.comparison import ValuePath
-from cloudtrain.system.plugins import parts
+from cloudtrain.system.plugins import all_parts
 from cloudtrain.targets.adoption import FILL_IN, Draft, Original
 from cloudtrain.targets.common.compiling import hyperparameter_argv
+from cloudtrain.targets.contract import AdopterMaker
 
 STDIN = "-"
 
@@ -41,8 +42,8 @@ def originals_of_document(source: str) -> list[Original]:
     data = parsed_text(text, source)
     originals = [
         original
-        for adopter in parts("adopt").values()
-        for original in adopter().originals(data, folder)
+        for make_adopter in all_parts(AdopterMaker).values()
+        for original in make_adopter().originals(data, folder)
     ]
     if originals:
         return originals

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from cloudtrain.errors import ValidNames, did_you_mean
-from cloudtrain.system.plugins import find_usable, part_of, parts
+from cloudtrain.system.plugins import ability, all_parts, find_usable, part
 
 Interconnect = Literal["rdma", "ethernet"]
 Fabric = Literal["efa", "infiniband", ""]
@@ -144,6 +144,7 @@ REQUIRED = tuple(field.name for field in fields(InstanceType) if field.default i
 only default values."""
 
 
+@ability("table")
 class InstanceTable(NamedTuple):
     """A target's table of instance types."""
 
@@ -164,13 +165,12 @@ class InstanceTable(NamedTuple):
 
 def table_of(target: str) -> InstanceTable | None:
     """Return the target's table of instance types; None if the target has none."""
-    table: InstanceTable | None = part_of(find_usable(target), "table")
-    return table
+    return part(find_usable(target), InstanceTable)
 
 
 def tables() -> dict[str, InstanceTable]:
     """Return the tables of all targets that have instance types, by the target's name."""
-    return parts("table")
+    return all_parts(InstanceTable)
 
 
 def name_keys(target: str) -> Callable[[str], str]:

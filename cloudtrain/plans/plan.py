@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from cloudtrain.errors import UsageError, dotted
 from cloudtrain.job.model import format_size
@@ -35,7 +35,7 @@ from cloudtrain.plans.processes import (
     processes_data,
 )
 from cloudtrain.plans.states import RunRef
-from cloudtrain.system.plugins import all_targets, find_usable, part_of
+from cloudtrain.system.plugins import ability, all_parts, find_usable, part
 
 if TYPE_CHECKING:
     from cloudtrain.plans.document import Block
@@ -342,9 +342,8 @@ class Plan(Printable):
     def forms(self) -> dict[str, Callable[[], str]]:
         """Map each of the target's `plan_formats` to a function that returns the request in that
         format. Other tools for the target read these formats."""
-        forms_of = part_of(find_usable(self.target), "forms")
-        forms: dict[str, Callable[[], str]] = {} if forms_of is None else forms_of(self)
-        return forms
+        forms_of = part(find_usable(self.target), PlanForms)
+        return {} if forms_of is None else forms_of(self)
 
     def document(self, *, whole: bool = True, once: bool = False) -> Document:
         """Return the summary and the findings, errors first. If `whole`, the uploads, the processes
@@ -427,7 +426,7 @@ class Plan(Printable):
         return str(self._export("to_yaml")())
 
     def _exports(self) -> Any:
-        exports = part_of(find_usable(self.target), "export")
+        exports = part(find_usable(self.target), PlanExports)
         return None if exports is None else exports.of(self)
 
     def _export(self, method: str) -> Any:
@@ -437,11 +436,29 @@ class Plan(Printable):
         if export is not None:
             return export
         names = [
-            target.name for target in all_targets() if hasattr(part_of(target, "export"), method)
+            name for name, exports in all_parts(PlanExports).items() if hasattr(exports, method)
         ]
         calls = " or ".join(f'`ct.plan(job, "{name}").{method}()`' for name in names)
         message = f"a plan for `{self.target}` has no `{method}`"
         raise UsageError(message, hint=f"write {calls}" if calls else None, code="CT904")
+
+
+@ability("forms")
+class PlanForms(Protocol):
+    """The part of a target that writes requests in the formats of other tools."""
+
+    def __call__(self, plan: Plan, /) -> dict[str, Callable[[], str]]:
+        """Map each format's name to a function that returns the request in that format; empty if
+        other tools cannot send the request."""
+
+
+@ability("export")
+class PlanExports(Protocol):
+    """The part of a target that exports plans to the SDKs: a class with those methods of `Plan`,
+    such as `to_yaml`, that the target supports."""
+
+    def of(self, plan: Plan, /) -> object | None:
+        """Return an instance for a plan, or None if other tools cannot send the request."""
 
 
 _NAMED = ("run_name", "request", "uploads", "summary", "notes", "trials", "outputs")
@@ -580,8 +597,8 @@ def _readable(line: str) -> list[str]:
         return [line]
     indent, key, text = script.groups()
     lines = [f"{indent}{key}|"]
-    for part in json.loads(text).splitlines():
-        lines.append(f"{indent}  {part}".rstrip())
+    for line in json.loads(text).splitlines():
+        lines.append(f"{indent}  {line}".rstrip())
     return lines
 
 

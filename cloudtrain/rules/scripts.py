@@ -11,10 +11,11 @@ from itertools import pairwise
 from shlex import quote
 
 from cloudtrain.errors import dotted
+from cloudtrain.machines.contents import ContentsReader
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule
-from cloudtrain.system.plugins import find_target, part_of
+from cloudtrain.system.plugins import find_target, part
 
 
 @rule("CT507", Level.WARNING)
@@ -177,7 +178,7 @@ def package_is_missing(subject: Subject) -> Iterator[Fault]:
     2.11 and newer, from their public locks, and those of the job's own lock. A requirements file
     without hashes may install more than it lists, so the rule is silent then.
     """
-    describe = part_of(subject.target, "contents")
+    describe = part(subject.target, ContentsReader)
     script = subject.syntax
     if not script.needs or describe is None:
         return

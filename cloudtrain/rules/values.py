@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, combinations
 from posixpath import normpath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cloudtrain.code.data import UnreadableData, read_data
 from cloudtrain.code.files import escape_path
@@ -25,7 +25,7 @@ from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule
 from cloudtrain.rules.facts import DataPlace
 from cloudtrain.runtime.secret_values import VARIABLE
-from cloudtrain.system.plugins import part_of, target_names
+from cloudtrain.system.plugins import ability, part, target_names
 
 if TYPE_CHECKING:
     from cloudtrain.job.training import TrainingJob
@@ -355,6 +355,16 @@ def possible_secret_in_bundle(subject: Subject) -> Iterable[Fault]:
             yield from _credentials(upload.source)
 
 
+@ability("path")
+class PathCheck(Protocol):
+    """The part of a target that knows which files a bundle can have there. By default, the limits
+    of archives apply."""
+
+    def __call__(self, path: str, /) -> str | None:
+        """Return why the target does not accept this file in a bundle, as a clause such as `whose
+        path is too long`; None if it does."""
+
+
 @rule("CT306", Level.ERROR)
 def name_that_cannot_be_sent(subject: Subject) -> Iterable[Fault]:
     """A file has a name that the target does not support.
@@ -364,7 +374,7 @@ def name_that_cannot_be_sent(subject: Subject) -> Iterable[Fault]:
     ML each file is a blob. The name of a blob is Unicode text of at most 1,024 characters without
     control characters, and no part of it ends with a dot.
     """
-    refuse = part_of(subject.target, "path") or refuse_archive_path
+    refuse = part(subject.target, PathCheck) or refuse_archive_path
     faults = []
     for entry in subject.tree.entries:
         what = refuse(entry.path)

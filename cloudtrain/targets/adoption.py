@@ -119,15 +119,16 @@ def said(value: Any, path: str, unknown: dict[str, str]) -> Any:
     part itself. Add the path and text of each of these parts to `unknown`. `path` is the path of
     `value`."""
     if isinstance(value, Unknown | StaticCall):
-        unknown[path.lstrip(".")] = (
-            value.text if isinstance(value, Unknown) else f"{value.name}(...)"
-        )
+        text = value.text if isinstance(value, Unknown) else f"{value.name}(...)"
+        unknown[path.lstrip(".")] = text
         return None
     if isinstance(value, dict):
-        pairs = {str(key): said(inner, f"{path}.{key}", unknown) for key, inner in value.items()}
-        return {
-            key: inner for key, inner in pairs.items() if inner is not None or value[key] is None
-        }
+        pairs: dict[str, Any] = {}
+        for key, inner in value.items():
+            known = said(inner, f"{path}.{key}", unknown)
+            if known is not None or inner is None:
+                pairs[str(key)] = known
+        return pairs
     if isinstance(value, list):
         rows = [said(inner, f"{path}.{number}", unknown) for number, inner in enumerate(value)]
         return [row for row in rows if row is not None]

@@ -27,12 +27,13 @@ from cloudtrain.system.files import KEPT, folder_size
 from cloudtrain.system.plugins import (
     OWN_PACKAGE,
     package_of_target,
-    part_of,
+    part,
     pip_line,
     plugin_faults,
 )
 from cloudtrain.system.private import close_state_folder
 from cloudtrain.targets.common.launch import find_mpirun, this_machine
+from cloudtrain.targets.contract import AccountExaminer
 from cloudtrain.targets.registry import all_targets
 from cloudtrain.targets.settings import load_settings
 from cloudtrain.targets.where import where
@@ -186,7 +187,7 @@ def _instances() -> Diagnosis:
 def _account(target: Target) -> Diagnosis | None:
     """Return a target's report on its account settings; None if the target reports nothing."""
     try:
-        place, describe = where(target.name), part_of(target, "examine")
+        place, describe = where(target.name), part(target, AccountExaminer)
         account = place.account
         message = None if describe is None else describe(place.settings, account)
     except CloudtrainError as error:

@@ -25,9 +25,9 @@ from cloudtrain.job.requirements import (
     read_pip,
     unfit,
 )
+from cloudtrain.machines.contents import Contents, ContentsReader
 from cloudtrain.plans.plan import Bundle, Plan
-from cloudtrain.system.plugins import part_of
-from cloudtrain.targets.contract import Contents
+from cloudtrain.system.plugins import part
 from cloudtrain.targets.where import Where
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def with_requirements(
         return job, tree, None  # CT102 reports it
 
     contents = Contents(job.environment.python)
-    describe = part_of(where.target, "contents")
+    describe = part(where.target, ContentsReader)
     if describe:
         contents = describe(job.view, where.settings, where.account)
     wanted = _read(job, tree, file, read, contents, prune=contents.torch is not None)

@@ -15,10 +15,10 @@ from cloudtrain.errors import MissingExtra, NotResolved, UsageError
 from cloudtrain.job.processing import AnyJob
 from cloudtrain.job.requirements import form_of, normal, read_pip
 from cloudtrain.lifecycle.preparing.environment import pinned_torch, reader_of
+from cloudtrain.machines.contents import Contents, ContentsReader
 from cloudtrain.plans.plan import Bundle
 from cloudtrain.runtime.install import find_uv
-from cloudtrain.system.plugins import part_of, pip_line
-from cloudtrain.targets.contract import Contents
+from cloudtrain.system.plugins import part, pip_line
 from cloudtrain.targets.where import Where
 
 _BLOCK = re.compile(r"(?m)^(?!--|#)\S.*\n(?:[ \t].*\n)*")
@@ -57,7 +57,7 @@ def lock(
     if form == "pip":
         read_pip(file, read, environment.extras, environment.groups)
     contents = Contents(environment.python)
-    describe = part_of(where.target, "contents")
+    describe = part(where.target, ContentsReader)
     if describe:
         contents = describe(job.view, where.settings, where.account)
     version = python or contents.python or ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from textwrap import wrap
@@ -63,12 +63,13 @@ def build(program: Program, **objects: Any) -> tuple[Any, dict[str, Any]]:
     names."""
     scope: dict[str, Any] = {}
     for name, value in program.variables.items():
-        scope[name] = (
-            objects[name] if objects.get(name) is not None else _make(value, scope, program.extra)
-        )
+        given = objects.get(name)
+        scope[name] = _make(value, scope, program.extra) if given is None else given
+    result = scope[program.result]
     for method, arguments in program.steps:
-        getattr(scope[program.result], method)(**_make(arguments, scope, program.extra))
-    return scope[program.result], _make(program.arguments, scope, program.extra)
+        made = _make(arguments, scope, program.extra)
+        getattr(result, method)(**made)
+    return result, _make(program.arguments, scope, program.extra)
 
 
 def build_arguments(program: Program) -> dict[str, Any]:
@@ -80,12 +81,12 @@ def build_arguments(program: Program) -> dict[str, Any]:
 def _make(value: Any, scope: dict[str, Any], extra: str) -> Any:
     if isinstance(value, Call):
         module, _, attribute = value.name.rpartition(".")
-        arguments = {
-            name: _make(argument, scope, extra) for name, argument in value.arguments.items()
-        }
-        return getattr(require(module, extra=extra), attribute)(**arguments)
+        arguments = _make(value.arguments, scope, extra)
+        function = getattr(require(module, extra=extra), attribute)
+        return function(**arguments)
     if isinstance(value, Ref):
-        return scope[value.variable] if value.index is None else scope[value.variable][value.index]
+        variable = scope[value.variable]
+        return variable if value.index is None else variable[value.index]
     if isinstance(value, dict):
         return {key: _make(inner, scope, extra) for key, inner in value.items()}
     if isinstance(value, list):
@@ -150,12 +151,13 @@ because the SDK has a `Session` too)."""
 
 def python_code(program: Program, *, title: str) -> str:
     """Return the Python code that starts the job, with `title` as the docstring of its module."""
-    arguments = Call(f"{program.result}.{program.method}", {**program.arguments, **program.in_code})
+    arguments = {**program.arguments, **program.in_code}
+    sending = Call(f"{program.result}.{program.method}", arguments)
     blocks = [
         f'"""{title}"""',
         "\n".join(_imports(program)),
         "\n".join(_statements(program)),
-        "\n".join(_layout("", arguments, "", 0)),
+        "\n".join(_layout("", sending, "", 0)),
     ]
     code = "\n\n".join(blocks) + "\n"
     ast.parse(code)
@@ -168,13 +170,19 @@ def _imports(program: Program) -> Iterator[str]:
     for call in _calls([program.variables, steps, program.arguments]):
         module, _, name = call.name.rpartition(".")
         modules.setdefault(module, set()).add(name)
-    yield from (f"import {module}" for module in sorted(modules.keys() & _WHOLE))
+
+    for module in sorted(modules.keys() & _WHOLE):
+        yield f"import {module}"
     for module in sorted(modules.keys() - _WHOLE):
         names = sorted(modules[module])
         line = f"from {module} import {', '.join(names)}"
-        if len(line) > WIDTH:
-            line = "\n".join([f"from {module} import (", *(f"    {name}," for name in names), ")"])
-        yield line
+        if len(line) <= WIDTH:
+            yield line
+            continue
+        yield f"from {module} import ("
+        for name in names:
+            yield f"    {name},"
+        yield ")"
 
 
 def _statements(program: Program) -> Iterator[str]:
@@ -182,49 +190,55 @@ def _statements(program: Program) -> Iterator[str]:
         if name == program.result:
             yield ""
             for note in program.notes:
-                yield from (f"# {line}" for line in wrap(note, WIDTH - 2))
+                for line in wrap(note, WIDTH - 2):
+                    yield f"# {line}"
         yield from _layout(f"{name} = ", value, "", 0)
     for method, arguments in program.steps:
-        yield from _layout("", Call(f"{program.result}.{method}", arguments), "", 0)
+        step = Call(f"{program.result}.{method}", arguments)
+        yield from _layout("", step, "", 0)
 
 
 def _calls(value: Any) -> Iterator[Call]:
     if isinstance(value, Call):
         yield value
         value = value.arguments
-    inner: Iterable[Any] = (
-        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    )
-    for one in inner:
-        yield from _calls(one)
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for inner in value:
+            yield from _calls(inner)
 
 
 def _layout(head: str, value: Any, tail: str, depth: int) -> Iterator[str]:
     """Yield the lines of code for `value`, preceded by `head` and followed by `tail`: one line if
-    all of it fits, otherwise one line per part of the value, with a comma after the last part.
+    all of it fits, otherwise one line per item of the value, with a comma after the last one.
     `depth` is the level of indentation."""
     indent = "    " * depth
     line = f"{indent}{head}{_inline(value)}{tail}"
-    parts = list(_parts(value))
-    if (
-        len(line) <= WIDTH and not (depth == 0 and isinstance(value, Call) and len(parts) > 2)
-    ) or not parts:
+    items = list(_items(value))
+    is_statement = depth == 0 and isinstance(value, Call)
+    is_long_call = is_statement and len(items) > 2
+    if not items or (len(line) <= WIDTH and not is_long_call):
         yield line
         return
     opening, closing = _brackets(value)
     yield f"{indent}{head}{opening}"
-    for name, part in parts:
-        yield from _layout(name, part, ",", depth + 1)
+    for name, item in items:
+        yield from _layout(name, item, ",", depth + 1)
     yield f"{indent}{closing}{tail}"
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+def _items(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what stands before each item of a value, and the item."""
     if isinstance(value, Call):
-        yield from ((f"{name}=", argument) for name, argument in value.arguments.items())
+        for name, argument in value.arguments.items():
+            yield f"{name}=", argument
     elif isinstance(value, dict):
-        yield from ((f"{_inline(key)}: ", inner) for key, inner in value.items())
+        for key, inner in value.items():
+            yield f"{_inline(key)}: ", inner
     elif isinstance(value, list):
-        yield from (("", inner) for inner in value)
+        for inner in value:
+            yield "", inner
 
 
 def _brackets(value: Any) -> tuple[str, str]:
@@ -241,11 +255,11 @@ def _name(call: Call) -> str:
 def _inline(value: Any) -> str:
     if isinstance(value, Call | dict | list):
         opening, closing = _brackets(value)
-        return (
-            opening + ", ".join(f"{name}{_inline(part)}" for name, part in _parts(value)) + closing
-        )
+        items = [f"{name}{_inline(item)}" for name, item in _items(value)]
+        return opening + ", ".join(items) + closing
     if isinstance(value, Ref):
-        return value.variable if value.index is None else f"{value.variable}[{value.index}]"
+        index = "" if value.index is None else f"[{value.index}]"
+        return f"{value.variable}{index}"
     return _text(value) if isinstance(value, str) else repr(value)
 
 

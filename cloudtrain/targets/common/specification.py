@@ -93,8 +93,14 @@ class QueueNeed:
     priority: int = 0
 
     def __str__(self) -> str:
-        kind, there = ("GPU", ", ".join(self.gpus)) if self.gpus else ("CPU slot", str(self.slots))
-        return f"{self.count} {kind}{'' if self.count == 1 else 's'} of {there}"
+        if self.gpus:
+            kind = "GPU"
+            there = ", ".join(self.gpus)
+        else:
+            kind = "CPU slot"
+            there = str(self.slots)
+        plural = "" if self.count == 1 else "s"
+        return f"{self.count} {kind}{plural} of {there}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +166,9 @@ class LaunchSpecification:
 
     def to_json(self) -> "dict[str, Any]":
         content: dict[str, Any] = {"version": 1, **_json_of(self)}
-        last = () if self.emulates else ("links", "places")
+        if self.emulates:
+            return content
+        last = ("links", "places")
         return {name: content[name] for name in sorted(content, key=last.__contains__)}
 
     def downloads(self) -> "dict[str, tuple[Path, ...]]":
@@ -176,12 +184,13 @@ class LaunchSpecification:
                 "checkpoint": (env["CLOUDTRAIN_CHECKPOINT_DIR"],),
             }
             for variable, path in env.items():
-                name, folder = variable.removeprefix(_OUTPUT), Path(path).name
+                if not variable.startswith(_OUTPUT) or variable == f"{_OUTPUT}MODEL":
+                    continue
                 # the variable has the name in capitals, the folder as in the job
-                if name not in (variable, "MODEL"):
-                    places[f"outputs/{folder if folder.upper() == name else name.lower()}"] = (
-                        path,
-                    )
+                name = variable.removeprefix(_OUTPUT)
+                folder = Path(path).name
+                own = folder if folder.upper() == name else name.lower()
+                places[f"outputs/{own}"] = (path,)
         places = places | {"logs": (f"{self.run_dir}/logs",)}
         return {name: tuple(map(Path, folders)) for name, folders in places.items()}
 
@@ -194,34 +203,37 @@ def _json_of(value: "Any") -> "Any":
         return {name: _json_of(item) for name, item in value.items()}
     if not is_dataclass(value):
         return value
-    pairs = ((each, getattr(value, each.name)) for each in fields(value))
-    return {each.name: _json_of(content) for each, content in pairs if content != each.default}
+    content: dict[str, Any] = {}
+    for field in fields(value):
+        item = getattr(value, field.name)
+        if item != field.default:
+            content[field.name] = _json_of(item)
+    return content
 
 
 def _read(kind: "Any", data: "Any", where: str) -> "Any":
     """Convert JSON data to the type `kind`. Unknown keys are ignored."""
     if isinstance(kind, UnionType):
-        return None if data is None else _read(kind.__args__[0], data, where)
+        if data is None:
+            return None
+        return _read(kind.__args__[0], data, where)
     if isinstance(kind, GenericAlias):
         if kind.__origin__ is tuple and isinstance(data, list):
-            return tuple(
-                _read(kind.__args__[0], item, f"{where}[{number}]")
-                for number, item in enumerate(data)
-            )
+            item_kind = kind.__args__[0]
+            items = enumerate(data)
+            return tuple(_read(item_kind, item, f"{where}[{number}]") for number, item in items)
         if kind.__origin__ is dict and isinstance(data, dict):
-            return {
-                name: _read(kind.__args__[1], item, f"{where}.{name}")
-                for name, item in data.items()
-            }
+            item_kind = kind.__args__[1]
+            return {name: _read(item_kind, item, f"{where}.{name}") for name, item in data.items()}
     elif kind in (str, int, float):
         if isinstance(data, kind):
             return data
     elif isinstance(data, dict):
-        own_fields = (each for each in fields(kind) if each.name in data or each.default is MISSING)
-        return kind(
-            **{
-                each.name: _read(each.type, data.get(each.name), f"{where}.{each.name}")
-                for each in own_fields
-            }
-        )
+        values: dict[str, Any] = {}
+        for field in fields(kind):
+            name = field.name
+            if name in data or field.default is MISSING:
+                item = data.get(name)
+                values[name] = _read(field.type, item, f"{where}.{name}")
+        return kind(**values)
     raise ValueError(f"`{where[1:]}` is missing or wrong" if where else "it is not a JSON object")

@@ -15,7 +15,7 @@ from cloudtrain.plans.processes import Alike, Process, Processes
 from cloudtrain.runtime.fork_launcher import rank_environment
 from cloudtrain.runtime.mpi_options import mpirun_options
 from cloudtrain.runtime.torchrun_words import guard_program, is_python
-from cloudtrain.system.plugins import DEFAULT_TARGET, find_target, part_of
+from cloudtrain.system.plugins import DEFAULT_TARGET, find_target, part
 from cloudtrain.targets.common import launchers
 from cloudtrain.targets.common.compiling import (
     Problems,
@@ -35,14 +35,16 @@ from cloudtrain.targets.common.scaling import (
     without_path,
 )
 from cloudtrain.targets.common.specification import CodePlace, LaunchSpecification, StartedProcess
+from cloudtrain.targets.contract import Emulator
 from cloudtrain.targets.local.settings import Local
 
 
 def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
     """Return the plan of a job on this machine. `context.account` is a `LocalAccount`."""
     if target.emulate is not None:
-        emulation: Plan = part_of(find_target(target.emulate), "emulate")(job, target, context)
-        return emulation
+        emulate = part(find_target(target.emulate), Emulator)
+        assert emulate is not None, "the settings accept only targets that can be emulated"
+        return emulate(job, target, context)
     account: LocalAccount = context.account
     problems = Problems(_job_problems(job, account, target.python or account.python))
     if target.launcher != "torchrun" and job.distribution.type != "torch":

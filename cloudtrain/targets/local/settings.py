@@ -14,7 +14,8 @@ from cloudtrain.errors import Problem, did_you_mean
 from cloudtrain.job.model import Count, Duration, all_at_once
 from cloudtrain.job.nodes import describe_value
 from cloudtrain.system.files import expand_home
-from cloudtrain.system.plugins import all_targets, find_target
+from cloudtrain.system.plugins import all_targets, find_target, has_part
+from cloudtrain.targets.contract import Emulator
 from cloudtrain.targets.settings import TargetSettings
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def emulated_targets() -> list[str]:
-    return [target.name for target in all_targets() if "emulate" in target.parts]
+    return [target.name for target in all_targets() if has_part(target, Emulator)]
 
 
 class Local(TargetSettings):

@@ -189,7 +189,7 @@ def _compute(question: _Question) -> Iterator[Finding]:
         compute = question.client.get(compute_id, api_version=COMPUTE)
     except NotThere:
         names = [item["name"] for item in question.client.items("computes", api_version=COMPUTE)]
-        hint = did_you_mean(name, names)
+        hint: str | None = did_you_mean(name, names)
         if not hint:
             hint = "make one with `az ml compute create`, or leave `compute` out"
         yield _finding("AZ904", f"the workspace has no compute `{name}`", hint)

@@ -44,8 +44,10 @@ class ImageContents(NamedTuple):
         return self._knows(_RDMA_SINCE, instance_type)
 
     def _knows(self, since: Mapping[str, str], instance_type: str) -> bool:
-        first = (version for version, names in since.items() if instance_type in names.split())
-        return any(self.version >= numbers(version) for version in first)
+        for version, names in since.items():
+            if instance_type in names.split():
+                return self.version >= numbers(version)
+        return False
 
 
 _EFA_SINCE = {
