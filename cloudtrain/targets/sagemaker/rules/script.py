@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Iterator
 from posixpath import normpath
-from typing import Any
 
 from cloudtrain.job.distribution import SMP
 from cloudtrain.plans.plan import Level
@@ -24,6 +23,7 @@ from cloudtrain.targets.sagemaker.launch.shell import (
     uses_shell,
 )
 from cloudtrain.targets.sagemaker.reading import read
+from cloudtrain.targets.sagemaker.request import JsonObject
 from cloudtrain.targets.sagemaker.rules.distribution import (
     add_entrypoint_hint,
     is_toolkits_torchrun,
@@ -248,7 +248,7 @@ def taken_by_torchrun(subject: Subject) -> Iterator[Fault]:
             yield Fault(message, add_entrypoint_hint(subject, better), ("hyperparameters", name))
 
 
-def _parameters(subject: Subject) -> dict[str, Any]:
+def _parameters(subject: Subject) -> JsonObject:
     """Return the script's hyperparameters, with the container's paths instead of references."""
     return resolve_hyperparameters(subject.reading.parameters, paths_of(subject.job))
 
