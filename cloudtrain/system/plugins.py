@@ -216,7 +216,7 @@ def not_loaded(entry: EntryPoint, why: str) -> str:
     return f"the target `{entry.name}` cannot be loaded from `{entry.value}`: {why}"
 
 
-_Check = Callable[[Any, "EntryPoint"], str | None]
+_Check = Callable[[object, "EntryPoint"], str | None]
 
 _contract_checks: list[_Check] = []
 
@@ -228,7 +228,7 @@ def add_contract_check(check: _Check) -> None:
     _contract_checks.append(check)
 
 
-def _find_fault(target: Any, entry: EntryPoint) -> str | None:
+def _find_fault(target: object, entry: EntryPoint) -> str | None:
     for check in _contract_checks:
         message = check(target, entry)
         if message is not None:

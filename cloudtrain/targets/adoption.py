@@ -114,7 +114,7 @@ class StaticCall:
     keywords: dict[str, Any]
 
 
-def said(value: Any, path: str, unknown: dict[str, str]) -> Any:
+def said(value: object, path: str, unknown: dict[str, str]) -> Any:
     """Return `value` without the parts that a script's text does not show, or None if it is such a
     part itself. Add the path and text of each of these parts to `unknown`. `path` is the path of
     `value`."""
@@ -123,15 +123,19 @@ def said(value: Any, path: str, unknown: dict[str, str]) -> Any:
         unknown[path.lstrip(".")] = text
         return None
     if isinstance(value, dict):
-        pairs: dict[str, Any] = {}
+        pairs: dict[str, object] = {}
         for key, inner in value.items():
             known = said(inner, f"{path}.{key}", unknown)
             if known is not None or inner is None:
                 pairs[str(key)] = known
         return pairs
     if isinstance(value, list):
-        rows = [said(inner, f"{path}.{number}", unknown) for number, inner in enumerate(value)]
-        return [row for row in rows if row is not None]
+        rows: list[object] = []
+        for number, inner in enumerate(value):
+            known = said(inner, f"{path}.{number}", unknown)
+            if known is not None:
+                rows.append(known)
+        return rows
     return value
 
 

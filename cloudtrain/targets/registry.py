@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from cloudtrain.errors import NearName, TargetUnavailable, did_you_mean
 from cloudtrain.system.plugins import (
@@ -73,9 +73,12 @@ def service_of(name: str, context: ServiceContext) -> Service:
 # The check of a target of another package.
 
 
-def contract_fault(target: Any, entry: EntryPoint) -> str | None:
+def contract_fault(target: object, entry: EntryPoint) -> str | None:
     """Return why cloudtrain cannot use the target of the entry point `entry`, as a message; None if
     it can."""
+    if not isinstance(target, Target):
+        base = f"{Target.__module__}.{Target.__qualname__}"
+        return not_loaded(entry, f"it is not a subclass of `{base}`")
     clause = _refusal(target, entry.name)
     if clause is not None:
         return not_loaded(entry, clause)
@@ -96,11 +99,9 @@ _EARLIER_WORDS = ("settings_model", "rule_prefix", "rule_modules")
 """Attributes of targets for earlier versions of cloudtrain."""
 
 
-def _refusal(target: Any, name: str) -> str | None:
+def _refusal(target: Target, name: str) -> str | None:
     """Return why cloudtrain cannot use `target` under the name `name`, as a clause; None if it
     can."""
-    if not isinstance(target, Target):
-        return f"it is not a subclass of `{Target.__module__}.{Target.__qualname__}`"
     for word in _EARLIER_WORDS:
         if hasattr(target, word):
             return f"its class sets `{word}`, as targets for earlier versions of cloudtrain do"

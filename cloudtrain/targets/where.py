@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from cloudtrain.errors import UsageError
 from cloudtrain.system.plugins import part
@@ -71,8 +71,7 @@ class Where:
         )
         if self.emulated is None:
             return account
-        plain: Any = account
-        emulating: Account = plain._replace(emulated=self.emulated)
+        emulating: Account = cast("Any", account)._replace(emulated=self.emulated)
         return emulating
 
     @cached_property

@@ -155,9 +155,9 @@ def _no_outputs(
     places: Mapping[str, Places], extras: Mapping[str, Files], roots: tuple[str, ...]
 ) -> UsageError:
     """Return the error about a job without outputs. Its hint names what the run did write."""
-    written = [name for name, files in extras.items() if files]
-    has_model = any(_files(places.get("model", ()), roots))
-    name = "model" if has_model or not written else written[0]
+    name = "model"
+    if not any(_files(places.get("model", ()), roots)):
+        name = next(filter(extras.get, extras), "model")
     hint = f"copy `{name}/`"
     if name in extras:
         hint += ": the script wrote into its working folder"

@@ -41,7 +41,7 @@ hyperparameter_text = text_of
 def without_literals(job: AnyJob) -> AnyJob:
     """Return the job without its inputs that have a plain `value`. References to such an input are
     replaced by its value. Of all targets, only Azure ML accepts such inputs unchanged."""
-    inputs: dict[str, Any] = {}
+    inputs: dict[str, object] = {}
     literals: dict[str, str] = {}
     for name, item in job.inputs.items():
         if item.value is None:
@@ -72,8 +72,7 @@ def without_literals(job: AnyJob) -> AnyJob:
 def resolve_hyperparameters(
     hyperparameters: Mapping[str, Any], paths: Mapping[str, str]
 ) -> dict[str, Any]:
-    resolved: dict[str, Any] = _fill_texts(hyperparameters, lambda text: resolve_text(text, paths))
-    return resolved
+    return dict(_fill_texts(hyperparameters, lambda text: resolve_text(text, paths)))
 
 
 def has_bare_flags(job: TrainingJob) -> bool:

@@ -112,7 +112,7 @@ class Fields:
             place = place.get(parent, {})
         return place.pop(name, default)
 
-    def take_if(self, path: str, expected_value: Any) -> bool:
+    def take_if(self, path: str, expected_value: object) -> bool:
         """A field with another value stays unused, so that it is reported if the SDK has no
         equivalent."""
         value = self.take(path)
@@ -120,7 +120,7 @@ class Fields:
             self.put_back(path, value)
         return bool(value == expected_value)
 
-    def put_back(self, path: str, value: Any) -> None:
+    def put_back(self, path: str, value: object) -> None:
         *parents, name = path.split(".")
         place = self._unused
         for parent in parents:
@@ -131,7 +131,7 @@ class Fields:
         return sorted(_leaves(self._unused))
 
 
-def _leaves(value: Any, path: str = "") -> Iterator[str]:
+def _leaves(value: object, path: str = "") -> Iterator[str]:
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _leaves(inner, f"{path}.{key}" if path else key)
@@ -198,7 +198,7 @@ def _statements(program: Program) -> Iterator[str]:
         yield from _layout("", step, "", 0)
 
 
-def _calls(value: Any) -> Iterator[Call]:
+def _calls(value: object) -> Iterator[Call]:
     if isinstance(value, Call):
         yield value
         value = value.arguments
@@ -209,7 +209,7 @@ def _calls(value: Any) -> Iterator[Call]:
             yield from _calls(inner)
 
 
-def _layout(head: str, value: Any, tail: str, depth: int) -> Iterator[str]:
+def _layout(head: str, value: object, tail: str, depth: int) -> Iterator[str]:
     """Yield the lines of code for `value`, preceded by `head` and followed by `tail`: one line if
     all of it fits, otherwise one line per item of the value, with a comma after the last one.
     `depth` is the level of indentation."""
@@ -228,7 +228,7 @@ def _layout(head: str, value: Any, tail: str, depth: int) -> Iterator[str]:
     yield f"{indent}{closing}{tail}"
 
 
-def _items(value: Any) -> Iterator[tuple[str, Any]]:
+def _items(value: object) -> Iterator[tuple[str, object]]:
     """Yield what stands before each item of a value, and the item."""
     if isinstance(value, Call):
         for name, argument in value.arguments.items():
@@ -241,7 +241,7 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
             yield "", inner
 
 
-def _brackets(value: Any) -> tuple[str, str]:
+def _brackets(value: object) -> tuple[str, str]:
     if isinstance(value, Call):
         return f"{_name(value)}(", ")"
     return ("{", "}") if isinstance(value, dict) else ("[", "]")
@@ -252,7 +252,7 @@ def _name(call: Call) -> str:
     return call.name if module in _WHOLE else name
 
 
-def _inline(value: Any) -> str:
+def _inline(value: object) -> str:
     if isinstance(value, Call | dict | list):
         opening, closing = _brackets(value)
         items = [f"{name}{_inline(item)}" for name, item in _items(value)]

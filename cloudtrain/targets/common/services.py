@@ -53,10 +53,11 @@ class Deadline(Generic[T]):
             except BaseException as error:  # noqa: BLE001 - raised again where somebody waits
                 errors.append(error)
 
-        numbers = range(len(questions))
-        threads = [Thread(target=ask, args=(number,), daemon=True) for number in numbers]
-        for thread in threads:
+        threads: list[Thread] = []
+        for number in range(len(questions)):
+            thread = Thread(target=ask, args=(number,), daemon=True)
             thread.start()
+            threads.append(thread)
         for thread in threads:
             time_left = self._end - time.monotonic()
             thread.join(max(0.0, time_left))
@@ -234,7 +235,7 @@ def refuse_rank(ref: RunRef, rank: int | None, instance: int | None) -> None:
         )
 
 
-def own_value(text: Any) -> Any:
+def own_value(text: object) -> Any:
     """Anything that is not JSON text is returned unchanged."""
     if not isinstance(text, str):
         return text

@@ -169,7 +169,7 @@ class LaunchSpecification:
         if self.emulates:
             return content
         last = ("links", "places")
-        return {name: content[name] for name in sorted(content, key=last.__contains__)}
+        return dict(sorted(content.items(), key=lambda item: item[0] in last))
 
     def downloads(self) -> "dict[str, tuple[Path, ...]]":
         """A download of several folders combines them, because an emulated job writes its model on
@@ -203,7 +203,7 @@ def _json_of(value: "Any") -> "Any":
         return {name: _json_of(item) for name, item in value.items()}
     if not is_dataclass(value):
         return value
-    content: dict[str, Any] = {}
+    content: dict[str, object] = {}
     for field in fields(value):
         item = getattr(value, field.name)
         if item != field.default:
@@ -229,7 +229,7 @@ def _read(kind: "Any", data: "Any", where: str) -> "Any":
         if isinstance(data, kind):
             return data
     elif isinstance(data, dict):
-        values: dict[str, Any] = {}
+        values: dict[str, object] = {}
         for field in fields(kind):
             name = field.name
             if name in data or field.default is MISSING:

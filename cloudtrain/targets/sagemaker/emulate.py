@@ -282,8 +282,11 @@ def _mpi_options(options: Sequence[str]) -> list[str]:
 def _slots_in(hosts: str) -> int:
     """Return the number of slots of hosts such as `algo-1:4,algo-2:4`; a host without a number has
     one slot."""
-    numbers = [host.partition(":")[2] for host in hosts.split(",")]
-    return sum(int(number or 1) for number in numbers)
+    slots = 0
+    for host in hosts.split(","):
+        number = host.partition(":")[2]
+        slots += int(number or 1)
+    return slots
 
 
 def _local_export(value: str) -> list[str]:

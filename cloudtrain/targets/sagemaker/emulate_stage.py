@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.plans.processes import Process
@@ -101,7 +100,7 @@ def local_variables(variables: Mapping[str, str]) -> dict[str, str]:
     return local
 
 
-def _compact(value: Any) -> str:
+def _compact(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 

@@ -130,7 +130,7 @@ def _shape(name: str) -> JsonMapping:
     return shape
 
 
-def _check(value: Any, name: str, path: Place, title: str) -> Iterator[ShapeViolation]:
+def _check(value: object, name: str, path: Place, title: str) -> Iterator[ShapeViolation]:
     """Yield all violations in a value and its parts.
 
     `name` is the value's shape in the service's model, `path` its path in the request, `title` its

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from shlex import quote
-from typing import Any, Literal
+from typing import Literal
 
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of, text_of
 from cloudtrain.targets.sagemaker.catalogue.images import numbers
@@ -115,7 +115,7 @@ def uses_shell(toolkit: str) -> bool:
     return numbers(toolkit) < _EXACT_SINCE
 
 
-def arrives(value: Any, toolkit: str, *, script: str = "train.py") -> str | None:
+def arrives(value: object, toolkit: str, *, script: str = "train.py") -> str | None:
     """Return a hyperparameter's value as the script receives it in PyTorch and TensorFlow images.
 
     For example, a shell removes the quotes of `it"s"`, so the script receives `its`. Returns None
@@ -135,7 +135,7 @@ def arrives(value: Any, toolkit: str, *, script: str = "train.py") -> str | None
     return arrived if tokens == (*head, *before, arrived, *after) else None
 
 
-def arrives_intact(value: Any, toolkit: str, *, script: str = "train.py") -> bool:
+def arrives_intact(value: object, toolkit: str, *, script: str = "train.py") -> bool:
     """Return whether the script receives a hyperparameter unchanged."""
     return arrives(value, toolkit, script=script) == text_of(value)
 

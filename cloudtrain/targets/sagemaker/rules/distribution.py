@@ -3,10 +3,11 @@ or changes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date
 
 from cloudtrain.job.distribution import SMP, TensorFlow
+from cloudtrain.machines.choose import MachineGroup
 from cloudtrain.machines.table import InstanceType, instance_types
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
@@ -63,6 +64,12 @@ def add_entrypoint_hint(subject: Subject, hint: str) -> str:
         f'{hint}; or write `launch = "entrypoint"` under `[sagemaker]`, and cloudtrain '
         "starts the script itself"
     )
+
+
+def devices_of(groups: Iterable[MachineGroup]) -> set[str | None]:
+    """Return the accelerators of the groups: `gpu`, `neuron` or `cpu`; None if a type is
+    unknown."""
+    return {group.device for group in groups}
 
 
 def is_toolkits_torchrun(subject: Subject) -> bool:
@@ -221,8 +228,7 @@ def torch_without_gpu(subject: Subject) -> Iterator[Fault]:
     spanned = subject.reading.machines.spanned
     if subject.reading.distribution.type != "torch":
         return
-    devices = {group.device for group in spanned}
-    if devices == {"cpu"}:
+    if devices_of(spanned) == {"cpu"}:
         first = spanned[0]
         yield Fault(
             f"`{first.instance_type}` has no GPU, so `torch` trains on the CPU, with gloo",
@@ -494,9 +500,9 @@ def image_for_other_device(subject: Subject) -> Iterator[Fault]:
     if image is None:
         return
     made_for = DEVICES[image.device]
-    devices = {group.device for group in reading.machines.groups}
-    alone = image.device == "neuron" and "neuron" not in devices
-    for group in reading.machines.groups:
+    groups = reading.machines.groups
+    alone = image.device == "neuron" and "neuron" not in devices_of(groups)
+    for group in groups:
         if not group.known:
             continue
         if alone or (group.device, image.device) in _BLIND:
@@ -514,10 +520,9 @@ def gpu_image_without_gpu(subject: Subject) -> Iterator[Fault]:
     """
     image = read(subject).image
     groups = subject.reading.machines.groups
-    devices = {group.device for group in groups}
     if image is None or image.device != "gpu":
         return
-    if devices == {"cpu"}:
+    if devices_of(groups) == {"cpu"}:
         message = f"the image is for GPUs, and `{groups[0].instance_type}` has none"
         hint = _by_framework(subject, image.framework)
         hint += ", or name an instance type with a GPU"

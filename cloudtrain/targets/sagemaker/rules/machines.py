@@ -20,7 +20,7 @@ from cloudtrain.rules.machines import over_ethernet
 from cloudtrain.runtime.sagemaker_launcher.variables import RDMA_FAMILIES
 from cloudtrain.targets.sagemaker.catalogue.images import numbers
 from cloudtrain.targets.sagemaker.reading import read
-from cloudtrain.targets.sagemaker.rules.distribution import distribution_ignored
+from cloudtrain.targets.sagemaker.rules.distribution import devices_of, distribution_ignored
 
 _NEVER = (99,)
 _FINDS_EFA = {"pytorch": (2, 6)}
@@ -602,8 +602,7 @@ def pending_limit_without_effect(subject: Subject) -> Iterator[Fault]:
     StoppingCondition).
     """
     groups = subject.reading.machines.groups
-    devices = {group.device for group in groups}
-    if devices != {"cpu"}:
+    if devices_of(groups) != {"cpu"}:
         return
     if read(subject).seconds("MaxPendingTimeInSeconds") is not None:
         message = f"`max_pending` has no effect on `{groups[0].instance_type}`"

@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Iterator
 from posixpath import normpath
-from typing import Any
 
 from cloudtrain.errors import InPlace
 from cloudtrain.job.distribution import SMP
@@ -25,6 +24,7 @@ from cloudtrain.targets.sagemaker.launch.shell import (
     uses_shell,
 )
 from cloudtrain.targets.sagemaker.reading import read
+from cloudtrain.targets.sagemaker.request import JsonObject
 from cloudtrain.targets.sagemaker.rules.distribution import (
     add_entrypoint_hint,
     is_toolkits_torchrun,
@@ -249,7 +249,7 @@ def taken_by_torchrun(subject: Subject) -> Iterator[Fault]:
             yield Fault(message, add_entrypoint_hint(subject, better), ("hyperparameters", name))
 
 
-def _parameters(subject: Subject) -> dict[str, Any]:
+def _parameters(subject: Subject) -> JsonObject:
     """Return the script's hyperparameters, with the container's paths instead of references."""
     return resolve_hyperparameters(subject.reading.parameters, paths_of(subject.job))
 

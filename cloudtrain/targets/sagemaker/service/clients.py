@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
+from operator import methodcaller
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, NamedTuple
@@ -173,10 +174,7 @@ class Clients:
 
         If the credentials have expired, they are read again, and the request is repeated once.
         """
-
-        def use(client: Any) -> Any:
-            return getattr(client, operation)(**arguments)
-
+        use = methodcaller(operation, **arguments)
         answer: JsonObject = self.attempt(service, operation, arguments, use)
         return answer
 
@@ -242,7 +240,7 @@ class Clients:
             return use(self._client(service))
         except _errors() as error:
             # `CreateTrainingJob`
-            name = "".join(word.capitalize() for word in operation.split("_"))
+            name = operation.title().replace("_", "")
             about = [str(arguments[key]) for key in _ABOUT if key in arguments]
             failed = FailedCall(
                 service, name, self.region(), self.place.profile, about[0] if about else ""

@@ -294,7 +294,7 @@ def _quotas_needed(request: JsonMapping) -> dict[str, int]:
     return needed
 
 
-def _as_list(value: Any) -> list[Any]:
+def _as_list(value: object) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
