@@ -15,6 +15,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf, isfinite, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -487,10 +488,7 @@ def rehearse(
     settings = load_settings()
     original = Original(spec, rehearsal_name(whole.job_name), whole.ref)
 
-    def interrupting(name: str) -> LaunchSpecification:
-        return original.repeat(name, hold_at=at_step)
-
-    interrupted = send(original, settings, interrupting)
+    interrupted = send(original, settings, partial(original.repeat, hold_at=at_step))
     on_stage("interrupted", interrupted, at_step)
     seconds = _wait_or_stop(interrupted, lambda: _stop_at(interrupted, at_step))
     before = curve_of(interrupted.metrics(), metrics)
@@ -502,10 +500,8 @@ def rehearse(
     if FORCED in (interrupted.last_status.reason or ""):
         left = "killed"
 
-    def resuming(name: str) -> LaunchSpecification:
-        return original.repeat(name, checkpoint_of=interrupted.name)
-
-    resumed = send(original, settings, resuming)
+    continuing = partial(original.repeat, checkpoint_of=interrupted.name)
+    resumed = send(original, settings, continuing)
     on_stage("resumed", resumed, None)
     status = _wait_or_stop(resumed, resumed.wait)
     tolerance = TOLERANCE if tolerance is None else tolerance

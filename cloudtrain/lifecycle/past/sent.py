@@ -20,7 +20,7 @@ from cloudtrain.documents.document import Unreadable, read_document
 from cloudtrain.errors import CloudtrainError, TargetError, dotted
 from cloudtrain.job.file import SUFFIXES, SWEEP, fields_of, kind_of_job
 from cloudtrain.job.from_script import yaml_text
-from cloudtrain.lifecycle.preparing.inputs import Secrets, signatures_in, texts_of
+from cloudtrain.lifecycle.preparing.hidden import Secrets, signatures_in, texts_of
 from cloudtrain.lifecycle.preparing.prepare import Ready
 from cloudtrain.lifecycle.store.records import JobRecord, KeptFile
 from cloudtrain.plans.document import Document, Heading, Lines, Notice, Pairs, Section, on_one_line

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.code.data import UnreadableData, read_data
-from cloudtrain.documents.document import Unreadable, ValuePath, read_document, read_text
+from cloudtrain.documents.document import Unreadable, read_document, read_text
 from cloudtrain.errors import (
     CloudtrainError,
     JobError,
@@ -33,7 +32,7 @@ from cloudtrain.job.file import SUFFIXES
 from cloudtrain.job.model import format_size
 from cloudtrain.lifecycle.store.schema import read_store
 from cloudtrain.lifecycle.store.store import NEWEST, SENT, RunRecord, Store
-from cloudtrain.plans.plan import HIDDEN, Shown, Upload, hide
+from cloudtrain.plans.plan import Upload
 from cloudtrain.plans.states import SWEEP, TUNER, RunRef, RunState
 from cloudtrain.rules.engine import join_names
 from cloudtrain.runtime.errors import SetupError
@@ -427,78 +426,3 @@ def _missing(places: Mapping[str, str], variables: Mapping[str, str]) -> Iterato
             resolved({**variables, VARIABLE: alone})
         except SetupError as error:
             yield f"{error.message}: {error.hint}" if error.hint else error.message
-
-
-# Secrets that the store must not keep, and functions that hide them in the kept data.
-
-_SIGNATURE = re.compile(
-    r"[?&](?:sig|signature|token|x-amz-(?:signature|credential|"
-    r"security-token))=(?P<query>[^&\s\"']{4,})|"
-    r"://[^/\s:@\"']*:(?P<password>[^@/\s\"']+)@",
-    re.IGNORECASE,
-)
-"""Keys in an address: signatures of Azure's and Amazon's storage, and passwords."""
-
-
-_BETWEEN = r"[\"']?(?:\s*[=:]\s*|\s+)[\"']?"
-"""What stands between a name and its value."""
-
-
-class Secrets(NamedTuple):
-    """Secrets that must not be stored.
-
-    Attributes:
-        values: secret texts, which are hidden wherever they occur.
-        pairs: pairs of name and value of secrets that do not look random: `("password",
-            "hunter2")`. Such a secret is hidden only where it is a whole value or follows its name.
-    """
-
-    values: tuple[str, ...] = ()
-    pairs: tuple[tuple[str, str], ...] = ()
-
-    def hidden(self, value: Shown) -> Shown:
-        """Return a copy of JSON data with the secrets hidden."""
-        value = hide(value, self.values)
-        return self._hide_pairs(value) if self.pairs else value
-
-    def _hide_pairs(self, value: Any) -> Any:
-        if isinstance(value, str):
-            for name, secret in self.pairs:
-                if value.strip("\"'") == secret:
-                    return HIDDEN
-                named = rf"({re.escape(name)}{_BETWEEN}){re.escape(secret)}(?![\w-])"
-                value = re.sub(named, rf"\1{HIDDEN}", value)
-                if name in ("command", "arguments"):
-                    value = value.replace(secret, HIDDEN)
-            return value
-        if isinstance(value, Mapping):
-            return {key: self._hide_pairs(inner) for key, inner in value.items()}
-        if isinstance(value, list):
-            return [self._hide_pairs(inner) for inner in value]
-        return value
-
-
-def texts_of(value: Any, path: ValuePath = ()) -> Iterator[tuple[ValuePath, str]]:
-    """Yield every text in JSON data, including keys, with its path."""
-    if isinstance(value, str):
-        yield path, value
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield (*path, key), str(key)
-            yield from texts_of(inner, (*path, key))
-    elif isinstance(value, list | tuple):
-        for number, inner in enumerate(value):
-            yield from texts_of(inner, (*path, number))
-
-
-def signatures_in(value: Any) -> Iterator[str]:
-    """Yield the signatures and passwords of all URLs in JSON data."""
-    for _, text in texts_of(value):
-        if "://" in text:
-            for match in _SIGNATURE.finditer(text):
-                yield match["query"] or match["password"]
-
-
-def is_hidden(value: Any) -> bool:
-    """Return whether any part of JSON data was hidden, that is, replaced by `***`."""
-    return any(HIDDEN in text for _, text in texts_of(value))

@@ -38,8 +38,9 @@ def lock(
 
     Raises:
         JobError, UsageError: the file cannot be read, or is a lock, or the machine's Python is not
-        known. MissingExtra: uv is not installed. NotResolved: uv found no versions, or did not
-        reach the index.
+            known.
+        MissingExtra: uv is not installed.
+        NotResolved: uv found no versions, or did not reach the index.
     """
     environment = job.environment
     read_file = reader_of(Tree(folder, (), (), Bundle("", 0, 0)))
@@ -138,7 +139,7 @@ def _finished(output: str, python: str, held: str | None) -> tuple[str, list[str
     """Leave out the packages that only the image's torch needs: pip finds them installed. torch
     itself stays in the list, so that a plan compares it with the image's."""
     blocks = {_name(block): block for block in _BLOCK.findall(output)}
-    kept = _wanted(blocks, is_torch_held=held is not None)
+    kept = _packages_to_keep(blocks, is_torch_held=held is not None)
 
     def if_kept(match: re.Match[str]) -> str:
         return match[0] if _name(match[0]) in kept else ""
@@ -159,7 +160,7 @@ def _finished(output: str, python: str, held: str | None) -> tuple[str, list[str
     return output, facts
 
 
-def _wanted(blocks: Mapping[str, str], *, is_torch_held: bool) -> set[str]:
+def _packages_to_keep(blocks: Mapping[str, str], *, is_torch_held: bool) -> set[str]:
     """Return the packages that the file names, and those that they need. What only a held torch
     needs is left out."""
     kept = set[str]()

@@ -413,7 +413,7 @@ class Ready:
     def labels(self) -> tuple[Label, ...]:
         """The tags and hyperparameters, without secrets, by which the store finds runs of the
         job."""
-        from cloudtrain.lifecycle.preparing.inputs import Secrets, signatures_in
+        from cloudtrain.lifecycle.preparing.hidden import Secrets, signatures_in
         from cloudtrain.lifecycle.store.records import labels_of
 
         labels = labels_of(self.work)

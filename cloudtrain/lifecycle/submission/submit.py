@@ -24,7 +24,7 @@ from cloudtrain.job.file import fields_of, model_of_kind
 from cloudtrain.job.overrides import override
 from cloudtrain.job.training import BUNDLED
 from cloudtrain.lifecycle.past.sent import JobSource, SameCode, code_of, keep_plan, settings_of
-from cloudtrain.lifecycle.preparing.inputs import is_hidden, texts_of
+from cloudtrain.lifecycle.preparing.hidden import is_hidden, texts_of
 from cloudtrain.lifecycle.preparing.prepare import NAMELESS, NAMELESS_SWEEP, prepare
 from cloudtrain.lifecycle.store.records import JobRecord, Origin, labels_of, origin_here
 from cloudtrain.lifecycle.store.schema import open_store

@@ -215,7 +215,7 @@ class SweepService(DrivenService, Tuner):
         folder = self._known(ref)
         # Held until the driver is there, because two commands at once would both add their trials.
         with self._writing():
-            turn = _taken(folder.turn, ref.name, patience=GLANCE)
+            turn = _take(folder.turn, ref.name, patience=GLANCE)
             try:
                 self._extend(folder, ref, more, again=again)
                 self._start(folder)
@@ -225,7 +225,7 @@ class SweepService(DrivenService, Tuner):
     def _extend(self, folder: DrivenFolder, ref: RunRef, more: int, *, again: bool) -> None:
         sweep = self.sweep(ref)
         patience = _LEAVING if self.status(ref).state.is_final else GLANCE
-        lock = _taken(folder.lock, ref.name, patience=patience)
+        lock = _take(folder.lock, ref.name, patience=patience)
         try:
             study = read_study(folder.path)
             before = folder.read_status() or {}
@@ -263,7 +263,8 @@ class SweepService(DrivenService, Tuner):
         finally:
             lock.release()
 
-    def _check_room(self, name: str, sweep: Sweep, total: int, more: int) -> None:
+    @staticmethod
+    def _check_room(name: str, sweep: Sweep, total: int, more: int) -> None:
         """Raise UsageError if a sweep of `total` trials cannot have `more` additional trials."""
         left = sweep.space.grid_size - total if sweep.strategy == "grid" else more
         if more > left:
@@ -357,7 +358,7 @@ def _how_to_add(name: str, sweep: Sweep, total: int) -> str:
     return f"`cloudtrain continue {name} --trials {count}` adds trials"
 
 
-def _taken(path: Path, name: str, *, patience: float = 0.0) -> ProcessLock:
+def _take(path: Path, name: str, *, patience: float = 0.0) -> ProcessLock:
     """Take the lock file `path` of the sweep `name`. If another process holds it for longer than
     `patience` seconds, the sweep is still running."""
     lock = ProcessLock.take(path, patience=patience)
