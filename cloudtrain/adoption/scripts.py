@@ -373,12 +373,14 @@ def originals_of_script(
 
     result = []
     for original in originals:
-        also = "".join(f"; it also uploads {place}" for place in original.other_uploads[:3])
+        kind_of_job = kind
+        for address in original.other_uploads[:3]:
+            kind_of_job += f"; it also uploads {address}"
         # or else the script has made the folder of its code itself
         is_there = original.source is not None and (folder / original.source).is_dir()
         located = replace(
             _with_data(original, folder, places),
-            kind=kind + also,
+            kind=kind_of_job,
             folder=str(folder),
             source=original.source if is_there else source,
             code=None if is_there or source is not None else archive,

@@ -286,12 +286,12 @@ class _Reader:
         if index not in ("@", "*"):
             place = int(index or 0)
             # it may be several words, or none
-            if any(isinstance(one, Open) for one in words[:place]):
+            if _has_open(words[:place]):
                 return [raw], True
             words = words[place : place + 1]
         if default is not None and (not words or (colon and not any(words))):
             words = _Reader(f'"{default}"', self.variables)._word(split=False)
-        is_open = any(isinstance(one, Open) for one in words)
+        is_open = _has_open(words)
         if index == "*" and quoted:
             words = [" ".join(words)]
         if not words and index != "@":
@@ -405,8 +405,11 @@ def _same(text: str, *parts: str) -> str:
     """Return the text, as `Open` if one of its parts is."""
     if len(text) > _MOST:
         raise ValueError("a variable is too long")
-    is_open = any(isinstance(part, Open) for part in parts)
-    return Open(text) if is_open else text
+    return Open(text) if _has_open(parts) else text
+
+
+def _has_open(parts: Sequence[str]) -> bool:
+    return any(isinstance(part, Open) for part in parts)
 
 
 def _number(node: ast.expr) -> int:

@@ -129,8 +129,8 @@ def report_end(
     """Print on stderr how the run ended and what to type next. The last lines of its output are
     left out if they are among the lines `printed` before."""
     if status.state in (RunState.FAILED, RunState.LOST):
-        details = {line.rstrip() for line in status.details}
-        if details <= {line.rstrip() for line in printed}:
+        details = set(map(str.rstrip, status.details))
+        if details <= set(map(str.rstrip, printed)):
             status = replace(status, details=())
         _report_failure(run, status)
         return

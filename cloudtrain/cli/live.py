@@ -312,7 +312,7 @@ def curve(values: Sequence[float], width: int, height: int) -> list[str]:
 
 def _heights(values: Sequence[float]) -> list[float]:
     if wants_logarithm(values):
-        values = [math.log(value) for value in values]
+        values = list(map(math.log, values))
     return _fractions(values)
 
 

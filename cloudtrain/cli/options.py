@@ -46,7 +46,7 @@ def silent(words: Completion) -> Completion:
         try:
             with redirect_stderr(StringIO()):
                 matches = [word for word in words(incomplete) if word.startswith(incomplete)]
-            return [word for word in matches if _PLAIN.fullmatch(word)]
+            return list(filter(_PLAIN.fullmatch, matches))
         # the user is in the middle of a line; there is nowhere to complain
         except Exception:  # noqa: BLE001
             return []

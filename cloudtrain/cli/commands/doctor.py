@@ -72,13 +72,13 @@ def examine() -> list[Diagnosis]:
         Diagnosis("python", "ok", f"{version}, {sys.executable}"),
     ]
     targets = all_targets()
-    accounts = [_account(target) for target in targets]
+    accounts = list(map(_account, targets))
     extras = []
     for target in targets:
         for name, distributions in target.facts.extras.items():
             extras.append(_extra(target, name, distributions))
     findings += map(_examined, _EXAMINATIONS)
-    findings += [account for account in accounts if account is not None]
+    findings += filter(None, accounts)
     return [*findings, *_plugins(targets), *extras]
 
 

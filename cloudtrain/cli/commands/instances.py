@@ -355,12 +355,17 @@ def _note(types: Types) -> str:
         if any(instance.fabric and instance.interconnect == "ethernet" for instance in types):
             unit += ", (no) InfiniBand without SR-IOV, which NCCL cannot use"
     priced = [instance for instance in types if instance.price is not None and not instance.retired]
-    dates = sorted({instance.price_date for instance in priced} - {""})
+    dates = []
+    undated = []
+    for instance in priced:
+        if instance.price_date:
+            dates.append(instance.price_date)
+        else:
+            undated.append(_short_source(instance))
     words = []
     if dates:
-        first_and_last = dict.fromkeys((dates[0], dates[-1]))
+        first_and_last = dict.fromkeys((min(dates), max(dates)))
         words.append("of " + " to ".join(first_and_last))
-    undated = [_short_source(instance) for instance in priced if not instance.price_date]
     if undated:
         some = "some " if dates else ""
         sources = " and ".join(dict.fromkeys(undated))

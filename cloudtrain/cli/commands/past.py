@@ -247,15 +247,14 @@ def trials_command(
     objective = sweep.objective
     if best is not None:
         trials = ranked(trials, objective)[:best]
+    rows = [trial.row() for trial in trials]
     if json:
-        print_json([trial.row() for trial in trials])
+        print_json(rows)
     elif csv:
-        rows = [trial.row() for trial in trials]
+        columns = dict[str, object]()
         for row in rows:
             row["started"] = _time(row["started"])
             row["ended"] = _time(row["ended"])
-        columns = dict[str, object]()
-        for row in rows:
             columns |= row
         print_csv(rows, columns)
     elif trials:

@@ -205,9 +205,10 @@ def _say_errors(plan: Plan, *, above: bool) -> None:
     sys.stdout.flush()
     codes = quoted(dict.fromkeys(error.code for error in plan.errors))
     count = counted(len(plan.errors), "error")
-    where = ", above the request" if above else ""
+    if above:
+        count += ", above the request"
     say(
-        f"{count}{where}: {codes}. A submit would send nothing; `--short` shows only "
+        f"{count}: {codes}. A submit would send nothing; `--short` shows only "
         "the summary and the findings"
     )
 

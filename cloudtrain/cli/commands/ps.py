@@ -429,9 +429,11 @@ def download_command(
 
 
 def _say_nothing_written(run: Run, path: str) -> None:
+    words = f"`{run.name}` wrote no files"
+    if path:
+        words += f" to `{path}`"
     yet = "" if run.state.is_final else " yet"
-    where = f" to `{path}`" if path else ""
-    say(f"`{run.name}` wrote no files{where}{yet}")
+    say(words + yet)
     if path and run.working_files:
         command = typed("cloudtrain", "download", run.name, "work/")
         say(f"the files in its working folder: {command}")
