@@ -117,12 +117,15 @@ _OUTPUT_MODES = {
     "Upload": "upload",
     "Direct": "direct",
 }
-_SERVICES = {"SSH": "ssh", "TensorBoard": "tensor_board", "JupyterLab": "jupyter_lab"}
-_SERVICES |= {"VSCode": "vs_code"}
+_SERVICES = {
+    "SSH": "ssh",
+    "TensorBoard": "tensor_board",
+    "JupyterLab": "jupyter_lab",
+    "VSCode": "vs_code",
+}
 _DISTRIBUTIONS = {"PyTorch": "pytorch", "Mpi": "mpi", "TensorFlow": "tensorflow", "Ray": "ray"}
 _DATA = ("uri_file", "uri_folder", "mltable", "mlflow_model", "custom_model", "triton_model")
 _EVENTS = {"JobCompleted": "completed", "JobFailed": "failed", "JobCancelled": "cancelled"}
-
 _BODY_EVENTS = {name: event for event, name in _EVENTS.items()}
 
 KINDS = {kind.casefold(): kind for kind in _DISTRIBUTIONS}
@@ -188,7 +191,7 @@ SERVICES = Codec(lambda kind: _SERVICES.get(kind, kind), words(_SERVICES).encode
 # The words of azure-ai-ml.
 
 
-def _names(table: Mapping[Any, str], **synonyms: str) -> Codec:
+def _names(table: Mapping[Any, str], synonyms: Mapping[str, str] = {}) -> Codec:
     """Look up the SDK's words. In job files, upper and lower case are the same, and there are
     `synonyms`."""
     codec = words(table)
@@ -237,15 +240,13 @@ _SDK_TIERS = _names(
 _SDK_PRIORITIES = _names({1: "low", 2: "medium", 3: "high"})
 _SDK_IDENTITIES = _names(
     {"Managed": "managed_identity", "UserIdentity": "user_identity", "AMLToken": "aml_token"},
-    user="UserIdentity",
-    managed="Managed",
-    amltoken="AMLToken",
+    {"user": "UserIdentity", "managed": "Managed", "amltoken": "AMLToken"},
 )
-_INPUT_MODES = _names(MODES, mount="ReadWriteMount", upload="Upload")
+_MODES_IN_FILES = {word: mode for mode, word in MODES.items()}
+_MODES_IN_FILES |= {"mount": "ReadWriteMount", "upload": "Upload"}
+_SDK_INPUT_MODES = _names(MODES, _MODES_IN_FILES)
 _SDK_OUTPUT_MODES = _names(
-    {"ReadWriteMount": "rw_mount", "Upload": "upload", "Direct": "direct"},
-    **{word: mode for mode, word in MODES.items()},
-    mount="ReadWriteMount",
+    {"ReadWriteMount": "rw_mount", "Upload": "upload", "Direct": "direct"}, _MODES_IN_FILES
 )
 _KIND_OF_DATA = words({name: name for name in (*_DATA, LITERAL)})
 
@@ -287,7 +288,7 @@ _ONLY_SAGEMAKER = (
 """Fields that share what the request has there, or what reports them."""
 
 FIELDS: tuple[Field, ...] = (
-    Field("", "jobType"),
+    Field("", JOB_TYPE),
     Field("settings.display_name", DISPLAY_NAME, "display_name", _FILLED, tool=TEXT),
     Field("settings.experiment", EXPERIMENT, "experiment_name", _FILLED, tool=TEXT),
     Field("name", EXPERIMENT, codec=None),
@@ -439,7 +440,7 @@ FIELDS: tuple[Field, ...] = (
     # The data of the job.
     Field("inputs.*.type", "inputs.*.jobInputType", "inputs.*.type", None, tool=_KIND_OF_DATA),
     Field("inputs.*.azureml", "inputs.*.uri", "inputs.*.path", None, tool=_PLACE),
-    Field("inputs.*.mode", "inputs.*.mode", "inputs.*.mode", None, tool=_INPUT_MODES),
+    Field("inputs.*.mode", "inputs.*.mode", "inputs.*.mode", None, tool=_SDK_INPUT_MODES),
     Field("inputs.*.access", "inputs.*.mode", codec=None),
     Field("inputs.*.value", "inputs.*.value", "inputs.*.value", None, tool=TEXT),
     Field("outputs.*.type", "outputs.*.jobOutputType", "outputs.*.type", tool=_KIND_OF_DATA),
