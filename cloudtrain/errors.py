@@ -44,10 +44,11 @@ class CloudtrainError(Exception):
 
     def __str__(self) -> str:
         # Names in a message may hold control characters, which a terminal would obey.
-        letters = (
-            one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in self._text()
-        )
-        return "".join(letters)
+        text = ""
+        for letter in self._text():
+            is_safe = letter.isprintable() or letter == "\n"
+            text += letter if is_safe else ascii(letter)[1:-1]
+        return text
 
     def _text(self) -> str:
         return f"{self.message}\n\nhint: {self.hint}"
@@ -69,8 +70,13 @@ def dotted(path: Iterable[str | int]) -> str:
     `resources.instance_groups[0].name` or `hyperparameters."a.b"`."""
     text = ""
     for part in path:
-        name = str(part) if _PLAIN_NAME.fullmatch(str(part)) else f'"{part}"'
-        text += f"[{part}]" if isinstance(part, int) else f".{name}" if text else name
+        if isinstance(part, int):
+            text += f"[{part}]"
+            continue
+        if text:
+            text += "."
+        name = str(part)
+        text += name if _PLAIN_NAME.fullmatch(name) else f'"{name}"'
     return text
 
 
@@ -118,11 +124,14 @@ file."""
 
 def shortened(text: str, length: int = _LONGEST) -> str:
     """Return the text, cut to at most `length` characters with three dots at the end."""
-    return text if len(text) <= length else f"{text[: length - 3]}..."
+    if len(text) <= length:
+        return text
+    return f"{text[: length - 3]}..."
 
 
 def _and_more(problems: Sequence[Problem]) -> str:
-    return f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    others = len(problems) - 1
+    return f" (and {others} more)" if others else ""
 
 
 class QueueTooSmall(Problem):
@@ -137,7 +146,8 @@ class JobError(CloudtrainError, ValueError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         assert problems, "an error needs at least one problem"
         first = problems[0]
-        super().__init__(first.message + _and_more(problems), hint=first.hint, code=first.code)
+        message = first.message + _and_more(problems)
+        super().__init__(message, hint=first.hint, code=first.code)
         self._problems = tuple(problems)
 
     def _text(self) -> str:
@@ -169,10 +179,10 @@ class SettingsError(CloudtrainError):
     def of(cls, problems: Sequence[Problem]) -> SettingsError:
         """Return the error that reports all mistakes of a settings file together."""
         first = problems[0]
-        where = f"{first.place}: " if first.place else ""
-        error = cls(
-            f"{where}{first.message}{_and_more(problems)}", hint=first.hint, code=first.code
-        )
+        message = first.message + _and_more(problems)
+        if first.place:
+            message = f"{first.place}: {message}"
+        error = cls(message, hint=first.hint, code=first.code)
         error._problems = tuple(problems)
         return error
 
@@ -295,7 +305,8 @@ class ValidNames(str):
     @classmethod
     def of(cls, names: Iterable[str]) -> ValidNames:
         """Return the list of the names, in the order given."""
-        return cls("use one of " + ", ".join(f"`{name}`" for name in names))
+        listed = ", ".join(f"`{name}`" for name in names)
+        return cls(f"use one of {listed}")
 
 
 def did_you_mean(

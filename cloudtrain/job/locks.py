@@ -479,9 +479,8 @@ def _uv_package(item: Table, hashes: tuple[str, ...], folder: str) -> Package:
         address, _, commit = source["git"].partition("#")
         url = f"git+{address.partition('?')[0]}@{commit}"
         hashes = ()
-    return Package(
-        item["name"], item.get("version", ""), hashes, _other_index(source.get("registry", "")), url
-    )
+    index = _other_index(source.get("registry", ""))
+    return Package(item["name"], item.get("version", ""), hashes, index, url)
 
 
 def _address(source: Table, folder: str) -> str:

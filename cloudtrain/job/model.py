@@ -140,8 +140,9 @@ class Model(BaseModel, metaclass=_Meta):
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Only the fields that were set, and are not empty."""
-        given = (item for item in super().__repr_args__() if item[0] in self.model_fields_set)
-        return ((name, value) for name, value in given if value not in ({}, ()))
+        for name, value in super().__repr_args__():
+            if name in self.model_fields_set and value not in ({}, ()):
+                yield name, value
 
     def replace(self, **changes: object) -> Self:
         """Return a validated copy in which `changes` replace the values of the named fields.
@@ -409,7 +410,8 @@ def format_size(size: float) -> str:
     """Format a size as `512 B`, `1.5 KiB` or `64 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
-            return f"{size:.0f} {unit}" if size == int(size) else f"{size:.1f} {unit}"
+            number = f"{size:.0f}" if size == int(size) else f"{size:.1f}"
+            return f"{number} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
 

@@ -112,8 +112,10 @@ def _word(name: str) -> str:
 def _home(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
     """Return the path of the first field called `name` that is found one level below `parent`, at
     the top level of the job, or one level below the top; None if there is none."""
-    homes = [*_paths(parent), *root.field_names(), *_paths(root)]
-    return next((path for path in homes if f".{path}".endswith(f".{name}")), None)
+    for path in (*_paths(parent), *root.field_names(), *_paths(root)):
+        if f".{path}".endswith(f".{name}"):
+            return path
+    return None
 
 
 def distribution_hint(name: str) -> str | None:

@@ -112,7 +112,8 @@ def hint_without_file(hint: str, path: ValuePath) -> str:
             return match[0]
         words = []
         for inner, text in texts.items():
-            words.append(f"--set {quote(f'{dotted((*above, *inner))}={text}')}")
+            field = dotted((*above, *inner))
+            words.append(f"--set {quote(f'{field}={text}')}")
         return f"`{' '.join(words)}`" if words else match[0]
 
     return _FIELD.sub(options, hint)
@@ -246,7 +247,8 @@ def _index(text: str, length: int, path: ValuePath) -> int:
         message = f"`{where}` is a list, and `{shortened(text)}` is not an index"
         raise _Refused(message, f"write `{where}[0]`", path)
     if len(text) > _MAX_DIGITS or int(text) > length:
-        message = f"`{where}` has {length} entries, so there is no `[{shortened(text)}]`"
+        wrong = shortened(text)
+        message = f"`{where}` has {length} entries, so there is no `[{wrong}]`"
         raise _Refused(message, f"the next one is `{where}[{length}]`", path)
     return int(text)
 

@@ -133,7 +133,7 @@ def _target_texts(model: type[BaseModel]) -> dict[str, str]:
         is_environment = model is Environment
         texts[target.name] = facts.environment_help if is_environment else facts.place_help
         texts[target.name + OVERRIDES] = facts.overrides_help
-    return {field: text for field, text in texts.items() if field in model.model_fields}
+    return texts
 
 
 _OF_TARGETS = {
@@ -288,14 +288,8 @@ _RULES: dict[str, Schema] = {
             {
                 "properties": {
                     **{
-                        name: {"const": default}
+                        name: {"const": default} if default else {"enum": [None, []]}
                         for name, default in ONLY_TRAINING.items()
-                        if default
-                    },
-                    **{
-                        name: {"enum": [None, []]}
-                        for name, default in ONLY_TRAINING.items()
-                        if not default
                     },
                     "data_type": {"not": {"const": "augmented_manifest"}},
                     **_ABSOLUTE,

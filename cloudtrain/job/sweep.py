@@ -148,7 +148,8 @@ class Range(Model):
     @property
     def kind(self) -> Kind:
         """The field that is set: `log`, `uniform`, `int` or `choice`."""
-        return next(kind for kind in KINDS if getattr(self, kind) is not None)
+        kinds = [kind for kind in KINDS if getattr(self, kind) is not None]
+        return kinds[0]
 
     @property
     def bounds(self) -> _Bounds:

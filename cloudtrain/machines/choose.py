@@ -96,12 +96,14 @@ def _wrong_count(gpu: str, count: int, same_gpu: Sequence[InstanceType]) -> tupl
     smallest: dict[int, InstanceType] = {}
     for instance in sorted(same_gpu, key=lambda instance: _rank(instance, False)):
         smallest.setdefault(instance.gpus, instance)
-    there_are = [f"{number} (`{smallest[number].name}`)" for number in sorted(smallest)]
+    there_are = [f"{number} (`{instance.name}`)" for number, instance in sorted(smallest.items())]
     return message, f"use {', '.join(there_are)}"
 
 
 def _without_rdma(gpu: str, count: int | None, same_gpu: Sequence[InstanceType]) -> tuple[str, str]:
-    what = f"`{gpu}`" if count is None else f"{count} x `{gpu}`"
+    what = f"`{gpu}`"
+    if count is not None:
+        what = f"{count} x {what}"
     message = f"no instance type with {what} has RDMA"
     there_are = [instance for instance in same_gpu if instance.interconnect == "rdma"]
     if not there_are:
@@ -192,23 +194,25 @@ def select(types: Iterable[InstanceType], query: Query, order: str = "price") ->
 
 
 def _matching(types: Iterable[InstanceType], tests: Mapping[str, Test]) -> list[InstanceType]:
-    return [instance for instance in types if all(test(instance) for test in tests.values())]
+    for test in tests.values():
+        types = filter(test, types)
+    return list(types)
 
 
 def without_each(types: Sequence[InstanceType], query: Query) -> dict[str, int]:
     """Return, for each condition of the query, how many types would match without this condition.
     The keys are the names of the conditions' fields."""
-    fields = query.tests()
-    return {field: len(_matching(types, _tests_except(field, query))) for field in fields}
-
-
-def _tests_except(field: str, query: Query) -> dict[str, Test]:
-    return {name: test for name, test in query.tests().items() if name != field}
+    counts = {}
+    for field in query.tests():
+        without = query._replace(**{field: None})
+        counts[field] = len(_matching(types, without.tests()))
+    return counts
 
 
 def count_unpriced(types: Iterable[InstanceType], query: Query) -> int:
     """Return how many types have no known price and match everything except `max_price`."""
-    matching = _matching(types, _tests_except("max_price", query))
+    without = query._replace(max_price=None)
+    matching = _matching(types, without.tests())
     return sum(instance.price is None for instance in matching)
 
 
@@ -298,4 +302,6 @@ class Machines:
 
     def _number(self, groups: tuple[MachineGroup, ...]) -> int:
         counts = [group.count for group in groups]
-        return max(counts, default=0) if self.kind == "preferences" else sum(counts)
+        if self.kind == "preferences":
+            return max(counts, default=0)
+        return sum(counts)

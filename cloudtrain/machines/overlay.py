@@ -174,10 +174,10 @@ def load_overlays(user_folder: Path, cwd: Path, target: str | None = None) -> Ov
     if os.path.lexists(own):
         corrections += load_overlay(own)
     folders = (cwd, *cwd.parents)
-    in_folders = [folder / FILE_NAME for folder in folders if os.path.lexists(folder / FILE_NAME)]
-    if in_folders and in_folders[0] != own:
-        of_project = load_overlay(in_folders[0])
-        corrections += tuple(row._replace(is_of_project=True) for row in of_project)
+    files = [folder / FILE_NAME for folder in folders]
+    file = next(filter(os.path.lexists, files), own)
+    if file != own:
+        corrections += tuple(row._replace(is_of_project=True) for row in load_overlay(file))
 
     table = read_refreshed(user_folder, target) if target is not None else None
     if target is None or not table:
@@ -248,7 +248,9 @@ def read_overlay(
 
 def _cell(column: str, value: int | float | str) -> object:
     """Convert a value of a file to the type of its column."""
-    return float(value) if "float" in COLUMNS[column] else _plain(column, value)
+    if "float" in COLUMNS[column]:
+        return float(value)
+    return _plain(column, value)
 
 
 def apply_overlay(
@@ -292,7 +294,7 @@ def type_named(target: str, name: str, overlay: Sequence[Correction] | None) -> 
         return instance
     key_of = name_keys(target)
     key = key_of(name)
-    own = tuple(row for row in overlay if row.target == target and key_of(row.name) == key)
+    own = tuple(row for row in overlay if key_of(row.name) == key)
     corrected = apply_overlay([instance] if instance else [], own, target)
     return corrected[0] if corrected else None
 
@@ -348,14 +350,15 @@ def _correct(instance: InstanceType, correction: Correction) -> InstanceType:
     columns = [column for column, _ in correction.cells]
     facts = [column for column in columns if "price" not in column and column != "source"]
     if facts:
-        cells = {"source": f"{instance.source}; {', '.join(facts)}: {correction.file}", **cells}
+        source = f"{instance.source}; {', '.join(facts)}: {correction.file}"
+        cells = {"source": source, **cells}
     return _whole(replace(instance, **cells), correction)
 
 
 def _make_type(correction: Correction, types: Iterable[InstanceType]) -> InstanceType:
     family = correction.name.removeprefix("ml.").removeprefix("Standard_").partition(".")[0]
     cells = {"family": family, "source": correction.file, **_complete_cells(correction)}
-    columns = [column for column in REQUIRED if column != "name" and column not in cells]
+    columns = [column for column in REQUIRED if column not in {"name", *cells}]
     if columns:
         missing = " and ".join(f"`{column}`" for column in columns)
         hint = f"add {missing}"

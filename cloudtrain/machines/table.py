@@ -190,9 +190,13 @@ def instance_types(target: str) -> tuple[InstanceType, ...]:
 def types_with_gpu(target: str, gpu_name: str) -> list[InstanceType]:
     """Return the rows with the GPU that `gpu_name` means (`has_gpu`). Rows of other models are not
     parsed."""
-    rows = [cells for cells in _table(target).values() if same_model(gpu_name, cells["gpu"])]
-    candidates = [_parse_row(target, cells) for cells in rows]
-    return [instance for instance in candidates if has_gpu(instance, gpu_name)]
+    found = []
+    for cells in _table(target).values():
+        if same_model(gpu_name, cells["gpu"]):
+            instance = _parse_row(target, cells)
+            if has_gpu(instance, gpu_name):
+                found.append(instance)
+    return found
 
 
 @cache
@@ -216,7 +220,10 @@ def _table(target: str) -> Mapping[str, Mapping[str, str]]:
 
 
 def _parse_row(target: str, cells: Mapping[str, str]) -> InstanceType:
-    values = {name: PARSERS[COLUMNS[name]](cell) for name, cell in cells.items()}
+    values = {}
+    for name, cell in cells.items():
+        parse = PARSERS[COLUMNS[name]]
+        values[name] = parse(cell)
     return InstanceType(target, **values)
 
 
@@ -272,8 +279,10 @@ def read_gpu(text: str) -> Gpu:
 def same_model(gpu_name: str, own: str) -> bool:
     """Return whether the user's GPU name `gpu_name` and the catalogue's GPU name `own` mean the
     same model: `H100` matches `H100-80GB` and `H100-NVL-94GB`."""
+    if not own:
+        return False
     name = read_gpu(gpu_name).model
-    return bool(own) and read_gpu(own).model in (name, name + _VARIANT)
+    return read_gpu(own).model in (name, name + _VARIANT)
 
 
 def has_gpu(instance: InstanceType, gpu_name: str) -> bool:
@@ -310,9 +319,9 @@ def unknown_gpu(gpu_name: str, types: Iterable[InstanceType]) -> tuple[str, str 
     other memory sizes, the Neuron instance types, or the most similar name."""
     types = tuple(types)
     model = read_gpu(gpu_name).model
-    of_neuron = [item for item in types if item.neuron and model == item.neuron.casefold()]
+    of_neuron = [item.name for item in types if model and model == item.neuron.casefold()]
     if of_neuron:
-        names = " or ".join(f"`{item.name}`" for item in of_neuron)
+        names = " or ".join(f"`{name}`" for name in of_neuron)
         return f"`{gpu_name}` is not a GPU", f"name the instance type: {names}"
 
     message = f"no instance type has the GPU `{gpu_name}`"

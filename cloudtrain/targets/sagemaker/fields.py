@@ -68,7 +68,7 @@ ENTRYPOINT = "AlgorithmSpecification.ContainerEntrypoint"
 SERVICE_METRICS = "AlgorithmSpecification.EnableSageMakerMetricsTimeSeries"
 
 
-def encode_fields(fields: Sequence[Field], values: Mapping[str, Any]) -> JsonObject:
+def encode_fields(fields: Sequence[Field], values: JsonMapping) -> JsonObject:
     """Return the part of a request that holds the values. A value stands under the path of its
     field in the job, or in the request if no job has the field; None is not sent."""
     request: JsonObject = {}
@@ -90,8 +90,10 @@ def decode_fields(fields: Sequence[Field], request: JsonMapping) -> JsonObject:
         if value is None or field.codec is None:
             continue
         with suppress(Inexpressible):
-            values[field.job or field.request] = field.codec.decode(value)
-    return {path: value for path, value in values.items() if value is not None}
+            own = field.codec.decode(value)
+            if own is not None:
+                values[field.job or field.request] = own
+    return values
 
 
 def values_of(fields: Sequence[Field], job: object, settings: object = None) -> JsonObject:
@@ -105,13 +107,17 @@ def values_of(fields: Sequence[Field], job: object, settings: object = None) -> 
     return values
 
 
-def _look_up(holder: Any, path: str) -> Any:
+def _look_up(holder: object, path: str) -> Any:
+    """Return the value at a path of models or mappings; None if one of them lacks it."""
     for name in path.split("."):
-        holder = holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
+        if isinstance(holder, Mapping):
+            holder = holder.get(name)
+        else:
+            holder = getattr(holder, name, None)
     return holder
 
 
-def put(holder: JsonObject, path: str, value: Any) -> None:
+def put(holder: JsonObject, path: str, value: object) -> None:
     """Set the value at a dotted path of nested mappings."""
     *parents, name = path.split(".")
     for parent in parents:
@@ -162,7 +168,7 @@ _SPOT = Codec(lambda enabled: {} if enabled else None, lambda _: True)
 def _pairs(name: str, value: str) -> Codec:
     """Code a mapping as a list of rows with two fields."""
 
-    def decode(rows: Any) -> JsonObject:
+    def decode(rows: object) -> JsonObject:
         if not isinstance(rows, list):
             raise Inexpressible("")
         return {row[name]: row[value] for row in rows if {name, value} <= row.keys()}
@@ -186,8 +192,11 @@ def records(fields: Sequence[Field]) -> Codec:
 
 
 def _decode_collections(rows: Sequence[JsonMapping]) -> JsonObject:
-    named = [row for row in rows if "CollectionName" in row]
-    return {row["CollectionName"]: row.get("CollectionParameters") or {} for row in named}
+    collections: JsonObject = {}
+    for row in rows:
+        if "CollectionName" in row:
+            collections[row["CollectionName"]] = row.get("CollectionParameters") or {}
+    return collections
 
 
 def _encode_collections(collections: Mapping[str, JsonMapping]) -> list[JsonObject]:

@@ -73,7 +73,9 @@ class S3Uri(NamedTuple):
     def folder(self) -> str:
         """Return the prefix of all keys in this folder: `data/` for the key `data`; empty if the
         key is empty."""
-        return f"{self.key.rstrip('/')}/" if self.key else ""
+        if not self.key:
+            return ""
+        return self.key.rstrip("/") + "/"
 
     def __str__(self) -> str:
         return f"s3://{self.bucket}/{self.key}"
@@ -95,14 +97,19 @@ def places_of(description: Mapping[str, Any], kind: JobKind) -> Places:
     places: dict[str, str | None] = {}
     if kind is not TRAINING:
         for item in description.get("ProcessingOutputConfig", {}).get("Outputs", ()):
-            places[f"outputs/{item['OutputName']}"] = item.get("S3Output", {}).get("S3Uri")
+            name = item["OutputName"]
+            places[f"outputs/{name}"] = item.get("S3Output", {}).get("S3Uri")
     else:
         config = description[OUTPUT]
-        root = f"{config['S3OutputPath'].rstrip('/')}/{description[kind.name]}/output"
-        is_packed = config.get("CompressionType", "GZIP") != "NONE"
+        folder = config["S3OutputPath"].rstrip("/")
+        root = f"{folder}/{description[kind.name]}/output"
+        if config.get("CompressionType") == "NONE":
+            places = {"model": f"{root}/model/", "outputs": f"{root}/data/"}
+        else:
+            places = {"model": f"{root}/model.tar.gz", "outputs": f"{root}/output.tar.gz"}
         model = description.get("ModelArtifacts", {}).get("S3ModelArtifacts")
-        places["model"] = model or f"{root}/{'model.tar.gz' if is_packed else 'model/'}"
-        places["outputs"] = f"{root}/{'output.tar.gz' if is_packed else 'data/'}"
+        if model:
+            places["model"] = model
         places["checkpoint"] = description.get(CHECKPOINT, {}).get("S3Uri")
     return {name: S3Uri.parse(uri) for name, uri in places.items() if uri}
 

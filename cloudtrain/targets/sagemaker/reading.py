@@ -136,10 +136,11 @@ class Start:
         """Who starts the processes: the image's toolkit, cloudtrain's launcher, or the image's own
         entry point."""
         entrypoint = value_at(self.request, ALGORITHM, "ContainerEntrypoint")
-        if entrypoint is None:
-            return "toolkit" if keys.PROGRAM in self.values else "image"
-        is_ours = isinstance(entrypoint, list | tuple) and is_entrypoint(self.request)
-        return "entrypoint" if is_ours and self.launch else "image"
+        if entrypoint is None and keys.PROGRAM in self.values:
+            return "toolkit"
+        if isinstance(entrypoint, list | tuple) and self.launch and is_entrypoint(self.request):
+            return "entrypoint"
+        return "image"
 
     @cached_property
     def values(self) -> JsonObject:
@@ -179,7 +180,9 @@ class Start:
         """
         hosts = instances_in(mapping_at(self.request, MACHINES)) or 1
         for key in _ORDER[self.framework]:
-            if self.settings.get(key) and (hosts > 1 or key != keys.PARAMETER_SERVER):
+            if key == keys.PARAMETER_SERVER and hosts == 1:
+                continue
+            if self.settings.get(key):
                 return key
         return None
 
@@ -397,7 +400,8 @@ class SageMakerReading(Reading):
     def resources(self) -> Resources:
         if not self.changes(MACHINES) and not self.changes(CLUSTER[0]):
             return self.job.resources
-        config = mapping_at(self.request, MACHINES) or mapping_at(self.request, *CLUSTER)
+        config = mapping_at(self.request, MACHINES)
+        config = config or mapping_at(self.request, *CLUSTER)
         update: JsonObject = {"instance_groups": tuple(_groups_of(config))}
         count = instances_in(config)
         if count is not None:
@@ -406,7 +410,9 @@ class SageMakerReading(Reading):
 
     @cached_property
     def distribution(self) -> Distribution:
-        return distribution_in(self.job, self.start) if self.request else self.job.distribution
+        if not self.request:
+            return self.job.distribution
+        return distribution_in(self.job, self.start)
 
     @property
     def max_runtime(self) -> int | None:
@@ -492,8 +498,9 @@ class SageMakerReading(Reading):
     def framework(self) -> str | None:
         """The framework of the image, or for a user's own image the framework in its name; None if
         unknown."""
-        image = self.image
-        return image.engine[0] if image else framework_of(image_in(self.request))
+        if self.image is None:
+            return framework_of(image_in(self.request))
+        return self.image.engine[0]
 
     @cached_property
     def places(self) -> Sequence[DataPlace]:
@@ -535,9 +542,11 @@ class SageMakerReading(Reading):
         output = value_at(request, OUTPUT, "S3OutputPath")
         if isinstance(output, str):  # the service makes a folder for each job
             uri = f"{output.rstrip('/')}/{self.plan.run_name}/output"
+            path: ValuePath = ()
             model = self.job.outputs.get("model")
-            is_own = model is not None and model.of(self.target)
-            yield "output", "model", uri, ("outputs", "model", self.target) if is_own else ()
+            if model is not None and model.of(self.target):
+                path = ("outputs", "model", self.target)
+            yield "output", "model", uri, path
 
     @cached_property
     def images(self) -> Sequence[tuple[str, ValuePath]]:

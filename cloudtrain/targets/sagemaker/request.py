@@ -107,7 +107,8 @@ def host_groups(request: Request) -> tuple[tuple[Host, ...], ...]:
     """Return the hosts of each instance group, `algo-1` first. A job without groups counts as one
     group."""
     numbered = sorted(hosts(request), key=lambda host: host.index)
-    return tuple(tuple(same) for _, same in groupby(numbered, key=lambda host: host.group))
+    groups = groupby(numbered, key=lambda host: host.group)
+    return tuple(tuple(same) for _, same in groups)
 
 
 class _Everyone(NamedTuple):
@@ -129,8 +130,8 @@ def _describe_everyone(groups: tuple[tuple[str, str, int], ...]) -> _Everyone:
     each group."""
     members: list[Host] = []
     for group, instance_type, count in groups:
-        first = len(members)
-        members += [Host(first + number, group, instance_type) for number in range(count)]
+        for _ in range(count):
+            members.append(Host(len(members), group, instance_type))
     everyone = sorted(members, key=lambda host: host.name)
     described: list[JsonObject] = []
     for group, instance_type, _ in groups:

@@ -52,6 +52,7 @@ from cloudtrain.targets.sagemaker.request import (
     SUBMIT_DIRECTORY,
     JsonMapping,
     JsonObject,
+    without_nulls,
 )
 from cloudtrain.targets.sagemaker.settings import CHECKPOINT_PATH, SageMaker, account_id
 
@@ -297,8 +298,7 @@ def _common(original: Original) -> Draft:
         if values.get(path) not in (None, {}):
             put(job, path, values[path])
     if "spot" in values:
-        wait = values.get("spot.max_wait")
-        job["spot"] = {} if wait is None else {"max_wait": wait}
+        job["spot"] = without_nulls({"max_wait": values.get("spot.max_wait")})
     inputs = dict(_inputs(original.request))
     for item in inputs.values():
         _find_on_this_machine(item, original.data)
@@ -345,14 +345,18 @@ def _resources(values: JsonMapping) -> JsonObject:
 
 def _preference(row: JsonObject) -> Any:
     """Return a preferred instance type for a job file: its name, if the row has no more."""
-    return row if row.keys() - {"instance_type"} else row.get("instance_type", "")
+    if row.keys() == {"instance_type"}:
+        return row["instance_type"]
+    return row or ""
 
 
 def _gpus(request: JsonMapping) -> int | None:
     config = mapping_at(request, MACHINES)
     first: JsonMapping = (config.get("InstanceGroups") or [config])[0]
     entry = type_named("sagemaker", str(first.get("InstanceType", "")), None)
-    return entry.gpus if entry is not None else None
+    if entry is None:
+        return None
+    return entry.gpus
 
 
 def _inputs(request: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
@@ -392,7 +396,8 @@ def _input_name(channel: str, used_names: set[str]) -> str:
     if re.fullmatch(PLACE_NAME, channel):
         return channel
     name = re.sub(r"\W", "_", channel, flags=re.ASCII)
-    name = f"_{name}" if name[:1].isdigit() else name
+    if name[:1].isdigit():
+        name = f"_{name}"
     while name in used_names:
         name += "_"
     return name
@@ -421,7 +426,8 @@ def region_of(original: Original) -> str | None:
     """Return the region of the request's hyperparameters, else of the settings or of the image's
     address."""
     parameters = mapping_at(original.request, PARAMETERS)
-    region = own_value(parameters.get(REGION)) or original.settings.get("region")
+    region = own_value(parameters.get(REGION))
+    region = region or original.settings.get("region")
     if isinstance(region, str) and region:
         return region
     image = _REGION.match(image_in(original.request))

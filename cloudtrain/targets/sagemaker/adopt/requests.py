@@ -141,8 +141,8 @@ def _ranges(ranges: JsonMapping, *, is_script: bool) -> Iterator[tuple[str, Any]
     for row in ranges.get("IntegerParameterRanges", ()):
         yield row["Name"], _range_of(row, int, _INTEGER)
     for row in ranges.get("CategoricalParameterRanges", ()):
-        values = row["Values"]
-        yield row["Name"], list(map(json.loads, values)) if is_script else list(values)
+        read = json.loads if is_script else str
+        yield row["Name"], list(map(read, row["Values"]))
 
 
 def _range_of(
@@ -151,7 +151,8 @@ def _range_of(
     scale = row.get("ScalingType", "Auto")
     if scale not in kinds:
         raise ValueError(f"a sweep has no scale `{scale}` for `{row['Name']}`")
-    item: JsonObject = {kinds[scale]: [number(row["MinValue"]), number(row["MaxValue"])]}
+    bounds = [number(row["MinValue"]), number(row["MaxValue"])]
+    item: JsonObject = {kinds[scale]: bounds}
     if scale == "Auto":
         item["scale"] = "auto"
     return item
@@ -214,7 +215,8 @@ def _originals(data: Any, folder: str | None) -> Iterator[Original]:
     if not isinstance(data, Mapping):
         return
     if "Records" in data or "Events" in data:
-        yield from _originals(data.get("Records") or data.get("Events"), folder)
+        events = data.get("Records") or data.get("Events")
+        yield from _originals(events, folder)
     elif isinstance(data.get("CloudTrailEvent"), str):  # `aws cloudtrail lookup-events`
         yield from _originals(_without_nulls(read_json(data["CloudTrailEvent"]).data), folder)
     elif "requestParameters" in data or "detail" in data:
@@ -260,8 +262,11 @@ def _as_request(value: Any, path: tuple[str | int, ...]) -> Any:
     names = {name.lower(): name for name in members}
     body = {}
     for key, item in value.items():
-        name = names.get(key.lower(), key)
-        body[name] = _as_request(item, (*path, name)) if name in members else item
+        name = names.get(key.lower()) or key
+        if name in members:
+            body[name] = _as_request(item, (*path, name))
+        else:
+            body[name] = item
     return body
 
 
@@ -408,4 +413,6 @@ _SET_BY_TUNER = {
 
 def _region_of(arn: Any) -> str | None:
     parts = arn.split(":") if isinstance(arn, str) else []
-    return parts[3] if len(parts) > 5 and parts[3] else None
+    if len(parts) < 6:
+        return None
+    return parts[3] or None

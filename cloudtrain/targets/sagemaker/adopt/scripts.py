@@ -125,7 +125,9 @@ def with_uploads(original: Original, objects: Mapping[str, bytes]) -> Original:
         if files and all(files.values()) and data_types.get(address) == "S3Prefix":
             inputs[address] = files
         elif files:
-            count = f"{len(files)} files" if len(files) > 1 else "a file"
+            count = "a file"
+            if len(files) > 1:
+                count = f"{len(files)} files"
             lost[address] = (
                 f"the script uploads {count} to it, and the job does not: copy what it needs there"
             )
@@ -179,7 +181,9 @@ class SageMakerAdopter:
         the drivers of SDK version 3 start the original, one description of the program replaces the
         fields that start the program."""
         is_ours = plan is not None
-        whole = flat(request) if "TrainingJobDefinition" in request else request
+        whole = request
+        if "TrainingJobDefinition" in request:
+            whole = flat(request)
         form: JsonObject = json.loads(json.dumps(whole, default=str))
         if original.search is None:
             form = without(form, OF_SEARCH)
@@ -197,7 +201,8 @@ class SageMakerAdopter:
                 start = started_by_us(request, context.account.region)
             form = with_start(form, start)
             renewed += [(name, WHY_STARTED) for name in RENEWED_BY_START]
-        if original.search is not None and form.get(PARAMETERS, {}).pop(JOB_NAME, None):
+        parameters = form.get(PARAMETERS, {})
+        if original.search is not None and parameters.pop(JOB_NAME, None):
             renewed.append((f"{PARAMETERS}.{JOB_NAME}", "it is the name of the run"))
         renewed += _renew_code(form)
 
@@ -245,12 +250,12 @@ class SageMakerAdopter:
             what = f"{REGION}, because you have set no region"
         text = ""
         for name, own_region in regions.items():
-            line = f"region = {own_region}" if own_region else ""
-            text += f'[profile "{name}"]\n{_KEYS}{line}\n'
+            text += f'[profile "{name}"]\n{_KEYS}'
+            text += f"region = {own_region}\n" if own_region else "\n"
         yield ".aws/config", text, what
 
-        configuration = environ.get("XDG_CONFIG_HOME")
-        folder = configuration or expand_home(environ.get("HOME") or "~") / ".config"
+        home = expand_home(environ.get("HOME") or "~")
+        folder = environ.get("XDG_CONFIG_HOME") or home / ".config"
         place = File(environ.get("SAGEMAKER_USER_CONFIG_OVERRIDE") or File(folder, "sagemaker"))
         if place.suffix not in (".yaml", ".yml"):
             place = place / "config.yaml"
@@ -278,7 +283,8 @@ class SageMakerAdopter:
         for item in originals_in(json.loads(text), None):
             original, archive = with_code(with_uploads(item, uploads), uploads)
             originals.append(replace(original, settings={**settings, **original.settings}))
-            code = archive if code is None else code
+            if code is None:
+                code = archive
         return originals, code
 
     def reason(self, path: ValuePath) -> str:
@@ -315,9 +321,9 @@ def _changed_rows(
 
 
 def _renew_tags(form: JsonObject, *, is_ours: bool) -> _Renewed:
-    tags = [row for row in form.pop(TAGS, ()) if row.get("Key") != RUN_TAG]
-    if tags:
-        form[TAGS] = tags
+    for row in form.pop(TAGS, ()):
+        if row.get("Key") != RUN_TAG:
+            form.setdefault(TAGS, []).append(row)
     if is_ours:
         yield f"{TAGS}.{RUN_TAG}", "the tag makes the run known to cloudtrain"
 

@@ -94,7 +94,7 @@ def is_trainer(request: JsonMapping) -> bool:
 def started_by_drivers(request: JsonMapping, uploads: Mapping[str, bytes]) -> JsonObject:
     """Return the launcher, script and arguments that the uploaded drivers of version 3 start."""
     algorithm = request.get(ALGORITHM, {})
-    if any(algorithm.get(name) != value for name, value in _ENTRYPOINT.items()):
+    if only(algorithm, _ENTRYPOINT) != _ENTRYPOINT:
         raise Changed("the container starts in another way than version 3's drivers do")
     files = _below(place_of(request, DRIVERS), uploads)
     script = _read_train_script(files)
@@ -219,7 +219,9 @@ def draft_fields(start: JsonMapping) -> JsonObject:
     for name, text in start.get("arguments", {}).items():
         # a number such as 64 for `64`, if cloudtrain would pass the same text to the script
         value = own_value(text)
-        own[name.removeprefix("--")] = value if text_of(value) == text else text
+        if text_of(value) != text:
+            value = text
+        own[name.removeprefix("--")] = value
     if own:
         fields["hyperparameters"] = own
 
@@ -257,11 +259,11 @@ def covers(address: str, place: str) -> bool:
 def _below(address: str, uploads: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the uploads to an address by their paths below it; empty without an address."""
     files: dict[str, bytes] = {}
-    start = f"{address.rstrip('/')}/"
+    length = len(address.rstrip("/")) + 1
     for place, content in uploads.items():
         if address and covers(address, place):
-            path = place.removeprefix(start) if place.startswith(start) else ""
-            files[path or place.rpartition("/")[2]] = content
+            path = place[length:] or place.rpartition("/")[2]
+            files[path] = content
     return files
 
 

@@ -253,8 +253,10 @@ def _problems(request: JsonMapping, operation: str) -> Iterator[Problem]:
     for fault in violations(request, operation):
         section = fault.path[0]
         lacks_part = fault.kind == "missing" and section in fields_read
-        if (fault.kind == "type" or lacks_part) and section not in removed:
-            yield Problem((FIELD, *fault.path), fault.message, fault.hint, code="CT035")
+        is_unreadable = fault.kind == "type" or lacks_part
+        if is_unreadable and section not in removed:
+            path = (FIELD, *fault.path)
+            yield Problem(path, fault.message, fault.hint, code="CT035")
 
     config = value_at(request, *kind.machines)
     if not isinstance(config, Mapping):
@@ -262,8 +264,9 @@ def _problems(request: JsonMapping, operation: str) -> Iterator[Problem]:
     yield from _counts((FIELD, *kind.machines), config)
     if not any(config.get(key) for key in kind.choices):
         message = f"the overrides leave no instance type in `{kind.machines[-1]}`"
-        choices = ", ".join(f"`{key}`" for key in kind.choices)
-        yield Problem((FIELD, *kind.machines), message, f"give one of {choices}", code="CT035")
+        choices = "`, `".join(kind.choices)
+        hint = f"give one of `{choices}`"
+        yield Problem((FIELD, *kind.machines), message, hint, code="CT035")
 
 
 def _counts(path: tuple[str | int, ...], config: JsonMapping) -> Iterator[Problem]:

@@ -40,7 +40,8 @@ def paths_of(job: TrainingJob) -> dict[str, str]:
     `/opt/ml/input/data/train`."""
     paths = {}
     for name, item in job.inputs.items():
-        paths[f"inputs.{name}"] = _in_folder(f"{INPUT_ROOT}/{item.channel or name}", item)
+        folder = f"{INPUT_ROOT}/{item.channel or name}"
+        paths[f"inputs.{name}"] = _in_folder(folder, item)
     for name in job.outputs:
         paths[f"outputs.{name}"] = f"{OUTPUT_ROOT}/{name}"
     return paths | {"outputs.model": MODEL_DIR, "checkpoint": CHECKPOINT_DIR}
@@ -133,14 +134,16 @@ def checkpoint_values(
     """
     if job.checkpoint is None:
         return {"checkpoint.sagemaker": None, "settings.checkpoint_path": None}
-    place = job.checkpoint.sagemaker or f"{_root(target, account)}/checkpoints/{run_name}"
+    own_folder = f"{_root(target, account)}/checkpoints/{run_name}"
+    place = job.checkpoint.sagemaker or own_folder
     path = target.checkpoint_path or CHECKPOINT_DIR
     return {"checkpoint.sagemaker": place, "settings.checkpoint_path": path}
 
 
 def _root(target: SageMaker, account: SageMakerAccount) -> str:
+    bucket = f"s3://{account.bucket}"
     prefix = target.prefix.strip("/")
-    return f"s3://{account.bucket}/{prefix}" if prefix else f"s3://{account.bucket}"
+    return f"{bucket}/{prefix}" if prefix else bucket
 
 
 def _in_folder(folder: str, item: Input | ProcessingInput) -> str:
@@ -199,7 +202,8 @@ def processing_paths_of(job: ProcessingJob) -> dict[str, str]:
     """Map each reference, such as `inputs.train`, to its path in the container."""
     paths = {}
     for name, item in job.inputs.items():
-        paths[f"inputs.{name}"] = _in_folder(_folder("input", name, item), item)
+        folder = _folder("input", name, item)
+        paths[f"inputs.{name}"] = _in_folder(folder, item)
     for name, output in job.outputs.items():
         paths[f"outputs.{name}"] = _folder("output", name, output)
     return paths
@@ -229,11 +233,19 @@ def _input(name: str, uri: str, item: ProcessingInput) -> JsonObject:
     place = {
         "S3Uri": uri,
         "LocalPath": _folder("input", name, item),
-        "S3DataType": "ManifestFile" if item.data_type == "manifest" else "S3Prefix",
-        "S3InputMode": "Pipe" if item.mode == "pipe" else "File",
-        "S3DataDistributionType": "ShardedByS3Key" if item.shard else "FullyReplicated",
-        "S3CompressionType": "Gzip" if item.compression == "gzip" else "None",
+        "S3DataType": "S3Prefix",
+        "S3InputMode": "File",
+        "S3DataDistributionType": "FullyReplicated",
+        "S3CompressionType": "None",
     }
+    if item.data_type == "manifest":
+        place["S3DataType"] = "ManifestFile"
+    if item.mode == "pipe":
+        place["S3InputMode"] = "Pipe"
+    if item.shard:
+        place["S3DataDistributionType"] = "ShardedByS3Key"
+    if item.compression == "gzip":
+        place["S3CompressionType"] = "Gzip"
     return {"InputName": name, "AppManaged": False, "S3Input": place}
 
 
@@ -244,9 +256,10 @@ def outputs(
     training jobs."""
     if not job.outputs:
         return {}
-    root = f"{output_root(target, account).rstrip('/')}/{run_name}/output"
-    rows = [_output(name, item, root) for name, item in job.outputs.items()]
-    config: JsonObject = {"Outputs": rows}
+    folder = output_root(target, account).rstrip("/")
+    config: JsonObject = {"Outputs": []}
+    for name, item in job.outputs.items():
+        config["Outputs"].append(_output(name, item, f"{folder}/{run_name}/output"))
     if target.output_kms_key is not None:
         config["KmsKeyId"] = target.output_kms_key
     return config

@@ -323,9 +323,12 @@ def finished_request(parts: TrainingParts, overrides: JsonMapping) -> JsonObject
         value = parameters.get(name)
         if not value or fits(value):
             continue
-        path = (FIELD, PARAMETERS, name) if name in by_hand else ("hyperparameters", name)
+        path: tuple[str, ...] = ("hyperparameters", name)
+        if name in by_hand:
+            path = (FIELD, PARAMETERS, name)
         message = f"`{name}` must be {kind}, and is `{value}`"
-        problems.append(Problem(path, message, f"leave out `{name}`", code="CT031"))
+        hint = f"leave out `{name}`"
+        problems.append(Problem(path, message, hint, code="CT031"))
     if problems:
         raise JobError(problems)
     return request
