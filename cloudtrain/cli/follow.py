@@ -103,9 +103,9 @@ def instance_number(text: str | None) -> int | None:
     if text is None:
         return None
     number = text.removeprefix("algo-")
-    is_host = number != text
-    if re.fullmatch("[0-9]{1,9}", number) and int(number) >= is_host:
-        return int(number) - is_host
+    first = 0 if number == text else 1  # the names of hosts count from 1
+    if re.fullmatch("[0-9]{1,9}", number) and int(number) >= first:
+        return int(number) - first
     hint = (
         "write the instance's number, counted from 0, or on SageMaker its host name, such as "
         "`algo-1`"
@@ -117,7 +117,7 @@ def instance_number(text: str | None) -> int | None:
 
 
 def exit_code(status: RunStatus) -> int:
-    return int(status.state is not RunState.SUCCEEDED)
+    return 0 if status.state is RunState.SUCCEEDED else 1
 
 
 def report_end(
