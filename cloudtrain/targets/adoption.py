@@ -99,47 +99,6 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class Unknown:
-    """An expression in a script whose value cannot be determined from the script's text."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class StaticCall:
-    """A call in the text of a script: the dotted name of the function, and the arguments."""
-
-    name: str
-    arguments: list[Any]
-    keywords: dict[str, Any]
-
-
-def said(value: object, path: str, unknown: dict[str, str]) -> Any:
-    """Return `value` without the parts that a script's text does not show, or None if it is such a
-    part itself. Add the path and text of each of these parts to `unknown`. `path` is the path of
-    `value`."""
-    if isinstance(value, Unknown | StaticCall):
-        text = value.text if isinstance(value, Unknown) else f"{value.name}(...)"
-        unknown[path.lstrip(".")] = text
-        return None
-    if isinstance(value, dict):
-        pairs: dict[str, object] = {}
-        for key, inner in value.items():
-            known = said(inner, f"{path}.{key}", unknown)
-            if known is not None or inner is None:
-                pairs[str(key)] = known
-        return pairs
-    if isinstance(value, list):
-        rows: list[object] = []
-        for number, inner in enumerate(value):
-            known = said(inner, f"{path}.{number}", unknown)
-            if known is not None:
-                rows.append(known)
-        return rows
-    return value
-
-
-@dataclass(frozen=True)
 class BatchSettings:
     """The options of a batch script, or of the command in it that starts the processes, that no
     field of a job can express. Some become `settings` of the target; the others are `lost`."""

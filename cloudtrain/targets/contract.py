@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cloudtrain.plans.plan import CompileContext, Finding, Plan, Upload
     from cloudtrain.plans.states import Trial
     from cloudtrain.rules.engine import Reading
-    from cloudtrain.targets.adoption import Adopter, BatchSettings, Draft, Original, StaticCall
+    from cloudtrain.targets.adoption import Adopter, BatchSettings, Original
     from cloudtrain.targets.settings import TargetSettings
 
 
@@ -328,15 +328,6 @@ class OriginalFetcher(Protocol):
         middle part of the job's reference; `settings` supply what it lacks."""
 
 
-@ability("static")
-class ScriptReader(Protocol):
-    """Reads the first job that a script's SDK calls create."""
-
-    def __call__(self, calls: Sequence[StaticCall], /) -> tuple[Draft, dict[str, str]] | None:
-        """Return the job, and the expression of each field whose value is not a constant in the
-        script; None without such a call."""
-
-
 @ability("batch")
 class BatchReader(Protocol):
     """Reads the options of a batch script."""
@@ -447,7 +438,7 @@ class Target(ABC):
         path            `PathCheck` (`cloudtrain/rules/values.py`)
 
     The types of the other abilities stand above in this module: `data`, `settle`, `absolute`,
-    `emulate`, `sweep`, `tuner`, `adopt`, `fetch`, `static`, `batch`, `container`, `folder`, `files`
+    `emulate`, `sweep`, `tuner`, `adopt`, `fetch`, `batch`, `container`, `folder`, `files`
     and `examine`.
     """
 
