@@ -147,17 +147,14 @@ def follow(
             if status.state.is_final:
                 if end_time is None:
                     end_time = answer_time
+                is_late = status.ended is not None and time.time() - status.ended > _LATE
                 silence = time.monotonic() - max(quiet_since, end_time)
-                if not to_end or silence >= pace.settle or _ended_long_ago(status):
+                if not to_end or is_late or silence >= pace.settle:
                     break
             elif not to_end:
                 return
         time.sleep(pause)
     yield from log.rest()
-
-
-def _ended_long_ago(status: RunStatus) -> bool:
-    return status.ended is not None and time.time() - status.ended > _LATE
 
 
 # Errors of a service in a common form for all providers.

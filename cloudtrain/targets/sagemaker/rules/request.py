@@ -66,11 +66,11 @@ def account_incomplete(subject: Subject) -> Iterator[Fault]:
     outputs in a bucket. All jobs share these settings of the target. Write them into
     `cloudtrain.toml` once.
     """
-    missing_all = set(subject.account.missing)
+    missing = set(subject.account.missing)
     for name in subject.account.missing:
         if name == "role" and "RoleArn" in overrides_of(subject.job, "sagemaker"):
             continue
-        if name == "bucket" and not missing_all.isdisjoint(("region", "role")):
+        if name == "bucket" and not missing.isdisjoint(("region", "role")):
             continue  # region and role give the SDK's default bucket
         message, line = _WANTED[name]
         yield Fault(message, f"add `{line}` under `[sagemaker]` in `cloudtrain.toml`")
@@ -105,23 +105,19 @@ def role_of_another_partition(subject: Subject) -> Iterator[Fault]:
     account = subject.account
     if "role" in account.missing or "region" in account.missing:
         return
+    own = "aws"
+    for start, partition in _PARTITIONS.items():
+        if account.region.startswith(f"{start}-"):
+            own = partition
     role = _ROLE.fullmatch(text_at(subject.plan.request, "RoleArn"))
-    own = _partition_of(account.region)
     if role is not None and role["partition"] != own:
-        partition = role["partition"]
+        of_role = role["partition"]
         message = (
-            f"the role is in the partition `{partition}`, and the region `{account.region}` in "
+            f"the role is in the partition `{of_role}`, and the region `{account.region}` in "
             f"`{own}`"
         )
         hint = f"use a role that begins with `arn:{own}:iam::`, or another region"
         yield Fault(message, hint)
-
-
-def _partition_of(region: str) -> str:
-    for start, partition in _PARTITIONS.items():
-        if region.startswith(f"{start}-"):
-            return partition
-    return "aws"
 
 
 @rule("SM104", Level.ERROR)

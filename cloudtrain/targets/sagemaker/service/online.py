@@ -92,12 +92,11 @@ def _checks(plan: Plan) -> list[Check]:
         checks.append(partial(_secret, name, place))
     for bucket, path in _buckets(plan).items():
         checks.append(partial(_bucket, bucket, path))
-    # data that the submit uploads is not there yet
     data = [upload for upload in plan.uploads if upload.kind == "data"]
-    uploaded = tuple(f"{upload.destination}/" for upload in data)
+    folders = tuple(f"{upload.destination}/" for upload in data)
     for name, uri in _inputs(plan.request):
-        is_there = not f"{uri}/".startswith(uploaded)
-        if is_there and name != "code":
+        is_uploaded = f"{uri}/".startswith(folders)  # only by the submit, so it is not there yet
+        if not is_uploaded and name != "code":
             checks.append(partial(_input, uri, ("inputs", name, "sagemaker")))
     return checks
 
