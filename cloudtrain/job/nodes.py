@@ -25,14 +25,14 @@ class SchemaNode(NamedTuple):
 
     Attributes:
         kind: `model` (fixed fields), `choice` (one of several models, selected by `type`), `map`
-        (any keys), `list`,
-            `json` (any JSON value) or `value` (a single value).
-        words: a description of the allowed values, such as `a whole number`. models: the pydantic
-        models: for a `model`, one by its class name; for a `choice`, several by their values of
-            `type`.
-        inner: the node of the items of a map or list. options: the allowed values, if they can be
-        listed. has_parser: whether the field has its own parser for text, such as `2h` or a short
-        form of a mapping.
+            (any keys), `list`, `json` (any JSON value) or `value` (a single value).
+        words: a description of the allowed values, such as `a whole number`.
+        models: the pydantic models: for a `model`, one by its class name; for a `choice`, several
+            by their values of `type`.
+        inner: the node of the items of a map or list.
+        options: the allowed values, if they can be listed.
+        has_parser: whether the field has its own parser for text, such as `2h` or a short form of a
+            mapping.
     """
 
     kind: Kind
@@ -138,7 +138,7 @@ def plain_path(
 
     Returns:
         The path, the node at the end of the path, and the parent of that node. A node is None if it
-        is not known.
+            is not known.
     """
     path: list[str | int] = []
     node: SchemaNode | None = node_of_model(root)

@@ -64,11 +64,13 @@ class Requirements(NamedTuple):
     """What a job installs, for one Python and platform.
 
     Attributes:
-        file: the file that decides the versions, such as `uv.lock`. folders: the packages that are
-        folders, by name, relative to `source_dir`; empty if the lock installs none. brought: the
-        packages that the image brings and the lock decides too, such as torch. They are not in
-        `packages`. wheels: the wheels of `folders`, by path in the bundle. With them, the folders
-        are in `packages` too.
+        file: the file that decides the versions, such as `uv.lock`.
+        folders: the packages that are folders, by name, relative to `source_dir`; empty if the lock
+            installs none.
+        brought: the packages that the image brings and the lock decides too, such as torch. They
+            are not in `packages`.
+        wheels: the wheels of `folders`, by path in the bundle. With them, the folders are in
+            `packages` too.
     """
 
     file: str

@@ -171,12 +171,13 @@ class Environment:
         launcher: the name of the launcher that started the process; `single` without a launcher.
         platform: `sagemaker`, `azureml` or `local`. Under emulation it is the emulated platform.
         rank: 0 to `world_size - 1`. TensorFlow's parameter servers and evaluators have higher ranks
-        than the workers. world_size: number of training processes on all instances. local_rank:
-        rank among the processes of this instance; chooses the GPU. local_world_size: number of
-        training processes on this instance. node_rank: number of this instance, from 0. It
-        distinguishes the shards of a processing job, and the copies of a
-            job that SageMaker runs on several instances without a distribution: each of them is
-            rank 0 of 1.
+            than the workers.
+        world_size: number of training processes on all instances.
+        local_rank: rank among the processes of this instance; chooses the GPU.
+        local_world_size: number of training processes on this instance.
+        node_rank: number of this instance, from 0. It distinguishes the shards of a processing job,
+            and the copies of a job that SageMaker runs on several instances without a distribution:
+            each of them is rank 0 of 1.
         node_count: number of instances.
         master_addr: address of rank 0; None if it is unknown.
         master_port: port on which rank 0 listens.

@@ -202,10 +202,7 @@ def with_requirements(
     if read(file) is None:
         return job, tree, None  # CT102 reports it
 
-    contents = Contents(job.environment.python)
-    describe = part(where.target, ContentsReader)
-    if describe:
-        contents = describe(job.view, where.settings, where.account)
+    contents = contents_of(job, where)
     wanted = _read(job, tree, file, read, contents, prune=contents.torch is not None)
     locked = wanted.brought.get("torch") or _wanted_torch(wanted, contents)
     if contents.torch and locked and not _agree(locked, contents.torch):
@@ -228,6 +225,14 @@ def with_requirements(
     for path, content in wanted.wheels.items():
         tree = _with_file(tree, path, content)
     return _renamed(job, name), _with_list(tree, name, text, installation), installation
+
+
+def contents_of(job: AnyJob, where: Where) -> Contents:
+    """Return what the machine of a job has before its packages are installed."""
+    describe = part(where.target, ContentsReader)
+    if describe is None:
+        return Contents(job.environment.python)
+    return describe(job.view, where.settings, where.account)
 
 
 def _other_torch(file: str, locked: str, in_image: str) -> JobError:
@@ -303,7 +308,8 @@ def _agree(first: str, second: str) -> bool:
     both are known: an image's tag may say `2.13` only."""
     numbers = first.partition("+")[0].split(".")
     others = second.partition("+")[0].split(".")
-    return all(one == other for one, other in zip(numbers, others, strict=False))
+    known = min(len(numbers), len(others))
+    return numbers[:known] == others[:known]
 
 
 def _with_list(tree: Tree, name: str, text: str, installation: Installation) -> Tree:

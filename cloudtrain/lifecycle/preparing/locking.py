@@ -14,11 +14,10 @@ from cloudtrain.code.tree import Tree
 from cloudtrain.errors import MissingExtra, NotResolved, UsageError
 from cloudtrain.job.processing import AnyJob
 from cloudtrain.job.requirements import form_of, normal, read_pip
-from cloudtrain.lifecycle.preparing.environment import pinned_torch, reader_of
-from cloudtrain.machines.contents import Contents, ContentsReader
+from cloudtrain.lifecycle.preparing.environment import contents_of, pinned_torch, reader_of
 from cloudtrain.plans.plan import Bundle
 from cloudtrain.runtime.install import find_uv
-from cloudtrain.system.plugins import part, pip_line
+from cloudtrain.system.plugins import pip_line
 from cloudtrain.targets.where import Where
 
 _BLOCK = re.compile(r"(?m)^(?!--|#)\S.*\n(?:[ \t].*\n)*")
@@ -57,10 +56,7 @@ def lock(
         raise UsageError(f"`{file}` is a lock already", hint=hint)
     if form == "pip":
         read_pip(file, read, environment.extras, environment.groups)
-    contents = Contents(environment.python)
-    describe = part(where.target, ContentsReader)
-    if describe:
-        contents = describe(job.view, where.settings, where.account)
+    contents = contents_of(job, where)
     version = python or contents.python or ""
     if re.fullmatch(r"3\.\d+(\.\d+\w*)?", version) is None:
         is_known = f"cannot be `{version}`" if version else "is not known"

@@ -44,7 +44,7 @@ def clean(state_dir: Path) -> None:
 
 def _folders(parent: Path) -> Iterator[Path]:
     with suppress(FileNotFoundError):
-        yield from [folder for folder in parent.iterdir() if folder.is_dir()]
+        yield from list(filter(Path.is_dir, parent.iterdir()))
 
 
 # Environments. A link KEY leads to KEY-RANDOM/env, once that is complete; KEY.log and KEY.lock lie
@@ -58,7 +58,7 @@ def kept_environments(state_dir: Path) -> list[dict[str, Any]]:
     first: its key, folder, and size in bytes; when a submit last asked for it; its Python; the file
     that it was built from with the number of packages, both None if no run says it; and the runs
     that used it, newest first."""
-    links = [link for link in environment_links(state_dir) if link.exists()]
+    links = list(filter(Path.exists, environment_links(state_dir)))
     with read_store(state_dir) as store:
         users = store.naming([_place(link) for link in links])
         records = {names[0]: store.kept(names[0]) for names in users.values() if names}
@@ -119,7 +119,8 @@ def _place(link: Path) -> str:
 
 
 def environment_links(state_dir: Path) -> list[Path]:
-    return sorted(item for item in (state_dir / _ENVIRONMENTS).glob("*") if item.is_symlink())
+    items = (state_dir / _ENVIRONMENTS).glob("*")
+    return sorted(filter(Path.is_symlink, items))
 
 
 def _clean_environments(state_dir: Path, *, are_used: bool) -> None:

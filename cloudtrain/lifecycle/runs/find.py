@@ -124,7 +124,9 @@ def runs(
         UsageError: a text in `where` is not a comparison, or `tags` or `where` is combined with
             `target`.
     """
-    conditions = [Condition("tag", key, "=", value) for key, value in (tags or {}).items()]
+    conditions = []
+    for key, value in (tags or {}).items():
+        conditions.append(Condition("tag", key, "=", value))
     texts = [where] if isinstance(where, str) else where
     conditions += map(condition_of, texts)
     if conditions and target is not None:

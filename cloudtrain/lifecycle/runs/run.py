@@ -165,10 +165,8 @@ class Run:
 
     def status(self) -> RunStatus:
         """Ask the target for the status of the run, and record it if the store can be written."""
-        before = self._last
         status = self._service.status(self.ref)
-        is_new = status.state != before.state or status.reason != before.reason
-        if is_new or status.started != before.started or status.ended != before.ended:
+        if _stored_facts(status) != _stored_facts(self._last):
             self.remember(status)
         self._last = status
         return status
@@ -381,6 +379,11 @@ class Run:
     @cached_property
     def _service(self) -> Service:
         return service_of(self.target, self._settings)
+
+
+def _stored_facts(status: RunStatus) -> tuple[object, ...]:
+    """Return what the store records of a status each time that it changes."""
+    return status.state, status.reason, status.started, status.ended
 
 
 class ChainedRun(Run):

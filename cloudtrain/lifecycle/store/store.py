@@ -86,17 +86,18 @@ class RunRecord:
         for an unreadable state, and a run with unreadable dates counts as new, so that nothing
         removes it."""
         values: dict[str, Any] = {}
-        times = []
+        known_times = []
         for name, value in zip(_FIELDS, row, strict=True):
             if name in ("created", "started", "ended"):
                 values[name] = amount(value)
-                times.append(values[name])
+                if values[name] is not None:
+                    known_times.append(values[name])
             elif name in ("counter", "seq"):
                 values[name] = value if isinstance(value, int) else 0
             else:
                 values[name] = None if value is None else text(value)
 
-        values["created"] = next((moment for moment in times if moment is not None), now)
+        values["created"] = known_times[0] if known_times else now
         if values["stage"] not in STAGES:
             values["stage"] = "reported"
         if values["state"] not in _STATES:

@@ -115,16 +115,20 @@ class LaunchPlan:
     """The processes and settings of one host.
 
     Attributes:
-        programs: the processes that the host starts. environment: variables for every process of
-        the host, in addition to the container's. processes_per_instance: number of ranks that
-        torchrun or mpirun starts on this host; 1 without them. hosts: the hosts of the
-        distribution, in rank order; only this host if it runs the script alone. requirements: the
-        requirements file that is installed first. wait_for: the master's host name, which must
-        resolve before the processes start. finishes: roles whose success ends all processes of the
-        host, because parameter servers never end by themselves. watch: the chief's host, whose
-        launcher reports the chief's end to the other hosts; None if they need no report. endpoints:
-        `host:port` of every server in the job, including MASTER_PORT. python: the interpreter that
-        runs the script and installs its requirements.
+        programs: the processes that the host starts.
+        environment: variables for every process of the host, in addition to the container's.
+        processes_per_instance: number of ranks that torchrun or mpirun starts on this host; 1
+            without them.
+        hosts: the hosts of the distribution, in rank order; only this host if it runs the script
+            alone.
+        requirements: the requirements file that is installed first.
+        wait_for: the master's host name, which must resolve before the processes start.
+        finishes: roles whose success ends all processes of the host, because parameter servers
+            never end by themselves.
+        watch: the chief's host, whose launcher reports the chief's end to the other hosts; None if
+            they need no report.
+        endpoints: `host:port` of every server in the job, including MASTER_PORT.
+        python: the interpreter that runs the script and installs its requirements.
     """
 
     programs: tuple[HostProgram, ...]

@@ -37,11 +37,13 @@ class Program(NamedTuple):
 
     Attributes:
         variables: maps names to a call, a list or a plain value, in order; a value may refer to
-        earlier variables. method: the method that sends the request; it is a method of the last
-        variable. arguments: the arguments of `method`. extra: the extra of cloudtrain that installs
-        the SDK. notes: comments that explain unusual parts of the written code. steps: methods of
-        the last variable to call before `method`, with their arguments. in_code: more arguments of
-        `method`, which are only written as code and never executed.
+            earlier variables.
+        method: the method that sends the request; it is a method of the last variable.
+        arguments: the arguments of `method`.
+        extra: the extra of cloudtrain that installs the SDK.
+        notes: comments that explain unusual parts of the written code.
+        steps: methods of the last variable to call before `method`, with their arguments.
+        in_code: more arguments of `method`, which are only written as code and never executed.
     """
 
     variables: dict[str, Any]

@@ -78,11 +78,14 @@ class Pace:
     values are seconds.
 
     Attributes:
-        every: pause between two reads of the log. per_stream: with N streams, the pause is at least
-        N times this value, because CloudWatch allows an account only about 25 reads a second.
+        every: pause between two reads of the log.
+        per_stream: with N streams, the pause is at least N times this value, because CloudWatch
+            allows an account
+        only about 25 reads a second.
         settle: how long to wait for another line of an ended job, because services deliver lines
-        late. patience: how long the service may be unreachable. slowest: longest pause between two
-        attempts while the service is unreachable.
+            late.
+        patience: how long the service may be unreachable.
+        slowest: longest pause between two attempts while the service is unreachable.
     """
 
     every: float = 2.0

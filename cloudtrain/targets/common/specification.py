@@ -108,27 +108,31 @@ class LaunchSpecification:
     """The launch specification of one run. Most runs do not need the fields with default values.
 
     Attributes:
-        name: the run's name. run_dir: the run's folder, an absolute path. emulates: the name of the
-        emulated service, if any. code: the user's code. directories: the folders to create before
-        the start. files: the text files to write before the start: maps paths to texts. programs:
-        the paths in `files` to make executable. links: the links to create before the start.
-        failure_files: the files in which emulated hosts write the reason for a failure. places: the
-        folders to download: maps a name to folders whose contents are combined. If None, the
-        folders
-            are those in the environment variables of the processes.
-        launcher: torchrun | fork | mpirun | processes instances: number of simulated instances.
-        world_size: total number of ranks. ports: names of loopback ports. In argv and environment,
-        `${{ports.NAME}}` becomes a free port at start,
-            `${{env.NAME}}` becomes the value of the submitter's variable (empty if not set), and
-            `${{gpus.N}}` becomes the N-th instance's share of the run's GPUs.
-        processes: the processes that the supervisor starts. finishes: the roles whose success ends
-        the run, for runs with servers that never exit. Empty if all processes
-            must exit.
+        name: the run's name.
+        run_dir: the run's folder, an absolute path.
+        emulates: the name of the emulated service, if any.
+        code: the user's code.
+        directories: the folders to create before the start.
+        files: the text files to write before the start: maps paths to texts.
+        programs: the paths in `files` to make executable.
+        links: the links to create before the start.
+        failure_files: the files in which emulated hosts write the reason for a failure.
+        places: the folders to download: maps a name to folders whose contents are combined. If
+            None, the folders are those in the environment variables of the processes.
+        launcher: torchrun | fork | mpirun | processes
+        instances: number of simulated instances.
+        world_size: total number of ranks.
+        ports: names of loopback ports. In argv and environment, `${{ports.NAME}}` becomes a free
+            port at start, `${{env.NAME}}` becomes the value of the submitter's variable (empty if
+            not set), and `${{gpus.N}}` becomes the N-th instance's share of the run's GPUs.
+        processes: the processes that the supervisor starts.
+        finishes: the roles whose success ends the run, for runs with servers that never exit. Empty
+            if all processes must exit.
         patience: seconds that a launcher has to detect and report the death of a rank.
-        grace_period: seconds from SIGTERM to SIGKILL. max_runtime: the maximum run time in seconds,
-        or None. metrics: maps a metric's name to a regular expression with one group, which is
-        applied to the output of the
-            ranks.
+        grace_period: seconds from SIGTERM to SIGKILL.
+        max_runtime: the maximum run time in seconds, or None.
+        metrics: maps a metric's name to a regular expression with one group, which is applied to
+            the output of the ranks.
         queue: the slots that the run waits for; None if it starts immediately.
         environment: the environment to build before the start, if it is missing.
         after: other runs on this machine that must succeed before the start.

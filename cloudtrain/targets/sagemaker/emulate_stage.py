@@ -109,11 +109,14 @@ class HostLaunch:
     """The processes that one host starts.
 
     Attributes:
-        processes: the processes that the supervisor starts. children: children of `processes`,
-        which appear only in the plan. signal: the processes that get SIGTERM first (see
-        `cloudtrain.targets.common.specification`). ranks: number of ranks that a launcher starts.
-        endpoints: every `host:port` at which a process listens, on any host. unpacks: whether the
-        host's launcher itself unpacks the code. notes: sentences that the plan shows.
+        processes: the processes that the supervisor starts.
+        children: children of `processes`, which appear only in the plan.
+        signal: the processes that get SIGTERM first (see
+            `cloudtrain.targets.common.specification`).
+        ranks: number of ranks that a launcher starts.
+        endpoints: every `host:port` at which a process listens, on any host.
+        unpacks: whether the host's launcher itself unpacks the code.
+        notes: sentences that the plan shows.
     """
 
     processes: tuple[Process, ...]

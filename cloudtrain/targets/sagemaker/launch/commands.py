@@ -242,12 +242,14 @@ class ToolkitCommand(NamedTuple):
 
     Attributes:
         role: `torchrun`, `mpirun`, `process` for the script itself, or `sshd` if the host waits for
-        mpirun's ranks. argv: the command line; empty if `error` is set. env: variables that the
-        launcher sets in addition to the toolkit's. program: the program of each rank; the script
-        itself if no launcher starts ranks. ranks: number of ranks that this command starts: on all
-        hosts for mpirun, otherwise on this host. exports: variables that `mpirun -x NAME=VALUE`
-        sets for every rank. error: why the toolkit stops before it starts anything; None if it
-        starts the command.
+            mpirun's ranks.
+        argv: the command line; empty if `error` is set.
+        env: variables that the launcher sets in addition to the toolkit's.
+        program: the program of each rank; the script itself if no launcher starts ranks.
+        ranks: number of ranks that this command starts: on all hosts for mpirun, otherwise on this
+            host.
+        exports: variables that `mpirun -x NAME=VALUE` sets for every rank.
+        error: why the toolkit stops before it starts anything; None if it starts the command.
     """
 
     role: str

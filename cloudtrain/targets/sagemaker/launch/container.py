@@ -45,10 +45,12 @@ class HostSetup:
     """One host of a job, with the configuration files and hardware that the toolkit finds on it.
 
     Attributes:
-        gpus: number of GPUs that `nvidia-smi` lists. neurons: number of logical Neuron cores. cpus:
-        number of logical CPUs. If None, SM_NUM_CPUS is left out. root: the folder that replaces
-        `/opt/ml`. package: whether the bundle's top folder contains a `setup.py`, which makes the
-        script a module.
+        gpus: number of GPUs that `nvidia-smi` lists.
+        neurons: number of logical Neuron cores.
+        cpus: number of logical CPUs. If None, SM_NUM_CPUS is left out.
+        root: the folder that replaces `/opt/ml`.
+        package: whether the bundle's top folder contains a `setup.py`, which makes the script a
+            module.
     """
 
     request: Request
