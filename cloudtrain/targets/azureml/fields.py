@@ -782,7 +782,7 @@ class _Record(NamedTuple):
         body = _usual_of(self.path)
         key_of = self.keys_of_words()
         for word, item in _mapping(value).items():
-            key = key_of.get(word) or camel(word)
+            key = key_of.get(word) or camel(str(word))
             row = self.rows.get(key, _UNKNOWN)
             body[key] = item
             with suppress(Inexpressible):

@@ -182,8 +182,9 @@ def request_of(parts: Parts, problems: Problems) -> dict[str, Any]:
     body[ENVIRONMENT] = parts.environment.id
     if target.compute is not None:
         body[COMPUTE] = compute_id(account.workspace_id, target.compute)
+    of_ray = body.pop("distribution", {})
     if parts.distribution is not None:
-        body["distribution"] = parts.distribution | body.get("distribution", {})
+        body["distribution"] = parts.distribution | of_ray
     body["resources"] = _resources(parts, body.get("resources", {}))
     if "limits" in body:
         body["limits"] = {"jobLimitsType": "Command", **body["limits"]}
