@@ -16,7 +16,11 @@ from cloudtrain.documents.document import load_toml
 from cloudtrain.errors import TargetError
 from cloudtrain.plans.document import shell_word, visible, visible_yaml
 from cloudtrain.plans.plan import Plan
-from cloudtrain.targets.azureml.fields import tool_codec
+from cloudtrain.targets.azureml.fields import (
+    JsonMapping,
+    JsonObject,
+    tool_codec,
+)
 from cloudtrain.targets.azureml.service.clouds import BUILT_IN, kind_of
 from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.export import Call, Program, Ref, build, python_code
@@ -29,7 +33,7 @@ _TABLES = load_toml(Path(__file__).with_name("export.toml").read_text("utf-8"))
 # send a body, cloudtrain names the fields that cause it.
 
 
-def job_of(request: Mapping[str, Any], run_name: str) -> dict[str, Any]:
+def job_of(request: JsonMapping, run_name: str) -> JsonObject:
     """Return the job with the fields of `command(...)` and of the YAML schema, such as `compute`
     and `limits.timeout`. Inputs that are plain values become strings. Empty mappings that
     azure-ai-ml adds itself are left out."""
@@ -59,7 +63,7 @@ _REFERENCE = re.compile(r"\$\{\{inputs\.([\w.-]+)\}\}")
 """Matches references that the tool looks up among the inputs, and refuses if they name none."""
 
 
-def _words_rewritten(command: str, inputs: Mapping[str, Any]) -> list[str]:
+def _words_rewritten(command: str, inputs: JsonMapping) -> list[str]:
     """Return what the tool would rewrite in a command, or refuse."""
     words = [match[0] for match in _OLD_REFERENCE.finditer(command)]
     for match in _REFERENCE.finditer(command):
@@ -78,8 +82,8 @@ RESOURCES = ("instance_count", "instance_type", "locations", "docker_args", "shm
 """Resources that are arguments of `command`."""
 
 
-def _command(job: Mapping[str, Any]) -> Call:
-    arguments: dict[str, Any] = {}
+def _command(job: JsonMapping) -> Call:
+    arguments: JsonObject = {}
     for name, value in job.items():
         if name in ("limits", "queue_settings"):
             arguments |= value
@@ -95,7 +99,7 @@ def _command(job: Mapping[str, Any]) -> Call:
     return Call(f"{_SDK}.command", arguments)
 
 
-def _resources(resources: dict[str, Any]) -> dict[str, Any]:
+def _resources(resources: JsonObject) -> JsonObject:
     if resources and resources.keys() <= set(RESOURCES):
         return resources
     return {"resources": Call(f"{_ENTITIES}.JobResourceConfiguration", dict(resources))}
@@ -105,11 +109,11 @@ def _input(item: Any) -> Any:
     return Call(f"{_SDK}.Input", dict(item)) if isinstance(item, dict) else item
 
 
-def _output(item: Mapping[str, Any]) -> Call:
+def _output(item: JsonMapping) -> Call:
     return Call(f"{_SDK}.Output", dict(item))
 
 
-def _object(value: Mapping[str, Any]) -> Call:
+def _object(value: JsonMapping) -> Call:
     arguments = dict(value)
     kind = arguments.pop("type")
     return Call(_TABLES["classes"][kind], arguments)
@@ -126,7 +130,7 @@ def _credential(place: AzureMLAccount) -> Call:
     """Outside Azure's public cloud, the call of the credential names the login service of the
     cloud."""
     kind = kind_of(place.credential)
-    arguments: dict[str, Any] = {}
+    arguments: JsonObject = {}
     cloud = BUILT_IN.get(place.cloud or "")
     if kind.takes_authority and cloud is not None and place.cloud != "AzureCloud":
         arguments["authority"] = cloud.login
@@ -152,7 +156,7 @@ MODES = {"mltable": ("eval_mount", "eval_download")}
 _EVERY_MODE = ("ro_mount", "download", "direct")
 
 
-def yaml_job(job: Mapping[str, Any], place: AzureMLAccount, *, remark: str = "") -> str:
+def yaml_job(job: JsonMapping, place: AzureMLAccount, *, remark: str = "") -> str:
     """Return `job`, the result of `job_of`, as YAML, below the command that sends it to `place`,
     and the `remark`."""
     document = {"$schema": SCHEMA, "type": "command", **job}
@@ -192,7 +196,7 @@ def _yaml_job_id(reference: str) -> str:
     return reference
 
 
-def _dump(document: Mapping[str, Any]) -> str:
+def _dump(document: JsonMapping) -> str:
     import yaml
 
     class Dumper(yaml.SafeDumper):
@@ -312,5 +316,5 @@ class AzureMLExports:
     def _place(self) -> AzureMLAccount:
         return AzureMLAccount.parse(self._plan.place)
 
-    def _job(self) -> dict[str, Any]:
+    def _job(self) -> JsonObject:
         return job_of(self._plan.request, self._plan.run_name)

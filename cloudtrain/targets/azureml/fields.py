@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from cloudtrain.rules.engine import Subject, ValuePath
     from cloudtrain.targets.azureml.settings import AzureML
 
+JsonObject = dict[str, Any]
+JsonMapping = Mapping[str, Any]
+"""A part of a body, as JSON data."""
+
 # Keys of the body that other modules name.
 
 JOB_TYPE = "jobType"
@@ -77,7 +81,7 @@ def duration_seconds(text: str) -> int | None:
     return total
 
 
-def _seconds(value: Any) -> int:
+def _seconds(value: object) -> int:
     seconds = duration_seconds(str(value))
     if seconds is None:
         raise Inexpressible("")
@@ -145,7 +149,7 @@ LITERAL = "literal"
 """The kind of inputs that are plain values."""
 
 
-def _listed(value: Any) -> list[Any]:
+def _listed(value: object) -> list[Any]:
     if not isinstance(value, tuple):
         raise Inexpressible("")
     return list(value)
@@ -162,15 +166,15 @@ _SIZE = Codec(_FILLED.decode, _size_text)
 _EVERY = {"nodesValueType": "All"}
 
 
-def _nodes(word: Any) -> Codec:
+def _nodes(word: object) -> Codec:
     """The only choice of instances for a service is all of them; `word` stands for it."""
 
-    def decode(nodes: Any) -> Any:
+    def decode(nodes: object) -> object:
         if nodes != _EVERY:
             raise Inexpressible("")
         return word
 
-    def encode(value: Any) -> Any:
+    def encode(value: object) -> object:
         if value != word:
             raise Inexpressible("")
         return dict(_EVERY)
@@ -196,7 +200,7 @@ def _names(table: Mapping[Any, str], synonyms: Mapping[str, str] = {}) -> Codec:
     `synonyms`."""
     codec = words(table)
 
-    def encode(word: Any) -> Any:
+    def encode(word: object) -> object:
         name = str(word).lower()
         return synonyms.get(name) or codec.encode(name)
 
@@ -206,7 +210,7 @@ def _names(table: Mapping[Any, str], synonyms: Mapping[str, str] = {}) -> Codec:
 _LATEST = "/labels/latest"
 
 
-def _label(value: Any) -> str:
+def _label(value: object) -> str:
     """Shorten an id with the label `latest` to `mine@latest`."""
     text: str = TEXT.decode(value)
     if text.startswith("/subscriptions/") and text.endswith(_LATEST):
@@ -215,7 +219,7 @@ def _label(value: Any) -> str:
     return text
 
 
-def _is_id(value: Any) -> bool:
+def _is_id(value: object) -> bool:
     """azure-ai-ml sends complete ids and short names of curated environments unchanged, and
     resolves the label for an asset's newest version as `cloudtrain submit` does. For other texts,
     it would look something up or upload something before it sends the job."""
@@ -223,7 +227,7 @@ def _is_id(value: Any) -> bool:
     return type(value) is str and value.startswith(starts)
 
 
-def _is_timeout(value: Any) -> bool:
+def _is_timeout(value: object) -> bool:
     """azure-ai-ml would write some durations in another way."""
     seconds = duration_seconds(value) if type(value) is str else None
     return bool(seconds) and duration_text(seconds or 0) == value
@@ -559,7 +563,7 @@ FIELDS: tuple[Field, ...] = (
 )
 """Several rows may have the same request path; the first one says what the request has there."""
 
-USUAL: Mapping[str, Any] = {
+USUAL: JsonMapping = {
     JOB_TYPE: "Command",
     "limits.jobLimitsType": "Command",
     "resources.properties": {},
@@ -612,7 +616,7 @@ _RENAMED = {
 # Write a body from a job, and read a job from a body.
 
 
-def sent(job: TrainingJob, settings: AzureML) -> dict[str, Any]:
+def sent(job: TrainingJob, settings: AzureML) -> JsonObject:
     """Return the `properties` of a body as far as the table makes them."""
     body = _usual_of("")
     for field, codec in _coded_fields():
@@ -631,9 +635,9 @@ def _coded_fields() -> Iterator[tuple[Field, Codec]]:
             yield field, field.codec
 
 
-def in_order(body: Mapping[str, Any]) -> dict[str, Any]:
+def in_order(body: JsonMapping) -> JsonObject:
     """Return the `properties` of a body in the order of the table, without those that are None."""
-    ordered: dict[str, Any] = {}
+    ordered: JsonObject = {}
     for field in FIELDS:
         key = field.request.partition(".")[0]
         if body.get(key) is not None:
@@ -641,10 +645,10 @@ def in_order(body: Mapping[str, Any]) -> dict[str, Any]:
     return ordered
 
 
-def read_fields(properties: Mapping[str, Any]) -> dict[str, Any]:
+def read_fields(properties: JsonMapping) -> JsonObject:
     """Return what the table reads from the `properties` of a body: the fields of a job, and under
     `settings` those of the target. Values that a job has no word for are left out."""
-    job: dict[str, Any] = {"settings": {}}
+    job: JsonObject = {"settings": {}}
     for field, codec in _coded_fields():
         for path, value in _values_at(properties, field.request):
             with suppress(Inexpressible):
@@ -653,7 +657,7 @@ def read_fields(properties: Mapping[str, Any]) -> dict[str, Any]:
     return job
 
 
-def _values_at(value: Any, dotted: str) -> Iterator[tuple[ValuePath, Any]]:
+def _values_at(value: object, dotted: str) -> Iterator[tuple[ValuePath, Any]]:
     """Yield path and value of what a body has at a path of the table, other than None."""
     if not dotted:
         if value is not None:
@@ -676,14 +680,14 @@ def _renamed(path: ValuePath, source: str, target: str) -> list[str]:
     return names
 
 
-def _put(target: dict[str, Any], path: Sequence[str], value: Any) -> None:
+def _put(target: JsonObject, path: Sequence[str], value: object) -> None:
     *parents, name = path
     for parent in parents:
         target = target.setdefault(parent, {})
     target[name] = value
 
 
-def _usual_of(path: str) -> dict[str, Any]:
+def _usual_of(path: str) -> JsonObject:
     """Return what azure-ai-ml itself writes into the part of a body at `path`."""
     usual = {}
     for request, value in USUAL.items():
@@ -725,7 +729,7 @@ def _part(path: str) -> Codec:
     return codec
 
 
-def _is_not_empty(value: Any) -> bool:
+def _is_not_empty(value: object) -> bool:
     """azure-ai-ml would leave an empty mapping out."""
     return bool(value != {})
 
@@ -747,11 +751,11 @@ class _Record(NamedTuple):
     """Where it stands in the body: empty, or ending with a dot."""
     rows: Mapping[str, _Row]
 
-    def decode(self, value: Any) -> dict[str, Any]:
+    def decode(self, value: Any) -> JsonObject:
         fields = _mapping(value)
         usual = _usual_of(self.path)
         known = self.rows.keys() | usual.keys()
-        result: dict[str, Any] = {}
+        result: JsonObject = {}
         kind_key = self.keys_of_words().get("type")
         if kind_key is not None:
             kind = fields.get(kind_key)
@@ -778,11 +782,11 @@ class _Record(NamedTuple):
             raise Inexpressible("")
         return result
 
-    def encode(self, value: Any) -> dict[str, Any]:
+    def encode(self, value: Any) -> JsonObject:
         body = _usual_of(self.path)
         key_of = self.keys_of_words()
         for word, item in _mapping(value).items():
-            key = key_of.get(word) or camel(word)
+            key = key_of.get(word) or camel(str(word))
             row = self.rows.get(key, _UNKNOWN)
             body[key] = item
             with suppress(Inexpressible):
@@ -797,11 +801,11 @@ class _Record(NamedTuple):
         return keys
 
 
-def _is_same(value: Any, usual: Any) -> bool:
+def _is_same(value: object, usual: object) -> bool:
     return type(value) is type(usual) and bool(value == usual)
 
 
-def _decode_at(key: str, codec: Codec, value: Any) -> Any:
+def _decode_at(key: str, codec: Codec, value: object) -> object:
     try:
         return codec.decode(value)
     except Inexpressible as error:
@@ -814,11 +818,11 @@ _mapping = only(lambda value: isinstance(value, Mapping)).decode
 def _literals(part: Codec) -> Codec:
     """An input that is a plain value has no fields in the SDK's words."""
 
-    def decode(value: Any) -> Any:
+    def decode(value: object) -> object:
         fields = part.decode(value)
         return fields["value"] if fields["type"] == LITERAL else fields
 
-    def encode(value: Any) -> Any:
+    def encode(value: object) -> object:
         is_literal = not isinstance(value, Mapping)
         return part.encode({"type": LITERAL, "value": value} if is_literal else value)
 
@@ -828,7 +832,7 @@ def _literals(part: Codec) -> Codec:
 def _services(part: Codec) -> Codec:
     """The SDK has a word of its own for the only property of some kinds of services."""
 
-    def decode(value: Any) -> Any:
+    def decode(value: object) -> object:
         service = part.decode(value)
         properties = service.get("properties", {})
         setting = _SETTING_OF_SERVICE.get(service["type"], "")
@@ -837,7 +841,7 @@ def _services(part: Codec) -> Codec:
             service[_SERVICE_SETTINGS[setting]] = properties[setting]
         return service
 
-    def encode(value: Any) -> Any:
+    def encode(value: object) -> object:
         fields = {**_mapping(value)}
         properties = {**_mapping(fields.pop("properties", {}))}
         for setting, word in _SERVICE_SETTINGS.items():
@@ -853,7 +857,7 @@ def _services(part: Codec) -> Codec:
 def _resources(part: Codec) -> Codec:
     """The SDK loses two fields beside a list of docker arguments, and renames properties."""
 
-    def decode(value: Any) -> Any:
+    def decode(value: Any) -> object:
         resources = part.decode(value)
         wrong: list[str] = []
         for name in ("locations", "maxInstanceCount"):
@@ -866,7 +870,7 @@ def _resources(part: Codec) -> Codec:
             raise Inexpressible(*wrong)
         return resources
 
-    def encode(value: Any) -> Any:
+    def encode(value: object) -> object:
         body = part.encode(value)
         if isinstance(body.get("dockerArgs"), list):
             body["dockerArgsList"] = body.pop("dockerArgs")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 from cloudtrain.errors import JobError, NearName, Problem
 from cloudtrain.job.distribution import DeepSpeed, NoDistribution, Ray, TensorFlow, launcher_of
@@ -13,14 +13,10 @@ from cloudtrain.machines.choose import MachineGroup
 from cloudtrain.machines.overlay import type_named
 from cloudtrain.rules.engine import ValuePath
 from cloudtrain.targets.azureml.catalogue import nearest_size
-from cloudtrain.targets.azureml.fields import FIELDS
+from cloudtrain.targets.azureml.fields import FIELDS, JsonMapping, JsonObject
 from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.compiling import type_by_gpu
 from cloudtrain.targets.common.fields import Refused, values_set
-
-JsonObject = dict[str, Any]
-JsonMapping = Mapping[str, Any]
-"""A part of a body, as JSON data."""
 
 
 def present(fields: JsonMapping) -> JsonObject:
@@ -43,7 +39,7 @@ LAUNCHER = "cloudtrain.runtime.deepspeed_launcher"
 """The module that starts DeepSpeed's processes where the job chooses cloudtrain's launcher."""
 
 
-def distribution_of(job: TrainingJob, machines: MachineGroup) -> dict[str, Any] | None:
+def distribution_of(job: TrainingJob, machines: MachineGroup) -> JsonObject | None:
     """Return the body's `distribution`, without what the table of fields writes there; None for a
     single process without a distribution."""
     distribution = job.distribution
@@ -102,7 +98,7 @@ def processes_per_instance(job: TrainingJob, machines: MachineGroup) -> int:
     raise JobError([Problem(path, message, hint, code="CT040")])
 
 
-def _tensorflow(distribution: TensorFlow, instances: int) -> dict[str, Any]:
+def _tensorflow(distribution: TensorFlow, instances: int) -> JsonObject:
     """By default the service starts one worker on each instance. With parameter servers, the body
     always contains the number of workers, because the service would also start workers on the
     servers' instances."""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, TypeGuard
+from typing import ClassVar, TypeGuard
 from urllib.parse import unquote
 
 from cloudtrain.job.data import Checkpoint
@@ -47,13 +47,14 @@ from cloudtrain.targets.azureml.fields import (
     LITERAL,
     QUEUE,
     VARIABLES,
+    JsonMapping,
     duration_seconds,
 )
 from cloudtrain.targets.azureml.parts import LAUNCHER, SERVERLESS, is_virtual_cluster, machines_of
 from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.fields import keys_of_fields
 
-Request = Mapping[str, Any]
+Request = JsonMapping
 """The body of `PUT jobs/NAME`: `{"properties": {...}}`."""
 
 OVERRIDES = "azureml_overrides"
@@ -75,10 +76,10 @@ class Body:
     request: Request
 
     @property
-    def properties(self) -> Mapping[str, Any]:
+    def properties(self) -> JsonMapping:
         return mapping_at(self.request, "properties")
 
-    def mapping(self, *keys: str) -> Mapping[str, Any]:
+    def mapping(self, *keys: str) -> JsonMapping:
         """Return the mapping at `keys` of the properties; empty if it is missing."""
         return mapping_at(self.properties, *keys)
 
@@ -98,7 +99,7 @@ class Body:
     # Who starts the processes, and how many.
 
     @property
-    def distribution(self) -> Mapping[str, Any]:
+    def distribution(self) -> JsonMapping:
         return self.mapping("distribution")
 
     @property
@@ -203,15 +204,15 @@ class Body:
         return {name: str(value) for name, value in variables.items()}
 
     @property
-    def inputs(self) -> Mapping[str, Mapping[str, Any]]:
+    def inputs(self) -> Mapping[str, JsonMapping]:
         return _mappings(self.mapping("inputs"))
 
     @property
-    def outputs(self) -> Mapping[str, Mapping[str, Any]]:
+    def outputs(self) -> Mapping[str, JsonMapping]:
         return _mappings(self.mapping("outputs"))
 
 
-def _mappings(entries: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+def _mappings(entries: JsonMapping) -> Mapping[str, JsonMapping]:
     return {name: item for name, item in entries.items() if isinstance(item, Mapping)}
 
 

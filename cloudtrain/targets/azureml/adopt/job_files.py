@@ -20,8 +20,16 @@ from cloudtrain.errors import UsageError, did_you_mean
 from cloudtrain.job.data import DataType
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.azureml.compile.places import SCHEMES
-from cloudtrain.targets.azureml.fields import FIELDS, VARIABLES, camel, duration_text, tool_codec
-from cloudtrain.targets.azureml.parts import JsonMapping, JsonObject, pick, without
+from cloudtrain.targets.azureml.fields import (
+    FIELDS,
+    VARIABLES,
+    JsonMapping,
+    JsonObject,
+    camel,
+    duration_text,
+    tool_codec,
+)
+from cloudtrain.targets.azureml.parts import pick, without
 
 _WORKSPACE = re.compile(
     r"/subscriptions/(?P<subscription_id>[^/]+)/resource[gG]roups/(?P<resource_group>[^/]+)"

@@ -47,14 +47,14 @@ from cloudtrain.targets.azureml.fields import (
     LITERAL,
     QUEUE,
     VARIABLES,
+    JsonMapping,
+    JsonObject,
     duration_seconds,
     read_fields,
 )
 from cloudtrain.targets.azureml.parts import (
     MODELS,
     UNNAMED,
-    JsonMapping,
-    JsonObject,
     asset_id,
     compute_id,
     pick,

@@ -20,9 +20,11 @@ from cloudtrain.targets.azureml.fields import (
     JOB_TYPE,
     LITERAL,
     VARIABLES,
+    JsonMapping,
+    JsonObject,
     duration_seconds,
 )
-from cloudtrain.targets.azureml.parts import JsonMapping, JsonObject, present, without
+from cloudtrain.targets.azureml.parts import present, without
 from cloudtrain.targets.common.compiling import hyperparameter_text
 
 

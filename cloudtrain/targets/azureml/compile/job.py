@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from types import NoneType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.data import references_in
@@ -35,6 +35,8 @@ from cloudtrain.targets.azureml.fields import (
     NOTIFICATIONS,
     QUEUE,
     VARIABLES,
+    JsonMapping,
+    JsonObject,
     in_order,
     sent,
 )
@@ -158,7 +160,7 @@ class Parts(NamedTuple):
     target: AzureML
     context: CompileContext
     machines: MachineGroup
-    distribution: dict[str, Any] | None
+    distribution: JsonObject | None
     environment: ChosenEnvironment
 
     @property
@@ -167,7 +169,7 @@ class Parts(NamedTuple):
         return account
 
 
-def request_of(parts: Parts, problems: Problems) -> dict[str, Any]:
+def request_of(parts: Parts, problems: Problems) -> JsonObject:
     """Parts with problems are left out, and their problems are added to `problems`."""
     job = parts.job
     target = parts.target
@@ -182,8 +184,9 @@ def request_of(parts: Parts, problems: Problems) -> dict[str, Any]:
     body[ENVIRONMENT] = parts.environment.id
     if target.compute is not None:
         body[COMPUTE] = compute_id(account.workspace_id, target.compute)
+    of_ray = body.pop("distribution", {})
     if parts.distribution is not None:
-        body["distribution"] = parts.distribution | body.get("distribution", {})
+        body["distribution"] = parts.distribution | of_ray
     body["resources"] = _resources(parts, body.get("resources", {}))
     if "limits" in body:
         body["limits"] = {"jobLimitsType": "Command", **body["limits"]}
@@ -200,7 +203,7 @@ def request_of(parts: Parts, problems: Problems) -> dict[str, Any]:
     return {"properties": in_order(body)}
 
 
-def _resources(parts: Parts, chosen: dict[str, Any]) -> dict[str, Any] | None:
+def _resources(parts: Parts, chosen: JsonObject) -> JsonObject | None:
     """Return the body's `resources`, `chosen` included; None for a single instance of a cluster,
     which is the service's default."""
     resources = parts.job.resources
@@ -217,7 +220,7 @@ def _resources(parts: Parts, chosen: dict[str, Any]) -> dict[str, Any] | None:
     return {"instanceCount": resources.instance_count, "properties": {}, **chosen}
 
 
-def _queue(parts: Parts, chosen: dict[str, Any]) -> dict[str, Any] | None:
+def _queue(parts: Parts, chosen: JsonObject) -> JsonObject | None:
     """On a cluster, spot capacity is the cluster's setting."""
     if parts.job.spot is None:
         return chosen or None
@@ -241,7 +244,7 @@ def _spot_problems(target: AzureML) -> Iterator[Problem]:
         yield Problem(("spot",), message, "remove one of them", code="CT018")
 
 
-def _identity(target: AzureML, chosen: dict[str, Any]) -> dict[str, Any] | None:
+def _identity(target: AzureML, chosen: JsonObject) -> JsonObject | None:
     """The ids of an identity are those of a managed one."""
     if chosen and target.identity is None:
         chosen = {"identityType": IDENTITIES.encode("managed"), **chosen}
@@ -375,7 +378,7 @@ def _compile(
     return plan
 
 
-def _plan(parts: Parts, request: dict[str, Any]) -> Plan:
+def _plan(parts: Parts, request: JsonObject) -> Plan:
     context = parts.context
     workspace_id = parts.account.workspace_id
     body = Body(request)
@@ -415,8 +418,8 @@ def parts_of(
 
 
 def overridden(
-    request: Mapping[str, Any], overrides: Mapping[str, Any], hyperparameters: Mapping[str, object]
-) -> dict[str, Any]:
+    request: JsonMapping, overrides: JsonMapping, hyperparameters: Mapping[str, object]
+) -> JsonObject:
     """Merge the user's overrides into the body's `properties`. A command there may name the values
     of a sweep, which a trial has among its `hyperparameters`."""
     properties = merged(request["properties"], overrides)
@@ -432,7 +435,7 @@ def overridden(
     return body
 
 
-def _shape_problems(written: Mapping[str, Any], properties: Mapping[str, Any]) -> Iterator[Problem]:
+def _shape_problems(written: JsonMapping, properties: JsonMapping) -> Iterator[Problem]:
     """Yield a problem for each part of the `properties` that has another type than readers of a
     body rely on. `written` are the properties without the overrides."""
     for name, (kind, word) in _SHAPES.items():
@@ -443,7 +446,7 @@ def _shape_problems(written: Mapping[str, Any], properties: Mapping[str, Any]) -
             yield Problem((OVERRIDES, name), message, hint, code="CT035")
 
 
-def _count_problems(request: Mapping[str, Any]) -> Iterator[Problem]:
+def _count_problems(request: JsonMapping) -> Iterator[Problem]:
     body = Body(request)
     for section, name in _COUNTS:
         count = body.mapping(section).get(name)

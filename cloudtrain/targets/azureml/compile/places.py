@@ -12,7 +12,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cloudtrain.errors import JobError, Problem, did_you_mean
 from cloudtrain.job.data import Input, references_in
@@ -21,7 +21,14 @@ from cloudtrain.job.training import Environment, TrainingJob
 from cloudtrain.plans.plan import CompileContext, Upload, canonical_json
 from cloudtrain.runtime.torchrun_words import is_module, is_python, words_of_script
 from cloudtrain.targets.azureml.catalogue import CURATED, Curated, curated_environment
-from cloudtrain.targets.azureml.fields import ARCHIVED, INPUT_MODES, LITERAL, OUTPUT_MODES
+from cloudtrain.targets.azureml.fields import (
+    ARCHIVED,
+    INPUT_MODES,
+    LITERAL,
+    OUTPUT_MODES,
+    JsonMapping,
+    JsonObject,
+)
 from cloudtrain.targets.azureml.parts import (
     LAUNCHER,
     MODELS,
@@ -99,10 +106,10 @@ def free_texts(job: TrainingJob) -> list[str]:
     return texts
 
 
-def inputs_of(job: TrainingJob, account: AzureMLAccount, problems: list[Problem]) -> dict[str, Any]:
+def inputs_of(job: TrainingJob, account: AzureMLAccount, problems: list[Problem]) -> JsonObject:
     """Inputs that Azure ML cannot read are added to `problems`, and get a placeholder in the
     body."""
-    inputs: dict[str, Any] = {}
+    inputs: JsonObject = {}
     for name, item in job.inputs.items():
         count = len(problems)
         inputs[name] = _input(name, item, account, problems)
@@ -112,11 +119,11 @@ def inputs_of(job: TrainingJob, account: AzureMLAccount, problems: list[Problem]
 
 
 def outputs_of(
-    job: TrainingJob, run_name: str, chosen: Mapping[str, Any], problems: list[Problem]
-) -> dict[str, Any]:
+    job: TrainingJob, run_name: str, chosen: JsonMapping, problems: list[Problem]
+) -> JsonObject:
     """Return the declared outputs, plus those for the model and the checkpoints, which cloudtrain
     adds. `chosen` holds what the table of fields writes for the declared ones."""
-    outputs: dict[str, Any] = {}
+    outputs: JsonObject = {}
     for name, item in job.outputs.items():
         outputs[name] = {"jobOutputType": item.type}
         if "mode" in item.model_fields_set:
@@ -142,13 +149,11 @@ def outputs_of(
     return outputs
 
 
-def _input(
-    name: str, item: Input, account: AzureMLAccount, problems: list[Problem]
-) -> dict[str, Any]:
+def _input(name: str, item: Input, account: AzureMLAccount, problems: list[Problem]) -> JsonObject:
     if item.value is not None:
         return {"jobInputType": LITERAL, "value": hyperparameter_text(item.value)}
     uri = _uri(name, item, account, problems)
-    body: dict[str, Any] = {"jobInputType": item.type, "uri": uri}
+    body: JsonObject = {"jobInputType": item.type, "uri": uri}
     if {"mode", "access"} & item.model_fields_set:
         mode = _INPUT_MODES.get((item.mode, item.access))
         if mode is None:
@@ -288,7 +293,7 @@ def _refuse_names(environment: Environment) -> None:
 def _asset_from_image(
     environment: Environment, image: str, context: CompileContext
 ) -> ChosenEnvironment:
-    properties: dict[str, Any] = {"image": image}
+    properties: JsonObject = {"image": image}
     if environment.conda_file is not None:
         if context.conda is None:
             message = f"the bundle has no file `{environment.conda_file}`"
@@ -318,7 +323,7 @@ def _asset_from_build(
 
 
 def _asset(
-    environment: Environment, definition: Mapping[str, Any], context: CompileContext
+    environment: Environment, definition: JsonMapping, context: CompileContext
 ) -> ChosenEnvironment:
     if environment.asset_version is not None and environment.asset_name is None:
         message = "`asset_version` needs an `asset_name`"
@@ -479,7 +484,7 @@ _SERVICES_OUTPUT = "default"
 _SHORT = re.compile(r"azureml://(?=datastores/)", re.IGNORECASE)
 
 
-def places_of(body: Mapping[str, Any], run_name: str, workspace: str) -> dict[str, str]:
+def places_of(body: JsonMapping, run_name: str, workspace: str) -> dict[str, str]:
     """Map a job's results (`model`, `checkpoint`, `outputs/NAME`) to their addresses, which include
     the workspace. `body` is that of the PUT, or of the answer that describes the job; `workspace`
     is an ARM id."""

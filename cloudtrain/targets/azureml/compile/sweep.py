@@ -27,6 +27,8 @@ from cloudtrain.targets.azureml.fields import (
     JOB_TYPE,
     NOTIFICATIONS,
     VARIABLES,
+    JsonMapping,
+    JsonObject,
     duration_text,
 )
 from cloudtrain.targets.azureml.parts import pick, present, without
@@ -60,7 +62,7 @@ def compile_azureml_sweep(sweep: Sweep, target: AzureML, context: CompileContext
     return tuner_plan(sweep, trial, {"properties": body}, _notes(sweep))
 
 
-def _body(sweep: Sweep, job: Mapping[str, Any], marks: Mapping[str, str]) -> dict[str, Any]:
+def _body(sweep: Sweep, job: JsonMapping, marks: Mapping[str, str]) -> JsonObject:
     assert sweep.objective is not None, "refused otherwise"
     trial = pick(job, _TRIAL)
     for name, mark in marks.items():
@@ -70,7 +72,7 @@ def _body(sweep: Sweep, job: Mapping[str, Any], marks: Mapping[str, str]) -> dic
     # tuner reads it.
     trial[VARIABLES] = {WANTED: "azureml", **job.get(VARIABLES, {})}
 
-    limits: dict[str, Any] = {
+    limits: JsonObject = {
         "jobLimitsType": "Sweep",
         "maxTotalTrials": sweep.trial_count,
         "maxConcurrentTrials": min(sweep.parallel, sweep.trial_count),
@@ -106,14 +108,14 @@ def _expression(item: Range) -> list[Any]:
     return ["uniform", [low, high]]
 
 
-def _algorithm(sweep: Sweep) -> dict[str, Any]:
-    algorithm: dict[str, Any] = {"samplingAlgorithmType": sweep.strategy.capitalize()}
+def _algorithm(sweep: Sweep) -> JsonObject:
+    algorithm: JsonObject = {"samplingAlgorithmType": sweep.strategy.capitalize()}
     if sweep.strategy == "random" and sweep.seed is not None:
         algorithm |= {"rule": "random", "seed": sweep.seed}
     return algorithm
 
 
-def _early(sweep: Sweep) -> dict[str, Any] | None:
+def _early(sweep: Sweep) -> JsonObject | None:
     if sweep.stop_early is None:
         return None
     pace = {"evaluationInterval": 1, "delayEvaluation": sweep.stop_early.after}
@@ -164,7 +166,7 @@ def _cannot(sweep: Sweep) -> Iterator[Problem]:
         yield _problem(("trials",), message, f"try fewer, or {_ALTERNATIVE}")
 
 
-def _cannot_share(job: Mapping[str, Any]) -> Iterator[Problem]:
+def _cannot_share(job: JsonMapping) -> Iterator[Problem]:
     """Yield each part of the body of a trial's job that a sweep cannot have."""
     for field in _DROPPED:
         if job.get(field):
