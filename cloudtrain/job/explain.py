@@ -83,10 +83,11 @@ _TITLES = {"TrainingJob": "a job", "ProcessingJob": "a processing job", "Sweep":
 
 def label(path: ValuePath) -> str:
     """Return the last name of a path and the indexes after it, such as `instance_groups[0]`."""
-    start = len(path) - 1
-    while start > 0 and not isinstance(path[start], str):
-        start -= 1
-    return shortened(dotted(path[max(start, 0) :])) or "the job"
+    start = 0
+    for position, part in enumerate(path):
+        if isinstance(part, str):
+            start = position
+    return shortened(dotted(path[start:])) or "the job"
 
 
 def explain(
@@ -129,7 +130,8 @@ def explain(
         if spelling:
             hint = f'write `"{shortened(spelling)}"`, in quotes'
         words = "text, a number, `true`, `false`, a list or a mapping"
-        return Wording(f"`{name}` must be {words}, not {describe_value(value)}", hint, "CT012")
+        shown = describe_value(value)
+        return Wording(f"`{name}` must be {words}, not {shown}", hint, "CT012")
     shown = describe_value(value, spelling)
     message = f"`{name}` must be {node.words}, not {shown}"
     return Wording(message, _type_hint(node, name, value, spelling), "CT012")
@@ -154,7 +156,8 @@ def _example_value(node: SchemaNode) -> str:
             fields = model.model_fields.items()
             needed += [name for name, field in fields if field.is_required()]
         names = needed or node.field_names()[:1]
-        return f"{{{', '.join(f'{name}: ...' for name in names)}}}"
+        fields_text = ", ".join(f"{name}: ..." for name in names)
+        return f"{{{fields_text}}}"
     if node.inner is not None and node.inner.kind == "model":
         inner = _example_value(node.inner)
         if node.kind == "list":
@@ -240,7 +243,8 @@ def _no_tag(name: str, value: object, context: Mapping[str, Any]) -> Wording:
 def _pattern(name: str, value: Any, context: Mapping[str, Any]) -> Wording:
     pattern = context["pattern"]
     rule = rule_of(pattern) or f"what matches {pattern}"
-    message = f"`{name}` may contain only {rule}; {describe_value(value)} is not valid"
+    shown = describe_value(value)
+    message = f"`{name}` may contain only {rule}; {shown} is not valid"
     example = mend_name(value, pattern, 40) or "my-job"
     return Wording(message, f"write for example `{example}`", "CT016")
 
@@ -251,7 +255,8 @@ def _bad_key(key: str, context: Mapping[str, Any], path: ValuePath) -> Wording:
         hint = f"use at most {context['max_length']} characters"
         return Wording(f"`{shortened(key)}` is too long for the name of {kind}", hint, "CT016")
     pattern = context.get("pattern", "")
-    message = f"`{shortened(key)}` cannot name {kind}: use {rule_of(pattern) or 'text'}"
+    rule = rule_of(pattern) or "text"
+    message = f"`{shortened(key)}` cannot name {kind}: use {rule}"
     better = mend_name(key, pattern, 64)
     hint = f"write `{better}`" if better else "write for example `train`"
     return Wording(message, hint, "CT016")
@@ -282,7 +287,11 @@ def in_form(hint: str | None, format: Format) -> str | None:
     """Return the hint with each `field: value` in the syntax of `format`."""
     if hint is None or format == "yaml":
         return hint
-    return _FIELD.sub(lambda match: f"`{_convert(match[1], format)}`", hint)
+
+    def convert(match: re.Match[str]) -> str:
+        return f"`{_convert(match[1], format)}`"
+
+    return _FIELD.sub(convert, hint)
 
 
 def _convert(text: str, format: Format) -> str:

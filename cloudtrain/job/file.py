@@ -318,8 +318,9 @@ def _init(*words: str) -> str:
 def anchored(job: AnyJob, folder: Path) -> AnyJob:
     """Return the job with absolute local paths (`source_dir`, `local: ...`). Relative paths start
     at `folder`."""
+    inputs = {name: _data_at(item, folder) for name, item in job.inputs.items()}
     changes: dict[str, object] = {
-        "inputs": {name: _at(_data_at(item, folder), folder) for name, item in job.inputs.items()},
+        "inputs": {name: _at(item, folder) for name, item in inputs.items()},
         "outputs": {name: _at(place, folder) for name, place in job.outputs.items()},
     }
     if job.source_dir is not None and not job.source_dir.startswith(BUNDLED):

@@ -299,11 +299,12 @@ class _Reader(NamedTuple):
         `extra-7-project-cpu`."""
         if marker is None or marker == "":
             return True
-        chosen = (*self.extras, *self.groups)
+        chosen = {*self.extras, *self.groups}
+        endings = tuple(f"-{extra}" for extra in chosen)
 
         def decide(match: re.Match[str]) -> str:
             name = match["name"]
-            is_on = any(name.endswith(f"-{extra}") or name == extra for extra in chosen)
+            is_on = name in chosen or name.endswith(endings)
             is_true = is_on == (match["operator"] == "==")
             return "python_version >= '0'" if is_true else "python_version < '0'"
 
@@ -496,7 +497,8 @@ def _other_index(index: str) -> str:
 
 
 def _pylock_package(name: str, item: Table, folder: str) -> Package:
-    files = [*item.get("wheels", ()), *(item[key] for key in ("sdist", "archive") if key in item)]
+    files = [*item.get("wheels", ())]
+    files += [item[key] for key in ("sdist", "archive") if key in item]
     hashes = set()
     for file in files:
         if "sha256" in file.get("hashes", {}):

@@ -106,14 +106,16 @@ class Requirements(NamedTuple):
             head += _EXPECTS.format(self.brought["torch"])
         is_hashed = self.is_hashed
         lines = sorted(self._line(package, is_hashed) for package in self.packages)
-        return head + "".join(f"{line}\n" for line in (*self._index_options(), *lines))
+        return head + "".join(f"{line}\n" for line in [*self._index_options(), *lines])
 
     def _index_options(self) -> list[str]:
-        indexes = {item.registry or PYPI for item in self.packages if not (item.url or item.line)}
+        named = [package for package in self.packages if not (package.url or package.line)]
+        indexes = {package.registry or PYPI for package in named}
         others = sorted(indexes - {PYPI})
-        if not others or PYPI in indexes:
-            return [f"--extra-index-url {index}" for index in others]
-        return [f"--index-url {others[0]}", *(f"--extra-index-url {each}" for each in others[1:])]
+        options = []
+        if others and PYPI not in indexes:
+            options.append(f"--index-url {others.pop(0)}")
+        return options + [f"--extra-index-url {index}" for index in others]
 
     @staticmethod
     def _line(package: Package, is_hashed: bool) -> str:
@@ -145,7 +147,9 @@ class Platform(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
-        full = self.python if self.python.count(".") > 1 else f"{self.python}.0"
+        full = self.python
+        if full.count(".") < 2:
+            full += ".0"
         return {
             "implementation_name": "cpython",
             "implementation_version": full,
@@ -418,7 +422,8 @@ def package_of(line: str, name: str, versions: str, hashes: tuple[str, ...] = ()
     """Return the package of a line. It has a version if its `versions` are one, as in
     `numpy==1.26.4`."""
     pin = _PIN.fullmatch(versions)
-    return Package(normal(name), pin[1] if pin else None, hashes, line=line)
+    version = pin[1] if pin else None
+    return Package(normal(name), version, hashes, line=line)
 
 
 def normal(name: str) -> str:

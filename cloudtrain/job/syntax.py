@@ -381,9 +381,10 @@ def _imports(nodes: list[ast.AST], path: str, folder: str) -> Iterator[_Import]:
                 yield _Import(node, package, _module_files([alias.name], at_top))
         elif isinstance(node, ast.ImportFrom):
             start = [node.module] if node.module else []
-            names = [*start, *(".".join([*start, alias.name]) for alias in node.names)]
+            names = start + [".".join([*start, alias.name]) for alias in node.names]
             if node.level:
-                base = posixpath.join(posixpath.dirname(path), *[".."] * (node.level - 1))
+                above = [".."] * (node.level - 1)
+                base = posixpath.join(posixpath.dirname(path), *above)
                 yield _Import(node, "", _module_files(names, [base]))
             else:
                 package = names[0].partition(".")[0]
@@ -422,7 +423,8 @@ def _names_in(node: ast.AST) -> set[str | None]:
     """Return the name that a node holds, or all parts of the names that it imports."""
     if isinstance(node, ast.Import | ast.ImportFrom):
         module = getattr(node, "module", None) or ""
-        return {*".".join([module, *(alias.name for alias in node.names)]).split(".")}
+        names = [module, *(alias.name for alias in node.names)]
+        return {*".".join(names).split(".")}
     for field_name in ("id", "attr", "arg"):
         name = getattr(node, field_name, None)
         if name:
@@ -467,7 +469,9 @@ def _saved_to(call: ast.Call) -> ast.expr | None:
         return None
     name = ast.unparse(call.func)
     position, key = _SAVES.get(name) or _SAVES.get(last, (-1, ""))
-    path = call.args[position] if 0 <= position < len(call.args) else None
+    path: ast.expr | None = None
+    if 0 <= position < len(call.args):
+        path = call.args[position]
     for word in call.keywords:
         if key and word.arg == key:
             path = word.value
@@ -651,7 +655,8 @@ def _fields(tree: ast.Module, nodes: list[ast.AST]) -> Options | None:
     if not calls:
         return None
     for call in calls:
-        if len(call.args) != 1 or not {word.arg for word in call.keywords} <= {"at_least"}:
+        words = {word.arg for word in call.keywords}
+        if len(call.args) != 1 or not words <= {"at_least"}:
             raise _NotCertain
 
     shared = set.intersection(*map(_names_used, calls))
@@ -683,10 +688,13 @@ def _names_used(call: ast.Call) -> set[str]:
 
 def _options_of_parser(tree: ast.Module, nodes: list[ast.AST]) -> Options:
     parsers = _calls_to(_parser_classes(nodes), nodes)
-    if len(parsers) != 1 or not {word.arg for word in parsers[0].keywords} <= _TEXTS_OF_HELP:
+    if len(parsers) != 1:
+        raise _NotCertain
+    parser = parsers[0]
+    if not {word.arg for word in parser.keywords} <= _TEXTS_OF_HELP:
         raise _NotCertain
 
-    holders = {_holder(parsers[0], nodes)}
+    holders = {_holder(parser, nodes)}
     while True:  # a group of options is filled like the parser
         calls = list(_calls_of(holders, nodes))
         groups = {_holder(call, nodes) for name, call in calls if name in _GROUPS}
