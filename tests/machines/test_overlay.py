@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cloudtrain.errors import SettingsError
 from cloudtrain.machines.overlay import apply_overlay, load_overlay, load_overlays, read_overlay
 from cloudtrain.machines.table import InstanceType, instance_types
-from tests.hints import one_of, suggested, words_before_name, wrong_type
+from tests.hints import one_of, suggested, words_before_name
 
 TYPES = instance_types("sagemaker")
 
@@ -111,9 +111,9 @@ def test_other_targets_are_left_alone(tmp_path: Path) -> None:
         (PRICE.replace("55.04", "-1"), "must be a number above 0, not `-1`", ""),
         (PRICE.replace("55.04", "nan"), "must be a number above 0, not `nan`", ""),
         (PRICE.replace("55.04", "true"), "must be a number above 0, not `true`", ""),
-        (PRICE + "gpus = 8.5", wrong_type("gpus", "a whole number", "`8.5`"), ""),
-        (PRICE + "gpus = -1", wrong_type("gpus", "a whole number", "`-1`"), ""),
-        (PRICE + "smddp = 1", wrong_type("smddp", "`true` or `false`", "`1`"), ""),
+        (PRICE + "gpus = 8.5", "`gpus` must be a whole number, not `8.5`", ""),
+        (PRICE + "gpus = -1", "`gpus` must be a whole number, not `-1`", ""),
+        (PRICE + "smddp = 1", "`smddp` must be `true` or `false`, not `1`", ""),
         (PRICE + "retired = 1", "`retired` must be a text in quotes, not `1`", ""),
         (PRICE + "interconnect = 'fast'", "`interconnect` must be `\"rdma\"` or", ""),
         (PRICE.replace("p5", "p55"), "needs `vcpus` and `memory_gib`", suggested("ml.p5.48xlarge")),
