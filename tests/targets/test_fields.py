@@ -25,7 +25,9 @@ TARGETS = {
         role="arn:aws:iam::123456789012:role/r", region="eu-west-1", bucket="b"
     ),
     "azureml": ct.AzureML(
-        subscription_id="11111111-2222-3333-4444-555555555555", resource_group="g", workspace="w"
+        subscription_id="11111111-2222-3333-4444-555555555555",
+        resource_group="group",
+        workspace="team",
     ),
     "slurm": ct.Slurm(shared_dir="/fsx/a", container="pyxis"),
 }
@@ -194,6 +196,9 @@ VALUES: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
 default."""
 
 OUT_OF_REACH = {
+    ("environment.base", "azureml"),
+    ("inputs.*.instance_groups", "azureml"),
+    ("resources.distribution_groups", "azureml"),
     ("inputs.*.instance_groups", "slurm"),
     ("resources.distribution_groups", "slurm"),
 }
@@ -356,11 +361,15 @@ def test_every_field_has_a_value() -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_field_has_a_row(target: str) -> None:
     """Every target says what it does with it, once, and with no other field."""
-    names = [row.job for row in fields_of(target) if not row.job.startswith("settings.")]
+    jobs = [row.job for row in fields_of(target)]
+    names = [name for name in jobs if name and not name.startswith("settings.")]
     own = {target, f"{target}_overrides"}
     known = {*job_fields(), *job_fields(ProcessingJob)}
     assert sorted({*names}) == sorted(names)
-    assert [name for name in names if name not in known and name.split(".")[-1] not in own] == []
+    for name in names:
+        is_own = name.split(".")[-1] in own
+        is_part = any(name.startswith(f"{field}.") for field in known)
+        assert is_own or is_part or name in known, name
     for field in job_fields():
         row_of(target, field)
 
@@ -380,7 +389,7 @@ def test_no_field_is_dropped_in_silence(field: str, target: str, project: Path) 
         assert "error" in {level for _, level, _ in after[1]}
     elif isinstance(effect, Refused):
         assert effect.code in {code for code, _, _ in after[1]}
-    elif isinstance(effect, NoEffect):
+    elif isinstance(effect, NoEffect) and (effect.when is None or after[0] == before[0]):
         assert [text for _, level, text in after[1] if level != "error" and effect.why in text]
     elif isinstance(effect, Needless):
         assert after[0] == before[0]
