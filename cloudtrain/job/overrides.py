@@ -205,10 +205,10 @@ def _apply(
     return path, document.positions
 
 
-def _remove(holder: Any, key: str | int) -> None:
+def _remove(holder: object, key: str | int) -> None:
     if isinstance(holder, dict):
         holder.pop(key, None)
-    elif isinstance(key, int) and key < len(holder):
+    elif isinstance(holder, list) and isinstance(key, int) and key < len(holder):
         holder.pop(key)
 
 

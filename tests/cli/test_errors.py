@@ -47,33 +47,33 @@ def test_five_mistakes_are_five_blocks(cli: Cli, clean_environment: Path, comman
     ("arguments", "message", "hint"),
     [
         (["sumbit", "job.yaml"], "there is no command `sumbit`", suggested("submit")),
-        (["frobnicate"], "there is no command `frobnicate`", "see `cloudtrain --help`"),
+        (["frobnicate"], "`frobnicate` [CT901]", "see `cloudtrain --help`"),
         (
             ["cancel", "my run"],
-            "there is no command `cancel`",
+            "`cancel` [CT901]",
             suggested("cloudtrain stop 'my run'"),
         ),
-        (["list"], "there is no command `list`", suggested("cloudtrain ps")),
+        (["list"], "`list` [CT901]", suggested("cloudtrain ps")),
         (
             ["cancel", "digits-1"],
-            "there is no command `cancel`",
+            "`cancel` [CT901]",
             suggested("cloudtrain stop digits-1"),
         ),
         (
             ["describe", "job", "-o", "json"],
-            "there is no command `describe`",
+            "`describe` [CT901]",
             suggested("cloudtrain status"),
         ),
-        (["get", "jobs"], "there is no command `get`", suggested("cloudtrain ps")),
-        (["version"], "there is no command `version`", suggested("cloudtrain --version")),
+        (["get", "jobs"], "`get` [CT901]", suggested("cloudtrain ps")),
+        (["version"], "`version` [CT901]", suggested("cloudtrain --version")),
         (
             ["my job.yaml"],
-            "there is no command `my job.yaml`",
+            "`my job.yaml` [CT901]",
             suggested("cloudtrain submit 'my job.yaml'"),
         ),
         (
             ["train.py"],
-            "there is no command `train.py`",
+            "`train.py` [CT901]",
             suggested("cloudtrain submit train.py"),
         ),
         (["submit", "a b.py"], "there is no script `a b.py`", "name a Python file or a job file"),
@@ -111,12 +111,12 @@ def test_five_mistakes_are_five_blocks(cli: Cli, clean_environment: Path, comman
         ),
         (
             ["metrics", "last"],
-            "there is no command `metrics`",
+            "`metrics` [CT901]",
             suggested("cloudtrain status last"),
         ),
         (
             ["resume", "last"],
-            "there is no command `resume`",
+            "`resume` [CT901]",
             "`cloudtrain rerun last` sends a run again",
         ),
         (
