@@ -30,7 +30,10 @@ from cloudtrain.targets.common.fields import (
 
 if TYPE_CHECKING:
     from cloudtrain.rules.engine import Subject, ValuePath
-    from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
+
+JsonObject = dict[str, Any]
+JsonMapping = Mapping[str, Any]
+"""A part of a request or a response, as JSON data."""
 
 SETTING = "settings."
 """The beginning of the paths of settings."""
@@ -74,7 +77,7 @@ def encode_fields(fields: Sequence[Field], values: JsonMapping) -> JsonObject:
     request: JsonObject = {}
     for field in fields:
         value = values.get(field.job or field.request)
-        if value is not None and field.codec is not None:
+        if value is not None and field.codec not in (None, SAME):
             value = field.codec.encode(value)
         if value is not None:
             put(request, field.request, value)
