@@ -581,7 +581,7 @@ def without_effect(subject: Subject) -> Iterator[Fault]:
         if not _has_effect_here(subject, fault.path):
             yield fault
     for name, item in subject.job.inputs.items():
-        if "mode" in item.model_fields_set and is_file_system(item.sagemaker or ""):
+        if item.mode != "mount" and is_file_system(item.sagemaker or ""):
             hint = "remove it, or copy the data to an `s3://` place"
             message = "SageMaker mounts file systems, so `mode` is not sent"
             yield Fault(message, hint, ("inputs", name, "mode"))
