@@ -30,7 +30,10 @@ from cloudtrain.targets.common.fields import (
 
 if TYPE_CHECKING:
     from cloudtrain.rules.engine import Subject, ValuePath
-    from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
+
+JsonObject = dict[str, Any]
+JsonMapping = Mapping[str, Any]
+"""A part of a request or a response, as JSON data."""
 
 SETTING = "settings."
 """The beginning of the paths of settings."""
@@ -74,7 +77,7 @@ def encode_fields(fields: Sequence[Field], values: JsonMapping) -> JsonObject:
     request: JsonObject = {}
     for field in fields:
         value = values.get(field.job or field.request)
-        if value is not None and field.codec is not None:
+        if value is not None and field.codec not in (None, SAME):
             value = field.codec.encode(value)
         if value is not None:
             put(request, field.request, value)
@@ -143,6 +146,8 @@ FILLED = Codec(_or_none, _or_none)
 
 UNLESS_EMPTY = Codec(_or_none, SAME.encode)
 """An empty text in a request means the same as no text."""
+
+_MAPPING = Codec(lambda items: dict(items) or None, lambda items: dict(items) or None)
 
 OPPOSITE = Codec(lambda value: value is False, lambda value: not value)
 
@@ -269,7 +274,7 @@ RULE_FIELDS = (
     Field("volume_size", "VolumeSizeInGB", "volume_size_in_gb", GIBIBYTES),
     Field("local_path", "LocalPath", "container_local_output_path", UNLESS_EMPTY),
     Field("output", "S3OutputPath", "s3_output_path", UNLESS_EMPTY),
-    Field("parameters", "RuleParameters", codec=FILLED),
+    Field("parameters", "RuleParameters", codec=_MAPPING),
 )
 CHANNEL_FIELDS = (
     Field(
@@ -393,7 +398,7 @@ TRAINING_FIELDS = (
     Field("settings.max_pending", "StoppingCondition.MaxPendingTimeInSeconds"),
     Field("checkpoint.sagemaker", "CheckpointConfig.S3Uri", "checkpoint_s3_uri"),
     Field("settings.checkpoint_path", "CheckpointConfig.LocalPath", "checkpoint_local_path"),
-    Field("environment.variables", VARIABLES, "environment", FILLED),
+    Field("environment.variables", VARIABLES, "environment", _MAPPING),
     Field("tags", TAGS, "tags", _pairs("Key", "Value")),
     Field("settings.subnets", "VpcConfig.Subnets", "subnets", LIST),
     Field("settings.security_group_ids", "VpcConfig.SecurityGroupIds", "security_group_ids", LIST),
@@ -425,11 +430,11 @@ TRAINING_FIELDS = (
     Field("settings.profiler_output", "ProfilerConfig.S3OutputPath"),
     Field("settings.profiler", "ProfilerConfig.DisableProfiler", "", OPPOSITE),
     Field("settings.profiler_interval", "ProfilerConfig.ProfilingIntervalInMilliseconds"),
-    Field("settings.profiler_parameters", "ProfilerConfig.ProfilingParameters", "", FILLED),
+    Field("settings.profiler_parameters", "ProfilerConfig.ProfilingParameters", "", _MAPPING),
     Field("settings.profiler_rules", PROFILER_RULES, "", records(RULE_FIELDS)),
     Field("settings.debugger_output", "DebugHookConfig.S3OutputPath"),
     Field("settings.debugger_path", "DebugHookConfig.LocalPath"),
-    Field("settings.debugger_parameters", "DebugHookConfig.HookParameters", "", FILLED),
+    Field("settings.debugger_parameters", "DebugHookConfig.HookParameters", "", _MAPPING),
     Field(
         "settings.debugger_collections",
         "DebugHookConfig.CollectionConfigurations",
@@ -454,7 +459,7 @@ PROCESSING_FIELDS = (
     Field("settings.role", ROLE),
     Field("inputs", "ProcessingInputs", codec=None),
     Field("outputs", "ProcessingOutputConfig", codec=None),
-    Field("environment.variables", VARIABLES, codec=FILLED),
+    Field("environment.variables", VARIABLES, codec=_MAPPING),
     Field(
         "settings.encrypt_inter_container_traffic",
         "NetworkConfig.EnableInterContainerTrafficEncryption",
@@ -576,7 +581,7 @@ def without_effect(subject: Subject) -> Iterator[Fault]:
         if not _has_effect_here(subject, fault.path):
             yield fault
     for name, item in subject.job.inputs.items():
-        if "mode" in item.model_fields_set and is_file_system(item.sagemaker or ""):
+        if item.mode != "mount" and is_file_system(item.sagemaker or ""):
             hint = "remove it, or copy the data to an `s3://` place"
             message = "SageMaker mounts file systems, so `mode` is not sent"
             yield Fault(message, hint, ("inputs", name, "mode"))

@@ -314,6 +314,10 @@ def image_in(request: Request) -> str:
 
 # The request, in the words of the job.
 
+_IMAGE = place_of("environment.image")
+_MAX_RUNTIME = place_of("max_runtime")
+_MAX_WAIT = place_of("spot.max_wait")
+_METRICS = place_of("metrics")
 _LAUNCH = (PARAMETERS, LAUNCH_KEY)
 _OPTIONS = ((PARAMETERS, keys.MPI_OPTIONS), (PARAMETERS, keys.SMDDP_OPTIONS), _LAUNCH)
 
@@ -330,17 +334,15 @@ _OVERRIDDEN: dict[ValuePath, KeysOf] = {
         place_of("resources.instance_groups"), place_of("resources.instance_preferences")
     ),
     ("environment", "variables"): keys_named(VARIABLES),
-    ("environment", "image"): keys_at(
-        place_of("environment.image"), ("AppSpecification", "ImageUri")
-    ),
+    ("environment", "image"): keys_at(_IMAGE, ("AppSpecification", "ImageUri")),
     ("hyperparameters",): keys_named(PARAMETERS),
     ("distribution", "processes_per_instance"): keys_at((PARAMETERS, keys.PROCESSES), _LAUNCH),
     ("distribution", "options"): keys_at(*_OPTIONS),
     ("distribution", "mpi_options"): keys_at(*_OPTIONS),
-    ("max_runtime",): keys_at(place_of("max_runtime")),
-    ("spot",): keys_at(place_of("spot.max_wait"), place_of("spot")),
+    ("max_runtime",): keys_at(_MAX_RUNTIME),
+    ("spot",): keys_at(_MAX_WAIT, (SPOT,)),
     ("checkpoint",): keys_at((CHECKPOINT,)),
-    ("metrics",): keys_at(place_of("metrics")),
+    ("metrics",): keys_at(_METRICS),
     ("outputs", "model"): keys_at(place_of("settings.output")),
 }
 
@@ -369,7 +371,7 @@ class SageMakerReading(Reading):
     def image_path(self) -> ValuePath:
         """The path of the job field that names the image, or else its version; empty if the job
         sets neither."""
-        if path := self.override_of(*place_of("environment.image")):
+        if path := self.override_of(*_IMAGE):
             return path
         for field in ("image", "version"):
             if getattr(self.job.environment, field):
@@ -416,10 +418,9 @@ class SageMakerReading(Reading):
 
     @property
     def max_runtime(self) -> int | None:
-        place = place_of("max_runtime")
-        if not self.changes(*place):
+        if not self.changes(*_MAX_RUNTIME):
             return self.job.max_runtime
-        return positive_count(value_at(self.request, *place))
+        return positive_count(value_at(self.request, *_MAX_RUNTIME))
 
     @property
     def longest_run(self) -> int:
@@ -440,7 +441,7 @@ class SageMakerReading(Reading):
             return self.job.spot
         if self.request.get(SPOT) is not True:
             return None
-        wait = value_at(self.request, *place_of("spot.max_wait"))
+        wait = value_at(self.request, *_MAX_WAIT)
         return Spot.model_construct(max_wait=positive_count(wait))
 
     @property
@@ -451,11 +452,10 @@ class SageMakerReading(Reading):
 
     @property
     def metrics(self) -> Mapping[str, str]:
-        place = place_of("metrics")
-        if not self.changes(*place):
+        if not self.changes(*_METRICS):
             return self.job.metrics
         metrics = {}
-        for row in rows_at(self.request, *place):
+        for row in rows_at(self.request, *_METRICS):
             pattern = row.get("Regex")
             if isinstance(pattern, str):
                 metrics[str(row.get("Name"))] = pattern

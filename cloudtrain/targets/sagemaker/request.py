@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT, ROOT
 from cloudtrain.runtime.sagemaker_launcher.variables import HOMOGENEOUS
 from cloudtrain.targets.sagemaker.fields import ALGORITHM, CHANNELS, MACHINES, PARAMETERS, TAGS
+from cloudtrain.targets.sagemaker.fields import JsonMapping as JsonMapping
+from cloudtrain.targets.sagemaker.fields import JsonObject as JsonObject
 
 PROGRAM = "sagemaker_program"
 SUBMIT_DIRECTORY = "sagemaker_submit_directory"
@@ -58,10 +60,6 @@ code.
 # The hosts of a job, and the files that SageMaker writes for them in `/opt/ml/input/config`.
 
 _MODULE = "cloudtrain.runtime.sagemaker_launcher"
-
-JsonObject = dict[str, Any]
-JsonMapping = Mapping[str, Any]
-"""A part of a request or a response, as JSON data."""
 
 Request = JsonMapping
 """The body of CreateTrainingJob."""

@@ -79,6 +79,15 @@ def test_what_the_table_reads_of_an_answer_comes_back_equal(name: str) -> None:
             assert value_at(again, *path) == value_at(answer, *path)
 
 
+def test_reading_leaves_the_request_alone() -> None:
+    """Whoever changes a value that was read changes a copy."""
+    request = {"Environment": {"A": "b"}, "Tags": [{"Key": "a", "Value": "b"}]}
+    values = decode_fields(TRAINING_FIELDS, request)
+    values["environment.variables"].clear()
+    values["tags"].clear()
+    assert request == {"Environment": {"A": "b"}, "Tags": [{"Key": "a", "Value": "b"}]}
+
+
 BASE: dict[str, Any] = {
     "name": "a",
     "source_dir": None,
