@@ -21,6 +21,9 @@ from typing import Any, BinaryIO, NamedTuple, SupportsIndex, cast
 
 from .errors import SetupError
 
+Files = Mapping[str, Mapping[str, Any]]
+"""The files of a manifest: name to length and checksums."""
+
 MANIFEST = "checkpoint.json"
 
 ASIDE = ".writing-"
@@ -56,8 +59,10 @@ class BlockChecksums:
     def entry(self) -> dict[str, Any]:
         """Return the file's entry for the manifest: its length, and the checksum of each block. Use
         it after all bytes have been added."""
-        rest = [f"{self._crc:08x}"] if self.size % BLOCK else []
-        return {"size": self.size, "block": BLOCK, "crc32": [*self._checksums, *rest]}
+        checksums = list(self._checksums)
+        if self.size % BLOCK:
+            checksums.append(f"{self._crc:08x}")
+        return {"size": self.size, "block": BLOCK, "crc32": checksums}
 
 
 class CheckedFile:
@@ -125,15 +130,22 @@ def write_checked(path: Path, write: Callable[[BinaryIO], None]) -> dict[str, An
 def write_file(path: Path, data: bytes) -> None:
     """Replace a file. At any moment it holds either all of `data` or its earlier content."""
     aside = path.with_name(f".{path.name}.writing")
-    write_checked(aside, lambda file: cast(None, file.write(data)))
+    _write_synced(aside, data)
     aside.replace(path)
     sync_folder(path.parent)
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def publish(aside: Path, final: Path, manifest: Mapping[str, Any]) -> None:
     """Write the manifest into the temporary folder `aside` and rename the folder to `final`."""
     text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
-    write_checked(aside / MANIFEST, lambda file: cast(None, file.write(text.encode())))
+    _write_synced(aside / MANIFEST, text.encode())
     sync_folder(aside)
     aside.rename(final)
     sync_folder(final.parent)
@@ -142,9 +154,8 @@ def publish(aside: Path, final: Path, manifest: Mapping[str, Any]) -> None:
 def file_names(folder: Path) -> list[str]:
     """Return the relative paths of all files under `folder`, sorted, so that all ranks have the
     same order."""
-    return sorted(
-        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
-    )
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return sorted(path.relative_to(folder).as_posix() for path in files)
 
 
 def entries(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -167,14 +178,13 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest in `folder`; None if it is missing or damaged, or if a file that it lists
     is missing or has another length."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
-        files = manifest["files"]
-        whole = all(
-            (folder / name).stat().st_size == entry["size"] for name, entry in files.items()
-        )
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text("utf-8"))
+        for name, entry in manifest["files"].items():
+            if (folder / name).stat().st_size != entry["size"]:
+                return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return cast(dict[str, Any], manifest) if whole else None
+    return manifest
 
 
 def is_whole(folder: Path, reader: int = 0, readers: int = 1) -> bool:
@@ -221,7 +231,8 @@ def blocks_of(entry: Mapping[str, Any]) -> Blocks:
     if isinstance(checksums, str):
         return Blocks(max(1, size), kind, [checksums])
     block = entry["block"]
-    if not (isinstance(block, int) and block > 0 and len(checksums) == -(-size // block)):
+    is_length = isinstance(block, int) and block > 0
+    if not is_length or len(checksums) != -(-size // block):
         raise ValueError("the number of checksums does not match the file's length")
     return Blocks(block, kind, checksums)
 
@@ -240,16 +251,17 @@ def checksum(kind: str, pieces: Iterable[Any]) -> str:
     return f"{crc:08x}"
 
 
-def share_of(files: Mapping[str, Any], reader: int, readers: int) -> dict[str, Any]:
+def share_of(files: Files, reader: int, readers: int) -> Files:
     """Return one reader's share of the files. The largest files are assigned first, each to the
     reader with the fewest bytes so far."""
     loads = [0] * readers
-    shares: list[dict[str, Any]] = [{} for _ in range(readers)]
+    share = {}
     for name in sorted(files, key=lambda name: (-files[name]["size"], name)):
         least = loads.index(min(loads))
         loads[least] += files[name]["size"]
-        shares[least][name] = files[name]
-    return shares[reader]
+        if least == reader:
+            share[name] = files[name]
+    return share
 
 
 def _pieces_of(file: BinaryIO, length: int) -> Iterator[bytes]:
@@ -274,16 +286,12 @@ def sync_folder(folder: Path) -> None:
 
 def whole_step(step: SupportsIndex) -> int:
     """Return the step as a Python integer, for file names and JSON."""
-    try:
+    with contextlib.suppress(TypeError):
         number = operator.index(step)
-    except TypeError:
-        number = -1
-    if number < 0:
-        raise SetupError(
-            f"the step `{step!r}` is not a whole number of at least 0",
-            hint="pass the number of steps so far: 0, 1, 2",
-        )
-    return number
+        if number >= 0:
+            return number
+    hint = "pass the number of steps so far: 0, 1, 2"
+    raise SetupError(f"the step `{step!r}` is not a whole number of at least 0", hint=hint)
 
 
 # Prepare data once on every instance. The first process to arrive prepares the data while the

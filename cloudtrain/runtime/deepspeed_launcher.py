@@ -64,23 +64,17 @@ def deepspeed_argv(
     options = options_of(arguments)
     environment = detect_environment(variables)
     count = environment.node_count
-    if count > 1 and "--autotuning" in options:
-        raise SetupError(
-            (
-                f"DeepSpeed's autotuning needs ssh between instances, which this job of {count} "
-                "instances lacks"
-            ),
-            hint=(
-                "tune on one instance (`instance_count: 1`), then train on several with the result"
-            ),
-        )
     if count == 1:
-        choice = (
-            []
-            if any(name in options for name in CHOICES)
-            else ["--num_gpus", _slots(options, variables, gpus)]
+        if any(name in options for name in CHOICES):
+            return ["deepspeed", *arguments]
+        return ["deepspeed", "--num_gpus", _slots(options, variables, gpus), *arguments]
+    if "--autotuning" in options:
+        message = (
+            f"DeepSpeed's autotuning needs ssh between instances, which this job of {count} "
+            "instances lacks"
         )
-        return ["deepspeed", *choice, *arguments]
+        hint = "tune on one instance (`instance_count: 1`), then train on several with the result"
+        raise SetupError(message, hint=hint)
     if environment.master_addr is None:
         hint = "on Azure ML the distribution is `PyTorch` with one process per instance"
         raise SetupError(
@@ -123,8 +117,10 @@ def main(arguments: Sequence[str]) -> NoReturn:
 def _slots(options: Mapping[str, str], variables: Mapping[str, str], gpus: int) -> str:
     """Return the number of slots per instance: the number in `options`, else `gpus` (NVIDIA GPUs),
     else AZ_BATCHAI_GPU_COUNT, which counts other GPUs as well."""
-    option = next((options[name] for name in COUNTS if name in options), "")
-    text = option or str(gpus or variables.get("AZ_BATCHAI_GPU_COUNT", ""))
+    text = str(gpus) if gpus else variables.get("AZ_BATCHAI_GPU_COUNT", "")
+    for name in reversed(COUNTS):
+        if options.get(name):
+            text = options[name]
     if text.isdecimal() and int(text):
         return text
     hint = "give the job `processes_per_instance`, or an instance type with GPUs"
@@ -137,8 +133,10 @@ def _hosts(variables: Mapping[str, str], count: int) -> list[str]:
     """Return `count` different names for the instances: the names in AZ_BATCH_HOST_LIST, or
     invented names if the list has another number of names. Without ssh, DeepSpeed only counts the
     names."""
-    hosts = [host for host in variables.get("AZ_BATCH_HOST_LIST", "").split(",") if host]
-    return hosts if len(set(hosts)) == count else [f"instance-{number}" for number in range(count)]
+    hosts = list(filter(None, variables.get("AZ_BATCH_HOST_LIST", "").split(",")))
+    if len(set(hosts)) == count:
+        return hosts
+    return [f"instance-{number}" for number in range(count)]
 
 
 if __name__ == "__main__":

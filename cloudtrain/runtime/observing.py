@@ -70,7 +70,8 @@ def watch_memory() -> None:
 
 
 def _write_snapshot(memory: Any) -> None:
-    path = diagnostics_dir() / f"out_of_memory_rank_{detect_environment().rank}.pickle"
+    rank = detect_environment().rank
+    path = diagnostics_dir() / f"out_of_memory_rank_{rank}.pickle"
     memory._dump_snapshot(str(path))
     notice(f"out of memory: what held it is in `{path}`", every_rank=True)
 
@@ -93,39 +94,42 @@ class StepProfile:
     """
 
     def __init__(self, text: str = "") -> None:
-        text = text or os.environ.get(PROFILE, "")
-        match = _PLAN.fullmatch(text) if text else None
-        if text and match is None:
-            raise SetupError(
-                f"`{text}` is not a profile",
-                hint="write steps and ranks, as in `10-12@0,4` or `10-12@all`",
-            )
-        self.first = int(match[1]) if match else -1
-        self.last = int(match[2] or match[1]) if match else -1
-        rank = detect_environment().rank
-        ranks = (match[3] or "0") if match else ""
-        self.is_on = match is not None and (ranks == "all" or str(rank) in ranks.split(","))
+        self.first = -1
+        self.last = -1
+        self.is_on = False
         self._profiler: Any = None
-        if match and self.last < self.first:
+        text = text or os.environ.get(PROFILE, "")
+        if not text:
+            return
+        match = _PLAN.fullmatch(text)
+        if match is None:
+            hint = "write steps and ranks, as in `10-12@0,4` or `10-12@all`"
+            raise SetupError(f"`{text}` is not a profile", hint=hint)
+        self.first = int(match[1])
+        self.last = int(match[2] or match[1])
+        if self.last < self.first:
             raise SetupError(f"`{text}` ends before it begins", hint="write the smaller step first")
+        ranks = match[3] or "0"
+        own = str(detect_environment().rank)
+        self.is_on = ranks == "all" or own in ranks.split(",")
 
     def begin(self, step: int) -> None:
         """Mark the beginning of `step`. Call it before every step, including steps that are not
         recorded."""
-        if not self.is_on:
+        if self._profiler is not None:
+            if step > self.last:
+                self.end()
             return
-        if self._profiler is None and self.first <= step <= self.last:
-            import torch
-            from torch.profiler import ProfilerActivity, profile
+        if not self.is_on or not self.first <= step <= self.last:
+            return
+        import torch
+        from torch.profiler import ProfilerActivity, profile
 
-            kinds = [
-                ProfilerActivity.CPU,
-                *([ProfilerActivity.CUDA] if torch.cuda.is_available() else []),
-            ]
-            self._profiler = profile(activities=kinds, record_shapes=False, with_stack=False)
-            self._profiler.start()
-        elif self._profiler is not None and step > self.last:
-            self.end()
+        kinds = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            kinds.append(ProfilerActivity.CUDA)
+        self._profiler = profile(activities=kinds, record_shapes=False, with_stack=False)
+        self._profiler.start()
 
     def end(self) -> None:
         """Write the recorded trace, if there is one."""
@@ -135,9 +139,7 @@ class StepProfile:
         self._profiler = None
         self.is_on = False
         profiler.stop()
-        path = (
-            diagnostics_dir()
-            / f"trace_steps_{self.first}-{self.last}_rank_{detect_environment().rank}.json"
-        )
+        rank = detect_environment().rank
+        path = diagnostics_dir() / f"trace_steps_{self.first}-{self.last}_rank_{rank}.json"
         profiler.export_chrome_trace(str(path))
         notice(f"a trace of steps {self.first} to {self.last} is in `{path}`", every_rank=True)

@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from shlex import quote
 from typing import Any, NamedTuple
 
-from cloudtrain.runtime.errors import SetupError
+from cloudtrain.runtime.errors import SetupError, tell
 
+from .failure import fitting
 from .plan import HostProgram
 
 REMEMBERED = 1 << 18
@@ -83,8 +85,10 @@ class Child:
             self._group_was_told = True
             _signal(os.killpg, self.pid, signal.SIGTERM)
             return
-        ranks = self._ranks() if self.program.signal == "ranks" else []
-        for pid in ranks or [self.pid]:
+        pids = [self.pid]
+        if self.program.signal == "ranks":
+            pids = self._ranks() or pids
+        for pid in pids:
             _signal(os.kill, pid, signal.SIGTERM)
 
     def kill_ranks(self) -> None:
@@ -111,7 +115,8 @@ class Child:
             _write_all(2, chunk)
             self._said += chunk
             del self._said[:-REMEMBERED]
-            if not has_reported and _ENDING_RANKS in self._said[-2 * len(chunk) - 80 :]:
+            newest = self._said[-2 * len(chunk) - 80 :]
+            if not has_reported and _ENDING_RANKS in newest:
                 has_reported = True
                 self._on_failing(self)
 
@@ -126,7 +131,8 @@ class Children:
         self.asked_to_stop = False
 
     def start(self, program: HostProgram, environment: Mapping[str, str], directory: str) -> None:
-        """Start one process."""
+        """Tell which program starts, and start it."""
+        tell("starting " + " ".join(map(quote, program.argv)))
         try:
             popen = subprocess.Popen(
                 program.argv,
@@ -136,18 +142,17 @@ class Children:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            hint = (
-                "install Open MPI in the image"
-                if program.role == "mpirun"
-                else "use an image that has it"
-            )
+            hint = "use an image that has it"
+            if program.role == "mpirun":
+                hint = "install Open MPI in the image"
             words = getattr(error, "strerror", None) or str(error)
             raise SetupError(f"could not start `{program.argv[0]}`: {words}", hint=hint) from None
         child = Child(program, popen, lambda child: self.events.put(("failing", child)))
         self.children.append(child)
-        threading.Thread(
-            target=lambda: self.events.put(("ended", (child, child.wait()))), daemon=True
-        ).start()
+        threading.Thread(target=self._report_end, args=(child,), daemon=True).start()
+
+    def _report_end(self, child: Child) -> None:
+        self.events.put(("ended", (child, child.wait())))
 
     def ask_to_stop(self) -> None:
         """Record a request to stop. A signal handler calls it."""
@@ -172,7 +177,8 @@ class Children:
         running = len(self.children)  # whose end was not heard of here yet
         while running:
             kind, value = self._next(kill_at)
-            running -= kind == "ended"
+            if kind == "ended":
+                running -= 1
             if kind == "late":
                 self._each_alive("kill" if result else "kill_ranks")
                 kill_at = None
@@ -180,15 +186,15 @@ class Children:
                 kill_at = None if self.asked_to_stop else time.monotonic() + FAILURE_GRACE
             elif kind == "stop":
                 self._each_alive("terminate")
-            elif result is None and (kind == "chief" or self._decides(value, finishes)):
-                code = (1 if value is None else value) if kind == "chief" else value[1]
-                result = code, value[0] if kind == "ended" and code else None
-                self._each_alive("terminate")
-                kill_at = time.monotonic() + FAILURE_GRACE
-        return result or (
-            max((child.exit_code or 0 for child in self.children), key=abs, default=0),
-            None,
-        )
+            elif result is None:
+                result = self._result_of(kind, value, finishes)
+                if result is not None:
+                    self._each_alive("terminate")
+                    kill_at = time.monotonic() + FAILURE_GRACE
+        if result is not None:
+            return result
+        codes = [child.exit_code or 0 for child in self.children]
+        return max(codes, key=abs, default=0), None
 
     def sweep(self) -> None:
         """Kill all processes that still run in the children's sessions."""
@@ -202,11 +208,19 @@ class Children:
         except Empty:
             return "late", None
 
-    def _decides(self, exit_event: tuple[Child, int], finishes: tuple[str, ...]) -> bool:
-        child, exit_code = exit_event
+    def _result_of(
+        self, kind: str, value: Any, finishes: tuple[str, ...]
+    ) -> tuple[int, Child | None] | None:
+        """Return the host's exit code and the failed process if an end decides them: that of the
+        chief, or that of a process, unless the job is being stopped."""
+        if kind == "chief":
+            return 1 if value is None else value, None
+        child, exit_code = value
         if self.asked_to_stop:
-            return False
-        return exit_code != 0 or child.program.role in finishes
+            return None
+        if exit_code:
+            return exit_code, child
+        return (0, None) if child.program.role in finishes else None
 
     def _each_alive(self, act: str) -> None:
         for child in self.children:
@@ -217,9 +231,8 @@ class Children:
 def _has_members(group: int) -> bool:
     """Return whether a process of the group still runs. Zombies do not count, because their parent
     may never collect them."""
-    return any(
-        process.group == group and process.state not in "ZX" for process in _processes().values()
-    )
+    members = [process for process in _processes().values() if process.group == group]
+    return any(process.state not in "ZX" for process in members)
 
 
 def ranks_below(launcher: int, mark: bytes) -> list[int]:
@@ -253,7 +266,7 @@ def _processes() -> dict[int, _Process]:
             stat = folder.joinpath("stat").read_text("ascii", "replace")
         except OSError:
             continue
-        state, parent, group = stat.rpartition(")")[2].split()[:3]
+        state, parent, group, *_ = stat.rpartition(")")[2].split()
         processes[int(folder.name)] = _Process(state, int(parent), int(group))
     return processes
 
@@ -279,3 +292,25 @@ def _write_all(descriptor: int, data: bytes) -> None:
             view = view[os.write(descriptor, view) :]
         except OSError:  # nobody listens any more; the process itself must not wait for it
             return
+
+
+def exit_code_of(code: int) -> int:
+    """Return a process's exit code as a shell has it: 128 plus the number of the signal that killed
+    the process, which is negative in `code`."""
+    return 128 - code if code < 0 else code
+
+
+def run_guarded(run: Callable[[Children], int], write_reason: Callable[[str], None]) -> int:
+    """Call `run` with the children of this container, and return its exit code. SIGTERM stops the
+    children. If `run` raises a SetupError, tell it, pass it to `write_reason` and return 1. No
+    child outlives this call."""
+    children = Children()
+    signal.signal(signal.SIGTERM, lambda *_: children.ask_to_stop())
+    try:
+        return run(children)
+    except SetupError as error:
+        error.tell()
+        write_reason(fitting(str(error), []))
+        return 1
+    finally:
+        children.sweep()

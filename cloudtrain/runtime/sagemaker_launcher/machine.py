@@ -59,10 +59,9 @@ def _neurons(instance_type: str, devices: Path) -> int:
     if instance_type == "ml.trn2.48xlarge":
         return TRN2_CORES
     try:
-        output = subprocess.run(
-            ["neuron-ls", "-j"], stdout=subprocess.PIPE, check=True, timeout=60
-        ).stdout
-        return sum(int(device.get("nc_count", 0)) for device in json.loads(output.decode()))
+        output = subprocess.check_output(["neuron-ls", "-j"], timeout=60)
+        found = json.loads(output.decode())
+        return sum(int(device.get("nc_count", 0)) for device in found)
     except (OSError, subprocess.SubprocessError, ValueError):
         return 0
 
