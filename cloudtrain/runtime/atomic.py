@@ -21,8 +21,11 @@ from typing import Any, BinaryIO, NamedTuple, SupportsIndex, cast
 
 from .errors import SetupError
 
-Files = Mapping[str, Mapping[str, Any]]
-"""The files of a manifest: name to length and checksums."""
+Entry = dict[str, Any]
+"""A file in a manifest: its length and its checksums."""
+
+Files = Mapping[str, Entry]
+"""The files of a manifest, by their names."""
 
 MANIFEST = "checkpoint.json"
 
@@ -56,7 +59,7 @@ class BlockChecksums:
             view = view[piece.nbytes :]
 
     @property
-    def entry(self) -> dict[str, Any]:
+    def entry(self) -> Entry:
         """Return the file's entry for the manifest: its length, and the checksum of each block. Use
         it after all bytes have been added."""
         checksums = list(self._checksums)
@@ -68,7 +71,7 @@ class BlockChecksums:
 class CheckedFile:
     """A binary file that computes length and checksum of the data while writing it."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: Any) -> None:
         self._file = file
         self._crc = 0
         self.size = 0
@@ -76,21 +79,25 @@ class CheckedFile:
 
     def write(self, data: Any) -> int:
         """Write all of `data` (any bytes-like object). Return the number of bytes written."""
-        view = memoryview(data)
-        self._crc = zlib.crc32(view, self._crc)
+        view = memoryview(data).cast("B")
         self.size += view.nbytes
         try:
-            return self._file.write(view)
+            self._write(view)
         except OSError as error:
             self.failure = error
             raise
+        return view.nbytes
+
+    def _write(self, view: memoryview) -> None:
+        self._crc = zlib.crc32(view, self._crc)
+        self._file.write(view)
 
     def flush(self) -> None:
         """Hand buffered data to the operating system."""
         self._file.flush()
 
     @property
-    def entry(self) -> dict[str, Any]:
+    def entry(self) -> Entry:
         """Return the file's entry for the manifest: its length and its checksum."""
         return {"size": self.size, "crc32": f"{self._crc:08x}"}
 
@@ -115,7 +122,7 @@ def save_error(folder: Path, error: OSError, *, on_every_rank: bool = False) -> 
     return SetupError(message, hint=hint, on_every_rank=on_every_rank)
 
 
-def write_checked(path: Path, write: Callable[[BinaryIO], None]) -> dict[str, Any]:
+def write_checked(path: Path, write: Callable[[BinaryIO], None]) -> Entry:
     """Create the file `path`, fill it by calling `write`, and sync it to disk. Return its entry for
     the manifest."""
     with path.open("wb") as file:
@@ -158,16 +165,14 @@ def file_names(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in files)
 
 
-def entries(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+def entries(folder: Path, names: Iterable[str]) -> dict[str, Entry]:
     """Sync the files `names` under `folder` to disk. Return a map from name to length and
     checksums."""
     files = {}
     for name in names:
-        path = folder / name
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
         checksums = BlockChecksums()
-        with path.open("rb") as file:
+        with (folder / name).open("rb") as file:
+            os.fsync(file.fileno())
             while piece := file.read(1 << 20):
                 checksums.update(piece)
         files[name] = checksums.entry
@@ -195,16 +200,15 @@ def is_whole(folder: Path, reader: int = 0, readers: int = 1) -> bool:
     if manifest is None:
         return False
     try:
-        files = share_of(manifest["files"], reader, readers)
-        return all(_has_checksums(folder / name, entry) for name, entry in files.items())
+        for name, entry in share_of(manifest["files"], reader, readers).items():
+            block, kind, checksums = blocks_of(entry)
+            with (folder / name).open("rb") as file:
+                for expected in checksums:
+                    if checksum(kind, _pieces_of(file, block)) != expected:
+                        return False
     except (OSError, KeyError, TypeError, ValueError):
         return False
-
-
-def _has_checksums(path: Path, entry: Mapping[str, Any]) -> bool:
-    block, kind, checksums = blocks_of(entry)
-    with path.open("rb") as file:
-        return all(checksum(kind, _pieces_of(file, block)) == value for value in checksums)
+    return True
 
 
 class Blocks(NamedTuple):
@@ -219,7 +223,7 @@ class Blocks(NamedTuple):
     """The checksum of each block, in hexadecimal digits."""
 
 
-def blocks_of(entry: Mapping[str, Any]) -> Blocks:
+def blocks_of(entry: Entry) -> Blocks:
     """Return a file's blocks and their checksums, from the file's entry in a manifest.
 
     Raises:
@@ -240,15 +244,14 @@ def blocks_of(entry: Mapping[str, Any]) -> Blocks:
 def checksum(kind: str, pieces: Iterable[Any]) -> str:
     """Return one checksum of all `pieces` together, in hexadecimal digits. `kind` is `crc32` or
     `sha256`."""
-    if kind == "sha256":
-        hashed = hashlib.sha256()
-        for piece in pieces:
-            hashed.update(piece)
-        return hashed.hexdigest()
     crc = 0
+    hashed = hashlib.sha256()
     for piece in pieces:
-        crc = zlib.crc32(piece, crc)
-    return f"{crc:08x}"
+        if kind == "sha256":
+            hashed.update(piece)
+        else:
+            crc = zlib.crc32(piece, crc)
+    return hashed.hexdigest() if kind == "sha256" else f"{crc:08x}"
 
 
 def share_of(files: Files, reader: int, readers: int) -> Files:

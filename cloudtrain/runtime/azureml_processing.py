@@ -17,10 +17,10 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NoReturn
 
-from cloudtrain.runtime.environment import detect_environment
+from cloudtrain.runtime.environment import Variables, detect_environment
 from cloudtrain.runtime.errors import SetupError, tell
 from cloudtrain.runtime.shards import link_share
 
@@ -31,7 +31,7 @@ RANKS = frozenset("RANK LOCAL_RANK NODE_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT"
 
 
 def prepare(
-    arguments: Sequence[str], variables: Mapping[str, str], directory: str
+    arguments: Sequence[str], variables: Variables, directory: str
 ) -> tuple[list[str], dict[str, str]]:
     """For each sharded input, fill a folder below `directory` with links to this instance's share
     of the files. Return the script's argv and environment."""

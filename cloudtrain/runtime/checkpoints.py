@@ -52,6 +52,10 @@ _TORCH = "state.pt"
 _PICKLE = "state.pickle"
 
 
+OnFolder = Callable[[Path], object]
+"""Writes or reads a checkpoint in a folder."""
+
+
 class Saved(NamedTuple):
     """A checkpoint on disk."""
 
@@ -76,7 +80,13 @@ class Checkpoints:
 
     def __init__(self, directory: str | Path | None = None, keep: int | None = None) -> None:
         self.directory = Path(directory) if directory is not None else checkpoint_dir()
-        self.keep = keep if keep is not None else _keep_from_environment()
+        if keep is None:
+            text = os.environ.get("CLOUDTRAIN_CHECKPOINT_KEEP", "3")
+            if not text.isdecimal():
+                message = f"`CLOUDTRAIN_CHECKPOINT_KEEP` is `{text}`, which is not a whole number"
+                raise SetupError(message)
+            keep = int(text)
+        self.keep = keep
         if self.keep < 1:
             message = f"`keep` is {self.keep}, so no checkpoint would be kept"
             raise SetupError(message, hint="set `keep` to at least 1")
@@ -108,7 +118,7 @@ class Checkpoints:
             _read_state(aside, "cpu", only_check=True)
             return self._publish(aside, step, files)
 
-    def save_sharded(self, write: Callable[[Path], object], step: SupportsIndex) -> Path | None:
+    def save_sharded(self, write: OnFolder, step: SupportsIndex) -> Path | None:
         """Save a checkpoint to which every rank writes its part. `write(folder)` is called on all
         ranks with one shared folder.
 
@@ -123,7 +133,7 @@ class Checkpoints:
         with self._writing():
             return self._save_sharded(write, whole_step(step))
 
-    def _save_sharded(self, write: Callable[[Path], object], step: int) -> Path | None:
+    def _save_sharded(self, write: OnFolder, step: int) -> Path | None:
         environment = detect_environment()
         aside = self.directory / f"{ASIDE}{step}"
         if environment.is_main:
@@ -175,7 +185,7 @@ class Checkpoints:
         names = from_main([checkpoint.path.name for checkpoint in self._all()])
         return [self.directory / name for name in names]
 
-    def load_sharded(self, read: Callable[[Path], object]) -> Saved | None:
+    def load_sharded(self, read: OnFolder) -> Saved | None:
         """Let every rank read its part of the newest whole checkpoint. Return this checkpoint, or
         None if no checkpoint exists or all are incomplete.
 
@@ -260,13 +270,6 @@ def _parse(path: Path) -> Saved | None:
     if match is None:
         return None
     return Saved(int(match[1]), int(match[2]), path)
-
-
-def _keep_from_environment() -> int:
-    text = os.environ.get("CLOUDTRAIN_CHECKPOINT_KEEP", "3")
-    if not text.isdecimal():
-        raise SetupError(f"`CLOUDTRAIN_CHECKPOINT_KEEP` is `{text}`, which is not a whole number")
-    return int(text)
 
 
 def _read_state(folder: Path, map_location: Any, *, only_check: bool = False) -> Any:

@@ -53,13 +53,10 @@ def input_dir(name: str, *, default: str | Path | None = None) -> Path:
     usual = Path("data", name) if default is None else Path(default)
     path = _first(INPUTS, name) or _channel(name) or usual
     if not path.exists():
-        raise SetupError(
-            f"the input `{name}` was not found: `{path}` does not exist",
-            hint=(
-                f"put the data into `{usual}`, or set `CLOUDTRAIN_INPUT_{name.upper()}` to its "
-                "folder"
-            ),
-        )
+        variable = f"CLOUDTRAIN_INPUT_{name.upper()}"
+        hint = f"put the data into `{usual}`, or set `{variable}` to its folder"
+        message = f"the input `{name}` was not found: `{path}` does not exist"
+        raise SetupError(message, hint=hint)
     return path
 
 

@@ -34,6 +34,9 @@ element. None always passes."""
 
 NO_BOUNDS: Least = {}
 
+Kinds = tuple[Any, ...]
+"""Types, or the options of a Literal."""
+
 _REQUIRED = object()
 
 
@@ -166,14 +169,17 @@ def _split(argv: Sequence[str]) -> list[tuple[str, list[str]]]:
     pairs: list[tuple[str, list[str]]] = []
     open_key = False
     for token in argv:
+        if open_key and not _is_key(token):
+            pairs[-1][1].append(token)
+            continue
+        key = token
+        texts = []
         if _is_key(token):
             key, equals, text = token.partition("=")
-            pairs.append((key, [text] if equals else []))
             open_key = not equals
-        elif open_key:
-            pairs[-1][1].append(token)
-        else:
-            pairs.append((token, []))
+            if equals:
+                texts = [text]
+        pairs.append((key, texts))
     return pairs
 
 
@@ -188,8 +194,14 @@ def _is_key(token: str) -> bool:
 
 def _text_of(texts: list[str], kind: Any) -> str:
     """Join the tokens of one value. For a list, `--key a b c` means the same as `--key a,b,c`."""
+    if not texts and kind is bool:
+        return "True"
     if not texts:
-        return "True" if kind is bool else _empty(kind)
+        try:
+            convert("", kind)  # a shell may have dropped an empty value
+        except ValueError:
+            raise ValueError("needs a value") from None
+        return ""
     whole = " ".join(texts)  # older SageMaker toolkits take `[1, 2]` apart at the space
     if len(texts) == 1:
         return whole
@@ -198,16 +210,6 @@ def _text_of(texts: list[str], kind: Any) -> str:
     if is_one_of(kind, SEQUENCES) and whole[:1] not in ("[", "(", "{"):
         return ",".join(text.strip(",") for text in texts)
     return whole
-
-
-def _empty(kind: Any) -> str:
-    """Return the empty text as the value of a key without a value, because a shell may have dropped
-    an empty value."""
-    try:
-        convert("", kind)
-    except ValueError:
-        raise ValueError("needs a value") from None
-    return ""
 
 
 def _from_sagemaker(text: str) -> dict[str, Any]:
@@ -311,7 +313,7 @@ def kind_of(value: Any) -> Any:
     return type(value)
 
 
-def _convert_union(value: Any, options: tuple[Any, ...]) -> Any:
+def _convert_union(value: Any, options: Kinds) -> Any:
     if type(None) in options and str(value).lower() in _NONE:
         return None
     problem = None
@@ -351,11 +353,7 @@ def _float(value: Any) -> float:
     raise ValueError(f"`{value}` is not a number")
 
 
-def _str(value: Any) -> str:
-    return "" if value is None else str(value)
-
-
-def _choice(value: Any, options: tuple[Any, ...]) -> Any:
+def _choice(value: Any, options: Kinds) -> Any:
     for option in options:
         if value == option or str(value) == str(option):
             return option
@@ -363,12 +361,12 @@ def _choice(value: Any, options: tuple[Any, ...]) -> Any:
     raise ValueError(f"`{value}` is not one of {names}")
 
 
-def _list(value: Any, elements: tuple[Any, ...]) -> list[Any]:
+def _list(value: Any, elements: Kinds) -> list[Any]:
     kind = elements[0] if elements else Any
     return [convert(item, kind) for item in _items(value, elements)]
 
 
-def _items(value: Any, elements: tuple[Any, ...]) -> Sequence[Any]:
+def _items(value: Any, elements: Kinds) -> Sequence[Any]:
     if not isinstance(value, str):
         return value if isinstance(value, SEQUENCES) else [value]
     text = value.strip()
@@ -383,7 +381,7 @@ def _items(value: Any, elements: tuple[Any, ...]) -> Sequence[Any]:
     return [item.strip() for item in text.split(",")]
 
 
-def _tuple(value: Any, elements: tuple[Any, ...]) -> tuple[Any, ...]:
+def _tuple(value: Any, elements: Kinds) -> Kinds:
     if not elements or elements[-1] is Ellipsis:
         return tuple(_list(value, elements))
     items = _items(value, elements)
@@ -392,7 +390,7 @@ def _tuple(value: Any, elements: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(map(convert, items, elements))
 
 
-def _dict(value: Any, elements: tuple[Any, ...]) -> dict[Any, Any]:
+def _dict(value: Any, elements: Kinds) -> dict[Any, Any]:
     mapping = _literal(value) if isinstance(value, str) else value
     if not isinstance(mapping, dict):
         mapping = {}
@@ -428,10 +426,10 @@ _SCALARS: dict[Any, Callable[[Any], Any]] = {
     bool: _bool,
     int: _int,
     float: _float,
-    str: _str,
-    Path: lambda value: Path(_str(value)),
+    str: lambda value: "" if value is None else str(value),
+    Path: lambda value: Path("" if value is None else str(value)),
 }
-_CONTAINERS: dict[Any, Callable[[Any, tuple[Any, ...]], Any]] = {
+_CONTAINERS: dict[Any, Callable[[Any, Kinds], Any]] = {
     list: _list,
     tuple: _tuple,
     dict: _dict,

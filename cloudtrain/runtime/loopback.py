@@ -32,7 +32,8 @@ def open_store(port: int = 0) -> Any:
     # public, but not exported in its type hints
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    version = tuple(map(int, torch.__version__.split(".")[:2]))
+    major, minor = torch.__version__.split(".")[:2]
+    version = (int(major), int(minor))
     listener = socket.socket()
     # an earlier attempt's connections may linger
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -88,9 +88,8 @@ def format_metrics(values: dict[str, SupportsFloat]) -> str:
     """
     for name in values:
         if not _NAME.fullmatch(name):
-            raise ValueError(
-                f"`{name}` is not a name for a metric: use letters, digits and `_ . / -`"
-            )
+            message = f"`{name}` is not a name for a metric: use letters, digits and `_ . / -`"
+            raise ValueError(message)
     if not values:
         raise ValueError("a metric line needs at least one value, for example `report(loss=0.25)`")
     words = [f"{name}={_text(value)}" for name, value in values.items()]

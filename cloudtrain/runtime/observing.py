@@ -17,12 +17,10 @@ FOLDER = "diagnostics"
 PROFILE = "CLOUDTRAIN_PROFILE"
 MEMORY = "CLOUDTRAIN_MEMORY_HISTORY"
 
-RECORDER_NAMES = (
-    ((2, 8), "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"),
-    ((0, 0), "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
-)
-"""For each torch version from which it applies: the variables for the size of NCCL's flight
-recorder and for its file, to which torch appends the rank.
+RECORDER_NAMES = ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE")
+OLD_RECORDER_NAMES = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+"""The variables for the size of NCCL's flight recorder and for its file, to which torch appends the
+rank: from torch 2.8 on, and before.
 https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html"""
 
 ENTRIES = "2000"
@@ -42,8 +40,10 @@ def record_flights() -> None:
     before creating the process group."""
     import torch
 
-    version = tuple(map(int, torch.__version__.split(".")[:2]))
-    _, entries, place = next(row for row in RECORDER_NAMES if version >= row[0])
+    major, minor = torch.__version__.split(".")[:2]
+    entries, place = RECORDER_NAMES
+    if (int(major), int(minor)) < (2, 8):
+        entries, place = OLD_RECORDER_NAMES
     os.environ.setdefault(entries, ENTRIES)
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
     if os.environ[entries] != "0":

@@ -403,15 +403,13 @@ def _fresh_store(environment: Environment, timeout: timedelta, patience: float) 
     if environment.world_size == 1:
         return dist.HashStore()
     if environment.master_addr is None:
-        raise SetupError(
-            f"the address of rank 0 is unknown, and the job has {environment.world_size} "
-            "processes on "
-            f"{environment.node_count} instances",
-            hint=(
-                "set `MASTER_ADDR` to the first host and `MASTER_PORT` to a free port there, "
-                "on every process"
-            ),
+        size = f"{environment.world_size} processes on {environment.node_count} instances"
+        hint = (
+            "set `MASTER_ADDR` to the first host and `MASTER_PORT` to a free port there, on every "
+            "process"
         )
+        message = f"the address of rank 0 is unknown, and the job has {size}"
+        raise SetupError(message, hint=hint)
     os.environ.setdefault("MASTER_ADDR", environment.master_addr)
     os.environ.setdefault("MASTER_PORT", str(environment.master_port))
     master_store = hold_master_store({**os.environ, "RANK": str(environment.rank)})
@@ -517,12 +515,13 @@ def _raise_missing(store: Any, environment: Environment, patience: float) -> Non
         return
     hosts = sorted({store.get(_key(rank)).decode() for rank in came[:64]})
     word = "rank" if len(missing) == 1 else "ranks"
-    raise SetupError(
-        f"{word} {_list_ranks(missing)} did not arrive within {patience:g} s; {len(came)} of "
-        f"{environment.world_size} processes have arrived, on {', '.join(hosts[:8])}",
-        hint="read the logs of the missing ranks, which may have failed while starting; "
-        "to wait longer, set `CLOUDTRAIN_PATIENCE` to a number of seconds",
+    arrived = f"{len(came)} of {environment.world_size} processes have arrived"
+    problem = f"{word} {_list_ranks(missing)} did not arrive within {patience:g} s"
+    hint = (
+        "read the logs of the missing ranks, which may have failed while starting; to wait "
+        "longer, set `CLOUDTRAIN_PATIENCE` to a number of seconds"
     )
+    raise SetupError(f"{problem}; {arrived}, on {', '.join(hosts[:8])}", hint=hint)
 
 
 def _list_ranks(ranks: Sequence[int]) -> str:

@@ -21,10 +21,15 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any
 
 from cloudtrain.runtime.errors import SetupError
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    Variables = Mapping[str, str]
 
 VARIABLE = "CLOUDTRAIN_SECRETS"
 """The variable that maps name to reference, as JSON."""
@@ -42,7 +47,7 @@ _SHORTEST = 4
 text."""
 
 
-def resolved(variables: Mapping[str, str]) -> dict[str, str]:
+def resolved(variables: Variables) -> dict[str, str]:
     """Look up the job's secrets. Return the variables to set, which override `variables`; an empty
     dict without secrets.
 
@@ -67,13 +72,13 @@ def load_secrets() -> None:
     os.environ.update(resolved(os.environ))
 
 
-def references(variables: Mapping[str, str]) -> dict[str, str]:
+def references(variables: Variables) -> dict[str, str]:
     """Return a map from the name of each secret of the job to its reference."""
     secrets: dict[str, str] = json.loads(variables.get(VARIABLE) or "{}")
     return secrets
 
 
-def forms_of(values: Mapping[str, str]) -> tuple[str, ...]:
+def forms_of(values: Variables) -> tuple[str, ...]:
     """Return the texts that `masked` must hide, the longest first: each secret in `values`, which
     `resolved` returned, and each line of it. Texts of less than 4 characters are left out."""
     texts = set()
@@ -91,7 +96,7 @@ def masked(text: str, forms: Iterable[str]) -> str:
     return text
 
 
-def _value(name: str, place: str, variables: Mapping[str, str]) -> str:
+def _value(name: str, place: str, variables: Variables) -> str:
     problem = f"the secret `{name}` cannot be read"
     scheme, _, where = place.partition(":")
     reader = _READERS.get(scheme)
@@ -106,14 +111,14 @@ def _value(name: str, place: str, variables: Mapping[str, str]) -> str:
     return value
 
 
-def _of_variable(name: str, variables: Mapping[str, str]) -> str:
+def _of_variable(name: str, variables: Variables) -> str:
     if name not in variables:
         hint = f"set it before you submit: `export {name}=...`"
         raise SetupError(f"the variable `{name}` is not set", hint=hint)
     return variables[name]
 
 
-def _of_file(path: str, variables: Mapping[str, str]) -> str:  # noqa: ARG001 - as the other readers
+def _of_file(path: str, variables: Variables) -> str:  # noqa: ARG001 - as the other readers
     # As it was written.
     place = os.path.expanduser(path)
     try:
@@ -130,7 +135,7 @@ def _of_file(path: str, variables: Mapping[str, str]) -> str:  # noqa: ARG001 - 
     return text.rstrip("\r\n")
 
 
-def _of_secrets_manager(where: str, variables: Mapping[str, str]) -> str:
+def _of_secrets_manager(where: str, variables: Variables) -> str:
     name, _, key = where.partition("#")
     hint = f"allow `secretsmanager:GetSecretValue` on `{name}` to the job's role"
     answer = _ask_aws("secretsmanager", "get_secret_value", {"SecretId": name}, variables, hint)
@@ -146,7 +151,7 @@ def _of_secrets_manager(where: str, variables: Mapping[str, str]) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _of_parameter_store(name: str, variables: Mapping[str, str]) -> str:
+def _of_parameter_store(name: str, variables: Variables) -> str:
     hint = f"allow `ssm:GetParameter` on `{name}`, and `kms:Decrypt` on its key, to the job's role"
     words = {"Name": name, "WithDecryption": True}
     answer = _ask_aws("ssm", "get_parameter", words, variables, hint)
@@ -154,7 +159,7 @@ def _of_parameter_store(name: str, variables: Mapping[str, str]) -> str:
 
 
 def _ask_aws(
-    service: str, method: str, words: dict[str, Any], variables: Mapping[str, str], hint: str
+    service: str, method: str, words: dict[str, Any], variables: Variables, hint: str
 ) -> Mapping[str, Any]:
     try:
         import boto3  # type: ignore[import-untyped]  # it has no types
@@ -180,7 +185,7 @@ def _ask_aws(
     return answer
 
 
-def _of_key_vault(where: str, variables: Mapping[str, str]) -> str:
+def _of_key_vault(where: str, variables: Variables) -> str:
     vault, slash, name = where.partition("/")
     if not slash:
         return _of_workspace(where)
@@ -206,7 +211,7 @@ def _of_workspace(name: str) -> str:
         raise SetupError(f"the workspace's vault refused the request: {error}", hint=hint) from None
 
 
-def _identity_token(resource: str, variables: Mapping[str, str]) -> str:
+def _identity_token(resource: str, variables: Variables) -> str:
     """Return an access token of the job's managed identity, from Azure ML's endpoint or else from
     the virtual machine's metadata service."""
     from urllib.parse import urlencode

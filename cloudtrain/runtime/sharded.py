@@ -27,6 +27,8 @@ from typing import Any, NamedTuple
 
 from .atomic import (
     BlockChecksums,
+    CheckedFile,
+    Entry,
     Files,
     blocks_of,
     checksum,
@@ -75,30 +77,17 @@ _SYNCED_AT_ONCE = 128 << 20
 """Bytes after which the written data is synced, so that the disk works while more is computed."""
 
 
-class CheckedStream:
+class CheckedStream(CheckedFile):
     """An output file. While large blocks are written, a second thread computes their checksums and
     a third syncs the file. No data is copied or read again."""
 
     def __init__(self, file: Any) -> None:
-        self._file = file
+        super().__init__(file)
         self._checksums = BlockChecksums()
         self._beside = ThreadPoolExecutor(1)
         self._disk = ThreadPoolExecutor(1)
         self._syncing: Future[None] | None = None
         self._synced = 0
-        self.size = 0
-        self.failure: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        """Write all of `data`. Return the number of bytes."""
-        view = memoryview(data).cast("B")
-        self.size += view.nbytes
-        try:
-            self._write(view)
-        except OSError as error:
-            self.failure = error
-            raise
-        return view.nbytes
 
     def _write(self, view: memoryview) -> None:
         if view.nbytes < _WORTH_A_THREAD:
@@ -127,7 +116,7 @@ class CheckedStream:
         """Return the number of bytes written."""
         return self.size
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> Entry:
         """Finish writing. Return the file's length and checksums."""
         self._beside.shutdown()
         self._disk.shutdown()
@@ -138,9 +127,7 @@ class CheckedStream:
         return getattr(self._file, name)
 
 
-def write_shards(
-    state: dict[str, Any], folder: Path, *, group: Any = None
-) -> dict[str, dict[str, Any]]:
+def write_shards(state: dict[str, Any], folder: Path, *, group: Any = None) -> dict[str, Entry]:
     """Write this rank's part of `state` into `folder`. Every rank must call it. The ranks
     communicate through `group`.
 
@@ -149,7 +136,7 @@ def write_shards(
     import torch.distributed.checkpoint
     from torch.distributed.checkpoint import filesystem
 
-    entries: dict[str, dict[str, Any]] = {}
+    entries: dict[str, Entry] = {}
 
     class Hashing(filesystem.FileSystem):
         @contextmanager

@@ -46,9 +46,10 @@ def _load_to_numbered_cpus() -> None:
     optimizer."""
     import torch
 
-    torch.serialization.register_package(
-        19, lambda _: None, lambda item, to: item if to.startswith("cpu:") else None
-    )
+    def restore(item: Any, place: str) -> Any:
+        return item if place.startswith("cpu:") else None
+
+    torch.serialization.register_package(19, lambda _: None, restore)
 
 
 # where transformers is not installed, it is Any

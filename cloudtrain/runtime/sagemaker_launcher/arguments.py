@@ -19,11 +19,11 @@ def decode_hyperparameters(hyperparameters: Mapping[str, str]) -> dict[str, Any]
 def split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return two mappings: the script's hyperparameters, and those that are reserved for the
     launcher."""
-    user = {}
+    user = dict(values)
     reserved = {}
-    for key, value in values.items():
-        part = reserved if key.startswith(RESERVED_PREFIXES) else user
-        part[key] = value
+    for key in values:
+        if key.startswith(RESERVED_PREFIXES):
+            reserved[key] = user.pop(key)
     return user, reserved
 
 

@@ -244,8 +244,14 @@ def ranks_below(launcher: int, mark: bytes) -> list[int]:
     saving. If instead the ranks themselves are signalled, they have the whole grace period, and
     mpirun ends after them.
     """
-    parents = {pid: process.parent for pid, process in _processes().items()}
-    marked = {pid for pid in parents if _carries(pid, mark)}
+    parents = {}
+    marked = set()
+    for pid, process in _processes().items():
+        parents[pid] = process.parent
+        with suppress(OSError):
+            variables = Path(f"/proc/{pid}/environ").read_bytes()
+            if b"\0" + mark in b"\0" + variables:
+                marked.add(pid)
 
     def is_below(pid: int) -> bool:
         while pid in parents:
@@ -269,14 +275,6 @@ def _processes() -> dict[int, _Process]:
         state, parent, group, *_ = stat.rpartition(")")[2].split()
         processes[int(folder.name)] = _Process(state, int(parent), int(group))
     return processes
-
-
-def _carries(pid: int, mark: bytes) -> bool:
-    try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return False
-    return any(part.startswith(mark) for part in variables.split(b"\0"))
 
 
 def _signal(send: Callable[[int, int], None], pid: int, number: int) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from cloudtrain.runtime.errors import PEER_LOST, find_told, tell
@@ -39,7 +40,8 @@ def failure_text(role: str, exit_code: int, stderr: str, files: Iterable[Path] =
         own: list[str] = []
         for path in files:
             if path.parent.name == cause[2]:
-                own += _read(path)
+                with suppress(OSError):
+                    own += path.read_text("utf-8", "replace").splitlines()[-400:]
         lines = own or _lines_of_rank(lines, cause[1])
     message, details = last_error(lines)
     head = f"{who} {how_it_ended(exit_code)}"
@@ -91,7 +93,7 @@ def last_error(lines: Sequence[str]) -> tuple[str, list[str]]:
     return message, others[-10:]
 
 
-def _traceback_at(lines: Sequence[str], start: int) -> Sequence[str]:
+def _traceback_at(lines: list[str], start: int) -> list[str]:
     """Return the traceback whose header is the line `start`, up to the line that is not indented;
     nothing if it is incomplete."""
     for end in range(start + 1, len(lines)):
@@ -107,14 +109,12 @@ def fitting(head: str, details: Sequence[str]) -> str:
     if len(head) > LIMIT:
         half = (LIMIT - 3) // 2
         return f"{head[:half]}...{head[-half:]}"
+    start = len(details)
     room = LIMIT - len(head)
-    count = 0
-    for line in reversed(details):
-        room -= len(line) + 1
-        if room < 0:
-            break
-        count += 1
-    return "\n".join([head, *details[len(details) - count :]])
+    while start > 0 and room > len(details[start - 1]):
+        start -= 1
+        room -= len(details[start]) + 1
+    return "\n".join([head, *details[start:]])
 
 
 def write_once(path: Path, content: bytes) -> None:
@@ -135,10 +135,3 @@ def _lines_of_rank(lines: list[str], rank: str) -> list[str]:
     own = [line for line in lines if line.startswith(f"[rank{rank}]:")]
     has_traceback = any(_HEADER in line for line in own)
     return own if has_traceback else lines
-
-
-def _read(path: Path) -> list[str]:
-    try:
-        return path.read_text("utf-8", "replace").splitlines()[-400:]
-    except OSError:
-        return []

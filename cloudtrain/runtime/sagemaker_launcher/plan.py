@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.mpi_options import mpirun_options
@@ -17,6 +17,9 @@ from .arguments import argv_of, decode_hyperparameters, split
 from .machine import HostMachine
 from .network import Network
 from .variables import RDMA_FAMILIES, instance_groups, sm_variables
+
+if TYPE_CHECKING:
+    from .machine import Config, Variables
 
 LAUNCHERS = ("torchrun", "mpirun", "tensorflow", "single")
 
@@ -50,7 +53,7 @@ class LaunchSpec:
     """Whether true hyperparameters become `--key` alone, and false ones are left out."""
 
 
-def read_launch(reserved: Mapping[str, Any]) -> LaunchSpec:
+def read_launch(reserved: Config) -> LaunchSpec:
     """Read the launch specification from `reserved`, the launcher's hyperparameters."""
     value = reserved.get(LAUNCH_KEY)
     if not isinstance(value, dict):
@@ -137,9 +140,9 @@ class LaunchPlan:
 
 
 def launch_plan(
-    hyperparameters: Mapping[str, str],
-    resource_config: Mapping[str, Any],
-    input_data_config: Mapping[str, Any],
+    hyperparameters: Variables,
+    resource_config: Config,
+    input_data_config: Config,
     machine: HostMachine,
     *,
     root: str = ROOT,
@@ -382,7 +385,7 @@ _RANK_OUTPUT = ("PET_TEE", "PET_REDIRECTS", "PET_LOG_DIR")
 `[default3]:`. So the log of a host, which is all that SageMaker keeps, can be read rank by rank."""
 
 
-def _defaults(setup: _HostSetup, resource: Mapping[str, Any]) -> dict[str, str]:
+def _defaults(setup: _HostSetup, resource: Config) -> dict[str, str]:
     """Return the default environment variables of the host's processes. The job's own environment
     overrides them.
 

@@ -9,11 +9,14 @@ otherwise the archive's S3 URI. The input channel that holds the code has no var
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from . import CODE_CHANNEL
 from .machine import HostMachine
+
+if TYPE_CHECKING:
+    from .machine import Config
 
 HOMOGENEOUS = "homogeneousCluster"
 """SageMaker's name for the only group of a cluster whose instances all have one type."""
@@ -36,7 +39,7 @@ RDMA_FAMILIES = (
 p6-b*, trn1n and trn2."""
 
 
-def instance_groups(resource: Mapping[str, Any]) -> dict[str, list[str]]:
+def instance_groups(resource: Config) -> dict[str, list[str]]:
     """Return a map from each instance group to its hosts. If there are no groups, as in SageMaker's
     local mode, all hosts form one group."""
     hosts_by_group = {}
@@ -46,10 +49,10 @@ def instance_groups(resource: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def sm_variables(
-    user: Mapping[str, Any],
-    reserved: Mapping[str, Any],
-    resource: Mapping[str, Any],
-    channels: Mapping[str, Any],
+    user: Config,
+    reserved: Config,
+    resource: Config,
+    channels: Config,
     machine: HostMachine,
     *,
     root: str,
@@ -65,7 +68,8 @@ def sm_variables(
     emulation; `program` is empty if the job runs a command; `arguments` are those of the script.
     `groups` and `hosts` are the instance groups and the hosts of the distribution; `master` is the
     host of rank 0."""
-    channels = {name: channel for name, channel in channels.items() if name != CODE_CHANNEL}
+    channels = dict(channels)
+    channels.pop(CODE_CHANNEL, None)
     folders = {name: f"{root}/input/data/{name}" for name in channels}
     hosts_of = instance_groups(resource)
     own_group = resource.get("current_group_name", HOMOGENEOUS)
@@ -115,13 +119,11 @@ def sm_variables(
         "topology": resource.get("topology", []),
     }
 
-    values.update(
-        hps=dict(user),
-        framework_params=dict(reserved),
-        channels=sorted(channels),
-        training_env=training_env,
-        user_args=arguments,
-    )
+    values["hps"] = dict(user)
+    values["framework_params"] = dict(reserved)
+    values["channels"] = sorted(channels)
+    values["training_env"] = training_env
+    values["user_args"] = arguments
     if resource.get("topology"):
         values["topology"] = resource["topology"]
     for name, folder in folders.items():
