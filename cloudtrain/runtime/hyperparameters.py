@@ -110,18 +110,14 @@ def read_arguments(
         except ValueError as error:
             problems.append(f"`{key}` {error}")
 
-    values = {}
-    for name, (_, default) in declared.items():
-        values[name] = default
+    values = {name: default for name, (_, default) in declared.items()}
     for name, value in given.items():
         try:
             values[name] = convert(value, declared[name][0])
         except ValueError as error:
             problems.append(f"`--{name}`: {error}")
 
-    for name, value in values.items():
-        if value is _REQUIRED:
-            problems.append(f"`--{name}` is required")
+    problems += [f"`--{name}` is required" for name in values if values[name] is _REQUIRED]
     for name, least in at_least.items():
         value = values[name]
         numbers = value if isinstance(value, (list, tuple)) else [value]
@@ -135,14 +131,12 @@ def read_arguments(
 
 
 def _declarations(defaults: Any) -> dict[str, tuple[Any, Any]]:
-    declared: dict[str, tuple[Any, Any]] = {}
     if isinstance(defaults, Mapping):
-        for name, value in defaults.items():
-            declared[name] = (kind_of(value), value)
-        return declared
+        return {name: (kind_of(value), value) for name, value in defaults.items()}
     if not is_dataclass(defaults):
         raise TypeError("`arguments` takes a dataclass or a mapping of defaults")
     hints = get_type_hints(_class_of(defaults))
+    declared = {}
     for field in fields(defaults):
         default: Any = _REQUIRED if field.default is MISSING else field.default
         if field.default_factory is not MISSING:

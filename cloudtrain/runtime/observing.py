@@ -120,7 +120,8 @@ class StepProfile:
             if step > self.last:
                 self.end()
             return
-        if not self.is_on or not self.first <= step <= self.last:
+        is_wanted = self.first <= step <= self.last
+        if not self.is_on or not is_wanted:
             return
         import torch
         from torch.profiler import ProfilerActivity, profile

@@ -506,13 +506,11 @@ def meet(store: Any, environment: Environment, patience: float) -> None:
 
 
 def _raise_missing(store: Any, environment: Environment, patience: float) -> None:
-    missing = []
-    came = []
-    for rank in range(environment.world_size):
-        ranks = came if store.check([_key(rank)]) else missing
-        ranks.append(rank)
+    ranks = range(environment.world_size)
+    missing = [rank for rank in ranks if not store.check([_key(rank)])]
     if not missing:
         return
+    came = [rank for rank in ranks if rank not in missing]
     hosts = sorted({store.get(_key(rank)).decode() for rank in came[:64]})
     word = "rank" if len(missing) == 1 else "ranks"
     arrived = f"{len(came)} of {environment.world_size} processes have arrived"

@@ -60,8 +60,8 @@ def restore_random_states(text: str | None) -> None:
     random.setstate((version, tuple(words), gauss))
     if "numpy" in state and "numpy.random" in sys.modules:
         name, keys, *rest = state["numpy"]
-        numpy = sys.modules["numpy"]
-        sys.modules["numpy.random"].set_state((name, numpy.array(keys, dtype="uint32"), *rest))
+        words = sys.modules["numpy"].array(keys, dtype="uint32")
+        sys.modules["numpy.random"].set_state((name, words, *rest))
     if "torch" in state and "torch" in sys.modules:
         import torch
 

@@ -141,8 +141,7 @@ def _write_message(root: Path, text: str) -> None:
     from cloudtrain.runtime.sagemaker_launcher.failure import write_once
 
     start = text.encode("utf-8", "replace")[: MESSAGE_LIMIT - 1]
-    line = start.decode("utf-8", "ignore") + "\n"
-    write_once(root / "output" / "message", line.encode())
+    write_once(root / "output" / "message", start.decode("utf-8", "ignore") + "\n")
 
 
 if __name__ == "__main__":

@@ -58,7 +58,8 @@ def resolved(variables: Variables) -> dict[str, str]:
     for name, place in references(variables).items():
         values[name] = _value(name, place, variables)
     if values:
-        values[VARIABLE] = json.dumps({name: f"env:{name}" for name in values})
+        again = {name: f"env:{name}" for name in values}
+        values[VARIABLE] = json.dumps(again)
     return values
 
 

@@ -458,7 +458,9 @@ def _share_out(users: Mapping[Block, list[int]]) -> dict[Block, int]:
     it."""
     loads: Counter[int] = Counter()
     reader_of = {}
-    for block in sorted(sorted(users), key=lambda block: len(users[block])):
+    blocks = sorted(users)
+    blocks.sort(key=lambda block: len(users[block]))
+    for block in blocks:
         reader = min(sorted(users[block]), key=loads.__getitem__)
         loads[reader] += 1
         reader_of[block] = reader
@@ -485,5 +487,6 @@ def _read_block(folder: Path, files: Files, block: Block) -> bytearray:
                 position += count
     except OSError:
         return data
-    data[-1] = checksum(kind, [view]) == checksums[block.number]
+    found = checksum(kind, [view])
+    data[-1] = found == checksums[block.number]
     return data

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cloudtrain.runtime.errors import tell
 from cloudtrain.runtime.install import install
 from cloudtrain.runtime.secret_values import forms_of, masked, resolved
 
@@ -27,7 +26,7 @@ def main(arguments: list[str]) -> int:
     root = Path(arguments[0] if arguments else ROOT)
 
     def write_reason(text: str) -> None:
-        write_once(root / "output" / "failure", text.encode("utf-8", "replace"))
+        write_once(root / "output" / "failure", text)
 
     return run_guarded(lambda children: _run(root, children, write_reason), write_reason)
 
@@ -54,7 +53,7 @@ def _run(root: Path, children: Children, write_reason: Callable[[str], None]) ->
     secrets = resolved(environment)
     environment.update(secrets)
     if plan.wait_for:
-        wait_for_name(plan.wait_for, tell=tell)
+        wait_for_name(plan.wait_for)
     if children.asked_to_stop:
         return 128 + signal.SIGTERM
 

@@ -121,6 +121,13 @@ class Child:
                 self._on_failing(self)
 
 
+class Result(NamedTuple):
+    """How a host's processes ended."""
+
+    exit_code: int
+    failed: Child | None
+
+
 class Children:
     """All processes of the host. One queue collects the events: a process ended, a signal arrived,
     the chief ended."""
@@ -164,7 +171,7 @@ class Children:
         lost."""
         self.events.put(("chief", exit_code))
 
-    def finish(self, finishes: tuple[str, ...]) -> tuple[int, Child | None]:
+    def finish(self, finishes: tuple[str, ...]) -> Result:
         """Wait until the host's processes have ended. Return the host's exit code, and the failed
         process, or None if none failed.
 
@@ -172,7 +179,7 @@ class Children:
         `finishes` succeeds. They are killed if they have not ended after a short time. If the job
         is stopped, they are not killed, so that they can save.
         """
-        result: tuple[int, Child | None] | None = None
+        result: Result | None = None
         kill_at: float | None = None
         running = len(self.children)  # whose end was not heard of here yet
         while running:
@@ -194,7 +201,7 @@ class Children:
         if result is not None:
             return result
         codes = [child.exit_code or 0 for child in self.children]
-        return max(codes, key=abs, default=0), None
+        return Result(max(codes, key=abs, default=0), None)
 
     def sweep(self) -> None:
         """Kill all processes that still run in the children's sessions."""
@@ -208,19 +215,17 @@ class Children:
         except Empty:
             return "late", None
 
-    def _result_of(
-        self, kind: str, value: Any, finishes: tuple[str, ...]
-    ) -> tuple[int, Child | None] | None:
+    def _result_of(self, kind: str, value: Any, finishes: tuple[str, ...]) -> Result | None:
         """Return the host's exit code and the failed process if an end decides them: that of the
         chief, or that of a process, unless the job is being stopped."""
         if kind == "chief":
-            return 1 if value is None else value, None
+            return Result(1 if value is None else value, None)
         child, exit_code = value
         if self.asked_to_stop:
             return None
         if exit_code:
-            return exit_code, child
-        return (0, None) if child.program.role in finishes else None
+            return Result(exit_code, child)
+        return Result(0, None) if child.program.role in finishes else None
 
     def _each_alive(self, act: str) -> None:
         for child in self.children:
@@ -273,7 +278,8 @@ def _processes() -> dict[int, _Process]:
         except OSError:
             continue
         state, parent, group, *_ = stat.rpartition(")")[2].split()
-        processes[int(folder.name)] = _Process(state, int(parent), int(group))
+        process = _Process(state, int(parent), int(group))
+        processes[int(folder.name)] = process
     return processes
 
 

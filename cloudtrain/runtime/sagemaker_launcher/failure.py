@@ -117,16 +117,15 @@ def fitting(head: str, details: Sequence[str]) -> str:
     return "\n".join([head, *details[start:]])
 
 
-def write_once(path: Path, content: bytes) -> None:
-    """Write the failure's reason, `content`, to `path`, unless the script has written this file
+def write_once(path: Path, text: str) -> None:
+    """Write the failure's reason, `text`, to `path`, unless the script has written this file
     itself. If writing fails, print the reason to stderr."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
-            path.write_bytes(content)
+            path.write_bytes(text.encode("utf-8", "replace"))
     except OSError as error:
-        text = content.decode("utf-8", "replace").rstrip()
-        tell(f"the reason cannot be written to `{path}`: {error}; it is: {text}")
+        tell(f"the reason cannot be written to `{path}`: {error}; it is: {text.rstrip()}")
 
 
 def _lines_of_rank(lines: list[str], rank: str) -> list[str]:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from cloudtrain.runtime.errors import SetupError
+from cloudtrain.runtime.errors import SetupError, tell
 
 EMULATION = "CLOUDTRAIN_EMULATED_ENDPOINTS"
 """The variable with a JSON object, `algo-1:7777` to `127.0.0.1:20123`. It is set where several
@@ -50,9 +50,9 @@ class Network:
         return address, int(number)
 
 
-def wait_for_name(address: str, *, tell: Callable[[str], None], patience: float = PATIENCE) -> None:
-    """Wait until the host name resolves, because hosts start at different times. `tell` is called
-    with a message if the wait is long."""
+def wait_for_name(address: str, *, patience: float = PATIENCE) -> None:
+    """Wait until the host name resolves, because hosts start at different times. A message tells
+    that it waits."""
     deadline = time.monotonic() + patience
     has_told = False
     while True:

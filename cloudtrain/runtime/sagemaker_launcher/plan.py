@@ -195,7 +195,8 @@ def launch_plan(
         return whole
     if plan.endpoints:
         name, _, port = plan.endpoints[0].rpartition(":")
-        whole = replace(whole, wait_for=network.place(name, int(port))[0])
+        address, _ = network.place(name, int(port))
+        whole = replace(whole, wait_for=address)
     if plan.finishes:
         whole = replace(whole, watch=hosts[0])
     return whole
@@ -408,7 +409,8 @@ def _defaults(setup: _HostSetup, resource: Config) -> dict[str, str]:
         defaults.update(PET_TEE="3", PET_LOG_DIR=f"{setup.root}/logs")
     if setup.machine.efa:
         defaults["FI_PROVIDER"] = "efa"
-        _, _, size = str(resource.get("current_instance_type", "")).partition(".")
-        if size.split(".")[0] in RDMA_FAMILIES:
+        instance_type = str(resource.get("current_instance_type", ""))
+        family = instance_type.partition(".")[2].partition(".")[0]
+        if family in RDMA_FAMILIES:
             defaults.update(FI_EFA_USE_DEVICE_RDMA="1", RDMAV_FORK_SAFE="1")
     return {name: value for name, value in defaults.items() if name not in variables}

@@ -73,9 +73,8 @@ def sm_variables(
     folders = {name: f"{root}/input/data/{name}" for name in channels}
     hosts_of = instance_groups(resource)
     own_group = resource.get("current_group_name", HOMOGENEOUS)
-    groups_dict = {}
-    for group in resource.get("instance_groups") or []:
-        groups_dict[group["instance_group_name"]] = group
+    described = resource.get("instance_groups") or []
+    groups_dict = {group["instance_group_name"]: group for group in described}
     values = {
         "current_host": resource["current_host"],
         "current_instance_group": own_group,
