@@ -30,6 +30,8 @@ from .tf_config import read_tf_config
 # v3, these are used instead.
 
 Variables = Mapping[str, str]
+Names = tuple[str, ...]
+"""Variables that may hold the same; the first one that is set counts."""
 
 TOOLKIT_PORT = 7777
 
@@ -221,11 +223,11 @@ class Launcher:
 
     name: str
     rank: str
-    world_size: tuple[str, ...]
-    local_rank: tuple[str, ...]
-    local_world_size: tuple[str, ...] = ()
-    node_rank: tuple[str, ...] = ()
-    node_count: tuple[str, ...] = ()
+    world_size: Names
+    local_rank: Names
+    local_world_size: Names = ()
+    node_rank: Names = ()
+    node_count: Names = ()
     tasks_on_node: Callable[[Variables], int | None] = lambda _: None
     is_task: Callable[[Variables], bool] = lambda _: True
 
@@ -408,7 +410,7 @@ def _of_tensorflow(variables: Variables, platform: str) -> Environment | None:
     )
 
 
-def _number(variables: Variables, names: tuple[str, ...], default: int) -> int:
+def _number(variables: Variables, names: Names, default: int) -> int:
     for name in names:
         if name in variables:
             try:

@@ -60,8 +60,8 @@ def restore_random_states(text: str | None) -> None:
     random.setstate((version, tuple(words), gauss))
     if "numpy" in state and "numpy.random" in sys.modules:
         name, keys, *rest = state["numpy"]
-        words = sys.modules["numpy"].array(keys, dtype="uint32")
-        sys.modules["numpy.random"].set_state((name, words, *rest))
+        array = sys.modules["numpy"].array(keys, dtype="uint32")
+        sys.modules["numpy.random"].set_state((name, array, *rest))
     if "torch" in state and "torch" in sys.modules:
         import torch
 
@@ -78,13 +78,10 @@ def _tensor_of(digits: str) -> Any:
 
 
 def _mine() -> dict[str, Any]:
-    version, words, gauss = random.getstate()
-    state: dict[str, Any] = {"python": [version, list(words), gauss]}
+    state: dict[str, Any] = {"python": random.getstate()}
     if "numpy.random" in sys.modules:
         name, keys, *rest = sys.modules["numpy.random"].get_state()
-        position, has_gauss, cached = rest
-        words = [int(key) for key in keys]
-        state["numpy"] = [str(name), words, int(position), int(has_gauss), float(cached)]
+        state["numpy"] = [name, keys.tolist(), *rest]
     if "torch" in sys.modules:
         import torch
 

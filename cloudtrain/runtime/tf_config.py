@@ -49,7 +49,18 @@ def read_tf_config(variables: Mapping[str, str] | None = None) -> dict[str, Any]
     for role, places in _object(config, "cluster").items():
         if places:
             cluster[ROLES.get(role, role)] = places
-    return {**config, "cluster": cluster, "task": _task(_object(config, "task"))}
+
+    task = dict(_object(config, "task"))
+    if "type" in task:
+        task["type"] = ROLES.get(task["type"], task["type"])
+    if "index" in task:
+        try:
+            task["index"] = int(task["index"])
+        except (TypeError, ValueError):
+            raise SetupError(
+                f"the task in `TF_CONFIG` has the index `{task['index']}`, which is not a number"
+            ) from None
+    return {**config, "cluster": cluster, "task": task}
 
 
 def apply_tf_config(variables: MutableMapping[str, str] | None = None) -> None:
@@ -67,17 +78,3 @@ def _object(config: Mapping[str, Any], member: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise SetupError(f"`{member}` in `TF_CONFIG` is not a JSON object")
     return value
-
-
-def _task(config: Mapping[str, Any]) -> dict[str, Any]:
-    task = dict(config)
-    if "type" in task:
-        task["type"] = ROLES.get(task["type"], task["type"])
-    if "index" in task:
-        try:
-            task["index"] = int(task["index"])
-        except (TypeError, ValueError):
-            raise SetupError(
-                f"the task in `TF_CONFIG` has the index `{task['index']}`, which is not a number"
-            ) from None
-    return task
