@@ -115,9 +115,9 @@ def _slots(options: Variables, variables: Variables, gpus: int) -> str:
     """Return the number of slots per instance: the number in `options`, else `gpus` (NVIDIA GPUs),
     else AZ_BATCHAI_GPU_COUNT, which counts other GPUs as well."""
     text = str(gpus) if gpus else variables.get("AZ_BATCHAI_GPU_COUNT", "")
-    for name in reversed(COUNTS):
-        if options.get(name):
-            text = options[name]
+    given = [options[name] for name in COUNTS if name in options]
+    if given and given[0]:
+        text = given[0]
     if text.isdecimal() and int(text):
         return text
     hint = "give the job `processes_per_instance`, or an instance type with GPUs"
