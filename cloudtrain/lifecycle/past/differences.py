@@ -215,7 +215,7 @@ class Difference(Printable):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the differences as JSON data."""
-        data: dict[str, Any] = {"equal": self.equal, "before": self.before, "after": self.after}
+        data: dict[str, object] = {"equal": self.equal, "before": self.before, "after": self.after}
         for name in ("target", "job", "request", "code"):
             data[name] = _to_dicts(getattr(self, name))
         data["bundles"] = list(self.bundles)
@@ -254,8 +254,10 @@ def _row(name: str, change: Change) -> tuple[str, str, str]:
     return name, shown(change.before), shown(change.after)
 
 
-def _to_dicts(changes: Sequence[Change | FileChange] | None) -> list[dict[str, Any]] | None:
-    return None if changes is None else [change.to_dict() for change in changes]
+def _to_dicts(changes: Sequence[Change | FileChange] | None) -> list[dict[str, object]] | None:
+    if changes is None:
+        return None
+    return [change.to_dict() for change in changes]
 
 
 def results_of(status: RunStatus, reports: Sequence[Mapping[str, float]]) -> dict[str, object]:

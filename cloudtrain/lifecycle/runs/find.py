@@ -299,7 +299,9 @@ def _matching(store: Store, name: str) -> list[RunRecord]:
     if row is None or row.target != ref.target:
         return []
     without_profile = (row.place or "").rpartition("@")[2]
-    return [row] if ref.place in (row.place, without_profile) else []
+    if ref.place not in (row.place, without_profile):
+        return []
+    return [row]
 
 
 def _perhaps(

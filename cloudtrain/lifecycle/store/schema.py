@@ -149,7 +149,9 @@ def _salt_at(db: sqlite3.Connection, location: str, salt_if_new: str) -> str:
     if row is None:
         return salt_if_new
     salt, recorded = row
-    return str(salt) if recorded == location else salt_of_moved_store(salt, location)
+    if recorded != location:
+        return salt_of_moved_store(salt, location)
+    return str(salt)
 
 
 def _write_ahead(db: sqlite3.Connection, folder: Path) -> None:
