@@ -30,8 +30,9 @@ from cloudtrain.job.training import BUNDLED, TrainingJob
 from cloudtrain.lifecycle.preparing.prepare import PlaceOf, Ready, prepare
 from cloudtrain.plans.plan import Plan
 from cloudtrain.plans.states import AFTER, SWEEP
+from cloudtrain.system.plugins import has_part
 from cloudtrain.system.processes import tell
-from cloudtrain.targets.contract import ByteProgress, PinsVersions
+from cloudtrain.targets.contract import ByteProgress, PinsVersions, RunFolders
 from cloudtrain.targets.registry import usable_target
 from cloudtrain.targets.settings import load_settings
 from cloudtrain.targets.where import AnyTarget, Where, where
@@ -266,7 +267,7 @@ def upload(
     place = _where(job, target, profile)
     ready = _prepare(job, place, ignore, place_of)
     plan = _next_plan(ready)
-    is_here = "folder" in place.target.parts
+    is_here = has_part(place.target, RunFolders)
     if is_here or ready.key.startswith(SWEEP):
         what = "this machine runs it" if is_here else "cloudtrain drives the sweep"
         message = f"no other tool can start `{job.name}`, because {what}"

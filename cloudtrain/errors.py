@@ -44,10 +44,11 @@ class CloudtrainError(Exception):
 
     def __str__(self) -> str:
         # Names in a message may hold control characters, which a terminal would obey.
-        letters = (
-            one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in self._text()
-        )
-        return "".join(letters)
+        text = ""
+        for letter in self._text():
+            is_safe = letter.isprintable() or letter == "\n"
+            text += letter if is_safe else ascii(letter)[1:-1]
+        return text
 
     def _text(self) -> str:
         return f"{self.message}\n\nhint: {self.hint}"
@@ -69,8 +70,13 @@ def dotted(path: Iterable[str | int]) -> str:
     `resources.instance_groups[0].name` or `hyperparameters."a.b"`."""
     text = ""
     for part in path:
-        name = str(part) if _PLAIN_NAME.fullmatch(str(part)) else f'"{part}"'
-        text += f"[{part}]" if isinstance(part, int) else f".{name}" if text else name
+        if isinstance(part, int):
+            text += f"[{part}]"
+            continue
+        if text:
+            text += "."
+        name = str(part)
+        text += name if _PLAIN_NAME.fullmatch(name) else f'"{name}"'
     return text
 
 
@@ -118,11 +124,18 @@ file."""
 
 def shortened(text: str, length: int = _LONGEST) -> str:
     """Return the text, cut to at most `length` characters with three dots at the end."""
-    return text if len(text) <= length else f"{text[: length - 3]}..."
+    if len(text) <= length:
+        return text
+    return f"{text[: length - 3]}..."
 
 
 def _and_more(problems: Sequence[Problem]) -> str:
-    return f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    others = len(problems) - 1
+    return f" (and {others} more)" if others else ""
+
+
+class QueueTooSmall(Problem):
+    """The job asks for more GPUs or CPU slots than the queue of this machine has."""
 
 
 class JobError(CloudtrainError, ValueError):
@@ -133,7 +146,8 @@ class JobError(CloudtrainError, ValueError):
     def __init__(self, problems: Sequence[Problem]) -> None:
         assert problems, "an error needs at least one problem"
         first = problems[0]
-        super().__init__(first.message + _and_more(problems), hint=first.hint, code=first.code)
+        message = first.message + _and_more(problems)
+        super().__init__(message, hint=first.hint, code=first.code)
         self._problems = tuple(problems)
 
     def _text(self) -> str:
@@ -165,10 +179,10 @@ class SettingsError(CloudtrainError):
     def of(cls, problems: Sequence[Problem]) -> SettingsError:
         """Return the error that reports all mistakes of a settings file together."""
         first = problems[0]
-        where = f"{first.place}: " if first.place else ""
-        error = cls(
-            f"{where}{first.message}{_and_more(problems)}", hint=first.hint, code=first.code
-        )
+        message = first.message + _and_more(problems)
+        if first.place:
+            message = f"{first.place}: {message}"
+        error = cls(message, hint=first.hint, code=first.code)
         error._problems = tuple(problems)
         return error
 
@@ -264,27 +278,63 @@ class NameTaken(TargetError):
     code = "CT945"
 
 
-def did_you_mean(word: str, words: Iterable[str], likeness: float = 0.6) -> str | None:
+# Hints that programs ask for their kind. A hint is text; no program reads the text.
+
+
+class InPlace(str):
+    """A hint that fits wherever the value is written, in the job or in the overrides: another
+    value, or a field to add beside it."""
+
+
+class NearName(InPlace):
+    """The suggestion of a known `name` that is like the unknown one."""
+
+    name: str
+
+    @classmethod
+    def of(cls, name: str) -> NearName:
+        """Return the suggestion of the name."""
+        hint = cls(f"did you mean `{name}`?")
+        hint.name = name
+        return hint
+
+
+class ValidNames(str):
+    """The list of all valid names, none of which is like the unknown one."""
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> ValidNames:
+        """Return the list of the names, in the order given."""
+        listed = ", ".join(f"`{name}`" for name in names)
+        return cls(f"use one of {listed}")
+
+
+def did_you_mean(
+    word: str, words: Iterable[str], likeness: float = 0.6
+) -> NearName | ValidNames | None:
     """Return a hint with the nearest known word, or with all known words if none is near; None if
     no word is known. `likeness`, from 0 to 1, says how alike two near words are. `epoch` and `lr`
     are near `num_epochs` and `learning_rate`, if no other word holds them or has these initials."""
     options = sorted(set(words))
     if not options:
         return None
-    folded = {option.casefold(): option for option in reversed(options)}
+
     from difflib import get_close_matches  # importing it costs start-up time
 
     word = word.casefold()
+    folded = {option.casefold(): option for option in reversed(options)}
     near = get_close_matches(word, folded, n=1, cutoff=likeness)
-    if not near and len(word) > 1:
-        initials = {
-            option: "".join(part[:1] for part in re.split("[-_.]", option)) for option in folded
-        }
-        near = [
-            option
-            for option in folded
-            if word == initials[option] or (len(word) > 2 and word in option)
-        ]
+    if not near:
+        near = [option for option in folded if _abbreviates(word, option)]
     if len(near) == 1:
-        return f"did you mean `{folded[near[0]]}`?"
-    return "use one of " + ", ".join(f"`{option}`" for option in options)
+        return NearName.of(folded[near[0]])
+    return ValidNames.of(options)
+
+
+def _abbreviates(word: str, option: str) -> bool:
+    """Return whether the word is a part of the option, of three letters or more, or its initials,
+    of two or more."""
+    if len(word) > 2 and word in option:
+        return True
+    initials = "".join(part[:1] for part in re.split("[-_.]", option))
+    return len(word) > 1 and word == initials

@@ -1,5 +1,5 @@
 """Write the generated documents: docs/rules.md and its pages from the rules and errors, docs/cli.md from the command
-line, docs/settings.md from the targets' models, docs/picture.svg from the tutorial, docs/chart.svg from the
+line, docs/settings.md from the targets' models, docs/fields.md from their tables of fields, docs/picture.svg from the tutorial, docs/chart.svg from the
 measurements, and the outputs of the commands in README.md and the pages of tools/pages.py.
 
 python tools/docs.py            write them
@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from chart import chart
 from gen_cli_docs import document as cli_page
+from gen_fields_docs import document as fields_page
 from gen_settings_docs import document as settings_page
 from pages import PAGES as WITH_OUTPUTS
 from pages import readme, update
@@ -113,6 +114,7 @@ PAGES = {
     **{family.page: partial(family_page, family) for family in families()},
     "cli.md": cli_page,
     "settings.md": settings_page,
+    "fields.md": fields_page,
     "picture.svg": picture,
     "chart.svg": chart,
     "../README.md": lambda: readme((DOCS.parent / "README.md").read_text("utf-8")),

@@ -19,7 +19,7 @@ from cloudtrain.adoption.launched import (
     read_launch_line,
     read_task_file,
 )
-from cloudtrain.adoption.launches import TrainingLaunch
+from cloudtrain.adoption.launches import TrainingLaunch, cannot_adopt
 from cloudtrain.adoption.proof import Adoption, adopt_original
 from cloudtrain.adoption.sources import (
     STDIN,
@@ -31,8 +31,9 @@ from cloudtrain.adoption.sources import (
 from cloudtrain.documents.document import Unreadable
 from cloudtrain.errors import CloudtrainError, UsageError, did_you_mean, shortened
 from cloudtrain.plans.states import RunRef
-from cloudtrain.system.plugins import part_of
+from cloudtrain.system.plugins import part
 from cloudtrain.targets.adoption import Original
+from cloudtrain.targets.contract import OriginalFetcher
 from cloudtrain.targets.registry import target_of
 
 # `ct.adopt`: turns another tool's job into a cloudtrain job, and compares the requests of both.
@@ -52,7 +53,6 @@ def adopt(
     execute: bool = False,
     python: str | None = None,
     time_limit: float = TIME_LIMIT,
-    static: bool = False,
 ) -> Adoption:
     """Convert a job of another tool to a cloudtrain job with its settings, and compare the requests
     of both.
@@ -68,32 +68,19 @@ def adopt(
             (docs/adopting.md).
         python: an interpreter that has the script's packages; default: this interpreter.
         time_limit: the maximum running time of the script, in seconds.
-        static: whether to draft the job from the script's text instead of running the script.
 
     Raises:
         UsageError: the source cannot be read, cannot be adopted, or has several jobs and `job`
             names none of them.
     """
-    if static and job is not None:
-        message = f"`--static` drafts the first job of `{source}`, so `--job` has no effect"
-        raise UsageError(message, hint="remove `--job`, or `--static`", code="CT981")
-    if static and not is_script(str(source)):
-        hint = "remove `--static`: cloudtrain runs nothing for other sources"
-        raise UsageError(f"`{source}` is neither a script nor a notebook", hint=hint, code="CT981")
     try:
-        if static:
-            from cloudtrain.adoption.static import adopt_statically
-
-            return adopt_statically(Path(source), Path(folder))
         launch = launch_of(str(source))
         if launch is not None:
             if job is not None:
-                message = (
-                    f"`{shortened(str(source))}` starts one job, so `--job` has nothing "
-                    "to choose from"
-                )
+                name = shortened(str(source))
+                message = f"`{name}` starts one job, so `--job` has nothing to choose from"
                 hint = "remove `--job`; `name` in the job file names the job"
-                raise UsageError(message, hint=hint, code="CT981")
+                raise cannot_adopt(message, hint)
             return adopt_launch(*launch, Path(folder))
         originals = originals_of(
             str(source), arguments, execute=execute, python=python, time_limit=time_limit
@@ -102,11 +89,11 @@ def adopt(
     except CloudtrainError:
         raise
     except _WRONG_TYPES as error:  # no service has accepted a document in a file
-        if "://" in str(source) or (is_script(str(source)) and not static):
+        if "://" in str(source) or is_script(str(source)):
             raise
         message = f"`{shortened(str(source))}` holds a value that is not valid there: {error}"
         hint = "correct the value, or adopt a job that the service has accepted"
-        raise UsageError(message, hint=hint, code="CT981") from error
+        raise cannot_adopt(message, hint) from error
 
 
 _WRONG_TYPES = (
@@ -130,18 +117,15 @@ def launch_of(source: str) -> tuple[TrainingLaunch, str] | None:
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         hint = 'adopt the launch line alone: `cloudtrain adopt "torchrun ... train.py"`'
         message = f"the launch line in `{source[:80]}` cannot be read: {error}"
-        raise UsageError(message, hint=hint, code="CT981") from None
+        raise cannot_adopt(message, hint) from None
 
 
 def _launch_of(source: str) -> tuple[TrainingLaunch, str] | None:
     # A Path raises where the name is too long.
     if not os.path.isfile(source):
-        exists = source == STDIN or os.path.exists(source)
-        return (
-            None
-            if exists or not is_launch_line(source)
-            else (read_launch_line(source), "a launch line")
-        )
+        if source == STDIN or os.path.exists(source) or not is_launch_line(source):
+            return None
+        return read_launch_line(source), "a launch line"
     if source.endswith((*SCRIPTS, ".json")):
         return None
     text, folder = text_of(source)
@@ -152,10 +136,12 @@ def _launch_of(source: str) -> tuple[TrainingLaunch, str] | None:
         if is_task_file(data):
             return read_task_file(data, folder or "."), f"the task file {Path(source).name}"
         if isinstance(data, dict) and "distributed_type" in data and "num_processes" in data:
-            hint = "adopt the launch line that names this file: "
-            hint += f'`cloudtrain adopt "accelerate launch --config_file {source} train.py"`'
+            hint = (
+                "adopt the launch line that names this file: "
+                f'`cloudtrain adopt "accelerate launch --config_file {source} train.py"`'
+            )
             message = f"`{source}` is a configuration file of accelerate, which names no script"
-            raise UsageError(message, hint=hint, code="CT981")
+            raise cannot_adopt(message, hint)
     return None
 
 
@@ -171,9 +157,8 @@ def originals_of(
     if is_script(source):
         if not execute:
             hint = "allow it with `--yes`, or with `execute=True` in Python"
-            raise UsageError(
-                f"cloudtrain has to run `{source}` to adopt it", hint=hint, code="CT985"
-            )
+            message = f"cloudtrain has to run `{source}` to adopt it"
+            raise UsageError(message, hint=hint, code="CT985")
         from cloudtrain.adoption.scripts import originals_of_script
 
         return originals_of_script(Path(source), arguments, python=python, time_limit=time_limit)
@@ -183,7 +168,7 @@ def originals_of(
     if source == STDIN or os.path.exists(source):
         return originals_of_document(source)
     hint = "name a file; `cloudtrain adopt --help` lists what can be adopted"
-    raise UsageError(f"there is no file `{source}`", hint=hint, code="CT981")
+    raise cannot_adopt(f"there is no file `{source}`", hint)
 
 
 def original_at(reference: str) -> Original:
@@ -194,17 +179,15 @@ def original_at(reference: str) -> Original:
 
     head, _, name = reference.rpartition("/")
     scheme, separator, place = head.partition("://")
-    ref, settings = (
-        RunRef.parse(f"{scheme}{separator}{place.replace('/', ':')}/{name}"),
-        load_settings(),
-    )
+    place = place.replace("/", ":")
+    ref = RunRef.parse(f"{scheme}{separator}{place}/{name}")
+    settings = load_settings()
     target = target_of(ref.target)
-    fetch = part_of(target, "fetch")
+    fetch = part(target, OriginalFetcher)
     if fetch is None:
         hint = "adopt the job from a file that describes it: docs/adopting.md lists the formats"
-        raise UsageError(
-            f"cloudtrain cannot fetch jobs from `{target.name}`", hint=hint, code="CT975"
-        )
+        message = f"cloudtrain cannot fetch jobs from `{target.name}`"
+        raise UsageError(message, hint=hint, code="CT975")
     original: Original = fetch(ref.place, ref.name, settings.target(ref.target), settings.environ)
     return original
 
@@ -215,11 +198,11 @@ def select_original(originals: Sequence[Original], name: str | None) -> Original
     names = [original.name for original in originals]
     if name is not None:
         if name not in names:
-            raise UsageError(
-                f"the source has no job `{name}`", hint=did_you_mean(name, names), code="CT981"
-            )
+            near = did_you_mean(name, names)
+            raise cannot_adopt(f"the source has no job `{name}`", near)
         return originals[names.index(name)]
     if len(originals) > 1:
-        hint = f"choose one of {', '.join(f'`{one}`' for one in names[:20])} with `--job`"
-        raise UsageError(f"the source has {len(originals)} jobs", hint=hint, code="CT981")
+        some = ", ".join(f"`{one}`" for one in names[:20])
+        hint = f"choose one of {some} with `--job`"
+        raise cannot_adopt(f"the source has {len(originals)} jobs", hint)
     return originals[0]

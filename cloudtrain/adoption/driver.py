@@ -42,7 +42,8 @@ def main(folder):
         sys.path[0] = os.path.dirname(os.path.abspath(plan["script"]))
         runpy.run_path(os.path.abspath(plan["script"]), run_name="__main__")
         return
-    names, causes = {"__name__": "__main__"}, {}
+    names = {"__name__": "__main__"}
+    causes = {}
     for number, cell in enumerate(plan["cells"], 1):
         title = "cell %d" % number
         try:

@@ -8,14 +8,15 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
-from cloudtrain.adoption.launches import OPTIONS, TrainingLaunch, read_launch, tool_of
+from cloudtrain.adoption.launches import OPTIONS, TrainingLaunch, cannot_adopt, read_launch, tool_of
 from cloudtrain.adoption.shell import Open, ShellCommand, Value, commands_of
-from cloudtrain.errors import UsageError
 from cloudtrain.job.model import parse_time
 from cloudtrain.rules.job import LAUNCHER_VARIABLES
-from cloudtrain.system.plugins import parts
+from cloudtrain.system.plugins import all_parts
+from cloudtrain.targets.contract import BatchReader, ContainerReader
 
 # Takes a command's wrappers off its launch line: `srun`, `bash -c`, containers and the like.
 
@@ -39,16 +40,17 @@ def unwrap(words: Sequence[str]) -> LaunchCommand:
     launch = LaunchCommand([*words])
     while launch.words and tool_of(launch.words) is None:
         name = os.path.basename(launch.words[0])
+        assignment = re.fullmatch(r"([A-Za-z_]\w*)=(.*)", launch.words[0], re.DOTALL)
         if name == "srun":
             launch.srun, launch.words = srun_options(launch.words[1:])
-            names = [name for name in launch.srun if name not in OPTIONS["srun"]["known"]]
-            launch.lost |= {
-                f"--{name}": _CONTAINER if name.startswith("container") else _OWN for name in names
-            }
+            for option in launch.srun:
+                if option not in OPTIONS["srun"]["known"]:
+                    why = _CONTAINER if option.startswith("container") else _OWN
+                    launch.lost[f"--{option}"] = why
         elif name in ("bash", "sh"):
             launch.words = _inner(launch)
-        elif match := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", launch.words[0], re.DOTALL):
-            launch.variables[match[1]] = match[2]
+        elif assignment:
+            launch.variables[assignment[1]] = assignment[2]
             launch.words.pop(0)
         elif name in OPTIONS["shell"]["wrappers"]:
             _take_off(launch, name)
@@ -60,14 +62,18 @@ def unwrap(words: Sequence[str]) -> LaunchCommand:
 def srun_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Return the options at the beginning of the words after `srun`, by their long names, and the
     other words."""
-    options, rest = dict[str, str](), [*words]
+    options = dict[str, str]()
+    rest = [*words]
     while rest and rest[0].startswith("-") and len(rest[0]) > 1:
         word = rest.pop(0)
         if word == "--":
             break
-        name, equals, value = word[2:].partition("=")
-        if not word.startswith("--"):
-            name, value = _SHORT.get(word[1], word[1]), word[2:]
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+        else:
+            name = _SHORT.get(word[1], word[1])
+            equals = ""
+            value = word[2:]
         name = name.replace("_", "-")
         if not value and not equals and rest and name not in OPTIONS["srun"]["flags"]:
             value = rest.pop(0)
@@ -85,47 +91,49 @@ _OWN = "a job has no field for this option of srun"
 def _inner(launch: LaunchCommand) -> list[str]:
     """Return the launch command inside `bash -c "..."`; nothing if there is none, or more than
     one."""
-    at = next(
-        (n for n, word in enumerate(launch.words) if re.fullmatch(r"-[a-z]*c", word)),
-        len(launch.words),
-    )
+    pairs = pairwise(launch.words)
+    script = next((after for word, after in pairs if re.fullmatch(r"-[a-z]*c", word)), "")
     try:
-        inner = commands_of(launch.words[at + 1]) if at + 1 < len(launch.words) else []
+        inner = commands_of(script)
     except ValueError:
         return []
     starting = [command for command in inner if unwrap(command.words).words]
     if len(starting) != 1:
         return []
-    others = [
-        one.text for one in inner if one is not starting[0] and one.words[0] not in ("echo", "set")
-    ]
+    start = starting[0]
+    others = []
+    for command in inner:
+        if command is not start and command.words[0] not in ("echo", "set"):
+            others.append(command.text)
     if others:
-        launch.lost["other lines"] = f"the job does not run these lines: {'; '.join(others)[:200]}"
-    launch.variables |= starting[0].exported | starting[0].assigned
-    return starting[0].words
+        launch.lost["other lines"] = _not_run(others)
+    launch.variables |= start.exported | start.assigned
+    return start.words
+
+
+def _not_run(lines: Sequence[str]) -> str:
+    return f"the job does not run these lines: {'; '.join(lines)[:200]}"
 
 
 def _take_off(launch: LaunchCommand, name: str) -> None:
     rest = launch.words[1:]
-    for at in range(len(rest)):
-        if tool_of(rest[at:]) is not None or os.path.basename(rest[at]) in ("bash", "sh", "srun"):
-            wrapper = (
-                [one for one in rest[:at] if not re.match(r"[A-Za-z_]\w*=", one)]
-                if name == "env"
-                else rest[:at]
+    for at, word in enumerate(rest):
+        is_shell = os.path.basename(word) in ("bash", "sh", "srun")
+        if not is_shell and tool_of(rest[at:]) is None:
+            continue
+        launch.words = rest[at:]
+        wrapper = rest[:at]
+        if name == "env":
+            assignments = [one for one in wrapper if re.match(r"[A-Za-z_]\w*=", one)]
+            launch.variables |= dict(one.split("=", 1) for one in assignments)
+            wrapper = [one for one in wrapper if one not in assignments]
+        if wrapper or name not in ("env", "time", "stdbuf", "sudo"):
+            why = (
+                "the job starts the launch line without this; an image or the setting "
+                "`setup` prepares the packages"
             )
-            if name not in ("env", "time", "stdbuf", "sudo") or wrapper:
-                why = (
-                    "the job starts the launch line without this; an image or the setting "
-                    "`setup` prepares the packages"
-                )
-                launch.lost[" ".join([name, *wrapper])[:80]] = why
-            if name == "env":
-                launch.variables |= dict(
-                    one.split("=", 1) for one in rest[:at] if one not in wrapper
-                )
-            launch.words = rest[at:]
-            return
+            launch.lost[" ".join([name, *wrapper])[:80]] = why
+        return
     launch.words = []
 
 
@@ -149,32 +157,37 @@ def read_batch_script(text: str, folder: str) -> TrainingLaunch:
     for name in components:
         del options[name]
     nodes = options.get("nodes", "").rpartition("-")[2]
-    lost = _settle_gpus(options, int(nodes) if nodes.isdecimal() else 1, _tasks(options))
+    node_count = int(nodes) if nodes.isdecimal() else 1
+    lost = _settle_gpus(options, node_count, _tasks(options))
     gpus = _last_number(options.get("gpus-per-node", ""))
+
     variables: dict[str, Value] = dict.fromkeys(OPTIONS["variables"]["nodes"], nodes or "1")
-    variables |= {name: str(gpus) for name in OPTIONS["variables"]["gpus"] if gpus}
-    variables |= {
-        f"SLURM_{name.upper().replace('-', '_')}": options[name]
-        for name in _TASK_COUNTS
-        if options.get(name)
-    }
+    if gpus:
+        variables |= dict.fromkeys(OPTIONS["variables"]["gpus"], str(gpus))
+    for name in _TASK_COUNTS:
+        if options.get(name):
+            variables[f"SLURM_{name.upper().replace('-', '_')}"] = options[name]
     launch = _launch_in(text, variables, folder, has_setup=True)
     _share_tasks(launch, options)
+
     launch.tool = "sbatch"
     launch.folder = folder
+    launch.gpus = gpus
+    launch.name = options.get("job-name")
+    launch.max_runtime = parse_time(options.get("time", ""))
     if "-" in options.get("nodes", ""):
         launch.lost["--nodes"] = (
             "a job has a fixed number of instances, so the larger number was used"
         )
-    launch.lost |= lost | dict.fromkeys(
-        components, "a job has one kind of instance; write a job for each part"
-    )
-    launch.gpus, launch.name = gpus, options.get("job-name")
-    launch.max_runtime = parse_time(options.get("time", ""))
-    for name, batch_settings in parts("batch").items():
+    launch.lost |= lost
+    one_kind = "a job has one kind of instance; write a job for each part"
+    launch.lost |= dict.fromkeys(components, one_kind)
+    for name, batch_settings in all_parts(BatchReader).items():
         batch = batch_settings(options, launch.setup)
         if batch is not None:
-            launch.target, launch.settings, launch.settings_head = name, batch.settings, batch.head
+            launch.target = name
+            launch.settings = batch.settings
+            launch.settings_head = batch.head
             launch.lost |= batch.lost
     _settle_container(launch)
     return launch
@@ -184,42 +197,51 @@ _TASK_COUNTS = ("ntasks", "ntasks-per-node", "cpus-per-task")
 
 
 def _tasks(options: Mapping[str, str]) -> int:
-    total, each, nodes = (options.get(name, "") for name in ("ntasks", "ntasks-per-node", "nodes"))
+    each = options.get("ntasks-per-node", "")
     if each.isdecimal():
         return int(each)
-    return (
-        max(1, int(total) // int(nodes))
-        if total.isdecimal() and nodes.isdecimal() and int(nodes)
-        else 1
-    )
+    total = options.get("ntasks", "")
+    nodes = options.get("nodes", "")
+    if total.isdecimal() and nodes.isdecimal() and int(nodes):
+        return max(1, int(total) // int(nodes))
+    return 1
 
 
 def _settle_gpus(options: dict[str, str], nodes: int, tasks: int) -> dict[str, str]:
     """Write the GPUs of a node as `gpus-per-node`, however the script asks for them. Return what is
     lost."""
-    items = options.pop("gres", "").split(",")
-    gres = next(
-        (item.partition(":")[2] or "1" for item in items if item.split(":")[0] == "gpu"), ""
-    )
-    others = [item for item in items if item and item.split(":")[0] != "gpu"]
-    factor, each = 1, options.get("gpus-per-node") or gres
+    gres = ""
+    others = []
+    for item in options.pop("gres", "").split(","):
+        kind, _, count = item.partition(":")
+        if kind == "gpu":
+            gres = gres or count or "1"
+        elif item:
+            others.append(item)
+
+    factor = 1
+    each = options.get("gpus-per-node") or gres
     if not each and options.get("gpus-per-task"):
-        factor, each = tasks, options["gpus-per-task"]
+        factor = tasks
+        each = options["gpus-per-task"]
     total = _last_number(options.get("gpus", ""))
     if not each and total and not total % nodes:
         each = options.pop("gpus").replace(str(total), str(total // nodes))
     options.pop("gpus-per-task", None)
+
     kind, _, count = each.partition("(")[0].rpartition(":")
     if count.isdecimal():
-        options["gpus-per-node"] = (
-            f"{kind}:{int(count) * factor}" if kind else f"{int(count) * factor}"
-        )
-    return {"--gres": f"a job asks only for GPUs, not for {', '.join(others)}"} if others else {}
+        gpus = str(int(count) * factor)
+        options["gpus-per-node"] = f"{kind}:{gpus}" if kind else gpus
+    if not others:
+        return {}
+    return {"--gres": f"a job asks only for GPUs, not for {', '.join(others)}"}
 
 
 def _share_tasks(launch: TrainingLaunch, batch: Mapping[str, str]) -> None:
     options = {**batch, **(launch.srun or {})}
-    tasks, nodes = _tasks(options), options.get("nodes", "").rpartition("-")[2]
+    tasks = _tasks(options)
+    nodes = options.get("nodes", "").rpartition("-")[2]
     total = options.get("ntasks", "")
     if nodes.isdecimal():
         launch.instances = int(nodes)
@@ -228,27 +250,28 @@ def _share_tasks(launch: TrainingLaunch, batch: Mapping[str, str]) -> None:
     elif total.isdecimal() and launch.srun is not None and not launch.distribution:
         tasks = int(total)
     if launch.srun is not None and launch.tool == "python" and tasks > 1:
-        launch.distribution, launch.processes = {"type": "torch"}, tasks
+        launch.distribution = {"type": "torch"}
+        launch.processes = tasks
         launch.lost["srun"] = (
-            f"srun starts {tasks} processes on each node, which find their rank in "
-            "SLURM_PROCID. In the job, torchrun "
-            "starts them, and they find it in RANK and LOCAL_RANK"
+            f"srun starts {tasks} processes on each node, which find their rank in SLURM_PROCID. "
+            "In the job, torchrun starts them, and they find it in RANK and LOCAL_RANK"
         )
 
 
 def _settle_container(launch: TrainingLaunch) -> None:
     options = launch.srun or {}
-    for target, container_settings in parts("container").items() if options else ():
+    for target, container_settings in all_parts(ContainerReader).items() if options else ():
         container = container_settings(options)
-        if container is not None:
-            launch.target, launch.image = target, {target: str(container.image)}
-            launch.settings |= container.settings
-            launch.settings_head = container.head
-            expressed = ("--container", "--no-container")
-            rest = {
-                name: why for name, why in launch.lost.items() if not name.startswith(expressed)
-            }
-            launch.lost = {**rest, **container.lost}
+        if container is None:
+            continue
+        launch.target = target
+        launch.image = {target: str(container.image)}
+        launch.settings |= container.settings
+        launch.settings_head = container.head
+        for name in list(launch.lost):
+            if name.startswith(("--container", "--no-container")):
+                del launch.lost[name]
+        launch.lost |= container.lost
 
 
 def _directives(text: str) -> dict[str, str]:
@@ -258,19 +281,19 @@ def _directives(text: str) -> dict[str, str]:
     for line in text.splitlines():
         if line.strip() and not line.startswith("#"):
             break
-        words = (
-            shlex.split(line[len(_DIRECTIVE) :], comments=True)
-            if line.startswith(_DIRECTIVE)
-            else []
-        )
+        if not line.startswith(_DIRECTIVE):
+            continue
+        words = shlex.split(line[len(_DIRECTIVE) :], comments=True)
         while words:
             word = words.pop(0)
-            name, _, value = word[2:].partition("=")
             if not word.startswith("-"):
                 options[f"#SBATCH {word}"] = ""
                 continue
-            if not word.startswith("--"):
-                name, value = _SHORT.get(word[1:2], word[1:2]), word[2:]
+            if word.startswith("--"):
+                name, _, value = word[2:].partition("=")
+            else:
+                name = _SHORT.get(word[1:2], word[1:2])
+                value = word[2:]
             if not value and "=" not in word and words and not words[0].startswith("-"):
                 value = words.pop(0)
             options[name] = value
@@ -279,53 +302,59 @@ def _directives(text: str) -> dict[str, str]:
 
 def is_task_file(data: Any) -> bool:
     """Return whether the data is a SkyPilot task."""
-    return (
-        isinstance(data, Mapping)
-        and isinstance(data.get("run"), str)
-        and bool(
-            {"resources", "num_nodes", "setup", "workdir", "envs", "file_mounts"} & data.keys()
-        )
-    )
+    if not isinstance(data, Mapping) or not isinstance(data.get("run"), str):
+        return False
+    fields = {"resources", "num_nodes", "setup", "workdir", "envs", "file_mounts"}
+    return not fields.isdisjoint(data)
 
 
 def read_task_file(data: Mapping[str, Any], folder: str) -> TrainingLaunch:
     """Return the training that a SkyPilot task starts. Relative paths in the task start in
     `folder`."""
-    resources = data.get("resources") if isinstance(data.get("resources"), Mapping) else {}
-    assert isinstance(resources, Mapping)
+    resources = data.get("resources")
+    if not isinstance(resources, Mapping):
+        resources = {}
     model, count = _accelerators(resources.get("accelerators"))
     nodes = int(data.get("num_nodes") or 1)
     envs = {str(key): value for key, value in (data.get("envs") or {}).items()}
-    variables: dict[str, Value] = {
-        name: str(value) for name, value in envs.items() if value is not None
-    }
+    given = {name: str(value) for name, value in envs.items() if value is not None}
+    variables: dict[str, Value] = {**given}
     variables |= dict.fromkeys(OPTIONS["variables"]["nodes"], str(nodes))
-    variables |= dict.fromkeys(OPTIONS["variables"]["gpus"] if count else (), str(count))
+    if count:
+        variables |= dict.fromkeys(OPTIONS["variables"]["gpus"], str(count))
     launch = _launch_in(data["run"], variables, folder)
+
+    launch.tool = "SkyPilot"
     launch.folder = folder
-    launch.tool, launch.instances, launch.name = "SkyPilot", nodes, data.get("name")
-    launch.gpu, launch.gpus = model, count
+    launch.name = data.get("name")
+    launch.instances = nodes
+    launch.gpu = model
+    launch.gpus = count
     launch.spot = bool(resources.get("use_spot"))
-    launch.variables |= {name: str(value) for name, value in envs.items() if value is not None}
-    launch.lost |= {
-        f"envs.{name}": "it has no value: set it in the job file"
-        for name in envs
-        if envs[name] is None
-    }
-    image, workdir = str(resources.get("image_id") or ""), data.get("workdir")
-    launch.image = image.removeprefix("docker:") if image.startswith("docker:") else None
-    expressed = {"accelerators", "use_spot", *(["image_id"] if launch.image is not None else [])}
+    launch.variables |= given
+    for name, value in envs.items():
+        if value is None:
+            launch.lost[f"envs.{name}"] = "it has no value: set it in the job file"
+
+    expressed = {"accelerators", "use_spot"}
+    image = str(resources.get("image_id") or "")
+    if image.startswith("docker:"):
+        launch.image = image.removeprefix("docker:")
+        expressed.add("image_id")
     no_field = "a job has no field for this; settings of the target may have one"
-    launch.lost |= {f"resources.{name}": no_field for name in resources if name not in expressed}
-    launch.lost |= {
-        str(name): no_field for name in data if name not in OPTIONS["skypilot"]["known"]
-    }
-    if not isinstance(workdir, str | None):
-        launch.lost["workdir"] = "clone the repository, and name its folder as `source_dir`"
+    for name in resources:
+        if name not in expressed:
+            launch.lost[f"resources.{name}"] = no_field
+    for name in data:
+        if name not in OPTIONS["skypilot"]["known"]:
+            launch.lost[str(name)] = no_field
+
+    workdir = data.get("workdir")
     if isinstance(workdir, str):
-        launch.source_dir = (
-            os.path.join(workdir, launch.source_dir) if launch.source_dir else workdir
-        )
+        below = launch.source_dir
+        launch.source_dir = os.path.join(workdir, below) if below else workdir
+    elif workdir is not None:
+        launch.lost["workdir"] = "clone the repository, and name its folder as `source_dir`"
     why = {
         "setup": (
             "list the packages that it installs in `environment.requirements`, or use an image"
@@ -334,7 +363,9 @@ def read_task_file(data: Mapping[str, Any], folder: str) -> TrainingLaunch:
         "secrets": "a job contains no secrets: let the script read them at run time",
         "volumes": "write each storage path of data under `inputs`",
     }
-    launch.lost |= {name: reason for name, reason in why.items() if data.get(name)}
+    for name, reason in why.items():
+        if data.get(name):
+            launch.lost[name] = reason
     return launch
 
 
@@ -358,43 +389,44 @@ def _launch_in(
     text: str, variables: Mapping[str, Value], folder: str, *, has_setup: bool = False
 ) -> TrainingLaunch:
     commands = commands_of(text, variables)
-    pairs = [(command, line) for command in commands if (line := unwrap(command.words)).words]
-    others = [(command, line) for command, line in pairs if tool_of(line.words) != ("python", 1)]
-    # a script may also prepare its data with Python
-    pairs = others if len(pairs) > 1 and others else pairs
+    pairs = []
+    for command in commands:
+        line = unwrap(command.words)
+        if line.words:
+            pairs.append((command, line))
+    if len(pairs) > 1:  # a script may also prepare its data with Python
+        others = [pair for pair in pairs if tool_of(pair[1].words) != ("python", 1)]
+        pairs = others or pairs
     if len(pairs) != 1:
         what = f"{len(pairs)} launch lines" if pairs else "no launch line"
+        message = f"cloudtrain needs exactly one launch line, and found {what}"
         hint = 'adopt the line alone: `cloudtrain adopt "torchrun ... train.py"`'
-        raise UsageError(
-            f"cloudtrain needs exactly one launch line, and found {what}", hint=hint, code="CT981"
-        )
-    command, line = pairs[0]
+        raise cannot_adopt(message, hint)
+
+    start, line = pairs[0]
     launch = read_launch(line.words, folder)
-    launch.srun, launch.lost = line.srun, {**line.lost, **launch.lost}
-    launch.variables = {
-        **command.exported,
-        **command.assigned,
-        **line.variables,
-        **launch.variables,
-    }
-    before = commands[: commands.index(command)]
-    _settle_variables(launch, has_setup=has_setup)
+    launch.srun = line.srun
+    launch.lost = {**line.lost, **launch.lost}
+    launch.variables = start.exported | start.assigned | line.variables | launch.variables
+    before = commands[: commands.index(start)]
+    setup = []
     if has_setup:
-        launch.setup = [_shown(one) for one in before if _SETUP.match(one.text)] + launch.setup
-    launch.lost |= {
-        word[:80]: "only a running shell knows the value: write it into the job file"
-        for word in launch.program
-        if isinstance(word, Open)
-    }
+        setup = [one for one in before if _SETUP.match(one.text)]
+    _settle_variables(launch, has_setup=has_setup)
+    launch.setup = [*map(_shown, setup), *launch.setup]
+    for word in launch.program:
+        if isinstance(word, Open):
+            launch.lost[word[:80]] = (
+                "only a running shell knows the value: write it into the job file"
+            )
     _change_folder(launch, before)
-    setup = [one for one in before if has_setup and _SETUP.match(one.text)]
-    texts = [
-        one.text
-        for one in commands
-        if one is not command and one not in setup and not _is_harmless(one)
-    ]
+
+    texts = []
+    for one in commands:
+        if one is not start and one not in setup and not _is_harmless(one):
+            texts.append(one.text)
     if texts:
-        launch.lost["other lines"] = f"the job does not run these lines: {'; '.join(texts)[:200]}"
+        launch.lost["other lines"] = _not_run(texts)
     return launch
 
 
@@ -408,12 +440,15 @@ def _shown(command: ShellCommand) -> str:
 
 def _is_harmless(command: ShellCommand) -> bool:
     name = command.words[0]
-    decides = re.match(r"(if|elif|while|until|for|case)\b", command.text) or re.search(
-        r"[^&\d]>|<<", command.text
-    )
-    return name == "cd" or (
-        name in OPTIONS["shell"]["harmless"] and (command.after_pipe or not decides)
-    )
+    if name == "cd":
+        return True
+    if name not in OPTIONS["shell"]["harmless"]:
+        return False
+    if command.after_pipe:
+        return True
+    decides = re.match(r"(if|elif|while|until|for|case)\b", command.text)
+    writes = re.search(r"[^&\d]>|<<", command.text)
+    return not decides and not writes
 
 
 def _settle_variables(launch: TrainingLaunch, *, has_setup: bool) -> None:
@@ -426,7 +461,8 @@ def _settle_variables(launch: TrainingLaunch, *, has_setup: bool) -> None:
         if not isinstance(value, Open):
             continue
         del launch.variables[name]
-        if has_setup and '"' not in re.sub(r"\$\([^)]*\)", "", value) and "\n" not in value:
+        outside = re.sub(r"\$\([^)]*\)", "", value)
+        if has_setup and '"' not in outside and "\n" not in value:
             launch.setup.append(f'export {name}="{value}"')
         else:
             launch.lost[f"${name}"] = (
@@ -442,9 +478,7 @@ def _change_folder(launch: TrainingLaunch, before: Sequence[ShellCommand]) -> No
         folder = command.words[1]
         if not isinstance(folder, Open):
             launch.source_dir = os.path.join(launch.source_dir or "", folder)
-        elif (
-            "SLURM_SUBMIT_DIR" not in folder and "$0" not in folder and "BASH_SOURCE" not in folder
-        ):
+        elif not re.search(r"SLURM_SUBMIT_DIR|\$0|BASH_SOURCE", folder):
             launch.lost[f"cd {folder}"[:80]] = (
                 "only a running shell knows the folder: write it into `source_dir`"
             )
@@ -455,7 +489,9 @@ def _accelerators(value: Any) -> tuple[str | None, int | None]:
         name = next(iter(value))
         return str(name), int(value[name])
     name, _, count = str(value or "").partition(":")
-    return (name or None), (int(count or 1) if name else None)
+    if not name:
+        return None, None
+    return name, int(count or 1)
 
 
 def _last_number(text: str) -> int | None:

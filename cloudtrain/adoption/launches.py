@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,21 @@ from cloudtrain.documents.document import Unreadable, load_toml, read_text
 from cloudtrain.errors import UsageError
 from cloudtrain.system.plugins import DEFAULT_TARGET
 
-OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
-    tool: {kind: tuple(words.split()) for kind, words in kinds.items()}
-    for tool, kinds in load_toml(
-        Path(__file__).with_name("launchers.toml").read_text("utf-8")
-    ).items()
-}
+
+def _load_options() -> dict[str, dict[str, tuple[str, ...]]]:
+    text = Path(__file__).with_name("launchers.toml").read_text("utf-8")
+    options = {}
+    for tool, kinds in load_toml(text).items():
+        options[tool] = {kind: tuple(words.split()) for kind, words in kinds.items()}
+    return options
+
+
+OPTIONS = _load_options()
 """Each tool's options by their kinds, from the table `launchers.toml`."""
+
+
+Options = dict[str, list[str]]
+"""The values of each option on a line, by the option's name with hyphens."""
 
 
 @dataclass
@@ -69,33 +77,48 @@ def read_launch(words: Sequence[str], folder: str = ".") -> TrainingLaunch:
     name, skip = tool
     launch = _READERS[name](words[skip:], folder)
     if not launch.program:
-        raise _wrong(f"the `{name}` line names no script", "add the script and its arguments")
+        raise cannot_adopt(f"the `{name}` line names no script", "add the script and its arguments")
     return launch
 
 
 def tool_of(words: Sequence[str]) -> tuple[str, int] | None:
     """Return the name of a command's launcher, and how many words name it; None if cloudtrain does
     not know the launcher, or if Python starts no script."""
-    first = os.path.basename(words[0]) if words else ""
-    if first in ("torchrun", "deepspeed", "mpirun", "mpiexec", "horovodrun"):
-        return ("mpirun" if first == "mpiexec" else first), 1
-    if first == "accelerate" and words[1:2] == ["launch"]:
-        return "accelerate", 2
-    if first == "torchx" and words[1:2] == ["run"]:
-        return "torchx", 2
-    if re.fullmatch(r"python[0-9.]*", first):
-        skip = 1 + _python_options(words[1:])
-        option = words[skip] if skip < len(words) else ""
-        module = words[skip + 1] if option == "-m" and skip + 1 < len(words) else ""
-        if module in ("torch.distributed.run", "torch.distributed.launch"):
-            return module.rpartition(".")[2].replace("run", "torchrun"), skip + 2
-        if module in ("accelerate.commands.launch", "deepspeed.launcher.runner"):
-            return module.partition(".")[0], skip + 2
-        is_tool = module in OPTIONS["python"]["tools"] or (
-            option.startswith("-") and option != "-m"
-        )
-        return None if is_tool else ("python", skip)
-    return None
+    if not words:
+        return None
+    first = os.path.basename(words[0])
+    if first == "mpiexec":
+        return "mpirun", 1
+    if first in ("torchrun", "deepspeed", "mpirun", "horovodrun"):
+        return first, 1
+    subcommand = _SUBCOMMANDS.get(first)
+    if subcommand and list(words[1:2]) == [subcommand]:
+        return first, 2
+    if not re.fullmatch(r"python[0-9.]*", first):
+        return None
+
+    skip = 1 + _python_options(words[1:])
+    option = words[skip] if skip < len(words) else ""
+    if option == "-m":
+        module = "".join(words[skip + 1 : skip + 2])
+        if module in _MODULES:
+            return _MODULES[module], skip + 2
+        is_script = module not in OPTIONS["python"]["tools"]
+    else:
+        is_script = not option.startswith("-")
+    return ("python", skip) if is_script else None
+
+
+_SUBCOMMANDS = {"accelerate": "launch", "torchx": "run"}
+"""The command of a tool with several commands that starts a training."""
+
+_MODULES = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "launch",
+    "accelerate.commands.launch": "accelerate",
+    "deepspeed.launcher.runner": "deepspeed",
+}
+"""Launchers that Python starts as a module."""
 
 
 def _python_options(words: Sequence[str]) -> int:
@@ -106,60 +129,77 @@ def _python_options(words: Sequence[str]) -> int:
     return count
 
 
-def _options(words: Sequence[str], flags: Container[str]) -> tuple[dict[str, list[str]], list[str]]:
+def _options(words: Sequence[str], flags: Container[str]) -> tuple[Options, list[str]]:
     """Split words into options and the rest, which begins at the first word that is not an option.
-    The options' names are written with hyphens. `flags` are options without a value."""
-    options: dict[str, list[str]] = {}
+    `flags` are options without a value."""
+    options: Options = {}
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] != "--":
         word, equals, value = rest.pop(0).partition("=")
         name = word.replace("_", "-")
-        if not equals:
-            value = "" if name in flags or not rest else rest.pop(0)
+        if not equals and rest and name not in flags:
+            value = rest.pop(0)
         options.setdefault(name, []).append(value)
-    return options, rest[1:] if rest[:1] == ["--"] else rest
+    if rest[:1] == ["--"]:
+        del rest[0]
+    return options, rest
 
 
-def _count(options: dict[str, list[str]], *names: str) -> int | None:
-    for name in names:
-        for value in options.get(name, []):
-            if value.isdecimal() and int(value) > 0:
-                return int(value)
+def _started(tool: str, words: Sequence[str]) -> tuple[TrainingLaunch, Options]:
+    """Return the program that the words after a launcher start, and the launcher's options."""
+    options, program = _options(words, OPTIONS[tool]["flags"])
+    launch = TrainingLaunch(tool, program)
+    launch.is_module = "-m" in options or "--module" in options
+    launch.is_command = "--no-python" in options
+    return launch, options
+
+
+def _first(options: Options, name: str, default: str) -> str:
+    values = options.get(name)
+    return values[0] if values else default
+
+
+def _count(options: Options, name: str) -> int | None:
+    for value in options.get(name, ()):
+        if value.isdecimal() and int(value) > 0:
+            return int(value)
     return None
 
 
-def _lost(options: dict[str, list[str]], known_options: Container[str], why: str) -> dict[str, str]:
-    return {name: why for name in options if name not in known_options}
+def _lose_unknown(launch: TrainingLaunch, options: Options) -> None:
+    known = {*OPTIONS[launch.tool]["known"], *launch.lost}
+    for name in options:
+        if name not in known:
+            launch.lost[name] = f"a job has no field for this option of {launch.tool}"
 
 
 # as the other readers
 def _torchrun(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG001
-    options, program = _options(words, OPTIONS["torchrun"]["flags"])
-    launch = TrainingLaunch(
-        "torchrun", program, is_module=bool({"-m", "--module"} & options.keys())
-    )
-    launch.is_command = "--no-python" in options
-    nodes = (options.get("--nnodes") or ["1"])[0]
+    launch, options = _started("torchrun", words)
+    launch.distribution = {"type": "torch"}
+    nodes = _first(options, "--nnodes", "1")
     low, colon, high = nodes.partition(":")
-    launch.instances = int(high if colon else low) if (high if colon else low).isdecimal() else 1
+    most = high if colon else low
+    if most.isdecimal():
+        launch.instances = int(most)
     if colon and low != high:
         launch.lost["--nnodes"] = (
             "a job has a fixed number of instances, so the larger number was used"
         )
-    elif not nodes.isdecimal() and not colon:
+    elif not colon and not nodes.isdecimal():
         launch.lost["--nnodes"] = _known_later(nodes, "resources.instance_count")
-    count = (options.get("--nproc-per-node") or ["1"])[0]
-    launch.processes = int(count) if count.isdecimal() else None
-    if launch.processes is None and count not in ("gpu", "auto"):
+
+    count = _first(options, "--nproc-per-node", "1")
+    if count.isdecimal():
+        launch.processes = int(count)
+    elif count not in ("gpu", "auto"):
         launch.lost["--nproc-per-node"] = _known_later(count, "distribution.processes_per_instance")
-    launch.lost |= _lost(
-        options, OPTIONS["torchrun"]["known"], "a job has no field for this option of torchrun"
-    )
+
+    _lose_unknown(launch, options)
     if "--max-restarts" in options:
         launch.lost["--max-restarts"] = (
             "it is a setting of the local target: `cloudtrain submit --max-restarts N`"
         )
-    launch.distribution = {"type": "torch"}
     return launch
 
 
@@ -169,7 +209,7 @@ def _known_later(text: str, name: str) -> str:
 
 def _torch_launch(words: Sequence[str], folder: str) -> TrainingLaunch:
     launch = _torchrun(words, folder)
-    if not any(word in ("--use-env", "--use_env") for word in words):
+    if "--use-env" not in words and "--use_env" not in words:
         launch.lost["--local-rank"] = (
             "torch.distributed.launch passes the argument to the script; let the script read "
             "the variable LOCAL_RANK"
@@ -186,64 +226,77 @@ _OWN_VARIABLES = (
 )
 _GPU_IDS = "cloudtrain uses all GPUs of an instance, or `processes_per_instance` of them"
 
+_ACCELERATE_COUNTS = {
+    "--num-machines": "resources.instance_count",
+    "--num-processes": "distribution.processes_per_instance",
+}
+
 
 def _accelerate(words: Sequence[str], folder: str) -> TrainingLaunch:
-    options, program = _options(words, OPTIONS["accelerate"]["flags"])
-    config = (
-        _yaml(os.path.join(folder, options["--config-file"][0]))
-        if "--config-file" in options
-        else {}
-    )
+    launch, options = _started("accelerate", words)
+    config = _accelerate_config(options, folder)
+    machines = _count(options, "--num-machines") or config.get("num_machines")
+    if machines:
+        launch.instances = int(machines)
+    total = _count(options, "--num-processes") or config.get("num_processes")
+    if total:
+        launch.processes = max(1, int(total) // launch.instances)
+    for name, field_name in _ACCELERATE_COUNTS.items():
+        value = _first(options, name, "1")
+        if value and not value.isdecimal():
+            launch.lost[name] = _known_later(value, field_name)
+    if total and int(total) % launch.instances:
+        why = f"{total} processes cannot be shared out evenly among {launch.instances} instances"
+        launch.lost["--num-processes"] = why
+
+    threads = _count(options, "--num-cpu-threads-per-process")
+    if threads:
+        launch.variables["OMP_NUM_THREADS"] = str(threads)  # which is what accelerate does with it
+    gpus = _first(options, "--gpu-ids", config.get("gpu_ids") or "all")
+    if gpus != "all":
+        launch.lost["--gpu-ids"] = f"{_GPU_IDS}, not {gpus}"
+    precision = _first(options, "--mixed-precision", config.get("mixed_precision") or "no")
+    if precision != "no":
+        launch.variables["ACCELERATE_MIXED_PRECISION"] = str(precision)
+
+    kind = ""
+    if "distributed_type" in config:
+        kind = str(config["distributed_type"] or "NO").upper()
+    launch.distribution = {"type": "torch"}
+    if "--use-deepspeed" in options or kind == "DEEPSPEED":
+        launch.distribution = {"type": "deepspeed"}
+    is_alone = launch.processes is None or launch.processes == 1
+    if kind == "NO" and is_alone:
+        launch.distribution = {}
+        launch.processes = None
+
+    for name in OPTIONS["accelerate"]["own_variables"]:
+        value = str(config.get(name) or "no")
+        if value.lower() != "no":
+            launch.lost[name] = _OWN_VARIABLES
+    has_own_config = kind in ("FSDP", "MEGATRON_LM", "DEEPSPEED")
+    if has_own_config and not config.get(f"{kind.lower()}_config"):
+        launch.lost["distributed_type"] = _OWN_VARIABLES
+    for name in options:
+        if _ACCELERATE_OWN.match(name):
+            launch.lost[name] = _OWN_VARIABLES
+    _lose_unknown(launch, options)
+    return launch
+
+
+def _accelerate_config(options: Options, folder: str) -> dict[str, Any]:
+    """Return the settings in the file that the line names; none without a file."""
+    if "--config-file" not in options:
+        return {}
+    name = options["--config-file"][0]
+    config = _yaml(os.path.join(folder, name))
     if "SAGEMAKER" in str(config.get("compute_environment", "")):
         hint = (
             "run the line, then adopt the job that it has created: `cloudtrain adopt "
             "sagemaker://REGION/NAME`"
         )
-        raise _wrong(
-            f"`{options['--config-file'][0]}` starts the script on SageMaker, not on this machine",
-            hint,
-        )
-    launch = TrainingLaunch(
-        "accelerate", program, is_module=bool({"-m", "--module"} & options.keys())
-    )
-    launch.is_command = "--no-python" in options
-    launch.instances = _count(options, "--num-machines") or int(config.get("num_machines") or 1)
-    total = _count(options, "--num-processes") or config.get("num_processes")
-    launch.processes = max(1, int(total) // launch.instances) if total else None
-    for name in ("--num-machines", "--num-processes"):
-        if (value := (options.get(name) or ["1"])[0]) and not value.isdecimal():
-            field_name = (
-                "resources.instance_count"
-                if "machines" in name
-                else "distribution.processes_per_instance"
-            )
-            launch.lost[name] = _known_later(value, field_name)
-    if total and int(total) % launch.instances:
-        why = f"{total} processes cannot be shared out evenly among {launch.instances} instances"
-        launch.lost["--num-processes"] = why
-    if threads := _count(options, "--num-cpu-threads-per-process"):
-        launch.variables["OMP_NUM_THREADS"] = str(threads)  # which is what accelerate does with it
-    if (gpus := (options.get("--gpu-ids") or [config.get("gpu_ids") or "all"])[0]) != "all":
-        launch.lost["--gpu-ids"] = f"{_GPU_IDS}, not {gpus}"
-    precision = (options.get("--mixed-precision") or [config.get("mixed_precision") or "no"])[0]
-    if precision != "no":
-        launch.variables["ACCELERATE_MIXED_PRECISION"] = str(precision)
-    kind = str(
-        config.get("distributed_type") or ("NO" if "distributed_type" in config else "")
-    ).upper()
-    deepspeed = "--use-deepspeed" in options or kind == "DEEPSPEED"
-    launch.distribution = {"type": "deepspeed"} if deepspeed else {"type": "torch"}
-    if kind == "NO" and (launch.processes or 1) == 1:
-        launch.distribution, launch.processes = {}, None
-    for name in OPTIONS["accelerate"]["own_variables"]:
-        if str(config.get(name) or "no").lower() != "no":
-            launch.lost[name] = _OWN_VARIABLES
-    if kind in ("FSDP", "MEGATRON_LM", "DEEPSPEED") and not config.get(f"{kind.lower()}_config"):
-        launch.lost["distributed_type"] = _OWN_VARIABLES
-    launch.lost |= {name: _OWN_VARIABLES for name in options if _ACCELERATE_OWN.match(name)}
-    known_options = {*launch.lost, *OPTIONS["accelerate"]["known"]}
-    launch.lost |= _lost(options, known_options, "a job has no field for this option of accelerate")
-    return launch
+        raise cannot_adopt(f"`{name}` starts the script on SageMaker, not on this machine", hint)
+    return config
 
 
 _LOCAL_RANK = (
@@ -251,60 +304,69 @@ _LOCAL_RANK = (
     "The variable LOCAL_RANK has it."
 )
 
+_DEEPSPEED_COUNTS = {
+    "--num-nodes": "resources.instance_count",
+    "--num-gpus": "resources.gpus_per_instance",
+}
+
 
 def _deepspeed(words: Sequence[str], folder: str) -> TrainingLaunch:
-    options, program = _options(words, OPTIONS["deepspeed"]["flags"])
-    launch = TrainingLaunch(
-        "deepspeed", program, is_module="--module" in options, distribution={"type": "deepspeed"}
-    )
+    launch, options = _started("deepspeed", words)
+    launch.distribution = {"type": "deepspeed"}
+    launch.is_module = "--module" in options
     hostfiles = options.get("--hostfile") or options.get("-H")
-    hosts = _hosts(os.path.join(folder, hostfiles[0])) if hostfiles else []
+    hosts = []
+    if hostfiles:
+        hosts = _hosts(os.path.join(folder, hostfiles[0]))
     launch.instances = _count(options, "--num-nodes") or len(hosts) or 1
-    launch.processes = _count(options, "--num-gpus") or (hosts[0] if hosts else None)
-    launch.is_command = "--no-python" in options
+    launch.processes = _count(options, "--num-gpus")
+    if hosts and not launch.processes:
+        launch.processes = hosts[0]
     if not {"--no-local-rank", "--no-python"} & options.keys():
         launch.notes.append(_LOCAL_RANK)
-    for name, field_name in (
-        ("--num-nodes", "instance_count"),
-        ("--num-gpus", "gpus_per_instance"),
-    ):
-        if name in options and not options[name][0].isdecimal():
-            launch.lost[name] = _known_later(options[name][0], f"resources.{field_name}")
-    if len({*hosts}) > 1:
+
+    for name, field_name in _DEEPSPEED_COUNTS.items():
+        value = _first(options, name, "1")
+        if not value.isdecimal():
+            launch.lost[name] = _known_later(value, field_name)
+    if len(set(hosts)) > 1:
         launch.lost["--hostfile"] = (
             "the hosts have different numbers of slots, but the instances of a job are alike"
         )
     for option in ("--include", "-i", "--exclude", "-e"):
         if option in options:
             launch.lost[option] = _GPU_IDS
-    launch.lost |= _lost(
-        options, OPTIONS["deepspeed"]["known"], "a job has no field for this option of deepspeed"
-    )
+    _lose_unknown(launch, options)
     return launch
 
 
 def _hosts(file: str) -> list[int]:
-    lines = [line.split("#")[0].split() for line in _text(file).splitlines()]
-    return [
-        int((re.search(r"slots=(\d+)", " ".join(words)) or ["", "1"])[1])
-        for words in lines
-        if words
-    ]
+    """Return the slots of each host in a host file."""
+    slots = []
+    for line in _text(file).splitlines():
+        words = line.split("#")[0].split()
+        if words:
+            found = re.findall(r"slots=(\d+)", " ".join(words))
+            slots.append(int(found[0]) if found else 1)
+    return slots
 
 
 def _mpirun(words: Sequence[str], folder: str) -> TrainingLaunch:
     launch = TrainingLaunch("mpirun", distribution={"type": "mpi"})
-    rest, extra = list(words), list[str]()
-    total, slots = None, list[int]()
+    rest = list(words)
+    extra = list[str]()
+    total: int | None = None
+    slots = list[int]()
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)
         name = "--" + word.lstrip("-")
         if name in ("--np", "--n", "--c"):
-            total = int(rest.pop(0)) if rest and rest[0].isdecimal() else None
+            total = _take_count(rest)
         elif name in ("--npernode", "--N"):
-            launch.processes = int(rest.pop(0)) if rest and rest[0].isdecimal() else None
+            launch.processes = _take_count(rest)
         elif name in ("--H", "--host") and rest:
-            slots = [int(host.partition(":")[2] or 1) for host in rest.pop(0).split(",")]
+            hosts = rest.pop(0).split(",")
+            slots = [int(host.partition(":")[2] or 1) for host in hosts]
         elif name in ("--hostfile", "--machinefile") and rest:
             slots = _hosts(os.path.join(folder, rest.pop(0)))
         elif name == "--x" and rest:
@@ -312,38 +374,51 @@ def _mpirun(words: Sequence[str], folder: str) -> TrainingLaunch:
         elif name == "--mca" and len(rest) > 1:
             extra += ["--mca", rest.pop(0), rest.pop(0)]
         elif word not in OPTIONS["mpirun"]["known"]:
-            flag = name in OPTIONS["mpirun"]["flags"] or "=" in word
-            value = rest.pop(0) if rest and not rest[0].startswith("-") and not flag else ""
-            launch.lost[word] = (
-                f"write `{f'{word} {value}'.strip()}` into `distribution.options` where it is "
-                "needed"
-            )
-    launch.instances = len(slots) or (
-        total // launch.processes if total and launch.processes else 1
-    )
-    launch.processes = launch.processes or (
-        total // launch.instances if total else slots[0] if slots else None
-    )
-    if total and launch.processes and total != launch.processes * launch.instances:
+            option = word
+            takes_value = "=" not in word and name not in OPTIONS["mpirun"]["flags"]
+            if takes_value and rest and not rest[0].startswith("-"):
+                option = f"{word} {rest.pop(0)}".strip()
+            launch.lost[word] = f"write `{option}` into `distribution.options` where it is needed"
+
+    if slots:
+        launch.instances = len(slots)
+    elif total and launch.processes:
+        launch.instances = total // launch.processes
+    if not launch.processes and total:
+        launch.processes = total // launch.instances
+    elif not launch.processes:
+        launch.processes = slots[0] if slots else None
+    started = (launch.processes or 0) * launch.instances
+    if total and launch.processes and total != started:
         each = f"{launch.instances} instances with {launch.processes} processes each"
         launch.lost["-np"] = (
             f"{total} processes are not {each}: correct `resources` and `distribution`"
         )
     if extra:
         launch.distribution["options"] = shlex.join(extra)
+
     if rest and re.fullmatch(r"python[0-9.]*", os.path.basename(rest[0])):
-        rest = rest[1 + _python_options(rest[1:]) :]
-        launch.is_module = rest[:1] == ["-m"]
-        rest = rest[1:] if launch.is_module else rest
+        del rest[: 1 + _python_options(rest[1:])]
+        if rest[:1] == ["-m"]:
+            launch.is_module = True
+            del rest[0]
     else:
         launch.is_command = True
     launch.program = rest
     return launch
 
 
+def _take_count(words: list[str]) -> int | None:
+    """Take the number with which the words begin; None if they begin with another word."""
+    if words and words[0].isdecimal():
+        return int(words.pop(0))
+    return None
+
+
 def _horovodrun(words: Sequence[str], folder: str) -> TrainingLaunch:
     launch = _mpirun(words, folder)
-    launch.tool, launch.distribution = "horovodrun", launch.distribution | {"type": "horovod"}
+    launch.tool = "horovodrun"
+    launch.distribution["type"] = "horovod"
     return launch
 
 
@@ -352,22 +427,24 @@ def _torchx(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG00
     own, rest = _options(words, OPTIONS["torchx"]["flags"])
     if not rest or rest[0] != "dist.ddp":
         hint = "print the torchrun line with `torchx run --dryrun`, and adopt that line"
-        raise _wrong("cloudtrain knows only torchx's component `dist.ddp`", hint)
+        raise cannot_adopt("cloudtrain knows only torchx's component `dist.ddp`", hint)
     options, program = _options(rest[1:], ())
     launch = TrainingLaunch("torchx", distribution={"type": "torch"})
-    nodes, _, count = (options.get("-j") or ["1x1"])[0].partition("x")
-    launch.instances = int(nodes.rpartition(":")[2]) if nodes.rpartition(":")[2].isdecimal() else 1
-    launch.processes = int(count) if count.isdecimal() else None
-    # None where there is none
-    launch.name = (options.get("--name") or [None])[0]  # type: ignore[list-item]
-    for pair in options.get("--env", []):
-        launch.variables |= dict(part.partition("=")[::2] for part in pair.split(","))
+    nodes, _, count = _first(options, "-j", "1x1").partition("x")
+    most = nodes.rpartition(":")[2]
+    if most.isdecimal():
+        launch.instances = int(most)
+    if count.isdecimal():
+        launch.processes = int(count)
+    launch.name = _first(options, "--name", "") or None
+    for pairs in options.get("--env", ()):
+        for pair in pairs.split(","):
+            variable, _, value = pair.partition("=")
+            launch.variables[variable] = value
     launch.is_module = "-m" in options
     start = options.get("--script") or options.get("-m") or []
     launch.program = [*start[:1], *program]
-    launch.lost |= _lost(
-        options, OPTIONS["torchx"]["known"], "a job has no field for this option of torchx"
-    )
+    _lose_unknown(launch, options)
     for name in ("-cfg", "--scheduler-args"):
         if name in own:
             launch.lost[name] = (
@@ -378,11 +455,12 @@ def _torchx(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG00
 
 # as the other readers
 def _python(words: Sequence[str], folder: str) -> TrainingLaunch:  # noqa: ARG001
-    is_module = list(words[:1]) == ["-m"]
-    return TrainingLaunch("python", list(words[1:] if is_module else words), is_module=is_module)
+    if words and words[0] == "-m":
+        return TrainingLaunch("python", list(words[1:]), is_module=True)
+    return TrainingLaunch("python", list(words))
 
 
-_READERS: dict[str, Callable[[Sequence[str], str], TrainingLaunch]] = {
+_READERS = {
     "torchrun": _torchrun,
     "launch": _torch_launch,
     "accelerate": _accelerate,
@@ -398,9 +476,8 @@ def _text(file: str) -> str:
     try:
         return read_text(file)
     except (OSError, Unreadable):
-        raise _wrong(
-            f"`{file}` cannot be read", "run this command in the folder where the launch line runs"
-        ) from None
+        hint = "run this command in the folder where the launch line runs"
+        raise cannot_adopt(f"`{file}` cannot be read", hint) from None
 
 
 def _yaml(file: str) -> dict[str, Any]:
@@ -409,11 +486,11 @@ def _yaml(file: str) -> dict[str, Any]:
     try:
         data = yaml.safe_load(_text(file))
     except yaml.YAMLError:
-        raise _wrong(
-            f"`{file}` is not YAML", "name the file that `accelerate config` writes"
-        ) from None
+        hint = "name the file that `accelerate config` writes"
+        raise cannot_adopt(f"`{file}` is not YAML", hint) from None
     return data if isinstance(data, dict) else {}
 
 
-def _wrong(message: str, hint: str) -> UsageError:
+def cannot_adopt(message: str, hint: str | None) -> UsageError:
+    """Return the error for a source that contains nothing that can be adopted."""
     return UsageError(message, hint=hint, code="CT981")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,9 +24,9 @@ from cloudtrain.plans.comparison import ABSENT_TEXT, ValuePath, paths_that_diffe
 from cloudtrain.plans.document import on_one_line
 from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.rules.engine import is_written
-from cloudtrain.system.plugins import DEFAULT_TARGET, part_of
+from cloudtrain.system.plugins import DEFAULT_TARGET, part
 from cloudtrain.targets.adoption import UNREAD, Adopter, Draft, Original
-from cloudtrain.targets.contract import Target
+from cloudtrain.targets.contract import AdopterMaker, DataPlaces, SweepCompiler, Target
 from cloudtrain.targets.registry import target_of
 
 # The comparison of two requests: all differences, each with its reason.
@@ -40,6 +40,22 @@ class FieldDifference:
     original: Any
     adopted: Any
     reason: str
+
+
+def differences_of(
+    theirs: object,
+    ours: object,
+    reason_of: Callable[[ValuePath], str],
+    lost: Mapping[str, str],
+) -> list[FieldDifference]:
+    """Return the fields in which two requests differ, and what no request can express."""
+    differences = []
+    for path, original, adopted in paths_that_differ(theirs, ours):
+        reason = reason_of(path)
+        differences.append(FieldDifference(shown_path(path), original, adopted, reason))
+    for name, reason in lost.items():
+        differences.append(FieldDifference(name, "", ABSENT_TEXT, reason))
+    return differences
 
 
 def shown_path(path: ValuePath) -> str:
@@ -66,14 +82,25 @@ def job_yaml(
     does not have, go at the top of the file.
     """
     missing = [text for path, text in comments.items() if not is_written(job, *path)]
-    lines = [line.rstrip() for text in (*head, *missing) for line in _commented(text)]
-    return "\n".join([*lines, *([""] if lines else []), *_mapping(job, (), comments, "")]) + "\n"
+    lines = _head_lines([*head, *missing])
+    if lines:
+        lines.append("")
+    lines += _mapping(job, (), comments, "")
+    return "\n".join(lines) + "\n"
 
 
 def settings_toml(target: str, settings: Mapping[str, Any], head: Sequence[str] = ()) -> str:
     """Return the text of the target's table in `cloudtrain.toml`, with nested tables last."""
-    lines = [line.rstrip() for text in head for line in _commented(text)]
-    return "\n".join([*lines, *_table((target,), settings)]) + "\n"
+    lines = [*_head_lines(head), *_table((target,), settings)]
+    return "\n".join(lines) + "\n"
+
+
+def _head_lines(texts: Sequence[str]) -> list[str]:
+    """Return the lines of the comments at the top of a file."""
+    lines = []
+    for text in texts:
+        lines += [line.rstrip() for line in _commented(text)]
+    return lines
 
 
 def _commented(text: str, indent: str = "") -> Iterator[str]:
@@ -88,54 +115,61 @@ def _mapping(
     for key, inner in value.items():
         here = (*path, key)
         yield from _commented(comments.get(here, ""), indent)
-        name = _scalar(key)
+        start = indent + _scalar(key)
         flow = _flow(inner)
-        has_comments = any(at[: len(here)] == here and at != here for at in comments)
-        if isinstance(inner, str) and "\n" in inner and (block := _block(inner, indent + "  ")):
-            yield f"{indent}{name}: |{block[0]}"
-            yield from block[1]
+        is_wide = len(start + flow) > _WIDTH
+        block = _block(inner, indent + "  ")
+        if block is not None:
+            style, lines = block
+            yield f"{start}: |{style}"
+            yield from lines
         elif (
-            isinstance(inner, Mapping)
-            and inner
-            and (has_comments or not path or len(indent + name + flow) > _WIDTH)
+            isinstance(inner, Mapping) and inner and (not path or is_wide or _below(comments, here))
         ):
-            yield f"{indent}{name}:"
+            yield f"{start}:"
             yield from _mapping(inner, here, comments, indent + "  ")
-        elif (
-            isinstance(inner, Sequence)
-            and not isinstance(inner, str)
-            and len(indent + name + flow) > _WIDTH
-        ):
-            yield f"{indent}{name}:"
-            yield from (f"{indent}  - {_flow(item)}" for item in inner)
+        elif is_wide and isinstance(inner, Sequence) and not isinstance(inner, str):
+            yield f"{start}:"
+            for item in inner:
+                yield f"{indent}  - {_flow(item)}"
         else:
-            yield f"{indent}{name}: {flow}"
+            yield f"{start}: {flow}"
+
+
+def _below(comments: Mapping[ValuePath, str], path: ValuePath) -> bool:
+    """Return whether a comment is about a value inside the one at `path`."""
+    depth = len(path)
+    return any(len(at) > depth and at[:depth] == path for at in comments)
 
 
 def _flow(value: Any) -> str:
     if isinstance(value, Mapping):
-        return (
-            "{" + ", ".join(f"{_scalar(key)}: {_flow(inner)}" for key, inner in value.items()) + "}"
-        )
+        pairs = [f"{_scalar(key)}: {_flow(inner)}" for key, inner in value.items()]
+        return "{" + ", ".join(pairs) + "}"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ", ".join(_flow(item) for item in value) + "]"
+        return "[" + ", ".join(map(_flow, value)) + "]"
     return _scalar(value)
 
 
 def _scalar(value: Any) -> str:
     is_plain = isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS
-    return value if is_plain and read_scalar(value) == value else scalar_text(value)
+    if is_plain and read_scalar(value) == value:
+        return str(value)
+    return scalar_text(value)
 
 
-def _block(text: str, indent: str) -> tuple[str, list[str]] | None:
-    """Return the header and the lines of a YAML literal block for a text of several lines; None if
-    the text must be written in quotes."""
-    plain = all(line.isprintable() and not line.endswith(" ") for line in text.split("\n"))
-    if not plain or text[:1] in (" ", "\n") or text.endswith("\n\n") or not text.strip():
+def _block(value: object, indent: str) -> tuple[str, list[str]] | None:
+    """Return the header and the lines of a YAML literal block for a text of several lines; None for
+    other values, and if the text must be written in quotes."""
+    if not isinstance(value, str) or "\n" not in value:
         return None
-    return ("" if text.endswith("\n") else "-"), [
-        f"{indent}{line}".rstrip() for line in text.rstrip("\n").split("\n")
-    ]
+    if not value.strip() or value[0] in " \n" or value.endswith("\n\n"):
+        return None
+    for line in value.split("\n"):
+        if not line.isprintable() or line.endswith(" "):
+            return None
+    lines = [f"{indent}{line}".rstrip() for line in value.rstrip("\n").split("\n")]
+    return "" if value.endswith("\n") else "-", lines
 
 
 def _table(path: tuple[str, ...], table: Mapping[str, Any]) -> Iterator[str]:
@@ -190,8 +224,6 @@ class Adoption:
     sweep: Mapping[str, Any] | None = None
     """The fields of the file if it is a sweep's file; `job` is then the job of the sweep. None for
     a job file."""
-    is_draft: bool = False
-    """Whether the job was drafted from the text of a script, without a comparison."""
 
     @property
     def equal(self) -> bool:
@@ -200,13 +232,15 @@ class Adoption:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of `--json` output."""
+        fields = self.fields if self.sweep is None else self.sweep
+        settings = {self.target: dict(self.settings)} if self.settings else {}
         return {
             "equal": self.equal,
             "differences": [vars(item) for item in self.differences],
             "target": self.target,
             "source": self.kind,
-            "job": dict(self.fields if self.sweep is None else self.sweep),
-            "settings": {self.target: dict(self.settings)} if self.settings else {},
+            "job": dict(fields),
+            "settings": settings,
             "renewed": [{"path": path, "reason": reason} for path, reason in self.renewed],
         }
 
@@ -221,7 +255,9 @@ def adoption_of(
 ) -> Adoption:
     """Return the adoption with a draft as its job. `head` are comments for the top of the job file;
     `more` are further fields of the adoption."""
-    settings = settings_toml(target, draft.settings, draft.settings_head) if draft.settings else ""
+    settings = ""
+    if draft.settings:
+        settings = settings_toml(target, draft.settings, draft.settings_head)
     text = job_yaml(*_content(draft), head)
     return Adoption(
         target,
@@ -246,24 +282,22 @@ def adopt_original(original: Original, place: Path) -> Adoption:
         try:
             return _best(original, place)
         except UsageError as error:
-            of_search = dict.fromkeys(
-                original.search.lost, f"a sweep cannot express the search: {error.message}"
-            )
-            original = replace(original, search=None, lost={**original.lost, **of_search})
+            why = f"a sweep cannot express the search: {error.message}"
+            lost = {**original.lost, **dict.fromkeys(original.search.lost, why)}
+            original = replace(original, search=None, lost=lost)
     return _best(original, place)
 
 
 def _best(original: Original, place: Path) -> Adoption:
     target = target_of(original.target)
-    adopter: Adopter = part_of(target, "adopt")()
+    make_adopter = part(target, AdopterMaker)
+    assert make_adopter is not None, "the target has read the original"
+    adopter = make_adopter()
     best: Adoption | None = None
     refused: JobError | None = None
     for draft in adopter.drafts(original):
-        if (
-            draft.last_resort
-            and best is not None
-            and (_is_whole(best, original) or original.start is not None)
-        ):
+        is_last = original.start is not None or (best and _is_whole(best, original))
+        if draft.last_resort and best is not None and is_last:
             break
         try:
             adoption = _finished(target, adopter, original, moved(draft, original, place))
@@ -272,14 +306,14 @@ def _best(original: Original, place: Path) -> Adoption:
             continue
         if best is None or _weight(adoption) < _weight(best):
             best = adoption
-        if _is_whole(best, original) and not best.fields.get(original.target + OVERRIDES):
+        has_overrides = bool(best.fields.get(original.target + OVERRIDES))
+        if _is_whole(best, original) and not has_overrides:
             break
     if best is None:
         why = refused.message if refused else "it has no fields that a job can express"
         hint = "run `cloudtrain init` and copy the fields by hand"
-        raise UsageError(
-            f"{original.kind} cannot be converted to a job: {why}", hint=hint, code="CT982"
-        )
+        message = f"{original.kind} cannot be converted to a job: {why}"
+        raise UsageError(message, hint=hint, code="CT982")
     return best
 
 
@@ -292,33 +326,34 @@ def moved(draft: Draft, original: Original, place: Path) -> Draft:
     """Return a copy of the draft for a job file in the folder `place`, with relative paths
     rewritten so that they lead to the same files."""
     job = deepcopy(draft.job)
-    if original.folder is not None:
+    folder = original.folder
+    if folder is not None:
         source = job.get("source_dir")
         is_unpacked = source == CODE_FOLDER and original.code is not None
         if source is not None and not is_unpacked and ("source_dir",) not in draft.comments:
-            job["source_dir"] = _from(place, original.folder, source)
+            job["source_dir"] = _from(place, folder, source)
         for item in job.get("inputs", {}).values():
-            if DEFAULT_TARGET in item:
-                item[DEFAULT_TARGET] = _from(place, original.folder, item[DEFAULT_TARGET])
-            is_made = (
-                str(item.get(original.target)).startswith(f"./{UPLOADED}/")
-                and original.made_data is not None
-            )
-            if is_local_path(item.get(original.target)) and not is_made:
-                path = _from(place, original.folder, item[original.target])
-                item[original.target] = path if is_local_path(path) else f"./{path}"
+            _move_input(item, original, place, folder)
     conda = job.get("environment", {}).get("conda_file")
     if conda in original.files:
         job["environment"]["conda_file"] = os.path.relpath(conda, job.get("source_dir") or ".")
-    sweep = None if original.search is None else original.search.fields
-    return Draft(
-        job,
-        deepcopy(draft.settings),
-        dict(draft.comments),
-        draft.last_resort,
-        draft.settings_head,
-        sweep,
+    return replace(
+        draft,
+        job=job,
+        settings=deepcopy(draft.settings),
+        comments=dict(draft.comments),
+        sweep=None if original.search is None else original.search.fields,
     )
+
+
+def _move_input(item: dict[str, Any], original: Original, place: Path, folder: str) -> None:
+    if DEFAULT_TARGET in item:
+        item[DEFAULT_TARGET] = _from(place, folder, item[DEFAULT_TARGET])
+    path = item.get(original.target)
+    is_made = original.made_data is not None and str(path).startswith(f"./{UPLOADED}/")
+    if is_local_path(path) and not is_made:
+        path = _from(place, folder, str(path))
+        item[original.target] = path if is_local_path(path) else f"./{path}"
 
 
 def parsed(draft: Draft) -> TrainingJob:
@@ -327,38 +362,27 @@ def parsed(draft: Draft) -> TrainingJob:
     return parse_job(_text(draft), format="yaml", file="job.yaml")  # type: ignore[return-value]
 
 
-def settled(draft: Draft) -> TrainingJob:
-    """Return the job of a draft without compiling it. Fields that the job's model refuses leave the
-    draft."""
-    for _ in range(_TRIES):
-        try:
-            return parsed(draft)
-        except JobError as error:
-            if not _take_out(draft.job, error, draft.comments):
-                raise
-    raise JobError([Problem((), "it cannot be mended", "write the job by hand", code="CT982")])
-
-
 def _from(place: Path, folder: str, path: str) -> str:
-    # A path that is absolute already stays.
-    there = os.path.join(folder, path)
     if os.path.isabs(path):
         return path
+    there = os.path.join(folder, path)
     return os.path.relpath(there, os.path.abspath(place))
 
 
 def _weight(adoption: Adoption) -> tuple[int, int]:
     """Return two numbers by which drafts are ranked, lower is better: the number of differences,
     and the size of the overrides."""
-    leaves = _leaves(adoption.fields.get(adoption.target + OVERRIDES))
-    return len(adoption.differences), sum(1 if leaf is None else 2 for leaf in leaves)
+    leaves = list(_leaves(adoption.fields.get(adoption.target + OVERRIDES)))
+    size = 2 * len(leaves) - leaves.count(None)
+    return len(adoption.differences), size
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    for inner in value.values() if isinstance(value, Mapping) else ():
-        yield from _leaves(inner)
     if not isinstance(value, Mapping):
         yield value
+        return
+    for inner in value.values():
+        yield from _leaves(inner)
 
 
 def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft) -> Adoption:
@@ -378,13 +402,7 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
             del draft.job[field_name]
             draft.comments.pop((field_name,))
     ours = adopter.comparable(plan.request, original, context, plan)
-    differences = [
-        FieldDifference(shown_path(path), original_value, adopted, adopter.reason(path))
-        for path, original_value, adopted in paths_that_differ(theirs.request, ours.request)
-    ]
-    differences += [
-        FieldDifference(path, "", ABSENT_TEXT, reason) for path, reason in original.lost.items()
-    ]
+    differences = differences_of(theirs.request, ours.request, adopter.reason, original.lost)
     return adoption_of(
         target.name,
         original.kind,
@@ -402,20 +420,24 @@ def _finished(target: Target, adopter: Adopter, original: Original, draft: Draft
 def _overrides_comment(overrides: Mapping[str, Any]) -> str:
     """Return the comment to write above the overrides. It names values and nulls separately,
     because a null removes a value from the request."""
-    leaves = {name: list(_leaves(value)) for name, value in overrides.items()}
-    values = ", ".join(
-        f"`{name}`" for name, own in leaves.items() if any(leaf is not None for leaf in own)
-    )
-    nulls = ", ".join(f"`{name}`" for name, own in leaves.items() if None in own)
+    values = []
+    nulls = []
+    for name, value in overrides.items():
+        leaves = list(_leaves(value))
+        if any(leaf is not None for leaf in leaves):
+            values.append(f"`{name}`")
+        if None in leaves:
+            nulls.append(f"`{name}`")
     parts = []
     if values:
         parts.append(
-            f"No field of a job can express {values}, so the values of the original request are "
-            "used here."
+            f"No field of a job can express {', '.join(values)}, so the values of the original "
+            "request are used here."
         )
     if nulls:
         parts.append(
-            f"A null leaves out what cloudtrain would add to the original request: {nulls}."
+            "A null leaves out what cloudtrain would add to the original request: "
+            f"{', '.join(nulls)}."
         )
     return "\n".join(parts)
 
@@ -440,26 +462,23 @@ def _mended(
             first = first or error
             if not _take_out(draft.job, error, draft.comments):
                 raise first from None
-    raise first or JobError(
-        [Problem((), "it cannot be mended", "write the job by hand", code="CT982")]
-    )
+    problem = Problem((), "it cannot be mended", "write the job by hand", code="CT982")
+    raise first or JobError([problem])
 
 
 def _take_out(fields: dict[str, Any], error: JobError, comments: dict[Any, str]) -> bool:
     """Remove from `fields` the fields that the problems in `error` name. If none of them exists,
     remove the top-level fields that the paths of the problems begin with. Add a comment to
     `comments` for each removed field. Return whether any field was removed."""
-    # of a sweep
-    paths = [
-        (item.path[1:] if item.path[:1] == ("job",) else item.path, item) for item in error.problems
-    ]
-    ways = [
-        (tuple(part for part in path if isinstance(part, str)), problem) for path, problem in paths
-    ]
+    ways = []
+    for problem in error.problems:
+        way = tuple(part for part in problem.path if isinstance(part, str))
+        if way[:1] == ("job",):  # of a sweep
+            way = way[1:]
+        ways.append((way, problem))
     faults = [(way, problem) for way, problem in ways if _holder(fields, way) is not None]
-    faults = faults or [
-        (way[:1], problem) for way, problem in ways if len(way) > 1 and way[0] in fields
-    ]
+    if not faults:
+        faults = [(way[:1], problem) for way, problem in ways if len(way) > 1 and way[0] in fields]
     for way, problem in faults:
         holder = _holder(fields, way)
         if holder is not None:
@@ -473,9 +492,13 @@ def _take_out(fields: dict[str, Any], error: JobError, comments: dict[Any, str])
 def _holder(fields: Any, way: tuple[str, ...]) -> dict[str, Any] | None:
     """Return the mapping in `fields` that has the last part of the path `way` as a key; None if the
     path does not exist."""
-    for part in way[:-1]:
-        fields = fields.get(part) if isinstance(fields, dict) else None
-    return fields if way and isinstance(fields, dict) and way[-1] in fields else None
+    holder = None
+    for key in way:
+        holder = fields
+        if not isinstance(holder, dict) or key not in holder:
+            return None
+        fields = holder[key]
+    return holder
 
 
 def _text(draft: Draft) -> str:
@@ -489,10 +512,12 @@ def _content(draft: Draft) -> tuple[dict[str, Any], dict[Any, str]]:
         return draft.job, draft.comments
     # which is the sweep's
     job = {name: value for name, value in draft.job.items() if name != "name"}
-    comments = {
-        path if path[0] == "" else ("job", *path): text for path, text in draft.comments.items()
-    }
-    return {"kind": "sweep", "name": draft.sweep["name"], "job": job, **draft.sweep}, comments
+    comments: dict[ValuePath, str] = {}
+    for path, text in draft.comments.items():
+        start = () if path[0] == "" else ("job",)
+        comments[start + path] = text
+    fields = {"kind": "sweep", "name": draft.sweep["name"], "job": job, **draft.sweep}
+    return fields, comments
 
 
 def _compiled(target: Target, draft: Draft, settings: Any, context: CompileContext) -> Plan:
@@ -503,10 +528,9 @@ def _compiled(target: Target, draft: Draft, settings: Any, context: CompileConte
     job = _with_places(file.job, target, settings, context)
     if file.sweep is None:
         return target.compile(job, settings, context)
-    plan: Plan = part_of(target, "sweep")(
-        file.sweep.model_copy(update={"job": job}), settings, context
-    )
-    return plan
+    compile_sweep = part(target, SweepCompiler)
+    assert compile_sweep is not None, "only a target with a tuner drafts sweeps"
+    return compile_sweep(file.sweep.model_copy(update={"job": job}), settings, context)
 
 
 def _with_places(
@@ -514,27 +538,26 @@ def _with_places(
 ) -> TrainingJob:
     """Return the job with each local data path replaced by the storage path that the target reads.
     The data need not exist, because a placeholder stands for the hash in that path."""
+    place_of = part(target, DataPlaces)
     inputs = dict(job.inputs)
     for name, item in job.inputs.items():
         path = item.of(target.name)
-        if "data" in target.parts and is_local_path(path):
-            base, is_file = os.path.basename(os.path.normpath(str(path))), item.type == "uri_file"
-            _, read = part_of(target, "data")(
-                settings, context.account, UNREAD, base, is_file=is_file
-            )
+        if place_of is not None and is_local_path(path):
+            base = os.path.basename(os.path.normpath(str(path)))
+            is_file = item.type == "uri_file"
+            _, read = place_of(settings, context.account, UNREAD, base, is_file=is_file)
             inputs[name] = item.model_copy(update={target.name: read})
     return job.model_copy(update={"inputs": inputs})
 
 
 def write_adoption(adoption: Adoption, folder: Path, *, force: bool = False) -> list[Path]:
     """Write the job file, the settings and the job's other files into a folder."""
-    texts = {
-        "job.yaml" if adoption.sweep is None else "sweep.yaml": adoption.job_text,
-        **dict(adoption.files),
-    }
+    job_file = "job.yaml" if adoption.sweep is None else "sweep.yaml"
+    texts = {job_file: adoption.job_text, **adoption.files}
     if adoption.settings_text:
         texts["cloudtrain.toml"] = adoption.settings_text
-    existing = [str(folder / name) for name in texts if (folder / name).exists()]
+    files = {folder / name: text for name, text in texts.items()}
+    existing = [file for file in files if file.exists()]
     if existing and not force:
         hint = "name another folder with `--write`, or replace the files with `--force`"
         raise UsageError(f"`{existing[0]}` exists already", hint=hint, code="CT983")
@@ -544,12 +567,11 @@ def write_adoption(adoption: Adoption, folder: Path, *, force: bool = False) -> 
             unpack(adoption.code, folder / CODE_FOLDER)
         if adoption.data is not None:
             unpack(adoption.data, folder)
-        for name, text in texts.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text, encoding="utf-8")
+        for file, text in files.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
     except OSError as error:
         hint = "name a writable folder with `--write`"
-        raise UsageError(
-            f"`{folder}` cannot be written: {error.strerror}", hint=hint, code="CT983"
-        ) from None
-    return [folder / name for name in texts]
+        message = f"`{folder}` cannot be written: {error.strerror}"
+        raise UsageError(message, hint=hint, code="CT983") from None
+    return list(files)

@@ -24,14 +24,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cloudtrain.adoption.launches import cannot_adopt
 from cloudtrain.adoption.proof import UPLOADED
 from cloudtrain.adoption.sources import cells_of
 from cloudtrain.documents.archives import archive_of, files_of
 from cloudtrain.documents.document import read_bytes, read_text
 from cloudtrain.errors import UsageError
-from cloudtrain.system.plugins import parts
+from cloudtrain.system.plugins import all_parts
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.common.tracebacks import error_in
+from cloudtrain.targets.contract import AdopterMaker
 from cloudtrain.targets.settings import load_settings
 
 if TYPE_CHECKING:
@@ -45,7 +47,8 @@ _OUTSIDE = re.compile(
     r"""|(?:\.parent\.parent|parents\[1\]|["']\.\.["'])[\s/,)]+["']([\w-]+)"""
 )
 
-_MOST_FILES, _MOST_BYTES = 20_000, 1 << 30
+_MOST_FILES = 20_000
+_MOST_BYTES = 1 << 30
 _MOST_CAPTURED = 64 << 20
 LEFT_OUT = ("node_modules", "__pycache__", "site-packages")
 _KEPT = (
@@ -77,34 +80,31 @@ def run_script(
         prefix="cloudtrain-adopt-", ignore_cleanup_errors=True
     ) as name:
         place = Path(name)
-        for folder in ("hooks", "hooks/uploads", "home", "tmp"):
-            (place / folder).mkdir()
+        for path in ("hooks", "hooks/uploads", "home", "tmp"):
+            (place / path).mkdir()
+        folder = script.absolute().parent
         # Azure's SDK names the experiment after this folder
-        title = script.absolute().parent.name or "work"
-        work = _copy_of(script.absolute().parent, place / "above" / "above" / title)
+        title = folder.name or "work"
+        work = _copy_of(folder, place / "above/above" / title)
         for outside in outside_folders(script):
             if outside.is_dir():
-                _copy_of(outside, work / os.path.relpath(outside, script.absolute().parent))
+                _copy_of(outside, work / os.path.relpath(outside, folder))
         _write_plan(place / "hooks", script, arguments)
         mark = secrets.token_hex(16)
-        interpreter = (
-            os.path.abspath(python) if python and os.sep in python else python or sys.executable
-        )
+        interpreter = python or sys.executable
+        if python and os.sep in python:
+            interpreter = os.path.abspath(python)
         command = [*_without_network(), interpreter, str(place / "hooks" / "driver.py")]
-        environ, notes = load_settings().environ, dict[str, list[str]]()
-        for target, adopter in parts("adopt").items():
-            for path, text, note in adopter().home(environ):
-                (place / "home" / path).parent.mkdir(parents=True, exist_ok=True)
-                (place / "home" / path).write_text(text, encoding="utf-8")
+        environ = load_settings().environ
+        notes: dict[str, list[str]] = {}
+        for target, make_adopter in all_parts(AdopterMaker).items():
+            for path, text, note in make_adopter().home(environ):
+                file = place / "home" / path
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text, encoding="utf-8")
                 notes.setdefault(target, []).append(note)
-        code = _run(
-            command,
-            work,
-            _environment(place, mark, environ),
-            place / "output.txt",
-            mark,
-            time_limit,
-        )
+        environment = _environment(place, mark, environ)
+        code = _run(command, work, environment, place / "output.txt", mark, time_limit)
         captured = _captured(place, work, script, code, time_limit)
         return replace(captured, notes=tuple(notes.get(captured.target, ())))
 
@@ -113,11 +113,12 @@ def outside_folders(script: Path) -> list[Path]:
     """Return the folders that the script's text names by a path with one or two `..`, such as
     `"../shared-scripts"`, or beside its own, such as `Path(__file__).parent.parent /
     "environment"`."""
-    text = script.read_text(encoding="utf-8", errors="replace") if script.is_file() else ""
+    if not script.is_file():
+        return []
+    text = script.read_text(encoding="utf-8", errors="replace")
     names = sorted({path or f"../{name}" for path, name in _OUTSIDE.findall(text)})
-    return [
-        script.absolute().parent / name for name in names if not (script.parent / name).is_symlink()
-    ]
+    folder = script.absolute().parent
+    return [folder / name for name in names if not (folder / name).is_symlink()]
 
 
 def _copy_of(folder: Path, copy: Path) -> Path:
@@ -126,17 +127,17 @@ def _copy_of(folder: Path, copy: Path) -> Path:
 
     def left_out(place: str, names: list[str]) -> set[str]:
         nonlocal files, size
-        skipped = {name for name in names if name.startswith(".") or name in LEFT_OUT}
-        skipped |= {
-            name for name in names if os.path.exists(os.path.join(place, name, "pyvenv.cfg"))
-        }
-        for name in set(names) - skipped:
+        skipped = set()
+        for name in names:
             path = os.path.join(place, name)
-            # A pipe, a socket.
-            if not (os.path.isdir(path) or os.path.isfile(path)):
+            is_plain = os.path.isdir(path) or os.path.isfile(path)  # no pipe, no socket
+            is_environment = os.path.exists(os.path.join(path, "pyvenv.cfg"))
+            is_hidden = name.startswith(".") or name in LEFT_OUT
+            if is_hidden or is_environment or not is_plain:
                 skipped.add(name)
-                continue
-            files, size = files + 1, size + os.path.getsize(path)
+            else:
+                files += 1
+                size += os.path.getsize(path)
         if files > _MOST_FILES or size > _MOST_BYTES:
             message = f"the folder of the script, `{folder}`, is too large to be copied"
             raise UsageError(message, hint=hint, code="CT984")
@@ -145,9 +146,8 @@ def _copy_of(folder: Path, copy: Path) -> Path:
     try:
         shutil.copytree(folder, copy, ignore=left_out, symlinks=True)
     except (OSError, shutil.Error) as error:
-        raise UsageError(
-            f"the folder of the script cannot be copied: {error}", hint=hint, code="CT984"
-        ) from None
+        message = f"the folder of the script cannot be copied: {error}"
+        raise UsageError(message, hint=hint, code="CT984") from None
     return copy
 
 
@@ -155,7 +155,11 @@ def _write_plan(place: Path, script: Path, arguments: Sequence[str]) -> None:
     cells = None
     if script.suffix == ".ipynb":
         cells = cells_of(script)
-    hooks = {name: text for name, adopter in parts("adopt").items() if (text := adopter().hook())}
+    hooks: dict[str, str] = {}
+    for name, make_adopter in all_parts(AdopterMaker).items():
+        text = make_adopter().hook()
+        if text:
+            hooks[name] = text
     for name, text in hooks.items():
         (place / f"hook_{name}.py").write_text(text, encoding="utf-8")
     source = Path(__file__).with_name("driver.py").read_text(encoding="utf-8")
@@ -168,7 +172,8 @@ def _environment(place: Path, mark: str, environ: Mapping[str, str]) -> dict[str
     """Return the environment of the script: the variables that programs need to start, home and
     temporary folders in `place`, invalid credentials, and `mark`."""
     region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
-    return {name: environ[name] for name in _KEPT if name in environ} | {
+    variables = {name: environ[name] for name in _KEPT if name in environ}
+    variables |= {
         "HOME": str(place / "home"),
         "TMPDIR": str(place / "tmp"),
         "MPLBACKEND": "Agg",
@@ -178,8 +183,11 @@ def _environment(place: Path, mark: str, environ: Mapping[str, str]) -> dict[str
         "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
         "AWS_SECRET_ACCESS_KEY": "none",
         "AWS_EC2_METADATA_DISABLED": "true",
-        **({"AWS_DEFAULT_REGION": region} if region else {}),
     }
+    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    if region:
+        variables["AWS_DEFAULT_REGION"] = region
+    return variables
 
 
 def _without_network() -> list[str]:
@@ -191,7 +199,8 @@ def _without_network() -> list[str]:
     words = [program, "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child"]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         attempt = subprocess.run([*words, "true"], capture_output=True, timeout=30, check=False)
-        return words if attempt.returncode == 0 else []
+        if attempt.returncode == 0:
+            return words
     return []
 
 
@@ -214,9 +223,8 @@ def _run(
             )  # fmt: skip
     except OSError as error:
         hint = "name an interpreter that has the script's packages with `--python`"
-        raise UsageError(
-            f"`{command[-2]}` cannot be started: {error.strerror}", hint=hint, code="CT984"
-        ) from None
+        message = f"`{command[-2]}` cannot be started: {error.strerror}"
+        raise UsageError(message, hint=hint, code="CT984") from None
     try:
         return process.wait(time_limit)
     except subprocess.TimeoutExpired:
@@ -235,15 +243,18 @@ def _kill_what_is_left(mark: str) -> None:
     import psutil
 
     for _ in range(10):
-        environments = {process: _variables(process) for process in psutil.process_iter()}
-        marked = [
-            process for process, names in environments.items() if names and names.get(_MARK) == mark
-        ]
+        marked = []
+        has_empty = False
+        for process in psutil.process_iter():
+            variables = _variables(process)
+            has_empty |= variables == {}
+            if variables and variables.get(_MARK) == mark:
+                marked.append(process)
         for process in marked:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(marked, timeout=5)
-        if not marked and {} not in environments.values():
+        if not marked and not has_empty:
             return
         time.sleep(0.01)
 
@@ -255,31 +266,18 @@ def _variables(process: psutil.Process) -> dict[str, str] | None:
 
     try:
         # the kernel's and dead ones have no memory
-        return process.environ() if process.memory_info().vms else None
+        if process.memory_info().vms:
+            return process.environ()
     except (psutil.Error, OSError):
-        return None
+        pass
+    return None
 
 
 def _captured(
     place: Path, work: Path, script: Path, code: int | None, time_limit: float
 ) -> Captured:
-    try:
-        text = read_bytes(place / "hooks" / "captured.json", _MOST_CAPTURED).decode()
-        # the script's own folder, and those beside it
-        for place_of, path in ((work, "."), (work.parent, "..")):
-            for copy in (
-                json.dumps(one)[1:-1] for one in {str(place_of), os.path.realpath(place_of)}
-            ):
-                text = text.replace(f"{copy}/", f"{path}/").replace(copy, path)
-        data = json.loads(text)
-        return Captured(
-            str(data["target"]),
-            data["record"],
-            dict(_uploads(place / "hooks")),
-            _failed(place / "hooks"),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return _capture_in(place / "hooks", work)
     last = _last_lines(place / "output.txt")
     if code is None:
         message = f"`{script}` has created no job within {time_limit:g} s"
@@ -301,6 +299,18 @@ def _captured(
     raise UsageError(message, hint=hint, code="CT984")
 
 
+def _capture_in(hooks: Path, work: Path) -> Captured:
+    text = read_bytes(hooks / "captured.json", _MOST_CAPTURED).decode()
+    # the script's own folder, and those beside it
+    for folder, path in ((work, "."), (work.parent, "..")):
+        for name in {str(folder), os.path.realpath(folder)}:
+            copy = json.dumps(name)[1:-1]
+            text = text.replace(f"{copy}/", f"{path}/").replace(copy, path)
+    data = json.loads(text)
+    uploads = dict(_uploads(hooks))
+    return Captured(str(data["target"]), data["record"], uploads, _failed(hooks))
+
+
 def _last_lines(output: Path) -> str:
     with contextlib.suppress(OSError, UnicodeError):
         with output.open("rb") as file:
@@ -312,7 +322,8 @@ def _last_lines(output: Path) -> str:
         with contextlib.suppress(OSError):
             failure = read_text(output.parent / "hooks" / "cause.txt")
         if lines:
-            return f": {(failure or error_in(lines) or lines[-1])[:300]}"
+            reason = failure or error_in(lines) or lines[-1]
+            return f": {reason[:300]}"
     return ""
 
 
@@ -326,7 +337,7 @@ def _uploads(folder: Path) -> Iterator[tuple[str, bytes]]:
     with contextlib.suppress(OSError):
         places = read_text(folder / "uploads.txt").splitlines()
         for number, place in enumerate(places):
-            yield place, read_bytes(folder / "uploads" / f"{number}", 1 << 30)
+            yield place, read_bytes(folder / f"uploads/{number}", 1 << 30)
 
 
 # The jobs that a script creates with an SDK, and the local folder of their code.
@@ -342,55 +353,56 @@ def originals_of_script(
 ) -> list[Original]:
     """Run a script until its first call that creates jobs, and return these jobs."""
     captured = run_script(script, arguments, python=python, time_limit=time_limit)
-    adopter = parts("adopt")[captured.target]()
+    adopter = all_parts(AdopterMaker)[captured.target]()
     originals, archive = adopter.captured(captured.record, captured.uploads)
     if not originals:
         hint = "cloudtrain adopts training jobs"
-        raise UsageError(
-            f"the first job that `{script}` creates is not a training job", hint=hint, code="CT981"
-        )
+        message = f"the first job that `{script}` creates is not a training job"
+        raise cannot_adopt(message, hint)
     folder = script.absolute().parent
     kind = f"the request that {script.name} sends"
-    kind += f"; failed: {', '.join(captured.failed)}" if captured.failed else ""
-    kind += f"; with {' and '.join(captured.notes)}" if captured.notes else ""
+    if captured.failed:
+        kind += f"; failed: {', '.join(captured.failed)}"
+    if captured.notes:
+        kind += f"; with {' and '.join(captured.notes)}"
     places = [*_folders(folder), *outside_folders(script)]
-    try:
-        source = (
-            _source_in(folder, places, dict(files_of(archive))) if archive is not None else None
-        )
-    except (tarfile.TarError, OSError, EOFError, ValueError):
-        source = None
-    return [
-        replace(
+    source = None
+    if archive is not None:
+        with contextlib.suppress(tarfile.TarError, OSError, EOFError, ValueError):
+            source = _source_in(folder, places, dict(files_of(archive)))
+
+    result = []
+    for original in originals:
+        kind_of_job = kind
+        for address in original.other_uploads[:3]:
+            kind_of_job += f"; it also uploads {address}"
+        # or else the script has made the folder of its code itself
+        is_there = original.source is not None and (folder / original.source).is_dir()
+        located = replace(
             _with_data(original, folder, places),
-            kind=kind
-            + "".join(f"; it also uploads {place}" for place in original.other_uploads[:3]),
+            kind=kind_of_job,
             folder=str(folder),
-            source=original.source if _is_there(original, folder) else source,
-            code=None if source is not None or _is_there(original, folder) else archive,
+            source=original.source if is_there else source,
+            code=None if is_there or source is not None else archive,
         )
-        for original in originals
-    ]
-
-
-def _is_there(original: Original, folder: Path) -> bool:
-    """Return whether the request names the folder of its code, and the script has not made that
-    folder itself."""
-    return original.source is not None and (folder / original.source).is_dir()
+        result.append(located)
+    return result
 
 
 def _with_data(original: Original, folder: Path, places: Sequence[Path]) -> Original:
     """Return the job with the paths of the data that the script uploads. Data that the script has
     made itself is to be written beside the job file."""
-    data, made = dict[str, str](), dict[str, bytes]()
+    data = dict[str, str]()
+    made = dict[str, bytes]()
     for number, (address, files) in enumerate(original.uploads.items(), 1):
         path = _source_in(folder, places, files)
         if path is None:
             path = f"{UPLOADED}/{number}"
-            made |= {f"{path}/{name}": content for name, content in files.items()}
+            for name, content in files.items():
+                made[f"{path}/{name}"] = content
             data[address] = f"{path}/"
         else:
-            data[address] = path + "/" * (folder / path).is_dir()
+            data[address] = f"{path}/" if (folder / path).is_dir() else path
     return replace(original, data=data, made_data=archive_of(made) if made else None)
 
 
@@ -401,11 +413,12 @@ def _source_in(folder: Path, places: Sequence[Path], files: Mapping[str, bytes])
     if not files:
         return None
     for place in places:
-        if all(_is_file(place / name, content) for name, content in files.items()):
-            if set(_names_below(place)) <= files.keys():
-                return os.path.relpath(place, folder)
-            if len(files) == 1:
-                return os.path.relpath(place / next(iter(files)), folder)
+        if not all(_is_file(place / name, content) for name, content in files.items()):
+            continue
+        if set(_names_below(place)) <= files.keys():
+            return os.path.relpath(place, folder)
+        if len(files) == 1:
+            return os.path.relpath(place / next(iter(files)), folder)
     return None
 
 
@@ -416,17 +429,17 @@ def _folders(folder: Path) -> Iterator[Path]:
         yield place
         if depth < _DEEP and len(waiting) < _MOST_FOLDERS:
             with os.scandir(place) as entries:
-                names = sorted(
-                    e.name for e in entries if e.is_dir(follow_symlinks=False) and e.name[0] != "."
-                )
-            waiting += [(place / name, depth + 1) for name in names]
+                below = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+            for name in sorted(below):
+                if not name.startswith("."):
+                    waiting.append((place / name, depth + 1))
 
 
 def _is_file(path: Path, content: bytes) -> bool:
     try:
-        return (
-            path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
-        )
+        if not path.is_file() or path.stat().st_size != len(content):
+            return False
+        return path.read_bytes() == content
     except OSError:
         return False
 
@@ -437,6 +450,5 @@ def _names_below(folder: Path) -> Iterator[str]:
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in LEFT_OUT]
         for name in names:
-            if name.startswith(".") or name.endswith(".pyc"):
-                continue
-            yield os.path.normpath(os.path.relpath(os.path.join(place, name), folder))
+            if not name.startswith(".") and not name.endswith(".pyc"):
+                yield os.path.relpath(os.path.join(place, name), folder)

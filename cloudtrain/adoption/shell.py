@@ -4,6 +4,7 @@ Runs nothing."""
 from __future__ import annotations
 
 import ast
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,9 @@ _PARAMETER = re.compile(r"([A-Za-z_]\w*)(?:\[([@*]|\d+)\])?(?:(:?)-([^'\"\\]*))?
 _SPACE = re.compile(r"[ \t\n]+")
 _REDIRECTION = re.compile(r"(?:\d*|&)(<<<|<<-?|>>|<>|[<>])(&?)")
 _PLAIN = re.compile(r'[^"\\$`]+')
-_SEPARATORS = ("&&", "||", ";;", "|&", ";", "&", "|", "(", ")", "\n")
+_ESCAPED = re.compile(r'\\[$`"\\\n]')
+"""A backslash in double quotes, and a character after which it does not stay."""
+_SEPARATOR = re.compile(r"&&|\|\||;;|\|&|[;&|()\n]")
 _KEYWORDS = frozenset(
     "if then elif else while until do { } fi done ! time exec nohup command".split()
 )
@@ -32,6 +35,9 @@ class Open(str):
 
 
 Value = str | list[str]
+
+Expansion = tuple[list[str], bool]
+"""The words that a part of a script expands to, and whether only a running shell knows them."""
 
 
 @dataclass
@@ -63,7 +69,8 @@ def commands_of(text: str, variables: Mapping[str, Value] | None = None) -> list
 
 class _Reader:
     def __init__(self, text: str, variables: dict[str, Value]) -> None:
-        self.text, self.at = text, 0
+        self.text = text
+        self.at = 0
         self.variables = variables
         self.exported: dict[str, str] = {}
         self.documents: list[str] = []
@@ -71,14 +78,14 @@ class _Reader:
 
     def commands(self) -> list[ShellCommand]:
         commands = list[ShellCommand]()
-        pipe = False
+        is_after_pipe = False
         while self.at < len(self.text):
             start = self.at
             command, separator = self._command()
-            command.after_pipe, pipe = pipe, separator in ("|", "|&")
-            command.text = " ".join(self.text[start : self.at].replace("\\\n", " ").split()).rstrip(
-                "&|;() "
-            )
+            command.after_pipe = is_after_pipe
+            is_after_pipe = separator in ("|", "|&")
+            lines = self.text[start : self.at].replace("\\\n", " ")
+            command.text = " ".join(lines.split()).rstrip("&|;() ")
             if command.words and not self._declares(command):
                 command.exported = dict(self.exported)
                 commands.append(command)
@@ -89,24 +96,24 @@ class _Reader:
     def _command(self) -> tuple[ShellCommand, str]:
         command = ShellCommand("")
         while self.at < len(self.text):
+            redirection = _REDIRECTION.match(self.text, self.at)
+            separator = _SEPARATOR.match(self.text, self.at)
+            takes_assignments = not command.words or command.words[0] in (*_DECLARATIONS, "env")
+            assignment = _ASSIGNED.match(self.text, self.at) if takes_assignments else None
             if self.text.startswith("\\\n", self.at):
                 self.at += 2
             elif self.text[self.at] in " \t":
                 self.at += 1
             elif self.text[self.at] == "#":
                 self._skip_line()
-            elif match := _REDIRECTION.match(self.text, self.at):
-                self._redirect(match)
-            elif separator := next(
-                (mark for mark in _SEPARATORS if self.text.startswith(mark, self.at)), None
-            ):
-                self.at += len(separator)
+            elif redirection:
+                self._redirect(redirection)
+            elif separator:
+                self.at = separator.end()
                 self._end(command)
-                return command, separator
-            elif (not command.words or command.words[0] in (*_DECLARATIONS, "env")) and (
-                match := _ASSIGNED.match(self.text, self.at)
-            ):
-                self._assign(match, command)
+                return command, separator[0]
+            elif assignment:
+                self._assign(assignment, command)
             else:
                 words = self._word()
                 if command.words or words != words[:1] or words[0] not in _KEYWORDS:
@@ -115,11 +122,12 @@ class _Reader:
         return command, ""
 
     def _end(self, command: ShellCommand) -> None:
-        if not command.words:
-            self.variables |= command.assigned
-            self.exported |= {
-                name: value for name, value in command.assigned.items() if name in self.exported
-            }
+        if command.words:
+            return
+        self.variables |= command.assigned
+        for name, value in command.assigned.items():
+            if name in self.exported:
+                self.exported[name] = value
 
     def _declares(self, command: ShellCommand) -> bool:
         """Carry out a command that sets variables. Return whether the command is one."""
@@ -132,24 +140,27 @@ class _Reader:
             return False
         self.variables |= command.assigned
         if command.words[0] == "export" or "-x" in command.words:
-            variables = {name: self.variables.get(name) for name in command.words[1:]}
-            self.exported |= command.assigned | {
-                n: value for n, value in variables.items() if isinstance(value, str)
-            }
+            self.exported |= command.assigned
+            for name in command.words[1:]:
+                value = self.variables.get(name)
+                if isinstance(value, str):
+                    self.exported[name] = value
         return True
 
     def _assign(self, match: re.Match[str], command: ShellCommand) -> None:
         self.at = match.end()
-        before = self.variables.get(match[1]) if match[2] else None
+        name, plus = match.groups()
+        before = self.variables.get(name) if plus else None
         if self.text.startswith("(", self.at):
             self.at += 1
             items = [before] if isinstance(before, str) else before or []
-            self.variables[match[1]] = [*items, *self._array()]
+            self.variables[name] = [*items, *self._array()]
             return
         words = self._word(split=False)
         value = _same(" ".join(words), *words)
-        before = before if isinstance(before, str) else ""
-        command.assigned[match[1]] = _same(f"{before}{value}", before, value)
+        if not isinstance(before, str):
+            before = ""
+        command.assigned[name] = _same(before + value, before, value)
 
     def _array(self) -> list[str]:
         words = list[str]()
@@ -195,90 +206,97 @@ class _Reader:
             self.at += 2
             return self.text[self.at - 1 : self.at].replace("\n", "")
         end = self._find("'", self.at + 1)
-        text, self.at = self.text[self.at + 1 : end], end + 1
+        text = self.text[self.at + 1 : end]
+        self.at = end + 1
         return text
 
-    def _quoted(self) -> tuple[list[str], bool]:
+    def _quoted(self) -> Expansion:
         """Read a text in double quotes. Return several words, or none, if it contains all words of
         an array."""
         self.at += 1
-        words, is_open, is_nothing = [""], False, False
-        while True:
-            if self.at >= len(self.text):
-                raise ValueError("a quote is not closed")
+        words = [""]
+        is_open = False
+        is_nothing = False
+        while self.at < len(self.text):
             letter = self.text[self.at]
             if letter == '"':
                 self.at += 1
-                return [] if is_nothing and words == [""] else words, is_open
-            if letter == "\\" and self.text[self.at + 1 : self.at + 2] in (
-                "$",
-                "`",
-                '"',
-                "\\",
-                "\n",
-            ):
-                values, unknown = [self._literal()], False
+                if is_nothing and words == [""]:
+                    words = []
+                return words, is_open
+            unknown = False
+            if _ESCAPED.match(self.text, self.at):
+                values = [self._literal()]
             elif letter in "$`":
                 values, unknown = self._expanded(quoted=True)
                 is_nothing = is_nothing or not values
             else:
                 plain = _PLAIN.match(self.text, self.at)
-                values, unknown = [plain[0] if plain else letter], False
+                values = [plain[0] if plain else letter]
                 self.at += len(values[0])
-            words = [*words[:-1], words[-1] + (values or [""])[0], *values[1:]]
+            words[-1] += "".join(values[:1])
+            words += values[1:]
             is_open = is_open or unknown
+        raise ValueError("a quote is not closed")
 
-    def _expanded(self, *, quoted: bool = False) -> tuple[list[str], bool]:
+    def _expanded(self, *, quoted: bool = False) -> Expansion:
         """Read what begins with `$` or a backtick. Return its value, or the values of an array, and
         whether only a running shell knows them."""
-        start, text = self.at, self.text
-        if text[start] == "`":
+        start = self.at
+        following = self.text[start + 1 : start + 2]
+        name = _NAME.match(self.text, start + 1)
+        is_open = True
+        parameter = ""
+        if self.text[start] == "`":
             self.at = self._find("`", start + 1) + 1
-            return [text[start : self.at]], True
-        following = text[start + 1 : start + 2]
-        if following == "'" and not quoted:
+        elif following == "'" and not quoted:
             self.at = self._find("'", start + 2) + 1
-            return [text[start : self.at]], True
-        if following == "(":
+        elif following == "(":
             self.at = self._closing(start + 1, "(", ")")
-            raw = text[start : self.at]
-            value = (
-                self._computed(raw[3:-2]) if raw.startswith("$((") and raw.endswith("))") else None
-            )
-            return ([raw], True) if value is None else ([value], False)
-        if following == "{":
+        elif following == "{":
             self.at = self._closing(start + 1, "{", "}")
-            match = _PARAMETER.fullmatch(text[start + 2 : self.at - 1])
-            return (
-                self._value(match, text[start : self.at], quoted)
-                if match
-                else ([text[start : self.at]], True)
-            )
-        if match := _NAME.match(text, start + 1):
-            self.at = match.end()
-            return self._value(_PARAMETER.fullmatch(match[0]), text[start : self.at], quoted)
-        self.at += 2 if following and following in "@*#?$!-0123456789" else 1
-        return [text[start : self.at]], self.at > start + 1
+            parameter = self.text[start + 2 : self.at - 1]
+        elif name:
+            self.at = name.end()
+            parameter = name[0]
+        elif following and following in "@*#?$!-0123456789":
+            self.at += 2
+        else:
+            self.at += 1
+            is_open = False
 
-    def _value(self, match: re.Match[str] | None, raw: str, quoted: bool) -> tuple[list[str], bool]:
-        assert match is not None, "a name is a parameter"
+        raw = self.text[start : self.at]
+        match = _PARAMETER.fullmatch(parameter)
+        if match:
+            return self._value(match, raw, quoted)
+        if raw.startswith("$((") and raw.endswith("))"):
+            value = self._computed(raw[3:-2])
+            if value is not None:
+                return [value], False
+        return [raw], is_open
+
+    def _value(self, match: re.Match[str], raw: str, quoted: bool) -> Expansion:
+        """Return the value of a variable, or the values of an array, and whether a part of it is
+        `Open`. `raw` is the parameter as written."""
         name, index, colon, default = match.groups()
         value = self.variables.get(name)
         if value is None and default is None:
             return [raw], True
-        words = [] if value is None else [value] if isinstance(value, str) else value
+        words = [value] if isinstance(value, str) else value or []
         if index not in ("@", "*"):
             place = int(index or 0)
             # it may be several words, or none
-            if any(isinstance(one, Open) for one in words[:place]):
+            if _has_open(words[:place]):
                 return [raw], True
-            words = words[place:][:1]
+            words = words[place : place + 1]
         if default is not None and (not words or (colon and not any(words))):
             words = _Reader(f'"{default}"', self.variables)._word(split=False)
-        is_open = any(isinstance(one, Open) for one in words)
+        is_open = _has_open(words)
         if index == "*" and quoted:
             words = [" ".join(words)]
-        return words if index == "@" or words else [""], is_open
+        if not words and index != "@":
+            words = [""]
+        return words, is_open
 
     def _computed(self, text: str) -> str | None:
         """Return the value of an arithmetic expression of known whole numbers; None for other
@@ -292,7 +310,8 @@ class _Reader:
         if not re.fullmatch(r"[\d\s()+*/%-]{1,80}", numbers) or "**" in numbers:
             return None
         try:
-            return str(_number(ast.parse(numbers.strip().replace("//", "/"), mode="eval").body))
+            expression = ast.parse(numbers.strip().replace("//", "/"), mode="eval")
+            return str(_number(expression.body))
         except (SyntaxError, ValueError, ZeroDivisionError):
             return None
 
@@ -301,7 +320,7 @@ class _Reader:
         if self.text.startswith("(", self.at):
             self.at = self._closing(self.at, "(", ")")
             return
-        while self.text[self.at : self.at + 1] in (" ", "\t"):
+        while self.text.startswith((" ", "\t"), self.at):
             self.at += 1
         words = self._word(split=False)
         if match[1] in ("<<", "<<-"):
@@ -330,7 +349,8 @@ class _Reader:
 
     def _closing(self, start: int, opening: str, closing: str) -> int:
         """Return the place after the bracket that closes the one at `start`."""
-        depth, at = 0, start
+        depth = 0
+        at = start
         while at < len(self.text):
             letter = self.text[at]
             if letter == "\\":
@@ -376,7 +396,8 @@ class _Words:
         """End the current word. Return all words."""
         if self.current is not None:
             self._words.append(Open(self.current) if self._open else self.current)
-        self.current, self._open = None, False
+        self.current = None
+        self._open = False
         return self._words
 
 
@@ -384,7 +405,11 @@ def _same(text: str, *parts: str) -> str:
     """Return the text, as `Open` if one of its parts is."""
     if len(text) > _MOST:
         raise ValueError("a variable is too long")
-    return Open(text) if any(isinstance(part, Open) for part in parts) else text
+    return Open(text) if _has_open(parts) else text
+
+
+def _has_open(parts: Sequence[str]) -> bool:
+    return any(isinstance(part, Open) for part in parts)
 
 
 def _number(node: ast.expr) -> int:
@@ -399,6 +424,6 @@ def _number(node: ast.expr) -> int:
 
 
 _OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: int(a / b), ast.Mod: lambda a, b: a % b,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.Div: lambda a, b: int(a / b), ast.Mod: operator.mod,
 }  # fmt: skip

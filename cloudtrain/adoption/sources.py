@@ -11,27 +11,28 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from cloudtrain.adoption.launches import TrainingLaunch
-from cloudtrain.adoption.proof import Adoption, FieldDifference, adoption_of, parsed, shown_path
+from cloudtrain.adoption.launches import TrainingLaunch, cannot_adopt
+from cloudtrain.adoption.proof import Adoption, adoption_of, differences_of, parsed, shown_path
 from cloudtrain.documents.document import (
     MAX_BYTES,
     MAX_DIGITS,
+    Format,
     Unreadable,
     read_bytes,
     read_document,
     read_text,
 )
-from cloudtrain.errors import UsageError
 from cloudtrain.job.script import job_name_from, read_hyperparameters
 from cloudtrain.job.training import TrainingJob
-from cloudtrain.plans.comparison import ABSENT_TEXT, paths_that_differ
-from cloudtrain.system.plugins import parts
+from cloudtrain.plans.comparison import ValuePath
+from cloudtrain.system.plugins import all_parts
 from cloudtrain.targets.adoption import FILL_IN, Draft, Original
 from cloudtrain.targets.common.compiling import hyperparameter_argv
+from cloudtrain.targets.contract import AdopterMaker
 
 STDIN = "-"
 
-_FORMATS = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
+_FORMATS: dict[str, Format] = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
 
 
 def originals_of_document(source: str) -> list[Original]:
@@ -41,23 +42,18 @@ def originals_of_document(source: str) -> list[Original]:
     data = parsed_text(text, source)
     originals = [
         original
-        for adopter in parts("adopt").values()
-        for original in adopter().originals(data, folder)
+        for make_adopter in all_parts(AdopterMaker).values()
+        for original in make_adopter().originals(data, folder)
     ]
     if originals:
         return originals
     name = _name(source)
-    if (
-        isinstance(data, Mapping)
-        and "name" in data
-        and ("entry_point" in data or "source_dir" in data)
-    ):
+    if isinstance(data, Mapping) and "name" in data and {"entry_point", "source_dir"} & data.keys():
         hint = f"run `cloudtrain plan {source}`"
-        raise UsageError(f"{name} is already a cloudtrain job file", hint=hint, code="CT981")
+        raise cannot_adopt(f"{name} is already a cloudtrain job file", hint)
     hint = "`cloudtrain adopt --help` lists what can be adopted"
-    raise UsageError(
-        f"{name} contains no training job that cloudtrain recognizes", hint=hint, code="CT981"
-    )
+    message = f"{name} contains no training job that cloudtrain recognizes"
+    raise cannot_adopt(message, hint)
 
 
 def text_of(source: str) -> tuple[str, str | None]:
@@ -68,14 +64,12 @@ def text_of(source: str) -> tuple[str, str | None]:
             return _text_on_stdin(), str(Path.cwd())
         return read_text(source), os.path.dirname(os.path.abspath(source))
     except Unreadable as error:
-        raise UsageError(
-            f"{_name(source)}: {error.problem.message}", hint=error.problem.hint, code="CT981"
-        ) from None
+        message = f"{_name(source)}: {error.problem.message}"
+        raise cannot_adopt(message, error.problem.hint) from None
     except OSError as error:
         hint = "name a plain file that you may read"
-        raise UsageError(
-            f"{_name(source)} cannot be read: {error.strerror}", hint=hint, code="CT981"
-        ) from None
+        message = f"{_name(source)} cannot be read: {error.strerror}"
+        raise cannot_adopt(message, hint) from None
 
 
 def _text_on_stdin() -> str:
@@ -101,16 +95,16 @@ def parsed_text(text: str, source: str) -> Any:
     name = _name(source)
     form = _FORMATS.get(Path(source).suffix.lower())
     if form is None:
-        form = "json" if text.lstrip("\ufeff \t\r\n")[:1] in ("{", "[") else "yaml"
+        is_json = text.lstrip("\ufeff \t\r\n").startswith(("{", "["))
+        form = "json" if is_json else "yaml"
     try:
-        document = read_document(text, "json" if form == "json" else "yaml")
+        document = read_document(text, form)
         _whole_characters(document.data)
     except Unreadable as error:
         place = f" (line {error.problem.line})" if error.problem.line else ""
         message = f"{name} is not valid {form.upper()}{place}: {error.problem.message}"
-        raise UsageError(
-            message, hint=error.problem.hint or "correct this line", code="CT981"
-        ) from None
+        hint = error.problem.hint or "correct this line"
+        raise cannot_adopt(message, hint) from None
     if form == "json":
         return document.data
     import yaml
@@ -118,11 +112,11 @@ def parsed_text(text: str, source: str) -> Any:
     try:
         if _LONG_CLOCK.search(text):
             raise ValueError("a number in base 60 has too many digits")
-        return _plain(yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        return _plain(yaml.load(text, loader))
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError) as error:
-        raise UsageError(
-            f"{name} is not valid YAML: {error}", hint="correct this line", code="CT981"
-        ) from None
+        message = f"{name} is not valid YAML: {error}"
+        raise cannot_adopt(message, "correct this line") from None
 
 
 _LONG_CLOCK = re.compile(r"(?::[0-5]?[0-9]){150}")
@@ -135,9 +129,8 @@ def _whole_characters(data: Any) -> None:
         json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         half = error.object[error.start].encode("unicode_escape").decode()
-        raise Unreadable(
-            f"`{half}` is half of a character", "write the character itself", code="CT015"
-        ) from None
+        message = f"`{half}` is half of a character"
+        raise Unreadable(message, "write the character itself", code="CT015") from None
 
 
 def _plain(value: Any) -> Any:
@@ -148,7 +141,9 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, int) and value.bit_length() > 3 * MAX_DIGITS:
         raise ValueError("a number has too many digits")
-    return value if value is None or isinstance(value, str | bool | int | float) else str(value)
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    return str(value)
 
 
 # The code cells of a notebook as plain Python, without IPython's magics and shell lines.
@@ -169,9 +164,7 @@ def cells_of(notebook: Path) -> list[str]:
         cells = [cell for cell in data["cells"] if cell.get("cell_type") == "code"]
         return [_python_of("".join(cell.get("source", ""))) for cell in cells]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, Unreadable):
-        raise UsageError(
-            f"`{notebook}` is not a notebook", hint="name an `.ipynb` file", code="CT981"
-        ) from None
+        raise cannot_adopt(f"`{notebook}` is not a notebook", "name an `.ipynb` file") from None
 
 
 _WRITES = re.compile(
@@ -186,10 +179,8 @@ def _python_of(cell: str) -> str:
         # IPython replaces `$folder` and `{folder}`
         name = re.sub(r"\$(\w+)", r"{\1}", match["name"].strip("\"'"))
         mode = "a" if match["append"] else "w"
-        return (
-            f"with open(f{name!r}, {mode!r}, encoding='utf-8') as file:\n    "
-            f"file.write({match['text']!r})"
-        )
+        opening = f"with open(f{name!r}, {mode!r}, encoding='utf-8') as file:"
+        return f"{opening}\n    file.write({match['text']!r})"
     lines = cell.strip().splitlines()
     while lines and lines[0].startswith("%%"):
         if lines[0].split()[0] not in _AROUND_PYTHON:
@@ -205,20 +196,22 @@ def _joined(lines: list[str]) -> Iterator[str]:
             shell += line
             if line.endswith("\\"):
                 continue
-            line, shell = shell, ""
-        yield line
+            yield shell
+            shell = ""
+        else:
+            yield line
 
 
 def _line(line: str) -> str:
     start = line.lstrip()
     indent = line[: len(line) - len(start)]
-    if start.startswith(
-        ("%", "!", "?", "pip install ", "conda install ")
-    ) or start.rstrip().endswith("?"):
+    commands = ("%", "!", "?", "pip install ", "conda install ")
+    if start.startswith(commands) or start.rstrip().endswith("?"):
         return f"{indent}pass"
     name, equals, rest = start.partition("=")
-    if equals and name.strip().isidentifier() and rest.lstrip().startswith(("!", "%")):
-        return f"{indent}{name.strip()} = []"
+    name = name.strip()
+    if equals and name.isidentifier() and rest.lstrip().startswith(("!", "%")):
+        return f"{indent}{name} = []"
     return line
 
 
@@ -243,21 +236,10 @@ def adopt_launch(launch: TrainingLaunch, kind: str, place: Path) -> Adoption:
         "variables": launch.variables,
         "max_runtime": launch.max_runtime,
     }
-    differences = [
-        FieldDifference(
-            shown_path(path),
-            theirs,
-            ours,
-            "a job passes arguments as `--name value`, sorted by name",
-        )
-        for path, theirs, ours in paths_that_differ(of_launch, _comparable(parsed(draft)))
-    ]
-    differences += [
-        FieldDifference(name, "", ABSENT_TEXT, reason) for name, reason in launch.lost.items()
-    ]
-    return adoption_of(
-        launch.target, kind, draft, differences, [f"Adopted from {kind}.", *launch.notes]
-    )
+    why = "a job passes arguments as `--name value`, sorted by name"
+    differences = differences_of(of_launch, _comparable(parsed(draft)), lambda _: why, launch.lost)
+    head = [f"Adopted from {kind}.", *launch.notes]
+    return adoption_of(launch.target, kind, draft, differences, head)
 
 
 def _take_secrets_out(launch: TrainingLaunch, job: TrainingJob) -> None:
@@ -273,57 +255,65 @@ def _take_secrets_out(launch: TrainingLaunch, job: TrainingJob) -> None:
 def _source_dir(launch: TrainingLaunch, place: Path) -> str:
     """Return the folder of the code, relative to the job file. A launch line and a batch script
     start in the folder where the user types them, which may be another folder than the script's."""
-    source, program = launch.source_dir or ".", launch.program[0]
-    is_here = os.path.exists(os.path.join(source, program))
-    path = os.path.relpath(os.path.join("." if is_here else launch.folder, source), place)
-    return source if os.path.isabs(source) or path == os.path.normpath(source) else path
+    source = launch.source_dir or "."
+    is_here = os.path.exists(os.path.join(source, launch.program[0]))
+    start = "." if is_here else launch.folder
+    path = os.path.relpath(os.path.join(start, source), place)
+    if os.path.isabs(source) or path == os.path.normpath(source):
+        return source
+    return path
 
 
 def _draft(launch: TrainingLaunch, place: Path) -> Draft:
-    comments: dict[tuple[str | int, ...], str] = {}
-    program, arguments = launch.program[0], launch.program[1:]
+    comments: dict[ValuePath, str] = {}
+    program, *arguments = launch.program
     stem = program.rpartition(".")[2] if launch.is_module else PurePosixPath(program).stem
     job: dict[str, Any] = {
         "name": job_name_from(launch.name or stem),
         "source_dir": _source_dir(launch, place),
     }
-    hyperparameters = (
-        None if launch.is_module or launch.is_command else read_hyperparameters(arguments)
-    )
-    if hyperparameters is not None and [*hyperparameter_argv(hyperparameters)] != arguments:
-        hyperparameters = None  # another order or another spelling, which may matter to the script
-    if hyperparameters is None:
+    hyperparameters = None
+    if not launch.is_module and not launch.is_command:
+        hyperparameters = read_hyperparameters(arguments)
+    if hyperparameters is None or [*hyperparameter_argv(hyperparameters)] != arguments:
+        # also for another order or another spelling, which may matter to the script
         job["command"] = shlex.join(_words(launch))
     else:
         job["entry_point"] = program
-        job |= {"hyperparameters": hyperparameters} if hyperparameters else {}
+        if hyperparameters:
+            job["hyperparameters"] = hyperparameters
+
     if launch.distribution:
-        count = {"processes_per_instance": launch.processes} if launch.processes else {}
-        job["distribution"] = {**launch.distribution, **count}
+        job["distribution"] = dict(launch.distribution)
+        if launch.processes:
+            job["distribution"]["processes_per_instance"] = launch.processes
     resources: dict[str, Any] = {"instance_count": launch.instances}
     if launch.gpu:
-        resources |= {"gpu": launch.gpu, "gpus_per_instance": launch.gpus or 1}
+        resources["gpu"] = launch.gpu
+        resources["gpus_per_instance"] = launch.gpus or 1
         comments[("resources",)] = (
             "guessed: `cloudtrain instances` lists the GPUs by name and memory"
         )
     elif launch.gpus:
         resources["gpus_per_instance"] = launch.gpus
     job["resources"] = resources
-    environment: dict[str, Any] = {"variables": launch.variables} if launch.variables else {}
-    if launch.image:
-        environment["image"] = launch.image
-    job |= {"environment": environment} if environment else {}
-    job |= {"spot": {}} if launch.spot else {}
-    job |= {"max_runtime": launch.max_runtime} if launch.max_runtime else {}
+
+    environment: dict[str, Any] = {"variables": launch.variables, "image": launch.image}
+    environment = {name: value for name, value in environment.items() if value}
+    if environment:
+        job["environment"] = environment
+    if launch.spot:
+        job["spot"] = {}
+    if launch.max_runtime:
+        job["max_runtime"] = launch.max_runtime
     return Draft(job, launch.settings, comments, settings_head=launch.settings_head)
 
 
 def _words(launch: TrainingLaunch) -> list[str]:
-    return [
-        *([] if launch.is_command else ["python"]),
-        *(["-m"] if launch.is_module else []),
-        *launch.program,
-    ]
+    words = [] if launch.is_command else ["python"]
+    if launch.is_module:
+        words.append("-m")
+    return words + launch.program
 
 
 def _comparable(job: TrainingJob) -> dict[str, Any]:

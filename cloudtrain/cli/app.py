@@ -8,7 +8,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -18,9 +18,16 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command as built
 
-from cloudtrain.cli.failures import COMPLETION_VARIABLE, EXIT_INTERRUPTED, EXIT_PIPE, WORDS, guarded
-from cloudtrain.cli.terminal import discard, typed
-from cloudtrain.errors import UsageError, did_you_mean
+from cloudtrain.cli.failures import (
+    COMPLETION_VARIABLE,
+    EXIT_INTERRUPTED,
+    EXIT_PIPE,
+    WORDS,
+    guarded,
+    option_names,
+)
+from cloudtrain.cli.terminal import command_line, discard, typed
+from cloudtrain.errors import NearName, UsageError, did_you_mean
 
 # The layout of a command's help: plain text, at least 80 columns, the same with every version of
 # Typer.
@@ -40,49 +47,44 @@ def write_sections(
     formatter: Any, sections: Mapping[str, Sequence[tuple[str, str]]], *, spacing: int = 2
 ) -> None:
     """Write tables of names and texts. All texts begin in the same column."""
-    widest = min(
-        _WIDEST, max((len(name) for rows in sections.values() for name, _ in rows), default=0)
-    )
+    widest = 0
+    for rows in sections.values():
+        for name, _ in rows:
+            widest = max(widest, len(name))
+    widest = min(widest, _WIDEST)
+
     for title, rows in sections.items():
         if rows:
+            padded = [(name.ljust(widest), text) for name, text in rows]
             with formatter.section(title):
-                formatter.write_dl(
-                    [(name.ljust(widest), text) for name, text in rows], _WIDEST, spacing
-                )
+                formatter.write_dl(padded, _WIDEST, spacing)
 
 
 class Command(TyperCommand):
     """A command whose help shows its arguments in the form `JOB`, `[CODE]` or `NAME...`."""
 
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return ["[OPTIONS]", *(_metavar(param) for param in self._arguments(ctx))]
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        arguments = _of_kind("argument", self.params)
+        return ["[OPTIONS]", *map(_metavar, arguments)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        arguments = [
-            (re.sub(r"[][]", "", _metavar(param)), param.help or "")
-            for param in self._arguments(ctx)
-        ]
-        options = [
-            (record[0], _BRACKETS.sub("", record[1]).replace("\\[", "["))
-            for param in self.get_params(ctx)
-            if param.param_type_name == "option"
-            and (record := param.get_help_record(ctx)) is not None
-        ]
+        arguments = []
+        for param in _of_kind("argument", self.params):
+            name = re.sub(r"[][]", "", _metavar(param))
+            arguments.append((name, param.help or ""))
+        options = []
+        for param in _of_kind("option", self.get_params(ctx)):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                text = _BRACKETS.sub("", record[1]).replace("\\[", "[")
+                options.append((record[0], text))
         write_sections(formatter, {"Arguments": arguments, "Options": options})
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """All arguments after a Python script or `-m MODULE` go to the script, as with `python` and
         `torchrun`."""
         if any(param.name == "arguments" for param in self.params):
-            end = self._first_argument(args)
-            if end and args[end - 1] == "-m":
-                script, words = f"-m {args[end]}", args[end + 1 :]
-                if words[:1] != ["--"]:
-                    self._refuse_misplaced(script, words)
-                args = [*args[: end - 1], "--", script, *words[words[:1] == ["--"] :]]
-            elif end is not None and args[end].endswith(".py") and args[end + 1 :][:1] != ["--"]:
-                self._refuse_misplaced(args[end], args[end + 1 :])
-                args = [*args[: end + 1], "--", *args[end + 1 :]]
+            args = self._separated(args)
         ctx.meta[WORDS] = tuple(args)
         try:
             rest: list[str] = super().parse_args(ctx, args)
@@ -93,30 +95,51 @@ class Command(TyperCommand):
             raise
         return rest
 
+    def _separated(self, args: list[str]) -> list[str]:
+        """Return the words of the command line with `--` before those that are for the script."""
+        end = self._first_argument(args)
+        if end is None:
+            return args
+        script = args[end]
+        words = args[end + 1 :]
+        is_module = end > 0 and args[end - 1] == "-m"
+        if is_module:
+            script = f"-m {script}"
+        elif not script.endswith(".py"):
+            return args
+
+        is_separated = words[:1] == ["--"]
+        if not is_separated:
+            self._refuse_misplaced(script, words)
+        if is_module:
+            rest = words[1:] if is_separated else words
+            return [*args[: end - 1], "--", script, *rest]
+        if is_separated:
+            return args
+        return [*args[: end + 1], "--", *words]
+
     def _first_argument(self, args: list[str]) -> int | None:
         """Return the index of the first word in `args` that is neither an option nor an option's
         value. Return None if no such word exists, or if `--` comes before it."""
-        options: list[Any] = [param for param in self.params if param.param_type_name == "option"]
-        with_value = {name for option in options if not option.is_flag for name in option.opts}
+        with_value = set[str]()
+        for option in _of_kind("option", self.params):
+            if not option.is_flag:
+                with_value.update(option.opts)
         index = 0
         while index < len(args):
-            if not args[index].startswith("-") or args[index] == "-":
+            word = args[index]
+            if not word.startswith("-") or word == "-":
                 return index
-            if args[index] == "--":
+            if word == "--":
                 return None
-            index += 2 if args[index] in with_value else 1
+            index += 2 if word in with_value else 1
         return None
 
     def _refuse_misplaced(self, script: str, words: list[str]) -> None:
         """Refuse options of this command among the `words` after `script`, unless the script's text
         contains their names. Otherwise `submit train.py --dry-run` would pass the option to the
         script and send the job."""
-        own = {
-            name
-            for param in self.params
-            for name in (*param.opts, *param.secondary_opts)
-            if name[0] == "-"
-        }
+        own = set(option_names(self.params))
         options = [word.partition("=")[0] for word in words]
         own_options = [name for name in options if name in own]
         if not own_options:
@@ -125,17 +148,15 @@ class Command(TyperCommand):
         from cloudtrain.job.syntax import script_file
 
         try:
-            text = read_bytes(
-                script_file(script, lambda path: Path(path).is_file(), "src") or ""
-            ).decode("utf-8", "replace")
+            file = script_file(script, lambda path: Path(path).is_file(), "src")
+            text = read_bytes(file or "").decode("utf-8", "replace")
         except OSError:  # reported when the job is made
             return
         for name in own_options:
-            pattern = (
-                rf"\b{name[2:].replace('-', '[-_]')}\b"
-                if name.startswith("--")
-                else rf"[\"']{name}[\"']"
-            )
+            pattern = rf"[\"']{name}[\"']"
+            if name.startswith("--"):
+                argument = name[2:].replace("-", "[-_]")
+                pattern = rf"\b{argument}\b"
             if not re.search(pattern, text):
                 message = f"`{name}` comes after `{script}`, which has no such option"
                 hint = (
@@ -144,8 +165,9 @@ class Command(TyperCommand):
                 )
                 raise UsageError(message, hint=hint, code="CT902")
 
-    def _arguments(self, ctx: Any) -> list[Any]:
-        return [param for param in self.get_params(ctx) if param.param_type_name == "argument"]
+
+def _of_kind(kind: str, params: Iterable[Any]) -> list[Any]:
+    return [param for param in params if param.param_type_name == kind]
 
 
 def _metavar(param: Any) -> str:
@@ -164,11 +186,13 @@ def new_group(*, needs_command: bool = False, **more: Any) -> typer.Typer:
     )  # fmt: skip
 
 
-def refuse_flag(ctx: Any, flag: str | None) -> None:
-    """Refuse a flag of a group before one of its commands, which has no use for it."""
-    if flag is not None:
-        message = f"`{flag}` has no effect with `{ctx.invoked_subcommand}`"
-        raise UsageError(message, hint=f"remove `{flag}`", code="CT902")
+def refuse_flags(ctx: Any, flags: Mapping[str, object]) -> None:
+    """Refuse flags of a group before one of its commands, which has no use for them. `flags` has
+    the value of each."""
+    for flag, value in flags.items():
+        if value:
+            message = f"`{flag}` has no effect with `{ctx.invoked_subcommand}`"
+            raise UsageError(message, hint=f"remove `{flag}`", code="CT902")
 
 
 class CommandRow(NamedTuple):
@@ -245,15 +269,11 @@ class LazyGroup(TyperGroup):
         return load_command(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if (
-            args
-            and args[0] not in COMMANDS
-            and not args[0].startswith("-")
-            and not ctx.resilient_parsing
-        ):
-            raise UsageError(
-                f"there is no command `{args[0]}`", hint=_nearest_command(args[0], args[1:])
-            )
+        if args and not ctx.resilient_parsing:
+            word = args[0]
+            if word not in COMMANDS and not word.startswith("-"):
+                hint = _nearest_command(word, args[1:])
+                raise UsageError(f"there is no command `{word}`", hint=hint)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
@@ -290,11 +310,11 @@ def load_command(name: str) -> Any:
     from cloudtrain.system.processes import without_pydantic_plugins
 
     without_pydantic_plugins()
-    command = getattr(
-        import_module(f"cloudtrain.cli.commands.{COMMANDS[name].module}"), f"{name}_command"
-    )
-    group = command if isinstance(command, typer.Typer) else new_group()
-    if group is not command:
+    module = import_module(f"cloudtrain.cli.commands.{COMMANDS[name].module}")
+    command = getattr(module, f"{name}_command")
+    group = command
+    if not isinstance(command, typer.Typer):
+        group = new_group()
         group.command(name, cls=Command)(command)
     result = built(group)
     result.name = name
@@ -305,14 +325,12 @@ def run_command(args: Sequence[str]) -> int:
     """Run one command line and return its exit code. A traceback is shown only with
     CLOUDTRAIN_DEBUG=1."""
 
-    def run() -> int:
-        return guarded(
-            lambda: built(app).main(args=list(args), prog_name=PROGRAM, standalone_mode=False)
-        )
+    def run() -> object:
+        return built(app).main(args=list(args), prog_name=PROGRAM, standalone_mode=False)
 
     if os.environ.get(COMPLETION_VARIABLE) == "complete_bash":
-        return with_whole_words(run)
-    return run()
+        return with_whole_words(lambda: guarded(run))
+    return guarded(run)
 
 
 app = new_group(cls=LazyGroup, add_completion=True)
@@ -356,7 +374,10 @@ def commands_elsewhere() -> dict[str, str]:
     from cloudtrain.documents.document import load_toml
 
     table = load_toml(Path(__file__).with_name("other_tools.toml").read_text("utf-8"))
-    return {word: command for command, words in table.items() for word in words.split()}
+    commands = {}
+    for command, words in table.items():
+        commands.update(dict.fromkeys(words.split(), command))
+    return commands
 
 
 _OF_ONE = ("submit", "plan", "check", "status", "logs", "stop", "download", "wait", "rm")
@@ -367,11 +388,11 @@ def _nearest_command(word: str, rest: Sequence[str]) -> str:
     """Return a hint that names the command to type instead of the unknown `word`. The hint repeats
     the arguments `rest` if that command takes the same arguments."""
     if word.endswith(".py"):
-        return f"did you mean {typed(PROGRAM, 'submit', word, *rest)}?"
+        return NearName.of(command_line(PROGRAM, "submit", word, *rest))
     if word.endswith((".yaml", ".yml", ".toml", ".json")) or word.startswith("bundled:"):
-        return f"did you mean {typed(PROGRAM, 'submit', word)}?"
+        return NearName.of(command_line(PROGRAM, "submit", word))
     if word == "version":
-        return f"did you mean `{PROGRAM} --version`?"
+        return NearName.of(f"{PROGRAM} --version")
     if word == "resume":
         name = rest[0] if rest else "NAME"
         return (
@@ -382,20 +403,18 @@ def _nearest_command(word: str, rest: Sequence[str]) -> str:
         )
     command = commands_elsewhere().get(word)
     if command is not None:
-        same = (
-            rest
-            if command in _OF_ONE and not any(argument.startswith("-") for argument in rest)
-            else ()
-        )
-        return f"did you mean {typed(PROGRAM, command, *same)}?"
-    near = did_you_mean(word, COMMANDS) or ""
-    return near if near.startswith("did you mean") else f"see `{PROGRAM} --help`"
+        has_options = any(argument.startswith("-") for argument in rest)
+        same = rest if command in _OF_ONE and not has_options else ()
+        return NearName.of(command_line(PROGRAM, command, *same))
+    near = did_you_mean(word, COMMANDS)
+    return near if isinstance(near, NearName) else f"see `{PROGRAM} --help`"
 
 
 # Completion of words with colons in bash. bash passes `bundled:dig` as three words and replaces
 # only the last one.
 
-_WORDS, _INDEX = "COMP_WORDS", "COMP_CWORD"
+_WORDS = "COMP_WORDS"
+_INDEX = "COMP_CWORD"
 
 
 def with_whole_words(
@@ -413,9 +432,9 @@ def with_whole_words(
             code = complete()
     except SystemExit as error:  # how Typer ends a completion
         code = int(error.code or 0)
-    sys.stdout.writelines(
-        f"{answer.removeprefix(prefix)}\n" for answer in answers.getvalue().splitlines() if answer
-    )
+    for answer in answers.getvalue().splitlines():
+        if answer:
+            sys.stdout.write(f"{answer.removeprefix(prefix)}\n")
     return code
 
 
@@ -423,17 +442,18 @@ def _join_colons(environ: MutableMapping[str, str]) -> str:
     """Join the words that bash split at colons, by changing bash's variables in `environ`. Return
     the part of the word at the cursor up to and including its last colon: `bundled:` for
     `bundled:dig`; an empty string without a colon."""
-    words, index = environ.get(_WORDS, "").split(), environ.get(_INDEX, "")
+    words = environ.get(_WORDS, "").split()
+    index = environ.get(_INDEX, "")
     if ":" not in words or not index.isdecimal():
         return ""
-    before, after = words[: int(index) + 1], words[int(index) + 1 :]
+    end = int(index) + 1
     result: list[str] = []
-    for word in before:
+    for word in words[:end]:
         if result and (word == ":" or result[-1].endswith(":")):
             result[-1] += word
         else:
             result.append(word)
-    environ[_WORDS] = "\n".join([*result, *after])
+    environ[_WORDS] = "\n".join([*result, *words[end:]])
     environ[_INDEX] = str(len(result) - 1)
     head, colon, _ = result[-1].rpartition(":")
     return head + colon

@@ -7,14 +7,14 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from cloudtrain.cli.terminal import discard, show, typed
+from cloudtrain.cli.terminal import counted, discard, show, typed
 from cloudtrain.errors import CloudtrainError, PreflightError, UsageError, did_you_mean, more_about
 
 EXIT_DEFECT = 70
@@ -83,7 +83,8 @@ def report(error: CloudtrainError) -> None:
 
     notices = list(_notices(error))
     end = _end(error, [notice.level for notice in notices])
-    show(Document([*notices, *([Text(end)] if end else [])]), sys.stderr)
+    blocks = [*notices, Text(end)] if end else notices
+    show(Document(blocks), sys.stderr)
 
 
 def _notices(error: CloudtrainError) -> Iterator[Any]:
@@ -102,21 +103,26 @@ def _end(error: CloudtrainError, levels: Sequence[str]) -> str:
     """A `PreflightError` ends with the number of findings and a hint, any other with the number of
     several problems."""
     if isinstance(error, PreflightError):
-        return "\n".join(filter(None, (f"{_count(error, levels)}; nothing was sent", error.hint)))
+        end = f"{_count(error, levels)}; nothing was sent"
+        return f"{end}\n{error.hint}" if error.hint else end
     count = len(error.problems)
-    rest = f"; the first {len(levels)} are shown" if count > len(levels) else ""
-    return _count(error, ["error"] * count) + rest if count > 1 else ""
+    if count < 2:
+        return ""
+    end = _count(error, ["error"] * count)
+    if count > len(levels):
+        end += f"; the first {len(levels)} are shown"
+    return end
 
 
 def _count(error: CloudtrainError, levels: Sequence[str]) -> str:
     """Return how often each level occurs, as a text such as `5 errors in job.yaml` or `1 error, 2
     warnings`."""
-    counts = {level: levels.count(level) for level in dict.fromkeys(levels)}
-    text = ", ".join(
-        f"{count} {level}{'s' if count > 1 else ''}" for level, count in counts.items()
-    )
+    words = [counted(levels.count(level), level) for level in dict.fromkeys(levels)]
+    text = ", ".join(words)
     files = {problem.file for problem in error.problems if problem.file}
-    return text + (f" in {files.pop()}" if len(files) == 1 else "")
+    if len(files) == 1:
+        text += f" in {files.pop()}"
+    return text
 
 
 def _in_our_words(error: Any) -> UsageError:
@@ -125,6 +131,9 @@ def _in_our_words(error: Any) -> UsageError:
     see_help = f"see `{path} --help`"
     option = getattr(error, "option_name", None)
     if option is not None and type(error).__name__ == "NoSuchOption":
+        replacement = _REPLACEMENTS.get((path, option))
+        if replacement is not None:
+            return UsageError(f"`{path}` no longer has the option `{option}`", hint=replacement)
         options = _options(error.ctx)
         of_job = _field_hint(option, error.ctx) if "--set" in options else None
         near = did_you_mean(option, options, _LIKENESS if of_job else 0.6) or ""
@@ -132,7 +141,8 @@ def _in_our_words(error: Any) -> UsageError:
         return UsageError(f"`{path}` has no option `{option}`", hint=near)
     param = getattr(error, "param", None)
     if type(error).__name__ == "MissingParameter" and param is not None:
-        return UsageError(f"`{path}` needs {param.metavar or param.opts[0]}", hint=see_help)
+        missing = param.metavar or param.opts[0]
+        return UsageError(f"`{path}` needs {missing}", hint=see_help)
     text = error.format_message().rstrip(".").replace("'", "`")
     for theirs, ours in _SAID.items():
         text = re.sub(theirs, ours, text)
@@ -140,8 +150,17 @@ def _in_our_words(error: Any) -> UsageError:
     extra = re.search(r"unexpected extra argument\S* \(([\w.-]+=\S*)", text)
     if extra and "--set" in _options(error.ctx):
         see_help = f"to change a field of the job, write `--set {extra[1].rstrip(')')}`"
-    return UsageError(text[:1].lower() + text[1:], hint=see_help)
+    message = text[:1].lower() + text[1:]
+    return UsageError(message, hint=see_help)
 
+
+_REPLACEMENTS = {
+    ("cloudtrain adopt", "--static"): (
+        "leave out `--static`: cloudtrain runs the script up to its first job, in a copy of its "
+        "folder, without network and credentials; `--yes` allows it"
+    ),
+}
+"""Options that a command had once, each with what to type instead."""
 
 _LIKENESS = 0.75
 """How alike an unknown option is to the one that was probably meant, where it may also be an option
@@ -155,23 +174,25 @@ def _field_hint(option: str, ctx: Any) -> str | None:
     if not option.startswith("--"):
         return None
     words = [*ctx.meta.get(WORDS, ()), ""]
-    given = next(
-        ((word, after) for word, after in pairwise(words) if word.partition("=")[0] == option),
-        (option, ""),
-    )
-    value = (
-        given[0].partition("=")[2] or (given[1] if not given[1].startswith("--") else "") or "true"
-    )
+    value = ""
+    for word, after in pairwise(words):
+        given, _, value_text = word.partition("=")
+        if given == option:
+            value = value_text
+            if not value and not after.startswith("--"):
+                value = after
+            break
+    value = value or "true"
     name = option.removeprefix("--")
     field = name.replace("-", "_")
     # a command without a mistake need not read the options
     from cloudtrain.cli.options import fields
 
     if f"{field}=" in fields(""):
-        return f"to change this field of the job, write {typed('--set', f'{field}={value}')}"
-    return (
-        f"for an option of your script, write {typed('--set', f'hyperparameters.{name}={value}')}"
-    )
+        change = typed("--set", f"{field}={value}")
+        return f"to change this field of the job, write {change}"
+    change = typed("--set", f"hyperparameters.{name}={value}")
+    return f"for an option of your script, write {change}"
 
 
 _SAID = {
@@ -189,38 +210,33 @@ _SAID = {
 
 
 def _value_hint(error: Any, text: str) -> str | None:
-    flag = next(
-        (
-            name
-            for name in getattr(getattr(error, "param", None), "opts", ())
-            if name.startswith("--")
-        ),
-        None,
-    )
+    names = getattr(getattr(error, "param", None), "opts", ())
+    flag = next((name for name in names if name.startswith("--")), None)
     if flag is None:
         return None
     value, isnt, options = text.partition(" is not one of ")
     if isnt:
-        return did_you_mean(
-            value.rpartition("`: ")[2].strip("`"), re.findall(r"`([^`]+)`", options)
-        )
+        word = value.rpartition("`: ")[2].strip("`")
+        return did_you_mean(word, re.findall(r"`([^`]+)`", options))
     least = re.search(r"it must be at least (\S+)$", text)
     if least:
         return f"write `{flag} {least[1]}` or more"
-    return (
-        f"write for example `{flag} 1`"
-        if text.endswith(("it is not a whole number", "it is not a number"))
-        else None
-    )
+    if text.endswith(("it is not a whole number", "it is not a number")):
+        return f"write for example `{flag} 1`"
+    return None
 
 
 def _options(ctx: Any) -> list[str]:
-    names = [
-        name
-        for param in ctx.command.get_params(ctx)
-        for name in (*param.opts, *param.secondary_opts)
-    ]
+    names = option_names(ctx.command.get_params(ctx))
     return [name for name in names if name.startswith("--")]
+
+
+def option_names(params: Iterable[Any]) -> Iterator[str]:
+    """Yield the names of options, long and short."""
+    for param in params:
+        for name in (*param.opts, *param.secondary_opts):
+            if name.startswith("-"):
+                yield name
 
 
 def _found_by_the_system(error: Exception) -> UsageError | None:
@@ -229,13 +245,12 @@ def _found_by_the_system(error: Exception) -> UsageError | None:
     if not isinstance(error, OSError):
         return None
     if error.errno == errno.ENAMETOOLONG:
-        longest = max(os.fsdecode(error.filename or "").split("/"), key=len)
-        message = (
-            "a path is too long for this machine: "
-            f"`{longest[:_SHOWN]}{'...' if longest[_SHOWN:] else ''}`"
-        )
+        names = os.fsdecode(error.filename or "").split("/")
+        longest = max(names, key=len)
+        if len(longest) > _SHOWN:
+            longest = f"{longest[:_SHOWN]}..."
         return UsageError(
-            message,
+            f"a path is too long for this machine: `{longest}`",
             hint="a name in a path can have at most 255 bytes, the whole path 4096",
             code="CT906",
         )
@@ -253,25 +268,24 @@ def _found_by_the_system(error: Exception) -> UsageError | None:
 def _report_defect(error: Exception) -> int:
     from cloudtrain.targets.settings import debug_wanted
 
-    if COMPLETION_VARIABLE in os.environ and not debug_wanted():
-        return EXIT_DEFECT
     if debug_wanted():
         traceback.print_exception(error)
+        return EXIT_DEFECT
+    if COMPLETION_VARIABLE in os.environ:
         return EXIT_DEFECT
     from cloudtrain.system.plugins import plugin_of
 
     what = " ".join(f"{type(error).__name__}: {error}".split())
     package = plugin_of(error)
-    whose, them = (
-        ("cloudtrain", "") if package is None else (f"the package `{package}`", " to its authors")
+    whose = "cloudtrain"
+    them = ""
+    if package is not None:
+        whose = f"the package `{package}`"
+        them = " to its authors"
+    message = f"this is a defect in {whose}, not a mistake of yours: {what}"
+    hint = (
+        "run the command again with `CLOUDTRAIN_DEBUG=1` in front, and report the "
+        f"traceback{them} with the output of `cloudtrain doctor`"
     )
-    report(
-        CloudtrainError(
-            f"this is a defect in {whose}, not a mistake of yours: {what}",
-            hint="run the command again with `CLOUDTRAIN_DEBUG=1` in front, and report the "
-            f"traceback{them} with the "
-            "output of `cloudtrain doctor`",
-            code="CT900",
-        )
-    )
+    report(CloudtrainError(message, hint=hint, code="CT900"))
     return EXIT_DEFECT

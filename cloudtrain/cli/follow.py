@@ -45,6 +45,9 @@ _WORDS = {
 }
 """The levels as Python's logging, warnings and exceptions write them."""
 
+_Source = tuple[int, int | None, str]
+"""The instance, the rank and the stream of a line."""
+
 _TRACEBACK = "Traceback (most recent call last)"
 
 
@@ -58,19 +61,17 @@ class Selection(NamedTuple):
 
     def of(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
         """Yield the lines that meet all conditions. All lines of a traceback count as an error."""
-        open_tracebacks: set[tuple[int, int | None, str]] = set()
+        open_tracebacks: set[_Source] = set()
         for line in lines:
-            if (
-                (self.since is None or line.time >= self.since)
-                and (self.pattern is None or self.pattern.search(line.text))
-                and (self.level is None or _is_grave(line, self.level, open_tracebacks))
-            ):
+            if self.since is not None and line.time < self.since:
+                continue
+            if self.pattern is not None and not self.pattern.search(line.text):
+                continue
+            if self.level is None or _is_grave(line, self.level, open_tracebacks):
                 yield line
 
 
-def _is_grave(
-    line: LogLine, level: LogLevel, open_tracebacks: set[tuple[int, int | None, str]]
-) -> bool:
+def _is_grave(line: LogLine, level: LogLevel, open_tracebacks: set[_Source]) -> bool:
     source = (line.instance, line.rank, line.stream)
     if _TRACEBACK in line.text:
         open_tracebacks.add(source)
@@ -82,7 +83,9 @@ def _is_grave(
     return re.search(_WORDS[level], line.text) is not None
 
 
-def pattern_of(text: str) -> re.Pattern[str]:
+def pattern_of(text: str | None) -> re.Pattern[str] | None:
+    if text is None:
+        return None
     try:
         return re.compile(text)
     except re.error as error:
@@ -90,24 +93,24 @@ def pattern_of(text: str) -> re.Pattern[str]:
             "to search for the text itself, put a backslash before special characters: "
             f"`{re.escape(text)}`"
         )
-        raise UsageError(
-            f"`{text}` is not a regular expression: {error}", hint=hint, code="CT901"
-        ) from None
+        message = f"`{text}` is not a regular expression: {error}"
+        raise UsageError(message, hint=hint, code="CT901") from None
 
 
-def instance_number(text: str) -> int:
+def instance_number(text: str | None) -> int | None:
     """Return the number of an instance, counted from 0. The text is that number, or a host name of
     SageMaker such as `algo-1`, which is instance 0."""
-    host = text.removeprefix("algo-")
-    if re.fullmatch("[0-9]{1,9}", host) and (host == text or int(host) > 0):
-        return int(host) - (host != text)
-    raise UsageError(
-        f"`{text}` is not a valid instance",
-        hint=(
-            "write the instance's number, counted from 0, or on SageMaker its host name, such "
-            "as `algo-1`"
-        ),
+    if text is None:
+        return None
+    number = text.removeprefix("algo-")
+    first = 0 if number == text else 1  # the names of hosts count from 1
+    if re.fullmatch("[0-9]{1,9}", number) and int(number) >= first:
+        return int(number) - first
+    hint = (
+        "write the instance's number, counted from 0, or on SageMaker its host name, such as "
+        "`algo-1`"
     )
+    raise UsageError(f"`{text}` is not a valid instance", hint=hint)
 
 
 # The result of a run as text and as an exit code.
@@ -126,39 +129,54 @@ def report_end(
     """Print on stderr how the run ended and what to type next. The last lines of its output are
     left out if they are among the lines `printed` before."""
     if status.state in (RunState.FAILED, RunState.LOST):
-        is_known = {line.rstrip() for line in status.details} <= {line.rstrip() for line in printed}
-        _report_failure(run, replace(status, details=()) if is_known else status)
+        details = set(map(str.rstrip, status.details))
+        if details <= set(map(str.rstrip, printed)):
+            status = replace(status, details=())
+        _report_failure(run, status)
         return
-    if (
-        status.state is RunState.STOPPED
-        and status.started is None
-        and status.reason
-        and not run.is_sweep
-    ):
-        say(f"`{run.name}` was stopped: {status.reason}")
-        return  # no process has started, so there is nothing to read or download
 
-    values = _of_sweep(status) if run.is_sweep else metrics_text(metrics or status.metrics)
-    word = "was stopped" if status.state is RunState.STOPPED else str(status.state)
-    if status.state is RunState.STOPPED and status.started is None and status.reason:
+    is_stopped = status.state is RunState.STOPPED
+    values = metrics_text(metrics or status.metrics)
+    if is_stopped and status.started is None and status.reason:
+        if not run.is_sweep:
+            say(f"`{run.name}` was stopped: {status.reason}")
+            return  # no process has started, so there is nothing to read or download
         values = status.reason  # such as the run that it waited for
-    say(f"`{run.name}` {word}{_after(status)}" + (f": {values}" if values else ""))
-    source = _best_trial(run, status) if run.is_sweep else run
-    work = {} if source is None else _working_files(source)
-    folder = "" if source is None else _downloads_of(source, status, has_work=bool(work))
-    fetch = typed("cloudtrain", "download", run.name, folder) if folder else ""
-    if work:
-        them = "it" if len(work) == 1 else "them"
-        copy = (
-            ""
-            if folder == "work/"
-            else f"; {typed('cloudtrain', 'download', run.name, 'work/')} copies {them}"
-        )
-        say(_words_of(work) + copy)
-        keep = "pass the script the folder '${{outputs.model}}', or save in `runtime.model_dir()`"
-        say(f"a cloud would lose {them}: {keep}")
-    look = typed("cloudtrain", "trials" if run.is_sweep else "logs", run.name)
-    say(f"next: {look}{fetch and f', {fetch}'}")
+    elif run.is_sweep:
+        values = _of_sweep(status)
+    word = "was stopped" if is_stopped else str(status.state)
+    result = f"`{run.name}` {word}{_after(status)}"
+    if values:
+        result += f": {values}"
+    say(result)
+
+    if run.is_sweep:
+        source = _best_trial(run, status)
+        next_words = typed("cloudtrain", "trials", run.name)
+    else:
+        source = run
+        next_words = typed("cloudtrain", "logs", run.name)
+    if source is not None:
+        work = _working_files(source)
+        folder = _downloads_of(source, status, has_work=bool(work))
+        if work:
+            _say_working_files(run, work, is_next=folder == "work/")
+        if folder:
+            next_words += f", {typed('cloudtrain', 'download', run.name, folder)}"
+    say(f"next: {next_words}")
+
+
+def _say_working_files(run: Run, work: Mapping[str, Path], *, is_next: bool) -> None:
+    """Say which files the script left in its working folder. With `is_next`, the line below says
+    how to copy them."""
+    them = "it" if len(work) == 1 else "them"
+    words = _words_of(work)
+    if not is_next:
+        copy = typed("cloudtrain", "download", run.name, "work/")
+        words += f"; {copy} copies {them}"
+    say(words)
+    keep = "pass the script the folder '${{outputs.model}}', or save in `runtime.model_dir()`"
+    say(f"a cloud would lose {them}: {keep}")
 
 
 def _best_trial(run: Run, status: RunStatus) -> Run | None:
@@ -179,8 +197,12 @@ def _of_sweep(status: RunStatus) -> str:
         if name not in OF_A_SWEEP
     ]
     best = status.metrics.get("best_trial")
-    words = [f"trial {int(best)} is the best, {values[0]}"] if best is not None and values else []
-    return "; ".join([*words, *([status.reason] if status.reason else [])])
+    words = []
+    if best is not None and values:
+        words.append(f"trial {int(best)} is the best, {values[0]}")
+    if status.reason:
+        words.append(status.reason)
+    return "; ".join(words)
 
 
 _JOINING = r"\b(init_process_group|set_device)\("
@@ -190,23 +212,29 @@ variable RANK."""
 
 def _report_failure(run: Run, status: RunStatus) -> None:
     word = "was lost" if status.state is RunState.LOST else "failed"
-    rank = ["--rank", str(status.failed_rank)] if status.failed_rank is not None else []
-    reason = f": {status.reason}" if status.reason else ""
-    hint = f"{typed('cloudtrain', 'logs', run.name, *rank)} prints its whole output"
-    if run.is_sweep and f"continue {run.name}" in reason:  # its driver failed, not its trials
-        hint = f"{typed('cloudtrain', 'trials', run.name)} lists its trials"
-    elif run.is_sweep:
-        hint = (
-            f"{typed('cloudtrain', 'logs', run.name, '--trial', '1')} prints the whole "
-            "output of its first trial"
-        )
-    elif (
-        any(re.search(_JOINING, line) for line in run.last_status.details)
-        and _distribution_of(run) != "none"
-    ):
+    message = f"`{run.name}` {word}{_after(status)}"
+    if status.reason:
+        message += f": {status.reason}"
+    hint = _hint_of_failure(run, status)
+    notice = Notice("error", message, details=status.details, hint=hint)
+    show(Document([notice]), sys.stderr)
+
+
+def _hint_of_failure(run: Run, status: RunStatus) -> str:
+    if run.is_sweep:
+        if f"continue {run.name}" in (status.reason or ""):  # its driver failed, not its trials
+            return f"{typed('cloudtrain', 'trials', run.name)} lists its trials"
+        command = typed("cloudtrain", "logs", run.name, "--trial", "1")
+        return f"{command} prints the whole output of its first trial"
+
+    words = ["cloudtrain", "logs", run.name]
+    if status.failed_rank is not None:
+        words += ["--rank", str(status.failed_rank)]
+    hint = f"{typed(*words)} prints its whole output"
+    joins = any(re.search(_JOINING, line) for line in run.last_status.details)
+    if joins and _distribution_of(run) != "none":
         hint += "; `--set distribution.type=none` runs the script in one process, as `python` does"
-    message = f"`{run.name}` {word}{_after(status)}{reason}"
-    show(Document([Notice("error", message, details=status.details, hint=hint)]), sys.stderr)
+    return hint
 
 
 def _distribution_of(run: Run) -> str:
@@ -216,11 +244,9 @@ def _distribution_of(run: Run) -> str:
 
 
 def _after(status: RunStatus) -> str:
-    return (
-        f" after {duration_of(status)}"
-        if status.started is not None and status.ended is not None
-        else ""
-    )
+    if status.started is None or status.ended is None:
+        return ""
+    return f" after {duration_of(status)}"
 
 
 def _working_files(run: Run) -> dict[str, Path]:
@@ -236,55 +262,52 @@ def _words_of(work: Mapping[str, Path]) -> str:
     the model."""
     sizes = {name: file.stat().st_size for name, file in work.items() if file.exists()}
     largest = max(sizes, key=sizes.__getitem__, default="")
-    count = (
-        "1 file" if len(sizes) == 1 else f"{len(sizes)} files ({format_size(sum(sizes.values()))})"
-    )
-    description = (
-        f"{'' if len(sizes) == 1 else 'the largest is '}`{largest}`, "
-        f"{format_size(sizes.get(largest, 0))}"
-    )
-    return f"the script wrote {count} into its working folder: {description}"
+    file = f"`{largest}`, {format_size(sizes.get(largest, 0))}"
+    if len(sizes) == 1:
+        return f"the script wrote 1 file into its working folder: {file}"
+    total = format_size(sum(sizes.values()))
+    count = f"{len(sizes)} files ({total})"
+    return f"the script wrote {count} into its working folder: the largest is {file}"
 
 
 def _downloads_of(run: Run, status: RunStatus, *, has_work: bool) -> str:
     """Return the folder to suggest for download: the checkpoint, the model, an output, or the
     working files; empty where a run of this machine wrote no file."""
     outputs = run.written
-    is_stopped = status.state is RunState.STOPPED
-    output = (
-        "checkpoint"
-        if is_stopped
-        else "model"
-        if not outputs or "model" in outputs
-        else next(iter(outputs))
-    )
-    if (run.directory or Path("-")).is_dir() and not _has_files(outputs.get(output, "")):
-        full = [
-            name
-            for name in outputs
-            if re.match("model|outputs|checkpoint", name) and _has_files(outputs[name])
-        ]
-        output = "work/" if has_work else next(iter(full), "")
+    if status.state is RunState.STOPPED:
+        output = "checkpoint"
+    elif not outputs or "model" in outputs:
+        output = "model"
+    else:
+        output = next(iter(outputs))
+
+    is_here = run.directory is not None and run.directory.is_dir()
+    if is_here and not _has_files(outputs.get(output, "")):
+        names = (name for name in outputs if re.match("model|outputs|checkpoint", name))
+        output = next((name for name in names if _has_files(outputs[name])), "")
+        if has_work:
+            output = "work/"
     return f"{output}/" if output in ("checkpoint", "model") else output
 
 
 def _has_files(folder: str) -> bool:
     place = Path(folder)
-    return bool(folder) and (place.is_file() or (place.is_dir() and any(place.iterdir())))
+    if not folder:
+        return False
+    return place.is_file() or (place.is_dir() and any(place.iterdir()))
 
 
 def follow(run: Run, *, as_json: bool = False, skip: int = 0) -> int:
     """Follow a run to its end and return the exit code. With `as_json`, print only the final status
     on stdout. The first `skip` lines of output are not printed."""
     stream = sys.stderr if as_json else sys.stdout
+
+    def lines(watch: OnStatus) -> Iterator[LogLine]:
+        return _fold_traces(islice(run.logs(follow=True, on_status=watch), skip, None))
+
     with outlived_by(run, KeyboardInterrupt, OutputError, BrokenPipeError):
         form = LineFormat(prefix=not run.is_sweep)
-        metrics, printed = _print(
-            run,
-            lambda watch: _fold_traces(islice(run.logs(follow=True, on_status=watch), skip, None)),
-            form,
-            stream,
-        )
+        metrics, printed = _print(run, lines, form, stream)
         status = run.wait()
     if as_json:
         print_json(status_json(run, status))
@@ -314,9 +337,8 @@ def print_logs(
     all."""
 
     def selected(*, follow: bool = False, on_status: OnStatus = None) -> Iterator[LogLine]:
-        return selection.of(
-            run.logs(follow=follow, rank=rank, instance=instance, on_status=on_status)
-        )
+        lines = run.logs(follow=follow, rank=rank, instance=instance, on_status=on_status)
+        return selection.of(lines)
 
     with outlived_by(run, KeyboardInterrupt):
         if not follow:
@@ -325,33 +347,35 @@ def print_logs(
                 first = list(islice(lines, 1))
                 lines = chain(first, lines)
                 if not first:
-                    words = [f"of rank {rank}"] if rank is not None else []
-                    words += [f"of instance {instance}"] if instance is not None else []
-                    say(
-                        " ".join(
-                            [
-                                f"`{run.name}` has no output",
-                                *words,
-                                *(() if run.state.is_final else ("yet",)),
-                            ]
-                        )
-                    )
-            _write(
-                lines if tail is None else deque(lines, maxlen=min(tail, sys.maxsize)),
-                form,
-                sys.stdout,
-            )
+                    _say_no_output(run, rank, instance)
+            if tail is None:
+                _write(lines, form, sys.stdout)
+            else:
+                newest = deque(lines, maxlen=min(tail, sys.maxsize))
+                _write(newest, form, sys.stdout)
             return 0
-        skip = 0 if tail is None else max(0, sum(1 for _ in selected()) - tail)
-        metrics, printed = _print(
-            run,
-            lambda watch: islice(selected(follow=True, on_status=watch), skip, None),
-            form,
-            sys.stdout,
-        )
+
+        skip = 0
+        if tail is not None:
+            count = sum(1 for _ in selected())
+            skip = max(0, count - tail)
+
+        def new_lines(watch: OnStatus) -> Iterator[LogLine]:
+            return islice(selected(follow=True, on_status=watch), skip, None)
+
+        metrics, printed = _print(run, new_lines, form, sys.stdout)
         if not form.as_json:
             report_end(run, run.wait(), metrics, printed)
     return 0
+
+
+def _say_no_output(run: Run, rank: int | None, instance: int | None) -> None:
+    words = f"`{run.name}` has no output"
+    if rank is not None:
+        words += f" of rank {rank}"
+    if instance is not None:
+        words += f" of instance {instance}"
+    say(words if run.state.is_final else f"{words} yet")
 
 
 def _queue_news(name: str) -> Callable[[RunStatus], None]:
@@ -405,16 +429,23 @@ def _print(
             printed.append(line.text)
             yield line
 
-    if form.as_json or form.raw:
-        return _write(noted(lines_of(_queue_news(run.name))), form, stream), printed
-    if not stream.isatty() or os.environ.get("TERM") == "dumb":
-        return _write(
-            noted(_without_frames(lines_of(_queue_news(run.name)))), form, stream
-        ), printed
+    is_exact = form.as_json or form.raw
+    if is_exact or not _is_screen(stream):
+        lines = lines_of(_queue_news(run.name))
+        if not is_exact:
+            lines = _without_frames(lines)
+        return _write(noted(lines), form, stream), printed
+
     with LiveView(form, stream) as live:
-        for line in noted(_without_frames(lines_of(live.take_status))):
+        lines = _without_frames(lines_of(live.take_status))
+        for line in noted(lines):
             live.show(line)
     return live.latest, printed
+
+
+def _is_screen(stream: TextIO) -> bool:
+    """Return whether the stream is a terminal on which lines can be drawn again."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 _SCREEN = 200
@@ -442,9 +473,10 @@ _PAUSE = 0.1
 def upload_progress() -> Callable[[int, int], None] | None:
     """The returned function takes the bytes sent and the total; None if stderr is not a
     terminal."""
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+    if not _is_screen(sys.stderr):
         return None
-    lock, draw_time = threading.Lock(), 0.0
+    lock = threading.Lock()
+    draw_time = 0.0
 
     def show(amount: int, total: int) -> None:
         nonlocal draw_time
@@ -454,8 +486,9 @@ def upload_progress() -> Callable[[int, int], None] | None:
                 return
             draw_time = now
             share = amount / total if total else 1.0
-            end = "\n" if amount >= total else ""
-            sys.stderr.write(f"\r\033[Kuploading: {share:4.0%} of {format_size(total)}{end}")
+            sys.stderr.write(f"\r\033[Kuploading: {share:4.0%} of {format_size(total)}")
+            if amount >= total:
+                sys.stderr.write("\n")
             sys.stderr.flush()
 
     return show

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 import cloudtrain as ct
 from cloudtrain.api import load_job_file
 from cloudtrain.cli.terminal import say
-from cloudtrain.errors import JobError, PreflightError, UsageError, did_you_mean, shortened
+from cloudtrain.errors import (
+    JobError,
+    NearName,
+    PreflightError,
+    UsageError,
+    did_you_mean,
+    shortened,
+)
 from cloudtrain.job.file import array_of, format_of
 from cloudtrain.job.overrides import hint_without_file
 from cloudtrain.job.script import distribution_of, syntax_of_script
@@ -43,8 +50,10 @@ _OF_THE_TARGET = (
     "build_environment", "grace_period",
     "emulate", "queue", "priority",
 )  # fmt: skip
-"""Options of the local target. Each is a setting of the same name, except `instances`, which is
-`instance_count`."""
+"""Options of the local target. Each is a setting of the same name, except those in `_SETTINGS`."""
+
+_SETTINGS = {"instances": "instance_count"}
+"""Options of the local target, each with the setting of another name."""
 
 _ALSO_ELSEWHERE = ("queue", "priority", "build_environment")
 """The options that also work on another target whose settings have them, such as one that uses
@@ -81,17 +90,18 @@ def worded(options: SubmitOptions) -> Iterator[None]:
 
 
 def worded_plan(plan: Plan, options: SubmitOptions) -> Plan:
-    return replace(plan, findings=tuple(_reworded(finding, options) for finding in plan.findings))
+    findings = tuple(_reworded(finding, options) for finding in plan.findings)
+    return replace(plan, findings=findings)
 
 
 def _reworded(item: Any, options: SubmitOptions) -> Any:
     """Return a finding or a problem with a hint for a script, if the job is one."""
-    hint = (
-        hint_without_file(item.hint, item.path)
-        if item.hint and is_python(options.job)
-        else item.hint
-    )
-    return item._replace(hint=hint) if isinstance(item, Finding) else replace(item, hint=hint)
+    hint = item.hint
+    if hint and is_python(options.job):
+        hint = hint_without_file(hint, item.path)
+    if isinstance(item, Finding):
+        return item._replace(hint=hint)
+    return replace(item, hint=hint)
 
 
 def _file_job(options: SubmitOptions) -> JobFile:
@@ -102,16 +112,12 @@ def _file_job(options: SubmitOptions) -> JobFile:
             raise UsageError(message, hint=hint, code="CT902")
     if options.arguments:
         word = options.arguments[0]
-        first = word if re.match(r"[\w.-]+=", word) else "hyperparameters.epochs=3"
-        is_program, without = (
-            options.job in ("python", "python3", "torchrun"),
-            f"leave out `{options.job}`",
-        )
-        hint = (
-            f"{without}, and begin with the script"
-            if is_program
-            else f"to change a field, write `--set {first}`"
-        )
+        if options.job in ("python", "python3", "torchrun"):
+            hint = f"leave out `{options.job}`, and begin with the script"
+        elif re.match(r"[\w.-]+=", word):
+            hint = f"to change a field, write `--set {word}`"
+        else:
+            hint = "to change a field, write `--set hyperparameters.epochs=3`"
         raise UsageError(
             f"`{options.job}` is a job file, which takes no arguments", hint=hint, code="CT902"
         )
@@ -124,7 +130,7 @@ def job_file(job: str, overrides: Sequence[str] | None) -> JobFile:
 
         if job in script_names():
             raise UsageError(
-                f"there is no file `{job}`", hint=f"did you mean `{BUNDLED}{job}`?", code="CT903"
+                f"there is no file `{job}`", hint=NearName.of(f"{BUNDLED}{job}"), code="CT903"
             )
     return load_job_file(job, list(overrides or ()))
 
@@ -132,28 +138,18 @@ def job_file(job: str, overrides: Sequence[str] | None) -> JobFile:
 def _script_job(options: SubmitOptions) -> JobFile:
     from cloudtrain.job.from_script import job_text, load_script
 
-    script, arguments = Path(options.job), options.arguments or ()
+    script = Path(options.job)
+    arguments = options.arguments or ()
     if not (is_module(options.job) or script.is_file()):
-        beside = sorted(str(file) for file in script.parent.glob("*.py") if file.is_file())[:20]
-        hint = did_you_mean(options.job, beside) or "name a Python file or a job file"
+        beside = [str(file) for file in script.parent.glob("*.py") if file.is_file()]
+        hint = did_you_mean(options.job, sorted(beside)[:20]) or "name a Python file or a job file"
         raise UsageError(f"there is no script `{options.job}`", hint=hint, code="CT903")
-    model, _, gpus = (options.gpu or "").partition(":")
-    fields = {field: getattr(options, option) for option, field in _OF_THE_JOB.items()}
-    fields |= {"resources.gpu": model or None, "resources.gpus_per_instance": gpus or None}
+
+    is_alone = _joins_no_other(script, options)
+    overrides = _overrides_of(options, is_alone=is_alone)
+    if arguments:
+        _refuse_replacement(script, overrides)
     count = options.processes_per_instance
-    has_type = any(item.startswith("distribution.type=") for item in options.set_ or ())
-    is_alone = count is not None and not has_type and distribution_of(script) is None
-    if is_alone and count == 1:  # as without `--nproc`
-        fields[_OF_THE_JOB["processes_per_instance"]] = None
-    overrides = [f"{field}={value}" for field, value in fields.items() if value is not None]
-    overrides += options.set_ or ()
-    whole = next(
-        (item for item in overrides if re.match(r"\s*(hyperparameters|arguments)\s*=", item)), None
-    )
-    if arguments and whole is not None:
-        message = f"`--set {shortened(whole)}` would replace the arguments that follow `{script}`"
-        hint = "leave out one of them; `--set hyperparameters.epochs=3` sets one value"
-        raise UsageError(message, hint=hint, code="CT902")
     if is_alone and count != 1:
         message = f"`{script}` joins no other process, so {count} would all train the same"
         hint = (
@@ -161,10 +157,52 @@ def _script_job(options: SubmitOptions) -> JobFile:
             "distribution.type=torch`"
         )
         raise UsageError(message, hint=hint, code="CT902")
+
     job = load_script(script, arguments, overrides)
     if options.save_job is not None:
         _save(options.save_job, job_text(script, arguments, overrides))
     return job
+
+
+def _joins_no_other(script: Path, options: SubmitOptions) -> bool:
+    """Return whether you ask for a number of processes of a script that joins no other process."""
+    if options.processes_per_instance is None:
+        return False
+    if _sets(options, "distribution.type="):
+        return False
+    return distribution_of(script) is None
+
+
+def _sets(options: SubmitOptions, *fields: str) -> bool:
+    """Return whether `--set` changes a field whose name begins with one of `fields`."""
+    return any(item.startswith(fields) for item in options.set_ or ())
+
+
+def _overrides_of(options: SubmitOptions, *, is_alone: bool) -> list[str]:
+    """Return the options that set a field of a script's job, in the form that `--set` takes."""
+    model, _, gpus = (options.gpu or "").partition(":")
+    count = options.processes_per_instance
+    if is_alone and count == 1:  # as without `--nproc`
+        count = None
+    fields = {
+        _OF_THE_JOB["instances"]: options.instances,
+        _OF_THE_JOB["processes_per_instance"]: count,
+        "resources.gpu": model or None,
+        "resources.gpus_per_instance": gpus or None,
+    }
+    overrides = [f"{field}={value}" for field, value in fields.items() if value is not None]
+    return overrides + (options.set_ or [])
+
+
+def _refuse_replacement(script: Path, overrides: Sequence[str]) -> None:
+    """Refuse to replace all arguments that follow a script by an override."""
+    for item in overrides:
+        if re.match(r"\s*(hyperparameters|arguments)\s*=", item):
+            message = (
+                f"`--set {shortened(item)}` would replace the arguments that follow `{script}`"
+            )
+            hint = "leave out one of them; `--set hyperparameters.epochs=3` sets one value"
+            raise UsageError(message, hint=hint, code="CT902")
 
 
 def _save(file: Path, text: str) -> None:
@@ -190,25 +228,24 @@ def _save(file: Path, text: str) -> None:
 def target_of(options: SubmitOptions) -> Where:
     """For a job file, the settings of its project are used instead of those of the working
     directory."""
-    script, name = (
-        is_python(options.job),
-        options.target or (DEFAULT_TARGET if options.emulate else None),
-    )
-    near = Path(options.job).parent if not script and Path(options.job).is_file() else None
+    is_script = is_python(options.job)
+    name = options.target or None
+    if name is None and options.emulate:
+        name = DEFAULT_TARGET
+    is_file = not is_script and Path(options.job).is_file()
+    near = Path(options.job).parent if is_file else None
     place = where(name, near=near, profile=options.profile)
     target = place.settings
-    typed = {
-        option: value
-        for option in _OF_THE_TARGET
-        if (value := getattr(options, option)) is not None
-    }
+
+    values = {option: getattr(options, option) for option in _OF_THE_TARGET}
+    typed = {option: value for option, value in values.items() if value is not None}
     if target.type != DEFAULT_TARGET:
-        if script:  # the job has them
+        if is_script:  # the job has them
             typed = {option: value for option, value in typed.items() if option not in _OF_THE_JOB}
         for option, value in typed.items():
             if option not in _ALSO_ELSEWHERE or option not in type(target).model_fields:
                 raise _works_only_here(option, value, target.type)
-    if script and _needs_no_launcher(options, target):
+    if is_script and _needs_no_launcher(options, target):
         typed["launcher"] = "python"
         say(
             f"`{options.job}` runs as with `python`, in one process: there is no GPU; `--nproc "
@@ -216,13 +253,11 @@ def target_of(options: SubmitOptions) -> Where:
         )
     if not typed:
         return place
+
     python = typed.get("python")
     if python is not None and os.sep in python and not python.startswith("conda:"):
         typed["python"] = str(expand_home(python).absolute())
-    flags = {
-        "instance_count" if option == "instances" else option: value
-        for option, value in typed.items()
-    }
+    flags = {_SETTINGS.get(option, option): value for option, value in typed.items()}
     settings = place.here.target(name, profile=options.profile, **flags)
     return Where.of(settings, place.here, profile=options.profile)
 
@@ -232,14 +267,15 @@ def _needs_no_launcher(options: SubmitOptions, target: TargetSettings) -> bool:
     machine has no GPU, and you do not ask for several processes."""
     script = Path(options.job)
     names = {"instances", "processes_per_instance", "max_restarts", "launcher", "emulate", "gpu"}
-    is_chosen = any(getattr(options, name) for name in names) or names & target.model_fields_set
-    is_set = any(item.startswith(("distribution", "resources")) for item in options.set_ or ())
-    is_here = target.type == DEFAULT_TARGET and not (is_chosen or is_set or gpu_ids(os.environ))
-    return (
-        is_here
-        and distribution_of(script) == "torch"
-        and syntax_of_script(script).needs_no_launcher
-    )
+    if target.type != DEFAULT_TARGET:
+        return False
+    if names & target.model_fields_set or any(getattr(options, name) for name in names):
+        return False
+    if _sets(options, "distribution", "resources"):
+        return False
+    if gpu_ids(os.environ) or distribution_of(script) != "torch":
+        return False
+    return syntax_of_script(script).needs_no_launcher
 
 
 def _works_only_here(option: str, value: Any, target: str) -> UsageError:
@@ -260,7 +296,8 @@ def pinned(file: JobFile, target: Where, *, offline: bool = False) -> JobFile:
     if offline:
         raise UsageError("`--pin` has to ask the target", hint="remove `--offline`", code="CT902")
     work = ct.pin(file.work, target)
-    return file._replace(**{"job": work} if file.sweep is None else {"sweep": work})
+    kind = "job" if file.sweep is None else "sweep"
+    return file._replace(**{kind: work})
 
 
 def plan_of(
@@ -268,9 +305,8 @@ def plan_of(
 ) -> Plan:
     """With `online=None`, the target is asked only if you have credentials."""
     with worded(options):
-        return worded_plan(
-            ct.check(file.work, target, online=online, **choices(file, options)), options
-        )
+        plan = ct.check(file.work, target, online=online, **choices(file, options))
+        return worded_plan(plan, options)
 
 
 def choices(file: JobFile, options: SubmitOptions) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_type
 
 import typer
 
+from cloudtrain.cli.terminal import quoted
 from cloudtrain.errors import UsageError
 from cloudtrain.plans.states import SWEEP, TUNER, RunState
 from cloudtrain.system.plugins import all_targets, target_names
@@ -45,7 +46,7 @@ def silent(words: Completion) -> Completion:
         try:
             with redirect_stderr(StringIO()):
                 matches = [word for word in words(incomplete) if word.startswith(incomplete)]
-            return [word for word in matches if _PLAIN.fullmatch(word)]
+            return list(filter(_PLAIN.fullmatch, matches))
         # the user is in the middle of a line; there is nowhere to complain
         except Exception:  # noqa: BLE001
             return []
@@ -66,16 +67,20 @@ def _from_store(names: Callable[[Store], list[str]]) -> list[str]:
 @silent
 def runs(_: str) -> list[str]:
     """Return `last` and the names of the newest runs in the store."""
-    return _from_store(
-        lambda store: ["last", *(row.name for row in store.newest(limit=_MOST_RUNS))]
-    )
+
+    def names(store: Store) -> list[str]:
+        rows = store.newest(limit=_MOST_RUNS)
+        return ["last", *(row.name for row in rows)]
+
+    return _from_store(names)
 
 
 @silent
 def sweeps(_: str) -> list[str]:
     def names(store: Store) -> list[str]:
         rows = store.newest(limit=20 * _MOST_RUNS)
-        return ["last", *(row.name for row in rows if row.key.startswith((SWEEP, TUNER)))]
+        sweeps = [row.name for row in rows if row.key.startswith((SWEEP, TUNER))]
+        return ["last", *sweeps]
 
     return _from_store(names)
 
@@ -88,11 +93,18 @@ def fields(_: str) -> list[str]:
     from cloudtrain.job.training import TrainingJob
 
     job = node_of_model(TrainingJob)
-    nodes = {name: job.child(name) or job for name in job.field_names()}
-    names = [f"{name}=" for name, node in nodes.items() if node.kind in ("value", "list", "json")]
-    names += [f"{name}." for name, node in nodes.items() if node.kind == "map"]
-    names += [f"{name}.{inner}=" for name, node in nodes.items() for inner in node.field_names()]
-    return [*names, *(f"hyperparameters.{name}=" for name in hyperparameters(""))]
+    values = []
+    maps = []
+    inner_values = []
+    for name in job.field_names():
+        node = job.child(name) or job
+        if node.kind in ("value", "list", "json"):
+            values.append(f"{name}=")
+        elif node.kind == "map":
+            maps.append(f"{name}.")
+        inner_values += [f"{name}.{inner}=" for inner in node.field_names()]
+    own = [f"hyperparameters.{name}=" for name in hyperparameters("")]
+    return [*values, *maps, *inner_values, *own]
 
 
 @silent
@@ -113,15 +125,19 @@ def jobs(incomplete: str) -> list[str]:
     from cloudtrain.job.file import SUFFIXES
 
     path = Path(incomplete or ".")
-    folder = path if incomplete.endswith("/") or not incomplete else path.parent
+    is_folder = incomplete.endswith("/") or not incomplete
+    folder = path if is_folder else path.parent
     start = incomplete[: incomplete.rfind("/") + 1]
-    entries = sorted(folder.iterdir()) if folder.is_dir() else []
-    paths = [
-        f"{start}{entry.name}/" if entry.is_dir() else f"{start}{entry.name}"
-        for entry in entries
-        if not entry.name.startswith(".") and (entry.is_dir() or entry.suffix.lower() in SUFFIXES)
-    ]
-    return [*paths, *(f"bundled:{name}" for name in scripts(""))]
+    names = []
+    entries = folder.iterdir() if folder.is_dir() else ()
+    for entry in sorted(entries):
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            names.append(f"{start}{entry.name}/")
+        elif entry.suffix.lower() in SUFFIXES:
+            names.append(f"{start}{entry.name}")
+    return names + [f"bundled:{name}" for name in scripts("")]
 
 
 @silent
@@ -157,8 +173,10 @@ FORMATS = ("text", "json", "request")
 @silent
 def formats(_: str) -> list[str]:
     """Return the formats of a plan: the common ones, then those of each target."""
-    own = dict.fromkeys(form for target in all_targets() for form in target.facts.plan_formats)
-    return [*FORMATS, *own]
+    forms = dict.fromkeys(FORMATS)
+    for target in all_targets():
+        forms |= dict.fromkeys(target.facts.plan_formats)
+    return list(forms)
 
 
 @silent
@@ -170,19 +188,15 @@ def emulated(_: str) -> list[str]:
 
 @silent
 def states(_: str) -> list[str]:
-    return [state.value for state in RunState]
+    return list(map(str, RunState))
 
 
 @silent
 def groups(_: str) -> list[str]:
     """Return the values of `cost --by`: `job`, `month`, `target`, and `tag:KEY` for each tag of a
     run."""
-    return [
-        "job",
-        "month",
-        "target",
-        *(f"tag:{key}" for key in _from_store(lambda store: store.label_keys("tag"))),
-    ]
+    tags = _from_store(lambda store: store.label_keys("tag"))
+    return ["job", "month", "target", *(f"tag:{key}" for key in tags)]
 
 
 @silent
@@ -196,19 +210,18 @@ def parts(_: str) -> list[str]:
 
 def argument(metavar: str, text: str, **more: Any) -> Any:
     """Return the declaration of an argument, which the help calls `metavar`."""
-    return typer.Argument(metavar=metavar, help=text, **{"show_default": False, **more})
+    return typer.Argument(metavar=metavar, help=text, show_default=False, **more)
 
 
-def option(names: str, metavar: str, text: str, **more: Any) -> Any:
+def option(names: str, metavar: str, text: str, *, show_default: bool = False, **more: Any) -> Any:
     """Return the declaration of an option with a value, which the help calls `metavar`."""
-    return typer.Option(
-        *names.split(), metavar=metavar, help=text, **{"show_default": False, **more}
-    )
+    words = names.split()
+    return typer.Option(*words, metavar=metavar, help=text, show_default=show_default, **more)
 
 
-def flag(names: str, text: str, **more: Any) -> Any:
+def flag(names: str, text: str) -> Any:
     """Return the declaration of an option without a value."""
-    return typer.Option(*names.split(), help=text, **{"show_default": False, **more})
+    return typer.Option(*names.split(), help=text, show_default=False)
 
 
 def run_names(which: str) -> Any:
@@ -249,14 +262,15 @@ Profile = Annotated[str | None, option("--profile", "NAME", "A profile in cloudt
 def _each_field_once(changes: list[str] | None) -> list[str] | None:
     """Return the arguments of `--set`. Raises UsageError if two of them change the same field."""
     name = re.compile(r"""("[^"]*"|'[^']*'|[^="'])*""")  # in quotes, a name can contain `=`
-    fields = [
-        change[: match.end()].strip() for change in changes or () if (match := name.match(change))
-    ]
-    repeated = next((field for field in fields if fields.count(field) > 1), None)
-    if repeated:
-        raise UsageError(
-            f"`--set` changes `{repeated}` twice", hint="leave out one of the two", code="CT902"
-        )
+    fields = []
+    for change in changes or ():
+        match = name.match(change)
+        if match:
+            fields.append(change[: match.end()].strip())
+    for field in fields:
+        if field and fields.count(field) > 1:
+            message = f"`--set` changes `{field}` twice"
+            raise UsageError(message, hint="leave out one of the two", code="CT902")
     return changes
 
 
@@ -337,8 +351,7 @@ class SubmitOptions(NamedTuple):
             "N",
             (
                 "Start N processes on each instance. For the local target, or with a script "
-                "instead "
-                "of a job file."
+                "instead of a job file."
             ),
             min=1,
         ),
@@ -355,9 +368,8 @@ class SubmitOptions(NamedTuple):
             "--launcher",
             "NAME",
             "Local: `torchrun`; `fork`, which imports torch only once and starts CPU ranks "
-            "faster; or `python`, "
-            "one process, the default for a script that does not need torchrun on a machine "
-            "without a GPU.",
+            "faster; or `python`, one process, the default for a script that does not need "
+            "torchrun on a machine without a GPU.",
             autocompletion=lambda: ["torchrun", "fork", "python"],
         ),
     ] = None
@@ -428,9 +440,8 @@ class SubmitOptions(NamedTuple):
         option(
             "--each",
             "FIELD=VALUES",
-            "Run the job once for each value, for example hyperparameters.seed=1,2,3. Repeat "
-            "the option to run "
-            "every combination.",
+            "Run the job once for each value, for example hyperparameters.seed=1,2,3. Repeat the "
+            "option to run every combination.",
             autocompletion=fields,
         ),
     ] = None
@@ -460,18 +471,22 @@ def with_submit_options(
             fields = {name: values.pop(name) for name in (*before, *after)}
             names = list(dict.fromkeys(fields.pop("target", None) or ()))
             if len(names) > 1 and not several:
-                named = " and ".join(f"`{name}`" for name in names)
-                hint = (
-                    "leave out one of them; `cloudtrain plan` compares targets: `--target "
-                    f"{' --target '.join(names)}`"
-                )
-                raise UsageError(
-                    f"the job can run on one target, not on {named}", hint=hint, code="CT902"
-                )
-            options = SubmitOptions(**({"job": ""} | fields), target=names[0] if names else None)
-            command(options, *([names] if several else []), **values)
+                message = f"the job can run on one target, not on {quoted(names, ' and ')}"
+                flags = f"--target {' --target '.join(names)}"
+                hint = f"leave out one of them; `cloudtrain plan` compares targets: `{flags}`"
+                raise UsageError(message, hint=hint, code="CT902")
+            fields.setdefault("job", "")
+            if names:
+                fields["target"] = names[0]
+            options = SubmitOptions(**fields)
+            if several:
+                command(options, names, **values)
+            else:
+                command(options, **values)
 
-        own = list(signature(command, eval_str=True).parameters.values())[2 if several else 1 :]
+        taken = 2 if several else 1
+        declared = signature(command, eval_str=True).parameters
+        own = list(declared.values())[taken:]
         every = [*map(_parameter, before), *own, *map(_parameter, after)]
         parameters = [item.replace(kind=Parameter.KEYWORD_ONLY) for item in every]
         # Typer reads it.
@@ -484,7 +499,7 @@ def with_submit_options(
 
 def _parameter(name: str) -> Parameter:
     default = SubmitOptions._field_defaults.get(name, Parameter.empty)
-    kind = (
-        Annotated[list[str] | None, get_args(TargetName)[1]] if name == "target" else _HINTS[name]
-    )
+    kind = _HINTS[name]
+    if name == "target":
+        kind = Annotated[list[str] | None, get_args(TargetName)[1]]
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)

@@ -33,13 +33,11 @@ def run_named(name: str) -> Run:
 def require_consent(what: str, run: Run) -> None:
     """If the user wrote `last`, and `last` means a run from another folder, ask whether the command
     `what` may change this run."""
-    if run.elsewhere is not None and not confirm(f"{what} `{run.name}`?"):
-        hint = f"to do it, name the run: {typed('cloudtrain', *what.split(), run.name)}"
-        raise UsageError(
-            f"`{run.name}` was submitted from another folder, so nothing was done",
-            hint=hint,
-            code="CT939",
-        )
+    if run.elsewhere is None or confirm(f"{what} `{run.name}`?"):
+        return
+    message = f"`{run.name}` was submitted from another folder, so nothing was done"
+    hint = f"to do it, name the run: {typed('cloudtrain', *what.split(), run.name)}"
+    raise UsageError(message, hint=hint, code="CT939")
 
 
 def confirm(question: str) -> bool:
@@ -59,9 +57,11 @@ def seconds_of(text: str) -> float:
         ) from None
 
 
-def moment_of(text: str) -> float:
+def moment_of(text: str | None) -> float | None:
     """Convert a time that the user typed to seconds since the epoch: `10m` (ago), or
     `2026-11-22T10:00` (local time, unless the text contains a time zone)."""
+    if text is None:
+        return None
     from cloudtrain.job.model import parse_duration
 
     try:
@@ -69,9 +69,8 @@ def moment_of(text: str) -> float:
     except ValueError:
         pass
     try:
-        return (
-            datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc).timestamp()
-        )
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return moment.astimezone(timezone.utc).timestamp()
     except (ValueError, OverflowError, OSError):
         hint = "write how long ago, for example `10m`, or a time, for example `2026-11-22T10:00`"
         raise UsageError(f"`{text}` is not a time", hint=hint, code="CT901") from None
@@ -90,11 +89,14 @@ def status_json(run: Run, status: RunStatus) -> dict[str, Any]:
         "ref": str(run.ref),
         "target": run.target,
         "job": run.job_name,
+        "state": str(status.state),
+        "reason": status.reason,
+        "created": run.created,
     }
-    facts |= {"state": str(status.state), "reason": status.reason, "created": run.created}
     facts |= {name: getattr(status, name) for name in _OF_A_STATUS}
-    facts |= {"transitions": [item._asdict() for item in status.transitions]}
-    return facts | {"directory": None if run.directory is None else str(run.directory)}
+    facts["transitions"] = [item._asdict() for item in status.transitions]
+    facts["directory"] = None if run.directory is None else str(run.directory)
+    return facts
 
 
 @contextmanager
@@ -104,10 +106,7 @@ def outlived_by(run: Run, *ends: type[BaseException]) -> Iterator[None]:
     try:
         yield
     except ends:
-        say(
-            "",
-            f"`{run.name}` continues",
-            f"stop it with: {typed('cloudtrain', 'stop', run.name)}",
-            f"follow it with: {typed('cloudtrain', 'logs', run.name, '-f')}",
-        )
+        stop = f"stop it with: {typed('cloudtrain', 'stop', run.name)}"
+        logs = f"follow it with: {typed('cloudtrain', 'logs', run.name, '-f')}"
+        say("", f"`{run.name}` continues", stop, logs)
         raise

@@ -26,8 +26,9 @@ def show(document: Document, stream: TextIO, *, width: int | None = None) -> Non
     not a terminal."""
     from cloudtrain.plans.document import to_text
 
-    wide, is_screen = width_of(stream) or width, stream.isatty()
-    stream.write(to_text(document, width=wide, color=has_color(stream), fold=is_screen))
+    columns = width_of(stream) or width
+    text = to_text(document, width=columns, color=has_color(stream), fold=stream.isatty())
+    stream.write(text)
     stream.flush()
 
 
@@ -35,21 +36,27 @@ def show_table(headers: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
     """Print a table on stdout."""
     from cloudtrain.plans.document import Document, Table
 
-    show(Document([Table(tuple(headers), list(rows))]), sys.stdout)
+    show(Document([Table(headers, list(rows))]), sys.stdout)
 
 
 def say(*lines: str) -> None:
     """Print a message for the user on stderr, one line per argument. Literals are in backticks."""
     from cloudtrain.plans.document import Document, Text, on_one_line
 
-    show(Document([Text("\n".join(map(on_one_line, lines)))]), sys.stderr)
+    text = "\n".join(map(on_one_line, lines))
+    show(Document([Text(text)]), sys.stderr)
+
+
+def command_line(*words: str) -> str:
+    """Return a command line, quoted so that it can be copied into a shell."""
+    from cloudtrain.plans.document import shell_word
+
+    return " ".join(map(shell_word, words))
 
 
 def typed(*words: str) -> str:
     """Return a command line in backticks, quoted so that it can be copied into a shell."""
-    from cloudtrain.plans.document import shell_word
-
-    return f"`{' '.join(map(shell_word, words))}`"
+    return f"`{command_line(*words)}`"
 
 
 def print_lines(lines: Iterable[str]) -> None:
@@ -57,18 +64,48 @@ def print_lines(lines: Iterable[str]) -> None:
     the exact data."""
     from cloudtrain.plans.document import on_one_line
 
-    sys.stdout.writelines(f"{on_one_line(line)}\n" for line in lines)
+    for line in lines:
+        sys.stdout.write(f"{on_one_line(line)}\n")
 
 
-def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """Print one JSON document on stdout, with `indent=None` on one line. NaN and infinity become
-    null."""
+def print_text(text: str) -> None:
+    """Print a text of several lines on stdout. Invisible characters are escaped on a terminal; a
+    file gets every byte."""
+    from cloudtrain.plans.document import visible
+
+    sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as `1 run`, `3 runs` or `no run`."""
+    plural = "s" if number > 1 else ""
+    return f"{number or 'no'} {noun}{plural}"
+
+
+def quoted(names: Iterable[object], separator: str = ", ") -> str:
+    """Return names in backticks."""
+    return separator.join(f"`{name}`" for name in names)
+
+
+def first_quoted(names: Sequence[str], most: int) -> str:
+    """Return the first names in backticks, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return quoted(names[:most]) + more
+
+
+def print_json(value: object) -> None:
+    """Print one JSON document on stdout. NaN and infinity become null."""
+    sys.stdout.write(json_text(value, indent=2) + "\n")
+
+
+def json_text(value: object, *, indent: int | None = None) -> str:
+    """Return one JSON document, on one line without `indent`. NaN and infinity become null."""
     import json
 
     from cloudtrain.plans.document import visible_json
 
     text = json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
-    sys.stdout.write(visible_json(text) + "\n")
+    return visible_json(text)
 
 
 def print_csv(rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> None:
@@ -82,28 +119,39 @@ def print_csv(rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> None
         if not isinstance(value, (str, dict, list, tuple)):
             return value
         text = on_one_line(str(value))
-        return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+        if text.startswith(_FORMULA):
+            text = f"'{text}"
+        return text
 
     headers = {name: cell(name) for name in columns}
     writer = DictWriter(sys.stdout, list(headers.values()), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({headers[name]: cell(value) for name, value in row.items()} for row in rows)
+    for row in rows:
+        writer.writerow({headers[name]: cell(value) for name, value in row.items()})
 
 
-def _finite(value: Any) -> Any:
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""Beginnings of cells that a spreadsheet computes."""
+
+
+def _finite(value: object) -> object:
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return list(map(_finite, value))
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def width_of(stream: TextIO) -> int | None:
     """Return `COLUMNS` if it is set, else the columns of the terminal; None if the stream is not a
     terminal."""
     columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and len(columns) < 7 and int(columns) > 0:
-        return int(columns)
+    if columns.isdecimal() and len(columns) < 7:
+        width = int(columns)
+        if width > 0:
+            return width
     try:
         return os.get_terminal_size(stream.fileno()).columns or None
     except (OSError, ValueError):  # not a terminal
@@ -113,7 +161,9 @@ def width_of(stream: TextIO) -> int | None:
 def has_color(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether to print colours: True if the stream is a terminal that is not dumb, and
     NO_COLOR is not set (https://no-color.org)."""
-    return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+    if environ.get("NO_COLOR") or environ.get("TERM") == "dumb":
+        return False
+    return stream.isatty()
 
 
 # stdout and stderr of every command: always open, able to print any character, and prepared for a
@@ -150,10 +200,8 @@ def _as_given(stream: Any, number: int) -> dict[str, Any]:
     if stream is None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), number)
         return {"buffer": open(number, "wb"), "encoding": "utf-8", "errors": _ESCAPED}
-    arguments = {
-        name: getattr(stream, name)
-        for name in ("buffer", "encoding", "line_buffering", "write_through")
-    }
+    names = ("buffer", "encoding", "line_buffering", "write_through")
+    arguments = {name: getattr(stream, name) for name in names}
     return arguments | {"errors": _ESCAPED}
 
 
@@ -163,7 +211,8 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError), "only output is escaped"
     import json  # `cloudtrain --help` does without
 
-    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+    characters = error.object[error.start : error.end]
+    return json.dumps(characters)[1:-1], error.end
 
 
 class _Stderr(io.TextIOWrapper):

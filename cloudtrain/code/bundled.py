@@ -69,37 +69,38 @@ def copy_script(name: str, destination: Path) -> Path:
             written.
     """
     source = script_path(name)
-    if destination.is_file() or (destination.is_dir() and any(destination.iterdir())):
-        raise UsageError(
-            f"`{destination}` already exists",
-            hint=f"name another folder: `cloudtrain scripts copy {source.name} my-{source.name}`",
-            code="CT903",
-        )
+    is_used = destination.is_dir() and any(destination.iterdir())
+    if is_used or destination.is_file():
+        hint = f"name another folder: `cloudtrain scripts copy {source.name} my-{source.name}`"
+        raise UsageError(f"`{destination}` already exists", hint=hint, code="CT903")
     try:
         destination.mkdir(parents=True, exist_ok=True)
         for path, place in script_files(name).items():
-            (destination / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(place, destination / path)
+            copy = destination / path
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(place, copy)
     except OSError as error:
-        raise UsageError(
-            f"cannot write to `{destination}`: {error.strerror}",
-            hint="name a folder that you may write to",
-            code="CT903",
-        ) from None
+        message = f"cannot write to `{destination}`: {error.strerror}"
+        hint = "name a folder that you may write to"
+        raise UsageError(message, hint=hint, code="CT903") from None
     return destination
 
 
 def _script_folders() -> list[Path]:
-    place = next((folder for folder in _FOLDERS if folder.is_dir()), None)
-    if place is None:
-        return []
-    return sorted(folder for folder in place.iterdir() if (folder / _ENTRY_POINT).is_file())
+    for place in _FOLDERS:
+        if place.is_dir():
+            return sorted(entry_point.parent for entry_point in place.glob(f"*/{_ENTRY_POINT}"))
+    return []
 
 
 def _summary(folder: Path) -> str:
-    docstring = ast.get_docstring(ast.parse((folder / _ENTRY_POINT).read_text(encoding="utf-8")))
+    script = (folder / _ENTRY_POINT).read_text(encoding="utf-8")
+    docstring = ast.get_docstring(ast.parse(script))
     if docstring:
         return docstring.splitlines()[0]
     readme = folder / "README.md"
-    lines = readme.read_text(encoding="utf-8").splitlines() if readme.is_file() else []
-    return next((line.lstrip("# ").strip() for line in lines if line.strip()), "")
+    if readme.is_file():
+        for line in readme.read_text(encoding="utf-8").splitlines():
+            if line.strip():
+                return line.lstrip("# ").strip()
+    return ""

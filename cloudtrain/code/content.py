@@ -28,5 +28,10 @@ def line_of(
     The parts of a line are separated by NUL bytes, which no path, file hash or link target
     contains. So different lists of entries never give the same input to SHA-256.
     """
-    kind = "l" if target is not None else "x" if executable else "f"
-    return b"\0".join(map(os.fsencode, (kind, path, sha256, target or ""))) + b"\n"
+    kind = "f"
+    if target is not None:
+        kind = "l"
+    elif executable:
+        kind = "x"
+    parts = [os.fsencode(part) for part in (kind, path, sha256, target or "")]
+    return b"\0".join(parts) + b"\n"

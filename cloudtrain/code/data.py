@@ -82,32 +82,29 @@ def read_data(place: str) -> LocalData:
 
 def _files_of(place: str) -> tuple[DataFile, ...]:
     root = Path(place)
+    shown = f"`{escape_path(place)}`"
     if is_root(place):
-        message = f"`{escape_path(place)}` is the root of this machine's file system"
+        message = f"{shown} is the root of this machine's file system"
         raise UnreadableData(message, hint="name the folder that holds the data")
     if root.is_dir():
-        files = tuple(islice(files_below(root), MOST_FILES + 1))
+        files = list(islice(files_below(root), MOST_FILES + 1))
     elif root.is_file():
-        files = (_file(root.name, root),)
+        files = [_file(root.name, root)]
     else:
-        message = f"there is no folder or file `{escape_path(place)}`"
-        raise UnreadableData(
-            message, hint="write the path relative to the job file's folder, for example `./data`"
-        )
+        hint = "write the path relative to the job file's folder, for example `./data`"
+        raise UnreadableData(f"there is no folder or file {shown}", hint=hint)
     if not files:
-        message, hint = (
-            f"the folder `{escape_path(place)}` holds no file",
-            "name the folder that holds the data",
-        )
-        raise UnreadableData(message, hint=hint)
+        hint = "name the folder that holds the data"
+        raise UnreadableData(f"the folder {shown} holds no file", hint=hint)
     if len(files) > MOST_FILES:
-        message = f"`{escape_path(place)}` holds more than {MOST_FILES:,} files"
+        message = f"{shown} holds more than {MOST_FILES:,} files"
         hint = (
             "pack the files into an archive, or upload them yourself and name their storage "
             "path in the job"
         )
         raise UnreadableData(message, hint=hint)
-    return tuple(sorted(files, key=lambda file: os.fsencode(file.path)))
+    files.sort(key=lambda file: os.fsencode(file.path))
+    return tuple(files)
 
 
 def files_below(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) -> Iterator[DataFile]:
@@ -138,9 +135,11 @@ def _file(path: str, place: Path) -> DataFile:
 def _hashed(files: tuple[DataFile, ...], alone: bool) -> LocalData:
     """Return the files with their hash. `alone` says that the data is a single file, whose hash
     differs from the hash of a folder with only this file."""
-    places, sizes = [os.path.realpath(file.place) for file in files], [file.size for file in files]
+    places = [os.path.realpath(file.place) for file in files]
+    sizes = [file.size for file in files]
+    digests = hash_files(places, sizes, [None] * len(files))
     entries = []
-    for file, digest in zip(files, hash_files(places, sizes, [None] * len(files)), strict=True):
+    for file, digest in zip(files, digests, strict=True):
         if not isinstance(digest, Digest):
             raise digest
         entries.append(Entry(file.path, digest.size, alone, digest.sha256))

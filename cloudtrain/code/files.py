@@ -61,26 +61,30 @@ class Ignored(NamedTuple):
 
 def content_hash(entries: Iterable[Entry]) -> str:
     """Return the hash of all entries, which must be sorted by path."""
-    return hash_lines(
-        [line_of(entry.path, entry.sha256, entry.executable, entry.target) for entry in entries]
-    )
+    lines = []
+    for entry in entries:
+        lines.append(line_of(entry.path, entry.sha256, entry.executable, entry.target))
+    return hash_lines(lines)
 
 
 def below(entries: Iterable[Entry], folder: str) -> list[Entry]:
     """Return the entries below one folder, with paths relative to that folder; for `.`, return all
     entries."""
     prefix = posixpath.normpath(folder) + "/"
-    prefix = "" if prefix == "./" else prefix
-    return [
-        entry._replace(path=entry.path[len(prefix) :])
-        for entry in entries
-        if entry.path.startswith(prefix)
-    ]
+    if prefix == "./":
+        return list(entries)
+    inside = []
+    for entry in entries:
+        if entry.path.startswith(prefix):
+            inside.append(entry._replace(path=entry.path.removeprefix(prefix)))
+    return inside
 
 
 def escape_path(path: str) -> str:
     """Escape a path for a message: line breaks, control characters and bytes that are not UTF-8."""
-    return path if path.isprintable() else repr(path)[1:-1]
+    if path.isprintable():
+        return path
+    return repr(path)[1:-1]
 
 
 # Symbolic links: each must lead to an entry of the bundle without leaving the bundle on the way.
@@ -105,8 +109,8 @@ class Links:
         """Store the tree. `roots` are the absolute paths of the root folder, with and without
         links. `files` and the keys of `links` are relative to the root."""
         self._roots = sorted(roots, key=len, reverse=True)
-        self._files = {tuple(path.split("/")) for path in files}
-        self._links = {tuple(path.split("/")): target for path, target in links.items()}
+        self._files = {_place(path) for path in files}
+        self._links = {_place(path): target for path, target in links.items()}
         self._folders: set[Place] = {()}
         for place in (*self._files, *self._links):
             parent = place[:-1]
@@ -123,28 +127,34 @@ class Links:
                 nothing in the bundle. A link to a folder that contains it is a loop, too, for
                 programs that follow links to folders.
         """
-        place = tuple(path.split("/"))
-        start, parts = self._split(place[:-1], self._links[place])
-        last = parts.pop() if parts and parts[-1] not in (".", "..") else None
+        place = _place(path)
+        folder = place[:-1]
+        start, parts = self._split(folder, self._links[place])
+        last: list[str] = []
+        if parts and parts[-1] not in (".", ".."):
+            last.append(parts.pop())
         parent = self._follow(start, parts, iter(range(_MOST_HOPS)))
-        aim = parent if last is None else (*parent, last)
-        end = self._follow(parent, [] if last is None else [last], iter(range(_MOST_HOPS)))
+        end = self._follow(parent, last, iter(range(_MOST_HOPS)))
         if end == place[: len(end)]:
             raise BrokenLink("is a folder that contains the link")
-        return os.path.relpath("/" + "/".join(aim), "/" + "/".join(place[:-1]))
+        aim = "/".join((*parent, *last))
+        return os.path.relpath(f"/{aim}", "/" + "/".join(folder))
 
     def _split(self, folder: Place, target: str) -> tuple[Place, list[str]]:
         """Split the target of a link in `folder` into a base folder and the names to follow from
         it. The base is `folder`, or the root for an absolute target."""
         if target.startswith("/"):
-            base = next(
-                (root for root in self._roots if target == root or target.startswith(root + "/")),
-                None,
-            )
-            if base is None:
-                raise BrokenLink("is outside `source_dir`")
-            folder, target = (), target[len(base) :]
-        return folder, [part for part in (target + "." * target.endswith("/")).split("/") if part]
+            target = self._below_root(target)
+            folder = ()
+        if target.endswith("/"):
+            target += "."
+        return folder, [part for part in target.split("/") if part]
+
+    def _below_root(self, target: str) -> str:
+        for root in self._roots:
+            if target == root or target.startswith(f"{root}/"):
+                return target.removeprefix(root)
+        raise BrokenLink("is outside `source_dir`")
 
     def _follow(self, place: Place, parts: list[str], hops: Iterator[int]) -> Place:
         """Follow `parts` from the real path `place`, and return the real path that they lead to.
@@ -159,20 +169,25 @@ class Links:
                     raise BrokenLink("is outside `source_dir`")
                 place = place[:-1]
                 continue
-            place = (*place, part)
+            folder = place
+            place = (*folder, part)
             if place in self._links:
                 if next(hops, None) is None:
                     raise BrokenLink("leads back to itself")
-                place = self._follow(*self._split(place[:-1], self._links[place]), hops)
+                start, others = self._split(folder, self._links[place])
+                place = self._follow(start, others, hops)
             elif place not in self._files and place not in self._folders:
                 raise _nothing_at(place)
         return place
 
 
 def _nothing_at(place: Place) -> BrokenLink:
-    return BrokenLink(
-        f"is not in the bundle: `{'/'.join(place)}` is ignored, an empty folder or missing"
-    )
+    path = "/".join(place)
+    return BrokenLink(f"is not in the bundle: `{path}` is ignored, an empty folder or missing")
+
+
+def _place(path: str) -> Place:
+    return tuple(path.split("/"))
 
 
 # Files from outside the source folder, listed in `.cloudtraininclude` at the folder's root.
@@ -217,30 +232,31 @@ def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[P
     items: dict[str, Included] = {}
     problems = []
     origins = dict.fromkeys(own, "`source_dir`")
-    for line, text in enumerate(
-        map(os.fsdecode, content.removeprefix(codecs.BOM_UTF8).split(b"\n")), 1
-    ):
-        path = text.strip()
+    lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
+    for line, text in enumerate(lines, 1):
+        path = os.fsdecode(text).strip()
         if not path or path.startswith("#"):
             continue
         place = os.path.join(root, path)
+        shown = f"`{escape_path(path)}`"
         # `..` has the name of its folder.
         name = os.path.basename(os.path.normpath(place))
-        fault = why_missing(place) or (None if name else "has no name for the bundle")
+        fault = why_missing(place)
+        if not fault and not name:
+            fault = "has no name for the bundle"
         if fault is not None:
             hint = (
                 "write the path of a file or folder, relative to `source_dir`, or remove the line"
             )
-            problems.append(_problem(f"`{escape_path(path)}` {fault}", hint, line))
+            problems.append(_problem(f"{shown} {fault}", hint, line))
         elif name in origins:
-            message = (
-                f"the bundle would have `{escape_path(name)}` from {origins[name]} and "
-                f"from `{escape_path(path)}`"
-            )
+            both = f"from {origins[name]} and from {shown}"
+            message = f"the bundle would have `{escape_path(name)}` {both}"
             problems.append(_problem(message, "remove the line, or rename one of the two", line))
         else:
             real = os.path.realpath(place)
-            items[name], origins[name] = Included(real, os.stat(real)), f"line {line}"
+            items[name] = Included(real, os.stat(real))
+            origins[name] = f"line {line}"
     return items, problems
 
 

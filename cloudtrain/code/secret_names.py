@@ -8,12 +8,21 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-_TABLES = {
-    kind: {name: what for what, names in table.items() for name in names.split()}
-    for kind, table in json.loads(Path(__file__).with_suffix(".json").read_bytes()).items()
-}
-_NAMES, _SUFFIXES, _FOLDERS = _TABLES["names"], _TABLES["suffixes"], _TABLES["folders"]
-_PLACES = _TABLES["places"]
+_TABLES = json.loads(Path(__file__).with_suffix(".json").read_bytes())
+
+
+def _table(kind: str) -> dict[str, str]:
+    """Return what each name of a table means."""
+    table = {}
+    for what, names in _TABLES[kind].items():
+        table.update(dict.fromkeys(names.split(), what))
+    return table
+
+
+_NAMES = _table("names")
+_SUFFIXES = _table("suffixes")
+_FOLDERS = _table("folders")
+_PLACES = _table("places")
 """Pairs of names that mean credentials only together."""
 
 _SUSPECT = re.compile(
@@ -32,13 +41,14 @@ def secret_name(path: str) -> tuple[str, str] | None:
     """Return what the file or folder at the path holds, and the pattern that matched; None for an
     ordinary name."""
     *_, folder, name = f"//{path}".split("/")
+    pair = f"{folder}/{name}"
     lowered = name.lower()
     if name in _NAMES:
         return _NAMES[name], name
     if name in _FOLDERS:
         return _FOLDERS[name], f"{name}/"
-    if f"{folder}/{name}" in _PLACES:
-        return _PLACES[f"{folder}/{name}"], f"{folder}/{name}"
+    if pair in _PLACES:
+        return _PLACES[pair], pair
     if lowered.endswith(_ENDINGS):
         suffix = lowered[lowered.rindex(".") :]
         return _SUFFIXES[suffix], f"*{suffix}"
@@ -52,12 +62,19 @@ def secret_name(path: str) -> tuple[str, str] | None:
 def credentials_in(paths: Iterable[str]) -> dict[str, str]:
     """Return what the files at `paths` probably hold, judged by their names and by the names of the
     folders in the paths. Ordinary files are left out."""
-    return {path: what for path in paths if (what := _credentials(path)) is not None}
+    found = {}
+    for path in paths:
+        what = _credentials(path)
+        if what is not None:
+            found[path] = what
+    return found
 
 
 def _credentials(path: str) -> str | None:
     parts = path.split("/")
     for length in range(len(parts), 0, -1):
-        if match := secret_name("/".join(parts[max(length - 2, 0) : length])):
+        last_two = parts[max(length - 2, 0) : length]
+        match = secret_name("/".join(last_two))
+        if match:
             return match[0]
     return "credentials" if _SUSPECT.fullmatch(parts[-1]) else None

@@ -9,12 +9,11 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cloudtrain.code.files import Secret
-from cloudtrain.code.suspects import SETTINGS, Span
+from cloudtrain.code.suspects import SETTINGS, Span, blank
 from cloudtrain.documents.document import load_toml
 
 
@@ -86,50 +85,52 @@ class RuleSet(NamedTuple):
 def rule_set() -> RuleSet:
     """Return all rules, and an index of them by keyword: a rule can match only texts with one of
     its keywords."""
-    data, own = json.loads(_GITLEAKS.read_bytes()), load_toml(_OWN.read_text("utf-8"))
+    data = json.loads(_GITLEAKS.read_bytes())
+    own = load_toml(_OWN.read_text("utf-8"))
     parts = {**own["parts"], "SETTINGS": SETTINGS}
-    rules = (*map(_rule, data["rules"]), *(_rule(_complete(item, parts)) for item in own["rules"]))
-    index: dict[bytes, list[SecretForm]] = {}
+    rules = [_rule(item) for item in data["rules"]]
+    for item in own["rules"]:
+        rules.append(_rule(_complete(item, parts)))
+    index: dict[bytes, tuple[SecretForm, ...]] = {}
     for rule in rules:
         for keyword in rule.keywords:
-            index.setdefault(keyword, []).append(rule)
-    stopwords = tuple(word.encode() for word in data["stopwords"])
-    allowed = Allowed(tuple(data["allowed"]), stopwords=stopwords)
-    return RuleSet(rules, {word: tuple(of_keyword) for word, of_keyword in index.items()}, allowed)
+            index[keyword] = (*index.get(keyword, ()), rule)
+    allowed = Allowed(tuple(data["allowed"]), stopwords=_encoded(data["stopwords"]))
+    return RuleSet(tuple(rules), index, allowed)
 
 
-def _complete(item: dict[str, object], parts: Mapping[str, str]) -> dict[str, object]:
+def _encoded(words: Iterable[str]) -> tuple[bytes, ...]:
+    return tuple(word.encode() for word in words)
+
+
+def _complete(item: Mapping[str, object], parts: Mapping[str, str]) -> dict[str, object]:
     """Return a rule with each `%NAME%` in its expressions replaced by the part of that name."""
-    return item | {
-        field: re.sub(r"%([A-Z_]+)%", lambda match: parts[match[1]], str(item[field]))
-        for field in ("regex", "path")
-        if field in item
-    }
+
+    def part(name: re.Match[str]) -> str:
+        return parts[name[1]]
+
+    complete = dict(item)
+    for field in ("regex", "path"):
+        if field in item:
+            complete[field] = re.sub(r"%([A-Z_]+)%", part, str(item[field]))
+    return complete
 
 
 def _rule(item: Mapping[str, Any]) -> SecretForm:
-    return SecretForm(
-        item["id"],
-        item["regex"],
-        tuple(word.encode() for word in item["keywords"]),
-        certain=not item.get("uncertain", False),
-        entropy=item.get("entropy", 0.0),
-        path=item.get("path"),
-        group=item.get("secretGroup", 0),
-        prefix=item.get("prefix", False),
-        random=item.get("random", False),
-        allowed=tuple(map(_parse_allowed, item.get("allowed", ()))),
-    )
+    fields = dict(item)
+    fields["keywords"] = _encoded(item["keywords"])
+    fields["certain"] = not fields.pop("uncertain", False)
+    fields["group"] = fields.pop("secretGroup", 0)
+    fields["allowed"] = tuple(map(_parse_allowed, item.get("allowed", ())))
+    return SecretForm(**fields)
 
 
 def _parse_allowed(item: Mapping[str, Any]) -> Allowed:
-    return Allowed(
-        tuple(item.get("regexes", ())),
-        item.get("target", "secret"),
-        tuple(item.get("paths", ())),
-        tuple(word.encode() for word in item.get("stopwords", ())),
-        item.get("all", False),
-    )
+    fields = dict(item)
+    fields["regexes"] = tuple(item.get("regexes", ()))
+    fields["paths"] = tuple(item.get("paths", ()))
+    fields["stopwords"] = _encoded(item.get("stopwords", ()))
+    return Allowed(**fields)
 
 
 # The search.
@@ -166,10 +167,10 @@ class Match(NamedTuple):
 def secrets_in(content: bytes, spans: Sequence[Span], path: str) -> tuple[Secret, ...]:
     """Return the secrets in some spans of a file, sorted by line, at most one per line. If a line
     has several secrets, one that is certain takes precedence."""
+    found = list(matches(content, spans, path))
+    found.sort(key=lambda match: (not match.rule.certain, match.start))
     by_line: dict[int, Secret] = {}
-    for match in sorted(
-        matches(content, spans, path), key=lambda match: (not match.rule.certain, match.start)
-    ):
+    for match in found:
         line = content.count(b"\n", 0, match.start) + 1
         by_line.setdefault(line, Secret(match.rule.id, line, match.rule.certain))
     return tuple(by_line[line] for line in sorted(by_line))
@@ -177,25 +178,35 @@ def secrets_in(content: bytes, spans: Sequence[Span], path: str) -> tuple[Secret
 
 def matches(content: bytes, spans: Sequence[Span], path: str) -> Iterator[Match]:
     """Yield every secret that a rule finds in the spans, which are sorted and do not overlap."""
-    text = _plain(_GAP.join(content[start:end] for start, end in spans))
-    starts = list(accumulate((end - start + len(_GAP) for start, end in spans), initial=0))
+    parts = [content[start:end] for start, end in spans]
+    text = _plain(_GAP.join(parts))
+    starts = [0]
+    for part in parts:
+        starts.append(starts[-1] + len(part + _GAP))
     for rule in _candidates(text.lower(), path):
         for match in rule.pattern.finditer(text):
-            groups = (number for number, part in enumerate(match.groups(), 1) if part)
-            start, end = match.span(rule.group or next(groups, 0))
-            if _is_secret(rule, match, text[start:end], path) and not _is_name(
-                rule, text, start, end, path
-            ):
+            start, end = match.span(rule.group or _first_group(match))
+            if not _is_secret(rule, match, text[start:end], path):
+                continue
+            if rule.certain or not _is_name(text, start, end, path):
                 number = bisect_right(starts, start) - 1
                 shift = spans[number][0] - starts[number]
                 yield Match(rule, start + shift, end + shift)
+
+
+def _first_group(match: re.Match[bytes]) -> int:
+    """Return the number of the first group that matched some text; 0 if none did."""
+    for number, part in enumerate(match.groups(), 1):
+        if part:
+            return number
+    return 0
 
 
 def _plain(text: bytes) -> bytes:
     """Return text of the same length, in which all values are written as the rules expect: `NAME =
     "value"` instead of `environ["NAME"] = "value"`, and quotes without the backslash that they have
     in the cells of a notebook."""
-    text = _END_OF_NAME.sub(lambda end: b" " * len(end[0]), text)
+    text = _END_OF_NAME.sub(blank, text)
     return _OPENING.sub(b' "', text).replace(b'\\"', b'" ')
 
 
@@ -205,9 +216,9 @@ def _candidates(lowered: bytes, path: str) -> Iterable[SecretForm]:
     candidates: dict[str, SecretForm] = {}
     for keyword, rules in rule_set().by_keyword.items():
         if keyword in lowered:
-            candidates.update(
-                (rule.id, rule) for rule in rules if rule.path is None or re.search(rule.path, path)
-            )
+            for rule in rules:
+                if rule.path is None or re.search(rule.path, path):
+                    candidates[rule.id] = rule
     return candidates.values()
 
 
@@ -216,20 +227,24 @@ def _is_secret(rule: SecretForm, match: re.Match[bytes], secret: bytes, path: st
         return False
     if rule.random and not looks_random(secret):
         return False
-    if b"EXAMPLE" in secret or _is_allowed(rule_set().allowed, match, secret, path, rule):
+    line = _line(match)
+    if b"EXAMPLE" in secret or any(mark in line for mark in _MARKS):
         return False
-    return not any(mark in _line(match) for mark in _MARKS) and not any(
-        _is_allowed(item, match, secret, path, rule) for item in rule.allowed
-    )
+    for allowed in (rule_set().allowed, *rule.allowed):
+        if _is_allowed(allowed, match, secret, path, rule):
+            return False
+    return True
 
 
-def _is_name(rule: SecretForm, text: bytes, start: int, end: int, path: str) -> bool:
+def _is_name(text: bytes, start: int, end: int, path: str) -> bool:
     """Return whether a possible secret is a name in Python code, after a comma: `import
     T5Tokenizer, T5Model`."""
-    is_word = path.endswith((".py", ".ipynb")) and re.fullmatch(rb"[A-Za-z_]\w*", text[start:end])
-    return bool(
-        not rule.certain and is_word and re.search(rb",\s*\Z", text[max(0, start - 80) : start])
-    )
+    if not path.endswith((".py", ".ipynb")):
+        return False
+    if not re.fullmatch(rb"[A-Za-z_]\w*", text[start:end]):
+        return False
+    before = text[max(0, start - 80) : start]
+    return before.rstrip().endswith(b",")
 
 
 def _is_allowed(
@@ -237,19 +252,18 @@ def _is_allowed(
 ) -> bool:
     verdicts = []
     if allowed.regexes:
-        text = {
-            "secret": lambda: secret,
-            "match": lambda: _whole(rule, match),
-            "line": lambda: _line(match),
-        }
-        target = text[allowed.target]()
-        verdicts.append(any(compile_bytes(item).search(target) for item in allowed.regexes))
+        text = secret
+        if allowed.target == "match":
+            text = _whole(rule, match)
+        elif allowed.target == "line":
+            text = _line(match)
+        verdicts.append(any(compile_bytes(each).search(text) for each in allowed.regexes))
     if allowed.paths:
-        verdicts.append(any(re.search(item, path) for item in allowed.paths))
+        verdicts.append(any(re.search(each, path) for each in allowed.paths))
     if allowed.stopwords:
         lowered = secret.lower()
         verdicts.append(any(word in lowered for word in allowed.stopwords))
-    return (all if allowed.all else any)(verdicts)
+    return all(verdicts) if allowed.all else any(verdicts)
 
 
 def _whole(rule: SecretForm, match: re.Match[bytes]) -> bytes:
@@ -258,14 +272,16 @@ def _whole(rule: SecretForm, match: re.Match[bytes]) -> bytes:
     if not rule.prefix:
         return match[0]
     start = match.start()
-    before = compile_bytes(r"[\w.-]{0,50}\Z").search(match.string, max(0, start - 50), start)
+    name_end = compile_bytes(r"[\w.-]{0,50}\Z")
+    before = name_end.search(match.string, max(0, start - 50), start)
     return (before[0] if before else b"") + match[0]
 
 
 def _line(match: re.Match[bytes]) -> bytes:
     text = match.string
+    start = text.rfind(b"\n", 0, match.start()) + 1
     end = text.find(b"\n", match.end())
-    return text[text.rfind(b"\n", 0, match.start()) + 1 : end if end >= 0 else None]
+    return text[start:end] if end >= 0 else text[start:]
 
 
 def looks_random(secret: bytes) -> bool:
@@ -278,9 +294,8 @@ def looks_random(secret: bytes) -> bool:
 def bits_per_letter(text: bytes) -> float:
     """Return the Shannon entropy in bits per byte: 0 for `aaaa`, 4 for random hexadecimal digits, 6
     for random base64."""
-    length = len(text)
-    return (
-        -sum(count / length * math.log2(count / length) for count in Counter(text).values())
-        if length
-        else 0.0
-    )
+    bits = 0.0
+    for count in Counter(text).values():
+        share = count / len(text)
+        bits -= share * math.log2(share)
+    return bits

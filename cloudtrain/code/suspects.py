@@ -24,13 +24,14 @@ LARGEST = 16 << 20
 
 _LETTERS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _DIGITS = frozenset(b"0123456789")
-_WORDS = bytes(65 if byte in _LETTERS | _DIGITS | frozenset(b"+/_-") else 32 for byte in range(256))
+_OF_WORDS = _LETTERS | _DIGITS | frozenset(b"+/_-")
+_WORDS = bytes(65 if byte in _OF_WORDS else 32 for byte in range(256))
 """Maps every byte of a word to an A, so that one fast search finds a long word."""
 
 _LONG = b"A" * 20
 _END = re.compile(b"A*")
-_NO_DIGITS = bytes(byte for byte in range(256) if byte not in _DIGITS)
-_NO_LETTERS = bytes(byte for byte in range(256) if byte not in _LETTERS)
+_NO_DIGITS = bytes({*range(256)} - _DIGITS)
+_NO_LETTERS = bytes({*range(256)} - _LETTERS)
 _TOKENS = re.compile(rb"[/+_-]*(?i:a[ks]ia|a[bc][ic]a|gl[a-z]{2,6}-|[sr]k_(?:live|test|prod)_|hf_)")
 """Tokens that need not contain a digit."""
 
@@ -44,12 +45,14 @@ _ASSIGNED = re.compile(
 )
 _NOTES = re.compile(rb"(?m)^[^\s:]{1,64}:\$[0-9a-z]{1,4}\$")
 
-_BEFORE, _BEHIND = 160, 100
+_BEFORE = 160
+_BEHIND = 100
 """Number of bytes around a long word in which its name and its end are searched."""
 _UNBROKEN = re.compile(rb"[^\s\"'<>]{0,4096}")
 """The rest of a long word: the other parts of a token or a URL."""
 
-_MOST, _MOST_OF_BINARY = 1 << 20, 1 << 17
+_MOST = 1 << 20
+_MOST_OF_BINARY = 1 << 17
 """Maximum number of bytes to search in one text file and in one binary file. A list of a million
 hashes is data, and a binary file is full of long words."""
 
@@ -67,66 +70,76 @@ def suspects(content: bytes, path: str) -> list[Span]:
     """Return the spans of a file's content that rules must search: sorted, without overlaps, and
     usually none."""
     if b"sha256:" in content:
-        content = _ARCHIVES.sub(lambda line: b" " * len(line[0]), content)
+        content = _ARCHIVES.sub(blank, content)
     settings = re.search(SETTINGS, path) is not None
     spans = [*_long_words(content), *_behind_names(content, settings)]
     for headline in _HEADLINES_OF_SETTINGS if settings else _HEADLINES:
-        spans += ((at, at + 600) for at in _all(content, headline))
+        for at in _all(content, headline):
+            spans.append((at, at + 600))
     if b"://" in content:
-        spans += (
-            (match.start() - 40, match.end() + _BEHIND) for match in _ADDRESS.finditer(content)
-        )
+        for address in _ADDRESS.finditer(content):
+            spans.append((address.start() - 40, address.end() + _BEHIND))
     if settings and b":$" in content:
-        spans += ((match.start(), match.end() + 200) for match in _NOTES.finditer(content))
+        for note in _NOTES.finditer(content):
+            spans.append((note.start(), note.end() + 200))
     return _apart(spans, len(content)) if spans else []
+
+
+def blank(line: re.Match[bytes]) -> bytes:
+    return b" " * len(line[0])
 
 
 def _long_words(content: bytes) -> list[Span]:
     words = content.translate(_WORDS)
     spans: list[Span] = []
-    start, span_end, budget = (
-        words.find(_LONG),
-        0,
-        _MOST_OF_BINARY if b"\0" in content[:8192] else _MOST,
-    )
+    budget = _MOST_OF_BINARY if b"\0" in content[:8192] else _MOST
+    span_end = 0
+    start = words.find(_LONG)
     while start >= 0 and budget > 0:
         end = _END.match(words, start).end()  # type: ignore[union-attr] # it matches everywhere
         if start >= span_end or end > span_end:
-            word = content[start : min(end, start + 4096)]
+            longest = start + 4096
+            word = content[start : min(end, longest)]
             if _may_be_secret(word):
                 span_end = _UNBROKEN.match(content, end).end() + _BEHIND  # type: ignore[union-attr]
-                span_end = min(span_end, start + 4096)
-                budget -= span_end - max(start - _BEFORE, spans[-1][1] if spans else 0)
-                spans.append((start - _BEFORE, span_end))
+                span_end = min(span_end, longest)
+                span_start = start - _BEFORE
+                last_end = spans[-1][1] if spans else 0
+                budget -= span_end - max(span_start, last_end)
+                spans.append((span_start, span_end))
         start = words.find(_LONG, end)
     return spans
 
 
 def _may_be_secret(word: bytes) -> bool:
-    if word.translate(None, _NO_DIGITS):
-        return bool(word.translate(None, _NO_LETTERS)) and not _is_machine(word)
-    return _TOKENS.match(word) is not None
+    if not word.translate(None, _NO_DIGITS):
+        return _TOKENS.match(word) is not None
+    has_letters = bool(word.translate(None, _NO_LETTERS))
+    return has_letters and not _is_machine(word)
 
 
 def _is_machine(word: bytes) -> bool:
     """Most job files name a size of a machine, `Standard_ND96asr_v4`, and the rules would be read
     for it alone."""
-    return word.startswith(b"Standard_N") and max(map(len, word.split(b"_"))) < 14
+    if not word.startswith(b"Standard_N"):
+        return False
+    return max(map(len, word.split(b"_"))) < 14
 
 
 def _behind_names(content: bytes, settings: bool) -> list[Span]:
     lowered = content.lower()
-    names = _NAMES_IN_SETTINGS if settings else _NAMES
-    return [
-        (at - 60, at + 260)
-        for name in names
-        for at in _all(lowered, name)
-        if _ASSIGNED.match(lowered, at + len(name), at + len(name) + 120)
-    ]
+    spans = []
+    for name in _NAMES_IN_SETTINGS if settings else _NAMES:
+        for at in _all(lowered, name):
+            end = at + len(name)
+            if _ASSIGNED.match(lowered, end, end + 120):
+                spans.append((at - 60, at + 260))
+    return spans
 
 
 def _all(content: bytes, word: bytes) -> list[int]:
-    places, at = [], content.find(word)
+    places = []
+    at = content.find(word)
     while at >= 0:
         places.append(at)
         at = content.find(word, at + len(word))
@@ -137,9 +150,11 @@ def _apart(spans: list[Span], length: int) -> list[Span]:
     """Clip the spans to the content, sort them, and join those that touch."""
     spans.sort()
     joined: list[Span] = []
-    for start, end in spans:
+    for span_start, span_end in spans:
+        start = max(span_start, 0)
+        end = min(span_end, length)
         if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], min(end, length)))
-        else:
-            joined.append((max(start, 0), min(end, length)))
+            start, last_end = joined.pop()
+            end = max(last_end, end)
+        joined.append((start, end))
     return joined

@@ -77,9 +77,9 @@ def open_regular(path: str) -> int:
 def workers() -> int:
     """Return the number of threads that hash or compress: one for each processor that this process
     may use, at most 8."""
-    usable = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    usable = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        usable = len(os.sched_getaffinity(0))
     return min(usable, 8)
 
 
@@ -100,10 +100,11 @@ def hash_files(
         window = slice(start, start + _BATCH)
         return list(map(_digest, places[window], sizes[window], paths[window]))
 
+    found: list[Digest | OSError] = []
     with ThreadPoolExecutor(workers()) as pool:
-        return [
-            digest for batch in pool.map(digests, range(0, len(places), _BATCH)) for digest in batch
-        ]
+        for batch in pool.map(digests, range(0, len(places), _BATCH)):
+            found += batch
+    return found
 
 
 def _digest(place: str, expected_size: int, path: str | None) -> Digest | OSError:
@@ -114,7 +115,9 @@ def _digest(place: str, expected_size: int, path: str | None) -> Digest | OSErro
     try:
         amount = min(expected_size + 1, PIECE)
         piece = os.read(descriptor, amount)
-        digest, size, pieces = hashlib.sha256(piece), len(piece), [piece]
+        pieces = [piece]
+        digest = hashlib.sha256(piece)
+        size = len(piece)
         while len(piece) == amount:
             amount = PIECE
             piece = os.read(descriptor, amount)
@@ -126,9 +129,9 @@ def _digest(place: str, expected_size: int, path: str | None) -> Digest | OSErro
         return error
     finally:
         os.close(descriptor)
-    secrets = (
-        () if path is None else _secrets(b"".join(pieces) if len(pieces) > 1 else pieces[0], path)
-    )
+    secrets: tuple[Secret, ...] = ()
+    if path is not None:
+        secrets = _secrets(b"".join(pieces), path)
     return Digest(digest.hexdigest(), size, secrets)
 
 
@@ -156,8 +159,8 @@ NOTABLE = 50 << 20
 def largest_files(sizes: Mapping[str, int], count: int) -> list[str]:
     """Return the `count` largest files as `a/b.bin (1.5 GiB)`, the largest first. Files of equal
     size are sorted by name."""
-    ranked = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
-    return [f"{escape_path(path)} ({format_size(size)})" for path, size in ranked[:count]]
+    ranked = sorted(sizes, key=lambda path: (-sizes[path], path))
+    return [f"{escape_path(path)} ({format_size(sizes[path])})" for path in ranked[:count]]
 
 
 def size_hint(sizes: Mapping[str, int]) -> str:
@@ -174,8 +177,7 @@ def size_hint(sizes: Mapping[str, int]) -> str:
     line = ignore_line(name)
     return (
         f"leave out what the script does not import, for example with the line `{line}` in "
-        f"`{IGNORE_FILE}` in "
-        "`source_dir`; data goes into the job's `inputs`"
+        f"`{IGNORE_FILE}` in `source_dir`; data goes into the job's `inputs`"
     )
 
 
@@ -208,28 +210,33 @@ class Tree:
         """Hash of the content, not of the compressed bytes. The hash names the archive."""
         return self.identity.sha256
 
+    @property
+    def user_files(self) -> list[Entry]:
+        """The entries without cloudtrain's own files."""
+        return [entry for entry in self.entries if entry.path not in self.own_files]
+
     def location(self, entry: Entry) -> str:
         """Return the path on disk; of a generated file the path that the user's file of this name
         would have."""
-        own = self.own_files.get(entry.path)
-        place = None if isinstance(own, bytes) else own
-        return os.fspath(place or self.included.get(entry.path) or self.root / entry.path)
+        path = entry.path
+        own = self.own_files.get(path)
+        if isinstance(own, Path):
+            return os.fspath(own)
+        return self.included.get(path) or os.fspath(self.root / path)
 
     def read_text(self, path: str) -> str | None:
         """Return the text of the file at a path in the archive; None if there is none, or if it
         cannot be read."""
-        entry, own = (
-            next((entry for entry in self.entries if entry.path == path), None),
-            self.own_files.get(path),
-        )
-        try:
-            if isinstance(own, bytes):
-                return own.decode("utf-8", "replace")
-            return (
-                None if entry is None else Path(self.location(entry)).read_text("utf-8", "replace")
-            )
-        except OSError:
-            return None
+        own = self.own_files.get(path)
+        if isinstance(own, bytes):
+            return own.decode("utf-8", "replace")
+        for entry in self.entries:
+            if entry.path == path:
+                try:
+                    return Path(self.location(entry)).read_text("utf-8", "replace")
+                except OSError:
+                    return None
+        return None
 
     def write(self, path: Path) -> None:
         """Write the archive, a tar.gz. The same content and compression library give the same
@@ -241,12 +248,12 @@ class Tree:
         Raises:
             SourceChanged: a file has changed since the tree was read.
         """
-        own = {
-            name: content for name, content in self.own_files.items() if isinstance(content, bytes)
-        }
-        write_archive(
-            ((entry, own.get(entry.path, self.location(entry))) for entry in self.entries), path
-        )
+        sources: list[tuple[Entry, str | bytes]] = []
+        for entry in self.entries:
+            own = self.own_files.get(entry.path)
+            source = own if isinstance(own, bytes) else self.location(entry)
+            sources.append((entry, source))
+        write_archive(sources, path)
 
 
 def scan(
@@ -290,14 +297,12 @@ def scan(
         entries.sort(key=lambda entry: os.fsencode(entry.path))
         size = sum(entry.size for entry in entries)
         identity = Bundle(content_hash(entries), size, len(entries))
-        included = {
-            file.path: file.place
-            for file in result.files
-            if file.path.split("/", 1)[0] in result.included
-        }
-        return Tree(
-            Path(root), tuple(entries), tuple(sorted(result.ignored)), identity, own_files, included
-        )
+        included = {}
+        for file in result.files:
+            if _top(file.path) in result.included:
+                included[file.path] = file.place
+        ignored = tuple(sorted(result.ignored))
+        return Tree(Path(root), tuple(entries), ignored, identity, own_files, included)
 
     try:
         return read_until_settled(read)
@@ -305,22 +310,27 @@ def scan(
         raise _always_moved(moved.path) from None
 
 
+def _top(path: str) -> str:
+    """Return the name of a path's first folder."""
+    return path.split("/", 1)[0]
+
+
 def runtime_files() -> dict[str, Path]:
     """Return the files of `cloudtrain.runtime`, which are added to every bundle so that scripts can
     import them. The keys are the paths in the bundle, the values are the paths on disk."""
     package = Path(__file__).parents[1]
-    files = [package / "__init__.py", package / "version.py", *(package / "runtime").rglob("*.py")]
+    files = [package / "__init__.py", package / "version.py"]
+    files += package.glob("runtime/**/*.py")
     return {f"cloudtrain/{file.relative_to(package).as_posix()}": file for file in files}
 
 
 def _always_moved(path: str) -> JobError:
-    name, hint = "`source_dir`", "run the command again when no program is writing to `source_dir`"
+    name = "`source_dir`"
+    hint = "run the command again when no program is writing to `source_dir`"
     if path:
         name = f"`{escape_path(path)}`"
-        hint += (
-            f", or if the job does not need it, add the line `{ignore_line(path)}` to "
-            f"`{IGNORE_FILE}`"
-        )
+        line = f"add the line `{ignore_line(path)}` to `{IGNORE_FILE}`"
+        hint += f", or if the job does not need it, {line}"
     message = (
         f"{name} was removed or replaced while `source_dir` was being read, "
         f"{len(PAUSES) + 1} times in a row"
@@ -330,15 +340,14 @@ def _always_moved(path: str) -> JobError:
 
 def _check_folder(source_dir: Path) -> None:
     place = os.fspath(source_dir)
-    name, missing = escape_path(place), why_missing(place)
+    name = escape_path(place)
+    missing = why_missing(place)
     # A Path raises where the name is too long.
     if os.path.isdir(place):
         return
     if missing is None:
-        hint = (
-            "name the folder that contains the file: `source_dir: "
-            f"{escape_path(os.fspath(source_dir.parent))}`"
-        )
+        folder = escape_path(os.fspath(source_dir.parent))
+        hint = f"name the folder that contains the file: `source_dir: {folder}`"
         raise source_error(f"`{name}` is a file, not a folder", hint)
     hint = (
         "name the folder with your code, relative to the job file, or write `.` for the job "
@@ -348,9 +357,9 @@ def _check_folder(source_dir: Path) -> None:
 
 
 def _check_ceiling(result: Walk) -> None:
-    size = sum(file.size for file in result.files)
+    sizes = {file.path: file.size for file in result.files}
+    size = sum(sizes.values())
     if size > CEILING:
-        sizes = {file.path: file.size for file in result.files}
         listing = ", ".join(largest_files(sizes, 3))
         message = (
             f"`source_dir` holds {format_size(size)}, too much for a bundle of code; the "
@@ -360,55 +369,51 @@ def _check_ceiling(result: Walk) -> None:
 
 
 def _check_names(result: Walk) -> None:
-    paths = [*(file.path for file in result.files), *result.links]
-    for name in sorted({path.split("/", 1)[0] for path in paths} & set(_OURS)):
-        message = (
-            f"`{name}` in `source_dir` has the name of cloudtrain's own package, which is "
-            "added to every bundle"
-        )
-        result.refuse(name, message, remedy="give it another name")
+    names = {_top(file.path) for file in result.files}
+    names.update(map(_top, result.links))
+    for name in _OURS:
+        if name in names:
+            message = (
+                f"`{name}` in `source_dir` has the name of cloudtrain's own package, which is "
+                "added to every bundle"
+            )
+            result.refuse(name, message, remedy="give it another name")
 
 
 def _file_entries(result: Walk, own_files: Mapping[str, Path]) -> list[Entry]:
-    ours = [
-        SourceFile(path, file.stat().st_size, False, os.fspath(file))
-        for path, file in own_files.items()
-    ]
-    files, searched = (
-        [*result.files, *ours],
-        [*(file.path for file in result.files), *(None for _ in ours)],
-    )
-    digests = hash_files([file.place for file in files], [file.size for file in files], searched)
+    files = [*result.files]
+    searched: list[str | None] = [file.path for file in files]
+    for path, own in own_files.items():
+        files.append(SourceFile(path, own.stat().st_size, False, os.fspath(own)))
+        searched.append(None)
+    places = [file.place for file in files]
+    sizes = [file.size for file in files]
     entries = []
-    for file, digest in zip(files, digests, strict=True):
+    for file, digest in zip(files, hash_files(places, sizes, searched), strict=True):
+        path = file.path
         if isinstance(digest, Digest):
-            entries.append(
-                Entry(file.path, digest.size, file.executable, digest.sha256, None, digest.secrets)
-            )
+            sha256, size, secrets = digest
+            entries.append(Entry(path, size, file.executable, sha256, None, secrets))
         elif digest.errno in MOVED:
-            raise Moved(file.path)
+            raise Moved(path)
         else:
-            message = f"`{escape_path(file.path)}` cannot be read: {digest.strerror}"
-            result.refuse(file.path, message, remedy="make it readable for you")
+            message = f"`{escape_path(path)}` cannot be read: {digest.strerror}"
+            result.refuse(path, message, remedy="make it readable for you")
     return entries
 
 
 def _link_entries(root: str, result: Walk) -> list[Entry]:
     if not result.links:
         return []
-    links = Links(
-        {root, os.path.realpath(root)}, [file.path for file in result.files], result.links
-    )
+    roots = {root, os.path.realpath(root)}
+    links = Links(roots, [file.path for file in result.files], result.links)
     entries = []
-    for path in sorted(result.links):
+    for path, link_target in sorted(result.links.items()):
         try:
             entries.append(Entry(path, target=links.canonical(path)))
         except BrokenLink as reason:
-            target = escape_path(result.links[path])
-            message = (
-                f"the link `{escape_path(path)}` points to `{target}`, which "
-                f"{escape_path(str(reason))}"
-            )
+            aim = f"`{escape_path(link_target)}`, which {escape_path(str(reason))}"
+            message = f"the link `{escape_path(path)}` points to {aim}"
             result.refuse(path, message, remedy="put a copy of the file in its place")
     return entries
 
@@ -474,12 +479,15 @@ def _blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
     parts: list[bytes] = []
     size = 0
     for piece in pieces:
-        while size + len(piece) >= BLOCK:
+        rest = piece
+        while size + len(rest) >= BLOCK:
             cut = BLOCK - size
-            yield b"".join((*parts, piece[:cut]))
-            piece, parts, size = piece[cut:], [], 0
-        parts.append(piece)
-        size += len(piece)
+            yield b"".join((*parts, rest[:cut]))
+            rest = rest[cut:]
+            parts = []
+            size = 0
+        parts.append(rest)
+        size += len(rest)
     if size:
         yield b"".join(parts)
 
@@ -498,19 +506,20 @@ class SourceChanged(CloudtrainError):
     """A file changed after its bundle was hashed and before the bundle was written.
 
     Attributes:
-        path: the file's path in the bundle. may_plan_again: whether no request of this job has left
-        this machine, so that another plan can be sent.
+        path: the file's path in the bundle.
+        may_plan_again: whether no request of this job has left this machine, so that another plan
+            can be sent.
     """
 
     exit_code = 2
     code = "CT963"
 
     def __init__(self, path: str) -> None:
+        line = f"add the line `{ignore_line(path)}` to `{IGNORE_FILE}`"
         super().__init__(
             f"`{escape_path(path)}` changed while its bundle was being made; nothing was written",
             hint="run the command again when no program is writing to `source_dir`, "
-            f"or if the job does not need the file, add the line `{ignore_line(path)}` to "
-            f"`{IGNORE_FILE}`",
+            f"or if the job does not need the file, {line}",
         )
         self.path = path
         self.may_plan_again = False
@@ -562,16 +571,19 @@ def _header(entry: Entry) -> bytes:
     info.mtime = MTIME
     info.mode = 0o755 if entry.executable else 0o644
     if entry.target is not None:
-        info.type, info.linkname, info.mode = tarfile.SYMTYPE, entry.target, 0o777
+        info.type = tarfile.SYMTYPE
+        info.linkname = entry.target
+        info.mode = 0o777
     return info.tobuf(tarfile.GNU_FORMAT, sys.getfilesystemencoding(), "surrogateescape")
 
 
 def _content(entry: Entry, place: str) -> Iterator[bytes]:
-    digest, left = hashlib.sha256(), entry.size
     try:
         descriptor = open_regular(place)
     except OSError:
         raise SourceChanged(entry.path) from None
+    digest = hashlib.sha256()
+    left = entry.size
     try:
         while left >= 0:
             piece = os.read(descriptor, min(left + 1, PIECE))

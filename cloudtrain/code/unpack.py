@@ -92,9 +92,9 @@ def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, staging: Staging | None
     if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
         raise Unsafe(member.name, "is neither a file nor a link")
     executable = bool(member.mode & 0o100)
-    descriptor = (
-        None if staging is None else staging.create(member.name, 0o755 if executable else 0o644)
-    )
+    descriptor = None
+    if staging is not None:
+        descriptor = staging.create(member.name, 0o755 if executable else 0o644)
     try:
         sha256 = _copy(tar, member, descriptor)
     finally:
@@ -106,8 +106,9 @@ def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, staging: Staging | None
 def _copy(tar: tarfile.TarFile, member: tarfile.TarInfo, descriptor: int | None) -> str:
     """Return the hex digest of a member's bytes. If `descriptor` is given, also write the bytes to
     it."""
-    source, digest = tar.extractfile(member), hashlib.sha256()
+    source = tar.extractfile(member)
     assert source is not None, "a regular file has content"
+    digest = hashlib.sha256()
     left = member.size
     while left > 0:
         piece = source.read(min(left, _COPY))

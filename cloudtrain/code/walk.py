@@ -125,36 +125,35 @@ def walk(
             "for a bundle of code"
         )
         raise source_error(message, _NARROWER, "CT053")
-    result, count, defaults = Walk(), 0, Defaults(declared or {}, own_output())
+    result = Walk()
+    defaults = Defaults(declared or {}, own_output())
     waiting: list[_Folder] = [] if alone else [_Folder("", root, ())]
     for name, place in (beside or {}).items():
-        if not alone and os.path.lexists(f"{root}/{name}"):
-            message = (
-                f"`{escape_path(name)}` comes from outside `source_dir`, which already "
-                "has an item of that name"
-            )
-            result.problems.append(
-                Problem(("source_dir",), message, "rename one of the two", code="CT055")
-            )
-        else:
+        if alone or not os.path.lexists(f"{root}/{name}"):
             _look_at(_beside(name, place), name, (), defaults, result, waiting)
             result.included = (*result.included, name)
+            continue
+        message = (
+            f"`{escape_path(name)}` comes from outside `source_dir`, which already "
+            "has an item of that name"
+        )
+        hint = "rename one of the two"
+        result.problems.append(Problem(("source_dir",), message, hint, code="CT055"))
+    count = 0
     while waiting:
         folder = waiting.pop()
         try:
             count += _read_folder(root, folder, count, defaults, result, waiting)
         except OSError as error:
+            path = folder.path.rstrip("/")
             if error.errno in MOVED:
-                raise Moved(_below(root, error.filename) or folder.path.rstrip("/")) from None
-            message = (
-                f"`{escape_path(folder.path.rstrip('/') or root)}` cannot be read: {error.strerror}"
-            )
+                raise Moved(_below(root, error.filename) or path) from None
+            message = f"`{escape_path(path or root)}` cannot be read: {error.strerror}"
+            hint = "make it readable for you"
             if folder.path:
-                result.refuse(folder.path, message, remedy="make it readable for you")
+                result.refuse(folder.path, message, remedy=hint)
             else:
-                result.problems.append(
-                    Problem(("source_dir",), message, "make it readable for you", code="CT050")
-                )
+                result.problems.append(Problem(("source_dir",), message, hint, code="CT050"))
     result.files.sort(key=lambda file: os.fsencode(file.path))
     return result
 
@@ -173,23 +172,22 @@ def _read_folder(
     before."""
     path, place, rules = folder
     with os.scandir(place) as listing:
-        items = sorted(
-            islice(listing, MAX_FILES + 1 - count), key=lambda item: os.fsencode(item.name)
-        )
-    if any(item.name == IGNORE_FILE for item in items):
+        items = list(islice(listing, MAX_FILES + 1 - count))
+    items.sort(key=lambda item: os.fsencode(item.name))
+    names = [item.name for item in items]
+    if IGNORE_FILE in names:
         rules = (_rules_in(place, path, result), *rules)
     if count + len(items) > MAX_FILES:
         message = (
             f"`{escape_path(root)}` holds more than {MAX_FILES:,} files, too many for a "
             "bundle of code"
         )
-        raise source_error(
-            message, f"{_NARROWER}, or add the folders with data to `{IGNORE_FILE}`", "CT053"
-        )
+        hint = f"{_NARROWER}, or add the folders with data to `{IGNORE_FILE}`"
+        raise source_error(message, hint, "CT053")
     for item in items:
         _look_at(item, path + item.name, rules, defaults, result, waiting)
-    if not path and any(item.name == INCLUDE_FILE for item in items):
-        others, problems = includes(root, [*(item.name for item in items), *result.included])
+    if not path and INCLUDE_FILE in names:
+        others, problems = includes(root, [*names, *result.included])
         result.problems += problems
         result.included = (*result.included, *others)
         for name, other in others.items():
@@ -207,11 +205,9 @@ def _beside(name: str, place: str) -> Included:
 def _below(root: str, place: object) -> str:
     """Return the path below `root` of a place on disk; empty if it is `root`, unknown, or
     elsewhere."""
-    return (
-        place.removeprefix(f"{root}/")
-        if isinstance(place, str) and place.startswith(f"{root}/")
-        else ""
-    )
+    if isinstance(place, str) and place.startswith(f"{root}/"):
+        return place.removeprefix(f"{root}/")
+    return ""
 
 
 def source_error(message: str, hint: str, code: str = "CT050") -> JobError:
@@ -250,20 +246,17 @@ def _look_at(
         result.links[path] = _target_of(item.path, path)
     else:
         status = item.stat(follow_symlinks=False)
+        mode = status.st_mode
         # a file when it was listed
-        if stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode):
+        if stat.S_ISDIR(mode) or stat.S_ISLNK(mode):
             raise Moved(path)
-        if stat.S_ISREG(status.st_mode):
-            result.files.append(
-                SourceFile(path, status.st_size, bool(status.st_mode & stat.S_IXUSR), item.path)
-            )
+        if stat.S_ISREG(mode):
+            executable = bool(mode & stat.S_IXUSR)
+            result.files.append(SourceFile(path, status.st_size, executable, item.path))
         else:
-            what = KINDS.get(stat.S_IFMT(status.st_mode), "not a regular file")
-            result.refuse(
-                path,
-                f"`{escape_path(path)}` is {what}, which cannot be in a bundle",
-                remedy="remove it",
-            )
+            what = KINDS.get(stat.S_IFMT(mode), "not a regular file")
+            message = f"`{escape_path(path)}` is {what}, which cannot be in a bundle"
+            result.refuse(path, message, remedy="remove it")
 
 
 def _target_of(link: str, path: str) -> str:
@@ -284,8 +277,12 @@ def _ignoring_rule(
 ) -> str | None:
     """Return the rule that leaves out the path, from the nearest ignore file with a matching rule
     or from the defaults; None if the bundle includes the path."""
-    verdicts = (each.judge(path, is_folder) for each in rules)
-    verdict = next((verdict for verdict in verdicts if verdict is not None), None)
-    if verdict is None or not (verdict.pattern.ignores or verdict.by_name):
-        return defaults.rule(path, item, is_folder=is_folder)
-    return verdict.text if verdict.pattern.ignores else None
+    for each in rules:
+        verdict = each.judge(path, is_folder)
+        if verdict is not None:
+            if verdict.pattern.ignores:
+                return verdict.text
+            if verdict.by_name:
+                return None
+            break
+    return defaults.rule(path, item, is_folder=is_folder)

@@ -70,8 +70,9 @@ class Positions(NamedTuple):
             return self.keys[path]
         if path in self.values:
             return self.values[path]
-        for end in range(len(path) - 1, -1, -1):
-            parent = self.keys.get(path[:end]) or self.values.get(path[:end])
+        while path:
+            path = path[:-1]
+            parent = self.keys.get(path) or self.values.get(path)
             if parent is not None:
                 return parent
         return None
@@ -97,15 +98,15 @@ class Notes:
 
     def document(self, data: object) -> Content:
         """Return a document with `data` and the collected positions and problems."""
-        return Content(data, Positions(self.keys, self.values, self.texts), tuple(self.problems))
+        positions = Positions(self.keys, self.values, self.texts)
+        return Content(data, positions, tuple(self.problems))
 
     def problem(
         self, path: ValuePath, place: Place, message: str, hint: str, *, code: str = "CT005"
     ) -> None:
         """Record a problem. Reading continues."""
-        self.problems.append(
-            Problem(path, message, hint, line=place.line, column=place.column, code=code)
-        )
+        problem = Problem(path, message, hint, line=place.line, column=place.column, code=code)
+        self.problems.append(problem)
 
     def duplicate(self, path: ValuePath, place: Place) -> None:
         first = self.keys[path]
@@ -132,23 +133,19 @@ def too_large(place: Place | None = None) -> Unreadable:
 
 def too_many_digits(place: Place | None) -> Unreadable:
     """Return the error for a number with more digits than Python reads and writes."""
-    return Unreadable(
-        "a number has too many digits", "write it as text, in quotes", place, code="CT014"
-    )
+    hint = "write it as text, in quotes"
+    return Unreadable("a number has too many digits", hint, place, code="CT014")
 
 
 def too_deep(place: Place | None = None) -> Unreadable:
-    return Unreadable(
-        "the text is nested too deeply",
-        "use fewer levels: a job has about five",
-        place,
-        code="CT006",
-    )
+    hint = "use fewer levels: a job has about five"
+    return Unreadable("the text is nested too deeply", hint, place, code="CT006")
 
 
 def place_at(text: str, offset: int) -> Place:
     """Return the line and column of the character at `offset`."""
-    return Place(text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset))
+    line = text.count("\n", 0, offset) + 1
+    return Place(line, offset - text.rfind("\n", 0, offset))
 
 
 def read_document(text: str, format: Format) -> Content:
@@ -157,11 +154,10 @@ def read_document(text: str, format: Format) -> Content:
     Raises:
         Unreadable: the text is not valid in that format.
     """
-    if sum(text.count(sign) for sign in _SIGNS[format]) > MAX_VALUES:
+    if sum(map(text.count, _SIGNS[format])) > MAX_VALUES:
         raise too_large()
-    reader = import_module(
-        f"cloudtrain.documents.{'yaml_text' if format == 'yaml' else 'toml_json'}"
-    )
+    name = "yaml_text" if format == "yaml" else "toml_json"
+    reader = import_module(f"cloudtrain.documents.{name}")
     try:
         document = getattr(reader, f"read_{format}")(text.removeprefix("\ufeff"))
     except RecursionError:
@@ -237,10 +233,9 @@ def read_text(path: str | Path, accept: Accept | None = None) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = content[: error.start].decode("utf-8-sig", "replace")
+        place = place_at(before, len(before))
         message = f"the file is not UTF-8 text: byte 0x{content[error.start]:02x}"
-        raise Unreadable(
-            message, "save it as UTF-8", place_at(before, len(before)), code="CT001"
-        ) from None
+        raise Unreadable(message, "save it as UTF-8", place, code="CT001") from None
 
 
 def read_trusted(file: Path) -> bytes:
@@ -253,9 +248,8 @@ def read_trusted(file: Path) -> bytes:
         return read_bytes(file, accept=require_trust)
     except OSError as error:
         reason = "it is not a plain file" if isinstance(error, NoPlainFile) else error.strerror
-        raise SettingsError(
-            f"`{file}` cannot be read: {reason}", hint=_READABLE, code="CT911"
-        ) from None
+        message = f"`{file}` cannot be read: {reason}"
+        raise SettingsError(message, hint=_READABLE, code="CT911") from None
 
 
 def read_trusted_toml(file: Path, *, code: str) -> Content:
@@ -266,20 +260,18 @@ def read_trusted_toml(file: Path, *, code: str) -> Content:
     except Unreadable as error:
         raise SettingsError.of([replace(error.problem, file=str(file))]) from None
     except OSError as error:
-        raise SettingsError(
-            f"`{file}` cannot be read: {error.strerror}", hint=_READABLE, code=code
-        ) from None
+        message = f"`{file}` cannot be read: {error.strerror}"
+        raise SettingsError(message, hint=_READABLE, code=code) from None
 
 
 _READABLE = "make it a plain file that you may read, or remove it"
 
 
 def _check(status: os.stat_result, path: str | Path, most: int) -> None:
-    kind = stat.S_IFMT(status.st_mode)
-    if kind != stat.S_IFREG:
-        raise NoPlainFile(
-            None, f"it is {KINDS.get(kind, 'something else')}, not a plain file", str(path)
-        )
+    mode = stat.S_IFMT(status.st_mode)
+    if mode != stat.S_IFREG:
+        kind = KINDS.get(mode, "something else")
+        raise NoPlainFile(None, f"it is {kind}, not a plain file", str(path))
     if status.st_size > most:
         raise _too_large(path, most)
 
@@ -303,10 +295,17 @@ def load_toml(text: str) -> dict[str, Any]:
 
 def parser_hints(language: str) -> dict[str, str]:
     """Map messages of the parser of a language, or parts of these messages, to hints."""
-    hints: dict[str, str] = load_toml(Path(__file__).with_name("hints.toml").read_text("utf-8"))[
-        language
-    ]
+    table = load_toml(Path(__file__).with_name("hints.toml").read_text("utf-8"))
+    hints: dict[str, str] = table[language]
     return hints
+
+
+def parser_hint(language: str, message: str) -> str | None:
+    """Return the hint for a message of the parser of a language; None if there is none."""
+    for part, hint in parser_hints(language).items():
+        if part in message:
+            return hint
+    return None
 
 
 def parse_python(source: str | bytes) -> ast.Module:

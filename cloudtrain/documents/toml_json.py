@@ -18,6 +18,7 @@ from cloudtrain.documents.document import (
     Unreadable,
     ValuePath,
     load_toml,
+    parser_hint,
     parser_hints,
     too_deep,
     too_many_digits,
@@ -71,11 +72,8 @@ def read_toml(text: str) -> Content:
 def toml_text(value: object) -> str:
     """Return a value as TOML on one line."""
     if isinstance(value, Mapping):
-        return (
-            "{"
-            + ", ".join(f"{toml_key(name)} = {toml_text(inner)}" for name, inner in value.items())
-            + "}"
-        )
+        entries = [f"{toml_key(name)} = {toml_text(inner)}" for name, inner in value.items()]
+        return "{" + ", ".join(entries) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml_text, value)) + "]"
     return scalar_text(value)
@@ -91,30 +89,46 @@ def scalar_text(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False)
     if isinstance(value, float):
         return re.sub(r"^(-?\d+)e", r"\1.0e", text)
+    return escape_unprintable(text)
+
+
+def escape_unprintable(text: str) -> str:
+    """Return a quoted text in which `\\U` escapes replace the characters that cannot be printed."""
     return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in text)
 
 
 def _unreadable(message: str, text: str, lines: _Lines) -> Unreadable:
-    match = _AT.search(message)
-    place = None
-    if match is not None:
-        place = Place(int(match[1]), int(match[2])) if match[1] else lines.place(len(text.rstrip()))
     reason = _AT.sub("", message)
     if "digits" in reason:
         digits = _DIGITS.search(text)
         return too_many_digits(lines.place(digits.start()) if digits else None)
-    other = "correct the text at this position; https://toml.io describes the format"
-    hint = next((hint for part, hint in parser_hints("toml").items() if part in reason), other)
-    return Unreadable(f"not valid TOML: {reason[0].lower() + reason[1:]}", hint, place)
+    match = _AT.search(message)
+    place = None
+    if match is not None and match[1]:
+        place = Place(int(match[1]), int(match[2]))
+    elif match is not None:
+        place = lines.place(len(text.rstrip()))
+    hint = parser_hint("toml", reason)
+    if hint is None:
+        hint = "correct the text at this position; https://toml.io describes the format"
+    return Unreadable(f"not valid TOML: {_lower_first(reason)}", hint, place)
+
+
+def _lower_first(text: str) -> str:
+    return text[0].lower() + text[1:]
 
 
 class _Lines:
     def __init__(self, text: str) -> None:
-        self._starts = [0, *(index + 1 for index, char in enumerate(text) if char == "\n")]
+        self._starts = [0]
+        for index, letter in enumerate(text):
+            if letter == "\n":
+                self._starts.append(index + 1)
 
     def place(self, offset: int) -> Place:
         line = bisect_right(self._starts, offset)
-        return Place(line, offset - self._starts[line - 1] + 1)
+        start = self._starts[line - 1]
+        return Place(line, offset - start + 1)
 
 
 class _Scanner:
@@ -124,12 +138,15 @@ class _Scanner:
     space: ClassVar[re.Pattern[str]]
 
     def __init__(self, text: str, lines: _Lines) -> None:
-        self.text, self.lines, self.notes = text, lines, Notes()
+        self.text = text
+        self.lines = lines
+        self.notes = Notes()
 
     def _many(self, offset: int, closing: str, item: Callable[[int, int], int]) -> int:
         """Scan the items of a list or mapping with `item`, which takes the offset and the index of
         an item."""
-        index, offset = 0, self._skip(offset)
+        index = 0
+        offset = self._skip(offset)
         while self.text[offset] != closing:
             offset = self._skip(item(offset, index))
             index += 1
@@ -151,8 +168,9 @@ class _TomlScanner(_Scanner):
         self._counts: dict[ValuePath, int] = {}
 
     def scan(self) -> None:
-        self.notes.values[()] = self.lines.place(self._skip(0) if self.text.strip() else 0)
         offset = self._skip(0)
+        is_empty = not self.text.strip()
+        self.notes.values[()] = self.lines.place(0 if is_empty else offset)
         table: ValuePath = ()
         while offset < len(self.text):
             if self.text[offset] == "[":
@@ -165,7 +183,8 @@ class _TomlScanner(_Scanner):
         """Read the header `[a.b]` or `[[a.b]]`. Return the path of the entries below it and the
         offset after it."""
         many = self.text.startswith("[[", offset)
-        names, end = self._key(offset + (2 if many else 1))
+        brackets = 2 if many else 1
+        names, end = self._key(offset + brackets)
         path: ValuePath = ()
         for index, (name, place) in enumerate(names):
             path = (*path, name)
@@ -175,7 +194,7 @@ class _TomlScanner(_Scanner):
             if path in self._counts:
                 path = (*path, self._counts[path] - 1)
                 self.notes.values.setdefault(path, place)
-        return path, end + (2 if many else 1)
+        return path, end + brackets
 
     def _entry(self, table: ValuePath, offset: int) -> int:
         names, end = self._key(offset)
@@ -197,7 +216,9 @@ class _TomlScanner(_Scanner):
             offset = self._skip(offset, _BLANK)
             match = _TEXT.match(self.text, offset) or _BARE.match(self.text, offset)
             assert match is not None
-            name = _string(match[0]) if match[0][0] in "\"'" else match[0]
+            name = match[0]
+            if name[0] in "\"'":
+                name = _string(name)
             names.append((name, self.lines.place(offset)))
             offset = self._skip(match.end(), _BLANK)
             if self.text[offset] != ".":
@@ -247,12 +268,11 @@ def read_json(text: str) -> Content:
     try:
         data = json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as error:
-        reason = error.msg[0].lower() + error.msg[1:]
-        hint = (
-            parser_hints("json").get(error.msg)
-            or "correct the text at this position, or write the job as YAML"
-        )
-        raise Unreadable(f"not valid JSON: {reason}", hint, lines.place(error.pos)) from None
+        message = f"not valid JSON: {_lower_first(error.msg)}"
+        hint = parser_hints("json").get(error.msg)
+        if hint is None:
+            hint = "correct the text at this position, or write the job as YAML"
+        raise Unreadable(message, hint, lines.place(error.pos)) from None
     except _Constant as error:
         name = str(error)
         match = re.search(rf'(?:"(?:[^"\\]|\\.)*"|[^"])*?({name})', text)
@@ -289,17 +309,23 @@ class _JsonScanner(_Scanner):
             if opening == "[":
                 return self._many(start + 1, "]", lambda at, index: self.value((*path, index), at))
             return self._many(start + 1, "}", lambda at, _: self._entry(path, at))
-        match = (_STRING if opening == '"' else _JSON_PLAIN).match(self.text, start)
+        if opening == '"':
+            match = _STRING.match(self.text, start)
+            assert match is not None
+            self.notes.texts[path] = json.loads(match[0])
+            return match.end()
+        match = _JSON_PLAIN.match(self.text, start)
         assert match is not None
-        if opening != '"' and len(match[0]) > MAX_DIGITS:
+        if len(match[0]) > MAX_DIGITS:
             raise too_many_digits(self.lines.place(start))
-        self.notes.texts[path] = json.loads(match[0]) if opening == '"' else match[0]
+        self.notes.texts[path] = match[0]
         return match.end()
 
     def _entry(self, above: ValuePath, offset: int) -> int:
         match = _STRING.match(self.text, offset)
         assert match is not None
-        path, place = (*above, json.loads(match[0])), self.lines.place(offset)
+        path = (*above, json.loads(match[0]))
+        place = self.lines.place(offset)
         if path in self.notes.keys:
             self.notes.duplicate(path, place)
         self.notes.keys.setdefault(path, place)

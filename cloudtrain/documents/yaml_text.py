@@ -17,7 +17,7 @@ from cloudtrain.documents.document import (
     Place,
     Unreadable,
     ValuePath,
-    parser_hints,
+    parser_hint,
     place_at,
     too_deep,
     too_large,
@@ -125,9 +125,10 @@ def _check_depth(text: str) -> None:
 
     depth = 0
     for event in yaml.parse(text, _loader()):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
-            event, yaml.CollectionEndEvent
-        )
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
         if depth > MAX_DEPTH:
             raise RecursionError
 
@@ -136,20 +137,19 @@ def _unreadable(error: yaml.YAMLError, text: str) -> Unreadable:
     place = _place_of(error, text)
     problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
     if "but found another document" in problem:
-        message, hint = (
-            "the file holds several documents (`---`)",
-            "a file holds one job: remove the others",
-        )
-        return Unreadable(message, hint, place, code="CT003")
+        message = "the file holds several documents (`---`)"
+        return Unreadable(message, "a file holds one job: remove the others", place, code="CT003")
     if _is_control(error):
         return Unreadable("not valid YAML: the text holds a control character", "remove it", place)
-    line = (
-        text.splitlines()[place.line - 1] if place and place.line <= len(text.splitlines()) else ""
-    )
-    if place is not None and line[: place.column].lstrip(" ").startswith("\t"):
-        return Unreadable("not valid YAML: a tab cannot indent a line", "indent with spaces", place)
-    other = "correct the text at this position, or put text with special signs in quotes"
-    hint = next((hint for part, hint in parser_hints("yaml").items() if part in problem), other)
+    lines = text.splitlines()
+    if place is not None and place.line <= len(lines):
+        before = lines[place.line - 1][: place.column]
+        if before.lstrip(" ").startswith("\t"):
+            message = "not valid YAML: a tab cannot indent a line"
+            return Unreadable(message, "indent with spaces", place)
+    hint = parser_hint("yaml", problem)
+    if hint is None:
+        hint = "correct the text at this position, or put text with special signs in quotes"
     return Unreadable(f"not valid YAML: {problem}", hint, place)
 
 
@@ -192,10 +192,8 @@ class _Reader:
     def _enter(self, node: yaml.Node, path: ValuePath, values: int = 1) -> None:
         self._count += values
         if id(node) in self._open:
-            message, hint = (
-                "the text holds an anchor that refers to itself",
-                "write the value in the alias's place",
-            )
+            message = "the text holds an anchor that refers to itself"
+            hint = "write the value in the alias's place"
             raise Unreadable(message, hint, _place(node), code="CT005")
         if self._count > MAX_VALUES:
             raise too_large(_place(node))
@@ -226,26 +224,28 @@ class _Reader:
         tag = str(node.tag)
         if tag == _TAG + ("map" if _is_mapping(node) else "seq"):
             return
-        name = "!!" + tag.removeprefix(_TAG) if tag.startswith(_TAG) else tag
-        self.notes.problem(
-            path, place, f"a job file cannot have tags such as `{name}`", "remove the tag"
-        )
+        if tag.startswith(_TAG):
+            tag = f"!!{tag.removeprefix(_TAG)}"
+        message = f"a job file cannot have tags such as `{tag}`"
+        self.notes.problem(path, place, message, "remove the tag")
 
     def _list(self, node: Any, path: ValuePath) -> list[object]:
         return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
 
     def _mapping(self, node: yaml.MappingNode, path: ValuePath) -> dict[str, object]:
         result: dict[str, object] = {}
-        own: dict[str, Place] = {}
+        own: set[str] = set()
         for key, value in self._own(node):
             name = self._key(key, path)
             if name is None:
                 continue
-            inner, place = (*path, name), _place(key)
+            inner = (*path, name)
+            place = _place(key)
             if name in own:
                 self.notes.duplicate(inner, place)
                 continue
-            own[name] = self.notes.keys[inner] = place
+            own.add(name)
+            self.notes.keys[inner] = place
             result[name] = self.value(value, inner)
         for merged in self._merges(node, path):
             for name, (place, value) in merged.items():
@@ -272,18 +272,17 @@ class _Reader:
                     yield self._flat(source, path)
                 else:
                     message = "`<<` takes in a mapping or a list of mappings"
-                    self.notes.problem(
-                        path,
-                        _place(source),
-                        message,
-                        "write `<<: *name`, where `&name` is a mapping",
-                    )
+                    hint = "write `<<: *name`, where `&name` is a mapping"
+                    self.notes.problem(path, _place(source), message, hint)
 
     def _flat(self, node: yaml.MappingNode, path: ValuePath) -> dict[str, tuple[Place, yaml.Node]]:
         self._enter(node, path, 1 + len(node.value))
         self._open.add(id(node))
-        own = ((self._key(key, path), key, value) for key, value in self._own(node))
-        result = {name: (_place(key), value) for name, key, value in own if name is not None}
+        result: dict[str, tuple[Place, yaml.Node]] = {}
+        for key, value in self._own(node):
+            name = self._key(key, path)
+            if name is not None:
+                result[name] = (_place(key), value)
         for merged in self._merges(node, path):
             for name, entry in merged.items():
                 result.setdefault(name, entry)
@@ -291,16 +290,19 @@ class _Reader:
         return result
 
     def _key(self, node: yaml.Node, path: ValuePath) -> str | None:
+        what = "a list or a mapping"
+        hint = "write a name before the colon"
         if _is_scalar(node):
             value = self._scalar(node, (*path, "<key>"), _place(node))
             self.notes.texts.pop((*path, "<key>"), None)
             if isinstance(value, str):
                 return value
             text = shortened(str(node.value))
-            hint = f'write `"{text}"`, in quotes' if text else "write a name before the colon"
-            what = "empty" if value is None and not text else f"`{text}`"
-        else:
-            what, hint = "a list or a mapping", "write a name before the colon"
+            if text:
+                what = f"`{text}`"
+                hint = f'write `"{text}"`, in quotes'
+            else:
+                what = "empty"
         self.notes.problem(path, _place(node), f"a key must be text, not {what}", hint)
         return None
 

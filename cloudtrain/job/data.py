@@ -22,10 +22,10 @@ def _path_text(value: object) -> object:
     """Convert a `pathlib.Path` to text, and return other values unchanged. A `Path` that was made
     from a URI has lost a slash (`s3:/bucket`). It is returned unchanged, so that validation refuses
     it."""
-    if not isinstance(value, os.PathLike):
+    text = os.fspath(value) if isinstance(value, os.PathLike) else None
+    if not isinstance(text, str) or re.match("[A-Za-z][A-Za-z0-9+.-]+:/", text):
         return value
-    text = os.fspath(value)
-    return value if isinstance(text, bytes) or re.match("[A-Za-z][A-Za-z0-9+.-]+:/", text) else text
+    return text
 
 
 Text = Annotated[str, Field(min_length=1)]
@@ -59,18 +59,17 @@ class _Places(TargetValues):
 
 
 def _input_rules(data: Mapping[str, object]) -> Iterator[Problem]:
+    given = [name for name in target_names() if data.get(name) is not None]
     if data.get("value") is not None:
-        for name in target_names():
-            if data.get(name) is not None:
-                message = (
-                    f"an input has either a `value` or locations, but this one has `{name}` too"
-                )
-                yield Problem((name,), message, "remove one of them", code="CT018")
-    elif all(data.get(target) is None for target in target_names()):
+        for name in given:
+            message = f"an input has either a `value` or locations, but this one has `{name}` too"
+            yield Problem((name,), message, "remove one of them", code="CT018")
+    elif not given:
         message = "an input needs a location on at least one target"
         places = {target.name: target.facts.place_example for target in all_targets()}
         examples = [f"`{name}: {place}`" for name, place in places.items() if place]
-        yield KeyProblem((), message, f"add for example {' or '.join(examples[:2])}", code="CT011")
+        hint = f"add for example {' or '.join(examples[:2])}"
+        yield KeyProblem((), message, hint, code="CT011")
 
 
 class Input(_Places):
@@ -199,10 +198,12 @@ def reference_problems(
     for field in _PLACES:
         for path, text in texts_in(job.get(field), (field,)):
             for reference in find_references(text):
-                if fault := _fault(reference.inner, job, implicit):
+                fault = _fault(reference.inner, job, implicit)
+                if fault is not None:
                     message = f"`{reference.text}` refers to nothing: {fault[0]}"
                     problems.append(Problem(path, message, fault[1], code="CT020"))
-    return [*problems, *_value_problems(job.get("inputs")), *_run_problems(job.get("inputs"))]
+    inputs = job.get("inputs")
+    return [*problems, *_value_problems(inputs), *_run_problems(inputs)]
 
 
 RUN_SCHEME = "run:"
@@ -234,19 +235,22 @@ def is_run_input(place: str | None) -> bool:
 def is_local_path(place: str | None) -> bool:
     """Return whether a location is written as a path on this machine: `./data`, `../data`,
     `~/data`, `/mnt/data`."""
-    return place is not None and (
-        place.startswith(("./", "../", "~/", "/")) or place in (".", "..")
-    )
+    if place is None:
+        return False
+    return place in (".", "..") or place.startswith(("./", "../", "~/", "/"))
 
 
 def run_input(place: str) -> RunInput | None:
     """Parse `run:NAME/output/OUTPUT` and similar locations; return None for text of another
     form."""
     match = re.fullmatch(_RUN, place)
-    if match is None or ".." in (match["below"] or "").split("/"):
+    if match is None:
+        return None
+    below = match["below"] or ""
+    if ".." in below.split("/"):
         return None
     what = match["own"] or f"outputs/{match['output']}"
-    return RunInput(match["run"], what, match["below"] or "")
+    return RunInput(match["run"], what, below)
 
 
 def _value_problems(inputs: object) -> Iterator[Problem]:
@@ -255,17 +259,16 @@ def _value_problems(inputs: object) -> Iterator[Problem]:
     for path, text in texts_in(inputs, ("inputs",)):
         for reference in find_references(text) if path[2:] == ("value",) else ():
             message = f"`{reference.text}` is in a plain value, where references are not replaced"
-            yield Problem(
-                path, message, f"write it where `${{{{inputs.{path[1]}}}}}` is used", code="CT020"
-            )
+            hint = f"write it where `${{{{inputs.{path[1]}}}}}` is used"
+            yield Problem(path, message, hint, code="CT020")
 
 
 def _run_problems(inputs: object) -> Iterator[Problem]:
     for path, text in texts_in(inputs, ("inputs",)):
-        if is_run_input(text) and path[-1] in target_names() and run_input(text) is None:
-            yield Problem(
-                path, f"`{text}` does not name an output of a run", _RUN_HINT, code="CT021"
-            )
+        is_place = path[-1] in target_names()
+        if is_place and is_run_input(text) and run_input(text) is None:
+            message = f"`{text}` does not name an output of a run"
+            yield Problem(path, message, _RUN_HINT, code="CT021")
 
 
 class Reference(NamedTuple):
@@ -288,12 +291,13 @@ def find_references(text: str) -> Iterator[Reference]:
     close = stop = line_end = -1
     start = text.find("${{")
     while start >= 0:
-        if close < start + 3:
-            close = text.find("}}", start + 3)
+        after = start + 3
+        if close < after:
+            close = text.find("}}", after)
             if close < 0:
                 return
-            stop = start + 3 + len(text[start + 3 : close].rstrip())
-        space = _SPACE.match(text, start + 3)
+            stop = after + len(text[after:close].rstrip())
+        space = _SPACE.match(text, after)
         assert space is not None
         inner = space.end()
         if line_end < inner:
@@ -302,18 +306,20 @@ def find_references(text: str) -> Iterator[Reference]:
         if line_end < stop:
             start = text.find("${{", start + 1)
             continue
-        yield Reference(start, close + 2, text[start : close + 2], text[inner:stop])
-        start = text.find("${{", close + 2)
+        end = close + 2
+        yield Reference(start, end, text[start:end], text[inner:stop])
+        start = text.find("${{", end)
 
 
 def replace_references(text: str, path_of: Callable[[str], str]) -> str:
     """Return `text` with each reference replaced: `${{inputs.train}}` by the result of
     `path_of("inputs.train")`."""
-    parts, end = list[str](), 0
+    result = ""
+    end = 0
     for reference in find_references(text):
-        parts += [text[end : reference.start], path_of(reference.inner)]
+        result += text[end : reference.start] + path_of(reference.inner)
         end = reference.end
-    return "".join([*parts, text[end:]])
+    return result + text[end:]
 
 
 def references_in(text: str) -> list[str]:
@@ -339,25 +345,21 @@ def texts_in(
 def _fault(
     inner: str, job: Mapping[str, object], implicit: Sequence[str]
 ) -> tuple[str, str | None] | None:
-    places = {kind: job.get(kind) for kind in ("inputs", "outputs")}
-    names = [
-        f"{kind}.{name}"
-        for kind, entries in places.items()
-        if isinstance(entries, Mapping)
-        for name in entries
-    ]
-    references = sorted({*implicit, *names})
+    """Return the message and the hint for a reference that refers to nothing, otherwise None."""
+    references = {*implicit}
+    for field in ("inputs", "outputs"):
+        entries = job.get(field)
+        if isinstance(entries, Mapping):
+            references.update(f"{field}.{name}" for name in entries)
     if inner in references:
         return None
-    kind, dot, name = inner.partition(".")
-    if kind in places and dot:
-        options = [word.partition(".")[2] for word in references if word.startswith(f"{kind}.")]
-        return f"the job has no {kind[:-1]} `{name}`", did_you_mean(
-            name, options
-        ) or f"add `{name}` under `{kind}`"
-    words = (
-        "`inputs.NAME`, `outputs.NAME` or `checkpoint`"
-        if "checkpoint" in implicit
-        else "`inputs.NAME` or `outputs.NAME`"
-    )
+    field, dot, name = inner.partition(".")
+    if field in ("inputs", "outputs") and dot:
+        start = f"{field}."
+        options = [word.removeprefix(start) for word in references if word.startswith(start)]
+        hint = did_you_mean(name, options) or f"add `{name}` under `{field}`"
+        return f"the job has no {field[:-1]} `{name}`", hint
+    words = "`inputs.NAME` or `outputs.NAME`"
+    if "checkpoint" in implicit:
+        words = "`inputs.NAME`, `outputs.NAME` or `checkpoint`"
     return f"a reference is {words}", did_you_mean(inner, references)

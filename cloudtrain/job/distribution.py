@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, JsonValue
 
 from cloudtrain.documents.document import load_toml
-from cloudtrain.errors import Problem, did_you_mean
+from cloudtrain.errors import Problem, ValidNames, did_you_mean
 from cloudtrain.job.model import Count, Model, all_at_once
 from cloudtrain.job.nodes import KeyProblem
 
@@ -52,30 +52,25 @@ def smp_parameters(version: int) -> frozenset[str]:
 
 
 def _smp_rules(smp: Mapping[str, object]) -> Iterator[Problem]:
-    version, parameters = smp.get("version"), smp.get("parameters")
+    version = smp.get("version")
     if isinstance(version, bool):  # Python treats True as equal to 1
-        yield Problem(
-            ("version",),
-            f"`version` cannot be `{str(version).lower()}`",
-            "use one of `1`, `2`",
-            code="CT013",
-        )
-    if isinstance(version, bool) or not isinstance(version, int) or version not in (1, 2):
+        message = f"`version` cannot be `{str(version).lower()}`"
+        hint: str | None = ValidNames.of(["1", "2"])
+        yield Problem(("version",), message, hint, code="CT013")
         return
-    names, other = smp_parameters(version), smp_parameters(3 - version)
+    if not isinstance(version, int) or version not in (1, 2):
+        return
+    names = smp_parameters(version)
+    other = 3 - version
+    parameters = smp.get("parameters")
     for name in parameters if isinstance(parameters, Mapping) else ():
         if name not in names:
-            hint = (
-                f"it belongs to `version: {3 - version}`"
-                if name in other
-                else did_you_mean(str(name), names)
-            )
-            yield KeyProblem(
-                ("parameters", str(name)),
-                f"`smp` version {version} has no parameter `{name}`",
-                hint,
-                code="CT010",
-            )
+            hint = did_you_mean(str(name), names)
+            if name in smp_parameters(other):
+                hint = f"it belongs to `version: {other}`"
+            path = ("parameters", str(name))
+            message = f"`smp` version {version} has no parameter `{name}`"
+            yield KeyProblem(path, message, hint, code="CT010")
     if version == 2 and smp.get("mpi_options"):
         message = "`smp` version 2 runs under torchrun, so `mpi_options` has no effect"
         yield Problem(("mpi_options",), message, "remove it", code="CT018")

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from cloudtrain.documents.document import Format, Unreadable, load_toml, read_document
 from cloudtrain.documents.toml_json import toml_text
-from cloudtrain.errors import did_you_mean, dotted, shortened
+from cloudtrain.errors import NearName, did_you_mean, dotted, shortened
 from cloudtrain.job.nodes import (
     SchemaNode,
     Source,
@@ -53,17 +53,17 @@ def unknown_field(
 ) -> Wording:
     """Return the text for a field that does not exist. `tag` is the value of `type` in the same
     mapping."""
-    name, names = str(path[-1]), parent.field_names(tag)
+    name = str(path[-1])
+    names = parent.field_names(tag)
     whole = node_of_model(root) if root is not None else parent
     near = did_you_mean(name, names)
+    is_near = isinstance(near, NearName) and not is_elsewhere(name, parent, whole)
     hint = other_tool_hint(name, parent, whole, names)
-    is_near = (near or "").startswith("did you mean") and not is_elsewhere(name, parent, whole)
     if hint is None and not is_near:
         hint = other_type_hint(path, whole) or elsewhere_hint(name, parent, whole)
-    hint = hint or near or "remove it"
-    return Wording(
-        f"`{shortened(name)}` is not a field of {_owner(parent, path[:-1])}", hint, "CT010"
-    )
+    owner = _owner(parent, path[:-1])
+    message = f"`{shortened(name)}` is not a field of {owner}"
+    return Wording(message, hint or near or "remove it", "CT010")
 
 
 def _owner(parent: SchemaNode, path: ValuePath) -> str:
@@ -72,8 +72,10 @@ def _owner(parent: SchemaNode, path: ValuePath) -> str:
     model = parent.model()
     if model is None:
         return "a job"
-    tables = {target.settings: f"`[{target.name}]`" for target in all_targets()}
-    return tables.get(model) or _TITLES.get(model.__name__, f"`{model.__name__}`")
+    for target in all_targets():
+        if target.settings is model:
+            return f"`[{target.name}]`"
+    return _TITLES.get(model.__name__, f"`{model.__name__}`")
 
 
 _TITLES = {"TrainingJob": "a job", "ProcessingJob": "a processing job", "Sweep": "a sweep"}
@@ -81,7 +83,10 @@ _TITLES = {"TrainingJob": "a job", "ProcessingJob": "a processing job", "Sweep":
 
 def label(path: ValuePath) -> str:
     """Return the last name of a path and the indexes after it, such as `instance_groups[0]`."""
-    start = max((i for i, part in enumerate(path) if isinstance(part, str)), default=0)
+    start = 0
+    for position, part in enumerate(path):
+        if isinstance(part, str):
+            start = position
     return shortened(dotted(path[start:])) or "the job"
 
 
@@ -93,7 +98,9 @@ def explain(
     source: Source,
 ) -> Wording:
     """Return the message, hint and code for one error of pydantic."""
-    kind, value, name = item["type"], item["input"], label(path)
+    kind = item["type"]
+    value = item["input"]
+    name = label(path)
     context = item.get("ctx", {})
     if kind == "extra_forbidden" and parent is not None:
         return unknown_field(path, parent, source.root)
@@ -101,39 +108,33 @@ def explain(
         return _bad_key(str(value), context, path)
     if kind in _WITH_CONTEXT:
         return _WITH_CONTEXT[kind](name, value, context)
-    if (text := _wordings().get(kind)) is not None:
-        length = len(value) if isinstance(value, str) else 0
+    text = _wordings().get(kind)
+    if text is not None:
         facts = {
             "name": name,
             "value": describe_value(value),
-            "length": length,
+            "length": len(value) if isinstance(value, str) else 0,
             "above": context.get("gt", 0) + 1,
+            **context,
         }
-        facts |= context
         return Wording(text.message.format(**facts), text.hint.format(**facts), text.code)
     if node is None or kind == "value_error":
-        return Wording(
-            item["msg"].removeprefix("Value error, "),
-            "write another value, or remove the line",
-            "CT013",
-        )
+        message = item["msg"].removeprefix("Value error, ")
+        return Wording(message, "write another value, or remove the line", "CT013")
     if value is None:
         return Wording(f"`{name}` has no value", "write a value, or remove the line", "CT011")
+
     spelling = source.find_spelling(path) if source.find_spelling else None
     if kind == "invalid-json-value":  # a date in TOML, or an object in Python
+        hint = "write it as text, or leave it out"
+        if spelling:
+            hint = f'write `"{shortened(spelling)}"`, in quotes'
         words = "text, a number, `true`, `false`, a list or a mapping"
-        hint = (
-            f'write `"{shortened(spelling)}"`, in quotes'
-            if spelling
-            else "write it as text, or leave it out"
-        )
-        return Wording(f"`{name}` must be {words}, not {describe_value(value)}", hint, "CT012")
-    # no name in a list
-    example = _example_value(node) if name.endswith("]") else f"{name}: {_example_value(node)}"
-    hint = _type_hint(node, name, value, spelling) or f"write for example `{example}`"
-    return Wording(
-        f"`{name}` must be {node.words}, not {describe_value(value, spelling)}", hint, "CT012"
-    )
+        shown = describe_value(value)
+        return Wording(f"`{name}` must be {words}, not {shown}", hint, "CT012")
+    shown = describe_value(value, spelling)
+    message = f"`{name}` must be {node.words}, not {shown}"
+    return Wording(message, _type_hint(node, name, value, spelling), "CT012")
 
 
 _EXAMPLES = {str: "text", int: "1", float: "1.5", bool: "true"}
@@ -147,71 +148,80 @@ _EXAMPLES_OF_KINDS = {
 
 def _example_value(node: SchemaNode) -> str:
     if node.options:
-        return f"{{type: {node.options[0]}}}" if node.kind == "choice" else str(node.options[0])
+        first = node.options[0]
+        return f"{{type: {first}}}" if node.kind == "choice" else str(first)
     if node.kind == "model":
-        needed = [
-            name
-            for model in node.models.values()
-            for name, field in model.model_fields.items()
-            if field.is_required()
-        ]
-        return f"{{{', '.join(f'{name}: ...' for name in needed or node.field_names()[:1])}}}"
-    inner = node.child(0) if node.kind == "list" else None
-    if inner is not None and inner.kind == "model":
-        return f"[{_example_value(inner)}]"
-    if node.kind == "map" and node.inner is not None and node.inner.kind == "model":
-        return f"{{NAME: {_example_value(node.inner)}}}"
+        needed: list[str] = []
+        for model in node.models.values():
+            fields = model.model_fields.items()
+            needed += [name for name, field in fields if field.is_required()]
+        names = needed or node.field_names()[:1]
+        fields_text = ", ".join(f"{name}: ..." for name in names)
+        return f"{{{fields_text}}}"
+    if node.inner is not None and node.inner.kind == "model":
+        inner = _example_value(node.inner)
+        if node.kind == "list":
+            return f"[{inner}]"
+        if node.kind == "map":
+            return f"{{NAME: {inner}}}"
     return _EXAMPLES_OF_KINDS.get(node.kind) or _EXAMPLES[node.type]
 
 
-def _type_hint(node: SchemaNode, name: str, value: object, spelling: str | None) -> str | None:
-    if node.words == "text" and isinstance(value, os.PathLike):
-        is_uri = ":/" in os.fspath(value)
-        return (
-            "write the URI as text: a path drops one of its slashes"
-            if is_uri
-            else "write `str(path)`"
-        )
-    if node.words == "text" and isinstance(value, bool | int | float):
-        text = spelling or (
-            str(value).lower() if isinstance(value, bool) else describe_value(value).strip("`")
-        )
-        return f'write `"{text}"`, in quotes'
-    if (
-        node.type is int
-        and isinstance(value, str)
-        and len(value) < 20
-        and value.strip().isdecimal()
-    ):
-        return f"write `{int(value)}`, without quotes"
-    if node.type is int and isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return f"write `{int(value)}`"
-    if node.type is bool and isinstance(value, str | int):
+def _type_hint(node: SchemaNode, name: str, value: object, spelling: str | None) -> str:
+    """Return the hint for a value of a wrong type: the value that was probably meant, or an
+    example."""
+    hint = None
+    if node.words == "text":
+        hint = _hint_for_text(value, spelling)
+    elif node.type is int:
+        hint = _hint_for_integer(value)
+    elif node.type is bool and isinstance(value, str | int):
         word = str(value).casefold()
-        return (
-            "write `true`"
-            if word in ("yes", "on", "true", "1")
-            else "write `false`"
-            if word
-            else None
-        )
-    item = node.child(0) if node.kind == "list" else None
-    holds_mappings = (
-        item is not None and item.kind in ("model", "choice", "map") and not item.has_parser
-    )
-    if node.kind == "list" and isinstance(value, str) and not holds_mappings:
-        return f"write `{name}: [{shortened(value)}]`"
-    return mapping_hint(node, name, value) if node.kind in ("model", "choice", "map") else None
+        if word:
+            hint = f"write `{str(word in _YES).lower()}`"
+    elif node.kind == "list":
+        item = node.child(0)
+        is_mapping = item is not None and item.kind in _MAPPINGS and not item.has_parser
+        if isinstance(value, str) and not is_mapping:
+            hint = f"write `{name}: [{shortened(value)}]`"
+    elif node.kind in _MAPPINGS:
+        hint = mapping_hint(node, name, value)
+    if hint is not None:
+        return hint
+    example = _example_value(node)
+    if not name.endswith("]"):  # no name in a list
+        example = f"{name}: {example}"
+    return f"write for example `{example}`"
+
+
+_YES = ("yes", "on", "true", "1")
+_MAPPINGS = ("model", "choice", "map")
+
+
+def _hint_for_text(value: object, spelling: str | None) -> str | None:
+    if isinstance(value, os.PathLike):
+        if ":/" in os.fspath(value):
+            return "write the URI as text: a path drops one of its slashes"
+        return "write `str(path)`"
+    if not isinstance(value, bool | int | float):
+        return None
+    text = spelling or describe_value(value).strip("`")
+    return f'write `"{text}"`, in quotes'
+
+
+def _hint_for_integer(value: object) -> str | None:
+    if isinstance(value, str) and len(value) < 20 and value.strip().isdecimal():
+        return f"write `{int(value)}`, without quotes"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return f"write `{int(value)}`"
+    return None
 
 
 def _no_option(name: str, value: object, options: Sequence[object]) -> Wording:
     texts = [str(option) for option in options]
-    hint = did_you_mean(value, texts) if isinstance(value, str) else None
-    return Wording(
-        f"`{name}` cannot be {describe_value(value)}",
-        hint or did_you_mean("", texts) or "remove it",
-        "CT013",
-    )
+    word = value if isinstance(value, str) else ""
+    hint = did_you_mean(word, texts) or "remove it"
+    return Wording(f"`{name}` cannot be {describe_value(value)}", hint, "CT013")
 
 
 def _no_literal(name: str, value: object, context: Mapping[str, Any]) -> Wording:
@@ -224,20 +234,19 @@ def _no_tag(name: str, value: object, context: Mapping[str, Any]) -> Wording:
     type_name = value.get("type") if isinstance(value, Mapping) else context["tag"]
     if not isinstance(type_name, str):
         return _no_option("type", type_name, tags)
-    kind = "an" if name[0] in "aeiou" else "a"
-    hint = (
-        distribution_hint(type_name) or did_you_mean(type_name, tags) or f"write `type: {tags[0]}`"
-    )
-    return Wording(f"`{shortened(type_name)}` is not {kind} {name}", hint, "CT013")
+    article = "an" if name[0] in "aeiou" else "a"
+    message = f"`{shortened(type_name)}` is not {article} {name}"
+    hint = distribution_hint(type_name) or did_you_mean(type_name, tags)
+    return Wording(message, hint or f"write `type: {tags[0]}`", "CT013")
 
 
 def _pattern(name: str, value: Any, context: Mapping[str, Any]) -> Wording:
     pattern = context["pattern"]
-    hint = f"write for example `{mend_name(value, pattern, 40) or 'my-job'}`"
     rule = rule_of(pattern) or f"what matches {pattern}"
-    return Wording(
-        f"`{name}` may contain only {rule}; {describe_value(value)} is not valid", hint, "CT016"
-    )
+    shown = describe_value(value)
+    message = f"`{name}` may contain only {rule}; {shown} is not valid"
+    example = mend_name(value, pattern, 40) or "my-job"
+    return Wording(message, f"write for example `{example}`", "CT016")
 
 
 def _bad_key(key: str, context: Mapping[str, Any], path: ValuePath) -> Wording:
@@ -246,9 +255,11 @@ def _bad_key(key: str, context: Mapping[str, Any], path: ValuePath) -> Wording:
         hint = f"use at most {context['max_length']} characters"
         return Wording(f"`{shortened(key)}` is too long for the name of {kind}", hint, "CT016")
     pattern = context.get("pattern", "")
+    rule = rule_of(pattern) or "text"
+    message = f"`{shortened(key)}` cannot name {kind}: use {rule}"
     better = mend_name(key, pattern, 64)
-    message = f"`{shortened(key)}` cannot name {kind}: use {rule_of(pattern) or 'text'}"
-    return Wording(message, f"write `{better}`" if better else "write for example `train`", "CT016")
+    hint = f"write `{better}`" if better else "write for example `train`"
+    return Wording(message, hint, "CT016")
 
 
 _WITH_CONTEXT: dict[str, Callable[[str, object, Mapping[str, object]], Wording]] = {
@@ -276,7 +287,11 @@ def in_form(hint: str | None, format: Format) -> str | None:
     """Return the hint with each `field: value` in the syntax of `format`."""
     if hint is None or format == "yaml":
         return hint
-    return _FIELD.sub(lambda match: f"`{_convert(match[1], format)}`", hint)
+
+    def convert(match: re.Match[str]) -> str:
+        return f"`{_convert(match[1], format)}`"
+
+    return _FIELD.sub(convert, hint)
 
 
 def _convert(text: str, format: Format) -> str:

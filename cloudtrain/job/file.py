@@ -23,7 +23,7 @@ from cloudtrain.documents.document import (
     read_text,
 )
 from cloudtrain.documents.yaml_text import read_scalar
-from cloudtrain.errors import JobError, Problem, UsageError, did_you_mean
+from cloudtrain.errors import JobError, NearName, Problem, UsageError, did_you_mean
 from cloudtrain.job.data import Checkpoint, Input, Output, is_local_path, is_run_input
 from cloudtrain.job.nodes import Changes, Source, describe_value, placed
 from cloudtrain.job.problems import problems_of
@@ -107,18 +107,19 @@ def parse(
     """
     document = _readable(text, format, file)
     model = _model(document, file)
-    problems, inner = list(document.problems), None
-    if (
-        read_job is not None
-        and document.data.get("kind") == "sweep"
-        and isinstance(document.data.get("job"), str)
-    ):
+    is_sweep = document.data.get("kind") == SWEEP
+    problems = list(document.problems)
+
+    inner = None
+    name_of_job = document.data.get("job")
+    if read_job is not None and is_sweep and isinstance(name_of_job, str):
         of_job = [item for item in overrides if item.startswith(_OF_JOB)]
         overrides = [item for item in overrides if item not in of_job]
         try:
-            inner = read_job(document.data["job"], [item.removeprefix(_OF_JOB) for item in of_job])
+            inner = read_job(name_of_job, [item.removeprefix(_OF_JOB) for item in of_job])
         except JobError as error:
             problems += error.problems
+
     data, changes = _apply_overrides(document.data, overrides, model)
     problems += changes.problems
     if inner is not None:
@@ -126,26 +127,20 @@ def parse(
     try:
         job = model.model_validate(data)
     except ValidationError as error:
-        texts, origin = document.positions.texts, changes.origin
+        texts = document.positions.texts
 
         def spelling(path: ValuePath) -> str | None:
-            return (changes.texts if origin(path) else texts).get(path)
+            return (changes.texts if changes.origin(path) else texts).get(path)
 
-        of_fields = problems_of(error, model, Source((), model, spelling))
-        problems += [
-            item
-            for item in of_fields
-            if not (isinstance(data.get("job"), str) and item.path == ("job",))
-        ]
+        for item in problems_of(error, model, Source((), model, spelling)):
+            # The separate file of a job has problems of its own.
+            if item.path != ("job",) or not isinstance(data.get("job"), str):
+                problems.append(item)
     if problems:
-        raise JobError(
-            _place_each(
-                [_in_form(item, format) for item in problems], file, document.positions, changes
-            )
-        )
-    if document.data.get("kind") != SWEEP:
-        return JobFile(job, file, document.positions, changes, text, tuple(overrides))
-    return JobFile(job.job, file, document.positions, changes, text, tuple(overrides), job, inner)
+        in_form = [_in_form(item, format) for item in problems]
+        raise JobError(_place_each(in_form, file, document.positions, changes))
+    parsed = JobFile(job, file, document.positions, changes, text, tuple(overrides))
+    return parsed._replace(job=job.job, sweep=job, inner=inner) if is_sweep else parsed
 
 
 _OF_JOB = "job."
@@ -154,11 +149,12 @@ _OF_JOB = "job."
 
 def _readable(text: str, format: Format, file: str) -> Content:
     try:
+        empty = Unreadable("the job file is empty", _START[format], code="CT003")
         if not text.strip("\ufeff \t\r\n"):
-            raise Unreadable("the job file is empty", _START[format], code="CT003")
+            raise empty
         document = read_document(text, format)
         if document.data in (None, {}) and not document.problems:
-            raise Unreadable("the job file is empty", _START[format], code="CT003")
+            raise empty
         if not isinstance(document.data, dict):
             message = f"a job file holds a mapping at the top, not {describe_value(document.data)}"
             raise Unreadable(message, _START[format], document.positions.of(()), code="CT003")
@@ -174,18 +170,9 @@ def _model(document: Content, file: str) -> Any:
         return TrainingJob
     kind = document.data["kind"]
     if kind not in KINDS:
-        message, hint = (
-            f"there is no kind of job {describe_value(kind)}",
-            did_you_mean(str(kind), KINDS),
-        )
-        raise JobError(
-            _place_each(
-                [Problem(("kind",), message, hint, code="CT013")],
-                file,
-                document.positions,
-                Changes(),
-            )
-        )
+        message = f"there is no kind of job {describe_value(kind)}"
+        problem = Problem(("kind",), message, did_you_mean(str(kind), KINDS), code="CT013")
+        raise JobError(_place_each([problem], file, document.positions, Changes()))
     if kind == TRAINING:
         del document.data["kind"]
     return model_of_kind(kind)
@@ -216,8 +203,12 @@ def _place_each(
 ) -> list[Problem]:
     """Return the problems with positions: first the problems of the file in order, then the
     problems of overrides."""
-    places = (_place(problem, file, positions, changes) for problem in problems)
-    return sorted(dict.fromkeys(places), key=lambda p: (p.file != file, p.line or 0, p.column or 0))
+
+    def order(problem: Problem) -> tuple[bool, int, int]:
+        return problem.file != file, problem.line or 0, problem.column or 0
+
+    places = [_place(problem, file, positions, changes) for problem in problems]
+    return sorted(dict.fromkeys(places), key=order)
 
 
 def _place(problem: Problem, file: str, positions: Positions, changes: Changes) -> Problem:
@@ -226,7 +217,9 @@ def _place(problem: Problem, file: str, positions: Positions, changes: Changes) 
     if problem.line is not None:
         return replace(problem, file=file)
     origin = changes.origin(problem.path)
-    return placed(problem, file, positions) if origin is None else replace(problem, file=origin)
+    if origin is not None:
+        return replace(problem, file=origin)
+    return placed(problem, file, positions)
 
 
 # The files themselves, and the local paths in them.
@@ -256,10 +249,11 @@ def _load(path: Path, overrides: Sequence[str], read_job: ReadJob) -> JobFile:
     folder = path.absolute().parent
     if file.sweep is None:
         return file._replace(job=anchored(file.job, folder).from_folder(folder))
-    job = anchored(file.sweep.job, folder) if file.inner is None else file.sweep.job
-    return file._replace(
-        job=job, sweep=file.sweep.model_copy(update={"job": job}).from_folder(folder)
-    )
+    job: AnyJob = file.sweep.job
+    if file.inner is None:
+        job = anchored(job, folder)
+    sweep = file.sweep.model_copy(update={"job": job})
+    return file._replace(job=job, sweep=sweep.from_folder(folder))
 
 
 def _job_of_sweep(sweep: Path, name: str, changes: Sequence[str]) -> JobFile:
@@ -291,33 +285,30 @@ def format_of(path: Path) -> Format:
     """
     # A Path raises where the name is too long.
     if os.path.isdir(path):
-        inside = sorted(_job_files(path), key=lambda name: (Path(name).stem != "job", name))
-        hint = (
-            f"did you mean `{path / inside[0]}`?"
-            if inside
-            else f"{_init(str(path / 'job.yaml'))} writes one"
-        )
+        hint = f"{_init(str(path / 'job.yaml'))} writes one"
+        inside = _job_files(path)
+        if inside:
+            usual = [name for name in inside if Path(name).stem == "job"]
+            hint = NearName.of(str(path / min(usual or inside)))
         raise UsageError(f"`{path}` is a folder, not a job file", hint=hint, code="CT001")
     file_format = SUFFIXES.get(path.suffix.lower())
     if file_format is None:
-        ends = ", ".join(f"`{suffix}`" for suffix in SUFFIXES)
         what = f"ends in `{path.suffix}`" if path.suffix else "has no suffix"
-        hints = {
-            ".py": (
-                f"{_init('--script', str(path))} writes a job file for the script; name that file"
-            ),
-            ".ipynb": (
-                "export the notebook first: `jupyter nbconvert --to script "
-                f"{shlex.quote(str(path))}`"
-            ),
-            ".sh": (
-                f"`cloudtrain adopt {shlex.quote(str(path))}` makes a job of the training "
-                "that it starts"
-            ),
-        }
-        hint = hints.get(path.suffix, f"a job file ends in one of {ends}")
-        raise UsageError(f"`{path}` {what}, so its format is unknown", hint=hint, code="CT001")
+        message = f"`{path}` {what}, so its format is unknown"
+        raise UsageError(message, hint=_hint_for_suffix(path), code="CT001")
     return file_format
+
+
+def _hint_for_suffix(path: Path) -> str:
+    quoted = shlex.quote(str(path))
+    if path.suffix == ".py":
+        return f"{_init('--script', str(path))} writes a job file for the script; name that file"
+    if path.suffix == ".ipynb":
+        return f"export the notebook first: `jupyter nbconvert --to script {quoted}`"
+    if path.suffix == ".sh":
+        return f"`cloudtrain adopt {quoted}` makes a job of the training that it starts"
+    ends = ", ".join(f"`{suffix}`" for suffix in SUFFIXES)
+    return f"a job file ends in one of {ends}"
 
 
 def _init(*words: str) -> str:
@@ -327,8 +318,9 @@ def _init(*words: str) -> str:
 def anchored(job: AnyJob, folder: Path) -> AnyJob:
     """Return the job with absolute local paths (`source_dir`, `local: ...`). Relative paths start
     at `folder`."""
+    inputs = {name: _data_at(item, folder) for name, item in job.inputs.items()}
     changes: dict[str, object] = {
-        "inputs": {name: _at(_data_at(item, folder), folder) for name, item in job.inputs.items()},
+        "inputs": {name: _at(item, folder) for name, item in inputs.items()},
         "outputs": {name: _at(place, folder) for name, place in job.outputs.items()},
     }
     if job.source_dir is not None and not job.source_dir.startswith(BUNDLED):
@@ -349,17 +341,14 @@ def _at(place: _Places, folder: Path) -> _Places:
 def _data_at(item: Input, folder: Path) -> Input:
     """Return the input with absolute paths for its local data, which is uploaded. Relative paths
     start at `folder`."""
-    others = [name for name in target_names() if name != DEFAULT_TARGET]
-    paths = {
-        name: place
-        for name in others
-        if is_local_path(place := item.of(name)) and place is not None
-    }
-    changes = {
-        name: _absolute(path, folder)
-        for name, path in paths.items()
-        if (target := find_usable(name)) is not None and "data" in target.parts
-    }
+    changes = {}
+    for name in target_names():
+        place = item.of(name)
+        if name == DEFAULT_TARGET or place is None or not is_local_path(place):
+            continue
+        target = find_usable(name)
+        if target is not None and "data" in target.parts:
+            changes[name] = _absolute(place, folder)
     return item.model_copy(update=changes) if changes else item
 
 
@@ -377,39 +366,36 @@ def _read(path: Path) -> str:
     try:
         return read_text(path)
     except (FileNotFoundError, NotADirectoryError):
-        hint = did_you_mean(
-            str(path), [str(path.parent / name) for name in _job_files(path.parent)]
-        )
-        missing = f"there is no folder `{path.parent}`" if why_missing(str(path.parent)) else None
-        raise UsageError(
-            f"there is no job file `{path}`",
-            hint=hint or missing or "`cloudtrain init` writes one",
-            code="CT001",
-        ) from None
+        folder = path.parent
+        beside = [str(folder / name) for name in _job_files(folder)]
+        hint: str | None = did_you_mean(str(path), beside)
+        if hint is None and why_missing(str(folder)):
+            hint = f"there is no folder `{folder}`"
+        message = f"there is no job file `{path}`"
+        hint = hint or "`cloudtrain init` writes one"
+        raise UsageError(message, hint=hint, code="CT001") from None
     except Unreadable as error:
         raise JobError([replace(error.problem, file=str(path))]) from None
     except OSError as error:
+        message = f"`{path}` cannot be read: {error.strerror}"
         hint = "name a plain file that you may read"
-        raise UsageError(
-            f"`{path}` cannot be read: {error.strerror}", hint=hint, code="CT001"
-        ) from None
+        raise UsageError(message, hint=hint, code="CT001") from None
     except ValueError:  # a NUL character
-        raise UsageError(
-            f"{str(path)!r} is not a path", hint="name a job file", code="CT001"
-        ) from None
+        message = f"{str(path)!r} is not a path"
+        raise UsageError(message, hint="name a job file", code="CT001") from None
 
 
 def _job_files(folder: Path) -> list[str]:
+    names = []
     try:
-        files = [
-            entry.name
-            for entry in folder.iterdir()
-            if entry.suffix.lower() in SUFFIXES and entry.is_file()
-        ]
+        for entry in folder.iterdir():
+            # `cloudtrain init` writes a schema for editors
+            is_schema = entry.name.endswith(".schema.json")
+            if entry.suffix.lower() in SUFFIXES and entry.is_file() and not is_schema:
+                names.append(entry.name)
     except OSError:
         return []
-    # `cloudtrain init` writes one for editors
-    return [name for name in files if not name.endswith(".schema.json")]
+    return names
 
 
 # Conversion between a job and the plain data of a job file.
@@ -467,33 +453,27 @@ def array_of(file: JobFile, each: Sequence[str], *, parallel: int) -> JobFile:
         JobError: the values do not form a valid sweep.
     """
     if file.sweep is not None or not isinstance(file.job, TrainingJob):
-        hint = (
-            "write the values into the sweep's field `search`"
-            if file.sweep is not None
-            else "use a training job"
-        )
-        raise UsageError(
-            f"`--each` works only with training jobs, but `{file.file}` holds none",
-            hint=hint,
-            code="CT902",
-        )
+        hint = "use a training job"
+        if file.sweep is not None:
+            hint = "write the values into the sweep's field `search`"
+        message = f"`--each` works only with training jobs, but `{file.file}` holds none"
+        raise UsageError(message, hint=hint, code="CT902")
     search: dict[str, list[Any]] = {}
     for text in each:
         field, equals, values = text.partition("=")
-        name = field.strip().removeprefix(_FIELD)
-        if not equals or not field.strip().startswith(_FIELD) or not name or not values:
+        field = field.strip()
+        name = field.removeprefix(_FIELD)
+        if not equals or not field.startswith(_FIELD) or not name or not values:
             example = name if name.isidentifier() else "seed"
             hint = f"write `--each {_FIELD}{example}={values or '1,2,3'}`"
-            raise UsageError(
-                f"`--each {text}` is not a hyperparameter with values", hint=hint, code="CT902"
-            )
+            message = f"`--each {text}` is not a hyperparameter with values"
+            raise UsageError(message, hint=hint, code="CT902")
         if name in search:
             hint = f"write all values in one option: `--each {_FIELD}{name}=1,2,3`"
             raise UsageError(f"`--each` names `{name}` twice", hint=hint, code="CT902")
         search[name] = _values(text, values)
-    name = file.job.name
     sweep = model_of_kind(SWEEP)(
-        name=name, job=file.job, search=search, strategy="grid", parallel=parallel
+        name=file.job.name, job=file.job, search=search, strategy="grid", parallel=parallel
     )
     return file._replace(sweep=sweep.from_folder(file.job.folder), inner=file)
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from cloudtrain.documents.document import Positions, Unreadable, read_document
+from cloudtrain.documents.toml_json import escape_unprintable
 from cloudtrain.documents.yaml_text import read_scalar
-from cloudtrain.errors import JobError
+from cloudtrain.errors import JobError, Problem
 from cloudtrain.job.file import JobFile, anchored, parse
 from cloudtrain.job.overrides import override
 from cloudtrain.job.script import fields_of_script
@@ -28,14 +29,16 @@ def load_script(script: Path, arguments: Sequence[str], overrides: Sequence[str]
     text = yaml_text(fields_of_script(script, arguments, here))
     try:
         file = parse(text, format="yaml", file=str(script), overrides=overrides)
-    except JobError as error:  # a line of a file that does not exist would confuse the reader
-        own = str(script)
-        problems = [
-            replace(problem, file=None, line=None, column=None) if problem.file == own else problem
-            for problem in error.problems
-        ]
-        raise JobError(problems) from None
+    except JobError as error:
+        raise JobError([_without_line(problem, script) for problem in error.problems]) from None
     return file._replace(job=anchored(file.job, here).from_folder(here), positions=Positions())
+
+
+def _without_line(problem: Problem, script: Path) -> Problem:
+    """Return the problem without its position in the text of the job, which is not a file."""
+    if problem.file != str(script):
+        return problem
+    return replace(problem, file=None, line=None, column=None)
 
 
 def job_text(script: Path, arguments: Sequence[str], overrides: Sequence[str] = ()) -> str:
@@ -55,9 +58,8 @@ def yaml_text(data: dict[str, object]) -> str:
         YAML 1.2."""
 
     def quoted_text(dumper: Any, text: str) -> Any:
-        return dumper.represent_scalar(
-            "tag:yaml.org,2002:str", text, None if read_scalar(text) == text else "'"
-        )
+        style = None if read_scalar(text) == text else "'"
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
 
     _Dumper.add_representer(str, quoted_text)
     text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
@@ -66,8 +68,5 @@ def yaml_text(data: dict[str, object]) -> str:
             return text
     except Unreadable:
         pass
-    quoted = json.dumps(data, indent=2, ensure_ascii=False)
-    return "".join(
-        letter if letter.isprintable() or letter == "\n" else f"\\U{ord(letter):08x}"
-        for letter in quoted
-    )
+    lines = json.dumps(data, indent=2, ensure_ascii=False).split("\n")
+    return "\n".join(map(escape_unprintable, lines))

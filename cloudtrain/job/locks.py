@@ -67,10 +67,9 @@ def read_lock(
     assert text is not None, file
     form = form_of(file, text)
     if platform is None:
-        hint = 'write it under `environment`, for example `python: "3.12"`'
-        raise unfit(
-            f"`{file}` depends on the version of Python, and that of the machine is not known", hint
-        )
+        message = f"`{file}` depends on the version of Python, and that of the machine is not known"
+        raise unfit(message, 'write it under `environment`, for example `python: "3.12"`')
+
     reader = _Reader(read, platform, frozenset(extras), frozenset(groups), prune)
     readers = {
         "uv": reader.uv,
@@ -83,13 +82,10 @@ def read_lock(
     except JobError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-        reason = (
-            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no value'}"
-        )
-        hint = "write it again: `uv lock`"
-        raise unread(
-            f"`{file}` or its lock has not the form that uv writes ({reason})", hint
-        ) from None
+        lines = str(error).splitlines() or ["no value"]
+        reason = f"{type(error).__name__}: {lines[0]}"
+        message = f"`{file}` or its lock has not the form that uv writes ({reason})"
+        raise unread(message, "write it again: `uv lock`") from None
 
 
 class _Reader(NamedTuple):
@@ -103,19 +99,18 @@ class _Reader(NamedTuple):
         return self._of_lock(file, text, posixpath.dirname(file))
 
     def project(self, file: str, text: str) -> Requirements:
-        folder = place = posixpath.dirname(file)
+        folder = posixpath.dirname(file)
+        place = folder
         while True:
             lock = posixpath.normpath(posixpath.join(place, "uv.lock"))
             content = self.read(lock)
             if content is not None:
                 return self._of_lock(lock, content, folder)
-            above = posixpath.normpath(posixpath.join(place or ".", ".."))
-            if (
-                above.count("..") > DEEPEST
-                or self.read(posixpath.join(above, "pyproject.toml")) is None
-            ):
+            place = posixpath.normpath(posixpath.join(place or ".", ".."))
+            project = posixpath.join(place, "pyproject.toml")
+            if place.count("..") > DEEPEST or self.read(project) is None:
                 break
-            place = above
+
         if "[tool.poetry]" in text or self.read(posixpath.join(folder, "poetry.lock")) is not None:
             raise unread(f"`{file}` is a project of Poetry, which cloudtrain does not read", POETRY)
         hint = "run `uv lock`, or name a requirements file"
@@ -124,44 +119,49 @@ class _Reader(NamedTuple):
     def script(self, file: str, text: str) -> Requirements:
         block = BLOCK.search(text)
         assert block is not None, "form_of refuses a script without a block"
-        content = "".join(line[2:] or "\n" for line in block["content"].splitlines(keepends=True))
+        lines = block["content"].splitlines(keepends=True)
+        content = "".join(line[2:] or "\n" for line in lines)
         table = _toml(f"the block of `{file}`", content)
         wanted = self._wanted(table.get("dependencies", ()), {}, file)
         self.check_python(f"the block of `{file}`", table.get("requires-python"))
-        lock = self.read(f"{file}.lock")
+
+        lock_file = f"{file}.lock"
+        command = f"uv lock --script {file}"
+        lock = self.read(lock_file)
         if lock is None:
-            if table.get("tool", {}).get("uv", {}).get("sources"):
-                hint = f"run `uv lock --script {file}`"
-                raise stale(
-                    f"the block of `{file}` names sources, and has no lock `{file}.lock`", hint
-                )
-            packages = [
-                package_of(str(item), item.name, str(item.specifier))
-                for item in wanted
-                if self.applies(item.marker)
-            ]
+            if _get(table, "tool", "uv", "sources"):
+                message = f"the block of `{file}` names sources, and has no lock `{lock_file}`"
+                raise stale(message, f"run `{command}`")
+            packages = []
+            for item in wanted:
+                if self.applies(item.marker):
+                    packages.append(package_of(str(item), item.name, str(item.specifier)))
             return Requirements(file, "script", tuple(packages))
-        graph = _Graph(self, lock, f"{file}.lock")
+
+        graph = _Graph(self, lock, lock_file)
         locked = graph.manifest.get("requirements", ())
-        self._compare(f"{file}.lock", file, f"uv lock --script {file}", locked, wanted)
-        return graph.list(
-            [(item, graph.start_of(item)) for item in locked if self.applies(item.get("marker"))]
-        )
+        self._compare(lock_file, file, command, locked, wanted)
+        applying = [item for item in locked if self.applies(item.get("marker"))]
+        return graph.list([(item, graph.start_of(item)) for item in applying])
 
     def pylock(self, file: str, text: str) -> Requirements:
         lock = _toml(f"`{file}`", text)
         self.check_python(f"`{file}`", lock.get("requires-python"))
-        packages, folders, brought = list[Package](), dict[str, str](), dict[str, str]()
+        root = posixpath.dirname(file)
+        packages: list[Package] = []
+        folders: dict[str, str] = {}
+        brought: dict[str, str] = {}
         for item in lock.get("packages", ()):
-            name, folder = normal(item["name"]), item.get("directory", {}).get("path")
+            name = normal(item["name"])
+            folder = _get(item, "directory").get("path")
             if not self.applies(item.get("marker")):
                 continue
             if folder is not None:
-                folders[name] = posixpath.normpath(posixpath.join(posixpath.dirname(file), folder))
-            elif self.prune and _OF_TORCH.fullmatch(name):
-                brought |= {name: item.get("version", "")} if name == "torch" else {}
-            else:
-                packages.append(_pylock_package(name, item, posixpath.dirname(file)))
+                folders[name] = posixpath.normpath(posixpath.join(root, folder))
+            elif not self.prune or not _OF_TORCH.fullmatch(name):
+                packages.append(_pylock_package(name, item, root))
+            elif name == "torch":
+                brought[name] = item.get("version", "")
         return Requirements(file, "pylock", tuple(packages), folders, brought)
 
     def _of_lock(self, lock: str, text: str, folder: str) -> Requirements:
@@ -175,33 +175,41 @@ class _Reader(NamedTuple):
         content = self.read(project)
         is_package = bool(members)
         if not members and relative == ".":  # a workspace whose root is no package: all its members
-            members = [
-                item for item in graph.packages if item["name"] in graph.manifest.get("members", ())
-            ]
+            names = graph.manifest.get("members", ())
+            members = [item for item in graph.packages if item["name"] in names]
         if not members:
             raise stale(f"`{lock}` does not hold the project of `{project}`", "run `uv lock`")
         if content is not None and is_package:
             self._check_project(lock, project, _toml(f"`{project}`", content), members[0])
-        for field, asked in (("extras", self.extras), ("groups", self.groups)):
-            table = "optional-dependencies" if field == "extras" else "dev-dependencies"
-            offered = sorted({name for item in members for name in item.get(table, ())})
-            for name in sorted(asked.difference(offered)):
-                words = ", ".join(f"`{each}`" for each in offered) or "none"
-                hint = f"it has {words}; run `uv lock` after a change of `pyproject.toml`"
-                raise unread(f"`{lock}` has no {field[:-1]} `{name}`", hint, field)
-        return graph.list(
-            [({"name": item["name"], "extra": [*self.extras]}, item) for item in members],
-            self.groups,
-        )
+
+        self._check_offered(lock, "extras", self.extras, members, "optional-dependencies")
+        self._check_offered(lock, "groups", self.groups, members, "dev-dependencies")
+        extras = [*self.extras]
+        roots = [({"name": item["name"], "extra": extras}, item) for item in members]
+        return graph.list(roots, self.groups)
+
+    @staticmethod
+    def _check_offered(
+        lock: str, field: str, asked: frozenset[str], members: list[Table], table: str
+    ) -> None:
+        """Raise JobError if no member has an extra or a group that the job asks for."""
+        offered: set[str] = set()
+        for item in members:
+            offered.update(item.get(table, ()))
+        for name in sorted(asked - offered):
+            words = ", ".join(f"`{each}`" for each in sorted(offered)) or "none"
+            hint = f"it has {words}; run `uv lock` after a change of `pyproject.toml`"
+            raise unread(f"`{lock}` has no {field[:-1]} `{name}`", hint, field)
 
     def check_python(self, what: str, wanted: str | None) -> None:
+        if wanted is None:
+            return
         python = self.platform.environment["python_full_version"]
         try:
-            fits = wanted is None or SpecifierSet(wanted).contains(python, prereleases=True)
+            fits = SpecifierSet(wanted).contains(python, prereleases=True)
         except InvalidSpecifier:
-            raise unread(
-                f"{what} has no valid `requires-python`: `{wanted}`", "write for example `>=3.10`"
-            ) from None
+            message = f"{what} has no valid `requires-python`: `{wanted}`"
+            raise unread(message, "write for example `>=3.10`") from None
         if not fits:
             have = ".".join(python.split(".")[:2])
             hint = (
@@ -211,45 +219,40 @@ class _Reader(NamedTuple):
 
     def _check_project(self, lock: str, file: str, project: Table, root: Table) -> None:
         """Raise JobError if a project's dependencies are not those that the lock was made for."""
-        table, uv = project.get("project", {}), project.get("tool", {}).get("uv", {})
-        metadata, sources = root.get("metadata", {}), uv.get("sources", {})
+        table = _get(project, "project")
+        sources = _get(project, "tool", "uv", "sources")
+        metadata = _get(root, "metadata")
         if "dependencies" not in table.get("dynamic", ()):
             texts = [*table.get("dependencies", ())]
             for extra in self.extras:
-                texts += table.get("optional-dependencies", {}).get(extra, ())
+                texts += _get(table, "optional-dependencies").get(extra, ())
             wanted = self._wanted(texts, sources, file)
-            self._compare(
-                lock,
-                file,
-                "uv lock",
-                metadata.get("requires-dist"),
-                wanted,
-                self.extras,
-                normal(root["name"]),
-            )
-        for group in self.groups & {*project.get("dependency-groups", ())}:
-            texts = list(_group(project["dependency-groups"], group))
-            wanted = self._wanted(texts, sources, file)
-            self._compare(
-                lock, file, "uv lock", metadata.get("requires-dev", {}).get(group), wanted
-            )
+            locked = metadata.get("requires-dist")
+            own = normal(root["name"])
+            self._compare(lock, file, "uv lock", locked, wanted, self.extras, own)
+
+        groups = _get(project, "dependency-groups")
+        for group in self.groups & {*groups}:
+            wanted = self._wanted(list(_group(groups, group)), sources, file)
+            locked = _get(metadata, "requires-dev").get(group)
+            self._compare(lock, file, "uv lock", locked, wanted)
 
     def _wanted(self, texts: Iterable[str], sources: Table, file: str) -> list[Requirement]:
         """Return dependencies as a project writes them, without the versions of those that have a
         source of their own, as uv.lock writes them."""
+        elsewhere = set()
+        for name, source in sources.items():
+            if not all("index" in one for one in _as_list(source)):
+                elsewhere.add(normal(name))
+
         wanted = []
-        elsewhere = {
-            normal(name)
-            for name, source in sources.items()
-            if not all("index" in one for one in _as_list(source))
-        }
         for text in texts:
             try:
                 item = Requirement(text)
             except InvalidRequirement as error:
                 reason = str(error).splitlines()[0]
-                hint = "write for example `numpy>=1.26`"
-                raise unread(f"`{text}` in `{file}` is not a requirement: {reason}", hint) from None
+                message = f"`{text}` in `{file}` is not a requirement: {reason}"
+                raise unread(message, "write for example `numpy>=1.26`") from None
             if normal(item.name) in elsewhere:
                 item.specifier = SpecifierSet()
             wanted.append(item)
@@ -265,30 +268,30 @@ class _Reader(NamedTuple):
         extras: Collection[str] = (),
         own: str = "",
     ) -> None:
-        """Raise JobError if the direct dependencies that apply here differ."""
-        before = {
-            (
-                normal(item["name"]),
-                SpecifierSet(item.get("specifier", "")),
-                frozenset(item.get("extras", ())),
-            )
-            for item in locked or ()
-            if self.applies(item.get("marker"), extras)
-        }
-        now = {
-            (
-                normal(item.name),
-                item.specifier if item.url is None else SpecifierSet(),
-                frozenset(item.extras),
-            )
-            for item in wanted
-            if self.applies(item.marker) and normal(item.name) != own
-        }
-        # an extra of the project itself, which uv resolves
-        if any(normal(item.name) == own for item in wanted):
-            now = {*now, *before}
+        """Raise JobError if the direct dependencies that apply here differ. `own` is the name of
+        the project itself."""
+        before = set()
+        for entry in locked or ():
+            if self.applies(entry.get("marker"), extras):
+                specifier = SpecifierSet(entry.get("specifier", ""))
+                extras_of_entry = frozenset(entry.get("extras", ()))
+                before.add((normal(entry["name"]), specifier, extras_of_entry))
+
+        now = set()
+        names_own_extra = False  # which uv resolves
+        for item in wanted:
+            name = normal(item.name)
+            if name == own:
+                names_own_extra = True
+            elif self.applies(item.marker):
+                specifier = item.specifier if item.url is None else SpecifierSet()
+                now.add((name, specifier, frozenset(item.extras)))
+        if names_own_extra:
+            now |= before
+
         if before != now:
-            names = ", ".join(f"`{name}`" for name in sorted({name for name, *_ in before ^ now}))
+            differing = sorted({name for name, *_ in before ^ now})
+            names = ", ".join(f"`{name}`" for name in differing)
             raise stale(f"`{lock}` does not match `{file}`: {names}", f"run `{command}`")
 
     def applies(self, marker: object, extras: Collection[str] = ()) -> bool:
@@ -296,34 +299,40 @@ class _Reader(NamedTuple):
         `extra-7-project-cpu`."""
         if marker is None or marker == "":
             return True
-        environment = self.platform.environment
-        text = str(marker)
+        chosen = {*self.extras, *self.groups}
+        endings = tuple(f"-{extra}" for extra in chosen)
 
         def decide(match: re.Match[str]) -> str:
             name = match["name"]
-            is_on = any(
-                name.endswith(f"-{extra}") or name == extra
-                for extra in (*self.extras, *self.groups)
-            )
-            return f"python_version {'>=' if is_on == (match['operator'] == '==') else '<'} '0'"
+            is_on = name in chosen or name.endswith(endings)
+            is_true = is_on == (match["operator"] == "==")
+            return "python_version >= '0'" if is_true else "python_version < '0'"
 
-        text = re.sub(
-            r"extra (?P<operator>==|!=) '(?P<name>(?:extra|group)-\d+-[^']*)'", decide, text
-        )
-        parsed = Marker(text)
-        sets = {"extras": {*self.extras}, "dependency_groups": {*self.groups}}
-        return any(
-            parsed.evaluate({**environment, **sets, "extra": extra}) for extra in ("", *extras)
-        )
+        parsed = Marker(_EXTRA_OF_CONFLICT.sub(decide, str(marker)))
+        values: dict[str, str | set[str]] = {
+            **self.platform.environment,
+            "extras": {*self.extras},
+            "dependency_groups": {*self.groups},
+        }
+        return any(parsed.evaluate(values | {"extra": extra}) for extra in ("", *extras))
+
+
+_EXTRA_OF_CONFLICT = re.compile(r"extra (?P<operator>==|!=) '(?P<name>(?:extra|group)-\d+-[^']*)'")
 
 
 def _toml(what: str, text: str) -> Table:
     try:
         return load_toml(text)
     except ValueError as error:
-        raise unread(
-            f"{what} is not valid TOML: {error}", "correct it, or write it again with `uv lock`"
-        ) from None
+        hint = "correct it, or write it again with `uv lock`"
+        raise unread(f"{what} is not valid TOML: {error}", hint) from None
+
+
+def _get(table: Table, *keys: str) -> Table:
+    """Return the table at nested keys, an empty one if there is none."""
+    for key in keys:
+        table = table.get(key, {})
+    return table
 
 
 def _group(groups: Table, name: str, depth: int = DEEPEST) -> Iterator[str]:
@@ -338,11 +347,8 @@ def _group(groups: Table, name: str, depth: int = DEEPEST) -> Iterator[str]:
 def _folder_of(item: Table) -> list[str]:
     """Return the folder of a local package, relative to the lock."""
     source = item.get("source", {})
-    return [
-        posixpath.normpath(source[kind])
-        for kind in ("editable", "virtual", "directory")
-        if kind in source
-    ]
+    kinds = [kind for kind in ("editable", "virtual", "directory") if kind in source]
+    return [posixpath.normpath(source[kind]) for kind in kinds]
 
 
 class _Graph:
@@ -351,7 +357,9 @@ class _Graph:
     rest is parsed."""
 
     def __init__(self, reader: _Reader, text: str, file: str) -> None:
-        self.reader, self.file, self.archives = reader, file, list[str]()
+        self.reader = reader
+        self.file = file
+        self.archives: list[str] = []
         lock = _toml(f"`{file}`", _ARCHIVES.sub(self._cut, text))
         reader.check_python(f"`{file}`", lock.get("requires-python"))
         self.packages: list[Table] = lock.get("package", [])
@@ -362,41 +370,42 @@ class _Graph:
             self.by_name.setdefault(item["name"], []).append(item)
 
     def _cut(self, match: re.Match[str]) -> str:
+        number = len(self.archives)
         self.archives.append(match[0])
-        # keeps the lines
-        return f"{match['kind'] or 'sdist'} = {len(self.archives) - 1}" + "\n" * match[0].count(
-            "\n"
-        )
+        newlines = "\n" * match[0].count("\n")  # keeps the lines
+        return f"{match['kind'] or 'sdist'} = {number}{newlines}"
 
     def _hashes_of(self, item: Table) -> tuple[str, ...]:
-        numbers = [item[kind] for kind in ("sdist", "wheels") if isinstance(item.get(kind), int)]
-        whole = [file for kind in ("sdist", "wheels") for file in _as_list(item.get(kind))]
-        hashes = {
-            found
-            for number in numbers
-            for found in re.findall(r'hash = "([^"]+)"', self.archives[number])
-        }
-        return tuple(sorted(hashes | {file["hash"] for file in whole if "hash" in file}))
+        hashes: set[str] = set()
+        for kind in ("sdist", "wheels"):
+            archives = item.get(kind)
+            if isinstance(archives, int):
+                hashes.update(re.findall(r'hash = "([^"]+)"', self.archives[archives]))
+            for file in _as_list(archives):
+                if "hash" in file:
+                    hashes.add(file["hash"])
+        return tuple(sorted(hashes))
 
     def list(
         self, roots: Iterable[tuple[Table, Table]], groups: Collection[str] = ()
     ) -> Requirements:
         """Walk the graph from the roots. Each root is a dependency and the package that it
         means."""
-        packages, folders, brought = dict[str, Package](), dict[str, str](), dict[str, str]()
+        packages: dict[str, Package] = {}
+        folders: dict[str, str] = {}
+        brought: dict[str, str] = {}
         waiting = [(dependency, item, True) for dependency, item in roots]
         seen: set[tuple[str, str, tuple[str, ...]]] = set()
         folder = posixpath.dirname(self.file)
         while waiting:
             dependency, item, is_root = waiting.pop()
-            name, version, extras = (
-                item["name"],
-                item.get("version", ""),
-                tuple(sorted(dependency.get("extra", ()))),
-            )
+            name = item["name"]
+            version = item.get("version", "")
+            extras = tuple(sorted(dependency.get("extra", ())))
             if (name, version, extras) in seen:
                 continue
             seen.add((name, version, extras))
+
             if self.reader.prune and name == "torch":
                 brought[name] = version
                 continue
@@ -407,51 +416,43 @@ class _Graph:
                 folders[name] = posixpath.normpath(posixpath.join(folder, places[0]))
             elif not is_root:
                 folders[name] = ""
+
             further = [*item.get("dependencies", ())]
-            further += [
-                each
-                for extra in extras
-                for each in item.get("optional-dependencies", {}).get(extra, ())
-            ]
-            if is_root:
-                further += [
-                    each
-                    for group in sorted(groups)
-                    for each in item.get("dev-dependencies", {}).get(group, ())
-                ]
-            waiting += [
-                (each, self.start_of(each), False)
-                for each in further
-                if self._is_on(each.get("marker"))
-            ]
-        return Requirements(
-            self.file, "uv", tuple(packages[name] for name in sorted(packages)), folders, brought
-        )
+            for extra in extras:
+                further += _get(item, "optional-dependencies").get(extra, ())
+            for group in sorted(groups) if is_root else ():
+                further += _get(item, "dev-dependencies").get(group, ())
+            for each in further:
+                if self._is_on(each.get("marker")):
+                    waiting.append((each, self.start_of(each), False))
+
+        in_order = tuple(packages[name] for name in sorted(packages))
+        return Requirements(self.file, "uv", in_order, folders, brought)
 
     def start_of(self, dependency: Table) -> Table:
         """Return the package that a dependency means. Raises JobError if the lock has none for this
         platform."""
-        name, version = dependency["name"], dependency.get("version")
-        choices = [
-            item
-            for item in self.by_name.get(name, ())
-            if version is None or item.get("version") == version
-        ]
+        name = dependency["name"]
+        version = dependency.get("version")
+        choices = self.by_name.get(name, [])
+        if version is not None:
+            choices = [item for item in choices if item.get("version") == version]
         if len(choices) > 1:
-            sources = [
-                item
-                for item in choices
-                if "source" in dependency and item.get("source") == dependency["source"]
-            ]
-            markers = [(item, item.get("resolution-markers")) for item in sources or choices]
-            choices = [item for item, own in markers if not own or any(map(self._is_on, own))]
+            if "source" in dependency:
+                source = dependency["source"]
+                choices = [item for item in choices if item.get("source") == source] or choices
+            choices = [item for item in choices if self._is_for_platform(item)]
         if not choices:
             message = f"`{self.file}` has no version of `{name}` for {self.reader.platform}"
-            raise unfit(
-                message,
-                "run `uv lock`, after widening `requires-python` or `environments` of `[tool.uv]`",
+            hint = (
+                "run `uv lock`, after widening `requires-python` or `environments` of `[tool.uv]`"
             )
+            raise unfit(message, hint)
         return choices[0]
+
+    def _is_for_platform(self, item: Table) -> bool:
+        markers = item.get("resolution-markers")
+        return not markers or any(map(self._is_on, markers))
 
     def _is_on(self, marker: str | None) -> bool:
         if marker is None:
@@ -467,33 +468,44 @@ _ARCHIVES = re.compile(r"(?m)^(?P<kind>wheels) = \[\n(?: +\{.*\},\n)*\]\n|^sdist
 def _as_list(files: object) -> list[Table]:
     """Return the archives of a lock that another program wrote in another layout, or the sources of
     a package."""
-    return files if isinstance(files, list) else [files] if isinstance(files, dict) else []
+    if isinstance(files, dict):
+        return [files]
+    return files if isinstance(files, list) else []
 
 
 def _uv_package(item: Table, hashes: tuple[str, ...], folder: str) -> Package:
     source = item.get("source", {})
-    path = posixpath.normpath(posixpath.join(folder, source.get("path", "")))
-    url = f"./{path}" if "path" in source else source.get("url", "")
+    url = _address(source, folder)
     if "git" in source:
         address, _, commit = source["git"].partition("#")
-        url, hashes = f"git+{address.partition('?')[0]}@{commit}", ()
-    index = source.get("registry", "")
-    return Package(
-        item["name"], item.get("version", ""), hashes, "" if index == PYPI else index, url
-    )
+        url = f"git+{address.partition('?')[0]}@{commit}"
+        hashes = ()
+    index = _other_index(source.get("registry", ""))
+    return Package(item["name"], item.get("version", ""), hashes, index, url)
+
+
+def _address(source: Table, folder: str) -> str:
+    """Return the path of an archive in the bundle, or its address; empty without either."""
+    if "path" in source:
+        return f"./{posixpath.normpath(posixpath.join(folder, source['path']))}"
+    return str(source.get("url", ""))
+
+
+def _other_index(index: str) -> str:
+    """Return the address of an index that is not PyPI, otherwise an empty text."""
+    return "" if index == PYPI else index
 
 
 def _pylock_package(name: str, item: Table, folder: str) -> Package:
-    archive, vcs = item.get("archive", {}), item.get("vcs")
-    files = [*item.get("wheels", ()), *(item[key] for key in ("sdist", "archive") if key in item)]
-    hashes = {
-        f"sha256:{file['hashes']['sha256']}" for file in files if "sha256" in file.get("hashes", {})
-    }
-    path = posixpath.normpath(posixpath.join(folder, archive.get("path", "")))
-    url = f"./{path}" if "path" in archive else archive.get("url", "")
+    files = [*item.get("wheels", ())]
+    files += [item[key] for key in ("sdist", "archive") if key in item]
+    hashes = set()
+    for file in files:
+        if "sha256" in file.get("hashes", {}):
+            hashes.add(f"sha256:{file['hashes']['sha256']}")
+    url = _address(item.get("archive", {}), folder)
+    vcs = item.get("vcs")
     if vcs:
         url = f"{vcs['type']}+{vcs['url']}@{vcs['commit-id']}"
-    index = item.get("index", "").rstrip("/")
-    return Package(
-        name, item.get("version", ""), tuple(sorted(hashes)), "" if index == PYPI else index, url
-    )
+    index = _other_index(item.get("index", "").rstrip("/"))
+    return Package(name, item.get("version", ""), tuple(sorted(hashes)), index, url)

@@ -9,7 +9,17 @@ from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
 
 from pydantic import (
     BaseModel,
@@ -26,7 +36,13 @@ from pydantic import (
 
 from cloudtrain.errors import JobError, dotted
 from cloudtrain.job.nodes import describe_value
-from cloudtrain.job.problems import Rules, problems_of, validate_with_rules, wrong
+from cloudtrain.job.problems import (
+    ProblemsFound,
+    Rules,
+    problems_of,
+    validate_with_rules,
+    wrong,
+)
 from cloudtrain.system.plugins import target_names
 
 if TYPE_CHECKING:
@@ -62,18 +78,15 @@ else:
             validators in it."""
             from inspect import Parameter, Signature
 
-            every = []
+            parameters = []
             for name, field in cls.model_fields.items():
-                default = (
-                    Parameter.empty
-                    if field.is_required()
-                    else field.get_default(call_default_factory=True)
-                )
                 kind = _plain_type(Annotated[field.annotation, field.metadata])
-                every.append(
-                    Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default)
-                )
-            return Signature(every)
+                parameter = Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind)
+                if not field.is_required():
+                    default = field.get_default(call_default_factory=True)
+                    parameter = parameter.replace(default=default)
+                parameters.append(parameter)
+            return Signature(parameters)
 
         @__signature__.setter
         def __signature__(cls, _):
@@ -83,19 +96,21 @@ else:
 def _plain_type(kind: Any) -> Any:
     """Return a type without annotations. A number with a unit, and a value per target, may also be
     text."""
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        notes = parts[1] if isinstance(parts[1], list) else parts[1:]
-        is_read = any(isinstance(item, BeforeValidator) for item in notes)
-        may_be_text = (
-            is_read and isinstance(parts[0], type) and issubclass(parts[0], int | TargetValues)
-        )
-        return parts[0] | str if may_be_text else _plain_type(parts[0])
+    origin = get_origin(kind)
     if origin is None or origin is Literal:
         return kind
-    plain = tuple(map(_plain_type, parts))
-    # the parts are values
-    return Union[plain] if origin in (Union, UnionType) else origin[plain]  # noqa: UP007
+    parts = get_args(kind)
+    if origin is Annotated:
+        plain = parts[0]
+        notes = parts[1] if isinstance(parts[1], list) else parts[1:]
+        is_read = any(isinstance(note, BeforeValidator) for note in notes)
+        if is_read and isinstance(plain, type) and issubclass(plain, int | TargetValues):
+            return plain | str
+        return _plain_type(plain)
+    plain_parts = tuple(map(_plain_type, parts))
+    if origin in (Union, UnionType):
+        return Union[plain_parts]  # noqa: UP007 - the parts are values
+    return origin[plain_parts]
 
 
 def all_at_once(rules: Rules) -> object:
@@ -125,8 +140,9 @@ class Model(BaseModel, metaclass=_Meta):
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Only the fields that were set, and are not empty."""
-        given = (item for item in super().__repr_args__() if item[0] in self.model_fields_set)
-        return ((name, value) for name, value in given if value not in ({}, ()))
+        for name, value in super().__repr_args__():
+            if name in self.model_fields_set and value not in ({}, ()):
+                yield name, value
 
     def replace(self, **changes: object) -> Self:
         """Return a validated copy in which `changes` replace the values of the named fields.
@@ -134,7 +150,8 @@ class Model(BaseModel, metaclass=_Meta):
         Raises:
             JobError: a changed value is not valid.
         """
-        return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | changes)
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        return type(self)(**given | changes)
 
 
 # The origin of a job: the folder of its file. The settings of the project in that folder apply even
@@ -164,11 +181,13 @@ class FromFile(Model):
         from html import escape
 
         cell = "text-align:left;border:0;padding:.15em 1.2em .15em 0"
-        rows = "".join(
-            f'<tr><th style="{cell};font-weight:normal;opacity:.65">{escape(dotted(path))}</th>'
-            f'<td style="{cell}">{escape(text)}</td></tr>'
-            for path, text in _set_values(self.model_dump(mode="json", exclude_unset=True), ())
-        )
+        data = self.model_dump(mode="json", exclude_unset=True)
+        rows = ""
+        for path, text in _set_values(data, ()):
+            rows += (
+                f'<tr><th style="{cell};font-weight:normal;opacity:.65">{escape(dotted(path))}</th>'
+                f'<td style="{cell}">{escape(text)}</td></tr>'
+            )
         caption = f'<caption style="{cell};font-weight:bold">{type(self).__name__}</caption>'
         return f'<table style="border:0">{caption}{rows}</table>'
 
@@ -180,7 +199,8 @@ class FromFile(Model):
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in type(self).model_fields)
+        names = type(self).model_fields
+        return all(getattr(self, name) == getattr(other, name) for name in names)
 
 
 def _set_values(
@@ -210,9 +230,9 @@ def per_target(
     of pydantic's `Field`."""
 
     def widen(model: type[M]) -> type[M]:
-        fields: dict[str, Any] = {
-            f"{name}{suffix}": (annotation, Field(**field)) for name in target_names()
-        }
+        fields: dict[str, Any] = {}
+        for name in target_names():
+            fields[f"{name}{suffix}"] = (annotation, Field(**field))
         return create_model(
             model.__name__,
             __base__=model,
@@ -268,9 +288,25 @@ _DURATION = re.compile(DURATION_PATTERN)
 _DURATION_PART = re.compile(rf"({_NUMBER}) *([smhdwSMHDW])")
 _SIZE = re.compile(rf"^ *({_NUMBER}) *([bkmgtBKMGT]?)")
 
-_DURATION_HINT = "write for example `90s`, `30m`, `2h` or `1d`"
-_CODE = "CT015"
-_SIZE_HINT = "write for example `512m`, `64g` or `1t`"
+
+class _Words(NamedTuple):
+    """How messages speak of a kind of number."""
+
+    kind: str
+    unit: str
+    most: int
+    limit: str
+    """`most` in words."""
+    hint: str
+
+    def wrong(self, message: str) -> ProblemsFound:
+        return wrong(message, self.hint, code="CT015")
+
+
+_DURATION_WORDS = _Words(
+    "a duration", "second", MAX_DURATION, "68 years", "write for example `90s`, `30m`, `2h` or `1d`"
+)
+_SIZE_WORDS = _Words("a size", "byte", MAX_SIZE, "8 EiB", "write for example `512m`, `64g` or `1t`")
 
 
 def parse_duration(value: object) -> int:
@@ -280,17 +316,15 @@ def parse_duration(value: object) -> int:
         ValueError: the value is not a duration, not a whole number of seconds, less than one second
             or more than 68 years.
     """
-    if isinstance(value, str):
-        if not _DURATION.fullmatch(value):
-            raise wrong(f"{describe_value(value)} is not a duration", _DURATION_HINT, code=_CODE)
-        text = value.strip(" ")
-        parts = _DURATION_PART.findall(text) or [(text, "s")]
-        seconds = sum(Decimal(number) * _SECONDS[unit.lower()] for number, unit in parts)
-    else:
-        seconds = _number(value, "a duration", _DURATION_HINT)
-    return _whole(
-        value, seconds, MAX_DURATION, ("a duration", "second", "68 years", _DURATION_HINT)
-    )
+    if not isinstance(value, str):
+        return _whole(value, _number(value, _DURATION_WORDS), _DURATION_WORDS)
+    if not _DURATION.fullmatch(value):
+        raise _DURATION_WORDS.wrong(f"{describe_value(value)} is not a duration")
+    text = value.strip(" ")
+    seconds = Decimal(0)
+    for number, unit in _DURATION_PART.findall(text) or [(text, "s")]:
+        seconds += Decimal(number) * _SECONDS[unit.lower()]
+    return _whole(value, seconds, _DURATION_WORDS)
 
 
 def parse_size(value: object) -> int:
@@ -301,36 +335,31 @@ def parse_size(value: object) -> int:
         ValueError: the value is not a size, not a whole number of bytes, less than one byte or more
             than 8 EiB.
     """
-    if isinstance(value, str):
-        match = _SIZE.match(value) if re.fullmatch(SIZE_PATTERN, value) else None
-        if match is None:
-            raise wrong(f"{describe_value(value)} is not a size", _SIZE_HINT, code=_CODE)
-        size = Decimal(match[1]) * _BYTES[match[2].lower()]
-    else:
-        size = _number(value, "a size", _SIZE_HINT)
-    return _whole(value, size, MAX_SIZE, ("a size", "byte", "8 EiB", _SIZE_HINT))
+    if not isinstance(value, str):
+        return _whole(value, _number(value, _SIZE_WORDS), _SIZE_WORDS)
+    match = _SIZE.match(value) if re.fullmatch(SIZE_PATTERN, value) else None
+    if match is None:
+        raise _SIZE_WORDS.wrong(f"{describe_value(value)} is not a size")
+    size = Decimal(match[1]) * _BYTES[match[2].lower()]
+    return _whole(value, size, _SIZE_WORDS)
 
 
-def _number(value: object, kind: str, hint: str) -> Decimal:
+def _number(value: object, words: _Words) -> Decimal:
     if value is None:
-        raise wrong(f"{kind} cannot be `null`", hint, code=_CODE)
+        raise words.wrong(f"{words.kind} cannot be `null`")
     if isinstance(value, bool) or not isinstance(value, int):
-        raise wrong(f"{describe_value(value)} is not {kind}", hint, code=_CODE)
+        raise words.wrong(f"{describe_value(value)} is not {words.kind}")
     return Decimal(value)
 
 
-def _whole(
-    value: object, number: Decimal | int, most: int, words: tuple[str, str, str, str]
-) -> int:
-    kind, unit, limit, hint = words
+def _whole(value: object, number: Decimal, words: _Words) -> int:
     if number < 1:
-        raise wrong(
-            f"{kind} must be at least 1 {unit}, not {describe_value(value)}", hint, code=_CODE
-        )
-    if number > most:
-        raise wrong(f"{describe_value(value)} is more than {limit}", hint, code=_CODE)
+        shown = describe_value(value)
+        raise words.wrong(f"{words.kind} must be at least 1 {words.unit}, not {shown}")
+    if number > words.most:
+        raise words.wrong(f"{describe_value(value)} is more than {words.limit}")
     if number != int(number):
-        raise wrong(f"{describe_value(value)} is not a whole number of {unit}s", hint, code=_CODE)
+        raise words.wrong(f"{describe_value(value)} is not a whole number of {words.unit}s")
     return int(number)
 
 
@@ -340,19 +369,18 @@ def parse_time(text: str) -> int | None:
     `infinite`."""
     days, dash, rest = text.rpartition("-")
     parts = rest.split(":")
-    if (
-        not all(part.isdecimal() for part in parts)
-        or len(parts) > 3
-        or (dash and not days.isdecimal())
-    ):
+    if len(parts) > 3 or not all(part.isdecimal() for part in parts):
         return None
     numbers = [int(part) for part in parts]
     if dash:
-        hours, minutes, seconds = (*numbers, 0, 0)[:3]
+        if not days.isdecimal():
+            return None
+        numbers = [*numbers, 0, 0][:3]
     elif len(numbers) == 1:
-        hours, minutes, seconds = 0, numbers[0], 0
-    else:
-        hours, minutes, seconds = (*([0] * (3 - len(numbers))), *numbers)[:3]
+        numbers = [0, *numbers, 0]
+    elif len(numbers) == 2:
+        numbers = [0, *numbers]
+    hours, minutes, seconds = numbers
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
@@ -370,9 +398,9 @@ def exact_duration(seconds: int) -> str:
 
 
 def _parts(seconds: int) -> list[str]:
-    left, parts = seconds, []
+    parts = []
     for unit in ("d", "h", "m", "s"):
-        count, left = divmod(left, _SECONDS[unit])
+        count, seconds = divmod(seconds, _SECONDS[unit])
         if count:
             parts.append(f"{count}{unit}")
     return parts or ["0s"]
@@ -382,7 +410,8 @@ def format_size(size: float) -> str:
     """Format a size as `512 B`, `1.5 KiB` or `64 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
-            return f"{size:.0f} {unit}" if size == int(size) else f"{size:.1f} {unit}"
+            number = f"{size:.0f}" if size == int(size) else f"{size:.1f}"
+            return f"{number} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
 
@@ -459,13 +488,13 @@ def value_text(value: object) -> str:
         from cloudtrain.documents.yaml_text import read_scalar  # most commands show no value
 
         is_plain = value == value.strip() and value[:1] not in ("[", "{", '"', "'")
-        return (
-            value
-            if is_plain and isinstance(read_scalar(value), str)
-            else json.dumps(value, ensure_ascii=False)
-        )
+        if is_plain and isinstance(read_scalar(value), str):
+            return value
+        return json.dumps(value, ensure_ascii=False)
     if isinstance(value, float):
-        text = repr(value) if len(repr(value)) <= _LONGEST_FLOAT else f"{value:.4g}"
+        text = repr(value)
+        if len(text) > _LONGEST_FLOAT:
+            text = f"{value:.4g}"
         # no float looks like a whole number
         return f"{text}.0" if text.lstrip("-").isdecimal() else text
     return json.dumps(value)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from pydantic import BaseModel, BeforeValidator, JsonValue
 
 from cloudtrain.documents.document import Positions
-from cloudtrain.errors import Problem, shortened
+from cloudtrain.errors import Problem, ValidNames, shortened
 
 Kind = Literal["model", "choice", "map", "list", "json", "value"]
 ValuePath = tuple[str | int, ...]
@@ -25,14 +25,14 @@ class SchemaNode(NamedTuple):
 
     Attributes:
         kind: `model` (fixed fields), `choice` (one of several models, selected by `type`), `map`
-        (any keys), `list`,
-            `json` (any JSON value) or `value` (a single value).
-        words: a description of the allowed values, such as `a whole number`. models: the pydantic
-        models: for a `model`, one by its class name; for a `choice`, several by their values of
-            `type`.
-        inner: the node of the items of a map or list. options: the allowed values, if they can be
-        listed. has_parser: whether the field has its own parser for text, such as `2h` or a short
-        form of a mapping.
+            (any keys), `list`, `json` (any JSON value) or `value` (a single value).
+        words: a description of the allowed values, such as `a whole number`.
+        models: the pydantic models: for a `model`, one by its class name; for a `choice`, several
+            by their values of `type`.
+        inner: the node of the items of a map or list.
+        options: the allowed values, if they can be listed.
+        has_parser: whether the field has its own parser for text, such as `2h` or a short form of a
+            mapping.
     """
 
     kind: Kind
@@ -90,9 +90,10 @@ def node_of_field(model: type[BaseModel], name: str) -> SchemaNode:
 
 
 def _node(annotation: Any, has_parser: bool = False) -> SchemaNode:
-    origin, arguments = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
     if origin is Annotated:
-        own = any(isinstance(item, BeforeValidator) for item in arguments[1:])
+        own = any(isinstance(note, BeforeValidator) for note in annotation.__metadata__)
         return _node(arguments[0], has_parser or own)
     if origin in (Union, UnionType):
         return _union([option for option in arguments if option is not type(None)], has_parser)
@@ -105,26 +106,28 @@ def _node(annotation: Any, has_parser: bool = False) -> SchemaNode:
         return SchemaNode("map", "a mapping", inner=_node(arguments[1]))
     if origin is tuple:
         return SchemaNode("list", "a list", inner=_node(arguments[0]))
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if _is_model(annotation):
         words = "text or a mapping" if has_parser else "a mapping"
         return SchemaNode("model", words, {annotation.__name__: annotation}, has_parser=has_parser)
     return SchemaNode("value", _VALUES[annotation], has_parser=has_parser, type=annotation)
 
 
+def _is_model(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
 def _union(options: list[Any], has_parser: bool) -> SchemaNode:
     if len(options) == 1:
         return _node(options[0], has_parser)
-    if not any(isinstance(option, type) and issubclass(option, BaseModel) for option in options):
-        words = [_node(option).words for option in options]
-        words = [
-            "a number" if word == "a whole number" and "a number" in words else word
-            for word in words
-        ]
-        *others, last = sorted(dict.fromkeys(words), key=lambda word: " or " in word)
-        either = ", ".join((*others, last)) if " or " in last else f"{', '.join(others)} or {last}"
-        return SchemaNode("json", either)
-    models = {str(option.model_fields["type"].default): option for option in options}
-    return SchemaNode("choice", "a mapping with a `type`", models, options=tuple(models))
+    if any(map(_is_model, options)):
+        models = {str(option.model_fields["type"].default): option for option in options}
+        return SchemaNode("choice", "a mapping with a `type`", models, options=tuple(models))
+    words = [_node(option).words for option in options]
+    if "a number" in words:  # which a whole number is
+        words = ["a number" if word == "a whole number" else word for word in words]
+    *others, last = sorted(dict.fromkeys(words), key=lambda word: " or " in word)
+    separator = ", " if " or " in last else " or "
+    return SchemaNode("json", separator.join([", ".join(others), last]))
 
 
 def plain_path(
@@ -135,7 +138,7 @@ def plain_path(
 
     Returns:
         The path, the node at the end of the path, and the parent of that node. A node is None if it
-        is not known.
+            is not known.
     """
     path: list[str | int] = []
     node: SchemaNode | None = node_of_model(root)
@@ -147,10 +150,12 @@ def plain_path(
         if node is not None and node.kind in ("choice", "json") and not after_tag:
             model = node.model(part)
             after_tag = model is None
-            node = node_of_model(model) if model else node
+            if model is not None:
+                node = node_of_model(model)
             continue
         path.append(part)
-        parent, node = node, node.child(part) if node is not None else None
+        parent = node
+        node = parent.child(part) if parent is not None else None
         after_tag = False
     return tuple(path), node, parent
 
@@ -171,16 +176,30 @@ PLACE_NAME = r"^[a-zA-Z_][a-zA-Z0-9_]*$"
 
 
 class _Words(NamedTuple):
+    """What makes a text a valid name."""
+
     rule: str
     filler: str
-    first: str
+    """The letter that replaces letters which are not allowed."""
+    forbidden: str
+    """A pattern of letters that are not allowed."""
+    forbidden_first: str
+    """A pattern of letters that are not allowed at the beginning."""
 
 
 _WORDS = {
     JOB_NAME: _Words(
-        "letters, digits and hyphens, with a letter or digit at both ends", "-", "[^a-zA-Z0-9]+"
+        "letters, digits and hyphens, with a letter or digit at both ends",
+        "-",
+        "[^a-zA-Z0-9-]+",
+        "^[^a-zA-Z0-9]+",
     ),
-    PLACE_NAME: _Words("letters, digits and underscores, and no digit first", "_", "[^a-zA-Z_]+"),
+    PLACE_NAME: _Words(
+        "letters, digits and underscores, and no digit first",
+        "_",
+        "[^a-zA-Z0-9_]+",
+        "^[^a-zA-Z_]+",
+    ),
 }
 
 
@@ -196,11 +215,11 @@ def mend_name(name: str, pattern: str, length: int) -> str | None:
     words = _WORDS.get(pattern)
     if words is None:
         return None
-    text = re.sub(
-        "[^a-zA-Z0-9_-]+" if words.filler == "-" else "[^a-zA-Z0-9_]+", words.filler, name
-    )
-    text = text.replace("_", "-") if words.filler == "-" else text
-    text = re.sub(f"^{words.first}", "", text)[:length].rstrip("-")
+    if words.filler == "-":
+        name = name.replace("_", "-")
+    text = re.sub(words.forbidden, words.filler, name)
+    text = re.sub(words.forbidden_first, "", text)
+    text = text[:length].rstrip("-")
     return text if re.search(pattern, text) else None
 
 
@@ -219,8 +238,10 @@ class KeyProblem(Problem):
 def placed(problem: Problem, file: str, positions: Positions) -> Problem:
     """Return the problem with the file, and the line and column of the value that causes it, if
     they are known."""
-    line, column = positions.of(problem.path, key=isinstance(problem, KeyProblem)) or (None, None)
-    return replace(problem, file=file, line=line, column=column)
+    place = positions.of(problem.path, key=isinstance(problem, KeyProblem))
+    if place is None:
+        return replace(problem, file=file, line=None, column=None)
+    return replace(problem, file=file, line=place.line, column=place.column)
 
 
 @dataclass(frozen=True)
@@ -234,14 +255,13 @@ class MissingProblem(Problem):
     def is_echo_of(self, other: Problem) -> bool:
         """Return whether the other problem reports a misspelt name, with a hint that names this
         missing field or a field that can be given instead."""
-        names = (str(self.path[-1]), *self.alternatives)
-        beside = isinstance(other, KeyProblem) and other.path[:-1] == self.path[:-1]
+        if not isinstance(other, KeyProblem) or other.path[:-1] != self.path[:-1]:
+            return False
         hint = other.hint or ""
-        return (
-            beside
-            and not hint.startswith("use one of")
-            and any(f"`{name}" in hint for name in names)
-        )
+        if isinstance(hint, ValidNames):
+            return False
+        names = (str(self.path[-1]), *self.alternatives)
+        return any(f"`{name}" in hint for name in names)
 
 
 class Source(NamedTuple):
@@ -272,7 +292,9 @@ def describe_value(value: object, spelling: str | None = None) -> str:
         return f"`{shortened(spelling or _digits(value))}`"
     if isinstance(value, Mapping | BaseModel):
         return "a mapping"
-    return "a list" if isinstance(value, list | tuple) else f"`{type(value).__name__}`"
+    if isinstance(value, list | tuple):
+        return "a list"
+    return f"`{type(value).__name__}`"
 
 
 # The changes that overrides made to a job.
@@ -291,11 +313,8 @@ class Changes(NamedTuple):
     def origin(self, path: ValuePath) -> str | None:
         """Return the override (`--set a.b=1`) that set the value at a path or one of its parents;
         None if none did."""
-        return next(
-            (
-                self.origins[path[:end]]
-                for end in range(len(path), 0, -1)
-                if path[:end] in self.origins
-            ),
-            None,
-        )
+        while path:
+            if path in self.origins:
+                return self.origins[path]
+            path = path[:-1]
+        return None

@@ -9,18 +9,26 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from cloudtrain.documents.document import load_toml
+from cloudtrain.errors import NearName
 from cloudtrain.job.nodes import SchemaNode
 from cloudtrain.system.plugins import DEFAULT_TARGET, all_targets
 
 _TABLES = load_toml(Path(__file__).with_name("other_tools.toml").read_text("utf-8"))
 
-_MEANT = {habit: ours for ours, habits in _TABLES["fields"].items() for habit in habits.split()}
+
+def _ours_by_habit(table: str) -> dict[str, str]:
+    """Return the table, which has other tools' names for each of ours, the other way round."""
+    ours_by_habit: dict[str, str] = {}
+    for ours, habits in _TABLES[table].items():
+        ours_by_habit.update(dict.fromkeys(habits.split(), ours))
+    return ours_by_habit
+
+
+_MEANT = _ours_by_habit("fields")
 """Maps names from other tools to ours. Searched only for names that are not fields at their
 position."""
 
-_DISTRIBUTION = {
-    habit: ours for ours, habits in _TABLES["distributions"].items() for habit in habits.split()
-}
+_DISTRIBUTION = _ours_by_habit("distributions")
 
 _ACCOUNT = frozenset(
     (
@@ -41,13 +49,14 @@ def other_tool_hint(
     if list(parent.models) == ["ProcessingJob"] and name in _TABLES["only_training"]:
         return str(_TABLES["only_training"][name])
     word = _word(name)
-    # `s3_uri` means `sagemaker`
-    of_target = (own.name for own in all_targets() if word in own.facts.place_aliases)
-    field = _MEANT.get(word) or next(of_target, None)
+    field = _MEANT.get(word)
+    if field is None:  # `s3_uri` means `sagemaker`
+        targets = [own.name for own in all_targets() if word in own.facts.place_aliases]
+        field = next(iter(targets), None)
     if field is None:
         return None
     home = field if field in names else _home(field, parent, root)
-    return f"did you mean `{home}`?" if home else None
+    return NearName.of(home) if home else None
 
 
 def elsewhere_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
@@ -61,13 +70,21 @@ def elsewhere_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | Non
             return "put it in `cloudtrain.toml`: it is a setting of the target, not of a job"
         paths = {path.rpartition(".")[2]: path for path in reversed(_paths(root))}
         near = get_close_matches(word, paths, n=1, cutoff=0.8)
-        return f"did you mean `{paths[near[0]]}`?" if near else None
+        return NearName.of(paths[near[0]]) if near else None
+
     above, _, field = home.rpartition(".")
-    holder = root.child(above) if above else None
+    if not above:
+        return f"`{field}` belongs at the top of the job"
+    holder = root.child(above)
     if holder is not None and holder.kind == "choice":
-        kind = next(kind for kind, model in holder.models.items() if field in model.model_fields)
+        kind = _types_with(field, holder)[0]
         return f"it belongs under `{above}` with a `type` that has it: `type: {kind}`"
-    return f"it belongs under `{above}`" if above else f"`{field}` belongs at the top of the job"
+    return f"it belongs under `{above}`"
+
+
+def _types_with(field: str | int, choice: SchemaNode) -> list[str]:
+    """Return the values of `type` whose models have the field."""
+    return [kind for kind, model in choice.models.items() if field in model.model_fields]
 
 
 def is_elsewhere(name: str, parent: SchemaNode, root: SchemaNode) -> bool:
@@ -84,12 +101,8 @@ def other_type_hint(path: tuple[str | int, ...], root: SchemaNode) -> str | None
         holder = holder.child(part) if holder is not None else None
     if holder is None or holder.kind != "choice":
         return None
-    others = [kind for kind, model in holder.models.items() if path[-1] in model.model_fields]
-    return (
-        f"remove it: it belongs to {', '.join(f'`type: {kind}`' for kind in others)}"
-        if others
-        else None
-    )
+    others = ", ".join(f"`type: {kind}`" for kind in _types_with(path[-1], holder))
+    return f"remove it: it belongs to {others}" if others else None
 
 
 def _word(name: str) -> str:
@@ -99,15 +112,17 @@ def _word(name: str) -> str:
 def _home(name: str, parent: SchemaNode, root: SchemaNode) -> str | None:
     """Return the path of the first field called `name` that is found one level below `parent`, at
     the top level of the job, or one level below the top; None if there is none."""
-    homes = [*_paths(parent), *root.field_names(), *_paths(root)]
-    return next((path for path in homes if f".{path}".endswith(f".{name}")), None)
+    for path in (*_paths(parent), *root.field_names(), *_paths(root)):
+        if f".{path}".endswith(f".{name}"):
+            return path
+    return None
 
 
 def distribution_hint(name: str) -> str | None:
     """Return a hint with cloudtrain's name for the distribution that other tools call `name`; None
     if unknown."""
     ours = _DISTRIBUTION.get(name.casefold())
-    return f"did you mean `{ours}`?" if ours else None
+    return NearName.of(ours) if ours else None
 
 
 def _paths(node: SchemaNode) -> list[str]:
@@ -124,23 +139,25 @@ def mapping_hint(node: SchemaNode, name: str, value: object) -> str | None:
     """Return a hint with the mapping that the user probably meant by `value`, such as a text, in
     the field `name`. Return None if no mapping is likely."""
     if isinstance(value, str) and node.kind == "choice":
-        near = get_close_matches(
-            _DISTRIBUTION.get(value.casefold(), value.casefold()), node.options, n=1
-        )
-        return f"write `{name}: {{type: {near[0] if near else node.options[0]}}}`"
+        word = value.casefold()
+        near = get_close_matches(_DISTRIBUTION.get(word, word), node.options, n=1)
+        return f"write `{name}: {{type: {[*near, *node.options][0]}}}`"
     if isinstance(value, str) and DEFAULT_TARGET in node.field_names():
-        starts = {target.name: target.facts.place_prefixes for target in all_targets()}
-        target = next(
-            (name for name, prefixes in starts.items() if value.startswith(prefixes)),
-            DEFAULT_TARGET,
-        )
-        return f"write `{name}: {{{target}: {value}}}`"
+        return f"write `{name}: {{{_target_of_place(value)}: {value}}}`"
     if value is True:
         return f"write `{name}: {{}}`"
-    if isinstance(value, list) and node.kind in ("map", "model"):
-        entry = next((str(item) for item in value if isinstance(item, str) and "=" in item), None)
-        key, _, text = (entry or "name=...").partition("=")
-        if node.inner is not None and node.inner.type is str and not text.isalpha():
-            text = json.dumps(text, ensure_ascii=False)
-        return f"write a mapping: `{name}: {{{key}: {text}}}`" if node.kind == "map" else None
-    return None
+    if not isinstance(value, list) or node.kind != "map":
+        return None
+    entries = [str(item) for item in value if isinstance(item, str) and "=" in item]
+    key, _, text = [*entries, "name=..."][0].partition("=")
+    if node.inner is not None and node.inner.type is str and not text.isalpha():
+        text = json.dumps(text, ensure_ascii=False)
+    return f"write a mapping: `{name}: {{{key}: {text}}}`"
+
+
+def _target_of_place(place: str) -> str:
+    """Return the target whose locations begin as `place` does."""
+    for target in all_targets():
+        if place.startswith(target.facts.place_prefixes):
+            return str(target.name)
+    return DEFAULT_TARGET

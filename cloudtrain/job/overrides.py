@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from cloudtrain.documents.document import MAX_DEPTH, Content, Positions, Unreadable, read_document
 from cloudtrain.documents.yaml_text import read_scalar
-from cloudtrain.errors import Problem, dotted, shortened
+from cloudtrain.errors import Problem, ValidNames, dotted, shortened
 from cloudtrain.job.nodes import JSON, Changes, Kind, SchemaNode, ValuePath, node_of_model
 from cloudtrain.job.training import PerTarget, TrainingJob
 
@@ -64,25 +64,29 @@ def override(
         except _Refused as error:
             problems.append(replace(_for_script(error.problem, text, model), file=origin))
             continue
-        for old in [old for old in texts if old[: len(path)] == path]:
-            del texts[old]
-        origins = {old: text for old, text in origins.items() if old[: len(path)] != path} | {
-            path: origin
-        }
-        texts |= {(*path, *inner): value for inner, value in positions.texts.items()}
+        texts = _outside(path, texts)
+        for inner, value in positions.texts.items():
+            inner_path = (*path, *inner)
+            texts[inner_path] = value
+        origins = _outside(path, origins)
+        origins[path] = origin
     return data, Changes(origins, texts, tuple(problems))
+
+
+def _outside(path: ValuePath, values: dict[ValuePath, str]) -> dict[ValuePath, str]:
+    """Return the values that are not at or below `path`."""
+    return {other: text for other, text in values.items() if other[: len(path)] != path}
 
 
 def _for_script(problem: Problem, text: str, model: type[BaseModel]) -> Problem:
     """Return the problem with a hint about hyperparameters, if the override names no field:
     `epochs=3`."""
-    if model is not TrainingJob or not (problem.hint or "").startswith("use one of"):
+    if model is not TrainingJob or not isinstance(problem.hint, ValidNames):
         return problem
-    if problem.code != "CT010" or not re.fullmatch(r"[\w-]+=[\w.+-]{1,40}", text):
+    if not re.fullmatch(r"[\w-]+=[\w.+-]{1,40}", text):
         return problem
-    return replace(
-        problem, hint=f"for an option of your script, write `--set hyperparameters.{text}`"
-    )
+    hint = f"for an option of your script, write `--set hyperparameters.{text}`"
+    return replace(problem, hint=hint)
 
 
 _FIELD = re.compile(r"`(?P<field>(?P<name>[a-z_]+): [^`]+)`(?: under `(?P<above>[\w.]+)`)?")
@@ -96,25 +100,35 @@ def hint_without_file(hint: str, path: ValuePath) -> str:
     field."""
 
     def options(match: re.Match[str]) -> str:
-        node, above = (
-            node_of_model(TrainingJob),
-            match["above"] and tuple(match["above"].split(".")),
-        )
-        for length, part in enumerate(() if above else (*path, "")):
-            above = path[:length] if match["name"] in node.field_names() else above
-            node = node.child(part) or JSON
+        if match["above"]:
+            above: ValuePath | None = tuple(match["above"].split("."))
+        else:
+            above = _holder_of(match["name"], path)
+        if above is None:
+            return match[0]
         try:
-            texts = (
-                read_document(match["field"], "yaml").positions.texts if above is not None else {}
-            )
+            texts = read_document(match["field"], "yaml").positions.texts
         except Unreadable:
-            texts = {}
-        words = [
-            f"--set {quote(f'{dotted((*above, *inner))}={text}')}" for inner, text in texts.items()
-        ]
+            return match[0]
+        words = []
+        for inner, text in texts.items():
+            field = dotted((*above, *inner))
+            words.append(f"--set {quote(f'{field}={text}')}")
         return f"`{' '.join(words)}`" if words else match[0]
 
     return _FIELD.sub(options, hint)
+
+
+def _holder_of(field: str, path: ValuePath) -> ValuePath | None:
+    """Return the innermost part of the path below which a job has the field; None if none has
+    it."""
+    holder = None
+    node = node_of_model(TrainingJob)
+    for length, part in enumerate((*path, "")):
+        if field in node.field_names():
+            holder = path[:length]
+        node = node.child(part) or JSON
+    return holder
 
 
 def _split(text: str) -> tuple[list[str], str]:
@@ -124,23 +138,20 @@ def _split(text: str) -> tuple[list[str], str]:
     offset = 0
     while True:
         match = _PART.match(text, offset)
-        if match is None or (
-            match["index"] is None and match["bare"] is not None and not match["bare"].strip()
-        ):
+        part = _part(match) if match is not None else ""
+        if match is None or part is None:
             break
-        offset = match.end()
-        name = match["double"] if match["double"] is not None else match["single"]
-        name = re.sub(r"\\(.)", r"\1", name) if match["double"] is not None else name
         if len(parts) == MAX_DEPTH:
-            raise _Refused(
-                f"`{shortened(text)}` has too many levels", "use fewer levels: a job has about five"
-            )
-        parts.append(match["index"] or (name if name is not None else match["bare"].strip()))
-        if text[offset : offset + 1] == "=":
+            message = f"`{shortened(text)}` has too many levels"
+            raise _Refused(message, "use fewer levels: a job has about five")
+        parts.append(part)
+        offset = match.end()
+        sign = text[offset : offset + 1]
+        if sign == "=":
             return parts, text[offset + 1 :]
-        if text[offset : offset + 1] == ".":
+        if sign == ".":
             offset += 1
-        elif text[offset : offset + 1] != "[":
+        elif sign != "[":
             break
     if "=" not in text:
         raise _Refused(f"`{shortened(text)}` has no `=` after the field", _SYNTAX)
@@ -148,6 +159,15 @@ def _split(text: str) -> tuple[list[str], str]:
         f"`{shortened(text.partition('=')[0])}` is not the path of a field",
         f'{_SYNTAX}; quote a key with dots: `hyperparameters."a.b"=1`',
     )
+
+
+def _part(match: re.Match[str]) -> str | None:
+    """Return the key or the index that a part of a path names; None for white space."""
+    if match["double"] is not None:
+        return re.sub(r"\\(.)", r"\1", match["double"])
+    if match["single"] is not None:
+        return match["single"]
+    return match["index"] or match["bare"].strip() or None
 
 
 def _apply(
@@ -162,26 +182,34 @@ def _apply(
     additions: list[tuple[object, str | int, object]] = []
     for part in parts[:-1]:
         key, inner = _step(shape, holder, part, path, root)
-        path, value = (*path, key), _get(holder, key)
+        path = (*path, key)
+        value = _get(holder, key)
         inside = _open(value, inner, path)
         if inside is not value:
             additions.append((holder, key, inside))
-        holder, shape = inside, inner
+        holder = inside
+        shape = inner
     key, inner = _step(shape, holder, parts[-1], path, root)
     path = (*path, key)
     document = _value(inner, text, path)
+
     for above, name, inside in additions:
         _put(above, name, inside)
-    if text.strip() != _REMOVE:
-        _put(holder, key, document.data)
-        if shape.kind == "choice" and key == "type" and shape.model(holder["type"]) is not None:
-            for name in holder.keys() - shape.field_names(holder["type"]):
-                del holder[name]
-    elif isinstance(holder, dict):
-        holder.pop(key, None)
-    elif isinstance(key, int) and key < len(holder):
-        holder.pop(key)
+    if text.strip() == _REMOVE:
+        _remove(holder, key)
+        return path, document.positions
+    _put(holder, key, document.data)
+    if shape.kind == "choice" and key == "type" and shape.model(holder["type"]) is not None:
+        for name in holder.keys() - shape.field_names(holder["type"]):
+            del holder[name]
     return path, document.positions
+
+
+def _remove(holder: object, key: str | int) -> None:
+    if isinstance(holder, dict):
+        holder.pop(key, None)
+    elif isinstance(holder, list) and isinstance(key, int) and key < len(holder):
+        holder.pop(key)
 
 
 def _step(
@@ -190,34 +218,37 @@ def _step(
     """Convert `part` of an override's path to a key or index of `holder`, whose schema and path are
     `shape` and `path`. Return the key and the schema of its value."""
     if shape.kind == "value":
-        raise _Refused(
-            f"`{dotted(path)}` holds one value, so nothing can be set below it", _SYNTAX, path
-        )
+        raise _holds_one_value(path)
     if isinstance(holder, list):
         inner = shape.child(0)
         assert inner is not None, "only a list or any JSON holds a list"
         return _index(part, len(holder), path), inner
     tag = holder.get("type") if isinstance(holder, Mapping) else None
     child = shape.child(part, tag)
-    if child is None or (shape.kind in ("model", "choice") and part not in shape.field_names(tag)):
+    is_model = shape.kind in ("model", "choice")
+    if child is None or (is_model and part not in shape.field_names(tag)):
         # costs start-up time, and most names are right
         from cloudtrain.job.explain import unknown_field
 
-        wording = unknown_field((*path, part), shape, root, tag)
-        raise _Refused(wording.message, wording.hint, (*path, part), code=wording.code)
+        path = (*path, part)
+        wording = unknown_field(path, shape, root, tag)
+        raise _Refused(wording.message, wording.hint, path, code=wording.code)
     return part, child
+
+
+def _holds_one_value(path: ValuePath) -> _Refused:
+    message = f"`{dotted(path)}` holds one value, so nothing can be set below it"
+    return _Refused(message, _SYNTAX, path)
 
 
 def _index(text: str, length: int, path: ValuePath) -> int:
     where = dotted(path)
     if not (text.isascii() and text.isdecimal()):
-        raise _Refused(
-            f"`{where}` is a list, and `{shortened(text)}` is not an index",
-            f"write `{where}[0]`",
-            path,
-        )
+        message = f"`{where}` is a list, and `{shortened(text)}` is not an index"
+        raise _Refused(message, f"write `{where}[0]`", path)
     if len(text) > _MAX_DIGITS or int(text) > length:
-        message = f"`{where}` has {length} entries, so there is no `[{shortened(text)}]`"
+        wrong = shortened(text)
+        message = f"`{where}` has {length} entries, so there is no `[{wrong}]`"
         raise _Refused(message, f"the next one is `{where}[{length}]`", path)
     return int(text)
 
@@ -232,8 +263,7 @@ def _open(value: object, shape: SchemaNode, path: ValuePath) -> object:
     if isinstance(value, str) and shape.model() is PerTarget:
         return dict.fromkeys(PerTarget.model_fields, value)
     if value is not None and shape.kind in ("value", "json"):
-        where = dotted(path)
-        raise _Refused(f"`{where}` holds one value, so nothing can be set below it", _SYNTAX, path)
+        raise _holds_one_value(path)
     return [] if shape.kind == "list" else {}
 
 
@@ -253,13 +283,9 @@ def _put(holder: Any, key: str | int, value: object) -> None:
 def _value(shape: SchemaNode, text: str, path: ValuePath) -> Content:
     """Convert the text of an override to a value of its field's type. A text that does not fit the
     type stays text, which validation refuses."""
-    plain = Positions(texts={(): text})
-    starts = text.lstrip()[:1]
-    if (
-        shape.kind != "value"
-        and (starts in ("{", "[") or (shape.kind == "json" and starts in ('"', "'")))
-        and starts
-    ):
+    start = text.lstrip()[:1]
+    openings = {"value": "", "json": "{[\"'"}.get(shape.kind, "{[")
+    if start and start in openings:
         try:
             document = read_document(text, "yaml")
         except Unreadable as error:
@@ -267,9 +293,16 @@ def _value(shape: SchemaNode, text: str, path: ValuePath) -> Content:
         if document.problems:
             raise _refuse(document.problems[0], path)
         return document
+    value: object = text
     if shape.options and shape.kind == "value":
-        return Content(
-            next((option for option in shape.options if str(option) == text), text), plain
-        )
-    reads = shape.kind == "json" or (shape.type in (int, bool, float) and not shape.has_parser)
-    return Content(read_scalar(text) if reads and text else text, plain)
+        value = next((option for option in shape.options if str(option) == text), text)
+    elif text and _reads_scalars(shape):
+        value = read_scalar(text)
+    return Content(value, Positions(texts={(): text}))
+
+
+def _reads_scalars(shape: SchemaNode) -> bool:
+    """Return whether a value of the field can be a number or `true`."""
+    if shape.kind == "json":
+        return True
+    return shape.type in (int, bool, float) and not shape.has_parser

@@ -41,17 +41,26 @@ class ProblemsFound(ValueError):
         """Return the problems of the fields and then the problems found by rules, with their full
         paths."""
         source = source or Source()
-        of_fields = problems_of(*self._fields, source) if self._fields else []
-        wrong = {problem.path for problem in of_fields}
-        of_rules = [
-            replace(problem, path=(*source.under, *problem.path)) for problem in self.problems
-        ]
-        return [*of_fields, *(problem for problem in of_rules if problem.path not in wrong)]
+        problems = problems_of(*self._fields, source) if self._fields else []
+        wrong = {problem.path for problem in problems}
+        for problem in self.problems:
+            path = (*source.under, *problem.path)
+            if path not in wrong:
+                problems.append(replace(problem, path=path))
+        return problems
 
 
 def wrong(message: str, hint: str, path: ValuePath = (), *, code: str) -> ProblemsFound:
     """Return an exception with one problem, which the parser of a field can raise."""
     return ProblemsFound([Problem(path, message, hint, code=code)])
+
+
+def raw_value(data: object, name: str) -> object:
+    """Return a field of a model as written: of a mapping, or of a model if the job is written in
+    Python; None if it is missing."""
+    if isinstance(data, Mapping):
+        return data.get(name)
+    return getattr(data, name, None)
 
 
 def validate_with_rules(
@@ -90,32 +99,24 @@ def problems_of(
         cause = item.get("ctx", {}).get("error")
         if isinstance(cause, ProblemsFound):
             problems += cause.all(source._replace(under=path))
-        else:
-            wording = explain(item, path, node, parent, source)
-            at_type = item["type"] == "union_tag_invalid"
-            about_key = item["type"] == "extra_forbidden" or item["loc"][-1:] == ("[key]",)
-            kind = (
-                KeyProblem
-                if about_key
-                else MissingProblem
-                if item["type"] == "missing"
-                else Problem
-            )
-            problems.append(
-                kind(
-                    (*path, "type") if at_type else path,
-                    wording.message,
-                    wording.hint,
-                    code=wording.code,
-                )
-            )
-    # A missing field that is there under a misspelt name is left out, because another problem
-    # reports the misspelling.
-    return [
-        problem
-        for problem in dict.fromkeys(problems)  # every option of a union reports the same problem
-        if not (
-            isinstance(problem, MissingProblem)
-            and any(problem.is_echo_of(other) for other in problems)
-        )
-    ]
+            continue
+        wording = explain(item, path, node, parent, source)
+        kind = Problem
+        if item["type"] == "extra_forbidden" or item["loc"][-1:] == ("[key]",):
+            kind = KeyProblem
+        elif item["type"] == "missing":
+            kind = MissingProblem
+        elif item["type"] == "union_tag_invalid":
+            path = (*path, "type")
+        problems.append(kind(path, wording.message, wording.hint, code=wording.code))
+
+    different = dict.fromkeys(problems)  # every option of a union reports the same problem
+    return [problem for problem in different if not _is_echo(problem, problems)]
+
+
+def _is_echo(problem: Problem, problems: Iterable[Problem]) -> bool:
+    """Return whether a field is missing because it is there under a misspelt name, which another
+    problem reports."""
+    if not isinstance(problem, MissingProblem):
+        return False
+    return any(problem.is_echo_of(other) for other in problems)

@@ -17,6 +17,7 @@ from cloudtrain.errors import Problem
 from cloudtrain.job.data import FilledPath, Input, Output, PathText, Text, reference_problems
 from cloudtrain.job.model import OVERRIDES, Duration, FromFile, Model, all_at_once, per_target
 from cloudtrain.job.nodes import JOB_NAME, describe_value
+from cloudtrain.job.problems import raw_value
 from cloudtrain.job.training import (
     Environment,
     Name,
@@ -46,7 +47,8 @@ ONLY_TRAINING = {
 def _input_rules(data: Mapping[str, object]) -> Iterator[Problem]:
     for name, default in ONLY_TRAINING.items():
         value = data.get(name, default)
-        if value != default and not (default == () and not value):
+        is_empty = default == () and not value
+        if value != default and not is_empty:
             message = f"`{name}` applies to inputs of training jobs, and this is a processing job"
             yield Problem((name,), message, f"remove `{name}`", code="CT023")
     if data.get("data_type") == "augmented_manifest":
@@ -124,19 +126,10 @@ class ProcessingOutput(Output):
 
 def _resource_rules(resources: object) -> Iterator[Problem]:
     for name in ("instance_groups", "distribution_groups"):
-        groups = (
-            resources.get(name)
-            if isinstance(resources, Mapping)
-            else getattr(resources, name, None)
-        )
-        if groups:
+        if raw_value(resources, name):
             message = f"a processing job runs on equal instances, so it has no `{name}`"
-            yield Problem(
-                ("resources", name),
-                message,
-                "use `instance_type` and `instance_count`",
-                code="CT023",
-            )
+            hint = "use `instance_type` and `instance_count`"
+            yield Problem(("resources", name), message, hint, code="CT023")
 
 
 def _job_rules(job: Mapping[str, object]) -> Iterator[Problem]:
@@ -189,10 +182,9 @@ class ProcessingJob(FromFile):
             ("inputs", Input, ProcessingInput),
             ("outputs", Output, ProcessingOutput),
         ):
-            if isinstance(data.get(field), Mapping):
-                widened[field] = {
-                    name: _widen(item, plain, own) for name, item in data[field].items()
-                }
+            places = data.get(field)
+            if isinstance(places, Mapping):
+                widened[field] = {name: _widen(item, plain, own) for name, item in places.items()}
         return widened
 
     if TYPE_CHECKING:
@@ -220,16 +212,10 @@ class ProcessingJob(FromFile):
     def view(self) -> TrainingJob:
         """The same script, data and machines as a training job without a distribution. It is not
         validated."""
-        shared = {
-            name: getattr(self, name)
-            for name in self.model_fields_set & TrainingJob.model_fields.keys()
-        }
-        defaults = {
-            name: getattr(self, name)
-            for name in ("source_dir", "resources", "environment")
-            if name not in shared
-        }
-        return TrainingJob.model_construct(_fields_set=set(shared), **defaults, **shared)
+        given = self.model_fields_set & TrainingJob.model_fields.keys()
+        names = given | {"source_dir", "resources", "environment"}
+        values = {name: getattr(self, name) for name in names}
+        return TrainingJob.model_construct(_fields_set=given, **values)
 
 
 AnyJob = TrainingJob | ProcessingJob

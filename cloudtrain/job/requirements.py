@@ -20,6 +20,7 @@ import hashlib
 import posixpath
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from operator import eq, ge, gt, le, lt, ne
 from typing import NamedTuple
 
 from cloudtrain.errors import JobError, Problem
@@ -63,11 +64,13 @@ class Requirements(NamedTuple):
     """What a job installs, for one Python and platform.
 
     Attributes:
-        file: the file that decides the versions, such as `uv.lock`. folders: the packages that are
-        folders, by name, relative to `source_dir`; empty if the lock installs none. brought: the
-        packages that the image brings and the lock decides too, such as torch. They are not in
-        `packages`. wheels: the wheels of `folders`, by path in the bundle. With them, the folders
-        are in `packages` too.
+        file: the file that decides the versions, such as `uv.lock`.
+        folders: the packages that are folders, by name, relative to `source_dir`; empty if the lock
+            installs none.
+        brought: the packages that the image brings and the lock decides too, such as torch. They
+            are not in `packages`.
+        wheels: the wheels of `folders`, by path in the bundle. With them, the folders are in
+            `packages` too.
     """
 
     file: str
@@ -96,33 +99,38 @@ class Requirements(NamedTuple):
     def text(self) -> str:
         """The list as a requirements file. Equal packages give equal bytes, in any order and from
         any file."""
-        indexes = dict.fromkeys(
-            package.registry or PYPI
-            for package in self.packages
-            if not (package.url or package.line)
-        )
-        others = sorted(index for index in indexes if index != PYPI)
-        options = [f"--index-url {others[0]}"] if others and PYPI not in indexes else []
-        options += [f"--extra-index-url {index}" for index in others[len(options) :]]
-        head = WRITTEN + (_COMPLETE if self.form != "pip" and self.is_closed else "")
-        head += _EXPECTS.format(self.brought["torch"]) if self.brought.get("torch") else ""
+        head = WRITTEN
+        if self.form != "pip" and self.is_closed:
+            head += _COMPLETE
+        if self.brought.get("torch"):
+            head += _EXPECTS.format(self.brought["torch"])
         is_hashed = self.is_hashed
+        lines = sorted(self._line(package, is_hashed) for package in self.packages)
+        return head + "".join(f"{line}\n" for line in [*self._index_options(), *lines])
 
-        def line(package: Package) -> str:
-            if package.line:
-                return package.line
-            # a hash in a comment is not checked, and changes the digest
-            if package.url.startswith("./"):
-                mark = "--hash=" if is_hashed else " # "
-                return f"{package.url} {mark}{' --hash='.join(package.hashes)}"
-            head = (
-                f"{package.name} @ {package.url}"
-                if package.url
-                else f"{package.name}=={package.version}"
-            )
-            return " ".join((head, *(f"--hash={each}" for each in package.hashes if is_hashed)))
+    def _index_options(self) -> list[str]:
+        named = [package for package in self.packages if not (package.url or package.line)]
+        indexes = {package.registry or PYPI for package in named}
+        others = sorted(indexes - {PYPI})
+        options = []
+        if others and PYPI not in indexes:
+            options.append(f"--index-url {others.pop(0)}")
+        return options + [f"--extra-index-url {index}" for index in others]
 
-        return head + "".join(f"{each}\n" for each in (*options, *sorted(map(line, self.packages))))
+    @staticmethod
+    def _line(package: Package, is_hashed: bool) -> str:
+        if package.line:
+            return package.line
+        # a hash in a comment is not checked, and changes the digest
+        if package.url.startswith("./"):
+            mark = "--hash=" if is_hashed else " # "
+            return f"{package.url} {mark}{' --hash='.join(package.hashes)}"
+        line = f"{package.name}=={package.version}"
+        if package.url:
+            line = f"{package.name} @ {package.url}"
+        if is_hashed:
+            line += "".join(f" --hash={each}" for each in package.hashes)
+        return line
 
     @property
     def digest(self) -> str:
@@ -139,7 +147,9 @@ class Platform(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
-        full = self.python if self.python.count(".") > 1 else f"{self.python}.0"
+        full = self.python
+        if full.count(".") < 2:
+            full += ".0"
         return {
             "implementation_name": "cpython",
             "implementation_version": full,
@@ -158,9 +168,8 @@ class Platform(NamedTuple):
     def __str__(self) -> str:
         environment = self.environment
         machine = environment["platform_machine"].replace("_", "-")
-        return (
-            f"Python {environment['python_version']} on {environment['platform_system']} {machine}"
-        )
+        python = environment["python_version"]
+        return f"Python {python} on {environment['platform_system']} {machine}"
 
 
 def form_of(file: str, text: str) -> str:
@@ -176,10 +185,8 @@ def form_of(file: str, text: str) -> str:
         hint = "run `pipenv requirements > requirements.txt`, and name that file"
         raise unread(f"`{file}` is a file of Pipenv, which cloudtrain does not read", hint)
     if name in ("setup.py", "setup.cfg"):
-        raise unread(
-            f"`{file}` is not a list of packages",
-            "list them in `requirements.txt`, and name that file",
-        )
+        hint = "list them in `requirements.txt`, and name that file"
+        raise unread(f"`{file}` is not a list of packages", hint)
     if name.endswith(".py"):
         if BLOCK.search(text) is None:
             hint = (
@@ -194,16 +201,18 @@ def form_of(file: str, text: str) -> str:
             "requirements file"
         )
         raise unread(f"`{file}` is a conda file", hint)
-    if re.search(r"(?m)^lock-version\s*=", text):
-        return "pylock"
-    if re.search(r"(?m)^version\s*=\s*\d+\s*$", text) and re.search(
-        r"(?m)^(?:\[\[package\]\]|\[manifest\])", text
-    ):
-        return "uv"
-    is_toml = name.endswith(".toml") or re.search(
-        r"(?m)^\[(?:project|build-system|tool\.[\w.-]+)\]\s*$", text
-    )
-    return "project" if is_toml else "pip"
+    for form, patterns in _FORMS.items():
+        if all(re.search(pattern, text) for pattern in patterns):
+            return form
+    return "project" if name.endswith(".toml") else "pip"
+
+
+_FORMS = {
+    "pylock": [r"(?m)^lock-version\s*="],
+    "uv": [r"(?m)^version\s*=\s*\d+\s*$", r"(?m)^(?:\[\[package\]\]|\[manifest\])"],
+    "project": [r"(?m)^\[(?:project|build-system|tool\.[\w.-]+)\]\s*$"],
+}
+"""What the text of each form holds."""
 
 
 POETRY = "run `poetry export -o requirements.txt`, and name that file"
@@ -274,60 +283,69 @@ class PipLine(NamedTuple):
     def applies(self, machine: Mapping[str, str]) -> bool:
         """Return whether the environment marker applies; an empty marker does. Markers that combine
         `and` with `or`, or that this function cannot read, count as not applying."""
-        parts = re.split(r"\s+(and|or)\s+", self.marker) if self.marker else []
-        words = {*parts[1::2]}
+        if not self.marker:
+            return True
+        comparisons = re.split(r"\s+(?:and|or)\s+", self.marker)
+        words = set(re.findall(r"\s+(and|or)\s+", self.marker))
         results = []
-        for text in parts[::2]:
+        for text in comparisons:
             match = _COMPARISON.fullmatch(text.strip())
             if match is None or match[1] not in machine or len(words) > 1:
                 return False
-            value = machine[match[1]]
-            if match[2] in ("==", "!="):
-                results.append((value == match[3]) == (match[2] == "=="))
+            variable, operator, wanted = match.groups()
+            value = machine[variable]
+            if operator in ("==", "!="):
+                results.append((value == wanted) == (operator == "=="))
             else:
-                results.append(_is_met(match[2] + match[3], value))
+                results.append(_is_met(operator + wanted, value))
         return any(results) if words == {"or"} else all(results)
 
 
 def _is_met(versions: str, version: str | None) -> bool:
-    return version is not None and all(
-        _clause_is_met(match[1], match[2], version) for match in _CLAUSE.finditer(versions)
-    )
+    if version is None:
+        return False
+    clauses = _CLAUSE.finditer(versions)
+    return all(_clause_is_met(clause[1], clause[2], version) for clause in clauses)
 
 
 def _clause_is_met(operator: str, version: str, installed_version: str) -> bool:
     """Return whether the installed version meets a clause such as `>=1.26`. Only release numbers
     are compared. If a suffix such as `rc1` would decide, the clause counts as met."""
-    have, want = (
-        _VERSION.fullmatch(installed_version.partition("+")[0]),
-        _VERSION.fullmatch(version.partition("+")[0]),
-    )
+    have = _VERSION.fullmatch(installed_version.partition("+")[0])
+    want = _VERSION.fullmatch(version.partition("+")[0])
     if operator == "===" or have is None or want is None:
         return True
-    here, there = (
-        [int(part) for part in have[1].split(".")],
-        [int(part) for part in want[1].split(".")],
-    )
+    here = [int(part) for part in have[1].split(".")]
+    there = [int(part) for part in want[1].split(".")]
     if want[2]:  # ==1.2.*
         return (here[: len(there)] == there) == (operator == "==")
     if operator == "~=":
         return here >= there and here[: len(there) - 1] == there[:-1]
+
     length = max(len(here), len(there))
-    here, there = (part + [0] * (length - len(part)) for part in (here, there))
+    here += [0] * (length - len(here))
+    there += [0] * (length - len(there))
     if here == there and (have[3] or want[3]):
         return True
-    order = (here > there) - (here < there)
-    return (
-        order
-        in {"==": (0,), "!=": (-1, 1), ">=": (0, 1), "<=": (-1, 0), ">": (1,), "<": (-1,)}[operator]
-    )
+    return bool(_COMPARE[operator](here, there))
+
+
+_COMPARE = {
+    "==": eq,
+    "!=": ne,
+    ">=": ge,
+    "<=": le,
+    ">": gt,
+    "<": lt,
+}
 
 
 def pip_lines(file: str, read: Read) -> Iterator[PipLine]:
     """Yield the requirements of `file` and of the files that it includes. `read` returns a file's
     text, or None if the file cannot be read. Lines that name no package are left out."""
     for _, _, line in _lines_of(file, read):
-        if (package := package_in(line)) is not None:
+        package = package_in(line)
+        if package is not None:
             yield package
 
 
@@ -339,51 +357,61 @@ def _lines_of(file: str, read: Read, deepest: int = DEEPEST) -> Iterator[tuple[s
         if raw.endswith("\\"):
             waiting += f"{raw[:-1]} "
             continue
-        line, waiting = re.sub(r"(^|\s)#.*", "", waiting + raw).strip(), ""
-        if option := re.match(r"(?:-r|--requirement)[\s=]*(\S+)", line):
-            included = posixpath.normpath(posixpath.join(posixpath.dirname(file), option[1]))
-            if "$" not in line and "://" not in line and read(included) is None:
-                hint = (
-                    f"correct line {number} of `{file}`, or check that the bundle does not "
-                    "leave the file out"
-                )
-                raise unread(f"`{file}` includes `{included}`, and there is no such file", hint)
-            yield from _lines_of(included, read, deepest - 1) if deepest else ()
-        elif line:
-            yield file, number, line
+        line = re.sub(r"(^|\s)#.*", "", waiting + raw).strip()
+        waiting = ""
+        option = re.match(r"(?:-r|--requirement)[\s=]*(\S+)", line)
+        if option is None:
+            if line:
+                yield file, number, line
+            continue
+        included = posixpath.normpath(posixpath.join(posixpath.dirname(file), option[1]))
+        if "$" not in line and "://" not in line and read(included) is None:
+            hint = (
+                f"correct line {number} of `{file}`, or check that the bundle does not "
+                "leave the file out"
+            )
+            raise unread(f"`{file}` includes `{included}`, and there is no such file", hint)
+        if deepest:
+            yield from _lines_of(included, read, deepest - 1)
 
 
 def needs_index(file: str, read: Read) -> bool:
     """Return whether a requirements file has more than options and wheels in the bundle, and no
     `--no-index`."""
     lines = [line for _, _, line in _lines_of(file, read)]
-    is_offline = re.compile(r"-(?!e\b|-editable)|(?!\w+:)\S+\.whl(?:[\s;]|$)").match
-    return not any("--no-index" in line for line in lines) and not all(map(is_offline, lines))
+    if any("--no-index" in line for line in lines):
+        return False
+    return not all(_NEEDS_NO_INDEX.match(line) for line in lines)
+
+
+_NEEDS_NO_INDEX = re.compile(r"-(?!e\b|-editable)|(?!\w+:)\S+\.whl(?:[\s;]|$)")
 
 
 def package_in(line: str) -> PipLine | None:
     """Return the requirement in a line; None if it is an option, an address or a path that is not a
     wheel's."""
     text, _, marker = re.sub(r"\s--?\w.*", "", line).partition(";")
+    text = text.strip()
+    marker = marker.strip()
     hashes = tuple(re.findall(r"--hash[=\s]+(\S+)", line))
-    if wheel := re.fullmatch(r"(?!\w+:)(?:.*/)?([^/-]+)-([^/-]+)-[^/]+\.whl", text.strip()):
-        return PipLine(wheel[1], f"=={wheel[2]}", marker.strip(), hashes, text.strip())
-    match = _NAME.fullmatch(text.strip())
-    versions = match[2].strip().removeprefix("(").removesuffix(")") if match else ""
-    if match is None or versions[:1] not in ("", "@", *"=<>!~") or re.match(r"=[^=]", versions):
+    wheel = re.fullmatch(r"(?!\w+:)(?:.*/)?([^/-]+)-([^/-]+)-[^/]+\.whl", text)
+    if wheel:
+        return PipLine(wheel[1], f"=={wheel[2]}", marker, hashes, text)
+    match = _NAME.fullmatch(text)
+    if match is None:
         return None
-    return PipLine(
-        match[1],
-        "" if versions.startswith("@") else versions.replace(" ", ""),
-        marker.strip(),
-        hashes,
-    )
+    versions = match[2].strip().removeprefix("(").removesuffix(")")
+    if versions[:1] not in ("", "@", *"=<>!~") or re.match(r"=[^=]", versions):
+        return None
+    versions = "" if versions.startswith("@") else versions.replace(" ", "")
+    return PipLine(match[1], versions, marker, hashes)
 
 
 def _pip_packages(file: str, read: Read) -> Iterator[Package]:
     """Yield the packages of a pip file. Raises JobError for a line that pip cannot read."""
     for place, number, line in _lines_of(file, read):
-        if (package := package_in(line)) is not None:
+        package = package_in(line)
+        if package is not None:
             yield package_of(line, package.name, package.versions, package.hashes)
         elif _NO_NAME.match(line) is None:
             hint = "write one package a line, such as `numpy>=1.26`; `=` alone is not an operator"
@@ -394,7 +422,8 @@ def package_of(line: str, name: str, versions: str, hashes: tuple[str, ...] = ()
     """Return the package of a line. It has a version if its `versions` are one, as in
     `numpy==1.26.4`."""
     pin = _PIN.fullmatch(versions)
-    return Package(normal(name), pin[1] if pin else None, hashes, line=line)
+    version = pin[1] if pin else None
+    return Package(normal(name), version, hashes, line=line)
 
 
 def normal(name: str) -> str:

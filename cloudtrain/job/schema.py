@@ -17,7 +17,7 @@ import ast
 import inspect
 import textwrap
 from functools import cache
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 from pydantic import BaseModel
@@ -56,51 +56,47 @@ def job_schema(kind: str = "training") -> Schema:
         _describe(own, model)
         _take_short_forms(own, model)
         own.update(_RULES.get(model.__name__, {}))
+
+    properties = schema["properties"]
+    job = definitions["TrainingJob"] if kind == "sweep" else schema
+    fields = job["properties"]
+    if kind != "processing":
+        fields["distribution"] = _choice(fields["distribution"], definitions)
     if kind == "training":
-        schema["properties"]["distribution"] = _choice(
-            schema["properties"]["distribution"], definitions
-        )
-        schema["properties"] = {"kind": {"const": kind, "description": _KIND_HELP}} | schema[
-            "properties"
-        ]
+        kind_field = {"const": kind, "description": _KIND_HELP}
+        schema["properties"] = {"kind": kind_field} | properties
     else:
-        schema["properties"]["kind"]["description"] = _KIND_HELP
+        properties["kind"]["description"] = _KIND_HELP
         schema["required"] = ["kind", *schema["required"]]
     if kind == "sweep":
-        _open_short_forms(schema, definitions)
-    fields = (definitions["TrainingJob"] if kind == "sweep" else schema)["properties"]
+        _open_short_forms(schema, job)
     for field in (fields["inputs"], fields["outputs"]):
         # Other names are not valid; pydantic's `patternProperties` would allow them.
         for pattern, inner in field.pop("patternProperties", {}).items():
-            field |= {
-                "additionalProperties": inner,
-                "propertyNames": {"pattern": pattern, "maxLength": 64},
-            }
-    title = {"training": "cloudtrain job", "sweep": "cloudtrain sweep"}.get(
-        kind, f"cloudtrain {kind} job"
-    )
-    head = {"$schema": DIALECT, "$id": f"urn:cloudtrain:schema:{_NAMES[kind]}", "title": title}
-    return (
-        head
-        | {key: value for key, value in schema.items() if key != "title"}
-        | {"$defs": definitions}
-    )
+            field["additionalProperties"] = inner
+            field["propertyNames"] = {"pattern": pattern, "maxLength": 64}
+
+    del schema["title"]
+    head = {
+        "$schema": DIALECT,
+        "$id": f"urn:cloudtrain:schema:{_NAMES[kind]}",
+        "title": f"cloudtrain {_NAMES[kind].replace('-', ' ')}",
+    }
+    return head | schema | {"$defs": definitions}
 
 
-def _open_short_forms(schema: Schema, definitions: Schema) -> None:
+def _open_short_forms(schema: Schema, job_schema: Schema) -> None:
     """Allow the short forms of a sweep: a job without a name, the path of the job's file, and a
     list instead of `choice`."""
-    job, values = schema["properties"]["job"], schema["properties"]["search"]
-    definitions["TrainingJob"]["required"].remove("name")
-    distribution = definitions["TrainingJob"]["properties"]["distribution"]
-    definitions["TrainingJob"]["properties"]["distribution"] = _choice(distribution, definitions)
-    schema["properties"]["job"] = {
-        "description": job.get("description", ""),
+    properties = schema["properties"]
+    job_schema["required"].remove("name")
+    properties["job"] = {
+        "description": properties["job"].get("description", ""),
         "anyOf": [{"type": "string", "minLength": 1}, {"$ref": "#/$defs/TrainingJob"}],
     }
-    values["additionalProperties"] = {
-        "anyOf": [{"type": "array", "minItems": 1}, values["additionalProperties"]],
-    }
+    values = properties["search"]
+    a_list = {"type": "array", "minItems": 1}
+    values["additionalProperties"] = {"anyOf": [a_list, values["additionalProperties"]]}
 
 
 def _models(root: type[BaseModel]) -> list[type[BaseModel]]:
@@ -121,45 +117,44 @@ def _describe(schema: Schema, model: type[BaseModel]) -> None:
     schema["description"] = inspect.cleandoc(model.__doc__ or "").partition("\n\n")[0]
     texts = _field_texts(model) | _target_texts(model)
     for name, own in schema["properties"].items():
-        units = (
-            option["description"]
-            for option in (own, *own.get("anyOf", ()))
-            if "description" in option
-        )
-        text = f"{texts.get(name, '')} {next(units, '')}".strip()
+        options = (own, *own.get("anyOf", ()))
+        units = [option["description"] for option in options if "description" in option]
+        text = " ".join([texts.get(name, ""), *units[:1]]).strip()
         if text:
             own["description"] = text
 
 
 def _target_texts(model: type[BaseModel]) -> dict[str, str]:
+    if model not in _OF_TARGETS:
+        return {}
     texts: dict[str, str] = {}
     for target in all_targets():
-        texts[target.name] = (
-            target.facts.environment_help if model is Environment else target.facts.place_help
-        )
-        texts[target.name + OVERRIDES] = target.facts.overrides_help
-    models = {
-        Environment,
-        Input,
-        Output,
-        Checkpoint,
-        ProcessingInput,
-        ProcessingOutput,
-        TrainingJob,
-        ProcessingJob,
-    }
-    return {
-        field: text
-        for field, text in texts.items()
-        if field in model.model_fields and model in models
-    }
+        facts = target.facts
+        is_environment = model is Environment
+        texts[target.name] = facts.environment_help if is_environment else facts.place_help
+        texts[target.name + OVERRIDES] = facts.overrides_help
+    return texts
+
+
+_OF_TARGETS = {
+    Environment,
+    Input,
+    Output,
+    Checkpoint,
+    ProcessingInput,
+    ProcessingOutput,
+    TrainingJob,
+    ProcessingJob,
+}
+"""The models with a field for each target."""
 
 
 def _take_short_forms(schema: Schema, model: type[BaseModel]) -> None:
     """Let the schema allow a text in place of a mapping, for fields of `model` that accept both.
     Example: one instance type for all targets."""
     for name in model.model_fields:
-        shape, own = node_of_field(model, name), schema["properties"][name]
+        shape = node_of_field(model, name)
+        own = schema["properties"][name]
         if shape.kind == "model" and shape.has_parser:
             own["anyOf"].insert(0, {"type": "string"})
         elif shape.inner is not None and shape.inner.kind == "model" and shape.inner.has_parser:
@@ -169,24 +164,20 @@ def _take_short_forms(schema: Schema, model: type[BaseModel]) -> None:
 
 @cache
 def _field_texts(model: type[BaseModel]) -> dict[str, str]:
+    """Return the docstring of each field, from the source code of its class."""
     texts: dict[str, str] = {}
     for owner in reversed(model.__mro__):
         if owner is BaseModel or not issubclass(owner, BaseModel) or is_widened(owner):
             continue
         body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
         assert isinstance(body, ast.ClassDef)
-        for field, below in zip(body.body, body.body[1:], strict=False):
-            text = (
-                below.value.value
-                if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
-                else None
-            )
-            if (
-                isinstance(field, ast.AnnAssign)
-                and isinstance(field.target, ast.Name)
-                and isinstance(text, str)
-            ):
-                texts[field.target.id] = " ".join(inspect.cleandoc(text).split())
+        for field, below in pairwise(body.body):
+            match field, below:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    texts[name] = " ".join(inspect.cleandoc(text).split())
     return texts
 
 
@@ -194,28 +185,30 @@ def _choice(schema: Schema, definitions: Schema) -> Schema:
     """Return a schema for `distribution` that selects the model by `type`. An editor then offers
     the types first and the fields of the chosen type next."""
     names = [option["$ref"].rpartition("/")[2] for option in schema["oneOf"]]
-    tags = {definitions[name]["properties"]["type"]["const"]: name for name in names}
-    helps = [definitions[name].get("description", "") for name in names]
-    kind = {
-        "enum": list(tags),
-        "enumDescriptions": helps,
-        "description": "How the processes are launched.",
-    }
+    tags = []
+    helps = []
+    cases = []
+    for name in names:
+        definition = definitions[name]
+        tag = definition["properties"]["type"]["const"]
+        tags.append(tag)
+        helps.append(definition.get("description", ""))
+        condition = {"properties": {"type": {"const": tag}}, "required": ["type"]}
+        cases.append({"if": condition, "then": {"$ref": f"#/$defs/{name}"}})
+    default_help = "How the processes of a job are launched and find each other."
     return {
         "title": "Distribution",
-        "description": schema.get(
-            "description", "How the processes of a job are launched and find each other."
-        ),
+        "description": schema.get("description", default_help),
         "type": "object",
         "required": ["type"],
-        "properties": {"type": kind},
-        "allOf": [
-            {
-                "if": {"properties": {"type": {"const": tag}}, "required": ["type"]},
-                "then": {"$ref": f"#/$defs/{name}"},
+        "properties": {
+            "type": {
+                "enum": tags,
+                "enumDescriptions": helps,
+                "description": "How the processes are launched.",
             }
-            for tag, name in tags.items()
-        ],
+        },
+        "allOf": cases,
     }
 
 
@@ -228,26 +221,18 @@ def _require(*names: str) -> Schema:
 
 
 def _not_empty(name: str) -> Schema:
-    return {
-        "required": [name],
-        "properties": {
-            name: {
-                "anyOf": [{"type": "object", "minProperties": 1}, {"type": "array", "minItems": 1}]
-            }
-        },
-    }
+    mapping = {"type": "object", "minProperties": 1}
+    array = {"type": "array", "minItems": 1}
+    return {"required": [name], "properties": {name: {"anyOf": [mapping, array]}}}
 
 
 def _smp_version(version: int) -> Schema:
-    then: Schema = {
-        "properties": {"parameters": {"propertyNames": {"enum": sorted(smp_parameters(version))}}}
-    }
+    names = sorted(smp_parameters(version))
+    then: Schema = {"properties": {"parameters": {"propertyNames": {"enum": names}}}}
     if version == 2:
         then["properties"]["mpi_options"] = {"const": ""}
-    return {
-        "if": {"required": ["version"], "properties": {"version": {"const": version}}},
-        "then": then,
-    }
+    condition = {"required": ["version"], "properties": {"version": {"const": version}}}
+    return {"if": condition, "then": then}
 
 
 _ONE_THING_TO_RUN: Schema = {
@@ -303,14 +288,8 @@ _RULES: dict[str, Schema] = {
             {
                 "properties": {
                     **{
-                        name: {"const": default}
+                        name: {"const": default} if default else {"enum": [None, []]}
                         for name, default in ONLY_TRAINING.items()
-                        if default
-                    },
-                    **{
-                        name: {"enum": [None, []]}
-                        for name, default in ONLY_TRAINING.items()
-                        if not default
                     },
                     "data_type": {"not": {"const": "augmented_manifest"}},
                     **_ABSOLUTE,

@@ -48,38 +48,48 @@ def fields_of_script(script: Path, arguments: Sequence[str], folder: Path) -> di
     """
     root, entry_point, file = _root_of(script, folder)
     source = "." if root == os.path.realpath(folder) else root
-    name = job_name_from(Path(root).name if Path(file).stem in _USUAL_NAMES else Path(file).stem)
-    fields: dict[str, object] = {"name": name, "source_dir": source, "entry_point": entry_point}
+    name = Path(file).stem
+    if name in _USUAL_NAMES:
+        name = Path(root).name
+    fields: dict[str, object] = {
+        "name": job_name_from(name),
+        "source_dir": source,
+        "entry_point": entry_point,
+    }
     if is_module(entry_point) and file.startswith(f"{_SOURCES}/"):
         fields["environment"] = {"variables": {"PYTHONPATH": _SOURCES}}
+
     hyperparameters = read_hyperparameters(arguments) or {}
-    if argv_of(hyperparameters) != [*arguments] or any(
-        name.startswith(RESERVED_PREFIXES) for name in hyperparameters
-    ):
+    is_reserved = any(key.startswith(RESERVED_PREFIXES) for key in hyperparameters)
+    if is_reserved or argv_of(hyperparameters) != [*arguments]:
         fields["arguments"] = [*arguments]
     elif hyperparameters:
         fields["hyperparameters"] = hyperparameters
+
     distribution = distribution_of(script, folder)
-    return fields | ({"distribution": {"type": distribution}} if distribution else {})
+    if distribution is not None:
+        fields["distribution"] = {"type": distribution}
+    return fields
 
 
 def _root_of(script: Path, folder: Path) -> tuple[str, str, str]:
     """Return the folder of the code, the entry point, and the path of its file in the folder."""
-    place, root = os.path.realpath(script), os.path.realpath(folder)
+    root = os.path.realpath(folder)
     if is_module(str(script)):
         file = script_file(str(script), lambda path: Path(root, path).is_file(), _SOURCES)
         if file is None:
+            message = f"there is no module `{str(script)[3:]}` in this folder"
             hint = (
                 "change to the folder of its package; for an installed module: `command: "
                 f"python {script}` in a job"
             )
-            raise UsageError(
-                f"there is no module `{str(script)[3:]}` in this folder", hint=hint, code="CT903"
-            )
+            raise UsageError(message, hint=hint, code="CT903")
         return root, str(script), file
+    place = os.path.realpath(script)
     inside = os.path.relpath(place, root)
     if inside.startswith(os.pardir):
-        root, inside = os.path.dirname(place), os.path.basename(place)
+        root = os.path.dirname(place)
+        inside = os.path.basename(place)
     file = Path(inside).as_posix()
     return root, file, file
 
@@ -118,7 +128,9 @@ def _number(text: str) -> int | float | None:
             value = kind(text)
         except ValueError:
             continue
-        return value if repr(value) == text and text not in ("inf", "-inf", "nan") else None
+        if repr(value) == text and text not in ("inf", "-inf", "nan"):
+            return value
+        return None
     return None
 
 
@@ -126,10 +138,10 @@ def distribution_of(script: Path, folder: Path | None = None) -> str | None:
     """Return the distribution that the script suggests; None if its processes would not work
     together. `folder` is as for `syntax_of_script`, which raises the same errors."""
     syntax = syntax_of_script(script, folder)
-    distribution = next(
-        (distribution for name, distribution in _LIBRARIES.items() if name in syntax.packages), None
-    )
-    return None if distribution == "torch" and syntax.is_alone else distribution
+    for library, distribution in _LIBRARIES.items():
+        if library in syntax.packages:
+            return None if distribution == "torch" and syntax.is_alone else distribution
+    return None
 
 
 def syntax_of_script(script: Path, folder: Path | None = None) -> ScriptSyntax:
@@ -143,27 +155,13 @@ def syntax_of_script(script: Path, folder: Path | None = None) -> ScriptSyntax:
     try:
         parse_python(read_text(script if entry_point == file else Path(root, file)))
     except OSError as error:
-        raise UsageError(
-            f"`{script}` cannot be read: {error.strerror}",
-            hint="name a script that you can read",
-            code="CT903",
-        ) from None
+        message = f"`{script}` cannot be read: {error.strerror}"
+        raise UsageError(message, hint="name a script that you can read", code="CT903") from None
     except Unreadable as error:
-        raise UsageError(
-            f"`{script}`: {error.problem.message}", hint=error.problem.hint, code="CT903"
-        ) from None
+        message = f"`{script}`: {error.problem.message}"
+        raise UsageError(message, hint=error.problem.hint, code="CT903") from None
     except SyntaxError as error:
-        hint = f"look at line {error.lineno}" if error.lineno else "name a Python script"
-        text = (error.text or "").strip()
-        if text.startswith(("%", "!")):
-            hint = (
-                f"delete line {error.lineno}, which only a notebook has; `jupyter nbconvert "
-                "--to script` exports one"
-            )
-        line = f": `{shortened(text)}`" if text else ""
-        raise UsageError(
-            f"`{script}` is not Python: {error.msg}{line}", hint=hint, code="CT903"
-        ) from None
+        raise _not_python(script, error) from None
 
     def read(path: str) -> str | None:
         try:
@@ -172,3 +170,17 @@ def syntax_of_script(script: Path, folder: Path | None = None) -> ScriptSyntax:
             return None
 
     return read_syntax(file, read)
+
+
+def _not_python(script: Path, error: SyntaxError) -> UsageError:
+    message = f"`{script}` is not Python: {error.msg}"
+    hint = f"look at line {error.lineno}" if error.lineno else "name a Python script"
+    text = (error.text or "").strip()
+    if text:
+        message += f": `{shortened(text)}`"
+    if text.startswith(("%", "!")):
+        hint = (
+            f"delete line {error.lineno}, which only a notebook has; `jupyter nbconvert "
+            "--to script` exports one"
+        )
+    return UsageError(message, hint=hint, code="CT903")

@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, Field, FiniteFloat, JsonValue, model_valid
 from cloudtrain.errors import Problem
 from cloudtrain.job.model import Duration, FromFile, Model, all_at_once, value_text
 from cloudtrain.job.nodes import JOB_NAME, MAX_JOB_NAME, describe_value
-from cloudtrain.job.problems import wrong
+from cloudtrain.job.problems import raw_value, wrong
 from cloudtrain.job.training import TrainingJob, unsendable
 
 if TYPE_CHECKING:
@@ -44,22 +44,21 @@ _HINT = "write a list of values, `{log: [1e-4, 1e-1]}`, `{uniform: [0, 1]}` or `
 
 def _range_rules(data: Mapping[str, object]) -> Iterator[Problem]:
     kinds = [kind for kind in KINDS if data.get(kind) is not None]
-    if not kinds and any(name not in (*KINDS, "step", "scale") for name in data):
+    if not kinds and not data.keys() <= {*KINDS, "step", "scale"}:
         return  # an unknown field, which is reported already
-    if len(kinds) != 1:
-        message = (
-            "a range has only one of `log`, `uniform`, `int` and `choice`"
-            if kinds
-            else "the range has no values"
-        )
+    if not kinds:
+        yield Problem((), "the range has no values", _HINT, code="CT060")
+        return
+    if len(kinds) > 1:
+        message = "a range has only one of `log`, `uniform`, `int` and `choice`"
         yield Problem((), message, _HINT, code="CT060")
         return
-    kind, value = kinds[0], data[kinds[0]]
+    kind = kinds[0]
+    value = data[kind]
     step = data.get("step")
     if step is not None and kind != "int":
-        yield Problem(
-            ("step",), f"`step` applies to `int`, and this is `{kind}`", "remove it", code="CT018"
-        )
+        message = f"`step` applies to `int`, and this is `{kind}`"
+        yield Problem(("step",), message, "remove it", code="CT018")
     if data.get("scale") is not None and kind not in ("uniform", "int"):
         message = f"`scale` applies to `uniform` and `int`, and this is `{kind}`"
         yield Problem(("scale",), message, "remove it", code="CT018")
@@ -73,19 +72,14 @@ def _choice_rules(values: object) -> Iterator[Problem]:
     if not isinstance(values, Sequence) or isinstance(values, str):
         return
     if not values:
-        yield Problem(
-            ("choice",), "the list has no values", "add at least one, or remove it", code="CT060"
-        )
+        hint = "add at least one, or remove it"
+        yield Problem(("choice",), "the list has no values", hint, code="CT060")
     texts = set[str]()
     for index, value in enumerate(values):
         text = json.dumps(value, sort_keys=True, default=str)
         if text in texts:
-            yield Problem(
-                ("choice", index),
-                f"`{value}` is listed twice",
-                "remove one of the two",
-                code="CT060",
-            )
+            message = f"`{value}` is listed twice"
+            yield Problem(("choice", index), message, "remove one of the two", code="CT060")
         texts.add(text)
 
 
@@ -93,31 +87,32 @@ def _bound_rules(kind: str, value: object, step: object) -> Iterator[Problem]:
     if not isinstance(value, list | tuple):
         return
     if len(value) != 2:
+        message = f"a range has two bounds, and this has {len(value)}"
         hint = f"write `{{{kind}: [1, 8]}}`, or list the values themselves"
-        yield Problem(
-            (kind,), f"a range has two bounds, and this has {len(value)}", hint, code="CT060"
-        )
+        yield Problem((kind,), message, hint, code="CT060")
         return
     low, high = map(_number, value)
     if low is None or high is None:
         return
-    if low >= high:
-        hint = (
-            f"write `[{high}, {low}]`" if low > high else f"write the value into the job: `{low}`"
-        )
-        yield Problem((kind,), f"the range from {low} to {high} is empty", hint, code="CT060")
+    path, message, hint = (kind,), "", ""
+    if low > high:
+        message = f"the range from {low} to {high} is empty"
+        hint = f"write `[{high}, {low}]`"
+    elif low == high:
+        message = f"the range from {low} to {high} is empty"
+        hint = f"write the value into the job: `{low}`"
     elif isinstance(step, int) and step > high - low:
-        message, hint = (
-            f"a step of {step} leads beyond the range from {low} to {high}",
-            "write a smaller step",
-        )
-        yield Problem(("step",), message, hint, code="CT060")
+        path = ("step",)
+        message = f"a step of {step} leads beyond the range from {low} to {high}"
+        hint = "write a smaller step"
     elif kind == "log" and low <= 0:
         message = f"a logarithmic range needs positive bounds, not {low}"
-        yield Problem((kind,), message, "raise the lower bound, or use `uniform`", code="CT060")
+        hint = "raise the lower bound, or use `uniform`"
     elif not isfinite(float(high) - float(low)):
         message = f"the range from {low} to {high} is too wide for a number"
-        yield Problem((kind,), message, "bring the bounds closer together", code="CT060")
+        hint = "bring the bounds closer together"
+    if message:
+        yield Problem(path, message, hint, code="CT060")
 
 
 def _number(item: object) -> float | int | None:
@@ -153,7 +148,8 @@ class Range(Model):
     @property
     def kind(self) -> Kind:
         """The field that is set: `log`, `uniform`, `int` or `choice`."""
-        return next(kind for kind in KINDS if getattr(self, kind) is not None)
+        kinds = [kind for kind in KINDS if getattr(self, kind) is not None]
+        return kinds[0]
 
     @property
     def bounds(self) -> _Bounds:
@@ -173,10 +169,12 @@ class Range(Model):
         """Return a random value from the range."""
         share = source.random()
         if self.uniform is not None:
-            return self.uniform[0] + share * (self.uniform[1] - self.uniform[0])
+            low, high = self.uniform
+            return low + share * (high - low)
         if self.log is not None:
-            low, high = log(self.log[0]), log(self.log[1])
-            return min(max(exp(low + share * (high - low)), self.log[0]), self.log[1])
+            low, high = map(log, self.log)
+            value = exp(low + share * (high - low))
+            return min(max(value, self.log[0]), self.log[1])
         values = self.values
         assert values is not None, "what is not continuous has values"
         return values[floor(share * len(values))]
@@ -186,8 +184,8 @@ class Range(Model):
             return ", ".join(map(value_text, self.choice))
         low, high = self.bounds
         words = {"log": "logarithmic", "uniform": "uniform", "int": "whole numbers"}[self.kind]
-        step = f" in steps of {self.step}" if self.step not in (None, 1) else ""
-        return f"{low:g} to {high:g}, {words}{step}"
+        text = f"{low:g} to {high:g}, {words}"
+        return text if self.step in (None, 1) else f"{text} in steps of {self.step}"
 
     if TYPE_CHECKING:
 
@@ -218,7 +216,8 @@ class Space:
     def grid_words(self) -> str:
         """`grid_size` as text for a message. Very large numbers are abbreviated, because Python
         refuses to print more than 4300 digits."""
-        return f"{self.grid_size:,}" if self.grid_size < 10**12 else "more than a trillion"
+        size = self.grid_size
+        return f"{size:,}" if size < 10**12 else "more than a trillion"
 
     def grid_point(self, index: int) -> dict[str, JsonValue]:
         """Return the combination at `index` in the grid, counted from 0. The last hyperparameter
@@ -248,9 +247,8 @@ def _choice_or_range(value: object) -> object:
     refuse a single value."""
     if isinstance(value, str | int | float):
         message = f"a range is a list or a mapping, not {describe_value(value)}"
-        raise wrong(
-            message, "list the values, `[1, 2]`, or write the one value into the job", code="CT060"
-        )
+        hint = "list the values, `[1, 2]`, or write the one value into the job"
+        raise wrong(message, hint, code="CT060")
     return {"choice": value} if isinstance(value, list | tuple) else value
 
 
@@ -314,13 +312,9 @@ class Bandit(Model):
 
 
 def _stop_rules(data: Mapping[str, object]) -> Iterator[Problem]:
-    if len([name for name in ("median", "bandit") if data.get(name) is not None]) != 1:
-        yield Problem(
-            (),
-            "`stop_early` needs one rule",
-            "write `stop_early: {median: {after: 5}}`",
-            code="CT060",
-        )
+    if (data.get("median") is None) == (data.get("bandit") is None):
+        hint = "write `stop_early: {median: {after: 5}}`"
+        yield Problem((), "`stop_early` needs one rule", hint, code="CT060")
 
 
 class StopEarly(Model):
@@ -334,13 +328,8 @@ class StopEarly(Model):
     @property
     def after(self) -> int:
         """The number of reports of the metric that every trial makes before it can be stopped."""
-        return (
-            self.median.after
-            if self.median is not None
-            else self.bandit.after
-            if self.bandit is not None
-            else 0
-        )
+        rule = self.median or self.bandit
+        return rule.after if rule is not None else 0
 
     if TYPE_CHECKING:
 
@@ -350,11 +339,11 @@ class StopEarly(Model):
 
 
 def _hyperband_rules(data: Mapping[str, object]) -> Iterator[Problem]:
-    least, most = data.get("min", 1), data.get("max")
+    least = data.get("min", 1)
+    most = data.get("max")
     if isinstance(least, int) and isinstance(most, int) and least >= most:
-        yield Problem(
-            ("max",), f"`max` must be more than `min`, which is {least}", "raise it", code="CT060"
-        )
+        message = f"`max` must be more than `min`, which is {least}"
+        yield Problem(("max",), message, "raise it", code="CT060")
 
 
 class Hyperband(Model):
@@ -368,65 +357,58 @@ class Hyperband(Model):
 
 
 def _sweep_rules(sweep: Mapping[str, object]) -> Iterator[Problem]:
-    for problem in unsendable(sweep.get("search"), ("search",)):
+    search = sweep.get("search")
+    strategy = sweep.get("strategy", "random")
+    for problem in unsendable(search, ("search",)):
         if problem.path[2:3] not in (("log",), ("uniform",)):  # about bounds, the range says more
             yield problem
-    strategy, search = sweep.get("strategy", "random"), sweep.get("search")
     if isinstance(search, Mapping) and not search:
-        yield Problem(
-            ("search",),
-            "`search` has no ranges",
-            "add for example `lr: {log: [1e-4, 1e-1]}`",
-            code="CT060",
-        )
+        hint = "add for example `lr: {log: [1e-4, 1e-1]}`"
+        yield Problem(("search",), "`search` has no ranges", hint, code="CT060")
     if strategy == "grid" and isinstance(search, Mapping):
         yield from _not_in_a_grid(search)
-    if strategy not in get_args(Strategy):
-        return
+    if strategy in get_args(Strategy):
+        yield from _strategy_rules(sweep, strategy)
+        if raw_value(sweep.get("job"), "command") is not None:
+            message = "a sweep sets hyperparameters, which a `command` does not get"
+            hint = "write an `entry_point`, which gets each value as `--name value`"
+            yield Problem(("job", "command"), message, hint, code="CT018")
+
+
+def _strategy_rules(sweep: Mapping[str, object], strategy: object) -> Iterator[Problem]:
+    objective = sweep.get("objective")
+    stop_early = sweep.get("stop_early")
+    hyperband = sweep.get("hyperband")
     if strategy != "grid" and sweep.get("trials") is None:
-        yield Problem(
-            ("trials",),
-            f"`{strategy}` never ends by itself",
-            "add for example `trials: 20`",
-            code="CT011",
-        )
-    if strategy != "grid" and sweep.get("objective") is None:
+        hint = "add for example `trials: 20`"
+        yield Problem(("trials",), f"`{strategy}` never ends by itself", hint, code="CT011")
+    if strategy != "grid" and objective is None:
         hint = (
             "add `objective: {maximize: accuracy}`, or use `strategy: grid`, which runs "
             "every combination"
         )
         yield Problem(("objective",), f"`{strategy}` needs an objective", hint, code="CT011")
-    if sweep.get("stop_early") is not None and sweep.get("objective") is None:
+    if stop_early is not None and objective is None:
         message = "`stop_early` compares objectives, but the sweep has no objective"
-        yield Problem(
-            ("stop_early",), message, "add `objective: {maximize: accuracy}`", code="CT018"
-        )
-    if sweep.get("stop_early") is not None and strategy == "hyperband":
+        hint = "add `objective: {maximize: accuracy}`"
+        yield Problem(("stop_early",), message, hint, code="CT018")
+    if stop_early is not None and strategy == "hyperband":
         message = "hyperband stops trials itself, so `stop_early` contradicts it"
         yield Problem(("stop_early",), message, "remove one of them", code="CT018")
-    if strategy == "hyperband" and sweep.get("hyperband") is None:
+    if strategy == "hyperband" and hyperband is None:
         message = "hyperband needs the maximum number of reports of a trial"
-        yield Problem(
-            ("hyperband",), message, "add for example `hyperband: {min: 1, max: 27}`", code="CT011"
-        )
-    if strategy != "hyperband" and sweep.get("hyperband") is not None:
+        hint = "add for example `hyperband: {min: 1, max: 27}`"
+        yield Problem(("hyperband",), message, hint, code="CT011")
+    if strategy != "hyperband" and hyperband is not None:
         message = f"`hyperband` applies only to `strategy: hyperband`, and this is `{strategy}`"
-        yield Problem(
-            ("hyperband",), message, "write `strategy: hyperband`, or remove it", code="CT018"
-        )
-    job = sweep.get("job")
-    command = job.get("command") if isinstance(job, Mapping) else getattr(job, "command", None)
-    if command is not None:
-        message = "a sweep sets hyperparameters, which a `command` does not get"
-        hint = "write an `entry_point`, which gets each value as `--name value`"
-        yield Problem(("job", "command"), message, hint, code="CT018")
+        hint = "write `strategy: hyperband`, or remove it"
+        yield Problem(("hyperband",), message, hint, code="CT018")
 
 
 def _not_in_a_grid(search: Mapping[str, object]) -> Iterator[Problem]:
     for name, item in search.items():
         for kind in ("log", "uniform"):
-            bounds = item.get(kind) if isinstance(item, Mapping) else getattr(item, kind, None)
-            if bounds is not None:
+            if raw_value(item, kind) is not None:
                 message = f"a grid cannot try every value of `{name}`, which has a continuous range"
                 hint = f"list values, `{name}: [0.001, 0.01, 0.1]`, or use `strategy: random`"
                 yield Problem(("search", name), message, hint, code="CT060")
@@ -498,9 +480,8 @@ class Sweep(FromFile):
 
     def trial_job(self, values: Mapping[str, JsonValue]) -> TrainingJob:
         """Return the training job of the trial with the given hyperparameter values."""
-        return self.job.model_copy(
-            update={"hyperparameters": {**self.job.hyperparameters, **values}}
-        )
+        hyperparameters = {**self.job.hyperparameters, **values}
+        return self.job.model_copy(update={"hyperparameters": hyperparameters})
 
     if TYPE_CHECKING:
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 import ast
 import posixpath
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from itertools import chain
+from typing import NamedTuple, TypeVar
 
 from cloudtrain.documents.document import parse_python
 from cloudtrain.runtime.torchrun_words import is_module, words_of_script
@@ -99,110 +101,181 @@ def script_file(
     if not is_module(entry_point):
         return entry_point
     path = words_of_script(entry_point)[1].replace(".", "/")
-    folders = ("", *str(python_path).split(":"))
-    files = (
-        posixpath.join(folder, path + end) for folder in folders for end in ("/__main__.py", ".py")
-    )
-    return next(filter(is_file, files), None)
+    for folder in ("", *str(python_path).split(":")):
+        for end in ("/__main__.py", ".py"):
+            file = posixpath.join(folder, path + end)
+            if is_file(file):
+                return file
+    return None
+
+
+class _Import(NamedTuple):
+    """One package or module that a statement imports."""
+
+    statement: ast.Import | ast.ImportFrom
+    package: str
+    """The first part of its name; empty for a relative import."""
+    files: list[str]
+    """The files that it could be among the script's own modules."""
+
+
+@dataclass
+class _Program:
+    """A script with its own modules."""
+
+    nodes: dict[str, list[ast.AST]] = field(default_factory=dict)
+    """The nodes of the script and of each module, by the path of its file."""
+    packages: set[str] = field(default_factory=set)
+    own_packages: frozenset[str] = frozenset()
+    """The packages that the script itself imports."""
+    needs: dict[str, tuple[str, int]] = field(default_factory=dict)
+    attended: list[tuple[str, int, str]] = field(default_factory=list)
+
+    def calls(self) -> Iterator[tuple[str, ast.Call]]:
+        """Yield each call with the path of its file."""
+        for path, nodes in self.nodes.items():
+            for call in _all_of(ast.Call, nodes):
+                yield path, call
+
+
+_Node = TypeVar("_Node", bound=ast.AST)
+
+
+def _all_of(kind: type[_Node], nodes: Iterable[ast.AST]) -> list[_Node]:
+    return [node for node in nodes if isinstance(node, kind)]
 
 
 def read_syntax(script: str, read: Callable[[str], str | None]) -> ScriptSyntax:
     """Read a script and the modules beside it that it imports. `read` returns the text of the file
     at a path such as `src/train.py`, or None if there is none. Modules that cannot be parsed are
     unknown packages."""
-    nodes: dict[str, list[ast.AST]] = {}
-    waiting, packages, own = [script], set[str](), frozenset[str]()
-    certain, needs, attended = {script}, dict[str, tuple[str, int]](), list[tuple[str, int, str]]()
-    while waiting and len(nodes) < _MOST_MODULES:
+    program = _read_program(script, read)
+    nodes = list(chain.from_iterable(program.nodes.values()))
+    words = [node for node in nodes if type(node) in _WORDS]
+    calls = list(program.calls())
+
+    defaults: dict[str, str] = {}
+    for _, call in calls:
+        defaults.update(_defaults(call))
+    values = _assigned(nodes)
+    saves = list(_saves(calls, values, defaults))
+
+    # The package `integrations` sets the folder itself.
+    names = {node.id for node in _all_of(ast.Name, words)}
+    parsers = [place for place in calls if _parses_output_dir(place[1])]
+    if parsers and "integrations" not in names:
+        saves += [Save(path, call.lineno, "output_dir", "") for path, call in parsers]
+        defaults = {"output_dir": "trainer_output"} | defaults
+
+    asks = any(_asks(node) for node in nodes)
+    return ScriptSyntax(
+        packages=program.own_packages,
+        is_alone=_is_alone(program.packages, words, calls),
+        needs_no_launcher=asks or not program.packages.isdisjoint(_LIBRARIES),
+        saves=tuple(saves),
+        needs=program.needs,
+        defaults=defaults,
+        outside=tuple(_outside(program, set(defaults.values()))),
+        attended=tuple(program.attended),
+        written=tuple(_written(calls, values)),
+    )
+
+
+def _read_program(script: str, read: Callable[[str], str | None]) -> _Program:
+    program = _Program()
+
+    def is_own_module(file: str) -> bool:
+        return file in program.nodes or read(file) is not None
+
+    folder = posixpath.dirname(script)
+    certain = {script}
+    waiting = [script]
+    while waiting and len(program.nodes) < _MOST_MODULES:
         path = waiting.pop(0)  # the nearest modules first
-        text = None if path in nodes else read(path)
+        text = None if path in program.nodes else read(path)
         if text is None:
             continue
         try:
-            module, nodes[path] = _parse(text)
+            module, nodes = _parse(text)
         except (SyntaxError, RecursionError):
-            packages.add(path)
+            program.packages.add(path)
             continue
-        for statement, name, candidates in _imports(nodes[path], path, posixpath.dirname(script)):
-            places = () if name == "cloudtrain" else candidates  # every bundle has its runtime
-            modules = [place for place in places if place in nodes or read(place) is not None]
-            is_certain = path in certain and statement in module.body
-            certain |= {*modules} if is_certain else set()
+        program.nodes[path] = nodes
+
+        for found in _imports(nodes, path, folder):
+            modules: list[str] = []
+            if found.package != "cloudtrain":  # every bundle has its runtime
+                modules = [file for file in found.files if is_own_module(file)]
             waiting += modules
-            packages |= {name} if name and not modules else set()
-            if is_certain and name and not modules:
-                needs.setdefault(name, (path, statement.lineno))
-        own = frozenset(packages) if path == script else own
+            at_start = path in certain and found.statement in module.body
+            if at_start:
+                certain.update(modules)
+            if found.package and not modules:
+                program.packages.add(found.package)
+                if at_start:
+                    program.needs.setdefault(found.package, (path, found.statement.lineno))
+
+        if path == script:
+            program.own_packages = frozenset(program.packages)
         if path in certain:
-            attended += [
-                (path, *call) for call in _attended(module.body, nodes[path], path == script)
-            ]
-    every = [(path, node) for path, inside in nodes.items() for node in inside]
-    calls = [(path, node) for path, node in every if isinstance(node, ast.Call)]
-    words = [node for _, node in every if type(node) in _WORDS]
-    # `loss.backward()`, but not `accelerator.backward(loss)`, with which a library trains.
-    trains = any(
-        getattr(node.func, "attr", "") == "backward" and not node.args for _, node in calls
-    )
-    joins = not packages.isdisjoint(_DYNAMIC) or any(_joins(node) for node in words)
-    is_alone = (
-        "torch" in packages
-        and not joins
-        and (trains or packages - sys.stdlib_module_names <= _PLAIN)
-    )
-    asks = any(_asks(node) for _, node in every if type(node) in (ast.Call, ast.Compare))
-    needs_no_launcher = asks or not packages.isdisjoint(_LIBRARIES)
-    defaults = dict(option for _, node in calls for option in _defaults(node))
+            for line, name in _attended(module.body, nodes, path == script):
+                program.attended.append((path, line, name))
+    return program
+
+
+def _is_alone(packages: set[str], words: list[ast.AST], calls: list[tuple[str, ast.Call]]) -> bool:
+    if "torch" not in packages or not packages.isdisjoint(_DYNAMIC):
+        return False
+    if any(_joins(node) for node in words):
+        return False
+    if packages - sys.stdlib_module_names <= _PLAIN:
+        return True
+    # `loss.backward()`, but not `accelerator.backward(loss)`, with which a library trains
+    plain = [call.func for _, call in calls if not call.args]
+    return any(getattr(function, "attr", "") == "backward" for function in plain)
+
+
+def _assigned(nodes: list[ast.AST]) -> dict[str, list[ast.expr]]:
+    """Return the expressions that are assigned to each name."""
     values: dict[str, list[ast.expr]] = {}
-    for node in (node for _, node in every if isinstance(node, ast.Assign)):
-        for target in (target for target in node.targets if isinstance(target, ast.Name)):
+    for node in _all_of(ast.Assign, nodes):
+        for target in _all_of(ast.Name, node.targets):
             values.setdefault(target.id, []).append(node.value)
-    saves = [
-        (path, node.lineno, _place(to, values, defaults))
-        for path, node in calls
-        if (to := _saved_to(node))
-    ]
-    # which sets the folder
-    if not any(getattr(node, "id", "") == "integrations" for node in words):
-        parsed = [
-            (path, node.lineno, ("output_dir", ""))
-            for path, node in calls
-            if _parses_output_dir(node)
-        ]
-        saves, defaults = (
-            [*saves, *parsed],
-            ({"output_dir": "trainer_output"} if parsed else {}) | defaults,
-        )
-    found = tuple(
-        Save(path, line, *place) for path, line, place in saves if place not in (None, (None, ""))
-    )
-    constants = [
-        (path, node)
-        for path, node in every
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    ]
-    texts = [
-        (path, node.lineno, str(node.value))
-        for path, node in constants
-        if str(node.value).startswith("../")
-    ]
-    outside = tuple(row for row in texts if row[2] not in defaults.values())
-    makes = any(_name_of(node) in ("mkdir", "makedirs") for _, node in calls)
-    files = [
-        (path, node.lineno, to) for path, node in calls if not makes and (to := _written_to(node))
-    ]
-    writes = [(path, line, _place(to, values, {})) for path, line, to in files]
-    folders = [
-        (path, line, posixpath.split(posixpath.normpath(place[1]))[0])
-        for path, line, place in writes
-        if place
-    ]
-    written = tuple(
-        row for row in folders if row[2] and row[2][0] not in "/.~$" and "..." not in row[2]
-    )
-    return ScriptSyntax(
-        own, is_alone, needs_no_launcher, found, needs, defaults, outside, tuple(attended), written
-    )
+    return values
+
+
+def _saves(
+    calls: list[tuple[str, ast.Call]],
+    values: Mapping[str, list[ast.expr]],
+    defaults: Mapping[str, str],
+) -> Iterator[Save]:
+    for path, call in calls:
+        place = _place(_saved_to(call), values, defaults)
+        if place is not None and place != (None, ""):
+            yield Save(path, call.lineno, *place)
+
+
+def _outside(program: _Program, defaults: set[str]) -> Iterator[tuple[str, int, str]]:
+    for path, nodes in program.nodes.items():
+        for node in _all_of(ast.Constant, nodes):
+            text = node.value
+            if isinstance(text, str) and text.startswith("../") and text not in defaults:
+                yield path, node.lineno, text
+
+
+def _written(
+    calls: list[tuple[str, ast.Call]], values: Mapping[str, list[ast.expr]]
+) -> Iterator[tuple[str, int, str]]:
+    called = {_name_of(call) for _, call in calls}
+    if not called.isdisjoint(("mkdir", "makedirs")):
+        return
+    for path, call in calls:
+        place = _place(_written_to(call), values, {})
+        if place is None:
+            continue
+        folder = posixpath.dirname(posixpath.normpath(place[1]))
+        if folder and folder[0] not in "/.~$" and "..." not in folder:
+            yield path, call.lineno, folder
 
 
 @lru_cache(maxsize=_MOST_MODULES)
@@ -233,69 +306,99 @@ def _attended(
     """Yield the line and the name of each call that certainly runs: at the top, below `__main__`,
     or in a function that is called there, but not in a branch, nor behind one that may end the
     function or the script."""
-    if not any(isinstance(node, ast.Call) and _name_of(node) in _OF_PERSONS for node in nodes):
+    called_anywhere = {_name_of(call) for call in _all_of(ast.Call, nodes)}
+    if called_anywhere.isdisjoint(_OF_PERSONS):
         return
-    functions = {item.name: item.body for item in body if isinstance(item, ast.FunctionDef)}
-    bound = {
-        node.id
-        for node in nodes
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
-    }
-    bound |= {node.arg for node in nodes if isinstance(node, ast.arg)} | functions.keys()
-    froms = [alias for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
-    # it returns None outside of a notebook
-    bound |= {alias.asname or alias.name for alias in froms} - {"get_ipython"}
-    waiting = [] if "*" in bound else list(body)
+    functions = {item.name: item.body for item in _all_of(ast.FunctionDef, body)}
+    bound = _bound_names(nodes) | functions.keys()
+    if "*" in bound:
+        return
+
+    waiting = list(body)
     while waiting:
         item = waiting.pop(0)
         inside = list(ast.walk(item))
-        if (isinstance(item, ast.If) and is_main and "__main__" in ast.unparse(item.test)) or (
-            isinstance(item, ast.With) and "suppress" not in ast.unparse(item.items[0])
-        ):
-            waiting[:0] = item.body
-        elif isinstance(item, ast.Expr | ast.Assign | ast.Return) and not any(
-            isinstance(node, ast.IfExp | ast.BoolOp | ast.Lambda) for node in inside
-        ):
-            names = [
-                (node.lineno, ast.unparse(node.func))
-                for node in inside
-                if isinstance(node, ast.Call)
-            ]
-            yield from (call for call in names if call[1] in _OF_PERSONS - bound)
-            waiting[:0] = [line for _, name in names for line in functions.pop(name, ())]
-        elif not any(isinstance(node, ast.FunctionDef) for node in inside) and any(
-            isinstance(node, ast.Return | ast.Raise) or getattr(node, "id", "") in ("sys", "exit")
-            for node in inside
-        ):
+        entered = _entered(item, is_main)
+        is_plain = not any(isinstance(node, _PERHAPS) for node in inside)
+        if entered is not None:
+            waiting[:0] = entered
+        elif is_plain and isinstance(item, ast.Expr | ast.Assign | ast.Return):
+            called: list[ast.stmt] = []
+            for call in _all_of(ast.Call, inside):
+                name = ast.unparse(call.func)
+                if name in _OF_PERSONS - bound:
+                    yield call.lineno, name
+                called += functions.pop(name, ())
+            waiting[:0] = called
+        elif _may_end(inside):
             return
 
 
-def _imports(
-    nodes: list[ast.AST], path: str, folder: str
-) -> Iterator[tuple[ast.Import | ast.ImportFrom, str, list[str]]]:
-    """Yield each import, its package, and the files that it could be, in `folder` or at the top.
-    The name of a relative import is empty."""
-    for node in (node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))):
-        bases, modules = [folder, ""], []
+_PERHAPS = (ast.IfExp, ast.BoolOp, ast.Lambda)
+"""Expressions of which a part may not be evaluated."""
+
+
+def _entered(item: ast.stmt, is_main: bool) -> list[ast.stmt] | None:
+    """Return the body of a statement whose body certainly runs; None for others."""
+    if isinstance(item, ast.If) and is_main and "__main__" in ast.unparse(item.test):
+        return item.body
+    if isinstance(item, ast.With) and "suppress" not in ast.unparse(item.items[0]):
+        return item.body
+    return None
+
+
+def _may_end(inside: list[ast.AST]) -> bool:
+    """Return whether a statement with these nodes may end the function or the script."""
+    if _all_of(ast.FunctionDef, inside):
+        return False
+    if any(isinstance(node, ast.Return | ast.Raise) for node in inside):
+        return True
+    return any(node.id in ("sys", "exit") for node in _all_of(ast.Name, inside))
+
+
+def _bound_names(nodes: list[ast.AST]) -> set[str]:
+    """Return the names that a module binds, without those of its functions; `*` for all names of
+    another module."""
+    bound: set[str] = set()
+    imported: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            bound.add(node.id)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.ImportFrom):
+            imported.update(alias.asname or alias.name for alias in node.names)
+    return bound | imported - {"get_ipython"}  # it returns None outside of a notebook
+
+
+def _imports(nodes: list[ast.AST], path: str, folder: str) -> Iterator[_Import]:
+    """Yield each import of the module at `path`. The script is in `folder`."""
+    at_top = [folder, ""]
+    for node in nodes:
         if isinstance(node, ast.Import):
-            modules = [[alias.name] for alias in node.names]
-        else:
+            for alias in node.names:
+                package = alias.name.partition(".")[0]
+                yield _Import(node, package, _module_files([alias.name], at_top))
+        elif isinstance(node, ast.ImportFrom):
             start = [node.module] if node.module else []
-            modules = [[*start, *(".".join([*start, alias.name]) for alias in node.names)]]
+            names = start + [".".join([*start, alias.name]) for alias in node.names]
             if node.level:
-                bases = [posixpath.join(posixpath.dirname(path), *[".."] * (node.level - 1))]
-        for names in modules:
-            stems = [
-                posixpath.normpath(posixpath.join(base, *name.split(".")))
-                for base in bases
-                for name in names
-            ]
-            is_relative = isinstance(node, ast.ImportFrom) and node.level
-            yield (
-                node,
-                "" if is_relative else names[0].partition(".")[0],
-                [stem + end for stem in stems for end in (".py", "/__init__.py")],
-            )
+                above = [".."] * (node.level - 1)
+                base = posixpath.join(posixpath.dirname(path), *above)
+                yield _Import(node, "", _module_files(names, [base]))
+            else:
+                package = names[0].partition(".")[0]
+                yield _Import(node, package, _module_files(names, at_top))
+
+
+def _module_files(names: Sequence[str], folders: Sequence[str]) -> list[str]:
+    """Return the files of modules with these names that could be in the folders."""
+    files = []
+    for folder in folders:
+        for name in names:
+            stem = posixpath.normpath(posixpath.join(folder, *name.split(".")))
+            files += [f"{stem}.py", f"{stem}/__init__.py"]
+    return files
 
 
 _WORDS = frozenset(
@@ -308,19 +411,25 @@ def _joins(node: ast.AST) -> bool:
     """Return whether a node is a sign that the script's processes work together."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, str) and node.value.lstrip("-") in _VARIABLES
-    names = {getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "arg", None)}
+    names = _names_in(node)
+    if not names.isdisjoint(_SIGNS):
+        return True
+    owner = getattr(getattr(node, "value", None), "id", "")
+    of_transformers = owner == "transformers" or "transformers" in names
+    return of_transformers and any(str(name).endswith(_JOINING_CLASSES) for name in names)
+
+
+def _names_in(node: ast.AST) -> set[str | None]:
+    """Return the name that a node holds, or all parts of the names that it imports."""
     if isinstance(node, ast.Import | ast.ImportFrom):
-        source = getattr(node, "module", None) or ""
-        names = {
-            part
-            for text in (source, *(alias.name for alias in node.names))
-            for part in text.split(".")
-        }
-    is_class = any(str(name).endswith(_JOINING_CLASSES) for name in names)
-    is_of_transformers = (
-        "transformers" in names or getattr(getattr(node, "value", None), "id", "") == "transformers"
-    )
-    return not names.isdisjoint(_SIGNS) or (is_class and is_of_transformers)
+        module = getattr(node, "module", None) or ""
+        names = [module, *(alias.name for alias in node.names)]
+        return {*".".join(names).split(".")}
+    for field_name in ("id", "attr", "arg"):
+        name = getattr(node, field_name, None)
+        if name:
+            return {name}
+    return {None}
 
 
 def _asks(node: ast.AST) -> bool:
@@ -338,47 +447,51 @@ def _asks(node: ast.AST) -> bool:
 
 def _defaults(call: ast.Call) -> Iterator[tuple[str, str]]:
     """Yield the option that one `add_argument` call adds, with its default, if that is a text."""
-    is_option = getattr(call.func, "attr", "") == "add_argument"
-    names = (
-        [str(word.value) for word in call.args if isinstance(word, ast.Constant)]
-        if is_option
-        else []
-    )
+    if getattr(call.func, "attr", "") != "add_argument":
+        return
+    names = [str(word.value) for word in _all_of(ast.Constant, call.args)]
     name = next((name for name in names if name.startswith("--")), None)
-    for word in call.keywords if name else ():
-        if (
-            word.arg == "default"
-            and isinstance(word.value, ast.Constant)
-            and isinstance(word.value.value, str)
-        ):
-            yield str(name).removeprefix("--"), word.value.value
+    if name is None:
+        return
+    for word in call.keywords:
+        if word.arg == "default":
+            match word.value:
+                case ast.Constant(value=str(default)):
+                    yield name.removeprefix("--"), default
 
 
 def _saved_to(call: ast.Call) -> ast.expr | None:
     """Return the argument that names where a call saves a model; None for other calls."""
-    last = "TrainingArguments" if _name_of(call).endswith("TrainingArguments") else _name_of(call)
+    last = _name_of(call)
+    if last.endswith("TrainingArguments"):
+        last = "TrainingArguments"
     if last not in _SAVING:
         return None
     name = ast.unparse(call.func)
     position, key = _SAVES.get(name) or _SAVES.get(last, (-1, ""))
-    given = call.args[position] if 0 <= position < len(call.args) else None
-    path = next((word.value for word in call.keywords if key and word.arg == key), given)
-    is_other = (
-        last == "save"
-        and name not in _SAVES
-        and not ast.unparse(path or call)[:-1].endswith((".keras", ".h5"))
-    )
-    return None if is_other else path
+    path: ast.expr | None = None
+    if 0 <= position < len(call.args):
+        path = call.args[position]
+    for word in call.keywords:
+        if key and word.arg == key:
+            path = word.value
+    if last == "save" and name not in _SAVES:
+        text = ast.unparse(path or call)
+        return path if text[:-1].endswith((".keras", ".h5")) else None
+    return path
 
 
 def _parses_output_dir(call: ast.Call) -> bool:
     """Return whether a call makes a parser that has the option `--output_dir` of Hugging Face's
     trainers."""
-    words = ast.unparse(call) if _name_of(call) in ("HfArgumentParser", "TrlParser") else ""
-    return any(
-        name in words for name in ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig")
-    )
+    if _name_of(call) not in ("HfArgumentParser", "TrlParser"):
+        return False
+    words = ast.unparse(call)
+    return any(name in words for name in _ARGUMENT_CLASSES)
 
+
+_ARGUMENT_CLASSES = ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig")
+"""The classes with the arguments of Hugging Face's trainers."""
 
 _SAVES = {
     "torch.save": (1, "f"),
@@ -391,9 +504,7 @@ _SAVES = {
     **dict.fromkeys(("np.save", "numpy.save"), (0, "file")),
     # of Keras, if the path ends as one of Keras does
     **dict.fromkeys(("save", "save_weights"), (0, "filepath")),
-    **dict.fromkeys(
-        ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig"), (0, "output_dir")
-    ),
+    **dict.fromkeys(_ARGUMENT_CLASSES, (0, "output_dir")),
 }
 """Maps each function that saves a model to the position and the name of the argument with the
 path."""
@@ -406,18 +517,14 @@ def _written_to(call: ast.Call) -> ast.expr | None:
     for other calls."""
     name = _name_of(call)
     if name in ("save", "dump"):
-        return (
-            _saved_to(call)
-            if ast.unparse(call.func).startswith(("torch.", "joblib.", "np.", "numpy."))
-            else None
-        )
-    modes = (
-        [*call.args[1:2], *(word.value for word in call.keywords if word.arg == "mode")]
-        if name == "open"
-        else []
-    )
-    writes = any(str(getattr(mode, "value", "r")).startswith(("w", "a", "x")) for mode in modes)
-    return call.args[0] if call.args and (writes or name in ("savefig", "to_csv")) else None
+        of_package = ast.unparse(call.func).startswith(("torch.", "joblib.", "np.", "numpy."))
+        return _saved_to(call) if of_package else None
+    writes = name in ("savefig", "to_csv")
+    if name == "open":
+        modes = call.args[1:2] + [word.value for word in call.keywords if word.arg == "mode"]
+        texts = [str(getattr(mode, "value", "r")) for mode in modes]
+        writes = any(text.startswith(("w", "a", "x")) for text in texts)
+    return call.args[0] if writes and call.args else None
 
 
 def _place(
@@ -428,36 +535,50 @@ def _place(
 ) -> tuple[str | None, str] | None:
     """Return the option with which a path begins, if any, and the rest of the path; None if the
     beginning is unknown. `values` are the expressions that are assigned to names."""
-    parts, between = [node], "/"
-    match node if depth else None:
+    if depth == 0:
+        return None
+    match node:
         case ast.Constant(value=str(text)):
             return None, text
         case ast.Attribute(value=ast.Name(), attr=attr):
             option = next((name for name in options if name.replace("-", "_") == attr), None)
             return (option, "") if option else None
-        case ast.Name(id=name) if len(values.get(name, ())) == 1:
-            parts = [*values[name]]
-        case ast.FormattedValue(value=value):
-            parts = [value]
-        case ast.JoinedStr(values=texts):
-            parts, between = list(texts), ""
-        case ast.BinOp(left=left, op=ast.Div() | ast.Add() as op, right=right):
-            parts, between = [left, right], "/" if isinstance(op, ast.Div) else ""
-        case ast.Call(func=ast.Attribute(value=value, attr="joinpath"), args=arguments):
-            parts = [value, *arguments]
-        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=[*arguments]) if (
-            name in _OF_PARTS
-        ):
-            parts = list(arguments)
-        case _:
-            return None
-    start, *rest = [_place(part, values, options, depth - 1) for part in parts] or [None]
-    texts_of_rest = ["..." if part is None or part[0] else part[1] for part in rest]
+    parts, between = _parts(node, values)
+    if not parts:
+        return None
+
+    start, *rest = [_place(part, values, options, depth - 1) for part in parts]
     if start is None:
         return None
-    return start[0], posixpath.join(start[1], *texts_of_rest) if between else start[1] + "".join(
-        texts_of_rest
-    )
+    option, path = start
+    for place in rest:
+        text = "..." if place is None or place[0] else place[1]
+        path = posixpath.join(path, text) if between else path + text
+    return option, path
+
+
+def _parts(
+    node: ast.expr | None, values: Mapping[str, list[ast.expr]]
+) -> tuple[Sequence[ast.expr], str]:
+    """Return the expressions that a path is made of, the first first, and what stands between
+    them. None for an expression that makes no path."""
+    match node:
+        case ast.Name(id=name) if len(values.get(name, ())) == 1:
+            return values[name], "/"
+        case ast.FormattedValue(value=value):
+            return [value], "/"
+        case ast.JoinedStr(values=texts):
+            return texts, ""
+        case ast.BinOp(left=left, op=ast.Div(), right=right):
+            return [left, right], "/"
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return [left, right], ""
+        case ast.Call(func=ast.Attribute(value=value, attr="joinpath"), args=arguments):
+            return [value, *arguments], "/"
+        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=arguments):
+            if name in _OF_PARTS:
+                return arguments, "/"
+    return [], ""
 
 
 _OF_PARTS = frozenset(("join", "Path", "str", "fspath", "expanduser"))
@@ -467,7 +588,8 @@ _OF_PARTS = frozenset(("join", "Path", "str", "fspath", "expanduser"))
 # The options of a script that uses argparse or `runtime.arguments`, if its text determines them
 # all.
 
-_FILLS = frozenset(("add_argument", "add_argument_group", "add_mutually_exclusive_group"))
+_GROUPS = frozenset(("add_argument_group", "add_mutually_exclusive_group"))
+_FILLS = _GROUPS | {"add_argument"}
 _READS = "parse_args"
 _HARMLESS = frozenset(
     (_READS, "set_defaults", "get_default", "error", "exit", "print_help", "print_usage")
@@ -493,20 +615,21 @@ class Options(NamedTuple):
     positional: tuple[str, ...] = ()
 
     def accept(self, name: str) -> bool:
-        folded = name.replace("-", "_")
-        return any(
-            option.startswith(name) if self.of_argparse else option == folded
-            for option in self.names
-        )
+        return self._is_one_of(self.names, name)
+
+    def _is_one_of(self, options: Collection[str], name: str) -> bool:
+        if self.of_argparse:
+            return any(option.startswith(name) for option in options)
+        return name.replace("-", "_") in options
 
     def required_beside(self, given: Sequence[str]) -> list[str]:
         """Return the required options that none of the given names means, each by its longest
         name."""
-        return [
-            max(option, key=len)
-            for option in self.required
-            if not any(Options(frozenset(option), self.of_argparse).accept(word) for word in given)
-        ]
+        missing = []
+        for option in self.required:
+            if not any(self._is_one_of(option, word) for word in given):
+                missing.append(max(option, key=len))
+        return missing
 
 
 def options_of_script(text: str) -> Options | None:
@@ -520,7 +643,7 @@ def options_of_script(text: str) -> Options | None:
     try:
         tree, nodes = _parse(text)
         _require_plain(nodes)
-        return _fields(tree, nodes) or _read(tree, nodes)
+        return _fields(tree, nodes) or _options_of_parser(tree, nodes)
     except (_NotCertain, SyntaxError, RecursionError):
         return None
 
@@ -528,155 +651,161 @@ def options_of_script(text: str) -> Options | None:
 def _fields(tree: ast.Module, nodes: list[ast.AST]) -> Options | None:
     """Return the fields of the dataclass with which the script calls `runtime.arguments`; None if
     it does not."""
-    named = [node for node in nodes if isinstance(node, ast.Call) and _name_of(node) == "arguments"]
-    calls = [node for node in named if ast.unparse(node.func) == "runtime.arguments"]
+    calls = _calls_to({"runtime.arguments"}, nodes)
     if not calls:
         return None
-    is_plain = all(
-        len(call.args) == 1 and {word.arg for word in call.keywords} <= {"at_least"}
-        for call in calls
-    )
-    names = [{node.id for node in ast.walk(call) if isinstance(node, ast.Name)} for call in calls]
-    classes = [
-        node
-        for node in nodes
-        if isinstance(node, ast.ClassDef) and all(node.name in each for each in names)
-    ]
-    if (
-        not is_plain
-        or len(classes) != 1
-        or classes[0].bases
-        or not _is_reached(calls[0], tree, nodes)
-    ):
+    for call in calls:
+        words = {word.arg for word in call.keywords}
+        if len(call.args) != 1 or not words <= {"at_least"}:
+            raise _NotCertain
+
+    shared = set.intersection(*map(_names_used, calls))
+    classes = [node for node in _all_of(ast.ClassDef, nodes) if node.name in shared]
+    if len(classes) != 1 or classes[0].bases:
         raise _NotCertain
-    fields = {
-        ast.unparse(line.target): line.value
-        for line in classes[0].body
-        if isinstance(line, ast.AnnAssign)
-    }
-    # and no object that has values already
-    is_class = all(isinstance(call.args[0], ast.Name) for call in calls)
-    required = [(name,) for name, default in fields.items() if default is None and is_class]
+    if not _is_reached(calls[0], tree, nodes):
+        raise _NotCertain
+
+    lines = _all_of(ast.AnnAssign, classes[0].body)
+    fields = {ast.unparse(line.target): line.value for line in lines}
+    required: list[tuple[str, ...]] = []
+    # An object may have values already; only a class has none.
+    if all(isinstance(call.args[0], ast.Name) for call in calls):
+        required = [(name,) for name, default in fields.items() if default is None]
     return Options(frozenset(fields), False, tuple(required))
 
 
-def _read(tree: ast.Module, nodes: list[ast.AST]) -> Options:
-    names = _imported(nodes)
-    parsers = [
-        node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) in names
-    ]
-    if len(parsers) != 1 or not {word.arg for word in parsers[0].keywords} <= _TEXTS_OF_HELP:
+def _calls_to(functions: Collection[str], nodes: list[ast.AST]) -> list[ast.Call]:
+    """Return the calls of functions with these names, such as `argparse.ArgumentParser`."""
+    last_parts = {function.rpartition(".")[2] for function in functions}
+    likely = [call for call in _all_of(ast.Call, nodes) if _name_of(call) in last_parts]
+    return [call for call in likely if ast.unparse(call.func) in functions]
+
+
+def _names_used(call: ast.Call) -> set[str]:
+    return {node.id for node in _all_of(ast.Name, ast.walk(call))}
+
+
+def _options_of_parser(tree: ast.Module, nodes: list[ast.AST]) -> Options:
+    parsers = _calls_to(_parser_classes(nodes), nodes)
+    if len(parsers) != 1:
         raise _NotCertain
-    holders = {_holder(parsers[0], nodes)}
-    options, required, positional = {"help", "h"}, list[tuple[str, ...]](), list[str]()
+    parser = parsers[0]
+    if not {word.arg for word in parser.keywords} <= _TEXTS_OF_HELP:
+        raise _NotCertain
+
+    holders = {_holder(parser, nodes)}
     while True:  # a group of options is filled like the parser
         calls = list(_calls_of(holders, nodes))
-        groups = {_holder(call, nodes) for name, call in calls if name in _FILLS - {"add_argument"}}
+        groups = {_holder(call, nodes) for name, call in calls if name in _GROUPS}
         if groups <= holders:
             break
         holders |= groups
+
+    reads = [call for name, call in calls if name == _READS]
+    if len(reads) != 1 or reads[0].args or reads[0].keywords:
+        raise _NotCertain
+    if not _is_reached(reads[0], tree, nodes):
+        raise _NotCertain
+
+    options = {"help", "h"}
+    required: list[tuple[str, ...]] = []
+    positional: list[str] = []
     for name, call in calls:
         if name == "add_argument":
             own = tuple(_names(call))
             options.update(own)
-            if own and any(
-                word.arg == "required" and ast.unparse(word.value) == "True"
-                for word in call.keywords
-            ):
+            words = {word.arg: ast.unparse(word.value) for word in call.keywords}
+            if own and words.get("required") == "True":
                 required.append(own[::2])  # without their negations
-            if call.args and not own and not any(word.arg == "nargs" for word in call.keywords):
+            if call.args and not own and "nargs" not in words:
                 positional.append(ast.literal_eval(call.args[0]))
-    reads = [call for name, call in calls if name == _READS]
-    if (
-        len(reads) != 1
-        or reads[0].args
-        or reads[0].keywords
-        or not _is_reached(reads[0], tree, nodes)
-    ):
-        raise _NotCertain
     return Options(frozenset(options), True, tuple(required), tuple(positional))
 
 
 def _require_plain(nodes: list[ast.AST]) -> None:
     """Refuse what may add options, or catch the `SystemExit` of an unknown option."""
     # as in `[*launcher, *sys.argv]`
-    copied = {id(node.value) for node in nodes if isinstance(node, ast.Starred)}
-    for node in (node for node in nodes if type(node) in _ADDING and id(node) not in copied):
-        is_star = isinstance(node, ast.ImportFrom) and any(
-            alias.name == "*" for alias in node.names
-        )
-        is_argv = isinstance(node, ast.Attribute) and node.attr in (
-            "argv",
-            "orig_argv",
-            "parse_known_args",
-        )
-        is_caught = isinstance(node, ast.ExceptHandler) and (
-            node.type is None
-            or any(isinstance(item, ast.Name) and item.id in _EXITS for item in ast.walk(node.type))
-        )
-        if is_star or is_argv or is_caught or (isinstance(node, ast.alias) and node.name == "argv"):
+    copied = {id(node.value) for node in _all_of(ast.Starred, nodes)}
+    for node in nodes:
+        if _may_add(node) and id(node) not in copied:
             raise _NotCertain
 
 
-_ADDING = frozenset((ast.ImportFrom, ast.Attribute, ast.ExceptHandler, ast.alias))
+def _may_add(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("argv", "orig_argv", "parse_known_args")
+    if isinstance(node, ast.ImportFrom):
+        return any(alias.name == "*" for alias in node.names)
+    if isinstance(node, ast.alias):
+        return node.name == "argv"
+    if isinstance(node, ast.ExceptHandler):
+        if node.type is None:
+            return True
+        return any(item.id in _EXITS for item in _all_of(ast.Name, ast.walk(node.type)))
+    return False
+
+
 _EXITS = ("SystemExit", "BaseException")
 
 
-def _imported(nodes: list[ast.AST]) -> set[str]:
+def _parser_classes(nodes: list[ast.AST]) -> set[str]:
     """Return the names of the class `ArgumentParser` in the script, such as
     `argparse.ArgumentParser` or an alias."""
-    whole = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    names = {
-        f"{alias.asname or alias.name}.ArgumentParser"
-        for alias in whole
-        if alias.name == "argparse"
-    }
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom) and node.module == "argparse" and not node.level:
-            names.update(
-                alias.asname or alias.name for alias in node.names if alias.name == "ArgumentParser"
-            )
+    names: set[str] = set()
+    for node in _all_of(ast.Import, nodes):
+        for alias in node.names:
+            if alias.name == "argparse":
+                names.add(f"{alias.asname or alias.name}.ArgumentParser")
+    for from_module in _all_of(ast.ImportFrom, nodes):
+        if from_module.module == "argparse" and not from_module.level:
+            for alias in from_module.names:
+                if alias.name == "ArgumentParser":
+                    names.add(alias.asname or alias.name)
     return names
 
 
 def _holder(call: ast.Call, nodes: list[ast.AST]) -> str:
     """Return the name to which the result of a call is assigned, if the script binds that name only
     there."""
-    for node in nodes:
-        if isinstance(node, ast.Assign) and node.value is call and len(node.targets) == 1:
+    for node in _all_of(ast.Assign, nodes):
+        if node.value is call and len(node.targets) == 1:
             target = node.targets[0]
-            if isinstance(target, ast.Name) and _bindings(target.id, nodes) == 1:
-                return target.id
+            if isinstance(target, ast.Name):
+                name = target.id
+                if sum(_binds(other, name) for other in nodes) == 1:
+                    return name
     raise _NotCertain
 
 
-def _bindings(name: str, nodes: list[ast.AST]) -> int:
-    return sum(
-        (isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load))
-        or (isinstance(node, ast.arg) and node.arg == name)
-        or (isinstance(node, ast.alias) and (node.asname or node.name) == name)
-        or (
-            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-            and node.name == name
-        )
-        for node in nodes
-    )
+def _binds(node: ast.AST, name: str) -> bool:
+    if isinstance(node, ast.Name):
+        return node.id == name and not isinstance(node.ctx, ast.Load)
+    if isinstance(node, ast.arg):
+        return node.arg == name
+    if isinstance(node, ast.alias):
+        return (node.asname or node.name) == name
+    is_definition = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    return is_definition and getattr(node, "name", "") == name
 
 
 def _calls_of(holders: set[str], nodes: list[ast.AST]) -> Iterator[tuple[str, ast.Call]]:
     """Yield the method calls on the parser and its groups, if the script uses both for nothing
     else."""
-    called = {id(node.func): node for node in nodes if isinstance(node, ast.Call)}
-    methods = {
-        id(node.value): node
-        for node in nodes
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-    }
+    methods: dict[int, ast.Attribute] = {}
+    calls: dict[int, ast.Call] = {}
     for node in nodes:
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in holders:
-            method = methods.get(id(node))
-            call = called.get(id(method)) if method is not None else None
-            if method is None or call is None or method.attr not in _FILLS | _HARMLESS:
+        if isinstance(node, ast.Attribute):
+            methods[id(node.value)] = node
+        elif isinstance(node, ast.Call):
+            calls[id(node.func)] = node
+    for name in _all_of(ast.Name, nodes):
+        if name.id in holders and isinstance(name.ctx, ast.Load):
+            method = methods.get(id(name))
+            call = calls.get(id(method))
+            if method is None or call is None:
+                raise _NotCertain
+            if method.attr not in _FILLS | _HARMLESS:
                 raise _NotCertain
             yield method.attr, call
 
@@ -685,34 +814,29 @@ def _names(call: ast.Call) -> Iterator[str]:
     """Yield the option names, without dashes, of one `add_argument` call, if the call's text shows
     them all."""
     words = {word.arg: word.value for word in call.keywords}
-    if None in words or not isinstance(words.get("nargs", ast.Constant("?")), ast.Constant):
+    nargs = words.get("nargs", ast.Constant("?"))
+    if None in words or not isinstance(nargs, ast.Constant):
         raise _NotCertain
-    # takes every option that follows
-    if getattr(words.get("nargs"), "value", None) in ("...", "A..."):
+    if nargs.value in ("...", "A..."):  # takes every option that follows
         raise _NotCertain
     for word in call.args:
         if not isinstance(word, ast.Constant) or not isinstance(word.value, str):
             raise _NotCertain
         if word.value.startswith("-"):
-            yield word.value.lstrip("-")
-            yield f"no-{word.value.lstrip('-')}"  # of a BooleanOptionalAction
+            name = word.value.lstrip("-")
+            yield name
+            yield f"no-{name}"  # of a BooleanOptionalAction
 
 
 def _is_reached(call: ast.Call, tree: ast.Module, nodes: list[ast.AST]) -> bool:
     """Return whether the call is at module level, or in a function that is called by its name."""
-    names = {
-        node.func.id
-        for node in nodes
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
     place = (call.lineno, call.col_offset)
     for node in tree.body:
-        if (
-            (node.lineno, node.col_offset)
-            <= place
-            < (node.end_lineno or 0, node.end_col_offset or 0)
-        ):
+        start = (node.lineno, node.col_offset)
+        end = (node.end_lineno or 0, node.end_col_offset or 0)
+        if start <= place < end:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                return node.name in names
+                functions = [item.func for item in _all_of(ast.Call, nodes)]
+                return node.name in {getattr(function, "id", "") for function in functions}
             return not isinstance(node, ast.ClassDef)
     return False

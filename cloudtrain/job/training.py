@@ -50,6 +50,7 @@ from cloudtrain.job.nodes import (
     KeyProblem,
     MissingProblem,
 )
+from cloudtrain.job.problems import raw_value
 from cloudtrain.system.plugins import target_names
 
 if TYPE_CHECKING:
@@ -128,25 +129,16 @@ Preferred = Annotated[
 
 
 def _resource_rules(resources: Mapping[str, object]) -> Iterator[Problem]:
-    names = [
-        name for name in ("instance_type", "gpu", "instance_preferences") if resources.get(name)
-    ]
+    machines = ("instance_type", "gpu", "instance_preferences")
+    names = [name for name in machines if resources.get(name)]
     for name in names[1:]:
-        yield Problem(
-            (name,),
-            f"`{names[0]}` and `{name}` both name the machine",
-            "remove one of them",
-            code="CT018",
-        )
+        message = f"`{names[0]}` and `{name}` both name the machine"
+        yield Problem((name,), message, "remove one of them", code="CT018")
     if not resources.get("instance_groups"):
         if resources.get("distribution_groups"):
             message = "`distribution_groups` needs `instance_groups`"
-            yield Problem(
-                ("distribution_groups",),
-                message,
-                "add `instance_groups`, or remove it",
-                code="CT018",
-            )
+            hint = "add `instance_groups`, or remove it"
+            yield Problem(("distribution_groups",), message, hint, code="CT018")
         return
     for name in ("instance_count", *names):
         if name in resources:
@@ -167,11 +159,7 @@ def _counts(groups: object) -> Iterator[int]:
     """Yield the instance counts in the raw groups. Skip counts that are not integers, which
     validation reports."""
     for group in groups if isinstance(groups, list | tuple) else ():
-        count = (
-            group.get("instance_count")
-            if isinstance(group, Mapping)
-            else getattr(group, "instance_count", None)
-        )
+        count = raw_value(group, "instance_count")
         if isinstance(count, int):
             yield count
 
@@ -239,25 +227,24 @@ _REFERENCE = re.compile(r"[a-z]+:\S.*")
 def _environment_rules(environment: Mapping[str, object]) -> Iterator[Problem]:
     """Yield a problem for each secret whose value is not a location. No message repeats the value,
     which may be the secret itself."""
-    secrets, variables = environment.get("secrets"), environment.get("variables")
+    secrets = environment.get("secrets")
+    variables = environment.get("variables")
     for name, value in secrets.items() if isinstance(secrets, Mapping) else ():
-        path = ("secrets", name)
+        path: tuple[str | int, ...] = ("secrets", name)
         if not re.fullmatch(r"[A-Za-z_]\w*", str(name)):
             message = f"`{name}` cannot be a variable's name"
             yield KeyProblem(path, message, "write for example `HF_TOKEN`", code="CT070")
         if isinstance(variables, Mapping) and name in variables:
             message = f"`{name}` names both a secret and a variable"
             yield Problem(path, message, f"remove `variables.{name}`", code="CT071")
-        places = (
-            {(target,): text for target, text in value.items()}
-            if isinstance(value, Mapping)
-            else {(): value}
-        )
-        for where, text in places.items():
+        places = {path: value}
+        if isinstance(value, Mapping):
+            places = {(*path, target): text for target, text in value.items()}
+        for place, text in places.items():
             if isinstance(text, str) and not _REFERENCE.fullmatch(text):
                 message = f"the secret `{name}` must be the location of its value"
                 hint = f"write for example `env:{name}` or `file:~/.secrets/{name}`"
-                yield Problem((*path, *where), message, hint, code="CT070")
+                yield Problem(place, message, hint, code="CT070")
 
 
 @per_target(str | None, default=None)
@@ -365,41 +352,29 @@ def _job_rules(job: Mapping[str, object]) -> Iterator[Problem]:
 def one_thing_to_run(job: Mapping[str, object], *, modules: bool = False) -> Iterator[Problem]:
     """Yield the problems of a job that names no program to run (script, command or image), or both
     a script and a command, or a script that Python, bash or torchrun would read as an option."""
-    script, command, environment = (
-        job.get("entry_point"),
-        job.get("command"),
-        job.get("environment"),
-    )
-    image = (
-        environment.get("image")
-        if isinstance(environment, Mapping)
-        else getattr(environment, "image", None)
-    )
-    if script is None and command is None and image is None:  # an image has a program of its own
-        message, hint = (
-            "a job needs something to run: `entry_point` or `command`",
-            "`entry_point: train.py`",
-        )
-        path = ("entry_point",)
-        yield MissingProblem(
-            path, message, f"add for example {hint}", alternatives=("command",), code="CT011"
-        )
-    if script is not None and "source_dir" in job and job["source_dir"] is None:
+    script = job.get("entry_point")
+    command = job.get("command")
+    image = raw_value(job.get("environment"), "image")  # an image has a program of its own
+    path = ("entry_point",)
+    if script is None and command is None and image is None:
+        message = "a job needs something to run: `entry_point` or `command`"
+        hint = "add for example `entry_point: train.py`"
+        yield MissingProblem(path, message, hint, alternatives=("command",), code="CT011")
+    if script is not None and job.get("source_dir", ".") is None:
         hint = "write the script's folder: `source_dir: .`"
-        yield Problem(
-            ("entry_point",), "a job without code has no script to run", hint, code="CT018"
-        )
+        yield Problem(path, "a job without code has no script to run", hint, code="CT018")
     name = os.fspath(script) if isinstance(script, str | os.PathLike) else ""
-    if name.startswith("-") and not (modules and re.fullmatch(MODULE, name)):
+    is_module = modules and re.fullmatch(MODULE, name)
+    if name.startswith("-") and not is_module:
         message = f"Python and the launchers would read the script's name `{script}` as an option"
         hint = "rename the file, so that its name does not begin with a dash"
         if modules and name.startswith("-m"):
             hint = "for a module, write for example `-m package.train`"
-        yield Problem(("entry_point",), message, hint, code="CT016")
+        yield Problem(path, message, hint, code="CT016")
     if script is not None and command is not None:
         message = "a job runs either an `entry_point` or a `command`, not both"
         yield Problem(("command",), message, "remove one of them", code="CT018")
-    if command is not None and script is None and job.get("hyperparameters"):
+    if script is None and command is not None and job.get("hyperparameters"):
         message = "only an `entry_point` gets `hyperparameters`, but this job runs a `command`"
         yield Problem(("hyperparameters",), message, "write them into the command", code="CT018")
     if script is None and job.get("arguments"):
@@ -424,32 +399,27 @@ def same_names(job: Mapping[str, object], *, outputs: Sequence[str] = ()) -> Ite
                 message = (
                     f"`{name}` and `{first}` differ only in case, and `{variable}` would mean both"
                 )
-                yield KeyProblem(
-                    (field, name), message, f"write for example `{name}_2`", code="CT019"
-                )
+                hint = f"write for example `{name}_2`"
+                yield KeyProblem((field, name), message, hint, code="CT019")
 
 
 def unsendable(value: object, path: tuple[str | int, ...] = ()) -> Iterator[Problem]:
     """Yield a problem for each value that no target accepts: NaN and infinity, which JSON cannot
     express, and malformed text."""
     if isinstance(value, str):
-        yield from (
-            Problem(path, f"`{path[-1]}` holds {what}", hint, code="CT017")
-            for what, hint in _text_faults(value)
-        )
+        for what, hint in _text_faults(value):
+            yield Problem(path, f"`{path[-1]}` holds {what}", hint, code="CT017")
     elif isinstance(value, float) and not isfinite(value):
-        word, name = str(value), dotted(path[-2:] if isinstance(path[-1], int) else path[-1:])
-        yield Problem(
-            path,
-            f"`{name}` cannot be `{word}`: no service accepts it",
-            f'write `"{word}"`, as text',
-            code="CT017",
-        )
+        is_in_list = isinstance(path[-1], int)
+        name = dotted(path[-2:] if is_in_list else path[-1:])
+        message = f"`{name}` cannot be `{value}`: no service accepts it"
+        yield Problem(path, message, f'write `"{value}"`, as text', code="CT017")
     elif isinstance(value, Mapping | BaseModel):
         for key, inner in value.items() if isinstance(value, Mapping) else value:
+            inner_path = (*path, key)
             for what, hint in _text_faults(str(key)):
-                yield KeyProblem((*path, key), f"a name holds {what}", hint, code="CT017")
-            yield from unsendable(inner, (*path, key))
+                yield KeyProblem(inner_path, f"a name holds {what}", hint, code="CT017")
+            yield from unsendable(inner, inner_path)
     elif isinstance(value, list | tuple):
         for index, inner in enumerate(value):
             yield from unsendable(inner, (*path, index))
@@ -460,8 +430,11 @@ def _text_faults(text: str) -> Iterator[tuple[str, str]]:
     UTF-8 cannot encode."""
     if "\0" in text:
         yield "a NUL character, which ends every argument", "remove it"
-    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+    if not text.isascii() and _SURROGATE.search(text):
         yield "half of a character (a lone surrogate)", "write the character itself"
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @per_target(dict[str, JsonValue], suffix=OVERRIDES, default_factory=dict)
@@ -532,13 +505,10 @@ class TrainingJob(FromFile):
         from cloudtrain.job.script import fields_of_script
 
         if isinstance(arguments, str):
-            hint = f"write `{arguments.split()!r}`"
-            raise UsageError(
-                "the arguments of a script are a list of texts, not one text", hint=hint
-            )
-        return cls(
-            **fields_of_script(Path(script), [str(word) for word in arguments], Path.cwd()) | fields
-        )
+            message = "the arguments of a script are a list of texts, not one text"
+            raise UsageError(message, hint=f"write `{arguments.split()!r}`")
+        words = [str(word) for word in arguments]
+        return cls(**fields_of_script(Path(script), words, Path.cwd()) | fields)
 
     @property
     def view(self) -> TrainingJob:

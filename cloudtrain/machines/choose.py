@@ -46,74 +46,74 @@ def choose(
         JobError: no type has that GPU, that number of GPUs, or RDMA. The hint names the GPUs,
             numbers or types that are available.
     """
-    same_gpu = (
-        types_with_gpu(target, gpu)
-        if types is None
-        else [item for item in types if has_gpu(item, gpu)]
-    )
+    if types is None:
+        same_gpu = types_with_gpu(target, gpu)
+    else:
+        same_gpu = [item for item in types if has_gpu(item, gpu)]
     if not same_gpu:
         table = instance_types(target) if types is None else types
+        if table:
+            raise _wrong("gpu", *unknown_gpu(gpu, table))
         message = (
             f"there is no table of instance types for `{target}`, so none can be chosen by its GPU"
         )
-        raise _wrong(
-            "gpu",
-            *(unknown_gpu(gpu, table) if table else (message, "name a type with `instance_type`")),
-        )
-    same_count = [instance for instance in same_gpu if gpus_per_instance in (None, instance.gpus)]
-    if not same_count:
-        raise _wrong("gpus_per_instance", *_wrong_count(gpu, gpus_per_instance, same_gpu))
-    fitting = [
-        instance
-        for instance in same_count
-        if interconnect != "rdma" or instance.interconnect == "rdma"
-    ]
-    if not fitting:
-        raise _wrong("interconnect", *_without_rdma(gpu, gpus_per_instance, same_gpu))
+        raise _wrong("gpu", message, "name a type with `instance_type`")
+
+    fitting = same_gpu
+    if gpus_per_instance is not None:
+        fitting = [instance for instance in fitting if instance.gpus == gpus_per_instance]
+        if not fitting:
+            raise _wrong("gpus_per_instance", *_wrong_count(gpu, gpus_per_instance, same_gpu))
+    if interconnect == "rdma":
+        fitting = [instance for instance in fitting if instance.interconnect == "rdma"]
+        if not fitting:
+            raise _wrong("interconnect", *_without_rdma(gpu, gpus_per_instance, same_gpu))
+
     offers = [instance for instance in fitting if not instance.retired] or fitting
     has_prices = all(instance.price is not None for instance in offers)
     return min(fitting, key=lambda instance: _rank(instance, has_prices))
 
 
 def _rank(instance: InstanceType, has_prices: bool) -> tuple[object, ...]:
-    # The generation is 5 for the families `p5en` and `NCads H100 v5`.
-    generation = re.search(r"v(\d+)$", instance.family) or re.match(
-        r"[a-zA-Z]+(\d+)", instance.family
-    )
     price = inf if instance.price is None else instance.price
     machine_price = inf if instance.machine_price is None else instance.machine_price
     return (
         bool(instance.retired), bool(instance.gpu_slice), instance.gpus,
         price if has_prices else 0.0,
         instance.gpu_memory_gib, instance.vcpus, instance.memory_gib,
-        price, machine_price, -int(generation[1] if generation else 0), instance.name,
+        price, machine_price, -_generation(instance.family), instance.name,
     )  # fmt: skip
 
 
-def _wrong_count(gpu: str, count: int | None, same_gpu: Sequence[InstanceType]) -> tuple[str, str]:
+def _generation(family: str) -> int:
+    """Return the generation of a family, 5 for `p5en` and `NCads H100 v5`; 0 if unknown."""
+    number = re.search(r"v(\d+)$", family) or re.match(r"[a-zA-Z]+(\d+)", family)
+    return int(number[1]) if number else 0
+
+
+def _wrong_count(gpu: str, count: int, same_gpu: Sequence[InstanceType]) -> tuple[str, str]:
     message = f"no instance type has {count} x `{gpu}`"
-    counts = sorted({instance.gpus for instance in same_gpu})
-    smallest = [
-        min((t for t in same_gpu if t.gpus == number), key=lambda t: _rank(t, False))
-        for number in counts
-    ]
-    there_are = ", ".join(f"{instance.gpus} (`{instance.name}`)" for instance in smallest)
-    return message, f"use {there_are}"
+    smallest: dict[int, InstanceType] = {}
+    for instance in sorted(same_gpu, key=lambda instance: _rank(instance, False)):
+        smallest.setdefault(instance.gpus, instance)
+    there_are = [f"{number} (`{instance.name}`)" for number, instance in sorted(smallest.items())]
+    return message, f"use {', '.join(there_are)}"
 
 
 def _without_rdma(gpu: str, count: int | None, same_gpu: Sequence[InstanceType]) -> tuple[str, str]:
-    what = f"`{gpu}`" if count is None else f"{count} x `{gpu}`"
+    what = f"`{gpu}`"
+    if count is not None:
+        what = f"{count} x {what}"
     message = f"no instance type with {what} has RDMA"
     there_are = [instance for instance in same_gpu if instance.interconnect == "rdma"]
     if not there_are:
-        return (
-            message,
-            "remove `interconnect: rdma`; the instances then communicate over TCP, which is slower",
+        hint = (
+            "remove `interconnect: rdma`; the instances then communicate over TCP, which is slower"
         )
+        return message, hint
     there_are.sort(key=lambda instance: _rank(instance, False))
-    return message, "these types have it: " + ", ".join(
-        f"`{t.name}` ({t.hardware})" for t in there_are
-    )
+    names = [f"`{instance.name}` ({instance.hardware})" for instance in there_are]
+    return message, f"these types have it: {', '.join(names)}"
 
 
 def _wrong(field: str, message: str, hint: str | None) -> JobError:
@@ -162,7 +162,10 @@ class Query(NamedTuple):
 
     def tests(self) -> Mapping[str, Test]:
         """Return one test for each condition that is not None, by the name of its field."""
-        gpu, gpus, memory, price = self.gpu, self.gpus, self.min_gpu_memory, self.max_price
+        gpu = self.gpu
+        gpus = self.gpus
+        memory = self.min_gpu_memory
+        price = self.max_price
         tests: dict[str, Test] = {}
         if gpu is not None:
             tests["gpu"] = lambda instance: has_gpu(instance, gpu)
@@ -182,33 +185,35 @@ class Query(NamedTuple):
 def select(types: Iterable[InstanceType], query: Query, order: str = "price") -> list[InstanceType]:
     """Return the types that match, sorted by `order`, a key of `ORDERS`. Retired types come
     last."""
-    tests = query.tests().values()
-    fitting = (instance for instance in types if all(test(instance) for test in tests))
 
     def rank(instance: InstanceType) -> tuple[object, ...]:
-        size = instance.family.casefold(), instance.vcpus, instance.memory_gib, instance.name
+        size = (instance.family.casefold(), instance.vcpus, instance.memory_gib, instance.name)
         return bool(instance.retired), ORDERS[order](instance), *size
 
-    return sorted(fitting, key=rank)
+    return sorted(_matching(types, query.tests()), key=rank)
+
+
+def _matching(types: Iterable[InstanceType], tests: Mapping[str, Test]) -> list[InstanceType]:
+    for test in tests.values():
+        types = filter(test, types)
+    return list(types)
 
 
 def without_each(types: Sequence[InstanceType], query: Query) -> dict[str, int]:
     """Return, for each condition of the query, how many types would match without this condition.
     The keys are the names of the conditions' fields."""
-    tests = query.tests()
-    others = {field: [test for name, test in tests.items() if name != field] for field in tests}
-    return {
-        field: sum(all(test(instance) for test in remaining) for instance in types)
-        for field, remaining in others.items()
-    }
+    counts = {}
+    for field in query.tests():
+        without = query._replace(**{field: None})
+        counts[field] = len(_matching(types, without.tests()))
+    return counts
 
 
 def count_unpriced(types: Iterable[InstanceType], query: Query) -> int:
     """Return how many types have no known price and match everything except `max_price`."""
-    tests = [test for field, test in query.tests().items() if field != "max_price"]
-    return sum(
-        instance.price is None and all(test(instance) for test in tests) for instance in types
-    )
+    without = query._replace(max_price=None)
+    matching = _matching(types, without.tests())
+    return sum(instance.price is None for instance in matching)
 
 
 # The machines of a job: groups of equal machines, the catalogue's facts about each, and the total
@@ -240,14 +245,18 @@ class MachineGroup:
     def accelerators(self) -> int:
         """The number of GPUs of each machine, or of Neuron cores if it has no GPUs. 0 if it has
         neither or its type is unknown."""
-        return self.gpus or (self.known.neuron_cores if self.known else 0)
+        if self.known is None:
+            return 0
+        return self.known.gpus or self.known.neuron_cores
 
     @property
     def device(self) -> Device | None:
         """The kind of device that the processes compute on; None if unknown."""
         if self.known is None:
             return None
-        return "gpu" if self.known.gpus else "neuron" if self.known.neuron_cores else "cpu"
+        if self.known.gpus:
+            return "gpu"
+        return "neuron" if self.known.neuron_cores else "cpu"
 
 
 @dataclass(frozen=True)
@@ -265,7 +274,9 @@ class Machines:
     def spanned(self) -> tuple[MachineGroup, ...]:
         """The groups that the distribution spans. If the groups are preferences, only one of them
         will be used, but all of them are returned."""
-        return tuple(group for group in self.groups if not self.spans or group.name in self.spans)
+        if not self.spans:
+            return self.groups
+        return tuple(group for group in self.groups if group.name in self.spans)
 
     @property
     def first(self) -> MachineGroup:
@@ -291,4 +302,6 @@ class Machines:
 
     def _number(self, groups: tuple[MachineGroup, ...]) -> int:
         counts = [group.count for group in groups]
-        return max(counts, default=0) if self.kind == "preferences" else sum(counts)
+        if self.kind == "preferences":
+            return max(counts, default=0)
+        return sum(counts)

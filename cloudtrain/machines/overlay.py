@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cloudtrain.documents.document import Place, Positions, read_trusted, read_trusted_toml
-from cloudtrain.errors import Problem, SettingsError, did_you_mean, shortened
+from cloudtrain.errors import NearName, Problem, SettingsError, did_you_mean, shortened
 from cloudtrain.job.nodes import KeyProblem, describe_value, placed
 from cloudtrain.machines.table import (
     COLUMNS,
@@ -149,9 +149,10 @@ class Correction(NamedTuple):
 
     def error(self, message: str, hint: str) -> SettingsError:
         """Return an error that names this instance type and its position in the file."""
-        line, column = self.place or (None, None)
-        path = (self.target, self.name)
-        return SettingsError.of([Problem(path, message, hint, self.file, line, column, code=_CODE)])
+        problem = Problem((self.target, self.name), message, hint, self.file, code=_CODE)
+        if self.place is not None:
+            problem = replace(problem, line=self.place.line, column=self.place.column)
+        return SettingsError.of([problem])
 
 
 Overlay = tuple[Correction, ...]
@@ -168,20 +169,18 @@ def load_overlays(user_folder: Path, cwd: Path, target: str | None = None) -> Ov
     Raises:
         SettingsError: a file is not TOML, or holds a wrong target, column or value.
     """
-    project = next(
-        (
-            folder / FILE_NAME
-            for folder in (cwd, *cwd.parents)
-            if os.path.lexists(folder / FILE_NAME)
-        ),
-        None,
-    )
+    corrections: Overlay = ()
     own = user_folder / FILE_NAME
-    files = filter(os.path.lexists, dict.fromkeys((own, project or own)))
-    corrections = tuple(
-        row._replace(is_of_project=file != own) for file in files for row in load_overlay(file)
-    )
-    if target is None or not (table := read_refreshed(user_folder, target)):
+    if os.path.lexists(own):
+        corrections += load_overlay(own)
+    folders = (cwd, *cwd.parents)
+    files = [folder / FILE_NAME for folder in folders]
+    file = next(filter(os.path.lexists, files), own)
+    if file != own:
+        corrections += tuple(row._replace(is_of_project=True) for row in load_overlay(file))
+
+    table = read_refreshed(user_folder, target) if target is not None else None
+    if target is None or not table:
         return corrections
     return read_overlay({target: table}, str(refreshed_file(user_folder, target))) + corrections
 
@@ -222,33 +221,36 @@ def read_overlay(
     Raises:
         SettingsError: the tables have wrong targets, columns or values. All are reported.
     """
-    positions, problems, corrections = positions or Positions(), list[Problem](), list[Correction]()
+    positions = positions or Positions()
+    problems: list[Problem] = []
+    corrections: list[Correction] = []
     for target, types in data.items():
         if table_of(target) is None:
-            message, hint = (
-                f"`{target}` is not a target with instance types",
-                did_you_mean(target, tables()),
-            )
+            message = f"`{target}` is not a target with instance types"
+            hint = did_you_mean(target, tables())
             problems.append(KeyProblem((target,), message, hint, code=_CODE))
-        elif not isinstance(types, Mapping):
+            continue
+        if not isinstance(types, Mapping):
             problems.append(Problem((target,), f"`{target}` must be a table", _EXAMPLE, code=_CODE))
-        else:
-            for name, cells in types.items():
-                path = (target, name)
-                faults = list(_cell_problems(path, cells))
-                problems += faults
-                if not faults:
-                    values = {
-                        column: float(value)
-                        if "float" in COLUMNS[column]
-                        else _plain(column, value)
-                        for column, value in cells.items()
-                    }
-                    place = positions.of(path, key=True)
-                    corrections.append(Correction(target, name, (*values.items(),), file, place))
+            continue
+        for name, cells in types.items():
+            path = (target, name)
+            faults = list(_cell_problems(path, cells))
+            problems += faults
+            if not faults:
+                values = tuple((column, _cell(column, value)) for column, value in cells.items())
+                place = positions.of(path, key=True)
+                corrections.append(Correction(target, name, values, file, place))
     if problems:
         raise SettingsError.of([placed(problem, file, positions) for problem in problems])
     return tuple(corrections)
+
+
+def _cell(column: str, value: int | float | str) -> object:
+    """Convert a value of a file to the type of its column."""
+    if "float" in COLUMNS[column]:
+        return float(value)
+    return _plain(column, value)
 
 
 def apply_overlay(
@@ -264,16 +266,19 @@ def apply_overlay(
             the GPU.
     """
     types = tuple(types)
-    target = target or next((instance.target for instance in types), None)
+    if not target and types:
+        target = types[0].target
     key_of = name_keys(target or "")
     rows = {key_of(instance.name): instance for instance in types}
     for correction in overlay:
-        if correction.target == target:
-            key = key_of(correction.name)
-            row = rows.get(key)
-            rows[key] = (
-                _make_type(correction, rows.values()) if row is None else _correct(row, correction)
-            )
+        if correction.target != target:
+            continue
+        key = key_of(correction.name)
+        row = rows.get(key)
+        if row is None:
+            rows[key] = _make_type(correction, rows.values())
+        else:
+            rows[key] = _correct(row, correction)
     return tuple(rows.values())
 
 
@@ -284,22 +289,20 @@ def type_named(target: str, name: str, overlay: Sequence[Correction] | None) -> 
     Raises:
         SettingsError: this type lacks a required column, or has GPUs but no name of the GPU.
     """
+    instance = instance_named(target, name)
     if not overlay:
-        return instance_named(target, name)
+        return instance
     key_of = name_keys(target)
     key = key_of(name)
-    own = tuple(row for row in overlay if row.target == target and key_of(row.name) == key)
-    instance = instance_named(target, name)
-    return next(iter(apply_overlay([instance] if instance else [], own, target)), None)
+    own = tuple(row for row in overlay if key_of(row.name) == key)
+    corrected = apply_overlay([instance] if instance else [], own, target)
+    return corrected[0] if corrected else None
 
 
 def _number(value: object) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and isfinite(value)
-        and value >= 0
-    )
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isfinite(value) and value >= 0
 
 
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -324,48 +327,44 @@ def _cell_problems(path: tuple[str, str], cells: object) -> Iterator[Problem]:
         return
     columns = COLUMNS.keys() - {"name"}
     for column, value in cells.items():
+        place = (*path, column)
         if column not in columns:
-            hint = did_you_mean(column, columns)
-            yield KeyProblem(
-                (*path, column), f"there is no column `{shortened(column)}`", hint, code=_CODE
-            )
+            message = f"there is no column `{shortened(column)}`"
+            yield KeyProblem(place, message, did_you_mean(column, columns), code=_CODE)
             continue
         fits, words = _CHECKS[COLUMNS[column]]
         if not fits(_plain(column, value)):
             message = f"`{column}` must be {words}, not {describe_value(value)}"
-            yield Problem(
-                (*path, column), message, f"write {words}, or remove the line", code=_CODE
-            )
+            yield Problem(place, message, f"write {words}, or remove the line", code=_CODE)
 
 
 def _plain(column: str, value: object) -> object:
     """Convert TOML's dates to text."""
-    return value.isoformat() if column in _DATES and hasattr(value, "isoformat") else value
+    if column in _DATES and hasattr(value, "isoformat"):
+        return value.isoformat()
+    return value
 
 
 def _correct(instance: InstanceType, correction: Correction) -> InstanceType:
     cells = _complete_cells(correction)
-    facts = [
-        column for column, _ in correction.cells if "price" not in column and column != "source"
-    ]
+    columns = [column for column, _ in correction.cells]
+    facts = [column for column in columns if "price" not in column and column != "source"]
     if facts:
-        cells = {"source": f"{instance.source}; {', '.join(facts)}: {correction.file}", **cells}
+        source = f"{instance.source}; {', '.join(facts)}: {correction.file}"
+        cells = {"source": source, **cells}
     return _whole(replace(instance, **cells), correction)
 
 
 def _make_type(correction: Correction, types: Iterable[InstanceType]) -> InstanceType:
     family = correction.name.removeprefix("ml.").removeprefix("Standard_").partition(".")[0]
     cells = {"family": family, "source": correction.file, **_complete_cells(correction)}
-    missing = " and ".join(
-        f"`{column}`" for column in REQUIRED if column != "name" and column not in cells
-    )
-    if missing:
-        near = did_you_mean(correction.name, [instance.name for instance in types]) or ""
-        hint = (
-            f"{near} If it is a new type, add {missing}"
-            if near.startswith("did you mean")
-            else f"add {missing}"
-        )
+    columns = [column for column in REQUIRED if column not in {"name", *cells}]
+    if columns:
+        missing = " and ".join(f"`{column}`" for column in columns)
+        hint = f"add {missing}"
+        near = did_you_mean(correction.name, [instance.name for instance in types])
+        if isinstance(near, NearName):
+            hint = f"{near} If it is a new type, {hint}"
         message = f"`{correction.name}` is not in the catalogue, and a new type needs {missing}"
         raise correction.error(message, hint)
     return _whole(InstanceType(correction.target, correction.name, **cells), correction)
@@ -378,8 +377,10 @@ def _complete_cells(correction: Correction) -> dict[str, Any]:
     follows: dict[str, object] = {}
     for price in ("price", "machine_price"):
         if price in cells:
-            follows |= {f"{price}_source": correction.file, f"{price}_date": ""}
-    if memory := read_gpu(cells.get("gpu", "")).memory:
+            follows[f"{price}_source"] = correction.file
+            follows[f"{price}_date"] = ""
+    memory = read_gpu(cells.get("gpu", "")).memory
+    if memory:
         follows["gpu_memory_gib"] = memory
     if cells.get("interconnect") == "rdma":
         follows["fabric"] = _fabric(correction.target)
@@ -398,16 +399,15 @@ _GPU_COLUMNS = frozenset(("gpus", "gpu", "gpu_memory_gib"))
 def _whole(instance: InstanceType, correction: Correction) -> InstanceType:
     """Refuse an instance whose columns do not fit together after the correction."""
     columns = dict(correction.cells)
-    has_name, has_memory = bool(instance.gpu), bool(instance.gpu_memory_gib)
+    has_name = bool(instance.gpu)
     # 0: a refresh found GPUs of unknown memory
-    has_memory |= has_name and columns.get("gpu_memory_gib") == 0
-    if _GPU_COLUMNS & columns.keys() and not bool(instance.gpus) == has_name == has_memory:
+    is_zero = has_name and columns.get("gpu_memory_gib") == 0
+    has_memory = is_zero or bool(instance.gpu_memory_gib)
+    is_together = bool(instance.gpus) == has_name == has_memory
+    if not is_together and _GPU_COLUMNS & columns.keys():
         message = "a type has `gpus`, `gpu` and `gpu_memory_gib` together, or none of them"
         raise correction.error(message, 'write for example `gpus = 8`, `gpu = "H100-80GB"`')
     if instance.interconnect == "rdma" and not instance.fabric:
-        message, hint = (
-            '`interconnect = "rdma"` needs a `fabric`',
-            f'add `fabric = "{_fabric(correction.target)}"`',
-        )
-        raise correction.error(message, hint)
+        hint = f'add `fabric = "{_fabric(correction.target)}"`'
+        raise correction.error('`interconnect = "rdma"` needs a `fabric`', hint)
     return instance

@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from cloudtrain.errors import did_you_mean
-from cloudtrain.system.plugins import find_usable, part_of, parts
+from cloudtrain.errors import ValidNames, did_you_mean
+from cloudtrain.system.plugins import ability, all_parts, find_usable, part
 
 Interconnect = Literal["rdma", "ethernet"]
 Fabric = Literal["efa", "infiniband", ""]
@@ -109,7 +109,9 @@ class InstanceType:
         vCPUs`."""
         if self.gpus:
             return f"{self.gpus} x {self.gpu}"
-        return f"{self.neuron_cores} Neuron cores" if self.neuron_cores else f"{self.vcpus} vCPUs"
+        if self.neuron_cores:
+            return f"{self.neuron_cores} Neuron cores"
+        return f"{self.vcpus} vCPUs"
 
     @property
     def devices(self) -> int:
@@ -142,6 +144,7 @@ REQUIRED = tuple(field.name for field in fields(InstanceType) if field.default i
 only default values."""
 
 
+@ability("table")
 class InstanceTable(NamedTuple):
     """A target's table of instance types."""
 
@@ -162,13 +165,12 @@ class InstanceTable(NamedTuple):
 
 def table_of(target: str) -> InstanceTable | None:
     """Return the target's table of instance types; None if the target has none."""
-    table: InstanceTable | None = part_of(find_usable(target), "table")
-    return table
+    return part(find_usable(target), InstanceTable)
 
 
 def tables() -> dict[str, InstanceTable]:
     """Return the tables of all targets that have instance types, by the target's name."""
-    return parts("table")
+    return all_parts(InstanceTable)
 
 
 def name_keys(target: str) -> Callable[[str], str]:
@@ -188,12 +190,13 @@ def instance_types(target: str) -> tuple[InstanceType, ...]:
 def types_with_gpu(target: str, gpu_name: str) -> list[InstanceType]:
     """Return the rows with the GPU that `gpu_name` means (`has_gpu`). Rows of other models are not
     parsed."""
-    candidates = [
-        _parse_row(target, cells)
-        for cells in _table(target).values()
-        if same_model(gpu_name, cells["gpu"])
-    ]
-    return [instance for instance in candidates if has_gpu(instance, gpu_name)]
+    found = []
+    for cells in _table(target).values():
+        if same_model(gpu_name, cells["gpu"]):
+            instance = _parse_row(target, cells)
+            if has_gpu(instance, gpu_name):
+                found.append(instance)
+    return found
 
 
 @cache
@@ -217,9 +220,11 @@ def _table(target: str) -> Mapping[str, Mapping[str, str]]:
 
 
 def _parse_row(target: str, cells: Mapping[str, str]) -> InstanceType:
-    return InstanceType(
-        target, **{name: PARSERS[COLUMNS[name]](cell) for name, cell in cells.items()}
-    )
+    values = {}
+    for name, cell in cells.items():
+        parse = PARSERS[COLUMNS[name]]
+        values[name] = parse(cell)
+    return InstanceType(target, **values)
 
 
 # GPU names in the forms that people and drivers use: `H100`, `a100 40gb`, `A100-40GB`, `NVIDIA
@@ -258,28 +263,26 @@ class Gpu(NamedTuple):
 def read_gpu(text: str) -> Gpu:
     """Parse a GPU name: `A100-40GB` gives `Gpu("a100", 40.0)`. Any text gives a result; an unknown
     model matches no instance type."""
-    words = [
-        word
-        for word in re.split(r"[^a-z0-9.]+", _UNIT.sub("g", text.casefold()))
-        if word and not _NOISE.fullmatch(word)
-    ]
-    memory = None
+    parts = re.split(r"[^a-z0-9.]+", _UNIT.sub("g", text.casefold()))
+    words = [word for word in parts if word and not _NOISE.fullmatch(word)]
     for number, word in enumerate(words):
-        if match := _MEMORY.fullmatch(word):
-            memory = float(match[1])
+        match = _MEMORY.fullmatch(word)
+        if match:
             del words[number]
-            break
-    else:
-        if len(words) > 1 and _BARE_MEMORY.fullmatch(words[-1]):
-            memory = float(words.pop())
+            return Gpu("".join(words), float(match[1]))
+    memory = None
+    if len(words) > 1 and _BARE_MEMORY.fullmatch(words[-1]):
+        memory = float(words.pop())
     return Gpu("".join(words), memory)
 
 
 def same_model(gpu_name: str, own: str) -> bool:
     """Return whether the user's GPU name `gpu_name` and the catalogue's GPU name `own` mean the
     same model: `H100` matches `H100-80GB` and `H100-NVL-94GB`."""
-    name, model = read_gpu(gpu_name).model, read_gpu(own).model
-    return bool(own) and model in (name, name + _VARIANT)
+    if not own:
+        return False
+    name = read_gpu(gpu_name).model
+    return read_gpu(own).model in (name, name + _VARIANT)
 
 
 def has_gpu(instance: InstanceType, gpu_name: str) -> bool:
@@ -289,11 +292,14 @@ def has_gpu(instance: InstanceType, gpu_name: str) -> bool:
     A memory size fits if it differs by at most 2% from the size in the catalogue's GPU name, or
     from the size that the driver shows. The driver's size is compared in GiB and in GB.
     """
-    gpu, own = read_gpu(gpu_name), read_gpu(instance.gpu)
     if not same_model(gpu_name, instance.gpu):
         return False
-    sizes = (own.memory or 0.0, instance.gpu_memory_gib, instance.gpu_memory_gib * _GB_PER_GIB)
-    return gpu.memory is None or any(abs(gpu.memory - size) <= _TOLERANCE * size for size in sizes)
+    wanted = read_gpu(gpu_name).memory
+    if wanted is None:
+        return True
+    shown = instance.gpu_memory_gib
+    sizes = (read_gpu(instance.gpu).memory or 0.0, shown, shown * _GB_PER_GIB)
+    return any(abs(wanted - size) <= _TOLERANCE * size for size in sizes)
 
 
 def named_memory(instance: InstanceType) -> float:
@@ -312,25 +318,22 @@ def unknown_gpu(gpu_name: str, types: Iterable[InstanceType]) -> tuple[str, str 
     """Return a message and a hint for a GPU that no type has. The hint names the same GPU with
     other memory sizes, the Neuron instance types, or the most similar name."""
     types = tuple(types)
-    gpu = read_gpu(gpu_name)
-    neuron = [
-        instance.name
-        for instance in types
-        if instance.neuron and gpu.model == instance.neuron.casefold()
-    ]
-    if neuron:
-        names = " or ".join(f"`{name}`" for name in neuron)
+    model = read_gpu(gpu_name).model
+    of_neuron = [item.name for item in types if model and model == item.neuron.casefold()]
+    if of_neuron:
+        names = " or ".join(f"`{name}`" for name in of_neuron)
         return f"`{gpu_name}` is not a GPU", f"name the instance type: {names}"
-    siblings = [name for name in gpu_names(types) if same_model(gpu_name, name)]
+
+    message = f"no instance type has the GPU `{gpu_name}`"
+    known = gpu_names(types)
+    siblings = [f"`{name}`" for name in known if same_model(gpu_name, name)]
     if siblings:
-        return f"no instance type has the GPU `{gpu_name}`", "use " + " or ".join(
-            f"`{name}`" for name in siblings
-        )
-    models = {name.rpartition("-")[0] for name in gpu_names(types)}
-    near = did_you_mean(gpu_name, {*models, *gpu_names(types)})
-    if near is None or near.startswith("did you mean"):
-        return f"no instance type has the GPU `{gpu_name}`", near
-    return f"no instance type has the GPU `{gpu_name}`", did_you_mean(gpu_name, models)
+        return message, f"use {' or '.join(siblings)}"
+    models = {name.rpartition("-")[0] for name in known}
+    near = did_you_mean(gpu_name, models.union(known))
+    if isinstance(near, ValidNames):
+        near = did_you_mean(gpu_name, models)
+    return message, near
 
 
 # The current nodes of a cluster, as the cluster reports them. The catalogue's tables do not contain
@@ -407,20 +410,21 @@ def price_of(instances: Iterable[Counted], *, any_of: bool = False) -> Price | N
     If the price of a type is unknown, use its price without the training service. Return None if
     that price is unknown too.
     """
-    rates, exact = list[float](), True
+    rates: list[float] = []
+    exact = True
     for instance, count in instances:
-        price = (
-            None
-            if instance is None
-            else instance.machine_price
-            if instance.price is None
-            else instance.price
-        )
-        if instance is None or price is None:
+        if instance is None:
+            return None
+        price = instance.price
+        if price is None:
+            exact = False
+            price = instance.machine_price
+        if price is None:
             return None
         rates.append(price * count)
-        exact = exact and instance.price is not None
-    return Price(max(rates) if any_of else sum(rates), exact) if rates else None
+    if not rates:
+        return None
+    return Price(max(rates) if any_of else sum(rates), exact)
 
 
 def over(hourly: float, seconds: float) -> float:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher, unified_diff
+from itertools import zip_longest
 from typing import Any, Final, Literal
 
 from cloudtrain.errors import dotted
@@ -33,11 +35,12 @@ class Change:
     def to_dict(self) -> dict[str, Any]:
         """Return the change as JSON data, without `before` or `after` if that document lacks the
         value."""
-        values = {"before": self.before, "after": self.after}
-        return {
-            "field": self.name,
-            **{key: value for key, value in values.items() if value is not ABSENT},
-        }
+        data = {"field": self.name}
+        if self.before is not ABSENT:
+            data["before"] = self.before
+        if self.after is not ABSENT:
+            data["after"] = self.after
+        return data
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,7 @@ class FileChange:
 
     Attributes:
         added, removed: the numbers of added and removed lines; None for a binary file, or if the
-        content is
-            unavailable.
+            content is unavailable.
         lines: the unified diff, without line ends.
     """
 
@@ -67,27 +69,29 @@ class FileChange:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the change as JSON data."""
-        counts = {} if self.added is None else {"added": self.added, "removed": self.removed}
-        return {"path": self.path, "change": self.change, **counts, "diff": list(self.lines)}
+        data: dict[str, Any] = {"path": self.path, "change": self.change}
+        if self.added is not None:
+            data["added"] = self.added
+            data["removed"] = self.removed
+        data["diff"] = list(self.lines)
+        return data
 
 
 def changes_between(before: object, after: object, path: ValuePath = ()) -> Iterator[Change]:
     """Yield the values that differ, in the order of `before`. `path` is the path of `before` and
     `after` in the whole document. Lists are aligned before they are compared, so one inserted entry
     is one change."""
+    if before is ABSENT and isinstance(after, Mapping) and after:
+        before = {}
+    elif after is ABSENT and isinstance(before, Mapping) and before:
+        after = {}
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in dict.fromkeys((*before, *after)):
-            yield from changes_between(
-                before.get(key, ABSENT), after.get(key, ABSENT), (*path, key)
-            )
+            old = before.get(key, ABSENT)
+            new = after.get(key, ABSENT)
+            yield from changes_between(old, new, (*path, key))
     elif isinstance(before, list) and isinstance(after, list):
         yield from _between_lists(before, after, path)
-    elif before is ABSENT and isinstance(after, Mapping) and after:
-        for key, value in after.items():
-            yield from changes_between(ABSENT, value, (*path, key))
-    elif after is ABSENT and isinstance(before, Mapping) and before:
-        for key, value in before.items():
-            yield from changes_between(value, ABSENT, (*path, key))
     # `True` differs from `1`, and `1` from `1.0`
     elif type(before) is not type(after) or before != after:
         yield Change(path, before, after)
@@ -96,18 +100,18 @@ def changes_between(before: object, after: object, path: ValuePath = ()) -> Iter
 def _between_lists(
     before: Sequence[object], after: Sequence[object], path: ValuePath
 ) -> Iterator[Change]:
-    old_texts, new_texts = (
-        [json.dumps(item, sort_keys=True) for item in items] for items in (before, after)
-    )
-    for _, start, end, other, last in SequenceMatcher(
-        None, old_texts, new_texts, autojunk=False
-    ).get_opcodes():
-        for number in range(max(end - start, last - other)):
-            old = before[start + number] if start + number < end else ABSENT
-            new = after[other + number] if other + number < last else ABSENT
-            yield from changes_between(
-                old, new, (*path, (start if old is not ABSENT else other) + number)
-            )
+    old_texts = [json.dumps(item, sort_keys=True) for item in before]
+    new_texts = [json.dumps(item, sort_keys=True) for item in after]
+    matcher = SequenceMatcher(None, old_texts, new_texts, autojunk=False)
+    for _, old_start, old_end, new_start, new_end in matcher.get_opcodes():
+        old_numbers = range(old_start, old_end)
+        new_numbers = range(new_start, new_end)
+        for old, new in zip_longest(old_numbers, new_numbers):
+            if old is None:
+                yield from changes_between(ABSENT, after[new], (*path, new))
+            else:
+                value = ABSENT if new is None else after[new]
+                yield from changes_between(before[old], value, (*path, old))
 
 
 Content = Callable[[str], bytes | None]
@@ -138,14 +142,14 @@ def file_changes(
 def _compare_file(
     path: str, old: bytes | None, new: bytes | None, names: tuple[str, str]
 ) -> FileChange:
-    old_lines, new_lines = _lines(old), _lines(new)
+    old_lines = _lines(old)
+    new_lines = _lines(new)
     if old_lines is None or new_lines is None:
         return FileChange(path, "changed")
-    diff = tuple(
-        unified_diff(old_lines, new_lines, f"{names[0]}/{path}", f"{names[1]}/{path}", lineterm="")
-    )
-    counts = [sum(line.startswith(sign) for line in diff[2:]) for sign in "+-"]
-    return FileChange(path, "changed", counts[0], counts[1], diff)
+    old_name, new_name = (f"{name}/{path}" for name in names)
+    diff = tuple(unified_diff(old_lines, new_lines, old_name, new_name, lineterm=""))
+    signs = Counter(line[0] for line in diff[2:])
+    return FileChange(path, "changed", signs["+"], signs["-"], diff)
 
 
 _LARGEST = 1 << 20
@@ -154,14 +158,18 @@ long to read."""
 
 
 def _lines(content: bytes | None) -> list[str] | None:
-    if content is None or b"\0" in content[:8192] or len(content) > _LARGEST:
+    if content is None or len(content) > _LARGEST:
+        return None
+    if b"\0" in content[:8192]:
         return None
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
         return None
-    lines = text.split("\n")
-    return lines[:-1] if lines[-1] == "" else [*lines[:-1], f"{lines[-1]}\\ no line end"]
+    *lines, last = text.split("\n")
+    if last:
+        lines.append(f"{last}\\ no line end")
+    return lines
 
 
 # Differences between two JSON values, and the overrides that turn one value into the other.
@@ -176,10 +184,10 @@ def paths_that_differ(
     """Yield each path at which two JSON values differ, with both values. Mappings are compared key
     by key, all other values as a whole. The yielded paths begin with `path`."""
     if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
-        for key in [*theirs, *(key for key in ours if key not in theirs)]:
-            yield from paths_that_differ(
-                theirs.get(key, ABSENT_TEXT), ours.get(key, ABSENT_TEXT), (*path, key)
-            )
+        for key in dict.fromkeys((*theirs, *ours)):
+            their_value = theirs.get(key, ABSENT_TEXT)
+            our_value = ours.get(key, ABSENT_TEXT)
+            yield from paths_that_differ(their_value, our_value, (*path, key))
     elif not _same(theirs, ours):
         yield path, theirs, ours
 
@@ -199,7 +207,11 @@ def overrides_between(ours: Mapping[str, object], theirs: Mapping[str, object]) 
 def _same(one: object, other: object) -> bool:
     """Return whether two JSON values are equal. `true` differs from 1."""
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
+        if len(one) != len(other):
+            return False
+        return all(map(_same, one, other))
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+        if one.keys() != other.keys():
+            return False
+        return all(_same(value, other[key]) for key, value in one.items())
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)

@@ -97,9 +97,8 @@ class Document(NamedTuple):
         from rich.text import Text
 
         for line in layout(self, options.max_width):
-            yield Text.assemble(
-                *((text, _RICH.get(style, "")) for text, style in _trim(line)), overflow="fold"
-            )
+            parts = [(text, _RICH.get(style, "")) for text, style in _trim(line)]
+            yield Text.assemble(*parts, overflow="fold")
 
 
 # Escaping of external text, so that it is safe to print on a terminal.
@@ -149,7 +148,9 @@ _RESET = "\x1b[0m"
 
 def visible(text: str) -> str:
     """Escape every invisible character in a text except line breaks. Tabs become spaces."""
-    return text if _is_plain(text) else _unseen().sub(_escape_match, text.expandtabs(4))
+    if _is_plain(text):
+        return text
+    return _unseen().sub(_escape_match, text.expandtabs(4))
 
 
 def on_one_line(text: str) -> str:
@@ -162,13 +163,17 @@ def on_one_line(text: str) -> str:
 
 def visible_json(text: str) -> str:
     """Escape invisible characters in a JSON document. The result parses to the same data."""
-    return text if _is_plain(text) else _unseen().sub(_in_json, text)
+    if _is_plain(text):
+        return text
+    return _unseen().sub(_in_json, text)
 
 
 def visible_yaml(text: str) -> str:
     """Escape invisible characters in a YAML document. Every string with such characters must
     already be in double quotes."""
-    return text if _is_plain(text) else _unseen().sub(_in_shell, text)
+    if _is_plain(text):
+        return text
+    return _unseen().sub(_in_shell, text)
 
 
 def visible_output(text: str, *, color: bool) -> str:
@@ -176,13 +181,12 @@ def visible_output(text: str, *, color: bool) -> str:
     well. If a progress bar was redrawn on the line, only its last state is kept."""
     if text.isascii() and text.isprintable():
         return text
-    text = re.sub(_REDRAWS, "", text.rstrip("\r").rpartition("\r")[2])
-    parts = re.split(_COLOUR, text)  # text and colours alternate
-    pieces = [
-        part if index % 2 else _unseen().sub(_escape_match, part)
-        for index, part in enumerate(parts)
-    ]
-    if not color or len(parts) == 1:
+    last_state = text.rstrip("\r").rpartition("\r")[2]
+    text = re.sub(_REDRAWS, "", last_state)
+    pieces = re.split(_COLOUR, text)  # text and colours alternate
+    for index in range(0, len(pieces), 2):
+        pieces[index] = _unseen().sub(_escape_match, pieces[index])
+    if not color or len(pieces) == 1:
         return "".join(pieces[::2])
     return "".join(pieces) + _RESET
 
@@ -192,9 +196,8 @@ def shell_word(text: str) -> str:
     zsh)."""
     if on_one_line(text) == text:
         return shlex.quote(text)
-    return (
-        "$'" + _unseen("\t\n").sub(_in_shell, text.replace("\\", "\\\\").replace("'", "\\'")) + "'"
-    )
+    quoted = text.replace("\\", "\\\\").replace("'", "\\'")
+    return "$'" + _unseen("\t\n").sub(_in_shell, quoted) + "'"
 
 
 def _escape_match(match: re.Match[str]) -> str:
@@ -202,15 +205,17 @@ def _escape_match(match: re.Match[str]) -> str:
 
 
 def _in_json(match: re.Match[str]) -> str:
-    units = match[0].encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[index : index + 2].hex()}" for index in range(0, len(units), 2))
+    digits = match[0].encode("utf-16-be", "surrogatepass").hex()
+    return re.sub("....", r"\\u\g<0>", digits)
 
 
 def _in_shell(match: re.Match[str]) -> str:
     code = ord(match[0])
     if 0xDC80 <= code <= 0xDCFF or code < 0x80:  # a byte
         return f"\\x{code & 0xFF:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    return f"\\U{code:08x}"
 
 
 # Width and wrapping of text. Literals in backticks are never broken.
@@ -226,67 +231,71 @@ def width_of(text: str) -> int:
         return len(text)
     import unicodedata
 
-    return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
-        for char in text
-    )
+    width = 0
+    for character in text:
+        if not unicodedata.combining(character):
+            width += 1
+            if unicodedata.east_asian_width(character) in "WF":
+                width += 1
+    return width
 
 
 def wrap(text: str, width: int | None, *, indent: int = 0) -> list[str]:
     """Wrap `text` into lines of at most `width` columns; None: no limit. `indent` columns of each
     line are already used. Words and literals are never broken; one that is too long overflows on
     its own line. Newlines in `text` are kept."""
+    paragraphs = visible(text).split("\n")
+    if width is None:
+        return paragraphs
     lines: list[str] = []
-    for paragraph in visible(text).split("\n"):
-        if width is None:
-            lines.append(paragraph)
-            continue
+    for paragraph in paragraphs:
         line = ""
         for word in _WORD.findall(paragraph):
-            if line and indent + width_of(line) + 1 + width_of(word) > width:
+            if line and indent + width_of(f"{line} {word}") > width:
                 lines.append(line)
-                line = word
-            else:
-                line = f"{line} {word}" if line else word
+                line = ""
+            line = f"{line} {word}" if line else word
         lines.append(line)
     return lines
 
 
 def literals(text: str) -> list[Span]:
     """Return `text` as spans. Backticked literals have the style of code."""
-    return [
-        Span(part, "code" if part[0] == "`" and len(part) > 1 else "")
-        for part in _LITERAL.split(text)
-        if part
-    ]
+    spans = []
+    for part in _LITERAL.split(text):
+        if part:
+            is_literal = part.startswith("`") and len(part) > 1
+            spans.append(Span(part, "code" if is_literal else ""))
+    return spans
 
 
 def fill(words: Sequence[str], width: int | None, *, indent: int) -> list[str]:
     """Join the words of a shell command into lines that fit into `width` columns after an indent of
     `indent` columns, which the caller adds. Each line except the last ends in a backslash. An
     option stays on a line with its value."""
+    room = None if width is None else width - indent - 2
     lines: list[str] = []
     for word in _with_values(words):
-        room = None if width is None else width - indent - 2
-        if lines and (room is None or width_of(lines[-1]) + 1 + width_of(word) <= room):
-            lines[-1] += f" {word}"
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and (room is None or width_of(longer) <= room):
+            lines[-1] = longer
         else:
             lines.append(word)
-    return [f"{line} \\" for line in lines[:-1]] + lines[-1:]
+    continued = [f"{line} \\" for line in lines[:-1]]
+    return continued + lines[-1:]
 
 
 def _with_values(words: Sequence[str]) -> list[str]:
     units: list[str] = []
+    option = ""
     for word in words:
-        if (
-            units
-            and units[-1].startswith("-")
-            and " " not in units[-1]
-            and not word.startswith("-")
-        ):
+        is_option = word.startswith("-")
+        if option and not is_option:
             units[-1] += f" {word}"
+            option = ""
         else:
             units.append(word)
+            option = word if is_option and " " not in word else ""
     return units
 
 
@@ -296,6 +305,7 @@ Line = list[Span]
 
 INDENT = 2
 GAP = 2
+_INDENTED = Span(" " * INDENT)
 
 LEVEL_STYLE: dict[str, Style] = {
     "error": "bad",
@@ -330,48 +340,51 @@ def _flat(blocks: Iterable[Block]) -> Iterator[Block]:
 
 
 def _pairs(block: Pairs, width: int | None) -> Iterator[Line]:
-    rows = [(on_one_line(label), _span(value)) for label, value in block.rows]
-    label_width = max((width_of(label) for label, _ in rows), default=0)
-    indent = INDENT + label_width + GAP
-    for label, span in rows:
-        for number, line in enumerate(wrap(span.text, width, indent=indent)):
-            name = label if number == 0 else ""
-            yield [
-                Span(" " * INDENT),
-                Span(_pad(name, label_width + GAP), "dim"),
-                Span(line, span.style),
-            ]
+    labels = [on_one_line(label) for label, _ in block.rows]
+    label_width = max(map(width_of, labels), default=0) + GAP
+    for label, (_, cell) in zip(labels, block.rows, strict=True):
+        span = as_span(cell)
+        name = label
+        for line in wrap(span.text, width, indent=INDENT + label_width):
+            yield [_INDENTED, Span(_pad(name, label_width), "dim"), Span(line, span.style)]
+            name = ""
 
 
 def _table(block: Table, width: int | None) -> Iterator[Line]:
-    rows = [
-        [Span(on_one_line(span.text.replace("\n", " ")), span.style) for span in map(_span, row)]
-        for row in block.rows
-    ]
     headers = [on_one_line(header) for header in block.headers]
-    widths = [
-        max([width_of(header), *(width_of(row[column].text) for row in rows)])
-        for column, header in enumerate(headers)
-    ]
-    if (
-        block.is_cut
-        and width is not None
-        and sum(widths[:-1]) + min(widths[-1], 12) + GAP * len(widths[1:]) > width
-    ):
-        headers, widths, rows = headers[:-1], widths[:-1], [row[:-1] for row in rows]
+    widths = [width_of(header) for header in headers]
+    rows = []
+    for row in block.rows:
+        cells = [_one_line_cell(cell) for cell in row]
+        widths = list(map(max, widths, [width_of(cell.text) for cell in cells]))
+        rows.append(cells)
     if width is not None:
+        least_total = _total([*widths[:-1], min(widths[-1], 12)])
+        if block.is_cut and least_total > width:
+            headers.pop()
+            widths.pop()
+            rows = [row[:-1] for row in rows]
         # The first column leaves 24 characters to the last one, or the width of its header if that
         # is larger.
-        last = (
-            min(widths[-1], max(width_of(headers[-1]), 12 if block.is_cut else 24))
-            if len(widths) > 1
-            else 0
-        )
-        others = sum(widths[1:-1]) + last + GAP * (len(widths) - 1)
-        widths[0] = min(widths[0], max(width - others, width_of(headers[0])))
+        least = max(width_of(headers[-1]), 12 if block.is_cut else 24)
+        others = widths[1:]
+        if others:
+            others[-1] = min(others[-1], least)
+        room = width - _total([0, *others])
+        widths[0] = min(widths[0], max(room, width_of(headers[0])))
     yield _row([Span(header, "dim") for header in headers], widths)
     for row in rows:
         yield from _fit_row(row, widths, width, is_cut=block.is_cut)
+
+
+def _total(widths: Sequence[int]) -> int:
+    """Return the width of columns with the gaps between them."""
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
+def _one_line_cell(cell: Cell) -> Span:
+    text, style = as_span(cell)
+    return Span(on_one_line(text.replace("\n", " ")), style)
 
 
 def _fit_row(
@@ -386,21 +399,27 @@ def _fit_row(
     if not others:
         yield [key]
         return
-    indent = sum(widths[:-1]) + GAP * (len(widths) - 1)
-    last = [row[-1].text] if is_cut else wrap(row[-1].text, width, indent=indent)
-    if is_cut and width is not None and indent + width_of(last[0]) > width:
-        last = [f"{last[0][: max(0, width - indent - 3)].rstrip(' ,;(')}..."]
-    yield _row([key, *others[:-1], Span(last[0], others[-1].style)], widths)
-    for line in last[1:]:
-        yield [Span(" " * indent), Span(line, others[-1].style)]
+    *between, (text, style) = others
+    indent = _total(widths[:-1]) + GAP
+    if not is_cut:
+        first, *more = wrap(text, width, indent=indent)
+    else:
+        first = text
+        more = []
+        if width is not None and indent + width_of(text) > width:
+            room = max(0, width - indent - 3)
+            first = text[:room].rstrip(" ,;(") + "..."
+    yield _row([key, *between, Span(first, style)], widths)
+    for line in more:
+        yield [Span(" " * indent), Span(line, style)]
 
 
 def _row(cells: Sequence[Span], widths: Sequence[int]) -> Line:
-    padded = [
-        Span(_pad(cell.text, size + GAP), cell.style)
-        for cell, size in zip(cells[:-1], widths, strict=False)
-    ]
-    return [*padded, cells[-1]]
+    *others, last = cells
+    line = []
+    for cell, size in zip(others, widths, strict=False):
+        line.append(Span(_pad(cell.text, size + GAP), cell.style))
+    return [*line, last]
 
 
 # before the first line of a command, and before the others
@@ -409,36 +428,43 @@ _PROMPTS = (Span("$ ", "dim"), Span("    ", "dim"))
 
 def _command(block: CommandLine, width: int | None) -> Iterator[Line]:
     words = [shell_word(word) for word in block.argv]
-    for number, line in enumerate(fill(words, width, indent=INDENT + 4)):
-        yield [Span(" " * INDENT), _PROMPTS[min(number, 1)], Span(line)]
+    prompt, later = _PROMPTS
+    for line in fill(words, width, indent=INDENT + 4):
+        yield [_INDENTED, prompt, Span(line)]
+        prompt = later
     for name, value in block.variables:
-        yield [
-            Span(" " * (INDENT + 2)),
-            Span(f"{on_one_line(name)}=", "dim"),
-            Span(on_one_line(value)),
-        ]
+        label = Span(f"{on_one_line(name)}=", "dim")
+        yield [Span(" " * (INDENT + 2)), label, Span(on_one_line(value))]
 
 
 def _notice(block: Notice, width: int | None) -> Iterator[Line]:
     label = f"{on_one_line(block.level)}: "
-    text = f"{block.message} [{block.code}]" if block.code else block.message
+    text = block.message
+    if block.code:
+        text += f" [{block.code}]"
     yield from _label_lines(label, text, LEVEL_STYLE.get(block.level, ""), width)
     if block.place:
-        yield [Span(" " * INDENT), Span(on_one_line(block.place), "dim")]
-    for detail in block.details:
-        yield [Span(" " * INDENT), Span(on_one_line(detail))]
+        yield [_INDENTED, Span(on_one_line(block.place), "dim")]
+    yield from _lines(block.details)
     if block.hint:
         yield []
         yield from _label_lines("hint: ", block.hint, "info", width)
 
 
+def _lines(lines: Iterable[str]) -> Iterator[Line]:
+    for line in lines:
+        yield [_INDENTED, Span(on_one_line(line))]
+
+
 def _label_lines(label: str, text: str, style: Style, width: int | None) -> Iterator[Line]:
     indent = len(label)
-    for number, line in enumerate(wrap(text, width, indent=indent)):
-        yield [Span(label, style) if number == 0 else Span(" " * indent), *literals(line)]
+    start = Span(label, style)
+    for line in wrap(text, width, indent=indent):
+        yield [start, *literals(line)]
+        start = Span(" " * indent)
 
 
-def _span(cell: Cell) -> Span:
+def as_span(cell: Cell) -> Span:
     return Span(cell) if isinstance(cell, str) else cell
 
 
@@ -451,7 +477,7 @@ _LAYOUTS: dict[type, Callable[[Any, int | None], Iterable[Line]]] = {
     Text: lambda block, width: map(literals, wrap(block.text, width)),
     Pairs: _pairs,
     Table: _table,
-    Lines: lambda block, _: ([Span(" " * INDENT), Span(on_one_line(line))] for line in block.lines),
+    Lines: lambda block, _: _lines(block.lines),
     CommandLine: _command,
     Notice: _notice,
 }
@@ -477,42 +503,55 @@ def to_text(
     """Return the document as text that ends with a newline. `color` adds terminal colours. `fold`
     breaks a path or list that is wider than the terminal after a `/` or `,`; elsewhere, whoever
     searches the text finds it whole."""
-    lines = layout(document, width)
+    lines: Iterable[Line] = layout(document, width)
     if fold and width is not None:
-        lines = [part for line in lines for part in _folded(line, width)]
-    if color:
-        return "".join(
-            "".join(paint(text, style) for text, style in _trim(line)) + "\n" for line in lines
-        )
-    return "".join("".join(span.text for span in line).rstrip() + "\n" for line in lines)
+        lines = _folded(lines, width)
+    texts = []
+    for line in lines:
+        if color:
+            text = "".join(paint(text, style) for text, style in _trim(line))
+        else:
+            text = "".join(span.text for span in line).rstrip()
+        texts.append(f"{text}\n")
+    return "".join(texts)
 
 
-def _folded(line: Line, width: int) -> Iterator[Line]:
-    """Yield a line in parts that fit, if the path or list at its end is too long. Each part stands
-    below the first one. What a reader types stays whole."""
-    *before, last = line or [Span("")]
-    lead = last.text[: len(last.text) - len(last.text.lstrip())]
-    indent = sum(width_of(span.text) for span in before) + len(lead)
-    parts = [lead]
-    is_typed = "`" in last.text or (before and before[-1] in _PROMPTS)
-    room = max(width - indent, 20)  # a name can be longer than a line
-    piece_of = rf"[^/,]{{0,{room - 1}}}[/,]+|[^/,]{{1,{room}}}"
-    for piece in (
-        [last.text[len(lead) :]] if is_typed else re.findall(piece_of, last.text[len(lead) :])
-    ):
-        if parts[-1].strip() and indent + width_of((parts[-1] + piece).strip()) > width:
-            parts.append("")
-        parts[-1] += piece
-    yield [*before, Span(parts[0], last.style)]
-    yield from ([Span(" " * indent), Span(part, last.style)] for part in parts[1:])
+def _folded(lines: Iterable[Line], width: int) -> Iterator[Line]:
+    """Yield lines. If the path or list at the end of one is too long, it is yielded in parts that
+    fit. Each part stands below the first one. What a reader types stays whole."""
+    for line in lines:
+        *before, last = line or [Span("")]
+        item = last.text.lstrip()
+        lead = last.text.removesuffix(item)
+        indent = sum(width_of(span.text) for span in before) + len(lead)
+        room = max(width - indent, 20)  # a name can be longer than a line
+        pieces = [item]
+        is_command = before and before[-1] in _PROMPTS
+        if not is_command and "`" not in last.text:
+            pieces = re.findall(rf"[^/,]{{0,{room - 1}}}[/,]+|[^/,]{{1,{room}}}", item)
+        parts = [lead]
+        for piece in pieces:
+            longer = parts[-1] + piece
+            is_too_long = indent + width_of(longer.strip()) > width
+            if is_too_long and parts[-1].strip():
+                parts.append(piece)
+            else:
+                parts[-1] = longer
+        yield [*before, Span(parts[0], last.style)]
+        for part in parts[1:]:
+            yield [Span(" " * indent), Span(part, last.style)]
 
 
 def paint(text: str, style: Style) -> str:
-    return f"\x1b[{_SGR[style]}m{text}{_RESET}" if style and text else text
+    if not style or not text:
+        return text
+    return f"\x1b[{_SGR[style]}m{text}{_RESET}"
 
 
 def _trim(line: Line) -> Line:
     spans = list(line)
-    while spans and not spans[-1].text.rstrip():
-        spans.pop()
-    return [*spans[:-1], Span(spans[-1].text.rstrip(), spans[-1].style)] if spans else []
+    while spans:
+        text, style = spans.pop()
+        if text.rstrip():
+            return [*spans, Span(text.rstrip(), style)]
+    return []

@@ -21,6 +21,7 @@ from cloudtrain.plans.document import (
     Section,
     Table,
     Text,
+    as_span,
     literals,
     shell_word,
     visible,
@@ -38,71 +39,84 @@ styles."""
 
 def to_html(document: Document) -> str:
     """Return the document as one `<div class="cloudtrain">`, which loads no external files."""
-    body = "\n".join(_BLOCKS[type(block)](block) for block in document.blocks)
-    return f'<div class="cloudtrain">\n{_STYLE}\n{body}\n</div>\n'
+    return f'<div class="cloudtrain">\n{_STYLE}\n{_body(document.blocks)}\n</div>\n'
+
+
+def _body(blocks: Sequence[Block]) -> str:
+    return "\n".join(_BLOCKS[type(block)](block) for block in blocks)
 
 
 def _pairs(block: Pairs) -> str:
-    rows = "".join(
-        f"<tr><th{_LEFT}>{_escape(label)}</th><td{_LEFT}>{_cell(value)}</td></tr>"
-        for label, value in block.rows
-    )
+    rows = ""
+    for label, value in block.rows:
+        header = f"<th{_LEFT}>{_escape(label)}</th>"
+        rows += f"<tr>{header}<td{_LEFT}>{_cell(value)}</td></tr>"
     return f"<table>{rows}</table>"
 
 
 def _table(block: Table) -> str:
-    head = "".join(f"<th{_LEFT}>{_escape(header)}</th>" for header in block.headers)
-    rows = "".join(
-        "<tr>" + "".join(f"<td{_LEFT}>{_cell(cell)}</td>" for cell in row) + "</tr>"
-        for row in block.rows
-    )
-    return f"<table><tr>{head}</tr>{rows}</table>"
+    rows = "<tr>"
+    for header in block.headers:
+        rows += f"<th{_LEFT}>{_escape(header)}</th>"
+    rows += "</tr>"
+    for row in block.rows:
+        rows += "<tr>"
+        for cell in row:
+            rows += f"<td{_LEFT}>{_cell(cell)}</td>"
+        rows += "</tr>"
+    return f"<table>{rows}</table>"
 
 
 def _command(block: CommandLine) -> str:
-    variables = [f"  {name}={value}" for name, value in block.variables]
-    return _pre([f"$ {' '.join(map(shell_word, block.argv))}", *variables])
+    words = " ".join(map(shell_word, block.argv))
+    lines = [f"$ {words}"]
+    for name, value in block.variables:
+        lines.append(f"  {name}={value}")
+    return _pre(lines)
 
 
 def _section(block: Section) -> str:
-    body = "\n".join(_BLOCKS[type(inner)](inner) for inner in block.blocks)
-    return f"<details><summary>{_inline(block.title)}</summary>\n{body}\n</details>"
+    title = _inline(block.title)
+    return f"<details><summary>{title}</summary>\n{_body(block.blocks)}\n</details>"
 
 
 def _notice(block: Notice) -> str:
-    code = f" [{_escape(block.code)}]" if block.code else ""
     style = LEVEL_STYLE.get(block.level, "")
-    parts = [
-        f'<span class="ct-{style}">{_escape(block.level)}:</span> {_inline(block.message)}{code}'
-    ]
+    label = f'<span class="ct-{style}">{_escape(block.level)}:</span>'
+    text = f"{label} {_inline(block.message)}"
+    if block.code:
+        text += f" [{_escape(block.code)}]"
     if block.place:
-        parts.append(f'<div class="ct-place">{_escape(block.place)}</div>')
+        text += f'<div class="ct-place">{_escape(block.place)}</div>'
     if block.details:
-        parts.append(_pre(block.details))
+        text += _pre(block.details)
     if block.hint:
-        parts.append(f'<div><span class="ct-info">hint:</span> {_inline(block.hint)}</div>')
-    return f'<div class="ct-notice">{"".join(parts)}</div>'
+        text += f'<div><span class="ct-info">hint:</span> {_inline(block.hint)}</div>'
+    return f'<div class="ct-notice">{text}</div>'
 
 
 def _pre(lines: Sequence[str]) -> str:
-    return f"<pre>{_escape(chr(10).join(lines))}</pre>"
+    text = "\n".join(lines)
+    return f"<pre>{_escape(text)}</pre>"
 
 
 def _cell(cell: Cell) -> str:
-    text = _inline(cell if isinstance(cell, str) else cell.text).replace("\n", "<br/>")
-    return (
-        text
-        if isinstance(cell, str) or not cell.style
-        else f'<span class="ct-{cell.style}">{text}</span>'
-    )
+    span = as_span(cell)
+    text = _inline(span.text).replace("\n", "<br/>")
+    if not span.style:
+        return text
+    return f'<span class="ct-{span.style}">{text}</span>'
 
 
 def _inline(text: str) -> str:
     """Return the text escaped for HTML, with its backticked literals as `<code>`."""
-    return "".join(
-        f"<code>{_escape(span.text[1:-1])}</code>" if span.style == "code" else _escape(span.text)
-        for span in literals(text)
-    )
+    parts = []
+    for span in literals(text):
+        if span.style == "code":
+            parts.append(f"<code>{_escape(span.text[1:-1])}</code>")
+        else:
+            parts.append(_escape(span.text))
+    return "".join(parts)
 
 
 def _escape(text: str) -> str:

@@ -7,12 +7,10 @@ import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from cloudtrain.errors import UsageError, dotted
 from cloudtrain.job.model import format_size
@@ -37,7 +35,7 @@ from cloudtrain.plans.processes import (
     processes_data,
 )
 from cloudtrain.plans.states import RunRef
-from cloudtrain.system.plugins import all_targets, find_usable, part_of
+from cloudtrain.system.plugins import ability, all_parts, find_usable, part
 
 if TYPE_CHECKING:
     from cloudtrain.plans.document import Block
@@ -54,10 +52,13 @@ HIDDEN = "***"
 def hide(value: Shown, secrets: Iterable[str]) -> Shown:
     """Return `value` (a text, mapping or sequence) with every secret replaced by `***`. Secrets are
     also replaced inside of longer texts, and where they are written with JSON escapes."""
-    forms = sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
+    forms: set[str] = set()
+    for secret in secrets:
+        forms.update(_forms(secret))
+    longest_first = sorted(forms, key=len, reverse=True)
 
     def change(text: str) -> str:
-        for form in forms:
+        for form in longest_first:
             text = text.replace(form, HIDDEN)
         return text
 
@@ -67,7 +68,7 @@ def hide(value: Shown, secrets: Iterable[str]) -> Shown:
 def _forms(secret: str) -> Iterable[str]:
     """Yield the forms in which a secret can be written: unchanged and with JSON escapes; of several
     lines, also those of each line, because output is printed line by line."""
-    lines = [line for line in secret.splitlines() if len(line) > _SHORT] or [secret]
+    lines = [line for line in secret.splitlines() if len(line) > _SHORT]
     for form in (secret, *lines):
         yield form
         for ascii_only in (False, True):
@@ -106,10 +107,9 @@ class Finding(NamedTuple):
 
     def notice(self) -> Notice:
         """Return the finding as a `Notice` of a document."""
-        where = "  ".join(part for part in (self.place, dotted(self.path)) if part)
-        return Notice(
-            self.level.value, self.message, self.code, where or None, self.details, self.hint
-        )
+        where = "  ".join(filter(None, (self.place, dotted(self.path))))
+        level = self.level.value
+        return Notice(level, self.message, self.code, where or None, self.details, self.hint)
 
 
 class Upload(NamedTuple):
@@ -171,8 +171,9 @@ class Machine(NamedTuple):
         return len(self.gpu_ids)
 
     def __str__(self) -> str:
-        gpus = f"{self.gpus} GPU{'s' if self.gpus > 1 else ''}" if self.gpus else "no GPU"
-        return f"{self.cpus} CPU{'s' if self.cpus > 1 else ''}, {gpus}"
+        cpus = "CPUs" if self.cpus > 1 else "CPU"
+        gpus = "GPUs" if self.gpus > 1 else "GPU"
+        return f"{self.cpus} {cpus}, {self.gpus or 'no'} {gpus}"
 
 
 class CompileContext(NamedTuple):
@@ -230,17 +231,20 @@ class Plan(Printable):
     """The data that a submit sends: exactly the body in `request`, and the files in `uploads`.
 
     Attributes:
-        target: the name of the target. run_name: the name that the run will have. request: the
-        body, JSON data only. uploads: the files that must be uploaded before the request is sent.
-        processes: every process that will run. findings: the results of the checks. summary: pairs
-        of label and text that introduce the plan to a reader. trials: the first trials of a sweep
-        that cloudtrain drives. place: the region, workspace or host of the run, which is the middle
-        part of the run's reference. outputs: maps `model`, `checkpoint` and `outputs/NAME` to the
-        locations on the target that the run will write
-            to.
+        target: the name of the target.
+        run_name: the name that the run will have.
+        request: the body, JSON data only.
+        uploads: the files that must be uploaded before the request is sent.
+        processes: every process that will run.
+        findings: the results of the checks.
+        summary: pairs of label and text that introduce the plan to a reader.
+        trials: the first trials of a sweep that cloudtrain drives.
+        place: the region, workspace or host of the run, which is the middle part of the run's
+            reference.
+        outputs: maps `model`, `checkpoint` and `outputs/NAME` to the locations on the target that
+            the run will write to.
         settings: the files on this machine, other than the job's, that influenced the plan:
-        `cloudtrain.toml`,
-            `instances.toml`, and files of the target's tools.
+            `cloudtrain.toml`, `instances.toml`, and files of the target's tools.
     """
 
     target: str
@@ -276,13 +280,8 @@ class Plan(Printable):
     @property
     def sha256(self) -> str:
         """The SHA-256 hash of the target, the request and the uploads."""
-        content = {
-            "target": self.target,
-            "request": self.request,
-            "uploads": [
-                _without_none(upload._replace(source=None)._asdict()) for upload in self.uploads
-            ],
-        }
+        uploads = [_without_none(upload._replace(source=None)) for upload in self.uploads]
+        content = {"target": self.target, "request": self.request, "uploads": uploads}
         return hashlib.sha256(canonical_json(content).encode()).hexdigest()
 
     @property
@@ -303,22 +302,22 @@ class Plan(Printable):
             return old.sub(name, text) if self.run_name in text else text
 
         def rename_process(process: Process) -> Process:
-            return replace(
-                process, argv=map_texts(process.argv, change), env=map_texts(process.env, change)
-            )
+            argv = map_texts(process.argv, change)
+            return replace(process, argv=argv, env=map_texts(process.env, change))
 
         values = {field: map_texts(getattr(self, field), change) for field in _NAMED}
-        own = self.processes
-        processes = (
-            own.mapped(rename_process)
-            if isinstance(own, Processes)
-            else tuple(map(rename_process, own))
-        )
-        return replace(self, **values, processes=processes)
+        if isinstance(self.processes, Processes):
+            values["processes"] = self.processes.mapped(rename_process)
+        else:
+            values["processes"] = tuple(map(rename_process, self.processes))
+        return replace(self, **values)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole plan as JSON data, with secrets hidden. The processes are in the form of
         `processes_data`, which writes common values of many processes only once."""
+        findings = []
+        for finding in self.findings:
+            findings.append({**finding._asdict(), "level": finding.level.value})
         content = {
             "target": self.target,
             "run_name": self.run_name,
@@ -326,15 +325,14 @@ class Plan(Printable):
             "sha256": self.sha256,
             "summary": dict(self.summary),
             "request": self.request,
-            "uploads": [_without_none(upload._asdict()) for upload in self.uploads],
+            "uploads": [_without_none(upload) for upload in self.uploads],
             "processes": processes_data(self.processes),
-            "findings": [
-                finding._asdict() | {"level": finding.level.value} for finding in self.findings
-            ],
-            "notes": [*(trial.note for trial in self.trials), *self.notes],
+            "findings": findings,
+            "notes": [trial.note for trial in self.trials] + list(self.notes),
             "settings": list(self.settings),
-            **({"environment": {"requirements": self.environment}} if self.environment else {}),
         }
+        if self.environment:
+            content["environment"] = {"requirements": self.environment}
         return hide(content, self.hidden)
 
     def to_json(self) -> str:
@@ -344,41 +342,34 @@ class Plan(Printable):
     def forms(self) -> dict[str, Callable[[], str]]:
         """Map each of the target's `plan_formats` to a function that returns the request in that
         format. Other tools for the target read these formats."""
-        forms_of = part_of(find_usable(self.target), "forms")
-        forms: dict[str, Callable[[], str]] = {} if forms_of is None else forms_of(self)
-        return forms
+        forms_of = part(find_usable(self.target), PlanForms)
+        return {} if forms_of is None else forms_of(self)
 
     def document(self, *, whole: bool = True, once: bool = False) -> Document:
         """Return the summary and the findings, errors first. If `whole`, the uploads, the processes
         and the request follow. With `once`, the request refers to the processes that are shown
         above it. Secrets are hidden."""
-        request = self._request_once() if once else self.request
-        settings = [("settings", "\n".join(self.settings))] if self.settings else []
-        blocks: list[Block] = [
-            Heading(f"{self.run_name} on {self.target}"),
-            Pairs([*self.summary, *settings]),
-        ]
+        summary = [*self.summary]
+        if self.settings:
+            summary.append(("settings", "\n".join(self.settings)))
+        blocks: list[Block] = [Heading(f"{self.run_name} on {self.target}"), Pairs(summary)]
         others = [finding for finding in self.findings if finding.level is not Level.ERROR]
         blocks += [finding.notice() for finding in (*self.errors, *others)]
         blocks += [Notice("notice", note) for note in self.notes]
         if self.trials:
-            blocks.append(Heading(f"The first {len(self.trials)} of {self.trials[0].total} trials"))
-            blocks.append(
-                Table(
-                    ("TRIAL", "RUN", "VALUES"),
-                    [(str(each.number), *each[1:3]) for each in self.trials],
-                )
-            )
+            total = self.trials[0].total
+            blocks.append(Heading(f"The first {len(self.trials)} of {total} trials"))
+            trials = [(str(trial.number), trial.run, trial.values) for trial in self.trials]
+            blocks.append(Table(("TRIAL", "RUN", "VALUES"), trials))
         if whole:
             if self.uploads:
-                rows = [
-                    (upload.kind, f"{_amount(upload)}\n{upload.destination}")
-                    for upload in self.uploads
-                ]
-                blocks += [Heading("Uploads"), Pairs(rows)]
+                blocks.append(Heading("Uploads"))
+                blocks.append(Pairs([_upload_row(upload) for upload in self.uploads]))
             if self.processes:
-                blocks.append(Section("Processes", [*_process_blocks(self.processes)]))
-            blocks.append(Section(f"Request (plan {self.sha256[:12]})", [*request_blocks(request)]))
+                blocks.append(Section("Processes", list(_process_blocks(self.processes))))
+            request = self._request_once() if once else self.request
+            title = f"Request (plan {self.sha256[:12]})"
+            blocks.append(Section(title, list(request_blocks(request))))
         return hide(Document(blocks), self.hidden)
 
     def _request_once(self) -> dict[str, Any]:
@@ -386,10 +377,8 @@ class Plan(Printable):
         own = self.request.get("processes")
         if not isinstance(own, list) or not self.processes:
             return self.request
-        return {
-            **self.request,
-            "processes": f"{len(own)} as above; `--format request` has the text",
-        }
+        above = f"{len(own)} as above; `--format request` has the text"
+        return {**self.request, "processes": above}
 
     def __str__(self) -> str:
         """Return the summary and the findings. `to_text()` returns the whole plan."""
@@ -437,7 +426,7 @@ class Plan(Printable):
         return str(self._export("to_yaml")())
 
     def _exports(self) -> Any:
-        exports = part_of(find_usable(self.target), "export")
+        exports = part(find_usable(self.target), PlanExports)
         return None if exports is None else exports.of(self)
 
     def _export(self, method: str) -> Any:
@@ -447,11 +436,29 @@ class Plan(Printable):
         if export is not None:
             return export
         names = [
-            target.name for target in all_targets() if hasattr(part_of(target, "export"), method)
+            name for name, exports in all_parts(PlanExports).items() if hasattr(exports, method)
         ]
         calls = " or ".join(f'`ct.plan(job, "{name}").{method}()`' for name in names)
         message = f"a plan for `{self.target}` has no `{method}`"
         raise UsageError(message, hint=f"write {calls}" if calls else None, code="CT904")
+
+
+@ability("forms")
+class PlanForms(Protocol):
+    """The part of a target that writes requests in the formats of other tools."""
+
+    def __call__(self, plan: Plan, /) -> dict[str, Callable[[], str]]:
+        """Map each format's name to a function that returns the request in that format; empty if
+        other tools cannot send the request."""
+
+
+@ability("export")
+class PlanExports(Protocol):
+    """The part of a target that exports plans to the SDKs: a class with those methods of `Plan`,
+    such as `to_yaml`, that the target supports."""
+
+    def of(self, plan: Plan, /) -> object | None:
+        """Return an instance for a plan, or None if other tools cannot send the request."""
 
 
 _NAMED = ("run_name", "request", "uploads", "summary", "notes", "trials", "outputs")
@@ -465,16 +472,16 @@ def map_texts(value: Any, change: Callable[[str], str]) -> Any:
         return change(value)
     if isinstance(value, Mapping):
         return {map_texts(key, change): map_texts(inner, change) for key, inner in value.items()}
+    if not isinstance(value, (list, tuple)):
+        return value
+    items = [map_texts(inner, change) for inner in value]
     if isinstance(value, list):
-        return [map_texts(inner, change) for inner in value]
-    if isinstance(value, tuple):
-        items = [map_texts(inner, change) for inner in value]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    return value
+        return items
+    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
 
 
-def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
+def _without_none(upload: Upload) -> dict[str, object]:
+    return {name: value for name, value in upload._asdict().items() if value is not None}
 
 
 def canonical_json(value: Any) -> str:
@@ -488,10 +495,12 @@ def canonical_json(value: Any) -> str:
     )
 
 
-def _amount(upload: Upload) -> str:
-    files = "1 file" if upload.file_count == 1 else f"{upload.file_count:,} files"
-    origin = f" of {upload.source}" if upload.source is not None else ""
-    return f"{files}, {format_size(upload.size)}{origin}"
+def _upload_row(upload: Upload) -> tuple[str, str]:
+    files = "file" if upload.file_count == 1 else "files"
+    amount = f"{upload.file_count:,} {files}, {format_size(upload.size)}"
+    if upload.source is not None:
+        amount += f" of {upload.source}"
+    return upload.kind, f"{amount}\n{upload.destination}"
 
 
 def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | CommandLine | Pairs]:
@@ -499,11 +508,10 @@ def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | C
     one. If many instances start the same program, only the first two of these processes and the
     last one are shown."""
     groups = Processes.of(processes).groups
-    envs = [
-        process.env
-        for group in groups
-        for process in (group.examples if group.role != "rank" else ())
-    ]
+    envs: list[Mapping[str, str]] = []
+    for group in groups:
+        if group.role != "rank":
+            envs += [process.env for process in group.examples]
     # a single process is shown with its own variables
     shared = common_variables(envs) if len(envs) > 1 else {}
     for group in groups:
@@ -511,11 +519,11 @@ def _process_blocks(processes: Sequence[Process]) -> Iterator[Heading | Text | C
             if isinstance(item, str):
                 yield Text(item)
                 continue
-            env = group.env if group.role == "rank" else item.env
+            env = dict(group.env if group.role == "rank" else item.env)
+            for key in shared:
+                env.pop(key, None)
             yield Heading(_title(group, item))
-            yield CommandLine(
-                item.argv, [(key, value) for key, value in env.items() if key not in shared]
-            )
+            yield CommandLine(item.argv, list(env.items()))
     if shared:
         yield Heading("Variables of every process")
         yield Pairs(list(shared.items()))
@@ -529,8 +537,12 @@ def _shown(group: Alike) -> Iterator[Process | str]:
     elif group.count <= _WORTH_SHOWING:
         yield from group
     else:
-        yield from (group.first, group.make(1))
-        between = [instance for instance, number in group.spread for _ in range(number)][2:-1]
+        yield group.first
+        yield group.make(1)
+        instances: list[int] = []
+        for instance, number in group.spread:
+            instances += [instance] * number
+        between = instances[2:-1]
         whole = ": `--format json` has them all" if group.count <= TOLD_APART else ""
         yield f"{len(between):,} more like these, {_places(between)}{whole}"
         yield group.last
@@ -544,25 +556,27 @@ def _title(group: Alike, process: Process) -> str:
     if process.rank is None:
         return f"{group.role} on instance {process.instance}"
     if group.role == "rank" and group.count > 1:
-        return (
-            f"ranks {process.rank} to {group.last.rank} "
-            f"{_places([instance for instance, _ in group.spread])}"
-        )
+        places = _places([instance for instance, _ in group.spread])
+        return f"ranks {process.rank} to {group.last.rank} {places}"
     return f"{group.role} {process.rank} on instance {process.instance}"
 
 
 def _places(numbers: Sequence[int]) -> str:
-    instances = dict.fromkeys((min(numbers), max(numbers)))  # SageMaker sorts algo-10 before algo-2
-    return ("on instance " if len(instances) == 1 else "on instances ") + " to ".join(
-        map(str, instances)
-    )
+    # SageMaker sorts algo-10 before algo-2
+    first = min(numbers)
+    last = max(numbers)
+    if first == last:
+        return f"on instance {first}"
+    return f"on instances {first} to {last}"
 
 
 def request_blocks(request: dict[str, Any]) -> Iterator[Lines | Text]:
     """Yield a request as JSON. A value that is a script is shown as several lines. The middle lines
     of a very long request are replaced by the number of omitted lines."""
     text = json.dumps(request, indent=2, ensure_ascii=False)
-    lines = [part for line in text.splitlines() for part in _readable(line)]
+    lines: list[str] = []
+    for line in text.splitlines():
+        lines += _readable(line)
     start = _within(lines, _READ)
     end = len(lines) - _within(lines[::-1], _READ // 10)
     if end <= start:
@@ -582,10 +596,10 @@ def _readable(line: str) -> list[str]:
     if script is None:
         return [line]
     indent, key, text = script.groups()
-    return [
-        f"{indent}{key}|",
-        *(f"{indent}  {part}".rstrip() for part in json.loads(text).splitlines()),
-    ]
+    lines = [f"{indent}{key}|"]
+    for line in json.loads(text).splitlines():
+        lines.append(f"{indent}  {line}".rstrip())
+    return lines
 
 
 _READ = 200_000
@@ -596,4 +610,9 @@ variables."""
 
 def _within(lines: Sequence[str], most: int) -> int:
     """Return how many lines, counted from the first, fit into `most` characters."""
-    return bisect_right(list(accumulate(len(line) + 1 for line in lines)), most)
+    size = 0
+    for count, line in enumerate(lines):
+        size += len(line) + 1
+        if size > most:
+            return count
+    return len(lines)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
+from operator import eq
 from os.path import commonprefix
 from typing import overload
 
@@ -38,11 +39,12 @@ class Alike:
     """Processes of one role that differ only in their numbers and instances.
 
     Attributes:
-        role: the role of the processes. spread: pairs of an instance and the number of this group's
-        processes on it, in order. make: a function that returns the process with the given number,
-        counted from 0 in this group. uniform: whether a value that the first, second and last
-        process share is the same in all processes. If False,
-            every process is examined to find the common values.
+        role: the role of the processes.
+        spread: pairs of an instance and the number of this group's processes on it, in order.
+        make: a function that returns the process with the given number, counted from 0 in this
+            group.
+        uniform: whether a value that the first, second and last process share is the same in all
+            processes. If False, every process is examined to find the common values.
     """
 
     role: str
@@ -53,10 +55,9 @@ class Alike:
     @classmethod
     def listed(cls, processes: Sequence[Process]) -> Alike:
         """Return the group that consists of the given processes."""
-        spread = (
-            (instance, len(list(same)))
-            for instance, same in groupby(process.instance for process in processes)
-        )
+        spread = []
+        for instance, same in groupby(process.instance for process in processes):
+            spread.append((instance, len(list(same))))
         return cls(processes[0].role, tuple(spread), processes.__getitem__, uniform=False)
 
     @cached_property
@@ -81,8 +82,9 @@ class Alike:
         last; or all processes if the group is not `uniform`."""
         if not self.uniform:
             return tuple(self)
-        between = (self.make(1),) if self.count > 2 else ()
-        return (self.first, *between, self.last) if self.count > 1 else (self.first,)
+        last = self.count - 1
+        numbers = sorted({0, min(1, last), last})
+        return tuple(map(self.make, numbers))
 
     @cached_property
     def env(self) -> dict[str, str]:
@@ -102,11 +104,15 @@ class Processes(Sequence[Process]):
         must also have the same `argv`."""
         if isinstance(processes, Processes):
             return processes
-        neighbours = groupby(
-            processes,
-            key=lambda each: (each.role, each.rank is None, each.role == "rank" and each.argv),
-        )
-        return cls(Alike.listed(tuple(group)) for _, group in neighbours)
+
+        def kind(process: Process) -> tuple[object, ...]:
+            argv = process.argv if process.role == "rank" else ()
+            return process.role, process.rank is None, argv
+
+        groups = []
+        for _, group in groupby(processes, kind):
+            groups.append(Alike.listed(tuple(group)))
+        return cls(groups)
 
     def mapped(self, change: Callable[[Process], Process]) -> Processes:
         """Return the processes, each as the result of `change`, which is called when a process is
@@ -120,7 +126,8 @@ class Processes(Sequence[Process]):
     @property
     def ranks(self) -> Counter[int]:
         """The number of ranks on each instance."""
-        return self._count(group for group in self.groups if group.first.rank is not None)
+        ranks = [group for group in self.groups if group.first.rank is not None]
+        return self._count(ranks)
 
     @property
     def started(self) -> Counter[int]:
@@ -132,7 +139,8 @@ class Processes(Sequence[Process]):
     def examples(self) -> Iterator[Process]:
         """Yield example processes such that every other process differs from an example only in its
         numbers."""
-        return (process for group in self.groups for process in group.examples)
+        for group in self.groups:
+            yield from group.examples
 
     @staticmethod
     def _count(groups: Iterable[Alike]) -> Counter[int]:
@@ -153,12 +161,14 @@ class Processes(Sequence[Process]):
 
     def __getitem__(self, index: int | slice) -> Process | tuple[Process, ...]:
         if isinstance(index, slice):
-            return tuple(self[number] for number in range(*index.indices(len(self))))
+            numbers = range(*index.indices(len(self)))
+            return tuple(self[number] for number in numbers)
         number = index + len(self) if index < 0 else index
-        for group in self.groups if number >= 0 else ():
-            if number < group.count:
-                return group.make(number)
-            number -= group.count
+        if number >= 0:
+            for group in self.groups:
+                if number < group.count:
+                    return group.make(number)
+                number -= group.count
         raise IndexError(index)
 
     def __iter__(self) -> Iterator[Process]:
@@ -166,9 +176,9 @@ class Processes(Sequence[Process]):
             yield from group
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence) or len(self) != len(other):
+        if not isinstance(other, Sequence):
             return False
-        return all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+        return len(self) == len(other) and all(map(eq, self, other))
 
     # as of a list, because what makes them can hold anything
     __hash__ = None  # type: ignore[assignment]
@@ -179,9 +189,11 @@ class Processes(Sequence[Process]):
 
 def common_variables(envs: Iterable[Mapping[str, str]]) -> dict[str, str]:
     first, *others = envs
-    return {
-        key: value for key, value in first.items() if all(env.get(key) == value for env in others)
-    }
+    common = {}
+    for key, value in first.items():
+        if all(env.get(key) == value for env in others):
+            common[key] = value
+    return common
 
 
 LISTED = 64
@@ -205,7 +217,10 @@ def processes_data(processes: Iterable[Process]) -> list[dict[str, object]]:
     has only the items of the first two processes and the last one, from which a reader can derive
     the others.
     """
-    return [entry for group in Processes.of(processes).groups for entry in _entries(group)]
+    entries: list[dict[str, object]] = []
+    for group in Processes.of(processes).groups:
+        entries += _entries(group)
+    return entries
 
 
 def _entries(group: Alike) -> Iterator[dict[str, object]]:
@@ -213,17 +228,20 @@ def _entries(group: Alike) -> Iterator[dict[str, object]]:
         for process in group:
             yield {**vars(process), "argv": list(process.argv)}
         return
+    argv = group.first.argv
     begins = _beginnings(group)
-    same_argv = all(process.argv == group.first.argv for process in group.examples)
-    numbers = range(group.count) if group.count <= TOLD_APART else (0, 1, group.count - 1)
-    yield {
-        "role": group.role,
-        "count": group.count,
-        **({"argv": list(group.first.argv)} if same_argv else {}),
-        "env": group.env,
-        **({"env_begins": begins} if begins else {}),
-        "each": [_own(group.make(number), group.env, begins, same_argv) for number in numbers],
-    }
+    same_argv = all(process.argv == argv for process in group.examples)
+    numbers: Iterable[int] = range(group.count)
+    if group.count > TOLD_APART:
+        numbers = (0, 1, group.count - 1)
+    entry: dict[str, object] = {"role": group.role, "count": group.count}
+    if same_argv:
+        entry["argv"] = list(argv)
+    entry["env"] = group.env
+    if begins:
+        entry["env_begins"] = begins
+    entry["each"] = [_own(group.make(number), group.env, begins, same_argv) for number in numbers]
+    yield entry
 
 
 def _own(
@@ -232,22 +250,28 @@ def _own(
     """Return the values in which a process differs from its group: without the group's common
     variables `shared`, and without `begins`, the common beginnings of the other variables'
     values."""
-    env = {name: value for name, value in process.env.items() if name not in shared}
-    return {
-        "instance": process.instance,
-        **({} if same_argv else {"argv": list(process.argv)}),
-        "env": {name: value.removeprefix(begins.get(name, "")) for name, value in env.items()},
-        "rank": process.rank,
-        "local_rank": process.local_rank,
-    }
+    own: dict[str, object] = {"instance": process.instance}
+    if not same_argv:
+        own["argv"] = list(process.argv)
+    env = {}
+    for name, value in process.env.items():
+        if name not in shared:
+            env[name] = value.removeprefix(begins.get(name, ""))
+    own["env"] = env
+    own["rank"] = process.rank
+    own["local_rank"] = process.local_rank
+    return own
 
 
 def _beginnings(group: Alike) -> dict[str, str]:
     """Map each variable whose values differ to the common beginning of its values, if that is long.
     An example is TF_CONFIG, which lists all hosts before the task."""
-    names = sorted(group.first.env.keys() - group.env.keys())
-    values = {name: [process.env.get(name, "") for process in group.examples] for name in names}
-    # of texts, not of paths
-    begins = {name: commonprefix(texts) for name, texts in values.items()}  # noqa: RUF071
-    # Do not split a number: the other texts may continue with another digit.
-    return {name: re.sub(r"\w+$", "", text) for name, text in begins.items() if len(text) > _LONG}
+    begins = {}
+    for name in sorted(group.first.env.keys() - group.env.keys()):
+        # of texts, not of paths
+        texts = [process.env.get(name, "") for process in group.examples]
+        begin = commonprefix(texts)  # noqa: RUF071
+        if len(begin) > _LONG:
+            # Do not split a number: the other texts may continue with another digit.
+            begins[name] = re.sub(r"\w+$", "", begin)
+    return begins

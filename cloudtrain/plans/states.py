@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cloudtrain.job.sweep import Objective
 
 
-PLACES = frozenset(("epoch", "step"))
+PLACES = ("epoch", "step")
 """Names of values that say at which point of the training the other values were measured."""
 
 
@@ -74,11 +74,8 @@ class RunRef(NamedTuple):
         """
         match = _REFERENCE.fullmatch(text)
         if match is None:
-            raise UsageError(
-                f"`{text}` is not a run reference",
-                hint="a reference looks like `local://host/name`",
-                code="CT933",
-            )
+            hint = "a reference looks like `local://host/name`"
+            raise UsageError(f"`{text}` is not a run reference", hint=hint, code="CT933")
         return cls(**match.groupdict())
 
 
@@ -86,13 +83,11 @@ class _Brief:
     """A dataclass whose repr leaves out what has its default, and writes times as dates."""
 
     def __repr__(self) -> str:
-        shown = [item for item in fields(cast("Any", self)) if item.repr]
-        values = [
-            (item.name, getattr(self, item.name))
-            for item in shown
-            if getattr(self, item.name) != item.default
-        ]
-        words = (f"{name}={_brief(name, value)}" for name, value in values if value not in ({}, ()))
+        words = []
+        for item in fields(cast("Any", self)):
+            value = getattr(self, item.name)
+            if item.repr and value != item.default and value not in ({}, ()):
+                words.append(f"{item.name}={_brief(item.name, value)}")
         return f"{type(self).__name__}({', '.join(words)})"
 
 
@@ -203,7 +198,9 @@ class LogLine:
     def metrics(self) -> dict[str, float] | None:
         """The values of a `[metrics]` line. For any other line, this is `values`, which may be
         None."""
-        values = parse_metrics(self.text) if PREFIX in self.text else None
+        values = None
+        if PREFIX in self.text:
+            values = parse_metrics(self.text)
         return self.values if values is None else values
 
 
@@ -217,23 +214,23 @@ class Metrics:
     def of(self, line: LogLine) -> dict[str, float] | None:
         """Return the values of a line. A value that a pattern found is left out if a lower rank has
         also printed the metric. None if no value is left."""
-        if line.values is None or line.is_metrics:
+        found = line.values
+        if found is None or line.is_metrics:
             return line.metrics
-        rank = (line.rank is None, line.instance if line.rank is None else line.rank)
-        for name in line.values.keys() - PLACES:
+        rank = (True, line.instance) if line.rank is None else (False, line.rank)
+        names = found.keys() - PLACES
+        for name in names:
             self._rank_of[name] = min(rank, self._rank_of.get(name, rank))
-        values = {
-            name: value
-            for name, value in line.values.items()
-            if name in PLACES or self._rank_of[name] == rank
-        }
-        return values if values.keys() - PLACES or not line.values.keys() - PLACES else None
+        of_others = {name for name in names if self._rank_of[name] != rank}
+        if names and names == of_others:
+            return None
+        return {name: value for name, value in found.items() if name not in of_others}
 
     def every(self, lines: Iterable[LogLine]) -> list[dict[str, float]]:
         """Return the values of all lines. If several ranks print a metric, only the values of the
         lowest rank are kept, even if that rank starts to print later."""
         measured = [line for line in lines if self.of(line)]
-        return [values for line in measured if (values := self.of(line))]
+        return [values for values in map(self.of, measured) if values]
 
 
 # A trial: one run of a sweep, its hyperparameter values and its result.
@@ -281,17 +278,17 @@ class Trial(_Brief):
 
     def row(self) -> dict[str, Any]:
         """Return the trial as one flat row of a table."""
-        return {
+        row = {
             "trial": self.number,
             "run": self.run,
             "state": str(self.state),
             "value": self.value,
-            **{f"values.{name}": value for name, value in self.values.items()},
-            "stopped_early": self.stopped_early,
-            "started": self.started,
-            "ended": self.ended,
-            "reason": self.reason,
         }
+        for name, value in self.values.items():
+            row[f"values.{name}"] = value
+        for name in ("stopped_early", "started", "ended", "reason"):
+            row[name] = getattr(self, name)
+        return row
 
 
 def best_of(trials: Iterable[Trial], objective: Objective | None) -> Trial | None:
@@ -300,11 +297,14 @@ def best_of(trials: Iterable[Trial], objective: Objective | None) -> Trial | Non
     if objective is None:
         return None
     best: Trial | None = None
+    best_value = 0.0
     for trial in trials:
         if not trial.counts:
             continue
-        if best is None or objective.better(trial.value or 0.0, best.value or 0.0):
+        value = trial.value or 0.0
+        if best is None or objective.better(value, best_value):
             best = trial
+            best_value = value
     return best
 
 
@@ -329,4 +329,7 @@ have yet."""
 def service_name(key: str, target: str) -> str:
     """Return the name of the service for a run with the given key: the target's name, with a prefix
     such as `sweep:` for some kinds."""
-    return next((kind + target for kind in (SWEEP, TUNER, AFTER) if key.startswith(kind)), target)
+    for kind in (SWEEP, TUNER, AFTER):
+        if key.startswith(kind):
+            return kind + target
+    return target

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from cloudtrain.job.model import format_duration
 from cloudtrain.plans.document import (
@@ -18,7 +18,7 @@ from cloudtrain.plans.document import (
     Style,
     Table,
 )
-from cloudtrain.plans.states import RunState, RunStatus, Transition
+from cloudtrain.plans.states import PLACES, RunState, RunStatus, Transition
 
 STATE_STYLE: dict[RunState, Style] = {
     RunState.PENDING: "dim",
@@ -35,7 +35,10 @@ STATE_STYLE: dict[RunState, Style] = {
 
 def state_cell(state: RunState, queue_place: int | None = None) -> Span:
     """Return a coloured cell with the state and the place in the queue, such as `queued 3`."""
-    return Span(str(state) if queue_place is None else f"{state} {queue_place}", STATE_STYLE[state])
+    text = str(state)
+    if queue_place is not None:
+        text += f" {queue_place}"
+    return Span(text, STATE_STYLE[state])
 
 
 def run_document(
@@ -43,17 +46,25 @@ def run_document(
 ) -> Document:
     """Return a page with all known facts about a run. `more` adds label-value pairs after the
     reference."""
-    rows: list[tuple[str, Cell]] = [("state", state_cell(status.state))]
-    rows += [("reason", status.reason)] if status.reason else []
-    rows += [("queue", f"place {status.queue_place}")] if status.queue_place is not None else []
-    rows += [("reference", ref), *(more or {}).items()]
-    rows += [("page", status.page)] if status.page else []
-    rows += [("started", _moment(status.started))] if status.started else []
-    rows += [("duration", text)] if (text := duration_of(status)) else []
-    rows += [("restarts", str(status.restarts))] if status.restarts else []
-    rows += [("cost", cost_text(status))] if status.billable_seconds is not None else []
-    rows += [("progress", progress)] if (progress := progress_text(status)) else []
-    rows += [("metrics", metrics_text(status.metrics))] if status.metrics else []
+    place = status.queue_place
+    before: dict[str, Cell | None] = {
+        "state": state_cell(status.state),
+        "reason": status.reason,
+        "queue": None if place is None else f"place {place}",
+    }
+    after: dict[str, Cell | None] = {
+        "page": status.page,
+        "started": _moment(status.started) if status.started else None,
+        "duration": duration_of(status),
+        "restarts": str(status.restarts) if status.restarts else None,
+        "cost": cost_text(status),
+        "progress": progress_text(status),
+        "metrics": metrics_text(status.metrics),
+    }
+    rows = _known(before)
+    rows.append(("reference", ref))
+    rows += (more or {}).items()
+    rows += _known(after)
     blocks: list[Block] = [Heading(name), Pairs(rows)]
     if status.transitions:
         phases = [_phase(item) for item in status.transitions]
@@ -63,28 +74,42 @@ def run_document(
     return Document(blocks)
 
 
+def _known(facts: Mapping[str, Cell | None]) -> list[tuple[str, Cell]]:
+    return [(label, text) for label, text in facts.items() if text]
+
+
 def duration_of(status: RunStatus, now: float | None = None) -> str:
     """Return how long the run took or has been running, such as `1h 2m`; empty before it starts,
     and if the target does not tell when it ended."""
-    if status.started is None or (status.ended is None and status.state.is_final):
+    end = status.ended
+    if end is None and not status.state.is_final:
+        end = time.time() if now is None else now
+    if status.started is None or end is None:
         return ""
-    end_time = status.ended if status.ended is not None else (time.time() if now is None else now)
-    return format_duration(max(0.0, end_time - status.started))
+    return format_duration(max(0.0, end - status.started))
 
 
 def cost_text(status: RunStatus) -> str:
     """Return a text such as `1h 2m billed on each instance, $12.34 by list price, 64% saved by spot
-    capacity`."""
-    parts = [f"{format_duration(status.billable_seconds or 0.0)} billed on each instance"]
-    parts += [f"${status.cost:,.2f} by list price"] if status.cost is not None else []
-    parts += [f"{status.saved:.0%} saved by spot capacity"] if status.saved is not None else []
-    return ", ".join(parts) + ("" if status.state.is_final else " so far")
+    capacity`; empty if the time billed is unknown."""
+    if status.billable_seconds is None:
+        return ""
+    text = f"{format_duration(status.billable_seconds)} billed on each instance"
+    if status.cost is not None:
+        text += f", ${status.cost:,.2f} by list price"
+    if status.saved is not None:
+        text += f", {status.saved:.0%} saved by spot capacity"
+    return text if status.state.is_final else f"{text} so far"
 
 
 def _phase(item: Transition) -> tuple[Cell, ...]:
-    took = "" if item.ended is None else format_duration(max(0.0, item.ended - item.started))
-    message = item.message if item.message != item.phase else None
-    return (item.phase, _moment(item.started), took, message or "")
+    took = ""
+    if item.ended is not None:
+        took = format_duration(max(0.0, item.ended - item.started))
+    message = item.message or ""
+    if message == item.phase:
+        message = ""
+    return (item.phase, _moment(item.started), took, message)
 
 
 PROGRESS = ("total", "seconds_left")
@@ -94,14 +119,17 @@ PROGRESS = ("total", "seconds_left")
 def progress_text(status: RunStatus) -> str:
     """Return a text such as `45%, step 207 of 460, 3m left`; empty if the script reports no total.
     For an ended run, the time left is omitted."""
-    step, total = status.metrics.get("step"), status.metrics.get("total")
+    metrics = status.metrics
+    step = metrics.get("step")
+    total = metrics.get("total")
     if step is None or not total:
         return ""
-    parts = [f"{min(1.0, step / total):.0%}", f"step {number(step)} of {number(total)}"]
-    left = status.metrics.get("seconds_left")
+    share = min(1.0, step / total)
+    text = f"{share:.0%}, step {number(step)} of {number(total)}"
+    left = metrics.get("seconds_left")
     if left is not None and not status.state.is_final:
-        parts.append(f"{format_duration(left)} left")
-    return ", ".join(parts)
+        text += f", {format_duration(left)} left"
+    return text
 
 
 _EXIT = re.compile(r"^[^:]*\bexit code \d+: ")
@@ -111,35 +139,34 @@ def news_text(status: RunStatus) -> str:
     """Return the newest fact about a run, the important part first: why it failed, was stopped or
     waits, the best trial of a sweep, or the metrics and the step. Empty if nothing is known."""
     metrics = status.metrics
-    if (
-        status.reason
-        and status.state is not RunState.SUCCEEDED
-        and status.state is not RunState.RUNNING
-    ):
+    if status.reason and status.state not in (RunState.SUCCEEDED, RunState.RUNNING):
         return _EXIT.sub("", status.reason)
-    if {"trials", "ended"} <= metrics.keys():
-        return (
-            best_words(metrics)
-            or f"{number(metrics['ended'])} of {number(metrics['trials'])} ended"
-        )
-    values = metrics_text(
-        {name: value for name, value in metrics.items() if name not in ("epoch", "step")}
-    )
-    share = "" if status.state.is_final else progress_text(status).partition(",")[0]
-    place = "" if share or "step" not in metrics else f"step {number(metrics['step'])}"
-    return ", ".join(filter(None, (share, values, place)))
+    if "trials" in metrics and "ended" in metrics:
+        ended = number(metrics["ended"])
+        return best_words(metrics) or f"{ended} of {number(metrics['trials'])} ended"
+    parts = _values(metrics, without=(*PLACES, *PROGRESS))
+    progress = progress_text(status)
+    if progress and not status.state.is_final:
+        parts.insert(0, progress.partition(",")[0])
+    elif "step" in metrics:
+        parts.append(f"step {number(metrics['step'])}")
+    return ", ".join(parts)
 
 
 def best_words(metrics: Mapping[str, float]) -> str:
     """Return the best trial of a sweep, such as `loss 0.25, trial 7`; empty if there is none."""
-    values = [
-        f"{name} {number(value)}" for name, value in metrics.items() if name not in OF_A_SWEEP
-    ]
-    return (
-        ", ".join([*values, f"trial {number(metrics['best_trial'])}"])
-        if "best_trial" in metrics
-        else ""
-    )
+    if "best_trial" not in metrics:
+        return ""
+    trial = f"trial {number(metrics['best_trial'])}"
+    return ", ".join([*_values(metrics, without=OF_A_SWEEP), trial])
+
+
+def _values(metrics: Mapping[str, float], *, without: Collection[str]) -> list[str]:
+    values = []
+    for name, value in metrics.items():
+        if name not in without:
+            values.append(f"{name} {number(value)}")
+    return values
 
 
 OF_A_SWEEP = ("trials", "ended", "running", "best_trial")
@@ -149,19 +176,19 @@ OF_A_SWEEP = ("trials", "ended", "running", "best_trial")
 def metrics_text(metrics: Mapping[str, float]) -> str:
     """Return a text such as `loss 0.25, accuracy 0.98 (step 100)`. The step or epoch of the
     measurement comes last."""
-    places = [f"{name} {number(metrics[name])}" for name in ("epoch", "step") if name in metrics]
-    values = [
-        f"{name} {number(value)}"
-        for name, value in metrics.items()
-        if name not in ("epoch", "step", *PROGRESS)
-    ]
-    text = ", ".join(values)
-    return f"{text} ({', '.join(places)})" if values and places else text or ", ".join(places)
+    values = ", ".join(_values(metrics, without=(*PLACES, *PROGRESS)))
+    measured = {name: metrics[name] for name in PLACES if name in metrics}
+    places = ", ".join(_values(measured, without=()))
+    if values and places:
+        return f"{values} ({places})"
+    return values or places
 
 
 def number(value: float) -> str:
     """Format a metric's value with four significant digits. Integers keep all digits."""
-    return str(int(value)) if abs(value) < 1e15 and value == int(value) else f"{value:.4g}"
+    if abs(value) < 1e15 and value == int(value):
+        return str(int(value))
+    return f"{value:.4g}"
 
 
 def _moment(seconds: float) -> str:

@@ -8,7 +8,6 @@ so a local dry run does not wait for the rules of a cloud.
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +18,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from cloudtrain.code.tree import Tree
 from cloudtrain.documents.document import load_toml
-from cloudtrain.errors import TargetUnavailable, UsageError, did_you_mean, shortened
+from cloudtrain.errors import (
+    InPlace,
+    NearName,
+    TargetUnavailable,
+    UsageError,
+    did_you_mean,
+    shortened,
+)
 from cloudtrain.job.data import Checkpoint
 from cloudtrain.job.distribution import (
     MPI,
@@ -139,7 +145,9 @@ class Reading:
     def override_of(self, *keys: str) -> ValuePath | None:
         """Return the path of the override that sets or removes the value at `keys`; None without
         such an override."""
-        return (self.service + OVERRIDES, *keys) if is_written(self.overrides, *keys) else None
+        if not is_written(self.overrides, *keys):
+            return None
+        return (self.service + OVERRIDES, *keys)
 
     @property
     def distribution(self) -> Distribution:
@@ -192,17 +200,12 @@ class Reading:
         """The machines in the request. Their hardware comes from the target's table of instance
         types, with the corrections in the account's `overlay`."""
         resources = self.resources
-        name = (
-            resources.instance_type.of(self.target) if resources.instance_type is not None else None
-        ) or ""
+        name = ""
+        if resources.instance_type is not None:
+            name = resources.instance_type.of(self.target) or ""
         row = type_named(self.target, name, getattr(self.account, "overlay", None))
-        return Machines(
-            (
-                MachineGroup(
-                    name, resources.instance_count, row, path=("resources", "instance_type")
-                ),
-            )
-        )
+        path = ("resources", "instance_type")
+        return Machines((MachineGroup(name, resources.instance_count, row, path=path),))
 
     @property
     def framework(self) -> str | None:
@@ -214,7 +217,7 @@ class Reading:
         """Every image that the user names, with its path. Images from the catalogue are left
         out."""
         image = self.job.environment.image
-        name = image.of(self.target) if image is not None else None
+        name = None if image is None else image.of(self.target)
         return [] if name is None else [(name, IMAGE)]
 
     @cached_property
@@ -230,7 +233,8 @@ class Reading:
         for start, keys_of in self.paths.items():
             if path[: len(start)] == start:
                 for keys in keys_of(path[len(start) :]):
-                    if override := self.override_of(*keys):
+                    override = self.override_of(*keys)
+                    if override:
                         return override
         return path
 
@@ -254,23 +258,25 @@ class Subject:
     def script(self) -> str | None:
         """The path of the script in the source folder; None without a script, or if the folder
         lacks the module."""
-        entry_point, paths = self.job.entry_point, {entry.path for entry in self.tree.entries}
+        entry_point = self.job.entry_point
+        if entry_point is None:
+            return None
+        paths = {entry.path for entry in self.tree.entries}
         python_path = self.job.environment.variables.get("PYTHONPATH", "")
-        return (
-            None
-            if entry_point is None
-            else script_file(entry_point, paths.__contains__, python_path)
-        )
+        return script_file(entry_point, paths.__contains__, python_path)
 
     @cached_property
     def syntax(self) -> ScriptSyntax:
         """What the script shows by its syntax; nothing without a Python script."""
-        if not (self.script or "").endswith(".py"):
+        script = self.script
+        if script is None or not script.endswith(".py"):
             return ScriptSyntax()
         paths = {entry.path for entry in self.tree.entries if entry.path.endswith(".py")}
-        return read_syntax(
-            self.script or "", lambda path: self.tree.read_text(path) if path in paths else None
-        )
+
+        def read(path: str) -> str | None:
+            return self.tree.read_text(path) if path in paths else None
+
+        return read_syntax(script, read)
 
     @property
     def account(self) -> Any:
@@ -291,7 +297,8 @@ class Subject:
 
 
 class Fault(NamedTuple):
-    """One violation of a rule. `path` is the path of the value in the job."""
+    """One violation of a rule. `path` is the path of the value in the job. An `InPlace` hint also
+    fits if the overrides set the value; any other is given with how to remove the override."""
 
     message: str
     hint: str | None = None
@@ -327,7 +334,9 @@ class Rule(NamedTuple):
 
     @property
     def _documentation(self) -> str:
-        text = inspect.cleandoc(self.text) if self.check is None else inspect.getdoc(self.check)
+        if self.check is None:
+            return inspect.cleandoc(self.text)
+        text = inspect.getdoc(self.check)
         assert text, f"the rule {self.code} has no text"
         return text
 
@@ -338,20 +347,24 @@ class Rule(NamedTuple):
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
         """Yield the rule's findings for a job; none if the rule has no check."""
-        for fault in self.check(subject) if self.check is not None else ():
-            path, hint = subject.reading.locate(fault.path), fault.hint
-            if path != fault.path and not re.match(_IN_PLACE, hint or ""):
-                removal = f"remove `{'.'.join(map(str, path[1:]))}` from `{path[0]}`"
-                hint = (
-                    removal
-                    if hint is None or hint.startswith("remove ")
-                    else f"{removal}, and {hint}"
-                )
+        if self.check is None:
+            return
+        for fault in self.check(subject):
+            hint = fault.hint
+            path = subject.reading.locate(fault.path)
+            if path != fault.path and not isinstance(hint, InPlace):
+                if hint is None or hint.startswith("remove "):
+                    hint = removal(path)
+                else:
+                    hint = f"{removal(path)}, and {hint}"
             yield Finding(self.code, self.level, fault.message, hint, path, details=fault.details)
 
 
-_IN_PLACE = r"add |call |did you mean|write(?: for example)? `(?!\w+: )[^`]+`$"
-"""Hints that also fit a value in the overrides: a field to add beside it, or another value."""
+def removal(path: ValuePath) -> str:
+    """Return the hint to remove a value from the overrides."""
+    field = ".".join(map(str, path[1:]))
+    return f"remove `{field}` from `{path[0]}`"
+
 
 registered: dict[str, Rule] = {}
 money_checks: set[Check | None] = set()
@@ -395,8 +408,6 @@ def level_of(code: str) -> Level:
 
 _PORTABLE = ("cloudtrain.rules.job", "cloudtrain.rules.scripts", "cloudtrain.rules.values")
 
-_ORDER = ("error", "warning", "notice")
-
 
 def load_rules(target: CheckedTarget, *, online: bool = False) -> None:
     """Import the portable rules and the target's rules; with `online`, also those of its service.
@@ -409,28 +420,24 @@ def load_rules(target: CheckedTarget, *, online: bool = False) -> None:
     for module in _PORTABLE:
         import_module(module)
     old_codes = set(registered)
-    abilities = ("rules", "training_rules", *(("online",) if online else ()))
+    abilities = ["rules", "training_rules"]
+    if online:
+        abilities.append("online")
     try:
-        for module in (
-            module for ability in abilities for module in target.parts.get(ability, "").split()
-        ):
-            import_module(module)
-        wrong = next(
-            (code for code in registered.keys() - old_codes if not code.startswith(target.prefix)),
-            None,
-        )
-        if wrong is not None:
-            raise ValueError(f"the code `{wrong}` does not begin with `{target.prefix}`")
+        for ability in abilities:
+            for module in target.parts.get(ability, "").split():
+                import_module(module)
+        for code in registered.keys() - old_codes:
+            if not code.startswith(target.prefix):
+                raise ValueError(f"the code `{code}` does not begin with `{target.prefix}`")
     except Exception as error:
         package = package_of_target(target.name)
         if package == OWN_PACKAGE:
             raise
         for code in registered.keys() - old_codes:
             del registered[code]
-        message = (
-            f"the rules of the target `{target.name}` cannot be loaded: "
-            f"{type(error).__name__}: {error}"
-        )
+        reason = f"{type(error).__name__}: {error}"
+        message = f"the rules of the target `{target.name}` cannot be loaded: {reason}"
         hint = f"upgrade its package `{package}`, or uninstall it: `pip uninstall {package}`"
         raise TargetUnavailable(message, hint=hint) from error
 
@@ -450,20 +457,17 @@ def rule_named(code: str) -> Rule:
         UsageError: the code is unknown.
     """
     all_rules()
-    rule = registered.get(code.upper())
-    if rule is not None:
-        return rule
+    name = code.upper()
+    if name in registered:
+        return registered[name]
     from cloudtrain.job.codes import error_codes
 
-    if code.upper() in error_codes():
-        hint = f"`cloudtrain explain {code.upper()}` explains how to correct it"
-        raise UsageError(
-            f"`{code.upper()}` is an error code, and errors cannot be ignored", hint=hint
-        )
-    near = did_you_mean(code.upper(), registered) if len(code) > 3 else None
-    hint = (
-        near if near and near.startswith("did you mean") else "`cloudtrain explain` lists all codes"
-    )
+    if name in error_codes():
+        message = f"`{name}` is an error code, and errors cannot be ignored"
+        hint = f"`cloudtrain explain {name}` explains how to correct it"
+        raise UsageError(message, hint=hint)
+    near = did_you_mean(name, registered) if len(code) > 3 else None
+    hint = near if isinstance(near, NearName) else "`cloudtrain explain` lists all codes"
     raise UsageError(f"the rule `{shortened(code)}` does not exist", hint=hint)
 
 
@@ -478,30 +482,31 @@ def check_plan(
         UsageError: `ignore` names a rule that does not exist, or one about the budget.
     """
     ignored = {rule_named(code) for code in ignore}
-    for budget_rule in (rule for rule in ignored if rule.check in money_checks):
-        hint = (
-            "shorten `max_runtime`, use smaller instances, or raise `max_cost` in `cloudtrain.toml`"
-        )
-        raise UsageError(
-            f"`{budget_rule.code}` keeps your budget, so it cannot be ignored", hint=hint
-        )
-    load_rules(subject.target)
-    prefixes = (PORTABLE,) if portable else (PORTABLE, subject.target.prefix)
-    rules = [registered[code] for code in sorted(registered) if code.startswith(prefixes)]
+    for each in ignored:
+        if each.check in money_checks:
+            message = f"`{each.code}` keeps your budget, so it cannot be ignored"
+            hint = (
+                "shorten `max_runtime`, use smaller instances, or raise `max_cost` in "
+                "`cloudtrain.toml`"
+            )
+            raise UsageError(message, hint=hint)
+    target = subject.target
+    load_rules(target)
+    prefixes = (PORTABLE,) if portable else (PORTABLE, target.prefix)
+    skipped: list[str | None] = []
     if subject.processing is not None:
-        only_training = subject.target.parts.get("training_rules", "").split()
-        rules = [rule for rule in rules if rule.module not in only_training]
-    findings = [
-        finding for rule in rules if rule not in ignored for finding in rule.findings(subject)
-    ]
-    return tuple(
-        sorted(findings, key=lambda finding: (_ORDER.index(finding.level.value), finding.code))
-    )
+        skipped += target.parts.get("training_rules", "").split()
+    findings: list[Finding] = []
+    for code, each in sorted(registered.items()):
+        if code.startswith(prefixes) and each.module not in skipped and each not in ignored:
+            findings += each.findings(subject)
+    order = list(Level)
+    findings.sort(key=lambda finding: (order.index(finding.level), finding.code))
+    return tuple(findings)
 
 
 # Functions that read values from a finished request. Overrides can put anything into a request, so
-# values of a wrong
-# type count as missing; other rules report them.
+# values of a wrong type count as missing; other rules report them.
 
 
 def value_at(value: object, *keys: str) -> Any:
@@ -526,14 +531,16 @@ def text_at(value: object, *keys: str) -> str:
 def rows_at(value: object, *keys: str) -> list[Mapping[str, Any]]:
     """Return the mappings in the list at `keys`; an empty list if the value is missing."""
     item = value_at(value, *keys)
-    return (
-        [row for row in item if isinstance(row, Mapping)] if isinstance(item, list | tuple) else []
-    )
+    if not isinstance(item, list | tuple):
+        return []
+    return [row for row in item if isinstance(row, Mapping)]
 
 
 def positive_count(value: object) -> int | None:
     """Return `value` if it is an integer of at least 1, otherwise None."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if value > 0 else None
 
 
 # Functions for the wording of messages.
@@ -541,17 +548,18 @@ def positive_count(value: object) -> int | None:
 
 def plural(number: int, one: str) -> str:
     """Return a number with its noun in the right form: `1 GPU`, `8 GPUs`, `2 processes`."""
-    return (
-        f"{number:,} {one}"
-        if number == 1
-        else f"{number:,} {one}{'es' if one.endswith('s') else 's'}"
-    )
+    if number == 1:
+        return f"1 {one}"
+    ending = "es" if one.endswith("s") else "s"
+    return f"{number:,} {one}{ending}"
 
 
 def join_names(names: Sequence[str], most: int = 6) -> str:
     """Return at most `most` of the names as text: `` `a`, `b` and 3 more``."""
     text = ", ".join(f"`{name}`" for name in names[:most])
-    return text if len(names) <= most else f"{text} and {len(names) - most} more"
+    if len(names) > most:
+        text += f" and {len(names) - most} more"
+    return text
 
 
 # Helpers that apply overrides to parts of a job, shared by the readings of several targets.
@@ -560,24 +568,20 @@ def join_names(names: Sequence[str], most: int = 6) -> str:
 def changed_variables(job: TrainingJob, overrides: object) -> dict[str, str]:
     """Return the job's environment variables with `overrides`, the overrides of the variables. A
     null in `overrides` removes a variable."""
-    variables = merged(
-        job.environment.variables, overrides if isinstance(overrides, Mapping) else {}
-    )
-    return {
-        name: value if isinstance(value, str) else str(value)
-        for name, value in variables.items()
-        if value is not None
-    }
+    changes = overrides if isinstance(overrides, Mapping) else {}
+    variables = {}
+    for name, value in merged(job.environment.variables, changes).items():
+        if value is not None:
+            variables[name] = str(value)
+    return variables
 
 
 def checkpoint_at(target: str, place: object) -> Checkpoint | None:
     """Return a checkpoint whose location on `target` is `place`, a value from a request. None if
     `place` is not text."""
-    return (
-        Checkpoint.model_construct().model_copy(update={target: place})
-        if isinstance(place, str)
-        else None
-    )
+    if not isinstance(place, str):
+        return None
+    return Checkpoint.model_construct().model_copy(update={target: place})
 
 
 # Helpers that read the distribution from a finished request, shared by the readings of all targets.
@@ -611,17 +615,17 @@ def as_written(
     `actual` is the distribution read from the request, `source` the one in the job. If both start
     the same launcher, return `source` with the request's number of processes, otherwise `actual`.
     If `options` is given, it replaces the options for mpirun."""
-    if not isinstance(source, _KIN[actual.type]) or not _same_launch(source, actual):
-        result: Distribution = actual
-    elif isinstance(source, TensorFlow):
-        result = (
-            source
-            if source == actual or (isinstance(actual, TensorFlow) and actual.workers is None)
-            else actual
-        )
-    else:
-        count = getattr(actual, "processes_per_instance", None)
-        result = source.model_copy(update={"processes_per_instance": count}) if count else source
+    result = actual
+    if isinstance(source, _KIN[actual.type]) and _same_launch(source, actual):
+        if isinstance(source, TensorFlow):
+            is_unsaid = isinstance(actual, TensorFlow) and actual.workers is None
+            if is_unsaid or source == actual:
+                result = source
+        else:
+            result = source
+            count = getattr(actual, "processes_per_instance", None)
+            if count:
+                result = source.model_copy(update={"processes_per_instance": count})
     field = "mpi_options" if isinstance(result, SMDDP | SMP) else "options"
     if isinstance(options, str) and field in type(result).model_fields:
         return result.model_copy(update={field: options})
@@ -640,4 +644,6 @@ def _same_launch(source: Distribution, actual: Distribution) -> bool:
 
 def count_in(value: object) -> int | None:
     """Return `value`, such as `4` or `"4"`, as a positive integer; None if it is anything else."""
-    return positive_count(int(value) if isinstance(value, str) and value.isdecimal() else value)
+    if isinstance(value, str) and value.isdecimal():
+        return positive_count(int(value))
+    return positive_count(value)

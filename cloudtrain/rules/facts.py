@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cloudtrain.documents.document import parse_python
 from cloudtrain.errors import JobError
+from cloudtrain.job.model import TargetValues
 from cloudtrain.job.nodes import ValuePath
 from cloudtrain.machines.choose import choose
 from cloudtrain.machines.table import InstanceType, instance_named, instance_types, table_of, tables
@@ -37,33 +38,33 @@ def fabric(entry: InstanceType) -> str:
 
 def last_day(entry: InstanceType | None) -> str | None:
     """Return the ISO date from which a type is no longer offered; None if no date is announced."""
-    return (entry.retired or entry.retires or None) if entry else None
+    if entry is None:
+        return None
+    return entry.retired or entry.retires or None
 
 
-def better_network(entry: InstanceType, count: int, code: str) -> str:
-    """Return the hint for a job with `count` instances of `entry`, a type without a fast network.
-    The hint recommends one instance with as many GPUs as all of them, preferably with at least the
-    same GPU memory. If no such instance is offered, it recommends a type with a fast network. It
-    also says how to accept Ethernet: with `--ignore` and the rule's `code`."""
+def one_for_all(entry: InstanceType, count: int) -> InstanceType | None:
+    """Return an offered type of which one instance has as many GPUs as `count` instances of
+    `entry`, preferably with at least the same GPU memory; None if there is none."""
 
     def has_all(row: InstanceType) -> bool:
-        return entry.gpus > 0 and _model(row) == _model(entry) and row.gpus >= entry.gpus * count
+        if entry.gpus == 0 or _model(row) != _model(entry):
+            return False
+        return row.gpus >= entry.gpus * count
 
-    accept = f"or accept Ethernet with `--ignore {code}`"
-    whole = _best(entry, lambda row: has_all(row) and _holds_as_much(row, entry)) or _best(
-        entry, has_all
-    )
-    if whole is not None:
-        return f"use one `{whole.name}` ({_describe(whole)}), which needs no network, {accept}"
-    return f"{with_rdma(entry) or f'use a type with {fabric(entry)}'}, {accept}"
+    def has_memory_too(row: InstanceType) -> bool:
+        return has_all(row) and _holds_as_much(row, entry)
+
+    return _best(entry, has_memory_too, has_all)
 
 
 def has_rdma_somewhere(entry: InstanceType) -> bool:
     """Return whether the target offers a type with the GPU model of `entry` and a fast network."""
-    return (
-        _best(entry, lambda row: row.interconnect == "rdma" and _model(row) == _model(entry))
-        is not None
-    )
+    return _best(entry, lambda row: _is_fast_twin(row, entry)) is not None
+
+
+def _is_fast_twin(row: InstanceType, entry: InstanceType) -> bool:
+    return row.interconnect == "rdma" and _model(row) == _model(entry)
 
 
 def with_rdma(entry: InstanceType) -> str | None:
@@ -71,18 +72,18 @@ def with_rdma(entry: InstanceType) -> str | None:
     preference: a type with the GPU model of `entry` and at least its GPU memory; one with its GPU
     model; one with at least its GPU memory."""
 
-    def same(row: InstanceType) -> bool:
-        return row.interconnect == "rdma" and _model(row) == _model(entry)
+    def is_twin(row: InstanceType) -> bool:
+        return _is_fast_twin(row, entry)
 
-    def no_less(row: InstanceType) -> bool:
-        return row.interconnect == "rdma" and row.gpus > 0 and _holds_as_much(row, entry)
+    def is_no_less(row: InstanceType) -> bool:
+        is_fast = row.interconnect == "rdma" and row.gpus > 0
+        return is_fast and _holds_as_much(row, entry)
 
-    better = (
-        _best(entry, lambda row: same(row) and no_less(row))
-        or _best(entry, same)
-        or _best(entry, no_less)
-    )
-    return f"use `{better.name}` ({_describe(better)})" if better else None
+    def is_both(row: InstanceType) -> bool:
+        return is_twin(row) and is_no_less(row)
+
+    better = _best(entry, is_both, is_twin, is_no_less)
+    return f"use `{better.name}` ({describe(better)})" if better else None
 
 
 def successor(entry: InstanceType) -> str | None:
@@ -90,31 +91,39 @@ def successor(entry: InstanceType) -> str | None:
     replacement has the same GPU model or its successor, at least as many GPUs (without GPUs:
     vCPUs), and a fast network if `entry` has one."""
     gpu, neuron = _model(entry)
-    model = _AFTER.get(gpu, gpu), neuron
-    best = _best(
-        entry,
-        lambda row: (
-            row.name != entry.name
-            and (row.interconnect == "rdma" or entry.interconnect != "rdma")
-            and _model(row) == model
-            and (row.gpus >= entry.gpus if entry.gpus else row.vcpus >= entry.vcpus)
-        ),
-    )
-    return f"use for example `{best.name}` ({_describe(best)})" if best else None
+    model = (_AFTER.get(gpu, gpu), neuron)
+
+    def fits(row: InstanceType) -> bool:
+        if row.name == entry.name or _model(row) != model:
+            return False
+        if entry.interconnect == "rdma" and row.interconnect != "rdma":
+            return False
+        if entry.gpus:
+            return row.gpus >= entry.gpus
+        return row.vcpus >= entry.vcpus
+
+    best = _best(entry, fits)
+    return f"use for example `{best.name}` ({describe(best)})" if best else None
 
 
-def _best(entry: InstanceType, fits: Callable[[InstanceType], bool]) -> InstanceType | None:
-    """Return the cheapest offered type of the target of `entry` for which `fits` is true; None if
-    there is none. Types without a price come last. Slices of GPUs and Arm machines are never
-    returned."""
-    rows = [
-        row
-        for row in instance_types(entry.target)
-        if not last_day(row) and not row.gpu_slice and row.architecture == "x86_64" and fits(row)
-    ]
-    return min(
-        rows, key=lambda row: (row.price or inf, row.gpus, row.vcpus, row.name), default=None
-    )
+def _best(entry: InstanceType, *wishes: Callable[[InstanceType], bool]) -> InstanceType | None:
+    """Return the cheapest offered type of the target of `entry` that fulfils the first of the
+    wishes that any type fulfils; None if there is none. Types without a price come last. Slices of
+    GPUs and Arm machines are never returned."""
+
+    def rank(row: InstanceType) -> tuple[object, ...]:
+        return row.price or inf, row.gpus, row.vcpus, row.name
+
+    offered = []
+    for row in instance_types(entry.target):
+        if not last_day(row) and not row.gpu_slice and row.architecture == "x86_64":
+            offered.append(row)
+    for fits in wishes:
+        rows = filter(fits, offered)
+        best = min(rows, key=rank, default=None)
+        if best is not None:
+            return best
+    return None
 
 
 def _model(row: InstanceType) -> tuple[str, str]:
@@ -128,10 +137,14 @@ def _holds_as_much(row: InstanceType, entry: InstanceType) -> bool:
     return row.gpu_memory_gib >= entry.gpu_memory_gib
 
 
-def _describe(row: InstanceType) -> str:
-    is_fast = row.interconnect == "rdma" and row.network_gbps
-    speed = f", {row.network_gbps:,.0f} Gb/s of {fabric(row)}" if is_fast else ""
-    return f"{row.hardware}{speed}" + (f", ${row.price:,.2f} an hour" if row.price else "")
+def describe(row: InstanceType) -> str:
+    """Return the hardware of a type, the speed of its fast network and its price."""
+    text = row.hardware
+    if row.interconnect == "rdma" and row.network_gbps:
+        text += f", {row.network_gbps:,.0f} Gb/s of {fabric(row)}"
+    if row.price:
+        text += f", ${row.price:,.2f} an hour"
+    return text
 
 
 # Equivalent instance types on other targets, for jobs that name an instance type of the wrong
@@ -144,16 +157,14 @@ def counterpart(name: str, target: str) -> str | None:
     called `name`."""
     for other, table in tables().items():
         entry = instance_named(other, name) or instance_named(other, table.prefix + name)
-        title = find_target(other).title
         if other == target or entry is None:
             continue
-        lists = (
-            f"`cloudtrain instances --target {target}` lists those of {find_target(target).title}"
-        )
+        theirs = f"`{name}` is {find_target(other).title}'s name"
         same = _same_gpus(entry, target)
-        if same is None:
-            return f"`{name}` is {title}'s name; {lists}"
-        return f"write `{same.name}`, which has {same.hardware} too; `{name}` is {title}'s name"
+        if same is not None:
+            return f"write `{same.name}`, which has {same.hardware} too; {theirs}"
+        title = find_target(target).title
+        return f"{theirs}; `cloudtrain instances --target {target}` lists those of {title}"
     return None
 
 
@@ -161,7 +172,9 @@ def _same_gpus(entry: InstanceType, target: str) -> InstanceType | None:
     if not entry.gpu:
         return None
     try:
-        fast: Literal["rdma"] | None = "rdma" if entry.interconnect == "rdma" else None
+        fast: Literal["rdma"] | None = None
+        if entry.interconnect == "rdma":
+            fast = "rdma"
         return choose(target, gpu=entry.gpu, gpus_per_instance=entry.gpus, interconnect=fast)
     except JobError:
         return None
@@ -174,11 +187,13 @@ class DataPlace(NamedTuple):
     """One location of the job's data.
 
     Attributes:
-        name: the name in messages, such as "output `model`". word: the folder name that hints
-        suggest for this location. address: the address as the request writes it. parts: the parts
-        of the address. Location B is inside location A if B's parts begin with all parts of A.
-        path: the path of the location in the job; empty for a default location. is_written: whether
-        the job writes to the location; False if the job reads from it.
+        name: the name in messages, such as "output `model`".
+        word: the folder name that hints suggest for this location.
+        address: the address as the request writes it.
+        parts: the parts of the address. Location B is inside location A if B's parts begin with all
+            parts of A.
+        path: the path of the location in the job; empty for a default location.
+        is_written: whether the job writes to the location; False if the job reads from it.
     """
 
     name: str
@@ -216,21 +231,25 @@ def declared_places(job: TrainingJob, target: str, *, outputs: bool = True) -> I
     """Yield the locations that the job's fields set for `target`. With `outputs=False`, skip the
     outputs."""
     split = split_path if target == DEFAULT_TARGET else split_uri
+    rows: list[tuple[str, str, TargetValues, ValuePath]] = []
     for name, item in job.inputs.items():
-        if (place := item.of(target)) is not None:
-            yield data_place("input", name, place, split(place), ("inputs", name, target))
-    for name, output in job.outputs.items() if outputs else ():
-        if (place := output.of(target)) is not None:
-            yield data_place("output", name, place, split(place), ("outputs", name, target))
-    if job.checkpoint is not None and (place := job.checkpoint.of(target)) is not None:
-        yield data_place("checkpoint", "checkpoint", place, split(place), ("checkpoint", target))
+        rows.append(("input", name, item, ("inputs", name)))
+    if outputs:
+        for name, output in job.outputs.items():
+            rows.append(("output", name, output, ("outputs", name)))
+    if job.checkpoint is not None:
+        rows.append(("checkpoint", "checkpoint", job.checkpoint, ("checkpoint",)))
+    for kind, name, addresses, path in rows:
+        address = addresses.of(target)
+        if address is not None:
+            yield data_place(kind, name, address, split(address), (*path, target))
 
 
 def split_uri(uri: str) -> tuple[str, ...]:
     """Split an address into its scheme and the names between slashes; text without `://` becomes a
     single part."""
     scheme, _, rest = uri.partition("://")
-    return (scheme, *(part for part in rest.split("/") if part))
+    return (scheme, *filter(None, rest.split("/")))
 
 
 def split_path(path: str) -> tuple[str, ...]:
@@ -286,8 +305,10 @@ def uses_pipelining(source: str) -> bool:
 def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, "") for alias in node.names)
+            for alias in node.names:
+                yield alias.name, ""
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module, ""
-            yield from ((node.module, alias.name) for alias in node.names)
-            yield from ((f"{node.module}.{alias.name}", "") for alias in node.names)
+            for alias in node.names:
+                yield node.module, alias.name
+                yield f"{node.module}.{alias.name}", ""

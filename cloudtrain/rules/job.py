@@ -8,13 +8,22 @@ import warnings
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
 
-from cloudtrain.errors import did_you_mean, dotted
+from cloudtrain.errors import InPlace, did_you_mean, dotted
 from cloudtrain.job.distribution import TensorFlow
 from cloudtrain.job.model import OVERRIDES, exact_duration
-from cloudtrain.job.syntax import options_of_script
+from cloudtrain.job.syntax import Options, options_of_script
 from cloudtrain.plans.plan import Finding, Level
-from cloudtrain.rules.engine import Fault, Reading, Subject, declare, registered, rule
-from cloudtrain.rules.facts import NEWEST, SCHEDULES, too_new, uses_pipelining
+from cloudtrain.rules.engine import (
+    Fault,
+    Reading,
+    Subject,
+    declare,
+    level_of,
+    plural,
+    removal,
+    rule,
+)
+from cloudtrain.rules.facts import NEWEST, SCHEDULES, Version, too_new, uses_pipelining
 from cloudtrain.rules.named import variables
 from cloudtrain.runtime.torchrun_words import PLATFORM_ARGUMENTS
 
@@ -43,11 +52,8 @@ def parameter_name(subject: Subject) -> Iterator[Fault]:
     for name in subject.reading.parameters:
         if not _PARAMETER_NAME.fullmatch(name):
             better = re.sub(r"[\s=]+", "_", name.lstrip("-")) or "name"
-            yield Fault(
-                f"`{name}` cannot be the name of an option",
-                f"write `{better}`",
-                ("hyperparameters", name),
-            )
+            message = f"`{name}` cannot be the name of an option"
+            yield Fault(message, InPlace(f"write `{better}`"), ("hyperparameters", name))
 
 
 @rule("CT202", Level.WARNING)
@@ -59,14 +65,12 @@ def nested_parameter(subject: Subject) -> Iterator[Fault]:
     configuration into a file in `source_dir` and pass its name.
     """
     for name, value in subject.reading.parameters.items():
-        inner = (
-            value.values()
-            if isinstance(value, Mapping)
-            else value
-            if isinstance(value, list)
-            else ()
-        )
-        if any(isinstance(item, Mapping | list) for item in inner):
+        items: list[object] = []
+        if isinstance(value, Mapping):
+            items += value.values()
+        elif isinstance(value, list):
+            items += value
+        if any(isinstance(item, Mapping | list) for item in items):
             message = f"`{name}` is nested and would reach the script as Python text"
             hint = f"write it to a file in the source folder, and give `{name}` the file's name"
             yield Fault(message, hint, ("hyperparameters", name))
@@ -81,8 +85,9 @@ def variable_name(subject: Subject) -> Iterator[Fault]:
     """
     for name, _, path in variables(subject):
         if not _VARIABLE_NAME.fullmatch(name):
-            hint = f"write `{re.sub(r'[^A-Za-z0-9_]', '_', name).lstrip('0123456789') or 'NAME'}`"
-            yield Fault(f"`{name}` is not a valid name for an environment variable", hint, path)
+            better = re.sub(r"[^A-Za-z0-9_]", "_", name).lstrip("0123456789") or "NAME"
+            message = f"`{name}` is not a valid name for an environment variable"
+            yield Fault(message, InPlace(f"write `{better}`"), path)
 
 
 @rule("CT204", Level.ERROR)
@@ -98,11 +103,8 @@ def launcher_variable(subject: Subject) -> Iterator[Fault]:
     for variable in variables(subject):
         name = variable.name
         if name in LAUNCHER_VARIABLES or name.startswith(("CLOUDTRAIN_", "SM_", "AZUREML_CR_")):
-            yield Fault(
-                f"`{name}` is set by the launcher, for each process",
-                variable.removed,
-                variable.path,
-            )
+            message = f"`{name}` is set by the launcher, for each process"
+            yield Fault(message, variable.removed, variable.path)
 
 
 @rule("CT206", Level.WARNING)
@@ -122,22 +124,13 @@ def metric_pattern(subject: Subject) -> Iterator[Fault]:
                 warnings.simplefilter("ignore")
                 groups = re.compile(pattern).groups
         except re.error as error:
-            message = f"the pattern of metric `{name}` is not a regular expression: {error}"
-            yield Fault(message, _example_of(name), ("metrics", name))
-            continue
-        if groups != 1:
-            yield Fault(
-                (
-                    f"the pattern of metric `{name}` has {groups} groups; the service documents "
-                    "one, around the number"
-                ),
-                _example_of(name),
-                ("metrics", name),
-            )
-
-
-def _example_of(metric: str) -> str:
-    return f"write for example `{re.escape(metric)}=([0-9.eE+-]+)`"
+            fault = f"is not a regular expression: {error}"
+        else:
+            if groups == 1:
+                continue
+            fault = f"has {groups} groups; the service documents one, around the number"
+        hint = InPlace(f"write for example `{re.escape(name)}=([0-9.eE+-]+)`")
+        yield Fault(f"the pattern of metric `{name}` {fault}", hint, ("metrics", name))
 
 
 @rule("CT208", Level.ERROR)
@@ -150,42 +143,45 @@ def torch_too_old(subject: Subject) -> Iterator[Fault]:
     not checked: their images end at 2.0, so what a script has of these names is for its runs
     without `smp`.
     """
-    environment, distribution = subject.job.environment, subject.job.distribution
-    if distribution.type == "smp" and distribution.version == 1:
-        return
-    match = (
-        re.match(r"(\d+)\.(\d+)", environment.version or "")
-        if environment.framework == "pytorch"
-        else None
-    )
-    version = (int(match[1]), int(match[2])) if match else None
+    version = _torch_of(subject)
     if version is None or version >= NEWEST or not subject.target.facts.is_paid:
         return
-    here = f"{version[0]}.{version[1]}"
+    here = _dotted(version)
     pipelined = False
-    for entry in subject.tree.entries:
-        if not entry.path.endswith(".py") or entry.path in subject.tree.own_files:
+    for entry in subject.tree.user_files:
+        if not entry.path.endswith(".py"):
             continue
         source = subject.tree.read_text(entry.path) or ""
         pipelined = pipelined or uses_pipelining(source)
         for name, first in too_new(source, version):
-            message = (
-                f"`{entry.path}` imports `{name}`, which needs PyTorch "
-                f"{first[0]}.{first[1]} or newer, not {here}"
-            )
-            hint = f'set `environment.version` to "{first[0]}.{first[1]}" or newer'
+            needs = f"needs PyTorch {_dotted(first)} or newer, not {here}"
+            hint = f'set `environment.version` to "{_dotted(first)}" or newer'
+            message = f"`{entry.path}` imports `{name}`, which {needs}"
             yield Fault(message, hint, ("environment", "version"))
     schedule = str(subject.job.hyperparameters.get("schedule", ""))
     since = SCHEDULES.get(schedule, (0, 0))
     if pipelined and since > version:
-        message = (
-            f"the schedule `{schedule}` needs PyTorch {since[0]}.{since[1]} or newer, not {here}"
-        )
+        message = f"the schedule `{schedule}` needs PyTorch {_dotted(since)} or newer, not {here}"
         hint = (
-            f'set `environment.version` to "{since[0]}.{since[1]}" or newer, or use the '
-            "schedule `1f1b`"
+            f'set `environment.version` to "{_dotted(since)}" or newer, or use the schedule `1f1b`'
         )
         yield Fault(message, hint, ("hyperparameters", "schedule"))
+
+
+def _torch_of(subject: Subject) -> Version | None:
+    """Return the version of PyTorch that the job asks for; None if there is none to check."""
+    environment = subject.job.environment
+    distribution = subject.job.distribution
+    if environment.framework != "pytorch":
+        return None
+    if distribution.type == "smp" and distribution.version == 1:
+        return None
+    match = re.match(r"(\d+)\.(\d+)", environment.version or "")
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _dotted(version: Version) -> str:
+    return f"{version[0]}.{version[1]}"
 
 
 @rule("CT209", Level.ERROR)
@@ -199,46 +195,56 @@ def unknown_hyperparameter(subject: Subject) -> Iterator[Fault]:
     in their own text and call `parse_args()`, or `runtime.arguments` with a dataclass of the same
     file.
     """
-    script, own = subject.script, subject.job.hyperparameters
-    words = [*takewhile("--".__ne__, subject.job.arguments)]
-    typed = [word.partition("=")[0] for word in words if re.match("-[^0-9.]", word)]
-    names = dict.fromkeys(word[2:] for word in typed if word.startswith("--")) | own
-    text = subject.tree.read_text(script) if script and script.endswith(".py") else None
-    options = (
-        options_of_script(text or "")
-        if re.search(r"argparse|runtime\.arguments", text or "")
-        else None
-    )
+    job = subject.job
+    script = subject.script
+    options = _options_of(subject)
     if options is None:
         return
-    candidates = sorted(
-        name for name in options.names - {"help"} if not name.startswith("no-") and len(name) > 1
-    )
+    words = [*takewhile("--".__ne__, job.arguments)]
+    typed = [word.partition("=")[0] for word in words if re.match("-[^0-9.]", word)]
+    names: dict[str, object] = {}
+    for word in typed:
+        if word.startswith("--"):
+            names[word[2:]] = None
+    names |= job.hyperparameters
+    candidates = []
+    for name in sorted(options.names - {"help"}):
+        if not name.startswith("no-") and len(name) > 1:
+            candidates.append(name)
     for name, value in names.items():
-        is_sent = _PARAMETER_NAME.fullmatch(name) and not (
-            subject.job.bare_flags and value is False
-        )
-        if is_sent and not options.accept(name):
-            hint = did_you_mean(name, candidates) or "remove it"
-            place = ("hyperparameters", name) if name in own else ("arguments",)
-            yield Fault(f"`{name}` is not an option of `{script}`", hint, place)
-    missing = options.positional[max(0, len(subject.job.arguments) - len(typed)) :]
+        is_left_out = job.bare_flags and value is False
+        if is_left_out or not _PARAMETER_NAME.fullmatch(name) or options.accept(name):
+            continue
+        hint = did_you_mean(name, candidates) or "remove it"
+        place = ("hyperparameters", name) if name in job.hyperparameters else ("arguments",)
+        yield Fault(f"`{name}` is not an option of `{script}`", hint, place)
+
+    positional_count = len(job.arguments) - len(typed)
+    missing = options.positional[max(0, positional_count) :]
     if missing:
-        message = (
-            f"`{script}` requires {', '.join(f'`{name}`' for name in missing)}, and the "
-            "job's arguments end before"
-        )
-        yield Fault(
-            message,
-            "write the arguments after the script, or into `arguments` of the job",
-            ("arguments",),
-        )
-    short = [word[1:end] for word in typed for end in (2, None) if word[1] != "-"]
-    for option in options.required_beside((*names, *short, *PLATFORM_ARGUMENTS)):
-        hint = f"add it to the job: `--set hyperparameters.{option}=VALUE`"
-        yield Fault(
-            f"`{script}` requires the option `--{option}`, and the job has no value for it", hint
-        )
+        needed = ", ".join(f"`{name}`" for name in missing)
+        message = f"`{script}` requires {needed}, and the job's arguments end before"
+        hint = "write the arguments after the script, or into `arguments` of the job"
+        yield Fault(message, hint, ("arguments",))
+
+    given = [*names, *PLATFORM_ARGUMENTS]
+    for word in typed:
+        if not word.startswith("--"):
+            given += (word[1:2], word[1:])
+    for option in options.required_beside(given):
+        message = f"`{script}` requires the option `--{option}`, and the job has no value for it"
+        yield Fault(message, f"add it to the job: `--set hyperparameters.{option}=VALUE`")
+
+
+def _options_of(subject: Subject) -> Options | None:
+    """Return the options of the script; None if it has none or does not name all of them."""
+    script = subject.script
+    if script is None or not script.endswith(".py"):
+        return None
+    text = subject.tree.read_text(script) or ""
+    if not re.search(r"argparse|runtime\.arguments", text):
+        return None
+    return options_of_script(text)
 
 
 @rule("CT210", Level.ERROR)
@@ -249,60 +255,64 @@ def field_without_effect(subject: Subject) -> Iterator[Fault]:
     that `cloudtrain adopt` wrote may have overrides with values of the original: if you change such
     a value in a field, remove it from the overrides.
     """
-    reading, section = subject.reading, subject.reading.service + OVERRIDES
+    reading = subject.reading
+    section = reading.service + OVERRIDES
     if not reading.overrides or not reading.request:
         return
     values = _values(reading)
-    for path, value in _values(
-        Reading(reading.target, subject.job, reading.account, subject.plan)
-    ).items():
-        actual, place = values.get(path), reading.locate(path)
+    without = Reading(reading.target, subject.job, reading.account, subject.plan)
+    for path, value in _values(without).items():
+        actual = values.get(path)
+        place = reading.locate(path)
         # without overrides, too, a request may have a longer address
         if path[0] in ("inputs", "checkpoint"):
-            text = json.dumps(actual)
-            key = next(
-                (
-                    key
-                    for key, one in reading.overrides.items()
-                    if actual and text in json.dumps(one)
-                ),
-                None,
-            )
-            place = path if key is None else (section, key) if place == path else place
-        # as another tool's
-        is_same = actual == value or (value in ("true", "false") and str(actual).lower() == value)
-        # told by `spot`
-        is_same = is_same or (path == ("spot", "max_wait") and ("spot",) not in values)
+            key = _override_with(reading, actual)
+            if key is None:
+                place = path
+            elif place == path:
+                place = (section, key)
+        is_same = actual == value
+        if value in ("true", "false"):  # as another tool's
+            is_same = str(actual).lower() == value
+        if path == ("spot", "max_wait") and ("spot",) not in values:
+            continue  # told by `spot`
         if place != path and not is_same:
             message = f"`{dotted(path)}` has no effect, because `{section}` sets another value"
-            yield Fault(
-                message, f"remove `{'.'.join(map(str, place[1:]))}` from `{section}`", place
-            )
+            yield Fault(message, removal(place), place)
+
+
+def _override_with(reading: Reading, value: object) -> str | None:
+    """Return the key of the first override that contains a value; None if none does."""
+    if value:
+        text = json.dumps(value)
+        for key, override in reading.overrides.items():
+            if text in json.dumps(override):
+                return key
+    return None
 
 
 def _values(reading: Reading) -> dict[tuple[str | int, ...], object]:
     """Return the values of fields, by path, that overrides can contradict."""
-    spot, checkpoint, resources = reading.spot, reading.checkpoint, reading.resources
-    place = checkpoint.of(reading.target) if checkpoint is not None else None
-    count = resources.instance_count if "instance_count" in resources.model_fields_set else None
-    single: dict[tuple[str | int, ...], object] = {
-        ("max_runtime",): reading.max_runtime,
-        ("spot",): None if spot is None else True,
-        ("spot", "max_wait"): None if spot is None else spot.max_wait,
-        ("checkpoint", reading.target): place,
-        ("resources", "instance_count"): count,
-    }
+    spot = reading.spot
+    single: dict[tuple[str | int, ...], object] = {("max_runtime",): reading.max_runtime}
+    if spot is not None:
+        single[("spot",)] = True
+        single["spot", "max_wait"] = spot.max_wait
+    if reading.checkpoint is not None:
+        single["checkpoint", reading.target] = reading.checkpoint.of(reading.target)
+    if "instance_count" in reading.resources.model_fields_set:
+        single["resources", "instance_count"] = reading.resources.instance_count
     values = {path: value for path, value in single.items() if value is not None}
-    values |= {("environment", "variables", name): text for name, text in reading.variables.items()}
-    values |= {("hyperparameters", name): value for name, value in reading.parameters.items()}
-    values |= {("metrics", name): pattern for name, pattern in reading.metrics.items()}
-    return values | {
-        place.path: place.address for place in reading.places if place.path[:1] == ("inputs",)
-    }
-
-
-TOY = ("size", "toy")
-"""The tag of a bundled job file that is meant for this machine."""
+    for name, text in reading.variables.items():
+        values["environment", "variables", name] = text
+    for name, parameter in reading.parameters.items():
+        values["hyperparameters", name] = parameter
+    for name, pattern in reading.metrics.items():
+        values["metrics", name] = pattern
+    for place in reading.places:
+        if place.path[:1] == ("inputs",):
+            values[place.path] = place.address
+    return values
 
 
 @rule("CT403", Level.WARNING)
@@ -313,13 +323,12 @@ def toy_on_paid_machine(subject: Subject) -> Iterator[Fault]:
     that comes with Python packages, so you would pay for idle GPUs. Use `job_gpu.yaml` in the same
     folder, which is made for GPUs. Remove the tag once the job is your own.
     """
-    key, value = TOY
-    if subject.target.facts.is_paid and subject.job.tags.get(key) == value:
+    if subject.target.facts.is_paid and subject.job.tags.get("size") == "toy":
         message = "this job is a demonstration of a few seconds, but the machine costs money"
         hint = (
             "use `job_gpu.yaml` in the same folder, or remove the tag `size: toy` to run this job"
         )
-        yield Fault(message, hint, ("tags", key))
+        yield Fault(message, hint, ("tags", "size"))
 
 
 @rule("CT401", Level.WARNING)
@@ -334,7 +343,7 @@ def spot_without_checkpoint(subject: Subject) -> Iterator[Fault]:
             "the job runs on spot capacity and has no checkpoint, so an interruption "
             "loses everything"
         )
-        hint = "add `checkpoint: {sagemaker: s3://..., azureml: azureml://...}`"
+        hint = InPlace("add `checkpoint: {sagemaker: s3://..., azureml: azureml://...}`")
         yield Fault(message, hint, ("spot",))
 
 
@@ -345,13 +354,14 @@ def wait_shorter_than_run(subject: Subject) -> Iterator[Fault]:
     `spot.max_wait` is the limit for waiting and running together, so it must be at least
     `max_runtime`. SageMaker refuses a job with a shorter wait.
     """
-    wait = subject.reading.spot.max_wait if subject.reading.spot else None
+    spot = subject.reading.spot
     limit = subject.reading.max_runtime
-    if wait and limit and wait < limit:
+    if spot is None or not spot.max_wait or not limit:
+        return
+    if spot.max_wait < limit:
         run = exact_duration(limit)
-        yield Fault(
-            short_wait(wait, run), f"set `spot.max_wait` to at least `{run}`", ("spot", "max_wait")
-        )
+        hint = f"set `spot.max_wait` to at least `{run}`"
+        yield Fault(short_wait(spot.max_wait, run), hint, ("spot", "max_wait"))
 
 
 def short_wait(wait: int, run: str) -> str:
@@ -363,8 +373,10 @@ def instance_count(subject: Subject) -> int:
     """Return the number of instances that the local target simulates, or else the number that the
     job requests; 1 for a job with instance groups, because each group has its own purpose."""
     simulated: int | None = getattr(subject.settings, "instance_count", None)
+    if simulated:
+        return simulated
     resources = subject.reading.resources
-    return simulated or (1 if resources.instance_groups else resources.instance_count)
+    return 1 if resources.instance_groups else resources.instance_count
 
 
 @rule("CT501", Level.WARNING)
@@ -377,21 +389,26 @@ def instances_without_distribution(subject: Subject) -> Iterator[Fault]:
     training. Jobs without a script are not checked, because the program of an image, such as a
     built-in algorithm, connects its instances itself.
     """
-    count, distribution = instance_count(subject), subject.reading.distribution
+    job = subject.job
+    reading = subject.reading
+    count = instance_count(subject)
     # the image's own program, as an algorithm
-    alone = subject.job.entry_point is None and subject.job.command is None
-    if subject.processing is None and distribution.type == "none" and count > 1 and not alone:
-        message = f"each of the {count} instances would run the whole script alone"
-        if subject.job.distribution.type != "none":
-            section, key = subject.reading.service + OVERRIDES, subject.reading.distribution_key
-            yield Fault(message, f"remove `{key}` from `{section}`", (section, key))
-            return
-        kind = "tensorflow" if subject.job.environment.framework == "tensorflow" else "torch"
-        hint = (
-            f"add `distribution: {{type: {kind}}}`, or ignore this for independent work with "
-            "`--ignore CT501`"
-        )
-        yield Fault(message, hint, ("distribution",))
+    has_script = job.entry_point is not None or job.command is not None
+    if subject.processing is not None or reading.distribution.type != "none":
+        return
+    if count < 2 or not has_script:
+        return
+    message = f"each of the {count} instances would run the whole script alone"
+    if job.distribution.type != "none":
+        place = (reading.service + OVERRIDES, reading.distribution_key)
+        yield Fault(message, removal(place), place)
+        return
+    kind = "tensorflow" if job.environment.framework == "tensorflow" else "torch"
+    hint = (
+        f"add `distribution: {{type: {kind}}}`, or ignore this for independent work with "
+        "`--ignore CT501`"
+    )
+    yield Fault(message, hint, ("distribution",))
 
 
 @rule("CT502", Level.WARNING)
@@ -402,25 +419,25 @@ def idle_gpus(subject: Subject) -> Iterator[Fault]:
     MirroredStrategy. With `distribution: {type: none}`, or fewer processes than GPUs, you pay for
     idle GPUs.
     """
-    distribution, gpus = (
-        subject.reading.distribution,
-        subject.reading.resources.gpus_per_instance or 0,
-    )
-    if distribution.type == "none" and subject.job.environment.framework == "tensorflow":
+    distribution = subject.reading.distribution
+    gpus = subject.reading.resources.gpus_per_instance or 0
+    processes: int | None = getattr(distribution, "processes_per_instance", None)
+    if distribution.type == "none":
+        if subject.job.environment.framework == "tensorflow":
+            return
+        processes = 1
+    if gpus < 2 or processes is None or processes >= gpus:
         return
-    processes = (
-        1 if distribution.type == "none" else getattr(distribution, "processes_per_instance", None)
+    hint = (
+        f"use `distribution: {{type: torch, processes_per_instance: {gpus}}}`, or an "
+        "instance with fewer GPUs"
     )
-    if gpus > 1 and processes is not None and processes < gpus:
-        path = ("distribution", "processes_per_instance") if processes > 1 else ("distribution",)
-        message = (
-            f"{processes} process{'es' if processes > 1 else ''} on an instance with {gpus} GPUs"
-        )
-        hint = (
-            f"use `distribution: {{type: torch, processes_per_instance: {gpus}}}`, or an "
-            "instance with fewer GPUs"
-        )
-        yield Fault(message, hint, path)
+    if processes > 1:
+        message = f"{processes} processes on an instance with {gpus} GPUs"
+        yield Fault(message, hint, ("distribution", "processes_per_instance"))
+    else:
+        message = f"{processes} process on an instance with {gpus} GPUs"
+        yield Fault(message, hint, ("distribution",))
 
 
 @rule("CT503", Level.ERROR)
@@ -433,7 +450,7 @@ def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
     gpus = subject.reading.resources.gpus_per_instance
     processes = getattr(subject.reading.distribution, "processes_per_instance", None)
     if gpus and processes and processes > gpus:
-        message = f"{processes} processes on an instance with {gpus} GPU{'s' if gpus > 1 else ''}"
+        message = f"{processes} processes on an instance with {plural(gpus, 'GPU')}"
         hint = f"set `distribution.processes_per_instance` to {gpus}, or leave it out"
         yield Fault(message, hint, ("distribution", "processes_per_instance"))
 
@@ -446,11 +463,9 @@ def parameter_servers_need_workers(subject: Subject) -> Iterator[Fault]:
     needs at least one more worker.
     """
     distribution = subject.reading.distribution
-    if (
-        isinstance(distribution, TensorFlow)
-        and distribution.strategy == "parameter_server"
-        and distribution.workers == 1
-    ):
+    if not isinstance(distribution, TensorFlow) or distribution.strategy != "parameter_server":
+        return
+    if distribution.workers == 1:
         message = "the only worker is the chief, which does not train itself"
         hint = "set `distribution.workers` to 2 or more"
         yield Fault(message, hint, ("distribution", "workers"))
@@ -474,20 +489,14 @@ declare(
 def not_succeeded(path: tuple[str | int, ...], name: str, state: str | None) -> Finding:
     """Return the finding for an input from the run `name`, which did not succeed. `state` is None
     if the run does not exist on the target."""
-    message = f"the run `{name}` is {state}" if state else f"the run `{name}` no longer exists"
-    hint = (
-        f"wait for it: `cloudtrain wait {name}`"
-        if state in ("pending", "queued", "preparing", "running")
-        else None
-    )
-    level = registered["CT531"].level
-    return Finding(
-        "CT531",
-        level,
-        f"{message}, so its output is incomplete",
-        hint or "run it again first",
-        path,
-    )
+    message = f"the run `{name}` is {state}"
+    if state is None:
+        message = f"the run `{name}` no longer exists"
+    hint = "run it again first"
+    if state in ("pending", "queued", "preparing", "running"):
+        hint = f"wait for it: `cloudtrain wait {name}`"
+    message += ", so its output is incomplete"
+    return Finding("CT531", level_of("CT531"), message, hint, path)
 
 
 # Portable rules about processing jobs: the instances should share the work.
@@ -504,19 +513,18 @@ def instances_do_the_same(subject: Subject) -> Iterator[Fault]:
     """
     job = subject.processing
     count = instance_count(subject)
-    if job is None or count == 1 or any(item.shard for item in job.inputs.values()):
+    if job is None or count == 1:
         return
+    if any(item.shard for item in job.inputs.values()):
+        return
+    message = f"all {count} instances would do the same work"
+    anyway = "`--ignore CT521` if the script divides the work itself"
     name = next(iter(job.inputs), None)
-    hint = (
-        f"add `shard: true` under `inputs.{name}`"
-        if name
-        else "use one instance, or shard an input"
-    )
-    yield Fault(
-        f"all {count} instances would do the same work",
-        f"{hint}; `--ignore CT521` if the script divides the work itself",
-        ("inputs", name) if name else ("resources", "instance_count"),
-    )
+    if name is None:
+        hint = f"use one instance, or shard an input; {anyway}"
+        yield Fault(message, hint, ("resources", "instance_count"))
+    else:
+        yield Fault(message, f"add `shard: true` under `inputs.{name}`; {anyway}", ("inputs", name))
 
 
 @rule("CT522", Level.NOTICE)

@@ -13,15 +13,23 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import date
 
-from cloudtrain.errors import SettingsError
+from cloudtrain.errors import InPlace, SettingsError
 from cloudtrain.job.distribution import NoDistribution, TensorFlow, launcher_of
 from cloudtrain.job.model import OVERRIDES, format_duration
 from cloudtrain.machines.choose import MachineGroup, Machines
 from cloudtrain.machines.overlay import type_named
 from cloudtrain.machines.table import InstanceType, Price
 from cloudtrain.plans.processes import Processes
-from cloudtrain.rules.engine import Fault, Subject, ValuePath, about_money, is_written, plural
-from cloudtrain.rules.facts import better_network, fabric, last_day, successor, with_rdma
+from cloudtrain.rules.engine import (
+    Fault,
+    Subject,
+    ValuePath,
+    about_money,
+    is_written,
+    plural,
+    removal,
+)
+from cloudtrain.rules.facts import describe, fabric, last_day, one_for_all, successor, with_rdma
 
 # Rules about the maximum run time of a job and its maximum cost (hourly price times maximum run
 # time).
@@ -41,30 +49,31 @@ def run_too_long(subject: Subject, most: int, what: str = "a job") -> Iterator[F
     `what`."""
     run = subject.reading.max_runtime or 0
     if run > most:
-        message = (
-            f"`max_runtime` is {format_duration(run)}, and {subject.target.title} ends "
-            f"{what} after "
-        )
-        hint = (
-            f"set `max_runtime` to at most `{format_duration(most)}`, and resume from a "
-            "`checkpoint`"
-        )
-        yield Fault(message + format_duration(most), hint, ("max_runtime",))
+        limit = format_duration(most)
+        ends = f"{subject.target.title} ends {what} after {limit}"
+        hint = f"set `max_runtime` to at most `{limit}`, and resume from a `checkpoint`"
+        message = f"`max_runtime` is {format_duration(run)}, and {ends}"
+        yield Fault(message, hint, ("max_runtime",))
 
 
 def no_limit(subject: Subject, ends_it: str) -> Iterator[Fault]:
     """An expensive job has no time limit of its own. `ends_it` names the limit that then applies,
     such as SageMaker's default."""
-    machines, run = subject.reading.machines, subject.reading.longest_run
+    machines = subject.reading.machines
+    run = subject.reading.longest_run
     if run is None or subject.reading.max_runtime is not None:
         return
-    price, cost = machines.price, ""
-    if price is not None:
+    price = machines.price
+    if price is None:
+        gpus = [group.gpus * group.count for group in machines.groups]
+        is_dear = max(gpus, default=0) >= _MANY_GPUS
+        cost = ""
+    else:
+        is_dear = price.over(run) >= _DEAR
         cost = f": {_dollars(price, 3600)} an hour, {cost_text(price, run)}"
-    many = any(group.gpus * group.count >= _MANY_GPUS for group in machines.groups)
-    if many if price is None else price.over(run) >= _DEAR:
+    if is_dear:
         message = f"nothing ends the job before {ends_it} of {format_duration(run)}{cost}"
-        yield Fault(message, "add for example `max_runtime: 4h`", _limit(subject))
+        yield Fault(message, InPlace("add for example `max_runtime: 4h`"), _limit(subject))
 
 
 @about_money
@@ -73,26 +82,27 @@ def over_budget(subject: Subject) -> Iterator[Fault]:
 
     The rule compares `max_cost` with the list price of all instances for the whole `max_runtime`.
     """
-    budget, run = getattr(subject.settings, "max_cost", None), subject.reading.longest_run
+    budget = getattr(subject.settings, "max_cost", None)
+    run = subject.reading.longest_run
     machines = _for_budget(subject)
     price = machines.price
-    if budget is None or price is None or run is None or price.over(run) <= budget:
+    if budget is None or price is None or run is None:
         return
+    if price.over(run) <= budget:
+        return
+    cost = f"the job can cost {cost_text(price, run)} in {format_duration(run)}"
+    message = f"{cost}, and `max_cost` is ${budget:,.2f}"
     file = getattr(subject.settings, "budget_file", None)
-    where = f" in `{file}`" if file else ""
+    if file:
+        message += f" in `{file}`"
     affordable = int(budget / price.hourly * 3600)
-    hint = f"set `max_runtime` to at most `{format_duration(affordable)}`, or raise `max_cost`"
-    hint = (
-        hint if affordable >= _SHORTEST else "use fewer or smaller instances, or raise `max_cost`"
-    )
+    hint = "use fewer or smaller instances, or raise `max_cost`"
+    if affordable >= _SHORTEST:
+        hint = f"set `max_runtime` to at most `{format_duration(affordable)}`, or raise `max_cost`"
     if machines != subject.reading.machines:
-        where += "; a price that the project's `instances.toml` lowers does not count"
+        message += "; a price that the project's `instances.toml` lowers does not count"
         hint += ", or write the price into the `instances.toml` beside your own `cloudtrain.toml`"
-    message = (
-        f"the job can cost {cost_text(price, run)} in {format_duration(run)}, and "
-        f"`max_cost` is ${budget:,.2f}"
-    )
-    yield Fault(message + where, hint, _limit(subject))
+    yield Fault(message, hint, _limit(subject))
 
 
 @about_money
@@ -102,32 +112,31 @@ def budget_without_price(subject: Subject) -> Iterator[Fault]:
     The catalogue has no price for the instance type. Write the price that you pay into
     `instances.toml`.
     """
-    budget, run = getattr(subject.settings, "max_cost", None), subject.reading.longest_run
+    budget = getattr(subject.settings, "max_cost", None)
+    run = subject.reading.longest_run
     machines = _for_budget(subject)
     price = machines.price
-    if budget is None or (price is not None and (price.exact or price.over(run or 0) > budget)):
+    if budget is None:
         return
+    if price is not None and (price.exact or price.over(run or 0) > budget):
+        return
+    unchecked = "is not known, so `max_cost` cannot be checked"
     for name, group in {group.instance_type: group for group in machines.groups}.items():
         if not name:
             hint = "name the type with `instance_type` under `resources`, on a cluster too"
-            yield Fault(
-                "the instance type of the job is not known, so `max_cost` cannot be checked", hint
-            )
+            yield Fault(f"the instance type of the job {unchecked}", hint)
         elif group.known is None or group.known.price is None:
             size = "" if group.known else "`vcpus = 4`, `memory_gib = 16` and "
             row = f'`[{subject.target.name}."{name}"]`'
             hint = f"write {row} and below it {size}`price = 12.34` into `instances.toml`"
-            yield Fault(
-                f"the price of `{name}` is not known, so `max_cost` cannot be checked",
-                hint,
-                group.path,
-            )
+            yield Fault(f"the price of `{name}` {unchecked}", hint, group.path)
 
 
 def _for_budget(subject: Subject) -> Machines:
     """Return the machines of the job with the prices that a budget counts. The project's
     `instances.toml` cannot lower them: whoever submits may edit it."""
-    own = [row for row in getattr(subject.account, "overlay", None) or () if not row.is_of_project]
+    overlay = getattr(subject.account, "overlay", None) or ()
+    own = [row for row in overlay if not row.is_of_project]
     machines = subject.reading.machines
 
     def priced(group: MachineGroup) -> MachineGroup:
@@ -147,7 +156,9 @@ def _rate(instance: InstanceType) -> float:
 def _limit(subject: Subject) -> ValuePath:
     """Return the path of `max_runtime` if the job or its overrides set a time limit, otherwise an
     empty path."""
-    return ("max_runtime",) if subject.job.max_runtime or subject.reading.max_runtime else ()
+    if subject.job.max_runtime or subject.reading.max_runtime:
+        return ("max_runtime",)
+    return ()
 
 
 def cost_text(price: Price, seconds: int) -> str:
@@ -156,7 +167,8 @@ def cost_text(price: Price, seconds: int) -> str:
 
 
 def _dollars(price: Price, seconds: int) -> str:
-    return f"{'' if price.exact else 'more than '}${price.over(seconds):,.2f}"
+    dollars = f"${price.over(seconds):,.2f}"
+    return dollars if price.exact else f"more than {dollars}"
 
 
 # Rules about instance types: they must match the job's description and still be offered.
@@ -171,24 +183,22 @@ def type_is_not_as_described(subject: Subject) -> Iterator[Fault]:
     """
     resources = subject.job.resources
     gpus = None if resources.instance_groups else resources.gpus_per_instance
-    for entry in (group.known for group in subject.reading.machines.spanned):
+    for group in subject.reading.machines.spanned:
+        entry = group.known
         if entry is None:
             continue
         if gpus is not None and gpus != entry.gpus:
-            message = (
-                f"`{entry.name}` has "
-                f"{plural(entry.gpus, 'GPU') if entry.gpus else 'no GPUs'}, not {gpus}"
-            )
+            actual = plural(entry.gpus, "GPU") if entry.gpus else "no GPUs"
+            message = f"`{entry.name}` has {actual}, not {gpus}"
             hint = f"set `gpus_per_instance` to {entry.gpus}, or name another type"
             yield Fault(message, hint, ("resources", "gpus_per_instance"))
         if resources.interconnect == "rdma" and entry.interconnect != "rdma":
-            what = f"{fabric(entry)} without SR-IOV" if entry.fabric else f"no {fabric(entry)}"
+            what = f"no {fabric(entry)}"
+            if entry.fabric:
+                what = f"{fabric(entry)} without SR-IOV"
+            message = f"`{entry.name}` has {what}, and the job asks for RDMA"
             hint = with_rdma(entry) or "remove `interconnect`, or name another type"
-            yield Fault(
-                f"`{entry.name}` has {what}, and the job asks for RDMA",
-                hint,
-                ("resources", "interconnect"),
-            )
+            yield Fault(message, hint, ("resources", "interconnect"))
 
 
 def retired_type(subject: Subject, *, after: str = "", until: str = "9999") -> Iterator[Fault]:
@@ -196,18 +206,15 @@ def retired_type(subject: Subject, *, after: str = "", until: str = "9999") -> I
 
     Checks only types whose last day is later than `after` and not later than `until` (ISO dates).
     """
+    lists = f"`cloudtrain instances --target {subject.target.name}` lists the others"
     for group in subject.reading.machines.groups:
         last = last_day(group.known) or ""
         if group.known and after < last <= until:
-            words = (
-                "is retired: it has not been offered since"
-                if last <= str(date.today())
-                else "will be retired on"
-            )
-            lists = f"`cloudtrain instances --target {subject.target.name}` lists the others"
-            yield Fault(
-                f"`{group.known.name}` {words} {last}", successor(group.known) or lists, group.path
-            )
+            words = "will be retired on"
+            if last <= str(date.today()):
+                words = "is retired: it has not been offered since"
+            message = f"`{group.known.name}` {words} {last}"
+            yield Fault(message, successor(group.known) or lists, group.path)
 
 
 # Rules about the network between instances that work together.
@@ -216,8 +223,10 @@ def retired_type(subject: Subject, *, after: str = "", until: str = "9999") -> I
 def over_ethernet(subject: Subject, code: str) -> Iterator[Fault]:
     """Several instances with GPUs work together without the target's fast network. `code` is the
     code of the rule."""
+    if not needs_network(subject):
+        return
     machines = subject.reading.machines
-    for group in machines.spanned if needs_network(subject) else ():
+    for group in machines.spanned:
         entry = group.known
         if entry is not None and group.accelerators and not entry.fabric:
             count = plural(machines.spanned_count, "instance")
@@ -226,14 +235,19 @@ def over_ethernet(subject: Subject, code: str) -> Iterator[Fault]:
 
 
 def instead(subject: Subject, entry: InstanceType, code: str) -> str:
-    """Return the hint to use a better network or a single instance in place of instances of the
-    type `entry`. If the overrides set the instance count, a hint to use a single instance also says
-    to remove that override."""
-    count, field = subject.reading.machines.spanned_count, ("resources", "instance_count")
-    hint, path = better_network(entry, count, code), subject.reading.locate(field)
-    if hint.startswith("use one ") and path != field:
-        return f"remove `{'.'.join(map(str, path[1:]))}` from `{path[0]}`, and {hint}"
-    return hint
+    """Return the hint for instances of the type `entry`, which has no fast network: to use a single
+    instance with all their GPUs, or else a type with a fast network. If the overrides set the
+    instance count, a hint to use a single instance also says to remove that override. The hint says
+    how to accept Ethernet as well: with `--ignore` and the rule's `code`."""
+    accept = f"or accept Ethernet with `--ignore {code}`"
+    whole = one_for_all(entry, subject.reading.machines.spanned_count)
+    if whole is None:
+        better = with_rdma(entry) or f"use a type with {fabric(entry)}"
+        return f"{better}, {accept}"
+    hint = f"use one `{whole.name}` ({describe(whole)}), which needs no network, {accept}"
+    field = ("resources", "instance_count")
+    path = subject.reading.locate(field)
+    return hint if path == field else f"{removal(path)}, and {hint}"
 
 
 def needs_network(subject: Subject) -> bool:
@@ -263,21 +277,19 @@ def fewer_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
 
     One process uses one GPU, unless the script itself uses more. You would pay for the idle GPUs.
     """
-    kind = subject.reading.distribution.type
-    takes_all = kind == "tensorflow" or (
-        kind == "none" and subject.reading.framework == "tensorflow"
-    )
-    starts_more = getattr(subject.reading.distribution, "launch", None) == "launcher"
-    if (
-        takes_all
-        or starts_more
-        or subject.processing is not None
-        or subject.job.resources.gpus_per_instance
-    ):
+    distribution = subject.reading.distribution
+    if subject.processing is not None or subject.job.resources.gpus_per_instance:
         return  # CT502 compares the two numbers in the job
+    # a script for TensorFlow takes all GPUs, and a launcher starts more processes
+    is_tensorflow = distribution.type == "none" and subject.reading.framework == "tensorflow"
+    if is_tensorflow or distribution.type == "tensorflow":
+        return
+    if getattr(distribution, "launch", None) == "launcher":
+        return
     for group, count in _ranks_by_group(subject):
         if count < group.accelerators:
-            yield Fault(_has(group, count), *_more(subject, group.accelerators))
+            hint, path = _more(subject, group.accelerators)
+            yield Fault(_has(group, count), hint, path)
 
 
 def more_processes_than_gpus(subject: Subject) -> Iterator[Fault]:
@@ -305,20 +317,23 @@ def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
 
     With one process on one instance, the job is not distributed.
     """
-    machines, distribution = subject.reading.machines, subject.reading.distribution
+    machines = subject.reading.machines
+    distribution = subject.reading.distribution
     if launcher_of(distribution) != "mpirun" or machines.spanned_count != 1:
         return
-    group, processes = machines.first, _requested_processes(subject)
-    if (processes or (group.known.devices if group.known else None)) == 1:
-        where = f"one `{group.instance_type}`" if group.instance_type else "one instance"
-        more = "use more instances, or a type with more GPUs"  # two ranks cannot share a GPU
-        yield Fault(
-            f"`{distribution.type}` starts a single process on {where}",
-            more
-            if group.accelerators
-            else "set `distribution.processes_per_instance` to 2 or more, or use more instances",
-            _COUNT if processes else ("distribution",),
-        )
+    group = machines.first
+    requested = _requested_processes(subject)
+    processes = requested
+    if not requested and group.known:
+        processes = group.known.devices
+    if processes != 1:
+        return
+    where = f"one `{group.instance_type}`" if group.instance_type else "one instance"
+    hint = "set `distribution.processes_per_instance` to 2 or more, or use more instances"
+    if group.accelerators:
+        hint = "use more instances, or a type with more GPUs"  # two ranks cannot share a GPU
+    path = _COUNT if requested else ("distribution",)
+    yield Fault(f"`{distribution.type}` starts a single process on {where}", hint, path)
 
 
 def _too_many(subject: Subject) -> Iterator[Fault]:
@@ -328,11 +343,8 @@ def _too_many(subject: Subject) -> Iterator[Fault]:
     for group in subject.reading.machines.spanned:
         most = group.accelerators
         if most and processes > most:
-            yield Fault(
-                _has(group, processes),
-                f"set `distribution.processes_per_instance` to {most}, or leave it out",
-                _COUNT,
-            )
+            hint = f"set `distribution.processes_per_instance` to {most}, or leave it out"
+            yield Fault(_has(group, processes), hint, _COUNT)
 
 
 def _ranks_by_group(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
@@ -340,11 +352,14 @@ def _ranks_by_group(subject: Subject) -> Iterator[tuple[MachineGroup, int]]:
     the group's first machine. If the groups are alternatives, in order of preference, yield only
     the first."""
     processes = Processes.of(subject.plan.processes)
-    ranks, alone = processes.ranks, processes.started
-    machines, first = subject.reading.machines, 0
+    ranks = processes.ranks
+    started = processes.started
+    machines = subject.reading.machines
+    is_alone = subject.reading.distribution.type == "none"
+    first = 0
     for group in machines.groups:
-        count = ranks[first] or min(alone[first], 1)
-        if count and (group in machines.spanned or subject.reading.distribution.type == "none"):
+        count = ranks[first] or min(started[first], 1)
+        if count and (is_alone or group in machines.spanned):
             yield group, count
         if machines.kind == "preferences":
             return
@@ -355,17 +370,21 @@ def _more(subject: Subject, accelerators: int) -> tuple[str, ValuePath]:
     """Return the hint to start more processes, up to `accelerators` per instance, and the path of
     the value to change. The path is in the overrides if they set the number of processes, otherwise
     in the job."""
-    if subject.reading.distribution.type == "none" and subject.job.distribution.type == "none":
+    reading = subject.reading
+    if reading.distribution.type == "none" and subject.job.distribution.type == "none":
         hint = (
             "use `distribution: {type: torch}` for one process on each, or an instance type "
             "with fewer of them"
         )
-        alone = "use an instance type with fewer of them, or join several processes in the script"
-        return alone if subject.syntax.is_alone else hint, ("distribution",)
-    key = subject.reading.distribution_key
-    if _requested_processes(subject) is None and is_written(subject.reading.overrides, key):
-        section = subject.reading.service + OVERRIDES
-        return f"remove `{key}` from `{section}`", (section, key)
+        if subject.syntax.is_alone:
+            hint = (
+                "use an instance type with fewer of them, or join several processes in the script"
+            )
+        return hint, ("distribution",)
+    key = reading.distribution_key
+    if _requested_processes(subject) is None and is_written(reading.overrides, key):
+        path = (reading.service + OVERRIDES, key)
+        return removal(path), path
     return f"set `distribution.processes_per_instance` to {accelerators}, or leave it out", _COUNT
 
 

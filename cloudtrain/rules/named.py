@@ -4,10 +4,10 @@ environment variables."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from shlex import split
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from cloudtrain.rules.engine import Subject, ValuePath
 from cloudtrain.runtime.secret_values import VARIABLE as SECRETS
@@ -31,21 +31,38 @@ _DEVICES: dict[Device, re.Pattern[str]] = {
 def framework_of(name: str) -> Framework | None:
     """Return the framework, PyTorch or TensorFlow, that an image name mentions; None if it mentions
     neither or both."""
-    frameworks = [framework for framework, words in _FRAMEWORKS.items() if _says(name, words)]
-    return frameworks[0] if len(frameworks) == 1 else None
+    return _only(name, _FRAMEWORKS)
 
 
 def device_of(name: str) -> Device | None:
     """Return the device (GPU, CPU or Neuron) that an image name mentions; None if it mentions none,
     or several."""
-    devices = [device for device, words in _DEVICES.items() if _says(name, words)]
-    return devices[0] if len(devices) == 1 else None
+    return _only(name, _DEVICES)
+
+
+Kind = TypeVar("Kind", bound=str)
+
+
+def _only(name: str, words: Mapping[Kind, re.Pattern[str]]) -> Kind | None:
+    """Return the only kind that a word of an image's repository or tag means; None if there is
+    none, or several. The registry is ignored, because users choose its name."""
+    first, slash, rest = name.partition("/")
+    is_host = "." in first or ":" in first or first == "localhost"
+    if slash and is_host:
+        name = rest
+    said = re.split(r"[^a-z0-9]+", name.casefold())
+    kinds = []
+    for kind, pattern in words.items():
+        if any(map(pattern.fullmatch, said)):
+            kinds.append(kind)
+    return kinds[0] if len(kinds) == 1 else None
 
 
 def wanted_frameworks(subject: Subject) -> tuple[Framework, ...]:
     """Return the frameworks that the job needs, PyTorch or TensorFlow: the one of its distribution,
     and the one in `environment.framework`."""
-    distribution, framework = subject.reading.distribution.type, subject.job.environment.framework
+    distribution = subject.reading.distribution.type
+    framework = subject.job.environment.framework
     frameworks: list[Framework] = []
     if distribution in ("torch", "deepspeed"):
         frameworks.append("pytorch")
@@ -62,20 +79,10 @@ def missing_framework(subject: Subject, made_for: str | None) -> Framework | Non
     requirements, which may contain it."""
     if made_for is None or subject.job.environment.requirements:
         return None
-    return next(
-        (framework for framework in wanted_frameworks(subject) if framework != made_for), None
-    )
-
-
-def _says(name: str, words: re.Pattern[str]) -> bool:
-    """Return whether an image's repository or tag contains a word that matches `words`. The
-    registry is ignored, because users choose its name."""
-    first, slash, rest = name.partition("/")
-    has_registry = slash and ("." in first or ":" in first or first == "localhost")
-    return any(
-        words.fullmatch(word)
-        for word in re.split(r"[^a-z0-9]+", (rest if has_registry else name).casefold())
-    )
+    for framework in wanted_frameworks(subject):
+        if framework != made_for:
+            return framework
+    return None
 
 
 # The environment variables that a user sets for a job: in fields, in overrides, or in options of
@@ -94,7 +101,8 @@ class Variable(NamedTuple):
         """The hint that tells the user how to remove the variable."""
         if self.path[0] == "environment":
             return f"remove `{self.name}` from `environment.variables`"
-        return f"remove `-x {self.name}` from `{'.'.join(map(str, self.path))}`"
+        field = ".".join(map(str, self.path))
+        return f"remove `-x {self.name}` from `{field}`"
 
 
 def variables(subject: Subject) -> Iterator[Variable]:

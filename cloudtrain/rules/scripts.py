@@ -11,10 +11,11 @@ from itertools import pairwise
 from shlex import quote
 
 from cloudtrain.errors import dotted
+from cloudtrain.machines.contents import ContentsReader
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule
-from cloudtrain.system.plugins import find_target, part_of
+from cloudtrain.system.plugins import find_target, part
 
 
 @rule("CT507", Level.WARNING)
@@ -27,10 +28,8 @@ def copies_of_one_training(subject: Subject) -> Iterator[Fault]:
     script, for example with `runtime.init_process_group()` and DistributedDataParallel, or start
     one process.
     """
-    kind, count = (
-        subject.reading.distribution.type,
-        sum(Processes.of(subject.plan.processes).ranks.values()),
-    )
+    kind = subject.reading.distribution.type
+    count = Processes.of(subject.plan.processes).ranks.total()
     if kind != "none" and count > 1 and subject.syntax.is_alone:
         message = (
             f"`{subject.job.entry_point}` joins no other process, so {count} processes "
@@ -48,16 +47,12 @@ def one_process(subject: Subject) -> Iterator[Fault]:
     process runs it. If several shall train together, join them in the script, and set a
     `distribution`.
     """
-    distribution = subject.reading.distribution.type
-    if (
-        distribution == "none"
-        and "distribution" not in subject.job.model_fields_set
-        and subject.syntax.is_alone
-    ):
+    if "distribution" in subject.job.model_fields_set:
+        return
+    if subject.reading.distribution.type == "none" and subject.syntax.is_alone:
         message = f"one process runs `{subject.job.entry_point}`, because it joins no other process"
-        yield Fault(
-            message, "for several, join them in the script, and add `distribution: {type: torch}`"
-        )
+        hint = "for several, join them in the script, and add `distribution: {type: torch}`"
+        yield Fault(message, hint)
 
 
 @rule("CT214", Level.ERROR)
@@ -72,15 +67,19 @@ def needs_a_person(subject: Subject) -> Iterator[Fault]:
     inside of `try`, or behind a condition, are left alone.
     """
     for name, hint in _ATTENDED.items():
-        calls = [(file, line) for file, line, called in subject.syntax.attended if called == name]
+        lines: dict[str, list[str]] = {}
+        for file, line, called in subject.syntax.attended:
+            if called == name:
+                lines.setdefault(file, []).append(str(line))
         why = "and a run has no keyboard" if name == "input" else "which only a notebook has"
-        for file in dict.fromkeys(file for file, _ in calls):
-            lines = [str(line) for where, line in calls if where == file]
-            where = (
-                f"line{'s' if lines[1:] else ''} "
-                f"{', '.join(lines[:5])}{', ...' if lines[5:] else ''} of `{file}`"
-            )
-            yield Fault(f"`{name}()` is called in {where}, {why}", hint, ("entry_point",))
+        for file, numbers in lines.items():
+            words = "line" if len(numbers) == 1 else "lines"
+            listed = ", ".join(numbers[:5])
+            if len(numbers) > 5:
+                listed += ", ..."
+            where = f"{words} {listed} of `{file}`"
+            message = f"`{name}()` is called in {where}, {why}"
+            yield Fault(message, hint, ("entry_point",))
 
 
 _ATTENDED = {
@@ -103,18 +102,16 @@ def folder_is_missing(subject: Subject) -> Iterator[Fault]:
     FileNotFoundError. The rule reads `open`, `torch.save`, `joblib.dump`, `np.save`, `savefig` and
     `to_csv` with relative paths that are constants, and is silent where the script makes folders.
     """
-    saved, told = find_target(subject.reading.service).facts.saved_folders, set[str]()
+    told = set(find_target(subject.reading.service).facts.saved_folders)
     for file, line, folder in subject.syntax.written:
         is_there = any(entry.path.startswith(f"{folder}/") for entry in subject.tree.entries)
-        if not is_there and folder not in (*saved, *told):
-            told.add(folder)
-            message = (
-                f"line {line} of `{file}` writes into `{folder}`, a folder that the run "
-                "does not have"
-            )
-            yield Fault(
-                message, f"add `os.makedirs({folder!r}, exist_ok=True)` before it", ("entry_point",)
-            )
+        if is_there or folder in told:
+            continue
+        told.add(folder)
+        where = f"`{folder}`, a folder that the run does not have"
+        message = f"line {line} of `{file}` writes into {where}"
+        hint = f"add `os.makedirs({folder!r}, exist_ok=True)` before it"
+        yield Fault(message, hint, ("entry_point",))
 
 
 @rule("CT404", Level.WARNING)
@@ -127,36 +124,32 @@ def model_is_lost(subject: Subject) -> Iterator[Fault]:
     `save_checkpoint` and `ModelCheckpoint`, and the `output_dir` of Hugging Face's trainers, with
     paths that are constants or options of the script.
     """
-    facts, words = find_target(subject.reading.service).facts, given_options(subject)
+    facts = find_target(subject.reading.service).facts
     if not facts.is_paid:
         return
+    words = given_options(subject)
     told: set[str] = set()
     for save in subject.syntax.saves:
-        start = (
-            ""
-            if save.option is None
-            else str(words.get(save.option, subject.syntax.defaults[save.option]))
-        )
-        path = posixpath.normpath(f"{start}/{save.path}" if save.option else save.path)
-        folder = path.partition("/")[0]
-        is_elsewhere = (
-            "://" in path
-            or "${" in path
-            or (path.startswith("/") and not path.startswith(_SCRATCH_FOLDERS))
-        )
-        if is_elsewhere or folder in facts.saved_folders or path in told:
+        path = save.path
+        hint = _SAVE_IN_MODEL
+        place: ValuePath = ("entry_point",)
+        if save.option:
+            start = words.get(save.option, subject.syntax.defaults[save.option])
+            path = f"{start}/{path}"
+            hint = f"pass `--{save.option} '${{{{outputs.model}}}}'`"
+            if save.option in words:
+                place = ("hyperparameters", save.option)
+        path = posixpath.normpath(path)
+        if "://" in path or "${" in path or path in told:
+            continue
+        is_kept = path.partition("/")[0] in facts.saved_folders
+        may_be_mount = path.startswith("/") and not path.startswith(_SCRATCH_FOLDERS)
+        if is_kept or may_be_mount:
             continue
         told.add(path)
-        hint = f"pass `--{save.option} '${{{{outputs.model}}}}'`" if save.option else _SAVE_IN_MODEL
-        message = (
-            f"line {save.line} of `{save.file}` saves to `{path}`, and the service keeps "
-            "only the job's outputs"
-        )
-        yield Fault(
-            message,
-            hint,
-            ("hyperparameters", save.option) if save.option in words else ("entry_point",),
-        )
+        where = f"`{path}`, and the service keeps only the job's outputs"
+        message = f"line {save.line} of `{save.file}` saves to {where}"
+        yield Fault(message, hint, place)
 
 
 _SCRATCH_FOLDERS = ("/tmp/", "/home/", "/root/")
@@ -168,14 +161,12 @@ _SAVE_IN_MODEL = "save in `runtime.model_dir()`, after `from cloudtrain import r
 
 def given_options(subject: Subject) -> dict[str, object]:
     """Return the values that the job gives to the script's options."""
-    typed = pairwise((*subject.job.arguments, ""))
-    named = {
-        name.lstrip("-").partition("=")[::2]: after for name, after in typed if name.startswith("-")
-    }
-    return {
-        **{name: value or after for (name, value), after in named.items()},
-        **subject.reading.parameters,
-    }
+    options: dict[str, object] = {}
+    for word, following in pairwise((*subject.job.arguments, "")):
+        if word.startswith("-"):
+            name, _, value = word.lstrip("-").partition("=")
+            options[name] = value or following
+    return {**options, **subject.reading.parameters}
 
 
 @rule("CT213", Level.WARNING)
@@ -187,45 +178,51 @@ def package_is_missing(subject: Subject) -> Iterator[Fault]:
     2.11 and newer, from their public locks, and those of the job's own lock. A requirements file
     without hashes may install more than it lists, so the rule is silent then.
     """
-    describe, script, job = part_of(subject.target, "contents"), subject.syntax, subject.job
-    if not script.needs or describe is None or subject.tree.read_text("setup.py") is not None:
+    describe = part(subject.target, ContentsReader)
+    script = subject.syntax
+    if not script.needs or describe is None:
         return
-    file = job.environment.requirements
-    text = "" if file is None else subject.tree.read_text(os.path.normpath(file)) or "?"
-    lines = [
-        line
-        for line in text.replace("\\\n", " ").splitlines()
-        if line.strip() and line[0] not in "#-"
-    ]
-    if any("--hash=" not in line for line in lines):
+    if subject.tree.read_text("setup.py") is not None:
         return
-    image = describe(job, subject.settings, subject.account).packages
+    listed = _required(subject)
+    if listed is None:
+        return
+    image = describe(subject.job, subject.settings, subject.account).packages
     if image is None:
         return
-    listed = {
-        *image,
-        *(re.split(r"[\s=@\[]", line.lower(), maxsplit=1)[0].replace("_", "-") for line in lines),
-    }
-    own = {
-        part.removesuffix(".py") for entry in subject.tree.entries for part in entry.path.split("/")
-    }
+    packages = {*image, *listed}
+    known = {*sys.stdlib_module_names, *_WITHOUT_PACKAGE}
+    for entry in subject.tree.entries:
+        parts = entry.path.split("/")
+        known.update(part.removesuffix(".py") for part in parts)
     for name, (path, line) in script.needs.items():
         package = _PACKAGES.get(name, name.lower().replace("_", "-"))
         stem = package.removeprefix("python-").removesuffix("-python")
-        is_known = (
-            name in own
-            or name in sys.stdlib_module_names
-            or name in _WITHOUT_PACKAGE
-            or name.startswith("_")
-        )
-        if not is_known and not any(stem in each for each in listed):
-            message = (
-                f"line {line} of `{path}` imports `{name}`, which neither the image nor "
-                "the requirements have"
-            )
-            yield Fault(
-                message, f"add `{package}` to the requirements of the job", ("entry_point",)
-            )
+        if name in known or name.startswith("_"):
+            continue
+        if any(stem in each for each in packages):
+            continue
+        imports = f"line {line} of `{path}` imports `{name}`"
+        message = f"{imports}, which neither the image nor the requirements have"
+        hint = f"add `{package}` to the requirements of the job"
+        yield Fault(message, hint, ("entry_point",))
+
+
+def _required(subject: Subject) -> list[str] | None:
+    """Return the packages of the job's own list; None if it may install more than it names."""
+    file = subject.job.environment.requirements
+    text = ""
+    if file is not None:
+        text = subject.tree.read_text(os.path.normpath(file)) or "?"
+    packages = []
+    for line in text.replace("\\\n", " ").splitlines():
+        if not line.strip() or line[0] in "#-":
+            continue
+        if "--hash=" not in line:
+            return None
+        name = re.split(r"[\s=@\[]", line.lower(), maxsplit=1)[0]
+        packages.append(name.replace("_", "-"))
+    return packages
 
 
 _PACKAGES = {
@@ -260,56 +257,56 @@ def path_of_this_machine(subject: Subject) -> Iterator[Fault]:
     exist here: values of the job, defaults of options, and constants of the script that begin with
     `../`.
     """
-    target, is_paid = subject.target.name, find_target(subject.reading.service).facts.is_paid
+    yield from _options_with_paths(subject)
+    yield from _constants_with_paths(subject)
+
+
+def _options_with_paths(subject: Subject) -> Iterator[Fault]:
+    is_paid = find_target(subject.reading.service).facts.is_paid
     for name, value in {**subject.syntax.defaults, **given_options(subject)}.items():
         path = value.rstrip("/") if isinstance(value, str) else ""
-        is_own = (
-            is_paid
-            and path.startswith(("/", "~/"))
-            and path != "/tmp"
-            and not path.startswith(_EVERYWHERE)
-        )
-        if not (is_own or path == ".." or path.startswith("../")) or "\0" in path:
+        is_outside = path == ".." or path.startswith("../")
+        if is_paid and path.startswith(("/", "~/")) and not path.startswith(_EVERYWHERE):
+            is_outside = path != "/tmp"
+        here = _exists_here(subject, path) if is_outside and "\0" not in path else None
+        if here is None:
             continue
-        here = _exists_here(subject, path)
-        if here:
-            key = re.sub(r"\W", "_", name)
-            place: ValuePath = ("hyperparameters", name)
-            new = f"${{{{inputs.{key}}}}}"
-            words = f"--set {quote(f'inputs.{key}.{target}={here}')}"
-            if name in subject.reading.parameters:
-                hint = f"name it as an input: `{words} --set {quote(f'{dotted(place)}={new}')}`"
-            else:
-                place = ("arguments",) if subject.job.arguments else ("entry_point",)
-                hint = f"name it as an input with `{words}`, and pass `--{name} '{new}'`"
-            yield Fault(
-                f"`--{name} {path}` is a path of this machine, which the run does not have",
-                hint,
-                place,
-            )
+        key = re.sub(r"\W", "_", name)
+        new = f"${{{{inputs.{key}}}}}"
+        data = quote(f"inputs.{key}.{subject.target.name}={here}")
+        words = f"--set {data}"
+        place: ValuePath = ("hyperparameters", name)
+        if name in subject.reading.parameters:
+            value_of_option = quote(f"{dotted(place)}={new}")
+            hint = f"name it as an input: `{words} --set {value_of_option}`"
+        else:
+            place = ("arguments",) if subject.job.arguments else ("entry_point",)
+            hint = f"name it as an input with `{words}`, and pass `--{name} '{new}'`"
+        message = f"`--{name} {path}` is a path of this machine, which the run does not have"
+        yield Fault(message, hint, place)
 
+
+def _constants_with_paths(subject: Subject) -> Iterator[Fault]:
     told: set[str] = set()
     for file, line, path in subject.syntax.outside:
         here = None if path in told else _exists_here(subject, path)
         told.add(path)
-        if here:
-            message = (
-                f"line {line} of `{file}` names `{path}`, a path of this machine, which "
-                "the run does not have"
-            )
-            link = (
-                f"command: ln -sfn ${{{{inputs.data}}}} {quote(path)} && python "
-                f"{quote(subject.script or '')}"
-            )
-            data = f"inputs: {{data: {{{target}: {quote(here)}}}}}"
-            hint = f"name it as an input: `{data}`, `{link}`, `entry_point: null`"
-            yield Fault(message, hint, ("entry_point",))
+        if here is None:
+            continue
+        what = "a path of this machine, which the run does not have"
+        message = f"line {line} of `{file}` names `{path}`, {what}"
+        script = quote(subject.script or "")
+        link = f"command: ln -sfn ${{{{inputs.data}}}} {quote(path)} && python {script}"
+        data = f"inputs: {{data: {{{subject.target.name}: {quote(here)}}}}}"
+        hint = f"name it as an input: `{data}`, `{link}`, `entry_point: null`"
+        yield Fault(message, hint, ("entry_point",))
 
 
 def _exists_here(subject: Subject, path: str) -> str | None:
     """Return the absolute path, if there is a file or folder. Relative paths start at the source
     folder."""
-    here = os.path.normpath(os.path.join(subject.tree.root, os.path.expanduser(path)))
+    place = os.path.join(subject.tree.root, os.path.expanduser(path))
+    here = os.path.normpath(place)
     return here if os.path.exists(here) else None
 
 

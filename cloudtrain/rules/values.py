@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, combinations
 from posixpath import normpath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cloudtrain.code.data import UnreadableData, read_data
 from cloudtrain.code.files import escape_path
@@ -18,14 +18,14 @@ from cloudtrain.code.ignore import IGNORE_FILE, ignore_line
 from cloudtrain.code.secret_names import credentials_in
 from cloudtrain.code.suspects import suspects
 from cloudtrain.code.tree import LIMIT, NOTABLE, Tree, largest_files, size_hint
-from cloudtrain.errors import did_you_mean
+from cloudtrain.errors import InPlace, did_you_mean
 from cloudtrain.job.data import texts_in
 from cloudtrain.job.model import OVERRIDES, format_size
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule
 from cloudtrain.rules.facts import DataPlace
 from cloudtrain.runtime.secret_values import VARIABLE
-from cloudtrain.system.plugins import part_of, target_names
+from cloudtrain.system.plugins import ability, part, target_names
 
 if TYPE_CHECKING:
     from cloudtrain.job.training import TrainingJob
@@ -102,36 +102,35 @@ def possible_secret(subject: Subject) -> Iterator[Fault]:
 
 
 def _secret_faults(subject: Subject, words: str, *, certain: bool) -> Iterator[Fault]:
+    reason = "and the request shows it to everyone who may read the job"
     for secret in secret_values(subject.job):
         if secret.certain is certain:
-            name, reason = (
-                secret.path[-1],
-                "and the request shows it to everyone who may read the job",
-            )
-            yield Fault(
-                f"`{name}` {words} ({secret.rule}), {reason}",
-                _hint(subject, secret.path),
-                secret.path,
-            )
+            message = f"`{secret.path[-1]}` {words} ({secret.rule}), {reason}"
+            yield Fault(message, _hint(subject, secret.path), secret.path)
 
 
 def _hint(subject: Subject, path: ValuePath) -> str:
-    if not subject.target.facts.secrets:
-        return (
-            "remove it, and let the script read it itself; `cloudtrain explain CT305` explains why"
-        )
-    name = str(path[-1]) if path[:2] == ("environment", "variables") else "NAME"
-    example = next(iter(subject.target.facts.secrets.values())).replace("NAME", name)
+    more = "`cloudtrain explain CT305` explains why"
+    places = subject.target.facts.secrets
+    if not places:
+        return f"remove it, and let the script read it itself; {more}"
+    name = "NAME"
+    if path[:2] == ("environment", "variables"):
+        name = str(path[-1])
+    example = next(iter(places.values())).replace("NAME", name)
     place = f'`environment.secrets: {{{name}: {{{subject.target.name}: "{example}"}}}}`'
-    return f"let the job look it up with {place}; `cloudtrain explain CT305` explains why"
+    return f"let the job look it up with {place}; {more}"
 
 
 def secret_values(job: TrainingJob) -> list[SecretValue]:
     """Return the secrets in a job's values, at most one per value. Those that are certainly secrets
     precede possible ones."""
+    values = list(_values(job))
+    found = [*_by_rules(values), *_by_name(values)]
+    found.sort(key=lambda secret: not secret.certain)
     secrets: dict[ValuePath, SecretValue] = {}
-    for item in sorted(_all_secrets(job), key=lambda item: not item.certain):
-        secrets.setdefault(item.path, item)
+    for secret in found:
+        secrets.setdefault(secret.path, secret)
     return list(secrets.values())
 
 
@@ -142,52 +141,51 @@ def values_to_hide(job: TrainingJob) -> tuple[str, ...]:
     A value that does not look random is not hidden, even if its name is typical of secrets:
     `password: hunter2`.
     """
-    values = (item.value for item in _all_secrets(job) if item.certain or _is_random(item.value))
-    return tuple(dict.fromkeys(values))
+    return tuple(dict.fromkeys(secret_texts(list(_values(job)))))
 
 
 def named_secrets(job: TrainingJob) -> list[tuple[str, str]]:
     """Return name and value of each value that has a name typical of secrets but does not look
     random: `("password", "hunter2")`."""
-    secrets = [
-        item
-        for item in _by_name(list(_values(job)))
-        if not (item.certain or _is_random(item.value))
-    ]
-    return [(_last_name(item.path), item.value) for item in secrets]
+    secrets = []
+    for item in _by_name(list(_values(job))):
+        if not _is_hidden(item):
+            secrets.append((_last_name(item.path), item.value))
+    return secrets
 
 
 def secret_texts(values: Sequence[tuple[ValuePath, str]]) -> list[str]:
     """Return the secrets to hide in `values`, which are pairs of path and text, by the same
     conditions as `values_to_hide`."""
     secrets = (*_by_rules(values), *_by_name(values))
-    return [item.value for item in secrets if item.certain or _is_random(item.value)]
+    return [secret.value for secret in secrets if _is_hidden(secret)]
 
 
-def _all_secrets(job: TrainingJob) -> list[SecretValue]:
-    values = list(_values(job))
-    return [*_by_rules(values), *_by_name(values)]
+def _is_hidden(secret: SecretValue) -> bool:
+    return secret.certain or _is_random(secret.value)
 
 
 def _values(job: TrainingJob) -> Iterator[tuple[ValuePath, str]]:
     """Yield path and text of every value that becomes part of the request, except the locations of
     data."""
     for field in ("command", "description"):
-        if getattr(job, field) is not None:
-            yield (field,), getattr(job, field)
+        text = getattr(job, field)
+        if text is not None:
+            yield (field,), text
     if job.arguments:
         yield ("arguments",), shlex.join(job.arguments)
-    for field in ("hyperparameters", "tags", *(name + OVERRIDES for name in target_names())):
+    overrides = [name + OVERRIDES for name in target_names()]
+    for field in ("hyperparameters", "tags", *overrides):
         yield from texts_in(getattr(job, field), (field,))
-    variables = job.environment.variables
-    own = {name: variables[name] for name in variables if name != VARIABLE}
-    yield from texts_in(own, ("environment", "variables"))
+    variables = dict(job.environment.variables)
+    variables.pop(VARIABLE, None)
+    yield from texts_in(variables, ("environment", "variables"))
     for name, item in job.inputs.items():
         yield from texts_in(item.value, ("inputs", name, "value"))
 
 
 def _by_rules(values: Sequence[tuple[ValuePath, str]]) -> Iterator[SecretValue]:
-    lines = [f'{_last_name(path)}="{value}"\n'.encode("utf-8", "replace") for path, value in values]
+    lines = [_encoded(f'{_last_name(path)}="{value}"\n') for path, value in values]
     content = b"".join(lines)
     spans = suspects(content, _AS_FILE)
     if not spans:
@@ -198,12 +196,17 @@ def _by_rules(values: Sequence[tuple[ValuePath, str]]) -> Iterator[SecretValue]:
     for match in matches(content, spans, _AS_FILE):
         number = bisect_right(starts, match.start) - 1
         path, value = values[number]
-        raw = value.encode("utf-8", "replace")
-        begin = match.start - starts[number] - len(f'{_last_name(path)}="'.encode())
-        text = raw[max(begin, 0) : begin + match.end - match.start].decode("utf-8", "replace")
+        value_start = starts[number] + len(_encoded(f'{_last_name(path)}="'))
+        begin = match.start - value_start
+        end = match.end - value_start
+        text = _encoded(value)[max(begin, 0) : end].decode("utf-8", "replace")
         if begin >= 0 and text:
             whole = value if "\n" in value else _whole_word(value, text)
             yield SecretValue(path, match.rule.id, match.rule.certain, whole)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "replace")
 
 
 def _last_name(path: ValuePath) -> str:
@@ -215,9 +218,10 @@ def _whole_word(value: str, secret: str) -> str:
     start = value.find(secret)
     if start < 0:
         return value
-    before = re.search(r"[\w+/.~-]*\Z", value[:start])
-    behind = re.match(r"[\w+/.~=-]*", value[start + len(secret) :])
-    return (before[0] if before else "") + secret + (behind[0] if behind else "")
+    end = start + len(secret)
+    before: list[str] = re.findall(r"[\w+/.~-]*\Z", value[:start])
+    behind: list[str] = re.findall(r"\A[\w+/.~=-]*", value[end:])
+    return before[0] + secret + behind[0]
 
 
 def _by_name(values: Sequence[tuple[ValuePath, str]]) -> Iterator[SecretValue]:
@@ -228,20 +232,19 @@ def _by_name(values: Sequence[tuple[ValuePath, str]]) -> Iterator[SecretValue]:
             yield from _options(path, value)
             continue
         name = _last_name(path)
-        if (
-            _SECRET_NAME.search(name)
-            and not re.search(_SPECIAL_TOKEN, name)
-            and value
-            and not re.match(_NO_SECRET, value)
-        ):
+        is_secret = _SECRET_NAME.search(name) and not re.search(_SPECIAL_TOKEN, name)
+        if is_secret and value and not re.match(_NO_SECRET, value):
             yield SecretValue(path, "by its name", _is_random(value), value)
 
 
 def _options(path: ValuePath, command: str) -> Iterator[SecretValue]:
     for option in re.finditer(_OPTION, command):
-        name, value = option["name"].lower(), option["value"]
+        name = option["name"].lower()
+        value = option["value"]
         is_random = _is_random(value)
-        if not re.match(_NO_SECRET, value) and (is_random or name != "key"):
+        if not is_random and name == "key":
+            continue
+        if not re.match(_NO_SECRET, value):
             yield SecretValue(path, f"the option for a {name}", is_random, value)
 
 
@@ -250,8 +253,10 @@ def _is_random(value: str) -> bool:
     such as `true`."""
     from cloudtrain.code.secrets import bits_per_letter, looks_random
 
-    text = value.encode("utf-8", "replace")
-    return len(text) >= 8 and looks_random(text) and bits_per_letter(text) > 2.75
+    text = _encoded(value)
+    if len(text) < 8 or not looks_random(text):
+        return False
+    return bits_per_letter(text) > 2.75
 
 
 # Portable rules about the user's files: the bundle must contain all required files, but no secrets
@@ -266,21 +271,21 @@ def entry_point_in_bundle(subject: Subject) -> Iterator[Fault]:
     ignore rule excludes it from the bundle, the container would fail with "No such file". A module
     in a folder such as `src` is found if the variable PYTHONPATH names the folder.
     """
-    entry_point, script = subject.job.entry_point, subject.script
-    if script is not None:
-        yield from _missing(subject, script, ("entry_point",), suffixes=(".py", ".sh"))
+    entry_point = subject.job.entry_point
+    if subject.script is not None:
+        yield from _missing(subject, subject.script, ("entry_point",), suffixes=(".py", ".sh"))
     elif entry_point is not None:
-        files = [
-            entry.path for entry in subject.tree.entries if entry.path not in subject.tree.own_files
-        ]
-        modules = [f"-m {file[:-3].replace('/', '.')}" for file in files if file.endswith(".py")]
-        hint = did_you_mean(entry_point, modules[:50])
-        hint = (
-            hint or f"for an installed module, write `command: python {entry_point}` in its place"
-        )
-        yield Fault(
-            f"there is no module `{entry_point[3:]}` in the source folder", hint, ("entry_point",)
-        )
+        modules = []
+        for entry in subject.tree.user_files:
+            if entry.path.endswith(".py"):
+                module = entry.path.removesuffix(".py").replace("/", ".")
+                modules.append(f"-m {module}")
+        hint: str | None = did_you_mean(entry_point, modules[:50])
+        if hint is None:
+            hint = f"for an installed module, write `command: python {entry_point}` in its place"
+        name = entry_point.removeprefix("-m ")
+        message = f"there is no module `{name}` in the source folder"
+        yield Fault(message, hint, ("entry_point",))
 
 
 @rule("CT102", Level.ERROR)
@@ -350,6 +355,16 @@ def possible_secret_in_bundle(subject: Subject) -> Iterable[Fault]:
             yield from _credentials(upload.source)
 
 
+@ability("path")
+class PathCheck(Protocol):
+    """The part of a target that knows which files a bundle can have there. By default, the limits
+    of archives apply."""
+
+    def __call__(self, path: str, /) -> str | None:
+        """Return why the target does not accept this file in a bundle, as a clause such as `whose
+        path is too long`; None if it does."""
+
+
 @rule("CT306", Level.ERROR)
 def name_that_cannot_be_sent(subject: Subject) -> Iterable[Fault]:
     """A file has a name that the target does not support.
@@ -359,24 +374,25 @@ def name_that_cannot_be_sent(subject: Subject) -> Iterable[Fault]:
     ML each file is a blob. The name of a blob is Unicode text of at most 1,024 characters without
     control characters, and no part of it ends with a dot.
     """
-    refuse = part_of(subject.target, "path") or refuse_archive_path
-    faults = {
-        entry.path: what
-        for entry in subject.tree.entries
-        if (what := refuse(entry.path)) is not None
-    }
+    refuse = part(subject.target, PathCheck) or refuse_archive_path
+    faults = []
+    for entry in subject.tree.entries:
+        what = refuse(entry.path)
+        if what is not None:
+            faults.append((entry.path, what))
     if faults:
-        (first, what), target = next(iter(faults.items())), subject.plan.target
-        message = (
-            f"`{target}` does not support `{_cut(escape_path(first))}`, "
-            f"{what}{_more_files(len(faults) - 1)}"
-        )
+        path, what = faults[0]
+        others = _more_files(len(faults) - 1)
+        shown = _cut(escape_path(path))
+        message = f"`{subject.plan.target}` does not support `{shown}`, {what}{others}"
         hint = (
-            f"rename it, or add the line `{_cut(ignore_line(first))}` to `{IGNORE_FILE}` in "
+            f"rename it, or add the line `{_cut(ignore_line(path))}` to `{IGNORE_FILE}` in "
             "`source_dir`"
         )
-        details = [f"{_cut(escape_path(path))}: {what}" for path, what in faults.items()]
-        yield Fault(message, hint, ("source_dir",), tuple(details[:_MOST_PLACES]))
+        details = []
+        for path, what in faults[:_MOST_PLACES]:
+            details.append(f"{_cut(escape_path(path))}: {what}")
+        yield Fault(message, hint, ("source_dir",), tuple(details))
 
 
 _MOST_PLACES = 40
@@ -394,61 +410,60 @@ def bundled_secrets(tree: Tree, *, certain: bool) -> Iterator[Fault]:
     content and by file name. Its details list every position. The secrets themselves are never
     shown."""
     credentials = {} if certain else credentials_in([entry.path for entry in tree.entries])
-    places = list[tuple[str, str, str]]()  # `a.py`, `a.py:3`, `github-pat`
-    for entry in (entry for entry in tree.entries if entry.secrets or entry.path in credentials):
-        name = escape_path(entry.path)
+    places: list[tuple[str, str, str]] = []  # `a.py`, `a.py:3`, `github-pat`
+    for entry in tree.entries:
         if entry.path in credentials and not any(secret.certain for secret in entry.secrets):
-            places.append((entry.path, name, f"{credentials[entry.path]}{_BY_NAME}"))
-        found = [secret for secret in entry.secrets if secret.certain is certain]
-        places += [(entry.path, f"{name}:{secret.line}", secret.rule) for secret in found]
+            what = f"{credentials[entry.path]}{_BY_NAME}"
+            places.append((entry.path, escape_path(entry.path), what))
+        for secret in entry.secrets:
+            if secret.certain is certain:
+                place = f"{escape_path(entry.path)}:{secret.line}"
+                places.append((entry.path, place, secret.rule))
     if not places:
         return
-    path, place, what = places[0]
     details = [f"{place}: {what}" for _, place, what in places[:_MOST_PLACES]]
     if len(places) > _MOST_PLACES:
         details.append(f"and {len(places) - _MOST_PLACES} more")
-    is_by_name = any(what.endswith(_BY_NAME) for _, _, what in places)
-    accept = (
-        "accept it with `--ignore CT304`"
-        if is_by_name
-        else "write `gitleaks:allow` into a comment in that line"
-    )
+    path, place, what = places[0]
     contains = "contains" if certain else "may contain"
-    yield Fault(
-        (
-            f"the bundle {contains} a secret ({what}): "
-            f"`{place}`{_more_files(len({path for path, _, _ in places}) - 1)}"
-        ),
+    files = {path for path, _, _ in places}
+    others = _more_files(len(files) - 1)
+    message = f"the bundle {contains} a secret ({what}): `{place}`{others}"
+    accept = "write `gitleaks:allow` into a comment in that line"
+    if any(what.endswith(_BY_NAME) for _, _, what in places):
+        accept = "accept it with `--ignore CT304`"
+    hint = (
         f"add the line `{ignore_line(path)}` to `{IGNORE_FILE}` in `source_dir`, and let the "
-        "script read "
-        f"secrets from the service's secret store; if it is not a secret, {accept}",
-        ("source_dir",),
-        tuple(details),
+        f"script read secrets from the service's secret store; if it is not a secret, {accept}"
     )
+    yield Fault(message, hint, ("source_dir",), tuple(details))
 
 
 def _more_files(count: int) -> str:
-    return f", and {count} more file{'s' if count > 1 else ''}" if count else ""
+    if count == 1:
+        return ", and 1 more file"
+    return f", and {count} more files" if count else ""
 
 
 def _size_fault(tree: Tree, why: str) -> Fault:
     """Return the fault of a large bundle. Sizes are before compression."""
-    sizes = {entry.path: entry.size for entry in tree.entries}
-    own = {path: size for path, size in sizes.items() if path not in tree.own_files} or sizes
-    message = (
-        f"the bundle holds {format_size(tree.identity.size)} in "
-        f"{tree.identity.file_count} files{why}"
-    )
-    return Fault(message, size_hint(own), ("source_dir",), tuple(largest_files(own, 10)))
+    sizes = {entry.path: entry.size for entry in tree.user_files or tree.entries}
+    total = format_size(tree.identity.size)
+    message = f"the bundle holds {total} in {tree.identity.file_count} files{why}"
+    return Fault(message, size_hint(sizes), ("source_dir",), tuple(largest_files(sizes, 10)))
 
 
 def refuse_archive_path(path: str) -> str | None:
     """Return why an archive that contains this path could not be unpacked; None if it could."""
-    return "whose path is too long" if len(os.fsencode(path)) > _LONGEST_PATH else None
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        return "whose path is too long"
+    return None
 
 
 def _cut(name: str) -> str:
-    return name if len(name) <= 200 else f"{name[:120]}...{name[-60:]}"
+    if len(name) <= 200:
+        return name
+    return f"{name[:120]}...{name[-60:]}"
 
 
 def _credentials(source: str) -> Iterator[Fault]:
@@ -457,16 +472,15 @@ def _credentials(source: str) -> Iterator[Fault]:
     except UnreadableData:
         return  # the file has just disappeared; the upload reports it
     credentials = credentials_in([file.path for file in files])
-    lines = [f"{escape_path(path)}: {what}" for path, what in credentials.items()]
+    lines = []
+    for path, what in credentials.items():
+        lines.append(f"{escape_path(path)}: {what}")
     if lines:
-        more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
+        message = f"the data in `{source}` contains a credentials file ({lines[0]})"
+        if len(lines) > 1:
+            message += f" and {len(lines) - 1} more"
         hint = "remove it from the folder, or accept it with `--ignore CT304`"
-        yield Fault(
-            f"the data in `{source}` contains a credentials file ({lines[0]}){more}",
-            hint,
-            ("inputs",),
-            (*lines,),
-        )
+        yield Fault(message, hint, ("inputs",), tuple(lines))
 
 
 def _missing(
@@ -476,28 +490,18 @@ def _missing(
     name = normpath(file)
     if name in files:
         return
-    ignored = next(
-        (
-            item
-            for item in subject.tree.ignored
-            if name == item.path or name.startswith(item.path + "/")
-        ),
-        None,
-    )
-    if ignored is not None:
-        yield Fault(
-            f"`{file}` is excluded from the bundle by `{ignored.rule}`",
-            f"add `!{name}` to `.cloudtrainignore`",
-            path,
-        )
-        return
-    candidates = [
-        entry for entry in files if entry.endswith(suffixes) and not entry.startswith("cloudtrain/")
-    ]
-    hint = (
-        did_you_mean(name, candidates[:50])
-        or "check `source_dir`: it has no file with a similar name"
-    )
+    for item in subject.tree.ignored:
+        if name == item.path or name.startswith(f"{item.path}/"):
+            message = f"`{file}` is excluded from the bundle by `{item.rule}`"
+            yield Fault(message, f"add `!{name}` to `.cloudtrainignore`", path)
+            return
+    candidates = []
+    for candidate in files:
+        if candidate.endswith(suffixes) and not candidate.startswith("cloudtrain/"):
+            candidates.append(candidate)
+    hint: str | None = did_you_mean(name, candidates[:50])
+    if hint is None:
+        hint = "check `source_dir`: it has no file with a similar name"
     yield Fault(f"there is no file `{file}` in the source folder", hint, path)
 
 
@@ -530,7 +534,9 @@ def image_reference(subject: Subject) -> Iterator[Fault]:
     for reference, path in subject.reading.images:
         if not is_reference(reference):
             better = _mend(reference)
-            hint = f"write `{better}`" if better else "write it as `REGISTRY/REPOSITORY:TAG`"
+            hint = "write it as `REGISTRY/REPOSITORY:TAG`"
+            if better:
+                hint = InPlace(f"write `{better}`")
             yield Fault(f"`{reference}` is not the address of an image", hint, path)
 
 
@@ -568,18 +574,20 @@ def places_overwrite(subject: Subject) -> Iterator[Fault]:
         both = first.is_written and second.is_written
         if not first.is_written and not second.is_written:
             continue
-        if first.parts == second.parts:
-            later = second if second.is_written else first
-            yield Fault(
-                _same(first, second), _apart(first, second), later.path or first.path or second.path
-            )
-        elif both and (first.holds(second) or second.holds(first)):
-            outer, inner = (first, second) if first.holds(second) else (second, first)
-            message = (
-                f"{inner.name} is written to `{inner.address}`, inside of {outer.name}: "
-                f"`{outer.address}`"
-            )
-            yield Fault(message, _own_folder(outer, inner), outer.path or inner.path)
+        if first.parts != second.parts:
+            for outer, inner in ((first, second), (second, first)):
+                if both and outer.holds(inner):
+                    yield _own_folder(outer, inner)
+        elif both:
+            message = f"{first.name} and {second.name} are both written to `{second.address}`"
+            hint = f"write `{first.folder}/{first.word}` and `{first.folder}/{second.word}`"
+            yield Fault(message, hint, second.path or first.path)
+        else:
+            source, output = _source_and_output(first, second)
+            where = f"where {source.name} is read from"
+            message = f"{output.name} is written to `{output.address}`, {where}"
+            hint = InPlace(f"write `{_beside(source, output)}`")
+            yield Fault(message, hint, output.path or source.path)
 
 
 @rule("CT506", Level.WARNING)
@@ -594,60 +602,44 @@ def places_nested(subject: Subject) -> Iterator[Fault]:
     for first, second in combinations(_valid_places(subject), 2):
         if first.is_written == second.is_written or first.parts == second.parts:
             continue
-        source, output = (second, first) if first.is_written else (first, second)
+        source, output = _source_and_output(first, second)
         if source.holds(output):
-            message = (
-                f"{output.name} is written to `{output.address}`, inside of "
-                f"{source.name}: `{source.address}`"
-            )
-            hint = (
-                f"write `{_beside(source, output)}`"
-                if output.path
-                else f"read a folder: `{source.folder}/PATH`"
-            )
-            yield Fault(message, hint, output.path or source.path)
+            hint = f"read a folder: `{source.folder}/PATH`"
+            if output.path:
+                hint = InPlace(f"write `{_beside(source, output)}`")
+            yield Fault(_inside(output, source), hint, output.path or source.path)
         elif output.holds(source):
-            message = (
-                f"{source.name} is read from `{source.address}`, inside of {output.name}: "
-                f"`{output.address}`"
-            )
-            yield Fault(message, _own_folder(output, source), output.path or source.path)
+            yield _own_folder(output, source)
+
+
+def _inside(inner: DataPlace, outer: DataPlace) -> str:
+    verb = "written to" if inner.is_written else "read from"
+    return f"{inner.name} is {verb} `{inner.address}`, inside of {outer.name}: `{outer.address}`"
+
+
+def _source_and_output(first: DataPlace, second: DataPlace) -> tuple[DataPlace, DataPlace]:
+    return (second, first) if first.is_written else (first, second)
 
 
 def _valid_places(subject: Subject) -> list[DataPlace]:
     """Return the locations with valid addresses. Other rules report invalid addresses."""
-    return (
-        [place for place in subject.reading.places if len(place.parts) > 1]
-        if subject.plan.request
-        else []
-    )
-
-
-def _same(first: DataPlace, second: DataPlace) -> str:
-    source = next((place for place in (first, second) if not place.is_written), None)
-    if source is not None:
-        output = second if source is first else first
-        return f"{output.name} is written to `{output.address}`, where {source.name} is read from"
-    return f"{first.name} and {second.name} are both written to `{second.address}`"
-
-
-def _apart(first: DataPlace, second: DataPlace) -> str:
-    """Return the hint to separate two locations: two folders for two outputs, or a folder for the
-    output next to the input."""
-    if first.is_written and second.is_written:
-        return f"write `{first.folder}/{first.word}` and `{first.folder}/{second.word}`"
-    source, output = (second, first) if first.is_written else (first, second)
-    return f"write `{_beside(source, output)}`"
+    if not subject.plan.request:
+        return []
+    return [place for place in subject.reading.places if len(place.parts) > 1]
 
 
 def _beside(source: DataPlace, output: DataPlace) -> str:
     """Return the location to suggest for `output`: next to the input `source`, or if that is a
     whole bucket, a folder inside it."""
-    return f"{source.folder}/{output.word}" if source.is_root else f"{source.folder}-{output.word}"
+    mark = "/" if source.is_root else "-"
+    return f"{source.folder}{mark}{output.word}"
 
 
-def _own_folder(outer: DataPlace, inner: DataPlace) -> str:
-    """Return the hint to move the outer location to a folder that does not contain the inner
-    location."""
-    word = outer.word if inner.parts[len(outer.parts)] != outer.word else f"{outer.word}-only"
-    return f"give {outer.name} a folder of its own: `{outer.folder}/{word}`"
+def _own_folder(outer: DataPlace, inner: DataPlace) -> Fault:
+    """Return the fault of an outer location, to be moved to a folder that does not contain the
+    inner location."""
+    word = outer.word
+    if inner.parts[len(outer.parts)] == word:
+        word += "-only"
+    hint = f"give {outer.name} a folder of its own: `{outer.folder}/{word}`"
+    return Fault(_inside(inner, outer), hint, outer.path or inner.path)

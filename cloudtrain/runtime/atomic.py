@@ -216,7 +216,8 @@ def blocks_of(entry: Mapping[str, Any]) -> Blocks:
         ValueError: the entry does not have the form that this module writes.
     """
     kind = "crc32" if "crc32" in entry else "sha256"
-    size, checksums = entry["size"], entry[kind]
+    size = entry["size"]
+    checksums = entry[kind]
     if isinstance(checksums, str):
         return Blocks(max(1, size), kind, [checksums])
     block = entry["block"]

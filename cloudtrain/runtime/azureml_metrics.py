@@ -48,7 +48,8 @@ class Sender:
 
     def put(self, values: dict[str, float]) -> None:
         """Queue `values` for sending. The value named `step` is the step of all the others."""
-        now, step = int(time.time() * 1000), int(values.get("step", values.get("epoch", 0)))
+        now = int(time.time() * 1000)
+        step = int(values.get("step", values.get("epoch", 0)))
         rows = [
             {"key": name, "value": value, "timestamp": now, "step": step}
             for name, value in values.items()

@@ -87,7 +87,8 @@ def _parse(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
             hint=f"python -m {MODULE} --shard NAME=PATH -- PROGRAM ARGUMENTS",
         )
     end = list(arguments).index("--")
-    options, shards = list(arguments[:end]), {}
+    options = list(arguments[:end])
+    shards = {}
     while options:
         name, equals, path = options[1].partition("=") if len(options) > 1 else ("", "", "")
         if options[0] != "--shard" or not (name and equals and path):

@@ -47,7 +47,8 @@ from .uncaught import loaded_paths
 _NAME = re.compile(r"(\d{6,})-step-(\d+)")
 _REFUSED = re.compile(r"Unsupported (?:global: GLOBAL|class) (\S+)")
 """How torch (from 2.4 on, and before) names a type that it refuses to load."""
-_TORCH, _PICKLE = "state.pt", "state.pickle"
+_TORCH = "state.pt"
+_PICKLE = "state.pickle"
 
 
 class Saved(NamedTuple):
@@ -97,9 +98,11 @@ class Checkpoints:
         if not detect_environment().is_main:
             return None
         step = whole_step(step)
-        name, write = _PICKLE, partial(pickle.dump, protocol=4)
+        name = _PICKLE
+        write = partial(pickle.dump, protocol=4)
         if "torch" in sys.modules:
-            name, write = _TORCH, sys.modules["torch"].save
+            name = _TORCH
+            write = sys.modules["torch"].save
         with self._writing():
             aside = self._make_aside(step)
             files = {name: write_checked(aside / name, lambda file: write(state, file))}

@@ -46,7 +46,8 @@ them."""
 def options_of(arguments: Sequence[str]) -> dict[str, str]:
     """Map each option of `deepspeed` before the script to its value; the value is empty for options
     that take none."""
-    options, rest = {}, iter(arguments)
+    options = {}
+    rest = iter(arguments)
     for argument in rest:
         if not argument.startswith("-"):
             break
@@ -85,7 +86,8 @@ def deepspeed_argv(
         raise SetupError(
             "the address of the first instance is unknown: `MASTER_ADDR` is not set", hint=hint
         )
-    hosts, slots = _hosts(variables, count), _slots(options, variables, gpus)
+    hosts = _hosts(variables, count)
+    slots = _slots(options, variables, gpus)
     hostfile = Path(tempfile.mkdtemp(prefix="cloudtrain-"), "hostfile")
     hostfile.write_text("".join(f"{host} slots={slots}\n" for host in hosts))
     return [

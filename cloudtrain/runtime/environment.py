@@ -55,7 +55,8 @@ def _sagemaker_port(variables: Variables) -> int:
 def sagemaker_place(variables: Variables) -> tuple[int, int]:
     """Return this instance's number (from 0) and the number of instances; (0, 1) outside
     SageMaker."""
-    hosts, own = _json(variables, "SM_HOSTS", []), variables.get("SM_CURRENT_HOST")
+    hosts = _json(variables, "SM_HOSTS", [])
+    own = variables.get("SM_CURRENT_HOST")
     return (hosts.index(own), len(hosts)) if own in hosts else (0, 1)
 
 
@@ -106,7 +107,8 @@ def first_node(variables: Mapping[str, str]) -> str | None:
 def _slurm_port(variables: Mapping[str, str]) -> int:
     """Return a port that is the same for all tasks of a job, and most likely different for other
     jobs on the node."""
-    job, step = variables.get("SLURM_JOB_ID", "0"), variables.get("SLURM_STEP_ID", "0")
+    job = variables.get("SLURM_JOB_ID", "0")
+    step = variables.get("SLURM_STEP_ID", "0")
     digits = [int(text) if text.isdecimal() else 0 for text in (job, step)]
     return 20000 + (digits[0] * 7 + digits[1]) % 10000
 
@@ -169,12 +171,13 @@ class Environment:
         launcher: the name of the launcher that started the process; `single` without a launcher.
         platform: `sagemaker`, `azureml` or `local`. Under emulation it is the emulated platform.
         rank: 0 to `world_size - 1`. TensorFlow's parameter servers and evaluators have higher ranks
-        than the workers. world_size: number of training processes on all instances. local_rank:
-        rank among the processes of this instance; chooses the GPU. local_world_size: number of
-        training processes on this instance. node_rank: number of this instance, from 0. It
-        distinguishes the shards of a processing job, and the copies of a
-            job that SageMaker runs on several instances without a distribution: each of them is
-            rank 0 of 1.
+            than the workers.
+        world_size: number of training processes on all instances.
+        local_rank: rank among the processes of this instance; chooses the GPU.
+        local_world_size: number of training processes on this instance.
+        node_rank: number of this instance, from 0. It distinguishes the shards of a processing job,
+            and the copies of a job that SageMaker runs on several instances without a distribution:
+            each of them is rank 0 of 1.
         node_count: number of instances.
         master_addr: address of rank 0; None if it is unknown.
         master_port: port on which rank 0 listens.
@@ -297,10 +300,8 @@ def detect_environment(variables: Variables | None = None) -> Environment:
 
 
 def _of_launcher(launcher: Launcher, variables: Variables, platform: str) -> Environment:
-    rank, world_size = (
-        _number(variables, (launcher.rank,), 0),
-        _number(variables, launcher.world_size, 1),
-    )
+    rank = _number(variables, (launcher.rank,), 0)
+    world_size = _number(variables, launcher.world_size, 1)
     local_rank = _number(variables, launcher.local_rank, 0)
     local_world_size = _local_world_size(launcher, variables, rank, world_size, local_rank)
     if not (0 <= rank < world_size and 0 <= local_rank < local_world_size <= world_size):
@@ -364,7 +365,8 @@ def _of_tensorflow(variables: Variables, platform: str) -> Environment | None:
     if not cluster:
         return None
     task = config["task"] if config else {}
-    role, index = str(task.get("type", "worker")), int(task.get("index", 0))
+    role = str(task.get("type", "worker"))
+    index = int(task.get("index", 0))
     order = [
         (kind, i)
         for kind in ("chief", "worker", "ps", "evaluator")

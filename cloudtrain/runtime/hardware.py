@@ -36,7 +36,8 @@ def gpu_ids(
 def chosen_gpus(gpus: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the GPU ids in the setting `gpus` that CUDA_VISIBLE_DEVICES makes visible; if this
     variable is not set, return all ids in the setting. The GPUs themselves may not exist."""
-    ids, visible = visible_ids(gpus), environ.get(VISIBLE)
+    ids = visible_ids(gpus)
+    visible = environ.get(VISIBLE)
     if visible is None:
         return ids
     return tuple(gpu for gpu in ids if gpu in visible_ids(visible))

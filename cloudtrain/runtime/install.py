@@ -55,7 +55,8 @@ if TYPE_CHECKING:
     Unpack = Callable[[Path], object]
     Texts = Mapping[str, str]
 
-_WRITTEN, _COMPLETE = "# Written by cloudtrain ", "# Complete: "
+_WRITTEN = "# Written by cloudtrain "
+_COMPLETE = "# Complete: "
 """The beginnings of the first and the second line of a list that holds the dependencies of its
 packages too."""
 
@@ -116,11 +117,17 @@ _PAUSE = 5.0
 """Least number of seconds between two lines of progress. An installer prints hundreds in a minute;
 the log has all."""
 
-_ASIDES, _ERRORS = ("[notice]", "WARNING:", "warning:", "hint:"), ("ERROR: ", "error: ", "× ")
+_ASIDES = ("[notice]", "WARNING:", "warning:", "hint:")
+_ERRORS = ("ERROR: ", "error: ", "× ")
 """The beginnings of output lines that do not explain a failure, and of those that do."""
 
 _CAUSES = ("cause: ", "╰─▶ ")
 """The beginnings of lines in which uv gives the cause of an error."""
+
+_LOGIN = re.compile(r"//([^/:@\s]+):([^/@\s]+)@([^/:\s]+)")
+"""User, password and host in an address."""
+
+_NAMES_TORCH = re.compile(r"(?mi)^\s*torch(?![\w.-])")
 
 _INCLUDES = r"(?m)^\s*(?:-r|--requirement|-c|--constraint)[\s=]*(\S+)"
 
@@ -134,31 +141,37 @@ def install(
         raise SetupError(f"the code has no file `{file}`")
     environ = {**_IN_CONTAINER, **environ}
     key = hashlib.sha256(python.encode()).hexdigest()[:16]
-    with _turn(
-        Path(tempfile.gettempdir(), f"cloudtrain-install-{os.getuid()}-{key}"), say
-    ) as descriptor:
+    lock = Path(tempfile.gettempdir(), f"cloudtrain-install-{os.getuid()}-{key}")
+    with _turn(lock, say) as descriptor:
         before, places, can_write = _ask(python, environ)
         if os.pread(descriptor, 4096, 0).decode() == _stamp(folder / file, places):
             return
+
         secrets = _credentials(environ)
-        logins = re.findall(r"//([^/:@\s]+):([^/@\s]+)@([^/:\s]+)", " ".join(secrets.values()))
-        hidden = forms_of({**secrets, **{host: unquote(word) for _, word, host in logins}})
-        # pip has a place for users as well
-        uv = _find_uv(python, {**environ, **secrets}) if can_write else None
+        logins = _LOGIN.findall(" ".join(secrets.values()))
+        passwords = {host: unquote(word) for _, word, host in logins}
+        hidden = forms_of({**secrets, **passwords})
+
+        def show(line: str) -> None:
+            sys.stderr.write(masked(line, hidden))
+
+        uv = None
+        if can_write:  # pip has a place for users as well
+            uv = _find_uv(python, {**environ, **secrets})
         say(f"installing `{file}` with {'uv' if uv else 'pip'}")
         with tempfile.TemporaryDirectory() as scratch:
             # Both look there for the password of an index that the list names, whatever other index
             # is in a variable.
-            lines = (
+            netrc = Path(scratch, "netrc")
+            lines = [
                 f"machine {host} login {unquote(user)} password {unquote(word)}\n"
                 for user, word, host in logins
-            )
-            Path(scratch, "netrc").write_text("".join(lines), encoding="utf-8")
-            environ.update(
-                {**secrets, **({"NETRC": str(Path(scratch, "netrc"))} if logins else {})}
-            )
+            ]
+            netrc.write_text("".join(lines), encoding="utf-8")
+            environ.update(secrets)
+            if logins:
+                environ["NETRC"] = str(netrc)
             try:
-                show = lambda line: sys.stderr.write(masked(line, hidden))  # noqa: E731
                 _install(file, folder, environ, python, uv, before, show, on_top=False)
             except SetupError as error:
                 raise SetupError(masked(error.message, hidden), hint=error.hint) from None
@@ -178,10 +191,8 @@ def build(
     with _turn(Path(f"{link}.lock"), say):
         if _is_whole(link):
             return
-        began, home = (
-            time.monotonic(),
-            Path(tempfile.mkdtemp(prefix=f"{link.name}-", dir=str(link.parent))),
-        )
+        began = time.monotonic()
+        home = Path(tempfile.mkdtemp(prefix=f"{link.name}-", dir=str(link.parent)))
         try:
             own = {name: value for name, value in environ.items() if name not in _NOT_PASSED}
             _build(home, link, file, base, own, unpack, say)
@@ -205,15 +216,18 @@ def _is_whole(link: Path) -> bool:
 def _build(
     home: Path, link: Path, file: str, base: str, environ: Texts, unpack: Unpack | None, say: Tell
 ) -> None:
-    uv, told = _find_uv(base, environ), time.monotonic()
+    uv = _find_uv(base, environ)
+    told = time.monotonic()
     tool = "uv" if uv else "pip"
     say(
         f"building an environment from `{file}` with {tool}, once for all runs with these "
         "requirements"
     )
-    source, place = home / "source", home / "env"
+    source = home / "source"
+    place = home / "env"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-    with os.fdopen(os.open(f"{link}.log", flags, 0o600), "w", encoding="utf-8") as log:
+    descriptor = os.open(f"{link}.log", flags, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as log:
 
         def show(line: str) -> None:
             nonlocal told
@@ -222,23 +236,24 @@ def _build(
                 told = time.monotonic()
                 say(line.strip())
 
+        folder = Path.cwd()
         if unpack:
             unpack(source)
-        folder = source if unpack else Path.cwd()
+            folder = source
         before, places, _ = _ask(base, environ)
-        create = (
-            [uv, "venv", "--python", base, str(place)] if uv else [base, "-m", "venv", str(place)]
-        )
+
+        create = [base, "-m", "venv", str(place)]
+        hint: str | None = f"install uv: `{base} -m pip install uv`"
+        if uv:
+            create = [uv, "venv", "--python", base, str(place)]
+            hint = None
         reason = _run(create, folder, environ, show)
         if reason is not None:
-            message = f"the environment of `{file}` cannot be made: {reason}"
-            raise SetupError(
-                message, hint=None if uv else f"install uv: `{base} -m pip install uv`"
-            )
-        copies = list(_layer(places, place, for_uv=bool(uv)))
-        _install(
-            file, folder, environ, str(place / "bin" / "python"), uv, before, show, on_top=True
-        )
+            raise SetupError(f"the environment of `{file}` cannot be made: {reason}", hint=hint)
+
+        copies = _layer(places, place, for_uv=bool(uv))
+        python = str(place / "bin" / "python")
+        _install(file, folder, environ, python, uv, before, show, on_top=True)
         for copy in copies:
             shutil.rmtree(copy, ignore_errors=True)
     if unpack and not _leads_to(source, place):
@@ -248,37 +263,37 @@ def _build(
 def _leads_to(source: Path, place: Path) -> bool:
     """Return whether a package in the environment `place` points into the unpacked code in
     `source`, as it does after `pip install -e .`."""
-    files = [
-        *place.glob("lib/python*/site-packages/*.pth"),
-        *place.glob("lib/python*/site-packages/__editable__*"),
-    ]
-    return any(
-        str(source) in file.read_text("utf-8", "replace") for file in files if file.is_file()
-    )
+    for pattern in ("*.pth", "__editable__*"):
+        for file in place.glob(f"lib/python*/site-packages/{pattern}"):
+            if file.is_file() and str(source) in file.read_text("utf-8", "replace"):
+                return True
+    return False
 
 
-def _layer(places: Sequence[str], environment: Path, *, for_uv: bool) -> Iterator[Path]:
+def _layer(places: Sequence[str], environment: Path, *, for_uv: bool) -> list[Path]:
     """Make the packages in `places` importable in the environment. uv looks only into the
-    environment. So it gets a copy of what says that a package is installed; yield these folders,
+    environment. So it gets a copy of what says that a package is installed; return these folders,
     which are to be removed after the installation."""
     (packages,) = environment.glob("lib/python*/site-packages")
     lines = [f"import site; site.addsitedir({path!r})\n" for path in places]
     (packages / "cloudtrain_base.pth").write_text("".join(lines), encoding="utf-8")
-    found = (
-        [file for path in places for file in Path(path).glob("*.dist-info/METADATA")]
-        if for_uv
-        else []
-    )
-    for file in {
-        file.parent.name.partition("-")[0].lower(): file for file in reversed(found)
-    }.values():
+    if not for_uv:
+        return []
+
+    metadata: dict[str, Path] = {}
+    for path in places:
+        for file in Path(path).glob("*.dist-info/METADATA"):
+            name = file.parent.name.partition("-")[0].lower()
+            metadata.setdefault(name, file)  # Python imports the first one
+    copies = []
+    for file in metadata.values():
         copy = packages / file.parent.name
         copy.mkdir()
         shutil.copyfile(str(file), str(copy / "METADATA"))
-        (copy / "RECORD").write_text(
-            f"{copy.name}/METADATA,,\n{copy.name}/RECORD,,\n", encoding="utf-8"
-        )
-        yield copy
+        record = f"{copy.name}/METADATA,,\n{copy.name}/RECORD,,\n"
+        (copy / "RECORD").write_text(record, encoding="utf-8")
+        copies.append(copy)
+    return copies
 
 
 # Install with uv or pip, and look at PyTorch afterwards.
@@ -296,41 +311,45 @@ def _install(
     on_top: bool,
 ) -> None:
     text = (folder / file).read_text("utf-8", "replace")
-    argv = [uv or python, *(() if uv else ("-m",)), "pip", "install"]
-    argv += ["--python", python] if uv else ["--disable-pip-version-check"]
-    argv += ["--compile-bytecode"] if uv and on_top else []
     is_complete = text.startswith(_WRITTEN) and f"\n{_COMPLETE}" in text
     # An environment on top leaves the interpreter below as it is, so a file that names torch may
     # have another one.
-    is_free = (
-        on_top and not is_complete and re.search(r"(?mi)^\s*torch(?![\w.-])", text) is not None
-    )
+    is_free = on_top and not is_complete and _NAMES_TORCH.search(text) is not None
+
+    if uv:
+        argv = [uv, "pip", "install", "--python", python]
+        if on_top:
+            argv.append("--compile-bytecode")
+    else:
+        argv = [python, "-m", "pip", "install", "--disable-pip-version-check"]
+    stays = False
     with tempfile.TemporaryDirectory() as temporary:
         if is_complete:
-            argv += ["--no-deps", *(["--require-hashes"] if " --hash=" in text else [])]
+            argv.append("--no-deps")
+            if " --hash=" in text:
+                argv.append("--require-hashes")
         elif before and not is_free:
+            stays = True
             constraints = Path(temporary, "constraints.txt")
-            constraints.write_text(
-                "".join(f"{name}=={version}\n" for name, version in before.items()), "utf-8"
-            )
+            lines = [f"{name}=={version}\n" for name, version in before.items()]
+            constraints.write_text("".join(lines), "utf-8")
             argv += ["-c", str(constraints)]
         reason = _run([*argv, "-r", file], folder, environ, show)
     if reason is not None:
-        stays = "-c" in argv and "torch" in reason and "torch" in before
-        hint = (
-            f"torch {before['torch']} of this machine stays: ask for that version"
-            if stays
-            else None
-        )
+        hint = None
+        if stays and "torch" in reason and "torch" in before:
+            hint = f"torch {before['torch']} of this machine stays: ask for that version"
         raise SetupError(f"`{file}` cannot be installed: {reason}", hint=hint)
-    expected = _EXPECTED.search(text) if is_complete else None
-    after = _ask(python, environ)[0].get("torch")
+
+    versions, *_ = _ask(python, environ)
+    after = versions.get("torch")
     if not is_free:
+        expected = _EXPECTED.search(text) if is_complete else None
         _compare(before.get("torch"), after, expected and (expected[1] or expected[2]))
     if after is not None:
         # another process may hold the accelerators
         own = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", **environ}
-        cause = _answer([python, "-c", "import torch; torch.__version__"], own)[1]
+        _, cause = _answer([python, "-c", "import torch; torch.__version__"], own)
         if cause is not None:
             raise SetupError(f"torch cannot be imported after the installation: {cause}")
 
@@ -344,32 +363,28 @@ def _compare(before: str | None, after: str | None, expected: str | None) -> Non
         hint = "pin the packages that need another torch to versions for this one"
         raise SetupError(f"the installation replaced torch {before} by {after}", hint=hint)
     if expected is not None:
-        message = (
-            f"the requirements are for torch {expected}, and this machine has {after or 'none'}"
-        )
-        raise SetupError(
-            message, hint="take an image with that version, or lock the version of the image"
-        )
+        there = after or "none"
+        message = f"the requirements are for torch {expected}, and this machine has {there}"
+        hint = "take an image with that version, or lock the version of the image"
+        raise SetupError(message, hint=hint)
 
 
 def _ask(python: str, environ: Texts) -> Any:
     """Return what `_ASK` prints for the interpreter."""
     output, cause = _answer([python, "-c", _ASK], environ)
     if cause is not None:
-        raise SetupError(
-            f"`{python}` failed: {cause}", hint="name another interpreter: `--python PATH`"
-        )
+        hint = "name another interpreter: `--python PATH`"
+        raise SetupError(f"`{python}` failed: {cause}", hint=hint)
     return json.loads(output)
 
 
 def _credentials(environ: Texts) -> dict[str, str]:
     """Look up the job's secrets that are settings of an installer, such as the address of an index
     with a password. The others are not read yet, because that may need a package of the list."""
-    own = {
-        name: place
-        for name, place in references(environ).items()
-        if name.startswith(("PIP_", "UV_"))
-    }
+    own = {}
+    for name, place in references(environ).items():
+        if name.startswith(("PIP_", "UV_")):
+            own[name] = place
     return resolved({**environ, VARIABLE: json.dumps(own)})
 
 
@@ -385,14 +400,12 @@ def find_uv(path: str | None = None) -> str | None:
 def _find_uv(python: str, environ: Texts) -> str | None:
     """Return the path of uv; None if there is none, or if only pip's settings say where packages
     come from."""
-    uv = find_uv(os.pathsep.join((environ.get("PATH", ""), str(Path(python).parent))))
+    folders = (environ.get("PATH", ""), str(Path(python).parent))
+    uv = find_uv(os.pathsep.join(folders))
     if uv is None or any(name.startswith(_INDEX_OF_UV) for name in environ):
         return uv
-    return (
-        None
-        if _INDEX_OF_PIP.search(_answer([python, "-m", "pip", "config", "list"], environ)[0])
-        else uv
-    )
+    settings, _ = _answer([python, "-m", "pip", "config", "list"], environ)
+    return None if _INDEX_OF_PIP.search(settings) else uv
 
 
 def _answer(argv: Sequence[str], environ: Texts) -> tuple[str, str | None]:
@@ -403,9 +416,12 @@ def _answer(argv: Sequence[str], environ: Texts) -> tuple[str, str | None]:
         )
     except OSError as error:
         return "", error.strerror or str(error)
+    output = done.stdout.decode("utf-8", "replace")
+    if not done.returncode:
+        return output, None
     lines = done.stderr.decode("utf-8", "replace").split("\n")
-    last = next((line for line in reversed(lines) if line.strip()), f"exit code {done.returncode}")
-    return done.stdout.decode("utf-8", "replace"), last if done.returncode else None
+    told = [line for line in lines if line.strip()]
+    return output, told[-1] if told else f"exit code {done.returncode}"
 
 
 def _run(argv: Sequence[str], folder: Path, environ: Texts, show: Tell) -> str | None:
@@ -419,7 +435,8 @@ def _run(argv: Sequence[str], folder: Path, environ: Texts, show: Tell) -> str |
         try:
             for line in process.stdout:
                 show(line)
-                lines += [line.strip()] if line.strip() and not line.startswith(_ASIDES) else []
+                if line.strip() and not line.startswith(_ASIDES):
+                    lines.append(line.strip())
         except BaseException:
             process.terminate()
             raise
@@ -428,7 +445,9 @@ def _run(argv: Sequence[str], folder: Path, environ: Texts, show: Tell) -> str |
     errors = [line for line in lines if line.startswith(_ERRORS)][:1]
     causes = [line for line in lines if line.startswith(_CAUSES)][:1]
     told = [line.partition(" ")[2] for line in errors + causes]
-    return ": ".join(told or lines[-1:] or [f"exit code {process.returncode}"])
+    if told:
+        return ": ".join(told)
+    return lines[-1] if lines else f"exit code {process.returncode}"
 
 
 # Processes take turns, and see what the one before has done.
@@ -461,16 +480,19 @@ def _stamp(file: Path, places: Sequence[str]) -> str:
     """Return what an installation leaves in the lock's file: a hash of the requirements file and of
     those that it includes, and the times at which a package was last added to the interpreter or
     removed from it."""
-    waiting, texts = [file], {}
+    waiting = [file]
+    texts: dict[Path, str] = {}
     while waiting:
         place = waiting.pop()
-        if place not in texts and place.is_file():
-            texts[place] = place.read_text("utf-8", "replace")
-            waiting += [place.parent / name for name in re.findall(_INCLUDES, texts[place])]
-    digest = hashlib.sha256("\0".join(texts.values()).encode()).hexdigest()
-    return json.dumps(
-        [digest, [folder.stat().st_mtime_ns for folder in map(Path, places) if folder.is_dir()]]
-    )
+        if place in texts or not place.is_file():
+            continue
+        texts[place] = place.read_text("utf-8", "replace")
+        names = re.findall(_INCLUDES, texts[place])
+        waiting += [place.parent / name for name in names]
+    digest = hashlib.sha256("\0".join(texts.values()).encode())
+    folders = [folder for folder in map(Path, places) if folder.is_dir()]
+    times = [folder.stat().st_mtime_ns for folder in folders]
+    return json.dumps([digest.hexdigest(), times])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -131,7 +131,9 @@ class StepProfile:
         """Write the recorded trace, if there is one."""
         if self._profiler is None:
             return
-        profiler, self._profiler, self.is_on = self._profiler, None, False
+        profiler = self._profiler
+        self._profiler = None
+        self.is_on = False
         profiler.stop()
         path = (
             diagnostics_dir()

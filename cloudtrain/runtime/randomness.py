@@ -47,7 +47,8 @@ def restore_random_states(text: str | None) -> None:
                 "earlier version"
             ),
         )
-    rank, states = detect_environment().rank, json.loads(text)
+    rank = detect_environment().rank
+    states = json.loads(text)
     if rank >= len(states):
         notice(
             f"the checkpoint has random states of {len(states)} processes: this one keeps its own",

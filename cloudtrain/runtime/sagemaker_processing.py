@@ -63,7 +63,8 @@ def main(arguments: Sequence[str], root: Path | None = None) -> int:
     from cloudtrain.runtime.sagemaker_launcher.children import Children
     from cloudtrain.runtime.sagemaker_launcher.failure import fitting
 
-    root, children = root or Path.cwd().parents[2], Children()
+    root = root or Path.cwd().parents[2]
+    children = Children()
     signal.signal(signal.SIGTERM, lambda *_: children.ask_to_stop())
     try:
         return _run(list(arguments), root, children)
@@ -87,7 +88,8 @@ def script_argv(words: Sequence[str], python: str = "python3", shell: str = "/bi
 def variables_of(config: Mapping[str, Any], resource: Mapping[str, Any]) -> dict[str, str]:
     """Return the script's environment, from `processingjobconfig.json` and
     `resourceconfig.json`."""
-    hosts, host = list(resource["hosts"]), resource["current_host"]
+    hosts = list(resource["hosts"])
+    host = resource["current_host"]
     variables = {
         "CLOUDTRAIN_INSTANCE": str(hosts.index(host)),
         "CLOUDTRAIN_INSTANCE_COUNT": str(len(hosts)),

@@ -222,9 +222,11 @@ def _identity_token(resource: str, variables: Mapping[str, str]) -> str:
     the virtual machine's metadata service."""
     from urllib.parse import urlencode
 
-    endpoint, secret = variables.get("MSI_ENDPOINT"), variables.get("MSI_SECRET")
+    endpoint = variables.get("MSI_ENDPOINT")
+    secret = variables.get("MSI_SECRET")
     client = variables.get("DEFAULT_IDENTITY_CLIENT_ID")
-    words, headers = {"api-version": "2018-02-01", "resource": resource}, {"Metadata": "true"}
+    words = {"api-version": "2018-02-01", "resource": resource}
+    headers = {"Metadata": "true"}
     if client:
         words["clientid" if endpoint and secret else "client_id"] = client
     if endpoint and secret:
@@ -253,14 +255,14 @@ def _get_json(
                 body: Mapping[str, Any] = json.loads(answer.read().decode("utf-8"))
                 return body
         except HTTPError as error:
-            problem, again = (
-                f"{who} answers {error.code} {error.reason}",
-                error.code == 429 or error.code >= 500,
-            )
+            problem = f"{who} answers {error.code} {error.reason}"
+            again = error.code == 429 or error.code >= 500
         except OSError as error:
-            problem, again = f"{who} cannot be reached: {getattr(error, 'reason', error)}", True
+            problem = f"{who} cannot be reached: {getattr(error, 'reason', error)}"
+            again = True
         except ValueError:
-            problem, again = f"the answer of {who} is not JSON", False
+            problem = f"the answer of {who} is not JSON"
+            again = False
         if not again or attempt == 2:
             break
         time.sleep(attempt + 1)

@@ -75,7 +75,8 @@ class Rendezvous:
         from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
 
         self._round += 1
-        count, keys = self._parameters.max_nodes, PrefixStore(_name(self._round), self._file)
+        count = self._parameters.max_nodes
+        keys = PrefixStore(_name(self._round), self._file)
         store = None
         if self._rank == 0:
             store = open_store()

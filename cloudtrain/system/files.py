@@ -38,18 +38,20 @@ def why_missing(path: str) -> str | None:
 def links_to(path: str) -> Iterator[str]:
     """Yield each link that the system follows to reach an absolute path, from the first to the
     last."""
-    here, rest = os.sep, path.split("/")[::-1]
+    here = os.sep
+    rest = path.split("/")[::-1]
     for _ in range(10_000):  # two links can lead to each other
         if not rest:
             return
         item = os.path.normpath(os.path.join(here, rest.pop()))
-        if os.path.islink(item):
-            yield item
-            target = os.readlink(item)
-            rest += target.split("/")[::-1]
-            here = os.sep if os.path.isabs(target) else here
-        else:
+        if not os.path.islink(item):
             here = item
+            continue
+        yield item
+        target = os.readlink(item)
+        rest += target.split("/")[::-1]
+        if os.path.isabs(target):
+            here = os.sep
 
 
 def is_root(path: str) -> bool:
@@ -94,12 +96,13 @@ def require_trust(file: Path, status: os.stat_result) -> None:
     """
     if not hasattr(os, "getuid"):  # Windows has other permissions
         return
-    trusted = _trusted_folders()
+    trusted = set(_trusted_folders())
     for hop in _hops(file.absolute()):
         parent = hop.parent.resolve()
-        if any(folder in (parent, *parent.parents) for folder in trusted):
+        if not trusted.isdisjoint((parent, *parent.parents)):
             continue
-        folder, itself = hop.parent.stat(), hop.lstat()
+        folder = hop.parent.stat()
+        itself = hop.lstat()
         if problem := _problem(status, is_file=True):
             raise _refusal(file, file, problem, status)
         if stat.S_ISLNK(itself.st_mode) and _is_of_another(itself):
@@ -142,29 +145,29 @@ def _belongs(status: os.stat_result) -> str:
 
 
 def _refusal(file: Path, culprit: Path, problem: str, status: os.stat_result) -> SettingsError:
-    trust = (
-        f"`export {VARIABLE}={quote(str(file.absolute().parent))}` if you trust everyone "
-        "who can write there"
-    )
-    closed = f"`chmod go-w {quote(str(culprit))}`" if status.st_uid == os.getuid() else None
-    hint = (
-        f"{closed}, or {trust}"
-        if closed
-        else f"{trust}; a settings file of your own in a folder nearer to the job takes precedence"
-    )
+    folder = quote(str(file.absolute().parent))
+    trust = f"`export {VARIABLE}={folder}` if you trust everyone who can write there"
+    if status.st_uid == os.getuid():
+        hint = f"`chmod go-w {quote(str(culprit))}`, or {trust}"
+    else:
+        nearer = "a settings file of your own in a folder nearer to the job takes precedence"
+        hint = f"{trust}; {nearer}"
     who = problem if culprit != file else f"it {problem}"
     return SettingsError(f"{file} is not trusted: {who}", hint=hint)
 
 
 def _trusted_folders() -> list[Path]:
-    folders = [expand_home(part) for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part]
-    for path in folders:
+    folders = []
+    for part in os.environ.get(VARIABLE, "").split(os.pathsep):
+        if not part:
+            continue
+        path = expand_home(part)
         if not path.is_absolute():  # its meaning would depend on the working directory
-            raise SettingsError(
-                f"{VARIABLE} contains `{path}`, which is not an absolute path",
-                hint=f"`export {VARIABLE}={quote(str(path.absolute()))}`",
-            )
-    return [path.resolve() for path in folders]
+            hint = f"`export {VARIABLE}={quote(str(path.absolute()))}`"
+            message = f"{VARIABLE} contains `{path}`, which is not an absolute path"
+            raise SettingsError(message, hint=hint)
+        folders.append(path.resolve())
+    return folders
 
 
 def _is_only_you(number: int) -> bool:
@@ -172,13 +175,14 @@ def _is_only_you(number: int) -> bool:
     import pwd
 
     try:
-        group, you = grp.getgrgid(number), pwd.getpwuid(os.getuid())
+        group = grp.getgrgid(number)
+        you = pwd.getpwuid(os.getuid())
     except KeyError:
         return False
-    members = {
-        *group.gr_mem,
-        *(entry.pw_name for entry in pwd.getpwall() if entry.pw_gid == number),
-    }
+    members = set(group.gr_mem)
+    for user in pwd.getpwall():
+        if user.pw_gid == number:
+            members.add(user.pw_name)
     return members == {you.pw_name}
 
 
@@ -209,7 +213,8 @@ LEFT_OVER = ".removed"
 def folder_size(folder: Path) -> int:
     """Return the size in bytes of all files below a folder. Links are not followed; unreadable
     files count as 0."""
-    total, waiting = 0, [os.fspath(folder)]
+    total = 0
+    waiting = [os.fspath(folder)]
     while waiting:
         with suppress(OSError), os.scandir(waiting.pop()) as items:
             for item in items:

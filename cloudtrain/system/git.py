@@ -56,12 +56,12 @@ class Commit:
     """The git commit of the user's code.
 
     Attributes:
-        commit: hash of the commit; None before the first commit. branch: the current branch; None
-        if no branch is checked out. dirty: whether tracked files differ from the commit, or there
-        are untracked files. None if git was not called,
-            or did not answer in time.
+        commit: hash of the commit; None before the first commit.
+        branch: the current branch; None if no branch is checked out.
+        dirty: whether tracked files differ from the commit, or there are untracked files. None if
+            git was not called, or did not answer in time.
         difference: hash of the differences in tracked files; None if there are none, or if `dirty`
-        is None.
+            is None.
     """
 
     commit: str | None
@@ -142,8 +142,10 @@ class Differences:
         status, output = self._output(
             "config", "--show-scope", "--name-only", "--get-regexp", pattern
         )
+        if status not in (0, 1):
+            return True
         lines = output.decode("utf-8", "replace").splitlines()
-        return status not in (0, 1) or any(line.startswith(_OF_THE_REPOSITORY) for line in lines)
+        return any(line.startswith(_OF_THE_REPOSITORY) for line in lines)
 
     def _output(self, *arguments: str) -> tuple[int, bytes]:
         with self._start(arguments) as git:
@@ -153,7 +155,8 @@ class Differences:
         return git.returncode if len(output) < _LONGEST else 0, output
 
     def _digest(self, *arguments: str) -> tuple[int, str | None]:
-        digest, is_empty = hashlib.sha256(), True
+        digest = hashlib.sha256()
+        is_empty = True
         with self._start(arguments) as git:
             assert git.stdout is not None, "it is a pipe"
             while piece := git.stdout.read(1 << 16):
@@ -162,11 +165,15 @@ class Differences:
         return git.returncode, None if is_empty else digest.hexdigest()
 
     def _start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        environ = {}
+        for name, value in os.environ.items():
+            if not name.startswith("GIT_"):
+                environ[name] = value
+        environ.update(_ENVIRONMENT)
         self._process = subprocess.Popen(
             [*_SAFE, *arguments],
             cwd=self._folder,
-            env=environ | _ENVIRONMENT,
+            env=environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -194,7 +201,9 @@ def _git_folder(folder: Path) -> tuple[Path, Path] | None:
         if text is not None and text.startswith("gitdir:"):
             git = (place / text.removeprefix("gitdir:").strip()).resolve()
             common = _read(git / "commondir")
-            return git, git if common is None else (git / common.strip()).resolve()
+            if common is None:
+                return git, git
+            return git, (git / common.strip()).resolve()
     return None
 
 
@@ -205,22 +214,24 @@ def _head(git: Path, common: Path) -> Commit | None:
         if not text.startswith("ref:"):
             break
         name = text.removeprefix("ref:").strip()
-        if (
-            not name.startswith("refs/")
-            or ".." in name
-            or len(name) >= 300
-            or not name.isprintable()
-        ):
+        is_safe = name.startswith("refs/") and ".." not in name and name.isprintable()
+        if not is_safe or len(name) >= 300:
             return None
         branch = name.removeprefix(_BRANCH)
-        packed = (
-            line.partition(" ") for line in (_read(common / "packed-refs") or "").splitlines()
-        )
-        text = (
-            _read(common / name) or next((commit for commit, _, ref in packed if ref == name), "")
-        ).strip()
+        text = (_read(common / name) or _packed(common, name)).strip()
     commit = text if _COMMIT.fullmatch(text) else None
-    return None if commit is None and branch is None else Commit(commit, branch)
+    if commit is None and branch is None:
+        return None
+    return Commit(commit, branch)
+
+
+def _packed(common: Path, name: str) -> str:
+    """Return the commit of a branch that has no file of its own; empty if there is none."""
+    for line in (_read(common / "packed-refs") or "").splitlines():
+        commit, _, ref = line.partition(" ")
+        if ref == name:
+            return commit
+    return ""
 
 
 def _read(file: Path) -> str | None:

@@ -24,7 +24,8 @@ _LONGEST = 4096
 _LIMIT = 0.2
 """Seconds of processor time for one search."""
 
-_SLOW, _MOST_SLOW = 0.01, 50
+_SLOW = 0.01
+_MOST_SLOW = 50
 """A pattern may take more than `_SLOW` seconds `_MOST_SLOW` times. A slower pattern would hold up
 the output."""
 
@@ -81,7 +82,8 @@ class MetricPatterns:
                 self._slow[name] += 1
                 if self._slow[name] > _MOST_SLOW:
                     self._drop(name, "is too slow for so many lines")
-            if match is not None and (value := _number(match)) is not None:
+            value = _number(match)
+            if value is not None:
                 values[name] = value
         return {**_place(line), **values} if values else None
 
@@ -115,9 +117,9 @@ class MetricPatterns:
         )
 
 
-def _number(match: re.Match[str]) -> float | None:
+def _number(match: re.Match[str] | None) -> float | None:
     try:
-        return float(match[1])
+        return None if match is None else float(match[1])
     # no group, one that did not take part, or no number in it
     except (IndexError, TypeError, ValueError):
         return None
@@ -127,11 +129,14 @@ def _place(line: str) -> dict[str, float]:
     """Return the step and the epoch that a line names. If steps restart in each epoch and the line
     gives the steps per epoch, return the step counted from the first epoch. If the line names only
     an epoch, the epoch is also the step."""
-    step, epoch = _STEP.search(line), _EPOCH.search(line)
+    step = _STEP.search(line)
+    epoch = _EPOCH.search(line)
     if epoch is None:
         return {} if step is None else {"step": float(step[1])}
-    number, counted = int(epoch[1]), step or _POSITION.search(line, epoch.end())
-    if counted is None:
-        return {"step": float(number), "epoch": float(number)}
-    total = int(counted[2] or 0)
-    return {"step": float(number * total + int(counted[1])), "epoch": float(number)}
+    number = int(epoch[1])
+    counted = step or _POSITION.search(line, epoch.end())
+    position = number
+    if counted is not None:
+        steps_per_epoch = int(counted[2] or 0)
+        position = number * steps_per_epoch + int(counted[1])
+    return {"step": float(position), "epoch": float(number)}

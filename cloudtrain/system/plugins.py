@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from keyword import iskeyword
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cloudtrain.errors import CloudtrainError, MissingExtra, TargetUnavailable
 
@@ -56,9 +56,9 @@ def find_target(name: str) -> Any:
     """
     if name not in LOADED:
         entry = _entries()[name]
-        target, message, hint = (entry.load()(), "", "") if is_own(entry) else _load_plugin(entry)
-        if target is None:
-            raise TargetUnavailable(message, hint=hint)
+        target = entry.load()() if is_own(entry) else _load_plugin(entry)
+        if isinstance(target, PluginFault):
+            raise TargetUnavailable(target.message, hint=target.hint)
         LOADED[name] = target
     return LOADED[name]
 
@@ -72,23 +72,52 @@ def find_usable(name: str) -> Any | None:
         return None
 
 
-def part_of(target: object, ability: str) -> Any:
-    """Import and return an optional part of a target, such as `export`; None if the target has no
-    such part.
+_Part = TypeVar("_Part")
+
+
+def ability(name: str) -> Callable[[type[_Part]], type[_Part]]:
+    """Return a decorator for the type of a part of targets. `name` is the key of the part in
+    `Target.parts`."""
+
+    def register(kind: type[_Part]) -> type[_Part]:
+        _ABILITIES[kind] = name
+        return kind
+
+    return register
+
+
+_ABILITIES: dict[type, str] = {}
+"""Maps the type of a part to its key in `Target.parts`."""
+
+
+def has_part(target: object, kind: type) -> bool:
+    """Return whether a target has the part of the type `kind`. Nothing is imported."""
+    return _ABILITIES[kind] in getattr(target, "parts", {})
+
+
+def part(target: object, kind: type[_Part]) -> _Part | None:
+    """Import and return the part of a target that has the type `kind`; None if the target has no
+    such part, or if `target` is None.
 
     Raises:
         TargetUnavailable: the part is another package's, and cannot be imported.
     """
-    place: str | None = getattr(target, "parts", {}).get(ability)
-    return None if place is None else _import(place)
+    places: Mapping[str, str] = getattr(target, "parts", {})
+    place = places.get(_ABILITIES[kind])
+    if place is None:
+        return None
+    found: _Part = _import(place)
+    return found
 
 
-def parts(ability: str) -> dict[str, Any]:
-    """Import and return this part of each target that has it, by the target's name, in display
-    order."""
-    return {
-        target.name: part_of(target, ability) for target in all_targets() if ability in target.parts
-    }
+def all_parts(kind: type[_Part]) -> dict[str, _Part]:
+    """Import and return the parts of this type, by the name of their target, in display order."""
+    found: dict[str, _Part] = {}
+    for target in all_targets():
+        its_part = part(target, kind)
+        if its_part is not None:
+            found[target.name] = its_part
+    return found
 
 
 @cache
@@ -100,16 +129,16 @@ def _import(place: str) -> Any:
         if module.startswith(OWN):
             raise
         message = f"`{place}` cannot be loaded: {type(error).__name__}: {error}"
-        raise TargetUnavailable(
-            message, hint="upgrade the package that adds the target, or uninstall it"
-        ) from error
+        hint = "upgrade the package that adds the target, or uninstall it"
+        raise TargetUnavailable(message, hint=hint) from error
 
 
 def all_targets() -> list[Any]:
     """Import and return every target that can be used, in display order. A target whose package is
     broken is left out: it must not keep you from using the others, and `cloudtrain doctor` reports
     it."""
-    targets = [target for name in target_names() if (target := find_usable(name)) is not None]
+    found = map(find_usable, target_names())
+    targets = [target for target in found if target is not None]
     return sorted(targets, key=lambda target: (target.order, target.name))
 
 
@@ -120,8 +149,11 @@ def is_own(entry: EntryPoint) -> bool:
 def usable_name(name: str) -> bool:
     """Return whether a target of another package can have this name, which becomes a field of jobs
     and a table of settings."""
-    is_word = name.isascii() and name.isidentifier() and name == name.lower() and name[0] != "_"
-    return is_word and not iskeyword(name) and not name.startswith("model_") and name not in TAKEN
+    if not name.isascii() or not name.isidentifier() or name != name.lower():
+        return False
+    if name.startswith(("_", "model_")):
+        return False
+    return not iskeyword(name) and name not in TAKEN
 
 
 TAKEN = frozenset((
@@ -154,89 +186,64 @@ def top_module(entry: EntryPoint) -> str:
 
 
 @cache
-def _load_plugin(entry: EntryPoint) -> tuple[Any, str, str]:
-    """Import and return a target of another package; if it cannot be used, None with the message
-    and the hint of each attempt to use it."""
-    name, package = entry.name, package_of(entry)
-    packages = dict.fromkeys(package_of(other) for other in declared() if other.name == name)
+def _load_plugin(entry: EntryPoint) -> Any:
+    """Import and return a target of another package, or a `PluginFault` if it cannot be used."""
+    name = entry.name
+    package = package_of(entry)
+
+    entries = [other for other in declared() if other.name == name]
+    packages = dict.fromkeys(map(package_of, entries))
     if len(packages) > 1:
         both = " and ".join(f"`{other}`" for other in packages)
-        return (
-            None,
-            f"two packages have a target `{name}`: {both}",
-            f"uninstall one: `pip uninstall {package}`",
-        )
-    upgrade = f"upgrade its package `{package}`, or uninstall it: `pip uninstall {package}`"
+        message = f"two packages have a target `{name}`: {both}"
+        return PluginFault(name, message, f"uninstall one: `pip uninstall {package}`")
+
+    find_target(DEFAULT_TARGET)  # a built-in target brings the check of the contract
     try:
         target = entry.load()()
-        wrong = _refusal(target, name)
+        fault = _find_fault(target, entry)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the other targets have to go on
-        wrong = (
-            f"{type(error).__name__}: "
-            f"{error.message if isinstance(error, CloudtrainError) else error}"
-        )
-    if wrong is not None:
-        return None, f"the target `{name}` cannot be loaded from `{entry.value}`: {wrong}", upgrade
-    for other in target_names()[: target_names().index(name)]:
-        if getattr(find_usable(other), "prefix", None) == target.prefix:
-            message = (
-                f"the codes of the rules of `{name}` begin with `{target.prefix}`, as "
-                f"those of `{other}` do"
-            )
-            return None, message, upgrade
-    return target, "", ""
+        text = error.message if isinstance(error, CloudtrainError) else str(error)
+        fault = not_loaded(entry, f"{type(error).__name__}: {text}")
+    if fault is not None:
+        hint = f"upgrade its package `{package}`, or uninstall it: `pip uninstall {package}`"
+        return PluginFault(name, fault, hint)
+    return target
 
 
-_CONTRACT = "cloudtrain.targets.contract"
-"""The module with the base class of targets. It stands above this module."""
+def not_loaded(entry: EntryPoint, why: str) -> str:
+    """Return the message about a target that cannot be loaded. `why` is a clause."""
+    return f"the target `{entry.name}` cannot be loaded from `{entry.value}`: {why}"
 
 
-def _refusal(target: Any, name: str) -> str | None:
-    """Return why cloudtrain cannot use the target of the entry point `name`, as a clause; None if
-    it can."""
-    if all(base.__module__ != _CONTRACT for base in type(target).__mro__):
-        return f"it is not a subclass of `{_CONTRACT}.Target`"
-    earlier = next(
-        (
-            word
-            for word in ("settings_model", "rule_prefix", "rule_modules")
-            if hasattr(target, word)
-        ),
-        None,
-    )
-    if earlier is not None:
-        return f"its class sets `{earlier}`, as targets for earlier versions of cloudtrain do"
-    missing = [
-        word
-        for word in ("name", "title", "settings", "prefix")
-        if getattr(target, word, None) is None
-    ]
-    if missing:
-        return f"its class has no `{missing[0]}`"
-    fact = next((word for word in target.facts._fields if hasattr(target, word)), None)
-    if fact is not None:
-        return f"its class sets `{fact}`, which is one of its `facts`"
-    if target.name != name:
-        return f"its class calls it `{target.name}`"
-    if len(target.prefix) != 2 or not (target.prefix.isalpha() and target.prefix.isupper()):
-        return f"its `prefix` is `{target.prefix}`, not two capital letters"
-    if target.prefix == PORTABLE:
-        return f"its `prefix` is `{PORTABLE}`, which stands for all targets"
-    kind = getattr(target.settings, "model_fields", {}).get("type")
-    if kind is None or kind.default != name:
-        return f'its `settings` lacks `type: Literal["{name}"] = "{name}"`'
+_Check = Callable[[object, "EntryPoint"], str | None]
+
+_contract_checks: list[_Check] = []
+
+
+def add_contract_check(check: _Check) -> None:
+    """Check each target of another package with `check` when it is loaded. `check` returns a
+    message if cloudtrain cannot use the target. The contract stands above this module, so the room
+    of the contract calls this function when it is imported."""
+    _contract_checks.append(check)
+
+
+def _find_fault(target: object, entry: EntryPoint) -> str | None:
+    for check in _contract_checks:
+        message = check(target, entry)
+        if message is not None:
+            return message
     return None
 
 
 @cache
 def declared() -> tuple[EntryPoint, ...]:
     """Return every entry point of the group: the built-in ones first, each group sorted by name."""
-    return tuple(
-        sorted(
-            _find_entries(),
-            key=lambda entry: (not is_own(entry), entry.name == DEFAULT_TARGET, entry.name),
-        )
-    )
+
+    def position(entry: EntryPoint) -> tuple[bool, bool, str]:
+        return not is_own(entry), entry.name == DEFAULT_TARGET, entry.name
+
+    return tuple(sorted(_find_entries(), key=position))
 
 
 @cache
@@ -255,25 +262,24 @@ def _find_entries() -> list[EntryPoint]:
     group's name first."""
     from importlib.metadata import Distribution
 
+    heading = f"[{GROUP}]".encode()
     entries: list[EntryPoint] = []
     for folder in dict.fromkeys(sys.path):
         try:
-            names = [
-                entry.name
-                for entry in os.scandir(folder or ".")
-                if entry.name.endswith((".dist-info", ".egg-info"))
-            ]
+            names = os.listdir(folder or ".")
         except OSError:  # a missing path, or a zip file
             continue
         for name in names:
+            if not name.endswith((".dist-info", ".egg-info")):
+                continue
             # Hundreds of them, before every command.
             place = os.path.join(folder or ".", name)
             try:
                 with open(os.path.join(place, "entry_points.txt"), "rb") as file:
-                    has_group = b"[" + GROUP.encode() + b"]" in file.read()
+                    content = file.read()
             except OSError:
                 continue
-            if has_group:
+            if heading in content:
                 entries.extend(Distribution.at(place).entry_points.select(group=GROUP))
     return entries
 
@@ -293,15 +299,16 @@ class PluginFault(NamedTuple):
 
 def plugin_faults() -> Iterator[PluginFault]:
     """Yield each target of another package that cannot be used."""
-    own = [entry.name for entry in declared() if is_own(entry)]
     for entry in declared():
+        if is_own(entry):
+            continue
         package = package_of(entry)
-        if not is_own(entry) and entry.name in own:
+        used = _entries().get(entry.name)
+        if used is not None and is_own(used):
             message = f"`{package}` has a target of this name too, which cloudtrain does not use"
-            yield PluginFault(
-                entry.name, message, f"uninstall it: `pip uninstall {package}`", is_harmless=True
-            )
-        elif not is_own(entry) and not usable_name(entry.name):
+            hint = f"uninstall it: `pip uninstall {package}`"
+            yield PluginFault(entry.name, message, hint, is_harmless=True)
+        elif used is None:
             message = f"`{package}` has a target of this name, and a target cannot have it"
             hint = (
                 "ask its authors for a name of lower-case letters, digits and underscores "
@@ -319,10 +326,12 @@ def plugin_of(error: BaseException) -> str | None:
     """Return the package with a target whose code raised `error`; None if the code is not in such a
     package."""
     packages = {top_module(entry): package_of(entry) for entry in declared() if not is_own(entry)}
-    package, step = None, error.__traceback__
+    package = None
+    step = error.__traceback__
     while step is not None:
-        module = str(step.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
-        if module == "cloudtrain" or module in packages:
+        name = str(step.tb_frame.f_globals.get("__name__", ""))
+        module = name.partition(".")[0]
+        if module == OWN_PACKAGE or module in packages:
             package = packages.get(module)
         step = step.tb_next
     return package
@@ -343,12 +352,13 @@ def require(module: str, *, extra: str) -> ModuleType:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        if error.name is None or module.split(".")[0] != error.name.split(".")[0]:
+        missing = error.name or ""
+        if missing.split(".")[0] != module.split(".")[0]:
             raise
-        package = next(
-            (name for start, name in _PACKAGES.items() if f"{module}.".startswith(f"{start}.")),
-            module,
-        )
+        package = module
+        for start, name in _PACKAGES.items():
+            if f"{module}.".startswith(f"{start}."):
+                package = name
         raise MissingExtra(f"`{package}` is not installed", hint=pip_line(extra)) from error
 
 
@@ -361,17 +371,23 @@ def pip_line(extra: str) -> str:
     from urllib.parse import unquote
 
     try:
-        origin = json.loads(distribution(OWN_PACKAGE).read_text("direct_url.json") or "{}")
+        text = distribution(OWN_PACKAGE).read_text("direct_url.json")
+        origin = json.loads(text or "{}")
     except (PackageNotFoundError, ValueError):
         origin = {}
-    url, vcs = str(origin.get("url", "")), origin.get("vcs_info", {}).get("vcs")
+    url = str(origin.get("url", ""))
+
+    vcs = origin.get("vcs_info", {}).get("vcs")
     if vcs:
-        return f"pip install {shlex.quote(f'{OWN_PACKAGE}[{extra}] @ {vcs}+{url}')}"
+        requirement = f"{OWN_PACKAGE}[{extra}] @ {vcs}+{url}"
+        return f"pip install {shlex.quote(requirement)}"
+
     folder = unquote(url.removeprefix("file://"))
     # A plan starts sooner without pathlib.
     if "dir_info" in origin and os.path.isdir(folder):
         option = "-e " if origin["dir_info"].get("editable") else ""
-        return f"pip install {option}{shlex.quote(f'{folder}[{extra}]')}"
+        requirement = shlex.quote(f"{folder}[{extra}]")
+        return f"pip install {option}{requirement}"
     return f"pip install '{OWN_PACKAGE}[{extra}]'"
 
 

@@ -32,7 +32,8 @@ def make_private_folder(path: str | os.PathLike[str]) -> None:
     Raises:
         OSError: the folder cannot be made.
     """
-    missing, place = [], os.fspath(path)
+    missing = []
+    place = os.fspath(path)
     while place and not os.path.isdir(place):
         missing.append(place)
         place = os.path.dirname(place)
@@ -79,9 +80,8 @@ def replace_private(path: str | os.PathLike[str], content: bytes, *, sync: bool 
 def _written_beside(path: str | os.PathLike[str], content: bytes, *, sync: bool) -> Iterator[str]:
     temporary = f"{os.fspath(path)}.{os.getpid()}.{get_native_id()}"
     try:
-        with os.fdopen(
-            open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb"
-        ) as file:
+        descriptor = open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             if sync:
                 file.flush()
@@ -153,7 +153,8 @@ def close_file(path: str | os.PathLike[str]) -> None:
         OSError: the file cannot be made, is a link, or belongs to another user.
     """
     try:
-        os.close(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        descriptor = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        os.close(descriptor)
     except FileExistsError:
         mode = os.lstat(path).st_mode
         if stat.S_ISLNK(mode):

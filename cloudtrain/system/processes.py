@@ -41,7 +41,8 @@ def start_detached(
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb") as ready:
         try:
-            flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if empty_log else os.O_APPEND)
+            flags = os.O_WRONLY | os.O_CREAT
+            flags |= os.O_TRUNC if empty_log else os.O_APPEND
             with os.fdopen(open_private(log, flags), "ab") as output:
                 child = subprocess.Popen(
                     command(writer),
@@ -158,12 +159,10 @@ class Moment(NamedTuple):
     def elapsed_since(self, earlier: Moment) -> float:
         """Return the seconds since `earlier`, at least 0. They are exact within one boot; otherwise
         they come from the wall clock."""
-        return max(
-            0.0,
-            self.uptime - earlier.uptime
-            if self._is_same_boot(earlier)
-            else self.wall - earlier.wall,
-        )
+        elapsed = self.wall - earlier.wall
+        if self._is_same_boot(earlier):
+            elapsed = self.uptime - earlier.uptime
+        return max(0.0, elapsed)
 
     def least_elapsed_since(self, earlier: Moment) -> float:
         """Return a lower bound of the seconds since `earlier`. After a reboot, this is the time
@@ -177,7 +176,9 @@ class Moment(NamedTuple):
 
 
 def read_clock() -> Moment:
-    uptime = time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else 0.0
+    uptime = 0.0
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
     return Moment(time.time(), boot_id(), uptime)
 
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _LONGEST_NAME = 255
 """Maximum length of one name in bytes on common file systems."""
 
+_CONTROLS = "".join(map(chr, (*range(0x20), *range(0x7F, 0xA0))))
+"""The control characters of Unicode."""
+
 
 class Unsafe(Exception):
     """A name or a link that must not be written. `reason` completes a sentence that begins with the
@@ -37,7 +40,9 @@ class Unsafe(Exception):
 
 
 def _shown(name: str) -> str:
-    return name if name.isprintable() else repr(name)[1:-1]
+    if name.isprintable():
+        return name
+    return repr(name)[1:-1]
 
 
 def safe_name(name: str, *, odd: bool = False) -> str:
@@ -48,15 +53,14 @@ def safe_name(name: str, *, odd: bool = False) -> str:
         Unsafe: the name leads outside, is not a file name, or contains characters that no terminal
             can show.
     """
-    parts = [part for part in name.split("/") if part not in ("", ".")]
+    parts = _parts_of(name)
     steps = name if odd else name.replace("\\", "/")
     if steps.startswith("/") or ".." in steps.split("/"):
         raise Unsafe(name, "would be written outside of the folder")
     if not parts:
         raise Unsafe(name, "is not a valid file name")
-    if "\0" in name or (
-        not odd and any(letter < " " or "\x7f" <= letter <= "\x9f" for letter in name)
-    ):
+    controls = "\0" if odd else _CONTROLS
+    if any(letter in controls for letter in name):
         raise Unsafe(name, "has a control character in its name")
     try:
         longest = max(len(os.fsencode(part)) for part in parts)
@@ -67,6 +71,10 @@ def safe_name(name: str, *, odd: bool = False) -> str:
     return "/".join(parts)
 
 
+def _parts_of(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
 def safe_target(name: str, target: str) -> str:
     """Return a link's target in normalized form if it is safe: relative, and inside the folder.
     `..` is allowed only at the start of the target: later, it could follow another link and lead
@@ -75,15 +83,13 @@ def safe_target(name: str, target: str) -> str:
     Raises:
         Unsafe: the target is outside.
     """
-    parts = [part for part in target.split("/") if part not in ("", ".")]
-    ups = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
-    if (
-        not target
-        or target.startswith("/")
-        or "\0" in target
-        or ".." in parts[ups:]
-        or ups > name.count("/")
-    ):
+    parts = _parts_of(target)
+    ups = 0
+    while parts[ups : ups + 1] == [".."]:
+        ups += 1
+    is_absolute = target.startswith("/")
+    is_outside = ".." in parts[ups:] or ups > name.count("/")
+    if not target or is_absolute or "\0" in target or is_outside:
         raise Unsafe(name, f"is a link to `{_shown(target)}`, which leads outside")
     return "/".join(parts) or "."
 
@@ -108,7 +114,8 @@ class Staging:
         self.folder = folder
         self._odd = odd_names
         self._scratch = tempfile.mkdtemp(dir=folder, prefix=".cloudtrain-")
-        self._new, self._old = f"{self._scratch}/new", f"{self._scratch}/old"
+        self._new = f"{self._scratch}/new"
+        self._old = f"{self._scratch}/old"
         os.mkdir(self._new)
         os.mkdir(self._old)
         self._lock = Lock()
@@ -139,13 +146,12 @@ class Staging:
                 case-insensitive file system, names that differ only in case count as equal.
         """
         name = safe_name(name, odd=self._odd)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with self._lock:
             self._make_folders(name)
             self._take(name)
             try:
-                return os.open(
-                    f"{self._new}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode
-                )
+                return os.open(f"{self._new}/{name}", flags, mode)
             except (FileExistsError, IsADirectoryError):
                 raise Unsafe(name, "stands where another file does") from None
 
@@ -184,9 +190,11 @@ class Staging:
             Unsafe: a link is below another link, or has the path of a file.
         """
         for name, target in self._links.items():
-            parts = name.split("/")[:-1]
-            if any("/".join(parts[: depth + 1]) in self._links for depth in range(len(parts))):
-                raise Unsafe(name, "is below a link")
+            above = name.rpartition("/")[0]
+            while above:
+                if above in self._links:
+                    raise Unsafe(name, "is below a link")
+                above = above.rpartition("/")[0]
             self._make_folders(name)
             try:
                 os.symlink(target, f"{self._new}/{name}")
@@ -327,12 +335,11 @@ def _missing(folder: Path) -> list[str]:
 def _open_folder(root: int, folder: str) -> int:
     """Open a folder below the folder `root`, and return its descriptor. No link in the path is
     followed."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.dup(root)
     for part in folder.split("/") if folder else ():
         try:
-            inner = os.open(
-                part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor
-            )
+            inner = os.open(part, flags, dir_fd=descriptor)
         finally:
             os.close(descriptor)
         descriptor = inner

@@ -99,42 +99,6 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class Unknown:
-    """An expression in a script whose value cannot be determined from the script's text."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class StaticCall:
-    """A call in the text of a script: the dotted name of the function, and the arguments."""
-
-    name: str
-    arguments: list[Any]
-    keywords: dict[str, Any]
-
-
-def said(value: Any, path: str, unknown: dict[str, str]) -> Any:
-    """Return `value` without the parts that a script's text does not show, or None if it is such a
-    part itself. Add the path and text of each of these parts to `unknown`. `path` is the path of
-    `value`."""
-    if isinstance(value, Unknown | StaticCall):
-        unknown[path.lstrip(".")] = (
-            value.text if isinstance(value, Unknown) else f"{value.name}(...)"
-        )
-        return None
-    if isinstance(value, dict):
-        pairs = {str(key): said(inner, f"{path}.{key}", unknown) for key, inner in value.items()}
-        return {
-            key: inner for key, inner in pairs.items() if inner is not None or value[key] is None
-        }
-    if isinstance(value, list):
-        rows = [said(inner, f"{path}.{number}", unknown) for number, inner in enumerate(value)]
-        return [row for row in rows if row is not None]
-    return value
-
-
-@dataclass(frozen=True)
 class BatchSettings:
     """The options of a batch script, or of the command in it that starts the processes, that no
     field of a job can express. Some become `settings` of the target; the others are `lost`."""

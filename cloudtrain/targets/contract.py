@@ -7,21 +7,25 @@ tests every service against the numbered rules of the class `Service`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from cloudtrain.errors import UsageError
+from cloudtrain.machines.contents import Contents as Contents  # targets take it from here
 from cloudtrain.plans.states import ListedRun, LogLine, QueuedRun, RunRef, RunStatus
+from cloudtrain.system.plugins import ability
 
 if TYPE_CHECKING:
+    from cloudtrain.code.tree import Tree
     from cloudtrain.job.processing import AnyJob, ProcessingJob
-    from cloudtrain.job.sweep import Objective
+    from cloudtrain.job.sweep import Objective, Sweep
     from cloudtrain.job.training import TrainingJob
     from cloudtrain.plans.plan import CompileContext, Finding, Plan, Upload
     from cloudtrain.plans.states import Trial
     from cloudtrain.rules.engine import Reading
+    from cloudtrain.targets.adoption import Adopter, BatchSettings, Original
     from cloudtrain.targets.settings import TargetSettings
 
 
@@ -238,20 +242,131 @@ class Tuner(Service, Protocol):
         raise UsageError(f"the tuner of `{name}` cannot continue a sweep", hint=hint, code="CT064")
 
 
-class Contents(NamedTuple):
-    """What a machine has before the job's packages are installed."""
+# The parts of targets: abilities that a target has or not. Each is a function or a class, which is
+# called as its type says.
 
-    python: str | None = None
-    """The version of Python, such as `3.12`; None if unknown."""
-    torch: str | None = None
-    """The version of PyTorch; None if there is none, or if it is unknown."""
-    packages: Mapping[str, str] | None = None
-    """All packages, by normalized name, with their versions; None if unknown."""
-    markers: Mapping[str, str] = MappingProxyType({})
-    """The values of environment markers that differ from those of Linux on x86-64."""
-    is_image: bool = True
-    """Whether it is a container's image, whose PyTorch stays, because it belongs to the machine's
-    drivers."""
+
+@ability("data")
+class DataPlaces(Protocol):
+    """Chooses where the target's storage keeps data of this machine."""
+
+    def __call__(
+        self, settings: Any, account: Any, sha256: str, name: str, /, *, is_file: bool
+    ) -> tuple[str, str]:
+        """Return the storage folder to upload the data `name` to, whose hash is `sha256`, and the
+        path that the input then gets: the folder, or with `is_file` the file in it."""
+
+
+@ability("settle")
+class SettingsChooser(Protocol):
+    """Chooses settings that depend on the job's files."""
+
+    def __call__(self, job: AnyJob, tree: Tree, settings: Any, /) -> TargetSettings:
+        """Return the settings for this job: `settings` itself if nothing is to be chosen."""
+
+
+@ability("absolute")
+class PathResolver(Protocol):
+    """Makes settings independent of the working directory."""
+
+    def __call__(self, settings: Any, environ: Mapping[str, str], cwd: Path, /) -> TargetSettings:
+        """Return the settings with absolute paths in place of relative ones and of names such as
+        `conda:NAME`. Makes no network request."""
+
+
+@ability("emulate")
+class Emulator(Protocol):
+    """Compiles a job to a local run that emulates the target."""
+
+    def __call__(self, job: TrainingJob, settings: Any, context: CompileContext, /) -> Plan:
+        """Return the plan of the local run. `settings` are those of the local target.
+
+        Raises:
+            JobError: the run cannot be emulated; the hint names an alternative.
+        """
+
+
+@ability("sweep")
+class SweepCompiler(Protocol):
+    """Compiles a sweep for the target's own tuner. A target with this part has a `TunerMaker`, and
+    the other way round."""
+
+    def __call__(self, sweep: Sweep, settings: Any, context: CompileContext, /) -> Plan:
+        """Return the plan with the request to the tuner. `sweep.job` is the job of the first trial.
+        Pure, like `Target.compile`.
+
+        Raises:
+            JobError: the tuner cannot run the sweep (CT061).
+        """
+
+
+@ability("tuner")
+class TunerMaker(Protocol):
+    """Makes the service for the target's own tuner."""
+
+    def __call__(self, environ: Mapping[str, str], /) -> Tuner:
+        """Return the service, which makes no request until a method is called."""
+
+
+@ability("adopt")
+class AdopterMaker(Protocol):
+    """Makes the object with which `cloudtrain adopt` converts the service's own requests to
+    jobs."""
+
+    def __call__(self) -> Adopter:
+        """Return the adopter."""
+
+
+@ability("fetch")
+class OriginalFetcher(Protocol):
+    """Reads a job of the service for `cloudtrain adopt`."""
+
+    def __call__(
+        self, place: str, name: str, settings: Any, environ: Mapping[str, str], /
+    ) -> Original:
+        """Return the job `name` of the service, with its code if it can be read. `place` is the
+        middle part of the job's reference; `settings` supply what it lacks."""
+
+
+@ability("batch")
+class BatchReader(Protocol):
+    """Reads the options of a batch script."""
+
+    def __call__(self, options: Mapping[str, str], setup: Sequence[str], /) -> BatchSettings | None:
+        """Return the settings of a batch script, from its options by long name and the lines before
+        the launch; None for scripts of other tools."""
+
+
+@ability("container")
+class ContainerReader(Protocol):
+    """Reads the options of the command which starts a batch job's processes."""
+
+    def __call__(self, options: Mapping[str, str], /) -> BatchSettings | None:
+        """Return the settings with the image that the command names; None if it names none."""
+
+
+@ability("folder")
+class RunFolders(Protocol):
+    """Knows the folders of runs on this machine."""
+
+    def __call__(self, run_name: str, state_dir: Path, /) -> Path:
+        """Return the run's folder."""
+
+
+@ability("files")
+class WorkingFiles(Protocol):
+    """Knows the working folders of scripts on this machine."""
+
+    def __call__(self, run_name: str, state_dir: Path, /) -> dict[str, Path]:
+        """Return the files that the script wrote into its working folder, by relative path."""
+
+
+@ability("examine")
+class AccountExaminer(Protocol):
+    """Describes the account for `cloudtrain doctor`."""
+
+    def __call__(self, settings: Any, account: Any, /) -> str | None:
+        """Return the line about the account, or None."""
 
 
 class TargetFacts(NamedTuple):
@@ -310,52 +425,21 @@ class Target(ABC):
     in every command.
 
     `parts` maps an ability to `module:name`, or for rules to modules; they are imported on first
-    use. A target without an ability leaves it out.
+    use. A target without an ability leaves it out. Each ability but the rules has a type, which
+    says what the part is called with. `cloudtrain.system.plugins.part` returns the part of a type.
 
         rules           modules, separated by spaces, that register rules on import
         training_rules  the same, for rules that apply only to training jobs
         online          the same, for the rules that `Service.check` reports
         table           the `InstanceTable` of the target's instance types
-        forms           (plan) -> functions that write the request in other tools' formats, by
-                        format name; empty if other tools cannot send it
-        export          a class with those methods of `Plan`, such as `to_yaml`, that the target
-                        supports. Its class method `of(plan)` returns an instance, or None if other
-                        tools cannot send the request
-        data            (settings, account, sha256, name, *, is_file) -> (folder, path): the storage
-                        folder to upload the data `name` of this machine to, whose hash is `sha256`,
-                        and the path that the input then gets: the folder, or with `is_file` the
-                        file in it
-        contents        (job, settings, account) -> Contents of the machines before the job's
-                        packages are installed
-        emulate         (job, settings of the local target, context) -> Plan of a local run that
-                        emulates this target, or JobError; the hint names an alternative
-        sweep           (sweep, settings, context) -> Plan with the request to the target's own
-                        tuner, or JobError (CT061). `sweep.job` is the job of the first trial. Pure,
-                        like `compile`
-        tuner           (environ) -> Tuner. A target with `sweep` has a tuner, and the other way
-                        round
-        adopt           () -> Adopter, with which `cloudtrain adopt` converts the service's own
-                        requests to jobs
-        fetch           (place, name, settings, environ) -> Original: the job `name` of the service,
-                        with its code if it can be read. `place` is the middle part of the job's
-                        reference; `settings` supply what it lacks
-        static          (calls) -> (Draft, expressions) of the first job that a script's SDK calls
-                        create, with the expression of each field whose value is not a constant in
-                        the script; None without such a call
-        batch           (options by long name, lines before the launch) -> BatchSettings of a batch
-                        script; None for other scripts
-        container       (options by long name) -> BatchSettings with the image that the command
-                        which starts a batch job's processes names; None if it names none
-        absolute        (settings, environ, cwd) -> settings with absolute paths in place of
-                        relative ones and of names such as `conda:NAME`. Makes no network request
-        path            (path) -> why the target does not accept this file in a bundle, as a clause
-                        such as `whose path is too long`; None if it does. By default, the limits of
-                        archives apply
-        folder          (run name, state folder) -> the run's folder on this machine
-        files           (run name, state folder) -> the files that the script wrote into its working
-                        folder on this machine, by relative path
-        examine         (settings, account) -> the line of `cloudtrain doctor` about the account, or
-                        None
+                        (`cloudtrain/machines/table.py`)
+        contents        `ContentsReader` (`cloudtrain/machines/contents.py`)
+        forms, export   `PlanForms` and `PlanExports` (`cloudtrain/plans/plan.py`)
+        path            `PathCheck` (`cloudtrain/rules/values.py`)
+
+    The types of the other abilities stand above in this module: `data`, `settle`, `absolute`,
+    `emulate`, `sweep`, `tuner`, `adopt`, `fetch`, `batch`, `container`, `folder`, `files`
+    and `examine`.
     """
 
     name: ClassVar[str]

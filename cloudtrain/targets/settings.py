@@ -8,7 +8,6 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
-from itertools import product
 from operator import getitem
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -57,7 +56,8 @@ class TargetSettings(Model):
         `budget_file`."""
         same = self.model_copy()
         # only fields are frozen
-        same._files, same._budget_file = files, budget_file  # type: ignore[misc]
+        same._files = files  # type: ignore[misc]
+        same._budget_file = budget_file  # type: ignore[misc]
         return same
 
     def replace(self, **changes: Any) -> Self:
@@ -83,9 +83,8 @@ class SettingsFile(NamedTuple):
         # importing it costs start-up time, and most settings are right
         from cloudtrain.job.explain import in_form
 
-        return placed(
-            replace(problem, hint=in_form(problem.hint, "toml")), str(self.path), self.positions
-        )
+        in_toml = replace(problem, hint=in_form(problem.hint, "toml"))
+        return placed(in_toml, str(self.path), self.positions)
 
 
 def read_settings(path: Path) -> SettingsFile:
@@ -101,30 +100,32 @@ def _placed(problem: Problem, files: Sequence[SettingsFile], bases: Sequence[Val
     """Return `problem`, whose path is relative to a table, with the position of its value in the
     settings files. Later files take precedence, and of the tables `bases`, such as `("profiles",
     PROFILE, TARGET)`, earlier ones. A value that stands nowhere has the position of the table."""
-    tables: list[tuple[SettingsFile, ValuePath]] = [
-        (file, base) for base in bases for file in reversed(files)
-    ]
+    last_first: list[SettingsFile] = list(reversed(files))
     for path in (problem.path, ()):
-        for file, base in tables:
-            if (*base, *path) in file.positions.values:
-                return file.placed(replace(problem, path=(*base, *problem.path)))
+        for base in bases:
+            for file in last_first:
+                if (*base, *path) in file.positions.values:
+                    absolute = replace(problem, path=(*base, *problem.path))
+                    return file.placed(absolute)
     return problem
 
 
 def _table_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
-    target, profiles = tables.get("target", DEFAULT_TARGET), tables.get("profiles", {})
+    target = tables.get("target", DEFAULT_TARGET)
     if not isinstance(target, str):
         message = f"`target` must be text, not {describe_value(target)}"
         yield Problem(("target",), message, did_you_mean("", target_names()), code="CT012")
-    yield from _unknown(
-        {name: table for name, table in tables.items() if name != "target"},
-        ("profiles", *target_names()),
-    )
-    if isinstance(profiles, Mapping):
-        yield from _unknown(profiles, profiles, ("profiles",))
-        for name, profile in profiles.items():
-            if isinstance(profile, Mapping):
-                yield from _unknown(profile, target_names(), ("profiles", name))
+
+    named = {name: table for name, table in tables.items() if name != "target"}
+    yield from _unknown(named, ("profiles", *target_names()))
+
+    profiles = tables.get("profiles", {})
+    if not isinstance(profiles, Mapping):
+        return
+    yield from _unknown(profiles, profiles, ("profiles",))
+    for name, profile in profiles.items():
+        if isinstance(profile, Mapping):
+            yield from _unknown(profile, target_names(), ("profiles", name))
 
 
 def _unknown(
@@ -133,12 +134,8 @@ def _unknown(
     for name, table in tables.items():
         path = (*above, name)
         if name not in known_names:
-            yield KeyProblem(
-                path,
-                f"unknown table `{dotted(path)}`",
-                did_you_mean(name, known_names),
-                code="CT912",
-            )
+            hint = did_you_mean(name, known_names)
+            yield KeyProblem(path, f"unknown table `{dotted(path)}`", hint, code="CT912")
         elif not isinstance(table, Mapping):
             message = f"`{dotted(path)}` must be a table, not {describe_value(table)}"
             yield Problem(path, message, f"write `[{dotted(path)}]`", code="CT912")
@@ -205,23 +202,31 @@ class Settings(NamedTuple):
                 wrong.
             JobError: a flag has a wrong value.
         """
-        is_default, name = name is None, name or self.default_target
+        is_default = name is None
+        name = name or self.default_target
         if name not in target_names():
             hint = did_you_mean(name, target_names())
             problem = Problem(("target",), f"`{name}` is not a target", hint, code="CT913")
-            problem = _placed(problem, self.sources, [()]) if is_default else problem
-            raise SettingsError.of([problem if problem.file else replace(problem, path=())])
+            if is_default:
+                problem = _placed(problem, self.sources, [()])
+            if not problem.file:
+                problem = replace(problem, path=())
+            raise SettingsError.of([problem])
+
         profile = profile or self.environ.get("CLOUDTRAIN_PROFILE")
-        fields = dict((self.tables or {}).get(name, {})) | self._profile(profile).get(name, {})
-        bases = [*([("profiles", profile, name)] if profile else []), (name,)]
+        fields = dict((self.tables or {}).get(name, {}))
+        fields |= self._profile(profile).get(name, {})
+        bases: list[ValuePath] = [("profiles", profile, name)] if profile else []
+        bases.append((name,))
         try:
             settings = self._with_budget(find_target(name).settings(**fields), bases)
         except JobError as error:
-            raise SettingsError.of(
-                [_placed(problem, self.sources, bases) for problem in error.problems]
-            ) from None
+            problems = [_placed(problem, self.sources, bases) for problem in error.problems]
+            raise SettingsError.of(problems) from None
+
         flags = {key: value for key, value in flags.items() if value is not None}
-        settings = settings.replace(**flags) if flags else settings
+        if flags:
+            settings = settings.replace(**flags)
         return settings.from_files(tuple(map(str, self.files)), settings.budget_file)
 
     def _with_budget(self, settings: TargetSettings, bases: Sequence[ValuePath]) -> TargetSettings:
@@ -229,18 +234,19 @@ class Settings(NamedTuple):
         the project's file, which whoever submits may edit. `bases` are the tables of the settings,
         the strongest first."""
         budgets: dict[str, Any] = {}
-        for base, source in product(bases, reversed(self.sources)):
-            if (path := (*base, "max_cost")) in source.positions.values:
-                budgets.setdefault(str(source.path), reduce(getitem, path, source.tables))
-        file, own = next(iter(budgets), None), str(own_file())
+        for base in bases:
+            for source in reversed(self.sources):
+                path = (*base, "max_cost")
+                if path in source.positions.values:
+                    budget = reduce(getitem, path, source.tables)
+                    budgets.setdefault(str(source.path), budget)
+
+        own = str(own_file())
         if own in budgets:
             lower: Any = settings.replace(max_cost=budgets[own])
-            settings, file = (
-                (lower, own)
-                if lower.max_cost < getattr(settings, "max_cost", 0.0)
-                else (settings, file)
-            )
-        return settings.from_files((), file)
+            if lower.max_cost < getattr(settings, "max_cost", 0.0):
+                return lower.from_files((), own)  # type: ignore[no-any-return]
+        return settings.from_files((), next(iter(budgets), None))
 
     def _profile(self, name: str | None) -> Mapping[str, Any]:
         if name is None:
@@ -268,20 +274,16 @@ def load_settings(near: Path | None = None) -> Settings:
     tables: dict[str, Any] = {}
     for source in sources:
         tables = _merge(tables, source.tables)
-    if folder := os.environ.get("CLOUDTRAIN_STATE_DIR"):
+
+    folder = os.environ.get("CLOUDTRAIN_STATE_DIR")
+    if folder:
         state_dir = Path(folder).absolute()
     else:
         from platformdirs import user_state_path
 
         state_dir = user_state_path("cloudtrain", appauthor=False)
-    return Settings(
-        state_dir,
-        user_environment(),
-        cwd,
-        tuple(source.path for source in sources),
-        tables,
-        sources,
-    )
+    files = tuple(source.path for source in sources)
+    return Settings(state_dir, user_environment(), cwd, files, tables, sources)
 
 
 def debug_wanted() -> bool:
@@ -326,6 +328,9 @@ def _files(cwd: Path, near: Path | None) -> Iterator[Path]:
 def _merge(weak: Mapping[str, Any], strong: Mapping[str, Any]) -> dict[str, Any]:
     tables = dict(weak)
     for key, value in strong.items():
-        both = isinstance(value, Mapping) and isinstance(tables.get(key), Mapping)
-        tables[key] = _merge(tables[key], value) if both else value
+        weaker = tables.get(key)
+        if isinstance(value, Mapping) and isinstance(weaker, Mapping):
+            tables[key] = _merge(weaker, value)
+        else:
+            tables[key] = value
     return tables

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from cloudtrain.errors import UsageError
-from cloudtrain.system.plugins import part_of
-from cloudtrain.targets.contract import Account, Service, Target
+from cloudtrain.system.plugins import part
+from cloudtrain.targets.contract import Account, PathResolver, Service, Target
 from cloudtrain.targets.registry import target_of
 from cloudtrain.targets.settings import Settings, TargetSettings, load_settings
 
@@ -35,12 +35,14 @@ class Where:
     def of(cls, settings: TargetSettings, here: Settings, *, profile: str | None = None) -> Where:
         """Return the place with these settings. `profile` is the profile for the settings of an
         emulated target."""
-        target, name = target_of(settings.type), settings.emulated_target
-        if (absolute := part_of(target, "absolute")) is not None:
-            settings = absolute(settings, here.environ, here.cwd)
-        return cls(
-            target, settings, here, None if name is None else here.target(name, profile=profile)
-        )
+        target = target_of(settings.type)
+        resolve = part(target, PathResolver)
+        if resolve is not None:
+            settings = resolve(settings, here.environ, here.cwd)
+
+        name = settings.emulated_target
+        emulated = None if name is None else here.target(name, profile=profile)
+        return cls(target, settings, here, emulated)
 
     def queued(self, queue: bool | None, priority: int | None) -> Where:
         """Return the place with these options of cloudtrain's queue. None keeps the value in the
@@ -50,18 +52,14 @@ class Where:
             UsageError: cloudtrain has no queue for the target.
             JobError: a priority is given without the queue.
         """
-        options = {
-            name: value
-            for name, value in (("queue", queue), ("priority", priority))
-            if value is not None
-        }
+        given = {"queue": queue, "priority": priority}
+        options = {name: value for name, value in given.items() if value is not None}
         if not options:
             return self
         if not options.keys() <= type(self.settings).model_fields.keys():
+            message = f"`{self.target.name}` does not use cloudtrain's queue"
             hint = f"leave out `{next(iter(options))}`: the target has its own queue"
-            raise UsageError(
-                f"`{self.target.name}` does not use cloudtrain's queue", hint=hint, code="CT902"
-            )
+            raise UsageError(message, hint=hint, code="CT902")
         return replace(self, settings=self.settings.replace(**options))
 
     @cached_property
@@ -71,11 +69,10 @@ class Where:
         account = self.target.account(
             self.settings, environ=here.environ, state_dir=here.state_dir, cwd=here.cwd
         )
-        return (
-            account
-            if self.emulated is None
-            else cast("Any", account)._replace(emulated=self.emulated)
-        )
+        if self.emulated is None:
+            return account
+        emulating: Account = cast("Any", account)._replace(emulated=self.emulated)
+        return emulating
 
     @cached_property
     def service(self) -> Service:
@@ -85,18 +82,17 @@ class Where:
     def to_json(self) -> dict[str, object]:
         """Return the settings as JSON data, from which `from_json` makes the place in any process
         of this machine."""
-        emulated = self.emulated
-        is_set = emulated is not None and emulated.model_fields_set
-        return {
-            "target": _to_json(self.settings),
-            **({"emulated": _to_json(emulated)} if emulated and is_set else {}),
-        }
+        data: dict[str, object] = {"target": _to_json(self.settings)}
+        if self.emulated is not None and self.emulated.model_fields_set:
+            data["emulated"] = _to_json(self.emulated)
+        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], here: Settings) -> Where:
         """Return the place with the settings that `to_json` has returned. The account is read
         again."""
-        settings, emulated = _from_json(data["target"]), data.get("emulated")
+        settings = _from_json(data["target"])
+        emulated = data.get("emulated")
         return cls(
             target_of(settings.type),
             settings,
@@ -120,8 +116,10 @@ def where(target: AnyTarget, *, near: Path | None = None, profile: str | None = 
     if isinstance(target, Where):
         return target
     here = load_settings(near)
-    own = target if isinstance(target, TargetSettings) else here.target(target, profile=profile)
-    return Where.of(own, here, profile=profile)
+    settings = (
+        target if isinstance(target, TargetSettings) else here.target(target, profile=profile)
+    )
+    return Where.of(settings, here, profile=profile)
 
 
 def _to_json(settings: TargetSettings) -> dict[str, object]:

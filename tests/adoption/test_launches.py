@@ -192,10 +192,6 @@ def test_a_container_of_srun_is_the_jobs_image(cli: Cli) -> None:
         ),
         (["job.sh"], "`job.sh` starts one job"),
         (["task.yaml"], "`task.yaml` starts one job"),
-        (
-            ["train.py", "--static"],
-            "`--static` drafts the first job of `train.py`, so `--job` has no effect",
-        ),
     ],
 )
 def test_a_source_with_one_job_has_no_choice(cli: Cli, arguments: list[str], says: str) -> None:

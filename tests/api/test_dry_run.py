@@ -12,6 +12,7 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.errors import SettingsError
 from tests.deadlines import DEADLINE
+from tests.hints import suggested
 
 WATCHED = """
 import sys
@@ -125,7 +126,7 @@ def test_misspelt_targets_are_a_clear_error(job_file: Path) -> None:
     for verb in (ct.plan, ct.submit):
         with pytest.raises(SettingsError) as misspelt:
             verb(job, "sagmaker")
-        assert misspelt.value.hint == "did you mean `sagemaker`?"
+        assert misspelt.value.hint == suggested("sagemaker")
 
 
 @pytest.mark.parametrize("place", ["data/../ckpt", "~/ckpt", "~nobody-of-this-name/ckpt"])

@@ -7,7 +7,8 @@ import re
 import pytest
 
 import cloudtrain as ct
-from cloudtrain.system.plugins import all_targets, find_target, part_of
+from cloudtrain.plans.plan import PlanExports
+from cloudtrain.system.plugins import all_targets, find_target, part
 
 METHODS = (
     "fit_arguments",
@@ -31,7 +32,7 @@ SETTINGS = {
 
 
 def supports(target: str, method: str) -> bool:
-    return hasattr(part_of(find_target(target), "export"), method)
+    return hasattr(part(find_target(target), PlanExports), method)
 
 
 def plan_for(target: str) -> ct.Plan:

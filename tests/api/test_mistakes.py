@@ -9,6 +9,7 @@ import pytest
 
 import cloudtrain as ct
 from cloudtrain.errors import UsageError
+from tests.hints import suggested
 
 
 @pytest.mark.parametrize("job", ["job.yaml", Path("job.yaml"), None, {"name": "a"}])
@@ -35,7 +36,7 @@ def test_an_error_of_the_checks_says_which(clean_environment: Path) -> None:
     with pytest.raises(ct.PreflightError) as caught:
         ct.submit(job)
     assert (
-        "there is no file `tran.py` in the source folder [CT101]\n  hint: did you mean `train.py`?"
+        f"there is no file `tran.py` in the source folder [CT101]\n  hint: {suggested('train.py')}"
         in str(caught.value)
     )
 

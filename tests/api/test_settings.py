@@ -9,6 +9,7 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.errors import JobError, SettingsError
 from cloudtrain.targets.settings import load_settings
+from tests.hints import suggested
 
 
 @pytest.fixture
@@ -59,10 +60,10 @@ def test_the_users_file_is_weaker_than_the_projects(project: Path, clean_environ
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("[sagemker]\n", "unknown table `sagemker`", "did you mean `sagemaker`?"),
-        ("[local]\nmax_restart = 1\n", "max_restart", "did you mean `max_restarts`?"),
+        ("[sagemker]\n", "unknown table `sagemker`", suggested("sagemaker")),
+        ("[local]\nmax_restart = 1\n", "max_restart", suggested("max_restarts")),
         ("[local\n", "not valid TOML", "correct the text"),
-        ("[profiles.x.locl]\n", "unknown table `profiles.x.locl`", "did you mean `local`?"),
+        ("[profiles.x.locl]\n", "unknown table `profiles.x.locl`", suggested("local")),
         ("local = 3\n", "`local` must be a table", "write `[local]`"),
         ("sagemaker = [1]\n", "`sagemaker` must be a table", "write `[sagemaker]`"),
         ("[[local]]\n", "`local` must be a table", "write `[local]`"),
@@ -99,7 +100,7 @@ def test_an_unknown_profile_names_the_known_ones(project: Path) -> None:
     """With did-you-mean."""
     with pytest.raises(SettingsError) as caught:
         load_settings().target("sagemaker", profile="reserch")
-    assert caught.value.hint == "did you mean `research`?"
+    assert caught.value.hint == suggested("research")
 
 
 def test_a_wrong_flag_is_an_error_of_the_flag(project: Path) -> None:

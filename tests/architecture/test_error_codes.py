@@ -26,6 +26,7 @@ PROBLEMS = {
     "KeyProblem": 2,
     "MissingProblem": 2,
     "wrong": 1,
+    "cannot_adopt": 1,
     "Unreadable": 1,
     "_Refused": 1,
 }

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.hints import suggested
 
 JOB = """\
 name: digits
@@ -126,13 +127,13 @@ def test_submit_runs_it_as_on_azureml(cli: Cli, on_azureml: str, clean_environme
 @pytest.mark.parametrize(
     ("flags", "message", "hint"),
     [
-        (("--emulate", "sagemker"), "`emulate` cannot be", "did you mean `sagemaker`?"),
+        (("--emulate", "sagemker"), "`emulate` cannot be", suggested("sagemaker")),
         (
             ("--emulate", "sagemaker", "--target", "sagemaker"),
             "`--emulate` works only on the local target",
             "--target local",
         ),
-        (("--emulate", "azure"), "`emulate` cannot be", "did you mean `azureml`?"),
+        (("--emulate", "azure"), "`emulate` cannot be", suggested("azureml")),
         (
             ("--emulate", "azureml", "--max-restarts", "1"),
             "Azure ML does not restart",

@@ -14,6 +14,7 @@ import pytest
 from cloudtrain.system.plugins import pip_line
 from tests.cli.conftest import Cli
 from tests.cli.test_completion import complete
+from tests.hints import suggested
 from tests.locks import LOCK, write
 from tests.wheels import write_wheel
 
@@ -308,7 +309,7 @@ def test_an_environment_without_runs(cli: Cli, state_dir: Path) -> None:
     assert complete(f"cloudtrain environments remove {KEY[:3]}") == [KEY]
     refused = cli("environments", "remove", "0123456789abcdef", KEY.replace("68", "69"))
     assert refused.code == 2
-    assert f"did you mean `{KEY}`?" in refused.err
+    assert suggested(KEY) in refused.err
     assert other.exists()
     assert cli("environments", "remove", KEY) == (0, f"{KEY}\n", "")
     assert {

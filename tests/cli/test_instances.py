@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.hints import suggested
 
 
 def names(out: str) -> list[str]:
@@ -142,18 +143,18 @@ def test_one_type_as_json(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (["ml.p5.48xlrage"], "there is no instance type `ml.p5.48xlrage` on sagemaker", "did you mean `ml.p5.48xlarge`?"),
-        (["p4d.24xlarge"], "there is no instance type `p4d.24xlarge` on sagemaker", "did you mean `ml.p4d.24xlarge`?"),
+        (["ml.p5.48xlrage"], "there is no instance type `ml.p5.48xlrage` on sagemaker", suggested("ml.p5.48xlarge")),
+        (["p4d.24xlarge"], "there is no instance type `p4d.24xlarge` on sagemaker", suggested("ml.p4d.24xlarge")),
         (["zzz"], "there is no instance type `zzz`", "`cloudtrain instances --all` lists all types"),
         (["standard_nc6"], "there is no instance type `standard_nc6` on sagemaker", "add `--target azureml`"),
-        (["--gpu", "A1000"], "no instance type has the GPU `A1000`", "did you mean `A100`?"),
+        (["--gpu", "A1000"], "no instance type has the GPU `A1000`", suggested("A100")),
         (["--gpu", "A100-64GB"], "no instance type has the GPU `A100-64GB`", "use `A100-40GB` or `A100-80GB`"),
-        (["--sort", "prise"], "there is no sort key `prise`", "did you mean `price`?"),
-        (["--interconnect", "rmda"], "there is no interconnect `rmda`", "did you mean `rdma`?"),
+        (["--sort", "prise"], "there is no sort key `prise`", suggested("price")),
+        (["--interconnect", "rmda"], "there is no interconnect `rmda`", suggested("rdma")),
         (["--min-gpu-memory", "much"], "`--min-gpu-memory much` is not a size", "write for example `40g`"),
         (["--max-price", "-1"], "`--max-price -1` is not a price", "write for example `2.50`"),
         (["--max-price", "nan"], "`--max-price nan` is not a price", "write for example `2.50`"),
-        (["--target", "sagemeker"], "`sagemeker` is not a target", "did you mean `sagemaker`?"),
+        (["--target", "sagemeker"], "`sagemeker` is not a target", suggested("sagemaker")),
         (["--target", "local"], "there is no table of instance types for `local`",
          "use `--target sagemaker` or `--target azureml`"),
         (["ml.p5.48xlarge", "--min-gpu-memory", "1g"], "so `--min-gpu-memory` has no effect", "remove `--min-gpu-memory`"),
@@ -189,4 +190,4 @@ def test_a_wrong_file_of_own_prices(cli: Cli, clean_environment: Path) -> None:
     result = cli("instances")
     assert (result.code, result.out) == (2, "")
     assert "instances.toml" in result.err
-    assert "hint: did you mean `price`?" in result.err
+    assert f"hint: {suggested('price')}" in result.err

@@ -15,6 +15,7 @@ from cloudtrain.targets.azureml.target import AzureMLTarget
 from tests.cli.conftest import Cli
 from tests.cli.test_completion import complete
 from tests.cli.test_instances import names, words
+from tests.hints import suggested
 
 ON = ("instances", "--target", "azureml")
 
@@ -124,16 +125,16 @@ def test_one_type_as_json(cli: Cli) -> None:
     ("arguments", "message", "hint"),
     [
         (["NC24ads_A100_v4"], "there is no instance type `NC24ads_A100_v4` on azureml",
-         "did you mean `Standard_NC24ads_A100_v4`?"),
+         suggested("Standard_NC24ads_A100_v4")),
         (["ml.p4d.24xlarge"], "there is no instance type `ml.p4d.24xlarge` on azureml", "add `--target sagemaker`"),
         (["Standard_NC24rs_v9"], "there is no instance type `Standard_NC24rs_v9` on azureml",
-         "did you mean `Standard_NC24rs_v3`? By its name, `Standard_NC24rs_v9` has InfiniBand (`r` among the letters "
+         f"{suggested('Standard_NC24rs_v3')} By its name, `Standard_NC24rs_v9` has InfiniBand (`r` among the letters "
          "after its number); that is a guess"),
         (["zzz"], "there is no instance type `zzz` on azureml",
          "`cloudtrain instances --target azureml --all` lists all types"),
-        (["--gpu", "A10G"], "no instance type has the GPU `A10G`", "did you mean `A10`?"),
+        (["--gpu", "A10G"], "no instance type has the GPU `A10G`", suggested("A10")),
         (["--gpu", "H100-96GB"], "no instance type has the GPU `H100-96GB`", "use `H100-80GB` or `H100-NVL-94GB`"),
-        (["--interconnect", "infinband"], "there is no interconnect `infinband`", "did you mean `infiniband`?"),
+        (["--interconnect", "infinband"], "there is no interconnect `infinband`", suggested("infiniband")),
     ],
 )  # fmt: skip
 def test_mistakes(cli: Cli, arguments: list[str], message: str, hint: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.hints import suggested
 
 JOB = "name: toy\nentry_point: train.py\ndistribution: {type: torch}\n"
 
@@ -46,7 +47,7 @@ def test_plan_shows_the_launcher_and_every_variable_of_the_ranks(cli: Cli, torch
 @pytest.mark.parametrize(
     ("flags", "message", "hint"),
     [
-        (("--launcher", "frok"), "`launcher` cannot be", "did you mean `fork`?"),
+        (("--launcher", "frok"), "`launcher` cannot be", suggested("fork")),
         (
             ("--launcher", "fork", "--set", "distribution.type=none"),
             "this job is `none`",

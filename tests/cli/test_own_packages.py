@@ -289,7 +289,7 @@ BAD: dict[str, tuple[dict[str, str], str, str]] = {
     "a member that is ignored": (
         {".cloudtrainignore": "libs/my-lib/\n"},
         "cloudtrain cannot make a wheel of `my-lib` in the folder `libs/my-lib`: in the bundle it has no 'pyproject.toml'",
-        "build it: `uv build --wheel libs/my-lib`",
+        "build it: `uv build --wheel libs/my-lib --out-dir vendor`",
     ),
     "a root with code of its own": (
         {"pyproject.toml": f'{OWN}[tool.hatch.build.hooks.custom]\npath = "x.py"\n'},

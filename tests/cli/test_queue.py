@@ -13,6 +13,7 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.errors import JobError, UsageError
 from tests.cli.conftest import Cli
+from tests.hints import suggested
 from tests.targets.places import eventually
 
 HOLDS = (
@@ -142,7 +143,7 @@ def test_a_state_folder_that_is_none(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
     ("arguments", "words"),
     [
         (["queue", "--target", "slurm"], ["`slurm` does not use cloudtrain's queue [CT902]", "`cloudtrain queue --target local`"]),
-        (["queue", "--target", "slrum"], ["`slrum` is not a target [CT913]", "did you mean `slurm`?"]),
+        (["queue", "--target", "slrum"], ["`slrum` is not a target [CT913]", suggested("slurm")]),
         (["queue", "move", "last"], ["the new position is missing", "`--first`, `--last` or `--before OTHER`"]),
         (["queue", "move", "last", "--first", "--last"], ["the new position is missing"]),
         (["queue", "--json", "drop", "last"], ["`--json` has no effect with `drop`"]),
@@ -150,7 +151,7 @@ def test_a_state_folder_that_is_none(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
         (["submit", "job.yaml", "--priority", "3"], ["`priority` has no effect without `queue`", "add `--queue`"]),
         (["submit", "job.yaml", "--queue", "--target", "sagemaker"], ["`--queue` works only on the local target"]),
         (["submit", "job.yaml", "--queue", "--instances", "9"], ["need 9 CPU slots", "--instances 2`", "`slots = 9`"]),
-        (["squeue"], ["did you mean `cloudtrain queue`?"]),
+        (["squeue"], [suggested("cloudtrain queue")]),
     ],
 )  # fmt: skip
 def test_mistakes(cli: Cli, job: str, arguments: list[str], words: list[str]) -> None:

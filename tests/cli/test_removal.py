@@ -13,6 +13,7 @@ import cloudtrain as ct
 from cloudtrain.lifecycle.store.schema import open_store
 from tests.cli.conftest import Cli
 from tests.cli.test_runs import fate, submitted
+from tests.hints import suggested
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ def test_keep_the_best(cli: Cli, project: Path, by: str, kept: list[float] | Non
         runs[run.name] = value
     result = cli("prune", "--keep", "2", "--by", by, "--yes")
     assert result.code == (0 if kept else 2)
-    assert kept or "did you mean `accuracy`?" in result.err
+    assert kept or suggested("accuracy") in result.err
     left = {runs[name] for name in names(cli)}
     assert left == set(kept or runs.values())
 

@@ -12,6 +12,7 @@ import pytest
 
 import cloudtrain as ct
 from tests.cli.conftest import Cli
+from tests.hints import suggested
 
 TRACEBACK = [
     "Traceback (most recent call last):",
@@ -345,7 +346,7 @@ def test_check_says_in_json_what_no_rule_has_seen(cli: Cli, clean_environment: P
     ]
     (clean_environment / "job.yaml").write_text("name: a\nentry_point: tain.py\n")
     (item,) = json.loads(cli("check", "job.yaml", "--json").out)
-    assert (item["code"], item["line"], item["hint"]) == ("CT101", 2, "did you mean `train.py`?")
+    assert (item["code"], item["line"], item["hint"]) == ("CT101", 2, suggested("train.py"))
 
 
 def test_the_launchers_traceback_is_folded(cli: Cli, scripted: Path, job: str) -> None:
@@ -495,7 +496,7 @@ def test_a_run_is_found_by_prefix_reference_and_last(cli: Cli, scripted: Path, j
     for way in (name, name[:-3], ref, "last"):
         assert json.loads(cli("status", way, "--json").out)["name"] == name
     wrong = name.replace("digits", "digist")
-    assert f"did you mean `{name}`?" in cli("status", wrong).err
+    assert suggested(name) in cli("status", wrong).err
 
 
 def test_logs(cli: Cli, scripted: Path, job: str) -> None:
@@ -647,7 +648,7 @@ def test_outputs_are_copied_together(cli: Cli, clean_environment: Path) -> None:
     assert (both.code, sorted(both.out.split())) == (0, ["all/plots/made", "all/scores/made"])
     assert (clean_environment / "all/scores/made").read_text() == "OUTPUT_SCORES"
     assert cli("download", "last", "outputs/plots", "--to", "one").out == "one/made\n"
-    assert "hint: did you mean `outputs/plots`?" in cli("download", "last", "plots").err
+    assert f"hint: {suggested('outputs/plots')}" in cli("download", "last", "plots").err
 
 
 def test_outputs_of_a_job_with_a_model_alone(cli: Cli, clean_environment: Path) -> None:

@@ -21,6 +21,7 @@ from cloudtrain.runtime.sagemaker_launcher.machine import HostMachine
 from cloudtrain.runtime.sagemaker_launcher.plan import launch_plan
 from tests.cli.conftest import Cli
 from tests.examples import examples
+from tests.hints import suggested
 
 TORCH = "import sys  # --target\ndef train():\n    import torch.distributed\nprint('got', sys.argv[1:], flush=True)\n"
 
@@ -272,7 +273,7 @@ def test_a_module_on_the_command_line(cli: Cli, module: str, clean_environment: 
             f"`--dry-run` comes after `-m {module}`, which has no such option [CT902]",
         ),
         (["-m", "steps.absent"], "there is no module `steps.absent` in this folder [CT903]"),
-        (["bad.yaml"], "did you mean `-m deeper.run`?"),
+        (["bad.yaml"], suggested("-m deeper.run")),
         (["odd.yaml"], "for a module, write for example `-m package.train`"),
         (["process.yaml"], "would read the script's name `-m deeper.run` as an option"),
     ):

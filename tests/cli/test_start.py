@@ -10,6 +10,7 @@ import pytest
 
 import cloudtrain as ct
 from tests.cli.conftest import Cli
+from tests.hints import suggested
 
 
 def test_init_writes_a_job_that_plans(cli: Cli, clean_environment: Path) -> None:
@@ -151,7 +152,7 @@ def test_a_file_that_two_scripts_share_is_in_both(cli: Cli, clean_environment: P
     assert (clean_environment / "gpt_fsdp" / "gpt.py").read_text() == shown
     missing = cli("scripts", "show", "gpt_fsdp", "--file", "gtp.py")
     assert (missing.code, missing.out) == (2, "")
-    assert "did you mean `gpt.py`?" in missing.err
+    assert suggested("gpt.py") in missing.err
 
 
 def test_scripts_copy_never_overwrites(cli: Cli, clean_environment: Path) -> None:

@@ -89,33 +89,32 @@ DATA = '\n[tool.setuptools.package-data]\n"*" = ["*.txt", "py.typed"]\n'
 
 TWINS: dict[str, tuple[str, dict[str, str]]] = {
     "uv": (project(*UV, NEEDS), below("src/my_lib")),
-    "uv, a namespace": (project(*UV, '[tool.uv.build-backend]\nmodule-name = "ours.lib"\n'), below("src/ours/lib")),
-    "uv, flat": (project(*UV, '[tool.uv.build-backend]\nmodule-root = ""\n'), below("my_lib")),
-    "uv, two modules": (
-        project(*UV, '[tool.uv.build-backend]\nmodule-name = ["one", "two"]\n'),
-        {**below("src/one"), **below("src/two"), **below("src/three")},
+    "uv, settings": (
+        project(*UV, '[tool.uv.build-backend]\nmodule-name = "my_lib"\nmodule-root = "src"\nsource-include = ["x"]\n'),
+        {**below("src/my_lib"), **below("src/other")},
     ),
+    "uv, flat": (project(*UV, '[tool.uv.build-backend]\nmodule-root = ""\n'), below("my_lib")),
     "hatchling": (project(*HATCH, NEEDS + DIRECT), {**below("src/my_lib"), "train.py": ""}),
     "hatchling, flat": (project(*HATCH), {**below("my_lib"), **below("tests")}),
-    "hatchling, a module": (project(*HATCH), {"my_lib.py": "", "other.py": ""}),
-    "hatchling, packages": (
-        project(*HATCH, '[tool.hatch.build.targets.wheel]\npackages = ["src/one", "two"]\n'),
-        {**below("src/one"), **below("two"), **below("my_lib")},
+    "hatchling, settings": (
+        project(*HATCH, '[tool.hatch.build.targets.wheel]\npackages = ["src/my_lib"]\n[tool.hatch.envs.test]\nextra = 1\n'),
+        {**below("src/my_lib"), **below("two")},
+    ),
+    "hatchling, a version in another file": (
+        project(*HATCH, '[tool.hatch.version]\npath = "src/my_lib/__about__.py"\n', fields=DYNAMIC),
+        below("src/my_lib", {**MODULE, "__about__.py": "__version__ = '3.2'  # ours\n"}),
     ),
     "hatchling, a dynamic version": (
         project(*HATCH, '[tool.hatch.version]\npath = "src/my_lib/__init__.py"\n', fields=DYNAMIC),
         below("src/my_lib", VERSION),
     ),
     "setuptools": (project(*SETUPTOOLS, NEEDS + DATA), below("src/my_lib")),
-    "setuptools, several in src": (
-        project(*SETUPTOOLS, f'[tool.setuptools.packages.find]\nwhere = ["src"]\n{DATA}'),
-        {**below("src/my_lib"), **below("src/tools")},
+    "setuptools, settings": (
+        project(*SETUPTOOLS, f'[tool.setuptools]\nzip-safe = false\npackage-dir = {{ "" = "src" }}\n'
+                             f'[tool.setuptools.packages.find]\nwhere = ["src"]\n{DATA}'),
+        below("src/my_lib"),
     ),
-    "setuptools, flat": (
-        project(*SETUPTOOLS, DATA),
-        {**below("my_lib"), **below("tests"), "train.py": "", "setup.py": "from setuptools import setup\n\nsetup()\n"},
-    ),
-    "setuptools, a module": (project(*SETUPTOOLS), {"words.py": "", "conftest.py": "", "setup.cfg": "[flake8]\nx = 1\n"}),
+    "setuptools, flat": (project(*SETUPTOOLS, DATA), {**below("my_lib"), **below("tests"), "train.py": ""}),
     "setuptools, a dynamic version": (
         project(*SETUPTOOLS, f'[tool.setuptools.dynamic]\nversion = {{ attr = "my_lib.__version__" }}\n{DATA}', fields=DYNAMIC),
         below("src/my_lib", VERSION),
@@ -123,14 +122,20 @@ TWINS: dict[str, tuple[str, dict[str, str]]] = {
     "no backend": (FIELDS + DATA, below("my_lib")),
     "flit": (project(*FLIT, NEEDS, fields=f'{FIELDS}description = "Words"\n'), below("my_lib")),
     "flit, src": (
-        project(*FLIT, '[tool.flit.module]\nname = "words"\n', fields=f'{FIELDS}description = "Words"\n'),
-        below("src/words"),
+        project(*FLIT, '[tool.flit.module]\nname = "my_lib"\n', fields=f'{FIELDS}description = "Words"\n'),
+        below("src/my_lib"),
     ),
     "flit, a dynamic version": (
         project(*FLIT, fields=DYNAMIC.replace('["version"]', '["version", "description"]')),
         below("my_lib", VERSION),
     ),
     "poetry": (project(*POETRY, NEEDS), below("src/my_lib")),
+    "poetry, settings": (
+        project(*POETRY, '[[tool.poetry.packages]]\ninclude = "my_lib"\nfrom = "src"\n'
+                         '[tool.poetry.group.dev.dependencies]\npytest = "*"\n'),
+        below("src/my_lib"),
+    ),
+    "poetry, a package in the top folder": (project(*POETRY, '[tool.poetry]\npackages = [{include = "my_lib"}]\n'), below("my_lib")),
     "poetry, flat": (project(*POETRY), {**below("my_lib"), **below("tests")}),
 }  # fmt: skip
 """A pyproject.toml, and the other files of a project."""
@@ -297,7 +302,7 @@ REFUSED: dict[str, tuple[str, dict[str, str], str]] = {
     "setup.cfg": (project(*SETUPTOOLS), {**below("my_lib"), "setup.cfg": "[options]\npackages = find:\n"}, f"{APPLY}`setup.cfg`"),
     "extension modules": (project(*SETUPTOOLS, '[[tool.setuptools.ext-modules]]\nname = "x"\n'), below("my_lib"),
                           f"{APPLY}`tool.setuptools.ext-modules`"),
-    "other folders": (project(*SETUPTOOLS, '[tool.setuptools.packages.find]\nwhere = ["lib"]\n'), below("lib/my_lib"),
+    "other folders": (project(*SETUPTOOLS, '[tool.setuptools.packages.find]\nwhere = ["lib"]\n'), below("my_lib"),
                       f"{APPLY}`tool.setuptools.packages.find.where`"),
     "what hatch leaves out": (project(*HATCH, '[tool.hatch.build]\nexclude = ["*.txt"]\n'), below("my_lib"),
                               f"{APPLY}`tool.hatch.build.exclude`"),
@@ -309,15 +314,21 @@ REFUSED: dict[str, tuple[str, dict[str, str], str]] = {
     "a backend of its own": (FIELDS + '[build-system]\nrequires = []\nbuild-backend = "flit_core.buildapi"\nbackend-path = ["."]\n',
                              below("my_lib"), f"{APPLY}`flit_core.buildapi`"),
     "a computed version": (project(*FLIT, fields=DYNAMIC), below("my_lib", {"__init__.py": "__version__ = str(3)\n"}),
-                           "its `version` is dynamic, and no text `__version__` in one of its modules"),
+                           "its `version` is dynamic, and not in one line `__version__ = \"1.0\"`"),
     "two versions": (project(*FLIT, fields=DYNAMIC), below("my_lib", {"__init__.py": "__version__ = '1'\n__version__ = '2'\n"}),
                      "its `version` is dynamic"),
     "no version at all": (project(*UV, fields='[project]\nname = "my-lib"\n'), below("src/my_lib"), "its `version` is dynamic"),
     "a version that is none": (project(*UV, fields='[project]\nname = "my-lib"\nversion = "next"\n'), below("src/my_lib"), "Invalid version: 'next'"),
-    "a namespace": (project(*UV), below("src/ours/my_lib"), "its build backend finds no module of it"),
-    "a namespace of setuptools": (project(*SETUPTOOLS), {**below("src/ours/lib"), **below("src/two")}, "its build backend finds several modules"),
-    "several modules": (project(*SETUPTOOLS), {**below("one"), **below("two")}, "its build backend finds several modules of it"),
-    "no module": (project(*HATCH), {"train.py": ""}, "its build backend finds no module of it"),
+    "a namespace": (project(*UV), below("src/ours/my_lib"), "it needs a package in either `src/my_lib` or `my_lib`"),
+    "a package in each place": (project(*HATCH), {**below("src/my_lib"), **below("my_lib")}, "it needs a package in either `src/my_lib` or `my_lib`"),
+    "a module": (project(*FLIT), {"my_lib.py": ""}, "it needs a package in either `src/my_lib` or `my_lib`"),
+    "another package": (project(*UV, '[tool.uv.build-backend]\nmodule-name = "my_lib.deep"\n'), below("src/my_lib"),
+                        f"{APPLY}`tool.uv.build-backend.module-name`"),
+    "another package beside it": (project(*SETUPTOOLS), {**below("src/my_lib"), **below("src/tools")},
+                                  f"{APPLY}`src/tools/__init__.py`, `src/tools/deep/__init__.py`"),
+    "a namespace of setuptools": (project(*SETUPTOOLS), {**below("src/ours/lib"), **below("src/two")}, "it needs a package in either `src/my_lib` or `my_lib`"),
+    "several modules": (project(*SETUPTOOLS), {**below("one"), **below("two")}, "it needs a package in either `src/my_lib` or `my_lib`"),
+    "no module": (project(*HATCH), {"train.py": ""}, "it needs a package in either `src/my_lib` or `my_lib`"),
     "a compiled module": (project(*HATCH), {**below("my_lib"), "my_lib/fast.cpython-312-x86_64-linux-gnu.so": ""},
                           "`my_lib/fast.cpython-312-x86_64-linux-gnu.so` is a link, or not pure Python"),
     "no project": ("[tool.poetry]\nname = 'my-lib'\n", below("my_lib"),  "in the bundle it has no 'project'"),
@@ -340,7 +351,7 @@ def test_what_only_a_backend_can_build_is_refused(tmp_path: Path, case: str) -> 
     assert problem.message.startswith(head + reason)
     assert problem.code == "CT058"
     assert problem.hint == (
-        'build it: `uv build --wheel libs/my-lib`, and set `my-lib = { path = "WHEEL" }` in `[tool.uv.sources]`; '
+        'build it: `uv build --wheel libs/my-lib --out-dir vendor`, and set `my-lib = { path = "vendor/WHEEL" }` in `[tool.uv.sources]`; '
         "then run `uv lock`"
     )
 

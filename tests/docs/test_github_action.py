@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.deadlines import DEADLINE
+from tests.hints import suggested
 
 ROOT = Path(__file__).parents[2]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
@@ -93,7 +94,7 @@ def test_a_mistake_is_marked_at_its_line(workspace: Path) -> None:
     assert done.returncode == 1
     (line,) = [line for line in done.stdout.splitlines() if "torhc" in line]
     assert line == (
-        "::error file=jobs/bad.yaml,line=3,col=22,title=CT013::`torhc` is not a distribution%0Ahint: did you mean `torch`?"
+        f"::error file=jobs/bad.yaml,line=3,col=22,title=CT013::`torhc` is not a distribution%0Ahint: {suggested('torch')}"
     )
     assert "jobs/good.yaml on sagemaker: no errors" in done.stdout
 

@@ -11,6 +11,7 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.errors import UsageError
 from cloudtrain.job.file import load_job
+from tests.hints import suggested
 
 TEXT = """\
 name: a
@@ -87,7 +88,7 @@ def test_a_missing_file_offers_its_neighbours(tmp_path: Path) -> None:
     path = tmp_path / "trian.yaml"
     assert usage(path) == (
         f"there is no job file `{path}`",
-        f"did you mean `{tmp_path / 'train.yaml'}`?",
+        suggested(f"{tmp_path / 'train.yaml'}"),
     )
 
 
@@ -102,7 +103,7 @@ def test_a_folder_is_no_job_file(tmp_path: Path) -> None:
     path = write(tmp_path, "job.yaml")
     assert usage(tmp_path) == (
         f"`{tmp_path}` is a folder, not a job file",
-        f"did you mean `{path}`?",
+        suggested(path),
     )
 
 

@@ -10,8 +10,12 @@ import pytest
 import yaml
 
 import cloudtrain as ct
-from cloudtrain.errors import JobError, Problem
+from cloudtrain.errors import JobError, Problem, ValidNames
 from cloudtrain.job.file import parse_job
+from tests.hints import one_of, suggested, words_before_name
+
+SUGGESTS = words_before_name(suggested(""))
+LISTS = words_before_name(one_of(""))
 
 WRONG = """\
 inputs: {x: {local: /d, type: uri_flie}}
@@ -129,9 +133,9 @@ def follow(data: dict[str, Any], problem: Problem) -> dict[str, Any] | None:
         )
         home.update({key: {} if "..." in str(value) else value for key, value in text.items()})
     elif found := re.match(
-        r"(?:did you mean|use one of|write(?: for example| a mapping:)?) `([^`]*)`", hint
+        rf"(?:{SUGGESTS}|{LISTS}|write(?: for example| a mapping:)? )`([^`]*)`", hint
     ):
-        if hint.startswith("use one of") and "is not a field" in problem.message:
+        if isinstance(problem.hint, ValidNames) and "is not a field" in problem.message:
             return None
         is_name = "is not a field" in problem.message or "cannot name" in problem.message
         if not is_name:
@@ -167,7 +171,7 @@ def test_a_hint_that_is_followed_helps(line: str) -> None:
             "it belongs under `distribution` with a `type` that has it: `type: torch`",
         ),
         ("environment", "instance_type", "it belongs under `resources`"),
-        ("resources", "processes_per_instanse", "did you mean"),
+        ("resources", "processes_per_instanse", SUGGESTS),
     ],
 )
 def test_a_field_at_the_wrong_place_is_not_a_similar_one(place: str, name: str, hint: str) -> None:

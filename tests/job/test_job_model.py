@@ -14,6 +14,7 @@ import cloudtrain as ct
 from cloudtrain.job.nodes import node_of_model
 from cloudtrain.job.other_tools import _MEANT, elsewhere_hint
 from cloudtrain.system.plugins import all_targets
+from tests.hints import no_choice, no_field, one_of, suggested, wrong_type
 
 
 def job(**fields: Any) -> ct.TrainingJob:
@@ -35,7 +36,7 @@ CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
      '`name` may contain only letters, digits and hyphens, with a letter or digit at both ends; `"my job!"` is not valid',
      "write for example `my-job`"),
     ({"name": "x" * 41}, "name", "`name` has 41 characters, and at most 40 are allowed", "shorten it to 40 characters"),
-    ({"name": 7}, "name", "`name` must be text, not `7`", 'write `"7"`, in quotes'),
+    ({"name": 7}, "name", wrong_type("name", "text", "`7`"), 'write `"7"`, in quotes'),
     ({"name": None}, "name", "`name` has no value", "write a value, or remove the line"),
     ({"entry_point": None}, "entry_point", "a job needs something to run: `entry_point` or `command`",
      "add for example `entry_point: train.py`"),
@@ -53,18 +54,18 @@ CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
     ({"inputs": {"a": {"sagemaker": ""}}}, "inputs.a.sagemaker", "`sagemaker` is empty", "give it a text"),
     ({"entry_point": None, "command": "x", "hyperparameters": {"a": 1}}, "hyperparameters",
      "only an `entry_point` gets `hyperparameters`, but this job runs a `command`", "write them into the command"),
-    ({"resources": {"instance_cout": 2}}, "resources.instance_cout", "`instance_cout` is not a field of `resources`",
-     "did you mean `instance_count`?"),
+    ({"resources": {"instance_cout": 2}}, "resources.instance_cout", no_field("instance_cout", "`resources`"),
+     suggested("instance_count")),
     ({"resources": {"instance_count": "two"}}, "resources.instance_count",
-     '`instance_count` must be a whole number, not `"two"`', "write for example `instance_count: 1`"),
+     wrong_type("instance_count", "a whole number", '`"two"`'), "write for example `instance_count: 1`"),
     ({"resources": {"instance_count": "2"}}, "resources.instance_count",
-     '`instance_count` must be a whole number, not `"2"`', "write `2`, without quotes"),
+     wrong_type("instance_count", "a whole number", '`"2"`'), "write `2`, without quotes"),
     ({"resources": {"instance_count": "1" * 5000}}, "resources.instance_count",
      f'`instance_count` must be a whole number, not `"{"1" * 36}...`', "write for example `instance_count: 1`"),
     ({"resources": {"instance_count": True}}, "resources.instance_count",
-     "`instance_count` must be a whole number, not `true`", "write for example `instance_count: 1`"),
+     wrong_type("instance_count", "a whole number", "`true`"), "write for example `instance_count: 1`"),
     ({"resources": {"instance_count": 2.0}}, "resources.instance_count",
-     "`instance_count` must be a whole number, not `2.0`", "write `2`"),
+     wrong_type("instance_count", "a whole number", "`2.0`"), "write `2`"),
     ({"resources": {"instance_count": 0}}, "resources.instance_count",
      "`instance_count` must be at least 1, not `0`", "write `1` or more"),
     ({"resources": {"instance_count": 20_000}}, "resources.instance_count",
@@ -72,34 +73,34 @@ CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
     ({"distribution": {"type": "torch", "processes_per_instance": 1025}}, "distribution.processes_per_instance",
      "`processes_per_instance` must be at most 1024, not `1025`", "write `1024` or less"),
     ({"resources": {"instance_type": 4}}, "resources.instance_type",
-     "`instance_type` must be text or a mapping, not `4`", "write for example `instance_type: {azureml: ...}`"),
+     wrong_type("instance_type", "text or a mapping", "`4`"), "write for example `instance_type: {azureml: ...}`"),
     ({"resources": {"instance_type": {"aws": "x"}}}, "resources.instance_type.aws",
-     "`aws` is not a field of `resources.instance_type`", "use one of `azureml`, `local`, `sagemaker`, `slurm`"),
+     no_field("aws", "`resources.instance_type`"), one_of("azureml", "local", "sagemaker", "slurm")),
     ({"resources": {"instance_type": "x", "gpu": "T4"}}, "resources.gpu",
      "`instance_type` and `gpu` both name the machine", "remove one of them"),
     ({"resources": {"distribution_groups": "a"}}, "resources.distribution_groups",
-     '`distribution_groups` must be a list, not `"a"`', "write `distribution_groups: [a]`"),
-    ({"resources": {"interconnect": "efa"}}, "resources.interconnect", '`interconnect` cannot be `"efa"`',
-     "use one of `ethernet`, `rdma`"),
-    ({"resources": []}, "resources", "`resources` must be a mapping, not a list",
+     wrong_type("distribution_groups", "a list", '`"a"`'), "write `distribution_groups: [a]`"),
+    ({"resources": {"interconnect": "efa"}}, "resources.interconnect", no_choice("interconnect", '`"efa"`'),
+     one_of("ethernet", "rdma")),
+    ({"resources": []}, "resources", wrong_type("resources", "a mapping", "a list"),
      "write for example `resources: {instance_count: ...}`"),
     ({"resources": {"shm_size": "big"}}, "resources.shm_size", '`"big"` is not a size',
      "write for example `512m`, `64g` or `1t`"),
-    ({"distribution": {"type": "torhc"}}, "distribution.type", "`torhc` is not a distribution", "did you mean `torch`?"),
-    ({"distribution": {"type": "ddp"}}, "distribution.type", "`ddp` is not a distribution", "did you mean `torch`?"),
-    ({"distribution": "pytorch"}, "distribution", '`distribution` must be a mapping with a `type`, not `"pytorch"`',
+    ({"distribution": {"type": "torhc"}}, "distribution.type", "`torhc` is not a distribution", suggested("torch")),
+    ({"distribution": {"type": "ddp"}}, "distribution.type", "`ddp` is not a distribution", suggested("torch")),
+    ({"distribution": "pytorch"}, "distribution", wrong_type("distribution", "a mapping with a `type`", '`"pytorch"`'),
      "write `distribution: {type: torch}`"),
     ({"distribution": {"processes_per_instance": 2}}, "distribution", "`distribution` needs a `type`",
      "add for example `type: torch` under `distribution`"),
     ({"distribution": {"type": "torch", "nproc_per_node": 8}}, "distribution.nproc_per_node",
-     "`nproc_per_node` is not a field of `distribution`", "did you mean `processes_per_instance`?"),
+     no_field("nproc_per_node", "`distribution`"), suggested("processes_per_instance")),
     ({"distribution": {"type": "smp"}}, "distribution.version", "`version` is missing", "add `version: ...`"),
-    ({"distribution": {"type": "smp", "version": 3}}, "distribution.version", "`version` cannot be `3`",
-     "use one of `1`, `2`"),
-    ({"distribution": {"type": "smp", "version": True}}, "distribution.version", "`version` cannot be `true`",
-     "use one of `1`, `2`"),
+    ({"distribution": {"type": "smp", "version": 3}}, "distribution.version", no_choice("version", "`3`"),
+     one_of("1", "2")),
+    ({"distribution": {"type": "smp", "version": True}}, "distribution.version", no_choice("version", "`true`"),
+     one_of("1", "2")),
     ({"distribution": {"type": "smp", "version": 1, "parameters": {"microbatch": 4}}}, "distribution.parameters.microbatch",
-     "`smp` version 1 has no parameter `microbatch`", "did you mean `microbatches`?"),
+     "`smp` version 1 has no parameter `microbatch`", suggested("microbatches")),
     ({"distribution": {"type": "smp", "version": 2, "parameters": {"partitions": 4}}}, "distribution.parameters.partitions",
      "`smp` version 2 has no parameter `partitions`", "it belongs to `version: 1`"),
     ({"distribution": {"type": "smp", "version": 2, "mpi_options": "-x"}}, "distribution.mpi_options",
@@ -120,19 +121,19 @@ CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
     ({"inputs": {"x": {"value": "${{inputs.y}}"}, "y": ct.Input(value=1)}, "hyperparameters": {"a": 1}},
      "inputs.x.value", "`${{inputs.y}}` is in a plain value, where references are not replaced",
      "write it where `${{inputs.x}}` is used"),
-    ({"inputs": {"train": "s3://b/x"}}, "inputs.train", '`train` must be a mapping, not `"s3://b/x"`',
+    ({"inputs": {"train": "s3://b/x"}}, "inputs.train", wrong_type("train", "a mapping", '`"s3://b/x"`'),
      "write `train: {sagemaker: s3://b/x}`"),
     ({"inputs": {"train": {"mode": "pipe"}}}, "inputs.train", "an input needs a location on at least one target",
      "add for example `local: data/train` or `sagemaker: s3://bucket/train`"),
-    ({"inputs": {"train": {"local": "x", "mode": "moutn"}}}, "inputs.train.mode", '`mode` cannot be `"moutn"`',
-     "did you mean `mount`?"),
+    ({"inputs": {"train": {"local": "x", "mode": "moutn"}}}, "inputs.train.mode", no_choice("mode", '`"moutn"`'),
+     suggested("mount")),
     ({"inputs": {"train": {"local": "x", "shard": "yes"}}}, "inputs.train.shard",
-     '`shard` must be `true` or `false`, not `"yes"`', "write `true`"),
+     wrong_type("shard", "`true` or `false`", '`"yes"`'), "write `true`"),
     ({"inputs": {"train": {"local": "x", "shard": 0}}}, "inputs.train.shard",
-     "`shard` must be `true` or `false`, not `0`", "write `false`"),
-    ({"tags": {"year": 2024}}, "tags.year", "`year` must be text, not `2024`", 'write `"2024"`, in quotes'),
-    ({"tags": ["team=vision"]}, "tags", "`tags` must be a mapping, not a list", "write a mapping: `tags: {team: vision}`"),
-    ({"spot": True}, "spot", "`spot` must be a mapping, not `true`", "write `spot: {}`"),
+     wrong_type("shard", "`true` or `false`", "`0`"), "write `false`"),
+    ({"tags": {"year": 2024}}, "tags.year", wrong_type("year", "text", "`2024`"), 'write `"2024"`, in quotes'),
+    ({"tags": ["team=vision"]}, "tags", wrong_type("tags", "a mapping", "a list"), "write a mapping: `tags: {team: vision}`"),
+    ({"spot": True}, "spot", wrong_type("spot", "a mapping", "`true`"), "write `spot: {}`"),
     ({"max_runtime": "2 hours"}, "max_runtime", '`"2 hours"` is not a duration',
      "write for example `90s`, `30m`, `2h` or `1d`"),
     ({"max_runtime": 1.5}, "max_runtime", "`1.5` is not a duration", "write for example `90s`, `30m`, `2h` or `1d`"),
@@ -152,10 +153,10 @@ CASES: list[tuple[dict[str, Any], str, str, str | None]] = [
      "write the character itself"),
     ({"hyperparameters": {"a": [{"b": object()}]}}, "hyperparameters.a[0].b",
      "`b` must be text, a number, `true`, `false`, a list or a mapping, not `object`", "write it as text, or leave it out"),
-    ({"instance_type": "x"}, "instance_type", "`instance_type` is not a field of a job", "it belongs under `resources`"),
-    ({"role": "arn"}, "role", "`role` is not a field of a job",
+    ({"instance_type": "x"}, "instance_type", no_field("instance_type", "a job"), "it belongs under `resources`"),
+    ({"role": "arn"}, "role", no_field("role", "a job"),
      "put it in `cloudtrain.toml`: it is a setting of the target, not of a job"),
-    ({"environment": {"inputs": {}}}, "environment.inputs", "`inputs` is not a field of `environment`",
+    ({"environment": {"inputs": {}}}, "environment.inputs", no_field("inputs", "`environment`"),
      "`inputs` belongs at the top of the job"),
 ]  # fmt: skip
 
@@ -184,9 +185,7 @@ HABITS = {
 @pytest.mark.parametrize(("habit", "ours"), HABITS.items())
 def test_names_of_other_tools_lead_to_ours(habit: str, ours: str) -> None:
     """What SageMaker, Azure ML or torchrun call it, written at the top of a job."""
-    assert problems(**{habit: 1}) == [
-        (habit, f"`{habit}` is not a field of a job", f"did you mean `{ours}`?")
-    ]
+    assert problems(**{habit: 1}) == [(habit, no_field(habit, "a job"), suggested(ours))]
 
 
 def test_every_habit_leads_to_a_field() -> None:
@@ -257,8 +256,8 @@ def test_a_single_model_says_the_same() -> None:
     with pytest.raises(ct.JobError) as error:
         ct.Resources(instance_cout=2, nodes=3)  # type: ignore[call-arg]  # the mistake
     assert [(p.message, p.hint) for p in error.value.problems] == [
-        ("`instance_cout` is not a field of `Resources`", "did you mean `instance_count`?"),
-        ("`nodes` is not a field of `Resources`", "did you mean `instance_count`?"),
+        (no_field("instance_cout", "`Resources`"), suggested("instance_count")),
+        (no_field("nodes", "`Resources`"), suggested("instance_count")),
     ]
     assert error.value.exit_code == 2
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import cloudtrain as ct
 from cloudtrain.errors import shortened
 from cloudtrain.job.file import parse_job
+from tests.hints import no_field, one_of, suggested, wrong_type
 
 TEXT = """\
 name: a
@@ -131,19 +132,19 @@ LAYOUT = "write `--set resources.instance_count=4`"
 LONG = "1" * 5000
 """More digits than Python reads as a number."""
 WRONG: list[tuple[str, str, str, str | None]] = [
-    ("resources.instance_cout=2", "resources.instance_cout", "`instance_cout` is not a field of `resources`",
-     "did you mean `instance_count`?"),
-    ("num_nodes=2", "num_nodes", "`num_nodes` is not a field of a job", "did you mean `resources.instance_count`?"),
-    ("steps=3", "steps", "`steps` is not a field of a job",
+    ("resources.instance_cout=2", "resources.instance_cout", no_field("instance_cout", "`resources`"),
+     suggested("instance_count")),
+    ("num_nodes=2", "num_nodes", no_field("num_nodes", "a job"), suggested("resources.instance_count")),
+    ("steps=3", "steps", no_field("steps", "a job"),
      "for an option of your script, write `--set hyperparameters.steps=3`"),
-    ("distribution.foo.x=2", "distribution.foo", "`foo` is not a field of `distribution`",
-     "use one of `launch`, `mpi_options`, `processes_per_instance`, `type`"),
-    ("distribution.type=torhc", "distribution.type", "`torhc` is not a distribution", "did you mean `torch`?"),
-    ("resources.instance_count=two", "resources.instance_count", '`instance_count` must be a whole number, not `"two"`',
+    ("distribution.foo.x=2", "distribution.foo", no_field("foo", "`distribution`"),
+     one_of("launch", "mpi_options", "processes_per_instance", "type")),
+    ("distribution.type=torhc", "distribution.type", "`torhc` is not a distribution", suggested("torch")),
+    ("resources.instance_count=two", "resources.instance_count", wrong_type("instance_count", "a whole number", '`"two"`'),
      "write for example `instance_count: 1`"),
-    ("resources.instance_count=2.50", "resources.instance_count", "`instance_count` must be a whole number, not `2.50`",
+    ("resources.instance_count=2.50", "resources.instance_count", wrong_type("instance_count", "a whole number", "`2.50`"),
      "write for example `instance_count: 1`"),
-    ("tags={year: 2.10}", "tags.year", "`year` must be text, not `2.10`", 'write `"2.10"`, in quotes'),
+    ("tags={year: 2.10}", "tags.year", wrong_type("year", "text", "`2.10`"), 'write `"2.10"`, in quotes'),
     ("max_runtime=soon", "max_runtime", '`"soon"` is not a duration', "write for example `90s`, `30m`, `2h` or `1d`"),
     ("name=null", "name", "`name` is missing", "add `name: ...`"),
     ("name.x=1", "name", "`name` holds one value, so nothing can be set below it", LAYOUT),
@@ -161,7 +162,7 @@ WRONG: list[tuple[str, str, str, str | None]] = [
      "close the list with `]`"),
     ("hyperparameters.lr=.nan", "hyperparameters.lr", "`lr` cannot be `nan`: no service accepts it", 'write `"nan"`, as text'),
     ("hyperparameters.lr=${{inputs.trian}}", "hyperparameters.lr",
-     "`${{inputs.trian}}` refers to nothing: the job has no input `trian`", "did you mean `train`?"),
+     "`${{inputs.trian}}` refers to nothing: the job has no input `trian`", suggested("train")),
     ("resources.gpu=T4", "resources.gpu", "`instance_type` and `gpu` both name the machine", "remove one of them"),
     ("name", "", "`name` has no `=` after the field", LAYOUT),
     ("=1", "", "`` is not the path of a field", f'{LAYOUT}; quote a key with dots: `hyperparameters."a.b"=1`'),
@@ -191,7 +192,7 @@ def test_problems_of_file_and_overrides_come_together() -> None:
 def test_a_wrong_override_changes_nothing() -> None:
     """No empty mapping is left behind on the way to a field that does not exist."""
     assert [message for _, message, _ in told("checkpoint.kep=1")] == [
-        "`kep` is not a field of `checkpoint`"
+        no_field("kep", "`checkpoint`")
     ]
 
 

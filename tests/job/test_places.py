@@ -10,6 +10,7 @@ import pytest
 import cloudtrain as ct
 from cloudtrain.documents.document import Format
 from cloudtrain.job.file import parse, parse_job
+from tests.hints import no_choice, no_field, suggested, wrong_type
 
 Told = tuple[int | None, int | None, str, str | None]
 
@@ -74,14 +75,14 @@ PLACES = {
 def test_five_mistakes_are_five_errors(format: Format) -> None:
     """In the order of the file, each at the wrong value, or at the key where the key is wrong."""
     said = [
-        ("`torhc` is not a distribution", "did you mean `torch`?"),
-        ("`version` must be text, not `2.10`", 'write `"2.10"`, in quotes'),
-        ("`instance_cout` is not a field of `resources`", "did you mean `instance_count`?"),
+        ("`torhc` is not a distribution", suggested("torch")),
+        (wrong_type("version", "text", "`2.10`"), 'write `"2.10"`, in quotes'),
+        (no_field("instance_cout", "`resources`"), suggested("instance_count")),
         (
             "`${{inputs.trian}}` refers to nothing: the job has no input `trian`",
-            "did you mean `train`?",
+            suggested("train"),
         ),
-        ('`mode` cannot be `"mout"`', "did you mean `mount`?"),
+        (no_choice("mode", '`"mout"`'), suggested("mount")),
     ]
     expected = [(*place, *words) for place, words in zip(PLACES[format], said, strict=True)]
     assert told(FIVE[format], format) == expected

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import cloudtrain as ct
 from cloudtrain.job.data import reference_problems, references_in, replace_references
+from tests.hints import suggested
 
 
 def test_references_are_found_where_they_may_stand() -> None:
@@ -31,8 +32,8 @@ def test_references_are_found_where_they_may_stand() -> None:
 
 @pytest.mark.parametrize(
     ("reference", "hint"),
-    [("inputs.tran", "did you mean `train`?"), ("input.train", "did you mean `inputs.train`?"),
-     ("outputs.modle", "did you mean `model`?"), ("checkpoints", "did you mean `checkpoint`?")],
+    [("inputs.tran", suggested("train")), ("input.train", suggested("inputs.train")),
+     ("outputs.modle", suggested("model")), ("checkpoints", suggested("checkpoint"))],
 )  # fmt: skip
 def test_a_wrong_reference_offers_the_nearest(reference: str, hint: str) -> None:
     """Names of inputs and outputs, and the forms of a reference."""

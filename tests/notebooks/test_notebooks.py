@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.deadlines import DEADLINE
+from tests.hints import suggested
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -151,7 +152,7 @@ def test_the_first_job_trains_a_model(tools: Any, tmp_path: Path) -> None:
     data, text = execute(tools, "01_first_job.ipynb", tmp_path)
     assert sum("text/html" in item for item in data) >= 2
     assert any("image/png" in item for item in data)
-    assert "did you mean `hyperparameters`?" in text
+    assert suggested("hyperparameters") in text
     accuracy = float(text.rpartition("test accuracy ")[2].split()[0])
     assert accuracy >= 0.95
 

@@ -16,7 +16,7 @@ import pytest
 import cloudtrain
 from cloudtrain.errors import TargetError
 from cloudtrain.plans.plan import Plan
-from cloudtrain.targets.azureml.export import INPUT_MODES
+from cloudtrain.targets.azureml.fields import MODES as INPUT_MODES
 from cloudtrain.targets.azureml.service.client import SUBMIT
 from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount
 from tests.fakes.azureml import FakeAzure

@@ -16,9 +16,10 @@ from cloudtrain.errors import JobError
 from cloudtrain.job.file import SUFFIXES
 from cloudtrain.plans.plan import Bundle, CompileContext, Machine, Plan
 from cloudtrain.plans.processes import Alike, Process, Processes
-from cloudtrain.system.plugins import part_of
+from cloudtrain.system.plugins import part
 from cloudtrain.targets.azureml.compile.job import compile_azureml
 from cloudtrain.targets.common.launch import LocalAccount
+from cloudtrain.targets.contract import SweepCompiler
 from cloudtrain.targets.local.compile import compile_local
 from cloudtrain.targets.registry import all_targets, target_of
 from cloudtrain.targets.sagemaker.compile.training import compile_sagemaker
@@ -131,7 +132,7 @@ def tuners() -> Iterator[tuple[str, Compile]]:
             sweep = ct.Sweep(name="tune", job={**place, "checkpoint": None}, trials=8, **fields)
             yield (
                 f"sweep on {target.name}",
-                lambda name, t=target, s=sweep: part_of(t, "sweep")(
+                lambda name, t=target, s=sweep: part(t, SweepCompiler)(
                     s, SETTINGS[t.name], CompileContext(name, BUNDLE, ACCOUNTS[t.name])
                 ),
             )

@@ -9,6 +9,7 @@ from typing import Any
 import cloudtrain as ct
 from cloudtrain.machines.overlay import read_overlay
 from cloudtrain.targets.azureml.settings import AzureMLAccount
+from tests.hints import suggested
 
 SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
 CLIENT = "99999999-2222-3333-4444-555555555555"
@@ -128,7 +129,7 @@ ACCOUNT_CASES: dict[str, tuple[Case, Case, str]] = {
 BODY_CASES: dict[str, tuple[Case, Case, str]] = {
     "AZ111": (overrides(isArchived="no"), overrides(isArchived=False), ""),
     "AZ112": (
-        overrides(resources={"shm_size": "8g"}), overrides(resources={"shmSize": "8g"}), "did you mean `shmSize`?",
+        overrides(resources={"shm_size": "8g"}), overrides(resources={"shmSize": "8g"}), suggested("shmSize"),
     ),
     "AZ113": (
         overrides(properties={"cloudtrain.run": "mine"}), overrides(properties={"mine": "1"}), "remove `cloudtrain.run`",
@@ -153,9 +154,9 @@ BODY_CASES: dict[str, tuple[Case, Case, str]] = {
 
 MACHINE_CASES: dict[str, tuple[Case, Case, str]] = {
     "AZ201": (
-        job(resources=on("NC24ads_A100_v4")), job(resources=on("standard_nc24ADS_a100_v4")), f"did you mean `{ONE_GPU}`?",
+        job(resources=on("NC24ads_A100_v4")), job(resources=on("standard_nc24ADS_a100_v4")), suggested(ONE_GPU),
     ),
-    "AZ202": (job(resources=on("Standard_NC24ad_A100_v4")), job(), f"did you mean `{ONE_GPU}`? Or"),
+    "AZ202": (job(resources=on("Standard_NC24ad_A100_v4")), job(), f"{suggested(f'{ONE_GPU}')} Or"),
     "AZ203": (
         job(resources=on("Standard_NC24s_v3", 4), distribution=TORCH),
         job(resources=on("Standard_NC24rs_v3", 4), distribution=TORCH),
@@ -276,7 +277,7 @@ DATA_CASES: dict[str, tuple[Case, Case, str]] = {
         Case({"command": "cat ${{inputs.train}}", "inputs": {"train": {"azureml": "azureml:mnist:1"}},
               "azureml_overrides": {"command": "cat ${{inputs.trian}}"}}),
         Case({"command": "cat ${{inputs.train}}", "inputs": {"train": {"azureml": "azureml:mnist:1"}}}),
-        "did you mean `inputs.train`?",
+        suggested("inputs.train"),
     ),
     "AZ502": (
         overrides(outputs={"bad-key": {"jobOutputType": "uri_folder"}}),

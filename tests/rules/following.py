@@ -20,6 +20,7 @@ from cloudtrain.documents.document import read_document
 from cloudtrain.job.overrides import override
 from cloudtrain.machines.overlay import read_overlay
 from cloudtrain.plans.plan import Finding
+from tests.hints import suggested, words_before_name
 from tests.rules import sagemaker_rule_cases as aws
 from tests.rules import test_rules as local
 
@@ -129,7 +130,7 @@ class Follower:
     # The steps
 
     def value(self, text: str) -> None:
-        """`did you mean X?`, `write X`: a value, or a key, at the place of the finding."""
+        """A suggestion of X, or `write X`: a value, or a key, at the place of the finding."""
         path = self.finding.path
         old, key = self.at(path), str(path[-1]) if path else ""
         quoted = self.finding.message
@@ -339,7 +340,7 @@ _STEPS: list[tuple[str, Callable[[Follower, re.Match[str]], None]]] = [
     (r"(?:remove it|leave it out|remove one of them|remove the tier here)\b", lambda do, m: do.drop(do.finding.path)),
     (rf"use one {_Q.format('text')}", lambda do, m: do.alone(m["text"])),
     (
-        rf"(?:did you mean|write(?: for example| it as)?|use(?: for example| [Vv]ersion| PyTorch)?|call (?:it|one)) {_Q.format('text')}(?! is | lists )",
+        rf"(?:{words_before_name(suggested('')).strip()}|write(?: for example| it as)?|use(?: for example| [Vv]ersion| PyTorch)?|call (?:it|one)) {_Q.format('text')}(?! is | lists )",
         lambda do, m: do.value(m["text"]),
     ),
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 import cloudtrain as ct
 from cloudtrain.machines.overlay import read_overlay
 from cloudtrain.targets.sagemaker.settings import SageMakerAccount
+from tests.hints import suggested
 
 DLC = "763104351884.dkr.ecr.us-west-2.amazonaws.com"
 BYOC = "123456789012.dkr.ecr.us-west-2.amazonaws.com/mine:1"
@@ -155,7 +156,7 @@ ACCOUNT_CASES: dict[str, tuple[Case, Case, str]] = {
 
 MACHINE_CASES: dict[str, tuple[Case, Case, str]] = {
     "SM201": (
-        job(resources=on("ml.g5.12xlrge"), environment=pytorch("2.8")), job(resources=G5), "did you mean `ml.g5.12xlarge`?",
+        job(resources=on("ml.g5.12xlrge"), environment=pytorch("2.8")), job(resources=G5), suggested("ml.g5.12xlarge"),
     ),
     "SM202": (
         job(resources=on("g5.xlarge"), environment=image(BYOC)), job(resources=on("ml.g5.xlarge")), "write `ml.g5.xlarge`",
@@ -194,7 +195,7 @@ MACHINE_CASES: dict[str, tuple[Case, Case, str]] = {
         "call one `a-2`",
     ),
     "SM212": (
-        job(resources=groups("gpus"), distribution=MPI), job(resources=groups("gpu"), distribution=MPI), "did you mean `gpu`?",
+        job(resources=groups("gpus"), distribution=MPI), job(resources=groups("gpu"), distribution=MPI), suggested("gpu"),
     ),
     "SM213": (
         job(resources=groups(), distribution=TORCH), job(resources=groups("gpu"), distribution=TORCH),

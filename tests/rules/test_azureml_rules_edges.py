@@ -17,6 +17,7 @@ from cloudtrain.machines.overlay import read_overlay
 from cloudtrain.plans.plan import Level
 from cloudtrain.targets.azureml.rules.request import body_schema
 from tests.examples import examples
+from tests.hints import suggested
 from tests.rules.azureml_rule_cases import (
     ARM,
     CASES,
@@ -217,9 +218,9 @@ WRONG: dict[str, tuple[str, Case, str]] = {
     "a size for a cluster": ("AZ103", settings(compute=ONE_GPU), f'`instance_type: {{azureml: "{ONE_GPU}"}}`'),
     "this machine for a cluster": ("AZ103", settings(compute="local"), "--target local"),
     "locations of a cluster": ("AZ104", settings(compute="gpu", locations=("westeurope",)), "remove `locations`"),
-    "snake case in the overrides": ("AZ112", overrides(display_name="x"), "did you mean `displayName`?"),
+    "snake case in the overrides": ("AZ112", overrides(display_name="x"), suggested("displayName")),
     "a dropped field of a distribution": (
-        "AZ112", changed({"distribution": TORCH}, distribution={"nodeCount": 2}), "did you mean `workerCount`?",
+        "AZ112", changed({"distribution": TORCH}, distribution={"nodeCount": 2}), suggested("workerCount"),
     ),
     "the mark is removed with all properties": ("AZ113", overrides(properties={"cloudtrain.run": None}), "remove"),
     "metrics": ("AZ117", job(metrics={"loss": "loss=([0-9.]+)"}), "mlflow.log_metric"),

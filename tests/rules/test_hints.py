@@ -106,7 +106,7 @@ JOBS: dict[str, tuple[str, Any]] = {
 HUMAN = {
     "CT202": "script", "CT205": "secret", "CT305": "secret", "CT404": "script", "CT214": "script", "CT405": "script",
     "SM521": "script", "AZ520": "vault",
-    "LO204": "notice", "LO205": "notice",
+    "LO204": "notice", "LO205": "notice", "LO209": "notice",
     "SM103": "role", "SM106": "key", "SM107": "image", "SM113": "script", "SM305": "image", "SM308": "image",
     "SM327": "script", "SM502": "name", "SM603": "script", "SM604": "algorithm", "SM702": "image",
     "AZ102": "account", "AZ118": "files", "AZ119": "script", "AZ308": "type", "AZ504": "value",

@@ -18,6 +18,7 @@ from cloudtrain.system.plugins import PORTABLE, all_targets
 from cloudtrain.targets.common.launch import LocalAccount
 from cloudtrain.targets.local.compile import compile_local
 from tests.code.credential_files import Maker
+from tests.hints import suggested
 from tests.rules.subjects import subject_of as make_subject
 
 SOURCE = {"train.py": "print(1)\n", "lib/model.py": "x = 1\n"}
@@ -69,7 +70,7 @@ CASES: dict[str, tuple[Case, Case, str]] = {
     "CT209": (
         Case({"hyperparameters": {"lerning_rate": 1}}, files={**SOURCE, "train.py": ARGPARSE}),
         Case({"hyperparameters": {"learning_rate": 1}}, files={**SOURCE, "train.py": ARGPARSE}),
-        "did you mean `learning_rate`?",
+        suggested("learning_rate"),
     ),
     "CT214": (
         Case(files={"train.py": "get_ipython().run_line_magic('matplotlib', 'inline')\n"}),
@@ -81,11 +82,11 @@ CASES: dict[str, tuple[Case, Case, str]] = {
         Case(files={"train.py": "import os\nos.makedirs('out')\nopen('out/a.txt', 'w')\n"}),
         "`os.makedirs('out', exist_ok=True)`",
     ),
-    "CT101": (Case({"entry_point": "trian.py"}), Case(), "did you mean `train.py`?"),
+    "CT101": (Case({"entry_point": "trian.py"}), Case(), suggested("train.py")),
     "CT102": (
         Case({"environment": {"requirements": "requirement.txt"}}, files={**SOURCE, "requirements.txt": "numpy\n"}),
         Case({"environment": {"requirements": "requirements.txt"}}, files={**SOURCE, "requirements.txt": "numpy\n"}),
-        "did you mean `requirements.txt`?",
+        suggested("requirements.txt"),
     ),
     "CT201": (Case({"hyperparameters": {"--lr": 1}}), Case({"hyperparameters": {"l-r": 1}}), "write `lr`"),
     "CT202": (
@@ -227,6 +228,9 @@ CASES: dict[str, tuple[Case, Case, str]] = {
         Case({"distribution": {"type": "mpi"}, "resources": {"instance_count": 2}}),
         Case({"distribution": {"type": "mpi"}}), "",
     ),
+    "LO209": (
+        Case({"resources": {"shm_size": "8g"}}), Case({"resources": {"gpu": "A100-40GB"}, "spot": {}}), "",
+    ),
     "LO205": (Case({"distribution": {"type": "smddp"}}), Case({"distribution": TORCH}), ""),
     "LO206": (
         Case({"checkpoint": {"sagemaker": "s3://b/k"}}), Case({"checkpoint": {"local": "/c"}}), "--set checkpoint.local=",
@@ -277,7 +281,7 @@ def test_ignoring_an_unknown_rule_is_an_error(make_source: Callable[..., Path]) 
     """A misspelt code does not silently ignore nothing."""
     with pytest.raises(UsageError) as caught:
         check(Case(), make_source, ignore=("CT1O1",))
-    assert caught.value.hint == "did you mean `CT101`?"
+    assert caught.value.hint == suggested("CT101")
 
 
 def test_a_wait_is_told_to_the_second(make_source: Callable[..., Path]) -> None:

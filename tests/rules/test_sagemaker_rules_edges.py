@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cloudtrain.machines.overlay import read_overlay
+from tests.hints import suggested
 from tests.rules.sagemaker_rule_cases import (
     BYOC,
     DLC,
@@ -396,12 +397,12 @@ WRONG: dict[str, tuple[str, Case, str]] = {
     "a family without its letter": (
         "SM201",
         job(resources=on("ml.p4.24xlarge")),
-        "did you mean `ml.p4d.24xlarge`?",
+        suggested("ml.p4d.24xlarge"),
     ),
     "a size that the family lacks": (
         "SM201",
         job(resources=on("ml.p5.24xlarge")),
-        "did you mean `ml.p5.4xlarge`?",
+        suggested("ml.p5.4xlarge"),
     ),
     "a sign at the start of the path": ("SM343", script("+train.py"), "to `train.py`"),
     "a dash at the start of the name": ("SM343", script("./-train.py"), "to `train.py`"),

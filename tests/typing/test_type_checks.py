@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from cloudtrain.system import plugins
+from cloudtrain.targets.registry import all_targets
 from tests.deadlines import DEADLINE
 
 REPOSITORY = Path(__file__).parents[2]
@@ -122,4 +125,44 @@ def test_the_sample_target_type_checks(tmp_path: Path) -> None:
         "cloudtrain_folder",
     ]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+RULE_MODULES = {"rules", "training_rules", "online"}
+"""Abilities that are lists of modules."""
+
+
+def parts_as_declared() -> str:
+    """A program that declares each part of a built-in target with the type of its ability."""
+    kinds = {name: kind for kind, name in plugins._ABILITIES.items()}
+    lines: list[str] = []
+    for kind in kinds.values():
+        lines.append(f"from {kind.__module__} import {kind.__name__}")
+    for target in all_targets():
+        for name, place in target.parts.items():
+            if name not in RULE_MODULES:
+                module, _, function = place.partition(":")
+                alias = f"{target.name}_{name}"
+                lines.append(f"from {module} import {function} as {alias}")
+                lines.append(f"_{alias}: {kinds[name].__name__} = {alias}")
+    return "\n".join(lines)
+
+
+@pytest.mark.slow
+def test_the_parts_of_targets_have_their_types(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    """Each part of a built-in target is called as its type says."""
+    pytest.importorskip("mypy")
+    importlib.import_module("cloudtrain.rules.values")  # with the type of `path`
+    program = tmp_path / "parts.py"
+    program.write_text(parts_as_declared(), "utf-8")
+    config = tmp_path / "mypy.ini"
+    config.write_text(CONFIG)
+    cache = pytestconfig.cache.mkdir("mypy") if pytestconfig.cache else tmp_path / "cache"
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", config, "--cache-dir", cache, program],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from tests.deadlines import DEADLINE
+from tests.hints import suggested
 from tests.targets.places import eventually
 from tests.wheel.conftest import ROOT, build, run
 
@@ -191,11 +192,11 @@ def test_settings(project: Project) -> None:
     project.configure('[folder]\nrot = "queue"\n')
     said = project.fails("plan", "job.yaml", "--target", "folder")
     assert "cloudtrain.toml:2:1" in said
-    assert "did you mean `root`?" in said
+    assert suggested("root") in said
     project.configure('[foldr]\nroot = "queue"\n')
     said = project.fails("plan", "job.yaml", "--target", "folder")
     assert "unknown table `foldr`" in said
-    assert "did you mean `folder`?" in said
+    assert suggested("folder") in said
 
 
 def test_its_own_rule(project: Project) -> None:
@@ -217,10 +218,10 @@ def test_its_own_rule(project: Project) -> None:
 @pytest.mark.parametrize(
     ("changed", "hint"),
     [
-        ("inputs.train.foldr=x", "did you mean `folder`?"),
-        ("folder_override.env.COLOR=x", "did you mean `folder_overrides`?"),
-        ("resources.instance_type.foldr=normal", "did you mean `folder`?"),
-        ("resources.instance_type.folder=backgroud", "did you mean `background`?"),
+        ("inputs.train.foldr=x", suggested("folder")),
+        ("folder_override.env.COLOR=x", suggested("folder_overrides")),
+        ("resources.instance_type.foldr=normal", suggested("folder")),
+        ("resources.instance_type.folder=backgroud", suggested("background")),
         ("distribution.type=torch", "write `distribution: {type: none}`"),
     ],
 )
@@ -231,7 +232,7 @@ def test_mistakes_in_a_job(project: Project, changed: str, hint: str) -> None:
 
 def test_a_name_that_is_nearly_the_targets(project: Project) -> None:
     """A target that nobody has is an error that names the nearest one."""
-    assert "did you mean `folder`?" in project.fails("plan", "job.yaml", "--target", "foldr")
+    assert suggested("folder") in project.fails("plan", "job.yaml", "--target", "foldr")
 
 
 def test_the_schema_has_its_fields(project: Project) -> None:

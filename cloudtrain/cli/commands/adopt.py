@@ -12,9 +12,9 @@ from cloudtrain.adoption.adopt import adopt, is_script
 from cloudtrain.adoption.proof import write_adoption
 from cloudtrain.cli import options
 from cloudtrain.cli.options import argument, flag, option
-from cloudtrain.cli.terminal import print_json, say, show, typed
+from cloudtrain.cli.terminal import print_json, print_text, say, show, typed
 from cloudtrain.errors import UsageError, shortened
-from cloudtrain.plans.document import Document, Table, Text, visible
+from cloudtrain.plans.document import Document, Table, Text
 
 if TYPE_CHECKING:
     from cloudtrain.adoption.proof import Adoption
@@ -26,10 +26,8 @@ def adopt_command(
         argument(
             "SOURCE",
             "A job's request or description (JSON or YAML), or `-` for stdin; a script or "
-            "notebook; an existing "
-            "job (`sagemaker://REGION/NAME`, `azureml://WORKSPACE/NAME`); a launch command in "
-            "quotes; a batch script; "
-            "or a SkyPilot task file.",
+            "notebook; an existing job (`sagemaker://REGION/NAME`, `azureml://WORKSPACE/NAME`); a "
+            "launch command in quotes; a batch script; or a SkyPilot task file.",
         ),
     ],
     job: Annotated[
@@ -58,9 +56,6 @@ def adopt_command(
             show_default=True,
         ),
     ] = 300,
-    static: Annotated[
-        bool, flag("--static", "Write a draft from the text of the script, without running it.")
-    ] = False,
     yes: Annotated[bool, flag("--yes -y", "Run the script without asking.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -71,8 +66,7 @@ def adopt_command(
     equal. It is 1 if they differ, and each difference is listed with its reason. Sends nothing.
 
     A script or notebook that uses the SageMaker SDK, boto3 or azure-ai-ml is run up to its first
-    job, in a copy of its folder, without network and credentials. cloudtrain asks you first. With
-    --static only the text of the script is read, and the result is a draft that is not compared.
+    job, in a copy of its folder, without network and credentials. cloudtrain asks you first.
 
     \b
     Examples:
@@ -84,7 +78,7 @@ def adopt_command(
       aws sagemaker describe-training-job --training-job-name X > x.json
       az ml job show --name NAME --output json | cloudtrain adopt - --json
     """
-    execute = is_script(source) and not static and (yes or _may_run(source, python))
+    execute = is_script(source) and (yes or _may_run(source, python))
     adoption = adopt(
         source,
         _words(args),
@@ -93,7 +87,6 @@ def adopt_command(
         execute=execute,
         python=python,
         time_limit=time_limit,
-        static=static,
     )
     _show(adoption, write, force=force, json=json)
 
@@ -116,8 +109,7 @@ def _may_run(source: str, python: str | None) -> bool:
         ),
         (
             "in a copy of its folder, with another home folder, without credentials and without "
-            "the "
-            "network."
+            "the network."
         ),
         (
             "The script can still change files on this machine by their absolute paths. See "
@@ -138,8 +130,7 @@ def _show(adoption: Adoption, write: Path | None, *, force: bool, json: bool) ->
     if json:
         print_json(adoption.to_dict())
     elif write is None:
-        text = adoption.job_text + _settings_as_comments(adoption)
-        sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
+        print_text(adoption.job_text + _settings_as_comments(adoption))
     _say_comparison(adoption)
     if not adoption.equal:
         raise typer.Exit(1)
@@ -150,10 +141,9 @@ def _settings_as_comments(adoption: Adoption) -> str:
     file."""
     if not adoption.settings_text:
         return ""
-    lines = ["", "cloudtrain.toml, beside the job file:", "", *adoption.settings_text.splitlines()]
-    return "".join(
-        f"# {line}".rstrip() + "\n" if line or index else "\n" for index, line in enumerate(lines)
-    )
+    lines = ["cloudtrain.toml, beside the job file:", "", *adoption.settings_text.splitlines()]
+    comments = [f"# {line}".rstrip() for line in lines]
+    return "\n".join(["", *comments, ""])
 
 
 def _say_comparison(adoption: Adoption) -> None:
@@ -171,13 +161,13 @@ def _say_comparison(adoption: Adoption) -> None:
             (item.path, _short(item.original), _short(item.adopted), item.reason)
             for item in adoption.differences
         ]
+        table = Table(("FIELD", "ORIGINAL", "ADOPTED", "REASON"), rows)
         head = Text(f"not equal: {count} {verb} from the original ({adoption.kind})")
-        if adoption.is_draft:
-            head = Text(f"a draft from {adoption.kind}, not compared with the original")
-        show(Document([head, Table(("FIELD", "ORIGINAL", "ADOPTED", "REASON"), rows)]), sys.stderr)
+        show(Document([head, table]), sys.stderr)
     for path, reason in adoption.renewed:
         say(f"different in every run: `{path}` ({reason})")
 
 
 def _short(value: object) -> str:
-    return shortened(value if isinstance(value, str) else dumps(value, ensure_ascii=False), 60)
+    text = value if isinstance(value, str) else dumps(value, ensure_ascii=False)
+    return shortened(text, 60)

@@ -6,7 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import typer
 
 from cloudtrain.cli import options
-from cloudtrain.cli.terminal import print_json, show
+from cloudtrain.cli.terminal import counted, print_json, show
 from cloudtrain.code.bundled import script_names
 from cloudtrain.errors import CloudtrainError, TargetUnavailable
 from cloudtrain.job.model import format_size
@@ -26,12 +27,13 @@ from cloudtrain.system.files import KEPT, folder_size
 from cloudtrain.system.plugins import (
     OWN_PACKAGE,
     package_of_target,
-    part_of,
+    part,
     pip_line,
     plugin_faults,
 )
 from cloudtrain.system.private import close_state_folder
 from cloudtrain.targets.common.launch import find_mpirun, this_machine
+from cloudtrain.targets.contract import AccountExaminer
 from cloudtrain.targets.registry import all_targets
 from cloudtrain.targets.settings import load_settings
 from cloudtrain.targets.where import where
@@ -63,13 +65,21 @@ class Diagnosis(NamedTuple):
 
 
 def examine() -> list[Diagnosis]:
-    ours = Diagnosis("cloudtrain", "ok", f"{__version__} in {Path(__file__).parents[2]}")
-    python = Diagnosis("python", "ok", f"{sys.version.split()[0]}, {sys.executable}")
+    package = Path(__file__).parents[2]
+    version = sys.version.split()[0]
+    findings = [
+        Diagnosis("cloudtrain", "ok", f"{__version__} in {package}"),
+        Diagnosis("python", "ok", f"{version}, {sys.executable}"),
+    ]
     targets = all_targets()
-    accounts = [account for target in targets if (account := _account(target)) is not None]
-    extras = [_extra(target, *extra) for target in targets for extra in target.facts.extras.items()]
-    examined = [examination() for examination in _EXAMINATIONS]
-    return [ours, python, *examined, *accounts, *_plugins(targets), *extras]
+    accounts = list(map(_account, targets))
+    extras = []
+    for target in targets:
+        for name, distributions in target.facts.extras.items():
+            extras.append(_extra(target, name, distributions))
+    findings += map(_examined, _EXAMINATIONS)
+    findings += filter(None, accounts)
+    return [*findings, *_plugins(targets), *extras]
 
 
 def _torch() -> Diagnosis:
@@ -86,56 +96,43 @@ def _torch() -> Diagnosis:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Diagnosis(
-            "torch",
-            "warning",
-            f"its import takes longer than {_TORCH_TIMEOUT} s",
-            "is the disk slow?",
-        )
+        message = f"its import takes longer than {_TORCH_TIMEOUT} s"
+        return Diagnosis("torch", "warning", message, "is the disk slow?")
     if probe.returncode:
-        reason = (probe.stderr.strip().splitlines() or [f"exit code {probe.returncode}"])[-1]
-        return Diagnosis(
-            "torch",
-            "warning",
-            reason,
+        output = probe.stderr.strip().splitlines()
+        reason = output[-1] if output else f"exit code {probe.returncode}"
+        hint = (
             f"jobs with `distribution: {{type: torch}}` need it here: `{pip_line('torch')}`, "
-            "or name another interpreter with `--python PATH`",
+            "or name another interpreter with `--python PATH`"
         )
+        return Diagnosis("torch", "warning", reason, hint)
     version, has_distributed, gpus = probe.stdout.split()[-3:]
     if has_distributed != "True":
-        return Diagnosis(
-            "torch",
-            "warning",
-            f"{version}, built without torch.distributed",
-            "install another build",
-        )
-    return Diagnosis("torch", "ok", f"{version}, {_count(int(gpus), 'GPU')}")
+        message = f"{version}, built without torch.distributed"
+        return Diagnosis("torch", "warning", message, "install another build")
+    count = counted(int(gpus), "GPU")
+    return Diagnosis("torch", "ok", f"{version}, {count}")
 
 
 def _machine() -> Diagnosis:
-    try:
-        machine = this_machine(load_settings().environ)
-    except CloudtrainError as error:
-        return Diagnosis("machine", "error", error.message, error.hint)
-    return Diagnosis("machine", "ok", str(machine))
+    return Diagnosis("machine", "ok", str(this_machine(load_settings().environ)))
 
 
 def _mpirun() -> Diagnosis:
+    mpirun = find_mpirun(sys.executable, os.environ)
+    if mpirun:
+        return Diagnosis("mpirun", "ok", mpirun)
     missing = (
         "not installed; only jobs with `mpi`, `horovod` or `deepspeed` with `launch: "
         f"mpi` need it: `{pip_line('mpi')}`"
     )
-    mpirun = find_mpirun(sys.executable, os.environ)
-    return Diagnosis("mpirun", "ok", mpirun) if mpirun else Diagnosis("mpirun", "optional", missing)
+    return Diagnosis("mpirun", "optional", missing)
 
 
 def _state_dir() -> Diagnosis:
     hint = "set a folder of your own: `export CLOUDTRAIN_STATE_DIR=DIR`"
-    try:
-        folder = load_settings().state_dir
-    except CloudtrainError as error:
-        return Diagnosis("state folder", "error", error.message, error.hint)
-    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    folder = load_settings().state_dir
+    nearest = _existing(folder)
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
         return Diagnosis("state folder", "error", f"{folder} cannot be written to", hint)
     try:
@@ -151,45 +148,46 @@ def _disk() -> Diagnosis:
         folder = load_settings().state_dir
     except CloudtrainError:
         folder = Path.cwd()
-    free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+    free = shutil.disk_usage(_existing(folder)).free
+    message = f"{format_size(free)} free under the state folder"
     if free < _ENOUGH_DISK:
         hint = (
             "runs keep their code, models and checkpoints there; `cloudtrain prune "
             "--older-than 30d` removes old ones"
         )
-        return Diagnosis(
-            "disk", "warning", f"{format_size(free)} free under the state folder", hint
-        )
-    sizes = {name: folder_size(folder / name) for name in ("runs", "bundles", "environments")}
-    parts = ", ".join(f"{name} {format_size(size)}" for name, size in sizes.items())
-    return Diagnosis("disk", "ok", f"{format_size(free)} free under the state folder; {parts}")
+        return Diagnosis("disk", "warning", message, hint)
+    parts = []
+    for name in ("runs", "bundles", "environments"):
+        size = folder_size(folder / name)
+        parts.append(f"{name} {format_size(size)}")
+    return Diagnosis("disk", "ok", f"{message}; {', '.join(parts)}")
+
+
+def _existing(folder: Path) -> Path:
+    """Return the folder, or the nearest folder above it that exists."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def _settings() -> Diagnosis:
-    try:
-        settings = load_settings()
-        settings.target()
-    except CloudtrainError as error:
-        return Diagnosis("settings", "error", error.message, error.hint)
-    files = ", ".join(str(file) for file in settings.files) or "no cloudtrain.toml"
+    settings = load_settings()
+    settings.target()
+    files = ", ".join(map(str, settings.files)) or "no cloudtrain.toml"
     return Diagnosis("settings", "ok", f"{files}; the default target is {settings.default_target}")
 
 
 def _instances() -> Diagnosis:
-    try:
-        corrections = [item for target in tables() for item in user_overlay(target=target)]
-    except CloudtrainError as error:
-        return Diagnosis("instance types", "error", error.message, error.hint)
-    files = ", ".join(dict.fromkeys(item.file for item in corrections))
-    return Diagnosis(
-        "instance types", "ok", f"the catalogue, corrected by {files}" if files else "the catalogue"
-    )
+    corrected_by = []
+    for target in tables():
+        corrected_by += [item.file for item in user_overlay(target=target)]
+    files = ", ".join(dict.fromkeys(corrected_by))
+    message = f"the catalogue, corrected by {files}" if files else "the catalogue"
+    return Diagnosis("instance types", "ok", message)
 
 
 def _account(target: Target) -> Diagnosis | None:
     """Return a target's report on its account settings; None if the target reports nothing."""
     try:
-        place, describe = where(target.name), part_of(target, "examine")
+        place, describe = where(target.name), part(target, AccountExaminer)
         account = place.account
         message = None if describe is None else describe(place.settings, account)
     except CloudtrainError as error:
@@ -198,21 +196,16 @@ def _account(target: Target) -> Diagnosis | None:
         package = package_of_target(target.name)
         if package == OWN_PACKAGE:
             raise
-        return Diagnosis(
-            target.title,
-            "error",
-            f"{type(error).__name__}: {error}",
-            f"upgrade its package `{package}`",
-        )
+        message = f"{type(error).__name__}: {error}"
+        return Diagnosis(target.title, "error", message, f"upgrade its package `{package}`")
     return Diagnosis(target.title, "ok", message) if message else None
 
 
 def _plugins(targets: Sequence[Target]) -> Iterator[Diagnosis]:
     """Report the targets of other packages that cannot be used, or whose rules cannot."""
     for fault in plugin_faults():
-        yield Diagnosis(
-            fault.name, "warning" if fault.is_harmless else "error", fault.message, fault.hint
-        )
+        level = "warning" if fault.is_harmless else "error"
+        yield Diagnosis(fault.name, level, fault.message, fault.hint)
     for target in targets:
         try:
             load_rules(target, online=True)
@@ -223,31 +216,45 @@ def _plugins(targets: Sequence[Target]) -> Iterator[Diagnosis]:
 def _scripts() -> Diagnosis:
     names = script_names()
     if not names:
-        return Diagnosis(
-            "scripts", "warning", "no bundled training scripts", "install cloudtrain again"
-        )
-    return Diagnosis("scripts", "ok", f"{_count(len(names), 'bundled training script')}")
+        hint = "install cloudtrain again"
+        return Diagnosis("scripts", "warning", "no bundled training scripts", hint)
+    return Diagnosis("scripts", "ok", counted(len(names), "bundled training script"))
 
 
 def _extra(target: Target, name: str, distributions: Sequence[str]) -> Diagnosis:
-    package, versions = package_of_target(target.name), []
-    subject = f"[{name}]" if package == OWN_PACKAGE else f"{package}[{name}]"
+    package = package_of_target(target.name)
+    if package == OWN_PACKAGE:
+        subject = f"[{name}]"
+        line = pip_line(name)
+    else:
+        subject = f"{package}[{name}]"
+        line = f"pip install '{subject}'"
+    versions = []
     for distribution in distributions:
         try:
             versions.append(f"{distribution} {metadata.version(distribution)}")
         except metadata.PackageNotFoundError:
-            line = pip_line(name) if package == OWN_PACKAGE else f"pip install '{package}[{name}]'"
             return Diagnosis(subject, "optional", f"not installed: `{line}`")
     return Diagnosis(subject, "ok", ", ".join(versions))
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number or 'no'} {noun}{'s' if number > 1 else ''}"
+_EXAMINATIONS = {
+    "machine": _machine,
+    "torch": _torch,
+    "mpirun": _mpirun,
+    "settings": _settings,
+    "instance types": _instances,
+    "state folder": _state_dir,
+    "disk": _disk,
+    "scripts": _scripts,
+}
 
 
-_EXAMINATIONS: tuple[Callable[[], Diagnosis], ...] = (
-    _machine, _torch, _mpirun, _settings, _instances, _state_dir, _disk, _scripts
-)  # fmt: skip
+def _examined(subject: str) -> Diagnosis:
+    try:
+        return _EXAMINATIONS[subject]()
+    except CloudtrainError as error:
+        return Diagnosis(subject, "error", error.message, error.hint)
 
 
 def doctor_command(json: options.Json = False) -> None:
@@ -263,21 +270,24 @@ def doctor_command(json: options.Json = False) -> None:
     if json:
         print_json([finding._asdict() for finding in findings])
     else:
-        rows = [
-            (finding.subject, Span(finding.level, LEVEL_STYLE[finding.level]), finding.message)
-            for finding in findings
-        ]
-        # a mistake in the settings stops several examinations
-        hints: dict[tuple[str, str, str], list[str]] = {}
-        for finding in findings:
-            if finding.hint and finding.level != "ok":
-                hints.setdefault((finding.level, finding.message, finding.hint), []).append(
-                    finding.subject
-                )
-        notices = [
-            Notice(level, message if len(subjects) > 1 else f"{subjects[0]}: {message}", hint=hint)
-            for (level, message, hint), subjects in hints.items()
-        ]
-        show(Document([Table(("WHAT", "LEVEL", "FOUND"), rows), *notices]), sys.stdout)
+        show(_report(findings), sys.stdout)
     if any(finding.level == "error" for finding in findings):
         raise typer.Exit(2)
+
+
+def _report(findings: Sequence[Diagnosis]) -> Document:
+    """Return a table of the findings, and below it what to do. A mistake in the settings, which
+    stops several examinations, is named once."""
+    rows = []
+    subjects = defaultdict[tuple[str, str, str], list[str]](list)
+    for subject, level, message, hint in findings:
+        rows.append((subject, Span(level, LEVEL_STYLE[level]), message))
+        if hint and level != "ok":
+            subjects[level, message, hint].append(subject)
+    notices = []
+    for key, of_notice in subjects.items():
+        level, message, hint = key
+        if len(of_notice) == 1:
+            message = f"{of_notice[0]}: {message}"
+        notices.append(Notice(level, message, hint=hint))
+    return Document([Table(("WHAT", "LEVEL", "FOUND"), rows), *notices])

@@ -10,7 +10,7 @@ import typer
 
 import cloudtrain as ct
 from cloudtrain.cli import options
-from cloudtrain.cli.app import Command, new_group, refuse_flag
+from cloudtrain.cli.app import Command, new_group, refuse_flags
 from cloudtrain.cli.inputs import job_file
 from cloudtrain.cli.options import argument, flag, option
 from cloudtrain.cli.terminal import print_json, print_lines, say, show_table, typed
@@ -48,7 +48,7 @@ def environments(ctx: typer.Context, json: options.Json = False) -> None:
       cloudtrain environments lock requirements.txt --target sagemaker
     """
     if ctx.invoked_subcommand is not None:
-        refuse_flag(ctx, "--json" if json else None)
+        refuse_flags(ctx, {"--json": json})
         return
     found = kept_environments(load_settings().state_dir)
     if json:
@@ -63,10 +63,18 @@ def environments(ctx: typer.Context, json: options.Json = False) -> None:
 
 
 def _row(item: Mapping[str, Any]) -> tuple[str, ...]:
-    age, runs = f"{format_duration(int(max(0, time.time() - item['used'])))} ago", item["runs"]
-    source = "" if item["requirements"] is None else f"{item['requirements']} ({item['packages']})"
-    users = f"{runs[0]} and {len(runs) - 1} more" if runs[1:] else "".join(runs)
-    return item["key"], format_size(item["size"]), age, item["python"] or "", source, users
+    seconds = int(max(0, time.time() - item["used"]))
+    source = item["requirements"]
+    runs = item["runs"]
+    requirements = ""
+    if source is not None:
+        requirements = f"{source} ({item['packages']})"
+    users = "".join(runs[:1])
+    if len(runs) > 1:
+        users += f" and {len(runs) - 1} more"
+    size = format_size(item["size"])
+    age = f"{format_duration(seconds)} ago"
+    return item["key"], size, age, item["python"] or "", requirements, users
 
 
 @options.silent
@@ -118,36 +126,42 @@ def lock(
       cloudtrain environments lock pyproject.toml --target slurm --python 3.12
       cloudtrain environments lock train.py -o locks/train.txt --force
     """
-    path, newest, gpu = Path(source), ct.Environment(framework="pytorch"), ct.Resources(gpu="A10G")
+    path = Path(source)
+    folder = path.parent
+    file = path.name
+    place = where(target, near=folder)
+    newest = ct.Environment(framework="pytorch")
+    gpu = ct.Resources(gpu="A10G")
     job: AnyJob = ct.TrainingJob(name="lock", entry_point="x.py", environment=newest, resources=gpu)
-    place, folder, file = where(target, near=path.parent), path.parent, path.name
-    if is_job := path.suffix.lower() in SUFFIXES and file not in ("pyproject.toml", "pylock.toml"):
+    is_job = path.suffix.lower() in SUFFIXES and file not in ("pyproject.toml", "pylock.toml")
+    if is_job:
         read = job_file(source, None)
-        job = anchored(read.job if read.sweep is None else read.sweep.job, Path.cwd())
-        folder, file = (
-            Path(job.source_dir or folder),
-            job.environment.requirements or "requirements.txt",
-        )
+        own_job = read.job if read.sweep is None else read.sweep.job
+        job = anchored(own_job, Path.cwd())
+        folder = Path(job.source_dir or folder)
+        file = job.environment.requirements or "requirements.txt"
     if not (folder / file).is_file():
         hint = (
             "name a requirements file, a `pyproject.toml`, a script, or a job that has requirements"
         )
         raise UsageError(f"there is no file `{folder / file}`", hint=hint, code="CT903")
-    destination = output or Path(os.path.relpath(folder / file)).with_name(_LOCK)
-    given = {"--target": target, "--python": python, "-o": output and str(output)}
+    requirements = Path(os.path.relpath(folder / file))
+    destination = output or requirements.with_name(_LOCK)
     words = ["cloudtrain", "environments", "lock", source]
-    words += [word for name, value in given.items() if value for word in (name, value)]
+    for option_name, value in {"--target": target, "--python": python, "-o": output}.items():
+        if value:
+            words += [option_name, str(value)]
     if destination.exists() and not force:
-        raise UsageError(
-            f"`{destination}` already exists", hint=f"{typed(*words, '--force')} replaces it"
-        )
-    text, facts = resolve(folder, file, job, place, python, typed(*words).strip("`"))
+        hint = f"{typed(*words, '--force')} replaces it"
+        raise UsageError(f"`{destination}` already exists", hint=hint)
+    command = typed(*words).strip("`")
+    text, facts = resolve(folder, file, job, place, python, command)
     try:
         destination.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UsageError(
-            f"cannot write `{destination}`: {error.strerror}", hint="name another file: `-o`"
-        ) from None
+        message = f"cannot write `{destination}`: {error.strerror}"
+        raise UsageError(message, hint="name another file: `-o`") from None
     print_lines([str(destination)])
-    name = Path(os.path.relpath(destination, folder if is_job else destination.parent)).as_posix()
+    start = folder if is_job else destination.parent
+    name = Path(os.path.relpath(destination, start)).as_posix()
     say("; ".join(facts), f"in the job: `environment: {{requirements: {name}}}`")

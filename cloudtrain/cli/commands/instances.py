@@ -9,8 +9,8 @@ import typer
 
 from cloudtrain.cli import options
 from cloudtrain.cli.options import argument, flag, option
-from cloudtrain.cli.terminal import print_json, say, show, show_table
-from cloudtrain.errors import UsageError, did_you_mean
+from cloudtrain.cli.terminal import counted, first_quoted, print_json, quoted, say, show, show_table
+from cloudtrain.errors import NearName, UsageError, did_you_mean
 from cloudtrain.job.model import parse_size
 from cloudtrain.machines.choose import (
     INTERCONNECTS,
@@ -43,16 +43,18 @@ if TYPE_CHECKING:
     from cloudtrain.machines.overlay import Refreshed
 
 
+Types = Sequence[InstanceType]
+Row = tuple[str, ...]
+"""A row of a table."""
+
+
 def _offer(words: Callable[[str], Iterable[str]]) -> Callable[[typer.Context, str], list[str]]:
     """Return a completion function that offers `words(target)` for the target that the command line
     names."""
 
     def completion(ctx: typer.Context, incomplete: str) -> list[str]:
-        return [
-            word
-            for word in words(ctx.params.get("target") or _default_target())
-            if word.startswith(incomplete)
-        ]
+        target = ctx.params.get("target") or _default_target()
+        return [word for word in words(target) if word.startswith(incomplete)]
 
     return completion
 
@@ -75,8 +77,7 @@ def instances_command(
             "TARGET",
             (
                 "The target. Default: `target` in cloudtrain.toml, else the first target that "
-                "lists "
-                "instance types."
+                "lists instance types."
             ),
             autocompletion=options.targets,
         ),
@@ -120,8 +121,7 @@ def instances_command(
             "--sort",
             "KEY",
             "Sort by price (default; cheapest first), name, or gpus, gpu-memory, vcpus, memory, "
-            "network (largest "
-            "first).",
+            "network (largest first).",
             autocompletion=_offer(lambda _: ORDERS),
         ),
     ] = "price",
@@ -173,27 +173,27 @@ def instances_command(
     query = Query(gpu, gpus, interconnect, _gib(min_gpu_memory), max_price)
     _check(every, query, sort)
     if name is None:
-        types = every if retired else [instance for instance in every if not instance.retired]
+        types = [instance for instance in every if retired or not instance.retired]
         _list_types(types, every, query, sort, None if everything else count, as_json=json)
     else:
         _show_type(name, every, query, as_json=json)
 
 
-def _show_type(name: str, types: Sequence[InstanceType], query: Query, *, as_json: bool) -> None:
+def _show_type(name: str, types: Types, query: Query, *, as_json: bool) -> None:
     for field in query.tests():
         flag = _flag(field)
-        raise UsageError(
-            f"`{name}` is one type, so `{flag}` has no effect",
-            hint=f"remove `{flag}`",
-            code="CT902",
-        )
+        message = f"`{name}` is one type, so `{flag}` has no effect"
+        raise UsageError(message, hint=f"remove `{flag}`", code="CT902")
     instance = _type_named(name, types)
-    print_json(asdict(instance)) if as_json else show(_page_of(instance), sys.stdout)
+    if as_json:
+        print_json(asdict(instance))
+    else:
+        show(_page_of(instance), sys.stdout)
 
 
 def _list_types(
-    types: Sequence[InstanceType],
-    every: Sequence[InstanceType],
+    types: Types,
+    every: Types,
     query: Query,
     sort: str,
     count: int | None,
@@ -205,16 +205,17 @@ def _list_types(
     matches = select(types, query, sort)
     first = matches[:count]
     if as_json:
-        print_json([asdict(instance) for instance in first])
+        print_json(list(map(asdict, first)))
     elif first:
         _show_types(first)
     retired_count = len(select(every, query)) - len(matches)
     if not matches:
         _say_nothing(types, query, retired_count)
-    elif lines := [
-        *_more(len(first), len(matches), types, query, retired_count),
-        *([] if as_json else [_note(first)]),
-    ]:
+        return
+    lines = _more(len(first), len(matches), types, query, retired_count)
+    if not as_json:
+        lines.append(_note(first))
+    if lines:
         say(*lines)
 
 
@@ -229,24 +230,25 @@ def _lists_nodes(target: str, name: str | None, profile: str | None, *, json: bo
     if not isinstance(service, ListsNodes):
         return False
     if name is not None:
-        raise UsageError(
-            f"the nodes of `{target}` have no type names, so no name can be looked up",
-            hint=f"remove `{name}`",
-        )
+        message = f"the nodes of `{target}` have no type names, so no name can be looked up"
+        raise UsageError(message, hint=f"remove `{name}`")
     kinds = service.instances(where(target, profile=profile).account.place)
-    print_json([asdict(kind) for kind in kinds]) if json else _show_nodes(kinds)
+    if json:
+        print_json(list(map(asdict, kinds)))
+    else:
+        _show_nodes(kinds)
     return True
 
 
-def _types(target: str) -> Sequence[InstanceType]:
+def _types(target: str) -> Types:
     if target not in target_names():
-        raise UsageError(
-            f"`{target}` is not a target", hint=did_you_mean(target, target_names()), code="CT913"
-        )
+        hint = did_you_mean(target, target_names())
+        raise UsageError(f"`{target}` is not a target", hint=hint, code="CT913")
     types = apply_overlay(instance_types(target), user_overlay(target=target), target)
     if not types:
-        hint = "use " + " or ".join(f"`--target {name}`" for name in tables())
-        raise UsageError(f"there is no table of instance types for `{target}`", hint=hint)
+        flags = " or ".join(f"`--target {name}`" for name in tables())
+        message = f"there is no table of instance types for `{target}`"
+        raise UsageError(message, hint=f"use {flags}")
     return types
 
 
@@ -260,28 +262,31 @@ def _gib(size: str | None) -> float | None:
         raise UsageError(f"`--min-gpu-memory {size}` is not a size", hint=hint) from None
 
 
-def _check(types: Sequence[InstanceType], query: Query, sort: str) -> None:
-    if query.gpu is not None and not any(has_gpu(instance, query.gpu) for instance in types):
-        message, hint = unknown_gpu(query.gpu, types)
+def _check(types: Types, query: Query, sort: str) -> None:
+    gpu = query.gpu
+    if gpu is not None and not any(has_gpu(instance, gpu) for instance in types):
+        message, hint = unknown_gpu(gpu, types)
         raise UsageError(message, hint=hint)
     if query.interconnect is not None and query.interconnect not in INTERCONNECTS:
         hint = did_you_mean(query.interconnect, INTERCONNECTS)
         raise UsageError(f"there is no interconnect `{query.interconnect}`", hint=hint)
-    if query.max_price is not None and not query.max_price > 0:
-        raise UsageError(
-            f"`--max-price {query.max_price:g}` is not a price", hint="write for example `2.50`"
-        )
+    price = query.max_price
+    if price is not None and not price > 0:
+        message = f"`--max-price {price:g}` is not a price"
+        raise UsageError(message, hint="write for example `2.50`")
     if sort not in ORDERS:
         raise UsageError(f"there is no sort key `{sort}`", hint=did_you_mean(sort, ORDERS))
 
 
-def _type_named(name: str, types: Sequence[InstanceType]) -> InstanceType:
+def _type_named(name: str, types: Types) -> InstanceType:
     target = types[0].target
     key_of = name_keys(target)
     instances = {key_of(instance.name): instance for instance in types}
-    if (key := key_of(name)) in instances:
-        return instances[key]
-    hint = _elsewhere(name, target) or _nearest(name, target, [instance.name for instance in types])
+    instance = instances.get(key_of(name))
+    if instance is not None:
+        return instance
+    names = [instance.name for instance in types]
+    hint = _elsewhere(name, target) or _nearest(name, target, names)
     raise UsageError(f"there is no instance type `{name}` on {target}", hint=hint)
 
 
@@ -296,8 +301,10 @@ def _default_target() -> str:
 def _elsewhere(name: str, target: str) -> str | None:
     """Return a hint to add `--target` if another target has a type with this name; None
     otherwise."""
-    others = [other for other in tables() if other != target and instance_named(other, name)]
-    return f"add `--target {others[0]}`" if others else None
+    for other in tables():
+        if other != target and instance_named(other, name):
+            return f"add `--target {other}`"
+    return None
 
 
 def _nearest(name: str, target: str, names: Sequence[str]) -> str:
@@ -307,19 +314,19 @@ def _nearest(name: str, target: str, names: Sequence[str]) -> str:
     key_of = name_keys(target)
     whole = key_of(table.prefix + name)
     match = next((other for other in names if key_of(other) == whole), None)
-    near = f"did you mean `{match}`?" if match else did_you_mean(name, names) or ""
-    if not near.startswith("did you mean"):
-        own = "" if target == _default_target() else f" --target {target}"
-        near = f"`cloudtrain instances{own} --all` lists all types"
     explanation = table.explain_unknown(name)
+    near = NearName.of(match) if match else did_you_mean(name, names)
+    if not isinstance(near, NearName):
+        own = "" if target == _default_target() else f" --target {target}"
+        hint = f"`cloudtrain instances{own} --all` lists all types"
+        return hint if explanation is None else f"{hint}; {explanation}"
     if explanation is None:
         return near
-    sentence = explanation[0].upper() + explanation[1:]
-    return f"{near} {sentence}" if near.endswith("?") else f"{near}; {explanation}"
+    return f"{near} {explanation[0].upper()}{explanation[1:]}"
 
 
 def _more(
-    shown_count: int, count: int, types: Sequence[InstanceType], query: Query, retired_count: int
+    shown_count: int, count: int, types: Types, query: Query, retired_count: int
 ) -> list[str]:
     """Return lines about the matching types that are not shown: one each for types beyond the
     limit, types without a known price, and the `retired_count` types that are no longer offered.
@@ -327,7 +334,8 @@ def _more(
     lines = []
     if shown_count < count:
         lines.append(f"the first {shown_count} of {count}; `--all` lists all")
-    if query.max_price is not None and (unknown := count_unpriced(types, query)):
+    unknown = 0 if query.max_price is None else count_unpriced(types, query)
+    if unknown:
         lines.append(
             f"{unknown} more would match, but have no known price; omit `--max-price` to see them"
         )
@@ -338,7 +346,7 @@ def _more(
     return lines
 
 
-def _note(types: Sequence[InstanceType]) -> str:
+def _note(types: Types) -> str:
     """Return the line below the table: the target, the unit of the network, the dates of the prices
     or where those without a date come from, and how to set your own prices."""
     unit = "network in Gbit/s"
@@ -347,24 +355,36 @@ def _note(types: Sequence[InstanceType]) -> str:
         if any(instance.fabric and instance.interconnect == "ethernet" for instance in types):
             unit += ", (no) InfiniBand without SR-IOV, which NCCL cannot use"
     priced = [instance for instance in types if instance.price is not None and not instance.retired]
-    dates = sorted({instance.price_date for instance in priced} - {""})
-    words = [f"of {' to '.join(dict.fromkeys((dates[0], dates[-1])))}"] if dates else []
-    sources = [instance.price_source for instance in priced if not instance.price_date]
-    undated = [
-        source if source.startswith("/") else source.partition(" ")[0].rstrip(",")
-        for source in sources
-    ]
+    dates = []
+    undated = []
+    for instance in priced:
+        if instance.price_date:
+            dates.append(instance.price_date)
+        else:
+            undated.append(_short_source(instance))
+    words = []
+    if dates:
+        first_and_last = dict.fromkeys((min(dates), max(dates)))
+        words.append("of " + " to ".join(first_and_last))
     if undated:
-        words.append(
-            f"{'some ' if dates else ''}from {' and '.join(dict.fromkeys(undated))}, which "
-            "gives no date"
-        )
+        some = "some " if dates else ""
+        sources = " and ".join(dict.fromkeys(undated))
+        words.append(f"{some}from {sources}, which gives no date")
     which = f"list prices {', '.join(words)}" if priced else "no price is known"
     own = "write your own into `instances.toml`, see `cloudtrain instances -h`"
-    return f"types of {types[0].target}; {unit}; {which}; {own}"
+    target = types[0].target
+    return f"types of {target}; {unit}; {which}; {own}"
 
 
-def _say_nothing(types: Sequence[InstanceType], query: Query, retired_count: int) -> None:
+def _short_source(instance: InstanceType) -> str:
+    """Return the file or the first word of where a type's price comes from."""
+    source = instance.price_source
+    if source.startswith("/"):
+        return source
+    return source.partition(" ")[0].rstrip(",")
+
+
+def _say_nothing(types: Types, query: Query, retired_count: int) -> None:
     """Print why no type matches: how many would match without each filter, or that the filters
     exclude each other."""
     lines = ["no instance type matches"]
@@ -376,11 +396,12 @@ def _say_nothing(types: Sequence[InstanceType], query: Query, retired_count: int
         if number:
             lines.append(f"without `{_flag(field)}` {number} would match")
     if len(lines) == 1:
-        lines[0] += (
-            "; " + ", ".join(f"`{_flag(field)}`" for field in query.tests()) + " exclude each other"
-        )
-    elif query.max_price is not None and (unknown := count_unpriced(types, query)):
-        lines.append(f"{unknown} would match, but have no known price")
+        flags = quoted(map(_flag, query.tests()))
+        lines[0] += f"; {flags} exclude each other"
+    elif query.max_price is not None:
+        unknown = count_unpriced(types, query)
+        if unknown:
+            lines.append(f"{unknown} would match, but have no known price")
     say(*lines)
 
 
@@ -396,7 +417,7 @@ _FABRIC = {"efa": "EFA", "infiniband": "InfiniBand", "": ""}
 _SHORT = {"efa": "EFA", "infiniband": "IB", "": ""}
 
 
-def _show_types(types: Sequence[InstanceType]) -> None:
+def _show_types(types: Types) -> None:
     """Print a table with one row per type. The column NETWORK shows the bandwidth in Gbit/s and the
     kind of RDMA.
 
@@ -405,112 +426,117 @@ def _show_types(types: Sequence[InstanceType]) -> None:
     SR-IOV, which NCCL cannot use. A retired type has `retired` in the column of prices.
     """
     if _has_infiniband(types):
-        show_table(
-            ("NAME", "GPUS", "GPU", "vCPU", "GiB", "IB", "USD/H"), map(_infiniband_row, types)
-        )
+        headers = ("NAME", "GPUS", "GPU", "vCPU", "GiB", "IB", "USD/H")
+        show_table(headers, map(_infiniband_row, types))
     else:
-        show_table(("NAME", "GPUS", "GPU", "vCPU", "MEMORY", "NETWORK", "USD/H"), map(_row, types))
+        headers = ("NAME", "GPUS", "GPU", "vCPU", "MEMORY", "NETWORK", "USD/H")
+        show_table(headers, map(_row, types))
 
 
 def _show_nodes(kinds: Sequence[NodeKind]) -> None:
     """Print a table with one row per kind of node. A row shows the number of nodes, the number of
     idle nodes, and their hardware, partitions and features."""
-    rows = [
-        (
-            str(kind.nodes),
-            str(kind.idle),
-            str(kind.gpus or "-"),
-            kind.gpu_type or "-",
-            str(kind.cpus),
-            f"{kind.memory / 2**30:.0f} GiB",
-            ", ".join(kind.partitions),
-            ", ".join(kind.features) or "-",
-        )
-        for kind in kinds
-    ]
-    show_table(("NODES", "IDLE", "GPUS", "GPU", "vCPU", "MEMORY", "PARTITIONS", "FEATURES"), rows)
+    headers = ("NODES", "IDLE", "GPUS", "GPU", "vCPU", "MEMORY", "PARTITIONS", "FEATURES")
+    show_table(headers, map(_node_row, kinds))
 
 
-def _has_infiniband(types: Sequence[InstanceType]) -> bool:
-    table = table_of(types[0].target) if types else None
+def _node_row(kind: NodeKind) -> Row:
+    gib = kind.memory / 2**30
+    memory = f"{gib:.0f} GiB"
+    partitions = ", ".join(kind.partitions)
+    features = ", ".join(kind.features) or "-"
+    counts = map(str, (kind.nodes, kind.idle, kind.gpus or "-"))
+    gpu = kind.gpu_type or "-"
+    return (*counts, gpu, str(kind.cpus), memory, partitions, features)
+
+
+def _has_infiniband(types: Types) -> bool:
+    if not types:
+        return False
+    table = table_of(types[0].target)
     return table is not None and table.fabric == "infiniband"
 
 
 def _page_of(instance: InstanceType) -> Document:
     """Return a page with all known facts about a type and their sources."""
     table = table_of(instance.target)
-    own = table.describe(instance) if table is not None else []
-    rows = [*_machine(instance), *own, *_prices(instance), ("source", instance.source)]
+    rows = _machine(instance)
+    if table is not None:
+        rows += table.describe(instance)
+    rows += [*_prices(instance), ("source", instance.source)]
     return Document([Heading(instance.name), Pairs(rows)])
 
 
-def _row(instance: InstanceType) -> tuple[str, ...]:
-    network = "-" if instance.network_gbps is None else f"{instance.network_gbps:g}"
-    rdma = _SHORT[instance.fabric] if instance.interconnect == "rdma" else ""
+def _row(instance: InstanceType) -> Row:
+    network = "-"
+    if instance.network_gbps is not None:
+        network = f"{instance.network_gbps:g}"
+    if instance.interconnect == "rdma":
+        network = f"{network} {_SHORT[instance.fabric]}".strip()
     memory = f"{instance.memory_gib:g} GiB"
-    return (
-        *_what(instance, instance.gpu or instance.neuron),
-        memory,
-        f"{network} {rdma}".strip(),
-        _price(instance),
-    )
+    accelerator = instance.gpu or instance.neuron
+    return (*_what(instance, accelerator), memory, network, _price(instance))
 
 
-def _infiniband_row(instance: InstanceType) -> tuple[str, ...]:
+def _infiniband_row(instance: InstanceType) -> Row:
     infiniband = "-"
     if instance.interconnect == "rdma":
         infiniband = f"{instance.network_gbps:g}" if instance.network_gbps else "yes"
     elif instance.fabric:
         infiniband = "(no)"
-    return (
-        *_what(instance, instance.gpu),
-        f"{instance.memory_gib:g}",
-        infiniband,
-        _price(instance),
-    )
+    memory = f"{instance.memory_gib:g}"
+    return (*_what(instance, instance.gpu), memory, infiniband, _price(instance))
 
 
-def _what(instance: InstanceType, accelerator: str) -> tuple[str, ...]:
-    return instance.name, str(instance.gpus or "-"), accelerator or "-", str(instance.vcpus)
+def _what(instance: InstanceType, accelerator: str) -> Row:
+    gpus = str(instance.gpus or "-")
+    return instance.name, gpus, accelerator or "-", str(instance.vcpus)
 
 
 def _price(instance: InstanceType) -> str:
     if instance.retired:
         return "retired"
-    return "-" if instance.price is None else f"{instance.price:.2f}"
+    if instance.price is None:
+        return "-"
+    return f"{instance.price:.2f}"
 
 
 def _machine(instance: InstanceType) -> list[tuple[str, str]]:
-    is_redundant = (
-        instance.network_gbps is None or f"{instance.network_gbps:g} Gigabit" in instance.network
-    )
-    gbps = (
-        ""
-        if is_redundant or instance.fabric == "infiniband"
-        else f", {instance.network_gbps:g} Gbit/s in all"
-    )
-    part = f", {instance.gpu_slice} of an {instance.gpu_model}" if instance.gpu_slice else ""
-    rows = [
-        ("target", instance.target),
-        *([("retired", instance.retired)] if instance.retired else []),
-        *(
-            [("retires", f"{instance.retires}, still offered until then")]
-            if instance.retires
-            else []
-        ),
-        ("GPUs", _each(instance.gpus, instance.gpu, instance.gpu_memory_gib) + part),
+    rows = [("target", instance.target)]
+    if instance.neuron:
+        devices = _each(instance.neuron_devices, instance.neuron, instance.neuron_memory_gib)
+        rows.append(("Neuron", f"{devices}, {instance.neuron_cores} logical cores in all"))
+    if instance.retired:
+        rows.append(("retired", instance.retired))
+    if instance.retires:
+        rows.append(("retires", f"{instance.retires}, still offered until then"))
+    gpus = _each(instance.gpus, instance.gpu, instance.gpu_memory_gib)
+    if instance.gpu_slice:
+        gpus += f", {instance.gpu_slice} of an {instance.gpu_model}"
+    rows += [
+        ("GPUs", gpus),
         ("vCPUs", f"{instance.vcpus} ({instance.architecture})"),
         ("memory", f"{instance.memory_gib:g} GiB"),
-        ("network", instance.network + gbps if instance.network else "not known"),
+        ("network", _network(instance)),
         ("interconnect", _interconnect(instance)),
     ]
     if instance.quota_vcpus is not None:
         at_once = instance.quota_vcpus // instance.vcpus if instance.vcpus else 0
         rows.append(("quota", f"{instance.quota_vcpus} vCPUs of its family: {at_once} at once"))
-    if instance.neuron:
-        devices = _each(instance.neuron_devices, instance.neuron, instance.neuron_memory_gib)
-        rows.insert(1, ("Neuron", f"{devices}, {instance.neuron_cores} logical cores in all"))
     return rows
+
+
+def _network(instance: InstanceType) -> str:
+    """Return the provider's words, and the speed unless they have it."""
+    words = instance.network
+    speed = instance.network_gbps
+    if not words:
+        return "not known"
+    if speed is None or instance.fabric == "infiniband":
+        return words
+    if f"{speed:g} Gigabit" in words:
+        return words
+    return f"{words}, {speed:g} Gbit/s in all"
 
 
 def _each(number: int, model: str, memory_gib: float) -> str:
@@ -518,35 +544,37 @@ def _each(number: int, model: str, memory_gib: float) -> str:
         return "none"
     if not memory_gib:
         return f"{number} x {model} (memory not known)"
-    total = f", {number * memory_gib:g} GiB in all" if number > 1 else ""
-    return f"{number} x {model} ({memory_gib:g} GiB{' each' if number > 1 else ''}{total})"
+    if number == 1:
+        return f"1 x {model} ({memory_gib:g} GiB)"
+    total = number * memory_gib
+    return f"{number} x {model} ({memory_gib:g} GiB each, {total:g} GiB in all)"
 
 
 def _interconnect(instance: InstanceType) -> str:
     fabric = _FABRIC[instance.fabric]
-    if instance.interconnect == "rdma":
-        infiniband = instance.fabric == "infiniband"
-        several = instance.interfaces > 1
-        number = (
-            f", {instance.interfaces} "
-            f"{'port' if infiniband else 'interface'}{'s' if several else ''}"
-        )
-        has_speed = infiniband and instance.network_gbps is not None
-        gbps = (
-            f", {instance.network_gbps:g} Gbit/s{' in all' if several else ''}" if has_speed else ""
-        )
-        return f"rdma ({fabric}{number if instance.interfaces else ''}{gbps})"
-    return f"ethernet ({fabric} without SR-IOV, which NCCL cannot use)" if fabric else "ethernet"
+    if instance.interconnect != "rdma":
+        if not fabric:
+            return "ethernet"
+        return f"ethernet ({fabric} without SR-IOV, which NCCL cannot use)"
+
+    is_infiniband = instance.fabric == "infiniband"
+    has_several = instance.interfaces > 1
+    words = fabric
+    if instance.interfaces:
+        noun = "port" if is_infiniband else "interface"
+        words += f", {counted(instance.interfaces, noun)}"
+    if is_infiniband and instance.network_gbps is not None:
+        words += f", {instance.network_gbps:g} Gbit/s"
+        if has_several:
+            words += " in all"
+    return f"rdma ({words})"
 
 
 def _prices(instance: InstanceType) -> list[tuple[str, str]]:
-    if instance.price is None:
-        rows = [("price", "not known")]
-    else:
-        rows = [
-            ("price", _dollars(instance.price, instance.price_date)),
-            ("", instance.price_source),
-        ]
+    rows = [("price", "not known")]
+    if instance.price is not None:
+        price = _dollars(instance.price, instance.price_date)
+        rows = [("price", price), ("", instance.price_source)]
     if instance.machine_price is not None:
         text = _dollars(instance.machine_price, instance.machine_price_date)
         rows += [
@@ -557,7 +585,8 @@ def _prices(instance: InstanceType) -> list[tuple[str, str]]:
 
 
 def _dollars(price: float, date: str) -> str:
-    return f"{price:g} USD an hour" + (f" on {date}" if date else ", date not known")
+    when = f" on {date}" if date else ", date not known"
+    return f"{price:g} USD an hour{when}"
 
 
 # `cloudtrain instances --refresh`: ask a target's service for its current instance types and
@@ -585,25 +614,18 @@ def _refresh_types(target: str, profile: str | None) -> Iterator[str]:
     settings = load_settings()
     service = service_of(target, settings)
     if not isinstance(service, CanRefresh):
-        services = ((each.name, service_of(each.name, settings)) for each in all_targets())
-        able = " or ".join(
-            f"`--target {name}`" for name, service in services if isinstance(service, CanRefresh)
-        )
+        able = []
+        for each in all_targets():
+            if isinstance(service_of(each.name, settings), CanRefresh):
+                able.append(f"`--target {each.name}`")
         message = (
             f"the types of `{target}` cannot be refreshed, because their table is part of "
             "cloudtrain"
         )
-        raise UsageError(
-            message, hint=f"use {able}" if able else "upgrade cloudtrain for a newer table"
-        )
+        hint = f"use {' or '.join(able)}" if able else "upgrade cloudtrain for a newer table"
+        raise UsageError(message, hint=hint)
     result = service.refresh_catalogue(settings.target(target, profile=profile))
     yield f"{result.types} types of {result.location} written to {result.file}"
     if result.new_types:
-        names = ", ".join(f"`{name}`" for name in result.new_types[:_MOST_NAMED])
-        more = (
-            f" and {len(result.new_types) - _MOST_NAMED} more"
-            if len(result.new_types) > _MOST_NAMED
-            else ""
-        )
-        yield f"new in the catalogue: {names}{more}"
+        yield f"new in the catalogue: {first_quoted(result.new_types, _MOST_NAMED)}"
     yield from result.notes

@@ -11,9 +11,17 @@ import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.options import argument, flag, option
 from cloudtrain.cli.runs import moment_of, run_named
-from cloudtrain.cli.terminal import print_csv, print_json, print_lines, say, show, show_table
+from cloudtrain.cli.terminal import (
+    print_csv,
+    print_json,
+    print_lines,
+    print_text,
+    say,
+    show,
+    show_table,
+)
 from cloudtrain.errors import UsageError, did_you_mean
-from cloudtrain.plans.document import Document, visible
+from cloudtrain.plans.document import Document
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,12 +49,17 @@ def show_command(
     """
     sent_job = run_named(name).show()
     if job:
-        text = sent_job.to_job_file()
-        sys.stdout.write(visible(text) if sys.stdout.isatty() else text)  # a file gets every byte
+        print_text(sent_job.to_job_file())
     elif json:
         print_json(sent_job.to_dict())
     else:
         show(sent_job.document(), sys.stdout)
+
+
+def _refuse_both(csv: bool, json: bool) -> None:
+    if csv and json:
+        message = "`--csv` and `--json` cannot be combined"
+        raise UsageError(message, hint="remove one of them", code="CT902")
 
 
 _HELP = "A run, a job file, or a plan's JSON file."
@@ -122,51 +135,40 @@ def cost_command(
 
     group_of = grouping(by)
     if group_of is None:
-        hint = (
-            "write `--by tag:KEY`"
-            if by in ("tag", "tag:")
-            else did_you_mean(by, ["job", "month", "target"])
-        )
+        hint: str | None = did_you_mean(by, ["job", "month", "target"])
+        if by in ("tag", "tag:"):
+            hint = "write `--by tag:KEY`"
         raise UsageError(f"`--by {by}` is not a valid group", hint=hint, code="CT901")
-    if csv and json:
-        raise UsageError(
-            "`--csv` and `--json` cannot be combined", hint="remove one of them", code="CT902"
-        )
-    moment = None if since is None else moment_of(since)
-    runs = list(costs(since=moment, target=target, profile=profile, online=not offline))
+    _refuse_both(csv, json)
+    found = costs(since=moment_of(since), target=target, profile=profile, online=not offline)
+    runs = list(found)
     groups = sums(runs, group_of)
     if by == "month":
         groups.sort(key=lambda item: item.group)
     whole = Sum.of("all", runs)
     if json:
-        print_json(
-            {
-                "by": by,
-                "currency": "USD",
-                "groups": [_data(item) for item in groups],
-                "all": _data(whole),
-            }
-        )
+        data = list(map(_data, groups))
+        print_json({"by": by, "currency": "USD", "groups": data, "all": _data(whole)})
     elif csv:
-        print_csv([_data(item) for item in groups], _data(whole))
+        print_csv(list(map(_data, groups)), _data(whole))
     else:
         _print_table(by, groups, whole)
 
 
 def _data(item: Sum) -> dict[str, object]:
-    amounts = {
-        "billed": round(item.billed, 4),
-        "estimated": round(item.estimated, 4),
-        "total": round(item.total, 4),
-    }
-    return item._asdict() | amounts
+    data = item._asdict()
+    for name in ("billed", "estimated", "total"):
+        data[name] = round(getattr(item, name), 4)
+    return data
 
 
 def _print_table(by: str, groups: Sequence[Sum], whole: Sum) -> None:
     if not groups:
         say("no run was submitted in that time; `cloudtrain ps` lists the newest runs")
         return
-    rows = [_row(item) for item in ([*groups, whole] if len(groups) > 1 else groups)]
+    rows = list(map(_row, groups))
+    if len(groups) > 1:
+        rows.append(_row(whole))
     headers = (by.upper(), "RUNS", "BILLED", "ESTIMATED", "TOTAL", "NO PRICE")
     show_table(headers, rows)
     notes = []
@@ -184,8 +186,9 @@ def _print_table(by: str, groups: Sequence[Sum], whole: Sum) -> None:
 
 
 def _row(item: Sum) -> tuple[str, ...]:
-    amounts = [f"${amount:,.2f}" for amount in (item.billed, item.estimated, item.total)]
-    return (item.group, str(item.runs), *amounts, str(item.without_price or ""))
+    amounts = (item.billed, item.estimated, item.total)
+    dollars = [f"${amount:,.2f}" for amount in amounts]
+    return (item.group, str(item.runs), *dollars, str(item.without_price or ""))
 
 
 def _runs(count: int) -> str:
@@ -208,7 +211,8 @@ def code_command(
       cloudtrain code last old-code
       cloudtrain code digits-ddp-3f9a /tmp/code
     """
-    paths = [str(folder / path) for path in run_named(name).save_code(folder)]
+    run = run_named(name)
+    paths = [str(folder / path) for path in run.save_code(folder)]
     if json:
         print_json(paths)
     else:
@@ -237,22 +241,22 @@ def trials_command(
     """
     from cloudtrain.lifecycle.runs.sweep import ranked, sweep_of, trials_table
 
-    if csv and json:
-        raise UsageError(
-            "`--csv` and `--json` cannot be combined", hint="remove one of them", code="CT902"
-        )
+    _refuse_both(csv, json)
     sweep = sweep_of(run_named(name))
-    trials, objective = sweep.trials(), sweep.objective
+    trials = sweep.trials()
+    objective = sweep.objective
     if best is not None:
         trials = ranked(trials, objective)[:best]
+    rows = [trial.row() for trial in trials]
     if json:
-        print_json([trial.row() for trial in trials])
+        print_json(rows)
     elif csv:
-        rows = [
-            trial.row() | {"started": _time(trial.started), "ended": _time(trial.ended)}
-            for trial in trials
-        ]
-        print_csv(rows, dict.fromkeys(key for row in rows for key in row))
+        columns = dict[str, object]()
+        for row in rows:
+            row["started"] = _time(row["started"])
+            row["ended"] = _time(row["ended"])
+            columns |= row
+        print_csv(rows, columns)
     elif trials:
         show(Document([trials_table(trials, objective)]), sys.stdout)
     else:
@@ -262,11 +266,9 @@ def trials_command(
 def _time(moment: float | None) -> str | None:
     """Return a time as spreadsheets and pandas read it, such as `2026-11-22T10:00:00Z`; None if
     there is none, or if a damaged journal has an impossible one."""
+    if moment is None:
+        return None
     try:
-        return (
-            None
-            if moment is None
-            else f"{datetime.fromtimestamp(moment, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-        )
+        return f"{datetime.fromtimestamp(moment, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     except (ValueError, OverflowError, OSError):
         return None

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import dedent
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -18,7 +18,16 @@ from cloudtrain.cli.options import (
     option,
     with_submit_options,
 )
-from cloudtrain.cli.terminal import print_json, say, show, show_table, typed
+from cloudtrain.cli.terminal import (
+    counted,
+    print_json,
+    print_text,
+    quoted,
+    say,
+    show,
+    show_table,
+    typed,
+)
 from cloudtrain.errors import CloudtrainError, JobError, UsageError, did_you_mean, more_about
 from cloudtrain.plans.document import (
     Block,
@@ -28,7 +37,6 @@ from cloudtrain.plans.document import (
     Lines,
     Span,
     Text,
-    visible,
     visible_json,
 )
 from cloudtrain.plans.plan import Finding, Level
@@ -51,11 +59,10 @@ def plan_command(
         option(
             "--format -f",
             "FORMAT",
-            "text (default); json: the whole plan; request: the exact request; or a format of "
-            "the target's own "
-            "tools: python for SDK code, sbatch for a batch script, az-cli for `az ml job "
-            "create --file`, aws-cli for "
-            "`aws sagemaker create-training-job --cli-input-json`.",
+            "text (default); json: the whole plan; request: the exact request; or a format of the "
+            "target's own tools: python for SDK code, sbatch for a batch script, az-cli for `az "
+            "ml job create --file`, aws-cli for `aws sagemaker create-training-job "
+            "--cli-input-json`.",
             autocompletion=options.formats,
         ),
     ] = "text",
@@ -104,42 +111,50 @@ def _compare(submission: SubmitOptions, targets: list[str], form: str) -> None:
 
     if form not in ("text", "json"):
         hint = f"leave out `--target {targets[1]}`, or print the table or `--json`"
-        raise UsageError(
-            f"`--format {form}` prints the request of one target", hint=hint, code="CT902"
-        )
+        message = f"`--format {form}` prints the request of one target"
+        raise UsageError(message, hint=hint, code="CT902")
     places = [inputs.target_of(submission._replace(target=name)) for name in targets]
     file = inputs.job_of(submission)
-    rows, data, failed = list[tuple[Cell, ...]](), list[dict[str, Any]](), False
+    rows = list[tuple[Cell, ...]]()
+    data = list[dict[str, Any]]()
+    has_failed = False
     for name, place in zip(targets, places, strict=True):
+        summary = dict[str, str]()
         try:
-            plan = inputs.plan_of(
-                inputs.pinned(file, place) if submission.pin else file, place, submission
-            )
+            of_place = inputs.pinned(file, place) if submission.pin else file
+            plan = inputs.plan_of(of_place, place, submission)
         except JobError as error:  # the job cannot be compiled for this target, but for another
             findings = [(Level.ERROR, problem.code) for problem in error.problems]
-            data.append(
-                {"target": name, "findings": [_problem_json(problem) for problem in error.problems]}
-            )
-            summary = dict[str, str]()
+            problems = list(map(_problem_json, error.problems))
+            data.append({"target": name, "findings": problems})
         else:
             findings = [(finding.level, finding.code) for finding in plan.findings]
             data.append(plan.to_dict())
             summary = dict(plan.summary)
-        failed |= any(level is Level.ERROR for level, _ in findings)
-        machines = re.sub(r" (\(|on this machine).*", "", summary.get("instances", "-"))
-        dollars = re.search(r"\$[0-9.,]+[0-9]", summary.get("cost", ""))
-        count = summary.get("processes", "-").split()[0]
-        rows.append((name, machines, count, dollars[0] if dollars else "-", _counted(findings)))
+        has_failed |= _has_error(findings)
+        rows.append((name, *_in_brief(summary), _counted(findings)))
+
     if form == "json":
         print_json(data)
     else:
         show_table(("TARGET", "INSTANCES", "PROCESSES", "COST", "CHECKS"), rows)
-        say(
-            f"{typed('cloudtrain', 'plan', submission.job, '-t', targets[0])} prints the whole "
-            "plan of one target"
-        )
-    if failed:
+        command = typed("cloudtrain", "plan", submission.job, "-t", targets[0])
+        say(f"{command} prints the whole plan of one target")
+    if has_failed:
         raise typer.Exit(2)
+
+
+def _in_brief(summary: Mapping[str, str]) -> tuple[str, str, str]:
+    """Return the machines, the number of processes and the cost of a plan; `-` for what is not
+    known."""
+    machines = re.sub(r" (\(|on this machine).*", "", summary.get("instances", "-"))
+    processes = summary.get("processes", "-").split()[0]
+    dollars = re.search(r"\$[0-9.,]+[0-9]", summary.get("cost", ""))
+    return machines, processes, dollars[0] if dollars else "-"
+
+
+def _has_error(findings: Sequence[tuple[Level, str]]) -> bool:
+    return any(level is Level.ERROR for level, _ in findings)
 
 
 def _counted(findings: Sequence[tuple[Level, str]]) -> Span:
@@ -148,13 +163,11 @@ def _counted(findings: Sequence[tuple[Level, str]]) -> Span:
     for level in (Level.ERROR, Level.WARNING):
         codes = [code for each, code in findings if each is level]
         if codes:
-            words.append(
-                f"{len(codes)} {level}{'s' if codes[1:] else ''}: {', '.join(dict.fromkeys(codes))}"
-            )
-    is_error = any(level is Level.ERROR for level, _ in findings)
-    return Span(
-        "; ".join(words) or "no problems", "bad" if is_error else "warn" if words else "good"
-    )
+            names = ", ".join(dict.fromkeys(codes))
+            words.append(f"{counted(len(codes), str(level))}: {names}")
+    if not words:
+        return Span("no problems", "good")
+    return Span("; ".join(words), "bad" if _has_error(findings) else "warn")
 
 
 def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
@@ -166,8 +179,7 @@ def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
     elif form == "request":
         sys.stdout.write(visible_json(plan.request_json) + "\n")
     elif form != "text":
-        text = _for_the_tool(plan, form)
-        sys.stdout.write(visible(text) if sys.stdout.isatty() else text)  # a file gets every byte
+        print_text(_for_the_tool(plan, form))
     else:
         show(plan.document(whole=whole, once=True), sys.stdout, width=_FILE_WIDTH)
     if plan.errors:
@@ -176,8 +188,11 @@ def print_plan(plan: Plan, form: str, *, whole: bool = True) -> None:
 
 
 def _say_upload(plan: Plan, submission: SubmitOptions) -> None:
-    words = ["--profile", submission.profile] if submission.profile else []
-    words += [word for value in submission.set_ or () for word in ("--set", value)]
+    words = []
+    if submission.profile:
+        words += ["--profile", submission.profile]
+    for change in submission.set_ or ():
+        words += ["--set", change]
     words += [submission.job, *(submission.arguments or ())]
     command = typed("cloudtrain", "submit", "--upload-only", "--target", plan.target, *words)
     sys.stdout.flush()
@@ -188,12 +203,13 @@ def _say_errors(plan: Plan, *, above: bool) -> None:
     """Print a line with the codes of the plan's errors, which may have scrolled off the screen.
     With `above`, the line says that the errors are above the request."""
     sys.stdout.flush()
-    codes = ", ".join(f"`{code}`" for code in dict.fromkeys(error.code for error in plan.errors))
-    count = "1 error" if len(plan.errors) == 1 else f"{len(plan.errors)} errors"
-    where = ", above the request" if above else ""
+    codes = quoted(dict.fromkeys(error.code for error in plan.errors))
+    count = counted(len(plan.errors), "error")
+    if above:
+        count += ", above the request"
     say(
-        f"{count}{where}: {codes}. A submit would send nothing; `--short` shows only the "
-        "summary and the findings"
+        f"{count}: {codes}. A submit would send nothing; `--short` shows only "
+        "the summary and the findings"
     )
 
 
@@ -205,22 +221,16 @@ def _known_format(form: str, target: str) -> str:
     names = options.formats("")
     if form in names:
         return form
-    message = (
-        f"invalid value for `--format` / `-f`: `{form}` is not one of "
-        f"{', '.join(f'`{name}`' for name in names)}"
-    )
+    message = f"invalid value for `--format` / `-f`: `{form}` is not one of {quoted(names)}"
     raise UsageError(message, hint=did_you_mean(form, names), code="CT901")
 
 
 def _for_the_tool(plan: Plan, form: str) -> str:
     forms = plan.forms()
     if form not in forms:
-        hint = ", ".join(f"`{name}`" for name in ("text", "json", "request", *forms))
-        raise UsageError(
-            f"the target `{plan.target}` has no format `{form}`",
-            hint=f"use one of {hint}",
-            code="CT904",
-        )
+        names = quoted([*options.FORMATS, *forms])
+        message = f"the target `{plan.target}` has no format `{form}`"
+        raise UsageError(message, hint=f"use one of {names}", code="CT904")
     return forms[form]()
 
 
@@ -279,12 +289,13 @@ def check_command(
     except CloudtrainError as error:
         if not json:
             raise
-        print_json([_problem_json(problem) for problem in error.problems])
+        print_json(list(map(_problem_json, error.problems)))
         raise typer.Exit(error.exit_code) from None
     if json:
-        print_json([_finding_json(finding) for finding in plan.findings])
+        print_json(list(map(_finding_json, plan.findings)))
     elif plan.findings:
-        show(Document([finding.notice() for finding in plan.findings]), sys.stdout)
+        notices = [finding.notice() for finding in plan.findings]
+        show(Document(notices), sys.stdout)
     else:
         say(f"{submission.job}: no problems found for {plan.target}")
     if plan.errors:
@@ -294,17 +305,17 @@ def check_command(
 def _finding_json(finding: Finding) -> dict[str, Any]:
     """`line` is LINE of the position `FILE:LINE:COLUMN`; null without a position."""
     line = re.search(r":([0-9]+):[0-9]+$", finding.place or "")
-    return finding._asdict() | {
-        "level": finding.level.value,
-        "line": int(line[1]) if line else None,
-    }
+    data = finding._asdict()
+    data["level"] = finding.level.value
+    data["line"] = int(line[1]) if line else None
+    return data
 
 
 def _problem_json(problem: Problem) -> dict[str, Any]:
     """Convert a problem of an invalid job file to JSON data with the same fields as a finding."""
-    place = (
-        problem.file if problem.line is None else f"{problem.file}:{problem.line}:{problem.column}"
-    )
+    place = problem.file
+    if problem.line is not None:
+        place = f"{problem.file}:{problem.line}:{problem.column}"
     hint = problem.hint or more_about(problem.code)
     finding = Finding(problem.code, Level.ERROR, problem.message, hint, problem.path, place)
     return _finding_json(finding) | {"line": problem.line}
@@ -342,17 +353,19 @@ def explain_command(
 
     errors = error_codes()
     if code is None:
-        every = sorted([*map(_of_rule, all_rules()), *map(_of_error, errors.values())])
+        rules = map(_of_rule, all_rules())
+        every = sorted([*rules, *map(_of_error, errors.values())])
         if json:
             print_json([each._asdict() for each in every])
         else:
-            show_table(
-                ("CODE", "LEVEL", "WHAT IT FINDS"),
-                [(each.code, each.level, each.summary) for each in every],
-            )
+            rows = [(each.code, each.level, each.summary) for each in every]
+            show_table(("CODE", "LEVEL", "WHAT IT FINDS"), rows)
         return
     error = errors.get(code.upper())
-    one = _of_rule(rule_named(code)) if error is None else _of_error(error)
+    if error is None:
+        one = _of_rule(rule_named(code))
+    else:
+        one = _of_error(error)
     if json:
         print_json(one._asdict())
     else:
@@ -360,21 +373,21 @@ def explain_command(
 
 
 def _page_of(one: Explanation) -> Document:
-    blocks: list[Block] = [Heading(f"{one.code} ({one.level})"), Text(one.summary)]
+    title = Heading(f"{one.code} ({one.level})")
+    blocks: list[Block] = [title, Text(one.summary)]
     for paragraph in one.explanation.split("\n\n"):
-        is_code = paragraph.startswith("    ")
-        blocks.append(
-            Lines(dedent(paragraph).splitlines()) if is_code else Text(" ".join(paragraph.split()))
-        )
+        if paragraph.startswith("    "):  # code
+            blocks.append(Lines(dedent(paragraph).splitlines()))
+        else:
+            blocks.append(Text(" ".join(paragraph.split())))
     if one.can_be_ignored:
         blocks.append(Text(f"Accept it in one job with `--ignore {one.code}`."))
     return Document(blocks)
 
 
 def _of_rule(rule: Rule) -> Explanation:
-    return Explanation(
-        rule.code, str(rule.level), rule.summary, rule.explanation, rule.check not in money_checks
-    )
+    can_be_ignored = rule.check not in money_checks
+    return Explanation(rule.code, str(rule.level), rule.summary, rule.explanation, can_be_ignored)
 
 
 def _of_error(error: ErrorCode) -> Explanation:

@@ -19,7 +19,15 @@ from cloudtrain.cli.runs import (
     seconds_of,
     status_json,
 )
-from cloudtrain.cli.terminal import has_color, print_json, print_lines, say, show, typed
+from cloudtrain.cli.terminal import (
+    first_quoted,
+    has_color,
+    print_json,
+    print_lines,
+    say,
+    show,
+    typed,
+)
 from cloudtrain.errors import CloudtrainError, NothingWritten, UsageError, did_you_mean
 from cloudtrain.lifecycle.runs.run import bundled, is_new, leave_out, source_of
 from cloudtrain.plans.states import Metrics, RunState
@@ -88,26 +96,28 @@ def ps_command(
         rehearsals=rehearsals or everything or job is not None,
         trials=trials,
     )
+    filters = (rehearsals, everything, job, active, state, tag, where, target)
     if json:
-        print_json(
-            [
-                status_json(run, run.last_status) | ({"size": run.size} if size else {})
-                for run in runs
-            ]
-        )
+        rows = []
+        for run in runs:
+            row = status_json(run, run.last_status)
+            if size:
+                row["size"] = run.size
+            rows.append(row)
+        print_json(rows)
     elif runs:
         show(runs.document(with_size=size), sys.stdout)
-        for run in [run for run in runs if run.waits]:
-            say(f"`{run.name}`: {run.last_status.reason}")
+        for run in runs:
+            if run.waits:
+                say(f"`{run.name}`: {run.last_status.reason}")
         if len(runs) == count and not everything:
             there = f" --target {target}" if target else ""
             say(f"the newest {count}; `cloudtrain ps --all{there}` lists all runs")
-    elif not (
-        rehearsals or everything or job or active or state or tag or where or target
-    ) and ct.runs(limit=1):
+    elif not any(filters) and ct.runs(limit=1):
         say("only rehearsals have run; `cloudtrain ps --rehearsals` lists them")
     else:
-        say(_nothing(active, state, job, has_labels=bool(tag or where)))
+        has_labels = bool(tag or where)
+        say(_nothing(active, state, job, has_labels=has_labels))
 
 
 def _states_of(active: bool, state: str | None) -> list[RunState]:
@@ -116,7 +126,7 @@ def _states_of(active: bool, state: str | None) -> list[RunState]:
     try:
         return [RunState(state)]
     except ValueError:
-        hint = did_you_mean(state, [run_state.value for run_state in RunState])
+        hint = did_you_mean(state, list(map(str, RunState)))
         raise UsageError(f"there is no state `{state}`", hint=hint) from None
 
 
@@ -124,11 +134,8 @@ def _tag(text: str) -> tuple[str, str]:
     """Split a tag such as `team=vision` into key and value."""
     key, equals, value = text.partition("=")
     if not equals:
-        raise UsageError(
-            f"`{text}` is not a tag",
-            hint=f"write name and value: `--tag {text}=VALUE`",
-            code="CT901",
-        )
+        hint = f"write name and value: `--tag {text}=VALUE`"
+        raise UsageError(f"`{text}` is not a tag", hint=hint, code="CT901")
     return key, value
 
 
@@ -161,15 +168,13 @@ def status_command(name: options.RunName, json: options.Json = False) -> None:
     else:
         from cloudtrain.plans.status import run_document
 
-        folder = {"folder": str(run.directory)} if run.directory is not None else {}
-        show(
-            run_document(run.name, str(run.ref), status, {"job": run.job_name} | folder), sys.stdout
-        )
-        if (
-            status.started is not None
-            and not status.metrics
-            and status.state not in (RunState.FAILED, RunState.LOST)
-        ):
+        more = {"job": run.job_name}
+        if run.directory is not None:
+            more["folder"] = str(run.directory)
+        page = run_document(run.name, str(run.ref), status, more)
+        show(page, sys.stdout)
+        has_failed = status.state in (RunState.FAILED, RunState.LOST)
+        if status.started is not None and not status.metrics and not has_failed:
             _say_how_to_get_metrics(run)
 
 
@@ -182,11 +187,13 @@ def _say_how_to_get_metrics(run: Run) -> None:
     """Print on stderr how a run without metrics gets some; nothing if its first lines have some or
     cannot be read."""
     with suppress(CloudtrainError):  # such as for a run that another machine submitted
-        sent_job, metrics = run.show(), Metrics()
+        sent_job = run.show()
         if sent_job.kept.kind != "training" or sent_job.job.get("metrics"):
             return
+        metrics = Metrics()
         lines = list(islice(run.logs(), _READ))
-        if len(lines) < _READ and not any(metrics.of(line) for line in lines):
+        has_metrics = any(metrics.of(line) for line in lines)
+        if len(lines) < _READ and not has_metrics:
             pattern = typed("--set", "metrics.loss=loss[=: ]+([0-9.e+-]+)")
             say(
                 "no metrics: call `runtime.report(loss=loss)`, or name a pattern of your "
@@ -201,19 +208,16 @@ def _print_sweep(run: Run, status: RunStatus, *, as_json: bool) -> None:
     trials = sweep.trials()
     cost = sweep.cost(status, trials)
     if as_json:
-        money = (
-            {"cost": None, "cost_left": None}
-            if cost is None
-            else {"cost": cost.spent, "cost_left": cost.left}
-        )
-        print_json(status_json(run, status) | money)
+        data = status_json(run, status)
+        data |= {"cost": None, "cost_left": None}
+        if cost is not None:
+            data |= {"cost": cost.spent, "cost_left": cost.left}
+        print_json(data)
         return
     more = {"sweep": run.job_name, "continues": sweep.continues, "folder": run.directory}
     rows = {name: str(value) for name, value in more.items() if value is not None}
-    show(
-        sweep_document(run.name, str(run.ref), status, trials, sweep.objective, rows, cost),
-        sys.stdout,
-    )
+    page = sweep_document(run.name, str(run.ref), status, trials, sweep.objective, rows, cost)
+    show(page, sys.stdout)
 
 
 def wait_command(
@@ -260,7 +264,7 @@ def stop_command(
       cloudtrain stop last
       cloudtrain stop digits-ddp-3f9a --wait
     """
-    runs = [run_named(name) for name in names]
+    runs = list(map(run_named, names))
     for run in runs:
         if run.can_stop:
             require_consent("stop", run)
@@ -270,8 +274,9 @@ def stop_command(
             say(f"`{run.name}` was asked to stop")
         else:
             say(f"`{run.name}` has already ended: {run.state}")
-    for run in runs if wait else ():
-        say(f"`{run.name}` is {run.wait().state}")
+    if wait:
+        for run in runs:
+            say(f"`{run.name}` is {run.wait().state}")
 
 
 def logs_command(
@@ -342,18 +347,16 @@ def logs_command(
     from cloudtrain.cli.follow import Selection, instance_number, pattern_of, print_logs
     from cloudtrain.cli.live import LineFormat
 
-    pattern = None if grep is None else pattern_of(grep)
-    selection = Selection(pattern, None if since is None else moment_of(since), level)
-    only = None if instance is None else instance_number(instance)
+    selection = Selection(pattern_of(grep), moment_of(since), level)
+    only = instance_number(instance)
     run = run_named(name)
     if trial is not None:
         from cloudtrain.lifecycle.runs.sweep import sweep_of
 
         run = sweep_of(run).trial(trial)
     prefix = prefix and not run.is_sweep
-    form = LineFormat(
-        prefix=prefix, timestamps=timestamps, as_json=json, raw=raw, color=has_color(sys.stdout)
-    )
+    color = has_color(sys.stdout)
+    form = LineFormat(prefix, timestamps=timestamps, as_json=json, raw=raw, color=color)
     code = print_logs(
         run, form, follow=follow, rank=rank, instance=only, tail=tail, selection=selection
     )
@@ -370,9 +373,8 @@ def download_command(
         str,
         argument(
             "[PATH]",
-            "`model/`, `outputs/NAME`, `checkpoint/` or `logs/`; a local run also has "
-            "`outputs/` (all outputs) "
-            "and `work/`. Default: everything.",
+            "`model/`, `outputs/NAME`, `checkpoint/` or `logs/`; a local run also has `outputs/` "
+            "(all outputs) and `work/`. Default: everything.",
             autocompletion=options.parts,
         ),
     ] = "",
@@ -398,8 +400,9 @@ def download_command(
       cloudtrain download digits-ddp-3f9a --to results
     """
     run = run_named(name)
-    folder = to if to is not None else Path(run.name)
-    source, new = source_of(run), is_new(folder)
+    folder = to or Path(run.name)
+    source = source_of(run)
+    new = is_new(folder)
     try:
         with listening(say):
             files = run.download(path, folder)
@@ -408,27 +411,31 @@ def download_command(
     finally:
         if new:
             leave_out(folder, (source, Path()))
-    print_json([str(file) for file in files]) if json else print_lines(map(str, files))
-    lines = bundled(files, folder, source) if files and source is not None else []
+    if json:
+        print_json(list(map(str, files)))
+    else:
+        print_lines(map(str, files))
+
+    if not files:
+        _say_nothing_written(run, path)
+        raise typer.Exit(1)
+    lines = [] if source is None else bundled(files, folder, source)
     if lines:
-        more = f" and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
+        named = first_quoted(lines, _NAMED)
         say(
             f"the next submit of `{run.job_name}` bundles these copies as code; if they are "
-            "data, add to "
-            f"`{source}/.cloudtrainignore`: "
-            f"{', '.join(f'`{line}`' for line in lines[:_NAMED])}{more}"
+            f"data, add to `{source}/.cloudtrainignore`: {named}"
         )
-    if not files:
-        yet = "" if run.state.is_final else " yet"
-        say(f"`{run.name}` wrote no files{f' to `{path}`' if path else ''}{yet}")
-        if path and run.working_files:
-            say(
-                "the files in its working folder: "
-                f"{typed('cloudtrain', 'download', run.name, 'work/')}"
-            )
-        elif path.strip("/") == "model" and not yet:
-            say(
-                "save the model in `runtime.model_dir()`, the folder that $CLOUDTRAIN_MODEL_DIR "
-                "names"
-            )
-        raise typer.Exit(1)
+
+
+def _say_nothing_written(run: Run, path: str) -> None:
+    words = f"`{run.name}` wrote no files"
+    if path:
+        words += f" to `{path}`"
+    yet = "" if run.state.is_final else " yet"
+    say(words + yet)
+    if path and run.working_files:
+        command = typed("cloudtrain", "download", run.name, "work/")
+        say(f"the files in its working folder: {command}")
+    elif path.strip("/") == "model" and not yet:
+        say("save the model in `runtime.model_dir()`, the folder that $CLOUDTRAIN_MODEL_DIR names")

@@ -1,18 +1,18 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import cloudtrain as ct
 from cloudtrain.cli import options
-from cloudtrain.cli.app import Command, new_group, refuse_flag
+from cloudtrain.cli.app import Command, new_group, refuse_flags
 from cloudtrain.cli.options import flag, option
 from cloudtrain.cli.runs import confirm, require_consent, run_named, seconds_of
-from cloudtrain.cli.terminal import print_json, print_lines, say, show_table
+from cloudtrain.cli.terminal import counted, print_json, print_lines, say, show_table
 from cloudtrain.errors import UsageError, did_you_mean
 from cloudtrain.job.model import format_duration, parse_size
 from cloudtrain.plans.states import RunState
@@ -55,14 +55,17 @@ def queue(
       cloudtrain queue drop digits-ddp-3f9a
     """
     if ctx.invoked_subcommand is not None:
-        refuse_flag(ctx, "--json" if json else target and "--target")
+        refuse_flags(ctx, {"--json": json, "--target": target})
         return
     from cloudtrain.lifecycle.runs.find import queue_of
 
     settings = load_settings()
     runs = queue_of(target or settings.default_target, settings).queue()
     if json:
-        print_json([{"name": run.ref.name, **run._asdict(), "ref": str(run.ref)} for run in runs])
+        rows = []
+        for run in runs:
+            rows.append({"name": run.ref.name, **run._asdict(), "ref": str(run.ref)})
+        print_json(rows)
     elif runs:
         _print_queue(runs)
     else:
@@ -70,11 +73,13 @@ def queue(
 
 
 def _print_queue(runs: Sequence[QueuedRun]) -> None:
-    now, rows = time.time(), []
+    now = time.time()
+    rows = []
     for run in runs:
         place = "" if run.place is None else str(run.place)
         since = format_duration(int(max(0, now - run.since)))
-        rows.append((place, run.ref.name, run.needs, run.has, str(run.priority), since))
+        priority = str(run.priority)
+        rows.append((place, run.ref.name, run.needs, run.has, priority, since))
     show_table(("PLACE", "NAME", "NEEDS", "HAS", "PRIORITY", "SINCE"), rows)
 
 
@@ -98,23 +103,21 @@ def move(
       cloudtrain queue move digits-ddp-3f9a --before digits-ddp-7c21
     """
     if first + last + (before is not None) != 1:
-        raise UsageError(
-            "the new position is missing",
-            hint="add `--first`, `--last` or `--before OTHER`",
-            code="CT902",
-        )
+        hint = "add `--first`, `--last` or `--before OTHER`"
+        raise UsageError("the new position is missing", hint=hint, code="CT902")
     run = run_named(name)
     other = None if before is None else run_named(before)
     if other is not None and other.target != run.target:
         message = f"`{run.name}` and `{other.name}` are in the queues of different targets"
-        raise UsageError(
-            message,
-            hint="name a run of the same target; `cloudtrain queue` lists the runs",
-            code="CT902",
-        )
-    _queue_of(run).move(run.ref, before=None if other is None else other.ref, last=last)
+        hint = "name a run of the same target; `cloudtrain queue` lists the runs"
+        raise UsageError(message, hint=hint, code="CT902")
+    next_ref = None if other is None else other.ref
+    _queue_of(run).move(run.ref, before=next_ref, last=last)
     place = run.status().queue_place
-    say(f"`{run.name}` has started" if place is None else f"`{run.name}` has place {place}")
+    if place is None:
+        say(f"`{run.name}` has started")
+    else:
+        say(f"`{run.name}` has place {place}")
 
 
 @queue_command.command(cls=Command)
@@ -127,7 +130,7 @@ def drop(
     Example:
       cloudtrain queue drop digits-ddp-3f9a
     """
-    runs = [run_named(name) for name in names]
+    runs = list(map(run_named, names))
     for run in runs:
         require_consent("queue drop", run)
     for run in runs:
@@ -143,11 +146,8 @@ def _queue_of(run: Run) -> KeepsQueue:
             f"`cloudtrain queue` lists them by name, and `cloudtrain stop {run.name}` ends "
             "the sweep"
         )
-        raise UsageError(
-            f"`{run.name}` is a sweep, and only its trials wait in the queue",
-            hint=hint,
-            code="CT940",
-        )
+        message = f"`{run.name}` is a sweep, and only its trials wait in the queue"
+        raise UsageError(message, hint=hint, code="CT940")
     return queue_of(run.target, load_settings())
 
 
@@ -155,13 +155,12 @@ def _queue_of(run: Run) -> KeepsQueue:
 def _metrics(_: str) -> list[str]:
     """Return the metrics of ended runs on this machine, also with the minus for the lowest. No
     service is asked."""
-    ended = [
-        run
-        for run in ct.runs(limit=50)
-        if run.last_status.state.is_final and run.directory is not None
-    ]
-    names = sorted({name for run in ended for name in run.status().metrics})
-    return [*names, *(f"-{name}" for name in names)]
+    names = set[str]()
+    for run in ct.runs(limit=50):
+        if run.last_status.state.is_final and run.directory is not None:
+            names.update(run.status().metrics)
+    highest = sorted(names)
+    return highest + [f"-{name}" for name in highest]
 
 
 def prune_command(
@@ -191,9 +190,8 @@ def prune_command(
         option(
             "--by",
             "METRIC",
-            "With --keep: keep the N runs with the highest value of METRIC, not the newest "
-            "runs. For the lowest "
-            "value, put a minus before the name: `--by=-loss`.",
+            "With --keep: keep the N runs with the highest value of METRIC, not the newest runs. "
+            "For the lowest value, put a minus before the name: `--by=-loss`.",
             autocompletion=_metrics,
         ),
     ] = None,
@@ -217,20 +215,14 @@ def prune_command(
     from cloudtrain.lifecycle.runs.cleaning import clean
 
     if by is not None and keep is None:
-        raise UsageError(
-            "`--by` needs `--keep`, the number of runs to keep",
-            hint=f"write for example `--keep 3 --by {by}`",
-        )
-    if all(option is None for option in (older_than, state, job, larger_than, keep)):
-        raise UsageError(
-            "no option selects runs to remove",
-            hint="write for example `cloudtrain prune --older-than 30d`",
-        )
-    matches = [
-        run
-        for run in ct.runs(limit=None, states=_states(state), job=job)
-        if run.last_status.state.is_final
-    ]
+        hint = f"write for example `--keep 3 --by {by}`"
+        raise UsageError("`--by` needs `--keep`, the number of runs to keep", hint=hint)
+    filters = (older_than, state, job, larger_than, keep)
+    if all(option is None for option in filters):
+        hint = "write for example `cloudtrain prune --older-than 30d`"
+        raise UsageError("no option selects runs to remove", hint=hint)
+    runs = ct.runs(limit=None, states=_states(state), job=job)
+    matches = [run for run in runs if run.last_status.state.is_final]
     if keep is not None:
         matches = _beyond(matches, keep, by)
     if older_than is not None:
@@ -244,8 +236,9 @@ def prune_command(
         if not matches:
             say("no run matches; nothing would be removed")
         return
-    count = f"{len(matches)} run{'' if len(matches) == 1 else 's'}"
-    if matches and not (yes or confirm(f"remove {count}?")):
+    count = counted(len(matches), "run")
+    question = f"remove {count}?"
+    if matches and not yes and not confirm(question):
         hint = "add `--yes` to remove, or `--dry-run` to list"
         raise UsageError(f"{count} would be removed; nothing was removed", hint=hint)
     for run in matches:
@@ -260,34 +253,38 @@ def _states(names: Iterable[str] | None) -> list[RunState]:
     final = [state for state in RunState if state.is_final]
     for name in names or ():
         if name not in final:
-            hint = did_you_mean(name, [state.value for state in final])
+            hint = did_you_mean(name, list(map(str, final)))
             raise UsageError(f"`{name}` is not a final state", hint=hint)
-    return [RunState(name) for name in names or ()]
+    return list(map(RunState, names or ()))
 
 
 def _beyond(runs: list[Run], keep: int, by: str | None) -> list[Run]:
     """Return the runs that are not kept. Of each job, the `keep` newest runs are kept; with `by`,
     the `keep` best runs by this metric. A run without the metric ranks last."""
-    beyond: list[Run] = []
-    metric, sign = (by or "").removeprefix("-"), -1.0 if (by or "").startswith("-") else 1.0
-    metrics = {} if by is None else {run.name: run.status().metrics for run in runs}
-    names = {name for values in metrics.values() for name in values}
+    metrics = {}
+    if by is not None:
+        metrics = {run.name: run.status().metrics for run in runs}
+    metric = (by or "").removeprefix("-")
+    names = set[str]().union(*metrics.values())
     if metrics and metric not in names:
         hint = did_you_mean(metric, names) or "leave out `--by` to keep the newest runs"
         raise UsageError(f"no run has the metric `{metric}`; nothing was removed", hint=hint)
-    for _, group in groupby(
-        sorted(runs, key=lambda run: run.job_name), key=lambda run: run.job_name
-    ):
-        of_job = sorted(group, key=lambda run: run.created, reverse=True)
+
+    def rank(run: Run) -> tuple[bool, float]:
+        value = metrics[run.name].get(metric)
+        if value is None or value != value:  # NaN is not equal to itself
+            return True, 0.0
+        return False, value if metric != by else -value
+
+    of_jobs: dict[str, list[Run]] = defaultdict(list)
+    for run in sorted(runs, key=lambda run: run.created, reverse=True):
+        of_jobs[run.job_name].append(run)
+    beyond: list[Run] = []
+    for _, of_job in sorted(of_jobs.items()):
         if metrics:
-            of_job.sort(key=lambda run: _rank(metrics[run.name].get(metric), sign))
+            of_job.sort(key=rank)
         beyond += of_job[keep:]
     return beyond
-
-
-def _rank(value: float | None, sign: float) -> tuple[bool, float]:
-    missing = value is None or value != value  # NaN is not equal to itself
-    return (missing, 0.0 if missing else -sign * float(value or 0.0))
 
 
 def _size(text: str) -> int:

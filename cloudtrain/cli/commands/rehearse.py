@@ -15,7 +15,7 @@ from cloudtrain.errors import UsageError
 from cloudtrain.job.file import SUFFIXES
 from cloudtrain.job.training import BUNDLED
 from cloudtrain.lifecycle.rehearse import rehearse, run_whole
-from cloudtrain.plans.document import Block, Document, Heading, Notice, Pairs, Span
+from cloudtrain.plans.document import Block, Cell, Document, Heading, Notice, Pairs, Span
 from cloudtrain.system.plugins import DEFAULT_TARGET
 from cloudtrain.system.processes import listening
 
@@ -89,33 +89,29 @@ def _whole(submission: SubmitOptions) -> Run:
     a job, run it."""
     what = submission.job
     if not _is_job(what):
-        option = next(
-            (name for name in (*_OF_THE_RUN, "set_") if getattr(submission, name) is not None), None
-        )
-        if option is not None:
-            flag = "--" + option.rstrip("_").replace("_", "-")
-            raise UsageError(
-                f"`{flag}` works only with a job file, but `{what}` is a run",
-                hint="name the job file instead",
-                code="CT905",
-            )
+        for option in (*_OF_THE_RUN, "set_"):
+            if getattr(submission, option) is not None:
+                flag = "--" + option.rstrip("_").replace("_", "-")
+                message = f"`{flag}` works only with a job file, but `{what}` is a run"
+                raise UsageError(message, hint="name the job file instead", code="CT905")
         return ct.run(what)
     file = inputs.job_file(what, submission.set_)
     target = inputs.target_of(submission)
     if file.sweep is not None or not isinstance(file.job, ct.TrainingJob):
-        raise UsageError(
-            f"`{what}` is not a training job, so it has no losses to compare",
-            hint="rehearse a training job",
-            code="CT905",
-        )
+        message = f"`{what}` is not a training job, so it has no losses to compare"
+        raise UsageError(message, hint="rehearse a training job", code="CT905")
     submit = partial(ct.submit, target=target, **inputs.choices(file, submission))
     with listening(say):
         return run_whole(file.job, submit, on_stage=_say_stage)
 
 
 def _is_job(what: str) -> bool:
-    like_file = Path(what).suffix.lower() in SUFFIXES or ("/" in what and "://" not in what)
-    return what.startswith(BUNDLED) or like_file or Path(what).is_file()
+    path = Path(what)
+    if what.startswith(BUNDLED) or path.suffix.lower() in SUFFIXES:
+        return True
+    if "/" in what and "://" not in what:
+        return True
+    return path.is_file()
 
 
 _STAGES = {
@@ -137,35 +133,30 @@ _LEFT = {
 
 
 def _document(result: Rehearsal) -> Any:
-    comparison, verdict = result.comparison, result.verdict
+    comparison = result.comparison
+    verdict = result.verdict
     left = _LEFT[result.left].format(saved=comparison.saved_at, seconds=result.seconds_to_leave)
-    again = f", so {comparison.repeated} steps were computed twice" if comparison.repeated else ""
-    resumed = (
-        "reported no loss"
-        if comparison.resumed_at is None
-        else f"reports from step {comparison.resumed_at}{again}"
-    )
-    outcome = Span(
-        f"{verdict.kind.replace('_', ' ')}: {verdict.words}", "good" if verdict.survives else "bad"
-    )
-    blocks: list[Block] = [
-        Heading(f"Preemption of {result.whole.name}"),
-        Pairs([
-            ("whole", (f"{result.whole.name}: steps {min(comparison.whole)} to "
-                      f"{max(comparison.whole)}")),
-            ("interrupted", f"{result.interrupted.name}: SIGTERM at step {result.at_step}; {left}"),
-            ("resumed", f"{result.resumed.name}: {resumed}"),
-            ("compared", f"{comparison.compared} values of {', '.join(comparison.metrics)}"),
-            ("verdict", outcome),
-        ]),
-    ]  # fmt: skip
+    resumed = "reported no loss"
+    if comparison.resumed_at is not None:
+        resumed = f"reports from step {comparison.resumed_at}"
+        if comparison.repeated:
+            resumed += f", so {comparison.repeated} steps were computed twice"
+    words = f"{verdict.kind.replace('_', ' ')}: {verdict.words}"
+    first = min(comparison.whole)
+    last = max(comparison.whole)
+    rows: list[tuple[str, Cell]] = [
+        ("whole", f"{result.whole.name}: steps {first} to {last}"),
+        ("interrupted", f"{result.interrupted.name}: SIGTERM at step {result.at_step}; {left}"),
+        ("resumed", f"{result.resumed.name}: {resumed}"),
+        ("compared", f"{comparison.compared} values of {', '.join(comparison.metrics)}"),
+        ("verdict", Span(words, "good" if verdict.survives else "bad")),
+    ]
+    title = Heading(f"Preemption of {result.whole.name}")
+    blocks: list[Block] = [title, Pairs(rows)]
     if not verdict.survives:
-        message = (
-            "an interruption would change this training"
-            if verdict.kind != "unrepeatable"
-            else "nothing is known"
-        )
-        blocks.append(
-            Notice("error", message, details=[f"look at {item}" for item in verdict.look_at])
-        )
+        message = "an interruption would change this training"
+        if verdict.kind == "unrepeatable":
+            message = "nothing is known"
+        details = [f"look at {item}" for item in verdict.look_at]
+        blocks.append(Notice("error", message, details=details))
     return Document(blocks)

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import sys
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,7 @@ import cloudtrain as ct
 from cloudtrain.cli import options
 from cloudtrain.cli.app import Command, new_group
 from cloudtrain.cli.options import argument, flag, option
-from cloudtrain.cli.terminal import print_json, print_lines, say, show_table, typed
+from cloudtrain.cli.terminal import print_json, print_lines, quoted, say, show_table, typed
 from cloudtrain.code.bundled import copy_script, script_files, script_path, script_summaries
 from cloudtrain.code.ignore import IGNORE_FILE
 from cloudtrain.errors import UsageError, did_you_mean
@@ -47,50 +48,43 @@ def init_command(
       cloudtrain init jobs/big.yaml --script src/train.py --name big
     """
     if path.is_dir():
-        hint = f"{typed('cloudtrain', 'init', str(path / 'job.yaml'))} writes a job file there"
+        command = typed("cloudtrain", "init", str(path / "job.yaml"))
+        hint = f"{command} writes a job file there"
         raise UsageError(f"`{path}` is a folder", hint=hint)
     if path.suffix.lower() not in (".yaml", ".yml"):
-        hint = f"type {typed('cloudtrain', 'init', str(path.with_suffix('.yaml')))}"
-        raise UsageError(
-            f"`cloudtrain init` writes YAML, but `{path}` does not end in `.yaml`", hint=hint
-        )
+        command = typed("cloudtrain", "init", str(path.with_suffix(".yaml")))
+        hint = f"type {command}"
+        message = f"`cloudtrain init` writes YAML, but `{path}` does not end in `.yaml`"
+        raise UsageError(message, hint=hint)
     if path.exists() and not force:
-        raise UsageError(
-            f"`{path}` already exists",
-            hint=f"{typed('cloudtrain', 'init', str(path), '--force')} replaces it",
-        )
+        hint = f"{typed('cloudtrain', 'init', str(path), '--force')} replaces it"
+        raise UsageError(f"`{path}` already exists", hint=hint)
     training_script = script if script is not None else _script_in(path)
     if script is not None and not script.is_file():
-        raise UsageError(
-            f"there is no file `{script}`",
-            hint="write the script first, or start from a bundled one: `cloudtrain scripts list`",
-            code="CT903",
-        )
+        hint = "write the script first, or start from a bundled one: `cloudtrain scripts list`"
+        raise UsageError(f"there is no file `{script}`", hint=hint, code="CT903")
     if name is None:
         words = re.findall(r"[a-zA-Z0-9]+", path.parent.absolute().name)
-        name = "-".join(words)[:40].rstrip("-") or "training"
+        name = "-".join(words)[:40].rstrip("-")
+        name = name or "training"
     else:
         ct.TrainingJob(name=name, entry_point="train.py")  # refuses a name that is not valid
-    source = training_script.parent if training_script.parent.is_dir() else path.parent
     schema = json.dumps(job_schema(), indent=1, ensure_ascii=False) + "\n"
     files = {path: _job_text(path, training_script, name), path.parent / _SCHEMA: schema}
-    if not (source / IGNORE_FILE).exists():
-        files[source / IGNORE_FILE] = (
-            Path(__file__).with_name("cloudtrainignore.txt").read_text("utf-8")
-        )
+    source = training_script.parent if training_script.parent.is_dir() else path.parent
+    ignore_file = source / IGNORE_FILE
+    if not ignore_file.exists():
+        files[ignore_file] = Path(__file__).with_name("cloudtrainignore.txt").read_text("utf-8")
     for file, text in files.items():
         try:
             file.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise UsageError(
-                f"cannot write `{file}`: {error.strerror}", hint="name another file"
-            ) from None
-    print_lines([str(file) for file in files])
+            message = f"cannot write `{file}`: {error.strerror}"
+            raise UsageError(message, hint="name another file") from None
+    print_lines(map(str, files))
     missing = "" if training_script.is_file() else f"write `{training_script}`, then "
-    check, submit = (
-        typed("cloudtrain", "check", str(path)),
-        typed("cloudtrain", "submit", str(path)),
-    )
+    check = typed("cloudtrain", "check", str(path))
+    submit = typed("cloudtrain", "submit", str(path))
     say(f"next: {missing}{check}, {submit}")
 
 
@@ -99,21 +93,18 @@ def _script_in(file: Path) -> Path:
     one that runs as a program. If there is none, search the subfolders `_FOLDERS` in the same way.
     If no script is found, return the path for a new `train.py`."""
     folder = file.parent
-    for place in (folder, *(folder / name for name in _FOLDERS)):
+    for name in ("", *_FOLDERS):
+        place = folder / name
         scripts = sorted(path for path in place.glob("*.py") if path.is_file())
         if place / "train.py" in scripts:
             return place / "train.py"
-        mains = [
-            path
-            for path in scripts
-            if len(scripts) == 1 or "__main__" in path.read_text(errors="replace")
-        ]
+        mains = scripts
+        if len(scripts) > 1:
+            mains = [path for path in scripts if "__main__" in path.read_text(errors="replace")]
         if len(mains) > 1:
-            names = ", ".join(f"`{path}`" for path in mains)
-            hint = (
-                f"choose one: {typed('cloudtrain', 'init', str(file), '--script', str(mains[0]))}"
-            )
-            raise UsageError(f"several scripts could train: {names}", hint=hint, code="CT903")
+            command = typed("cloudtrain", "init", str(file), "--script", str(mains[0]))
+            message = f"several scripts could train: {quoted(mains)}"
+            raise UsageError(message, hint=f"choose one: {command}", code="CT903")
         if mains:
             return mains[0]
     return folder / "train.py"
@@ -137,10 +128,10 @@ def _distribution(script: Path) -> str:
     work together."""
     from cloudtrain.job.script import distribution_of
 
-    try:
-        kind = distribution_of(script) if script.is_file() and script.suffix == ".py" else "torch"
-    except UsageError:  # `check` says it
-        kind = "torch"
+    kind: str | None = "torch"
+    if script.is_file() and script.suffix == ".py":
+        with suppress(UsageError):  # `check` says it
+            kind = distribution_of(script)
     if kind == "torch":
         return (
             "distribution: {type: torch}   # torchrun starts the processes: DDP, FSDP, "
@@ -159,8 +150,9 @@ def _yaml(text: str) -> str:
     something else."""
     from cloudtrain.documents.yaml_text import read_scalar
 
-    plain = re.fullmatch(r"[A-Za-z0-9_./][A-Za-z0-9_./-]*", text) and read_scalar(text) == text
-    return text if plain else json.dumps(text, ensure_ascii=False)
+    if re.fullmatch(r"[A-Za-z0-9_./][A-Za-z0-9_./-]*", text) and read_scalar(text) == text:
+        return text
+    return json.dumps(text, ensure_ascii=False)
 
 
 class Kind(str, Enum):
@@ -214,14 +206,13 @@ def list_all_scripts(json: options.Json = False) -> None:
     """List the bundled scripts."""
     scripts = script_summaries().items()
     if json:
-        print_json(
-            [
-                {"name": folder.name, "path": str(folder), "summary": summary}
-                for folder, summary in scripts
-            ]
-        )
+        rows = []
+        for folder, summary in scripts:
+            rows.append({"name": folder.name, "path": str(folder), "summary": summary})
+        print_json(rows)
     else:
-        show_table(("NAME", "SUMMARY"), [(folder.name, summary) for folder, summary in scripts])
+        names = [(folder.name, summary) for folder, summary in scripts]
+        show_table(("NAME", "SUMMARY"), names)
 
 
 @scripts_command.command("show", cls=Command)
@@ -241,9 +232,8 @@ def show_script(
     files = script_files(name)
     if file not in files:
         owner = script_path(name).name
-        raise UsageError(
-            f"`{owner}` has no file `{file}`", hint=did_you_mean(file, files), code="CT903"
-        )
+        hint = did_you_mean(file, files)
+        raise UsageError(f"`{owner}` has no file `{file}`", hint=hint, code="CT903")
     sys.stdout.write(files[file].read_text(encoding="utf-8"))
 
 
@@ -260,11 +250,9 @@ def copy(
     Example:
       cloudtrain scripts copy digits_ddp my-training
     """
-    folder = copy_script(
-        name, destination if destination is not None else Path(script_path(name).name)
-    )
+    if destination is None:
+        destination = Path(script_path(name).name)
+    folder = copy_script(name, destination)
     print_lines([str(folder)])
-    say(
-        f"edit the files in `{folder}`, then run "
-        f"{typed('cloudtrain', 'submit', f'{folder}/job.yaml')}"
-    )
+    submit = typed("cloudtrain", "submit", f"{folder}/job.yaml")
+    say(f"edit the files in `{folder}`, then run {submit}")

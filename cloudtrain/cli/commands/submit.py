@@ -126,6 +126,10 @@ def _send(
 ) -> Run:
     from cloudtrain.cli import inputs
 
+    def on_plan(plan: Plan) -> None:
+        show_plan(inputs.worded_plan(plan, submission))
+
+    is_quiet = quiet or not sys.stderr.isatty()
     try:
         with listening(say), inputs.worded(submission):
             return ct.submit(
@@ -134,8 +138,8 @@ def _send(
                 **inputs.choices(file, submission),
                 online=online,
                 file=file,
-                on_plan=lambda plan: show_plan(inputs.worded_plan(plan, submission)),
-                on_changes=None if quiet or not sys.stderr.isatty() else show_changes,
+                on_plan=on_plan,
+                on_changes=None if is_quiet else show_changes,
                 on_bytes=upload_progress(),
                 on_run=on_run,
             )
@@ -147,19 +151,17 @@ def _send(
 def _upload(file: JobFile, target: Where, submission: SubmitOptions, *, as_json: bool) -> None:
     from cloudtrain.cli import inputs
 
+    choices = inputs.choices(file, submission)
     with listening(say):
-        plan = ct.upload(
-            file.work, target, **inputs.choices(file, submission), on_bytes=upload_progress()
-        )
+        plan = ct.upload(file.work, target, **choices, on_bytes=upload_progress())
     if as_json:
         print_json({"uploads": plan.to_dict()["uploads"]})
         return
     print_lines(item.destination for item in plan.uploads)
-    say(
-        "everything is uploaded; nothing was submitted"
-        if plan.uploads
-        else "the job has nothing to upload"
-    )
+    if plan.uploads:
+        say("everything is uploaded; nothing was submitted")
+    else:
+        say("the job has nothing to upload")
 
 
 def show_plan(plan: Plan) -> None:
@@ -174,18 +176,18 @@ def show_changes(changes: Changes | None) -> None:
     if changes is None or not changes.items:
         return
 
-    width, items = width_of(sys.stderr) or 80, list(map(on_one_line, changes.items))
+    width = width_of(sys.stderr) or 80
+    items = list(map(on_one_line, changes.items))
     for count in range(len(items), 0, -1):
-        left = len(items) - count
-        more = [f"{left} more: cloudtrain diff {changes.run} last"] if left else []
-        lines = wrap(
-            f"since {changes.run}: {'; '.join([*items[:count], *more])}",
-            width,
-            break_on_hyphens=False,
-        )
-        if len(lines) <= _MOST_LINES or count == 1:
+        shown = items[:count]
+        if count < len(items):
+            shown.append(f"{len(items) - count} more: cloudtrain diff {changes.run} last")
+        text = f"since {changes.run}: {'; '.join(shown)}"
+        lines = wrap(text, width, break_on_hyphens=False)
+        if len(lines) <= _MOST_LINES:
             break
-    sys.stderr.write("".join(f"{line}\n" for line in [*lines[:_MOST_LINES], ""]))
+    for line in [*lines[:_MOST_LINES], ""]:
+        sys.stderr.write(f"{line}\n")
 
 
 _MOST_LINES = 3
@@ -206,16 +208,18 @@ def print_detached(as_json: bool) -> Callable[[Run], None]:
             "ref": str(run.ref),
             "target": run.target,
             "state": str(run.last_status.state),
+            "adopted": run.adopted,
         }
         _say_history(run)
         with outlived_by(run, OutputError, BrokenPipeError):
-            print_json(reply | {"adopted": run.adopted}) if as_json else print_lines([run.name])
+            if as_json:
+                print_json(reply)
+            else:
+                print_lines([run.name])
             sys.stdout.flush()
         if not as_json:
-            follow, stop = (
-                typed("cloudtrain", "logs", run.name, "-f"),
-                typed("cloudtrain", "stop", run.name),
-            )
+            follow = typed("cloudtrain", "logs", run.name, "-f")
+            stop = typed("cloudtrain", "stop", run.name)
             say(f"follow it with {follow}, stop it with {stop}")
 
     return print_run
@@ -228,8 +232,7 @@ def _say_history(run: Run) -> None:
         age = format_duration(int(max(0, time.time() - run.created)))
         say(
             f"`{run.name}` was submitted {age} ago by a command that was interrupted before it "
-            "could report the run; "
-            "this is the same run",
+            "could report the run; this is the same run",
             "run the same command again to start another one",
         )
     if run.waits:
@@ -270,6 +273,10 @@ def rerun_command(
     earlier = run_named(run)
     require_consent("rerun", earlier)
     skip = 0 if detach else lines_so_far(earlier)
+    if detach:
+        on_run = print_detached(json)
+    else:
+        on_run = _print_goes_on if earlier.is_sweep else print_followed
     try:
         again = earlier.rerun(
             list(set_ or ()),
@@ -278,11 +285,7 @@ def rerun_command(
             online=not offline,
             on_plan=show_plan,
             on_bytes=upload_progress(),
-            on_run=print_detached(json)
-            if detach
-            else _print_goes_on
-            if earlier.is_sweep
-            else print_followed,
+            on_run=on_run,
         )
     except KeyboardInterrupt:
         say("", "interrupted while sending; `cloudtrain recover` reports whether the run exists")

@@ -25,9 +25,9 @@ from cloudtrain.job.requirements import (
     read_pip,
     unfit,
 )
+from cloudtrain.machines.contents import Contents, ContentsReader
 from cloudtrain.plans.plan import Bundle, Plan
-from cloudtrain.system.plugins import part_of
-from cloudtrain.targets.contract import Contents
+from cloudtrain.system.plugins import part
 from cloudtrain.targets.where import Where
 
 if TYPE_CHECKING:
@@ -229,11 +229,10 @@ def with_requirements(
 
 def contents_of(job: AnyJob, where: Where) -> Contents:
     """Return what the machine of a job has before its packages are installed."""
-    describe = part_of(where.target, "contents")
+    describe = part(where.target, ContentsReader)
     if describe is None:
         return Contents(job.environment.python)
-    contents: Contents = describe(job.view, where.settings, where.account)
-    return contents
+    return describe(job.view, where.settings, where.account)
 
 
 def _other_torch(file: str, locked: str, in_image: str) -> JobError:

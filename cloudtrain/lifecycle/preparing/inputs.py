@@ -37,7 +37,8 @@ from cloudtrain.plans.states import SWEEP, TUNER, RunRef, RunState
 from cloudtrain.rules.engine import join_names
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.secret_values import VARIABLE, resolved
-from cloudtrain.system.plugins import DEFAULT_TARGET, part_of
+from cloudtrain.system.plugins import DEFAULT_TARGET, has_part, part
+from cloudtrain.targets.contract import DataPlaces
 from cloudtrain.targets.registry import service_of, target_of
 from cloudtrain.targets.settings import Settings
 
@@ -302,7 +303,7 @@ month."""
 
 def is_uploaded(item: Input, target: Target) -> bool:
     """Return whether an input is data on this machine that a submit uploads for the target."""
-    return "data" in target.parts and is_local_path(item.of(target.name))
+    return has_part(target, DataPlaces) and is_local_path(item.of(target.name))
 
 
 def place_data(job: AnyJob, where: Where) -> tuple[AnyJob, tuple[Upload, ...], tuple[str, ...]]:
@@ -329,7 +330,8 @@ def place_data(job: AnyJob, where: Where) -> tuple[AnyJob, tuple[Upload, ...], t
             hint = f"write `type: uri_{kind}` under `inputs.{name}`"
             problems.append(Problem(path, message, hint, code="CT986"))
             continue
-        place_of = part_of(target, "data")
+        place_of = part(target, DataPlaces)
+        assert place_of is not None, "only data for a target with this part is uploaded"
         file_name = os.path.basename(source)
         folder, read = place_of(
             where.settings, where.account, data.sha256, file_name, is_file=is_file

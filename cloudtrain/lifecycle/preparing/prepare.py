@@ -27,9 +27,9 @@ from cloudtrain.rules.engine import Subject, check_plan, join_names, rule_named
 from cloudtrain.rules.facts import declared_places
 from cloudtrain.rules.values import named_secrets, values_to_hide
 from cloudtrain.system.files import links_to
-from cloudtrain.system.plugins import DEFAULT_TARGET, part_of, target_names
+from cloudtrain.system.plugins import DEFAULT_TARGET, part, target_names
 from cloudtrain.targets.common.compiling import run_name, submission_key, without_literals
-from cloudtrain.targets.contract import Service, Target
+from cloudtrain.targets.contract import Service, SettingsChooser, Target
 from cloudtrain.targets.registry import target_of
 from cloudtrain.targets.settings import Settings
 from cloudtrain.targets.where import Where
@@ -94,7 +94,7 @@ def prepare(
         job, tree, more = _code_of(job, here)
         notes = (*more, *notes)
     job, tree, installation, refusal = _with_requirements(job, tree, where, is_new=is_new)
-    settle = part_of(where.target, "settle")
+    settle = part(where.target, SettingsChooser)
     if settle is not None:
         settings = settle(job, tree, where.settings)
         if settings is not where.settings:

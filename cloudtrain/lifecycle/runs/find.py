@@ -244,8 +244,8 @@ def recover_if_needed() -> None:
 def queue_of(target: str, settings: Settings) -> KeepsQueue:
     """Return the queue of a target."""
     if target not in target_names():
-        hint = did_you_mean(target, target_names())
-        raise UsageError(f"`{target}` is not a target", hint=hint, code="CT913")
+        near = did_you_mean(target, target_names())
+        raise UsageError(f"`{target}` is not a target", hint=near, code="CT913")
     service = service_of(target, settings)
     if not isinstance(service, KeepsQueue):
         commands = []

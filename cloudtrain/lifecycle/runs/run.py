@@ -26,8 +26,8 @@ from cloudtrain.lifecycle.submission.once import Watch, find_service
 from cloudtrain.plans.states import ListedRun, LogLine, Metrics, RunRef, RunState, RunStatus
 from cloudtrain.plans.status import run_document
 from cloudtrain.system.files import folder_size, remove_folder
-from cloudtrain.system.plugins import part_of
-from cloudtrain.targets.contract import ByteProgress, Service
+from cloudtrain.system.plugins import part
+from cloudtrain.targets.contract import ByteProgress, RunFolders, Service, WorkingFiles
 from cloudtrain.targets.registry import service_of, usable_target
 from cloudtrain.targets.settings import Settings
 
@@ -152,7 +152,7 @@ class Run:
     @property
     def directory(self) -> Path | None:
         """The run's folder on this machine; None for runs on other targets."""
-        folder_of = part_of(usable_target(self.target), "folder")
+        folder_of = part(usable_target(self.target), RunFolders)
         return None if folder_of is None else folder_of(self.name, self._settings.state_dir)
 
     @property
@@ -160,7 +160,7 @@ class Run:
         """Maps names to paths of the new and changed files in the script's working folder, except
         the model and the outputs. `download("work/")` copies them. Empty for runs on other
         targets."""
-        files_of = part_of(usable_target(self.target), "files")
+        files_of = part(usable_target(self.target), WorkingFiles)
         return {} if files_of is None else files_of(self.name, self._settings.state_dir)
 
     def status(self) -> RunStatus:

@@ -40,8 +40,8 @@ from cloudtrain.errors import CloudtrainError, NameTaken, StoreError, TargetErro
 from cloudtrain.lifecycle.store.records import NOWHERE, JobRecord, Origin
 from cloudtrain.lifecycle.store.store import SENT, RunRecord, Store
 from cloudtrain.plans.states import AFTER, SWEEP, TUNER, RunRef, RunState, service_name
-from cloudtrain.system.plugins import part_of
-from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
+from cloudtrain.system.plugins import part
+from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service, TunerMaker
 from cloudtrain.targets.registry import ServiceContext, service_of, target_of
 
 if TYPE_CHECKING:
@@ -165,8 +165,9 @@ def find_service(name: str, context: ServiceContext) -> Service:
         return SweepService(context.environ, context.state_dir)
     if name.startswith(TUNER):
         target = target_of(name.removeprefix(TUNER))
-        tuner: Service = part_of(target, "tuner")(context.environ)
-        return tuner
+        make_tuner = part(target, TunerMaker)
+        assert make_tuner is not None, "the target has submitted a sweep to its tuner"
+        return make_tuner(context.environ)
     return service_of(name, context)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cloudtrain.errors import JobError, Problem
+from cloudtrain.errors import JobError, Problem, QueueTooSmall
 from cloudtrain.job.file import anchored
 from cloudtrain.job.model import format_duration
 from cloudtrain.job.sweep import MAX_TRIALS, Sweep
@@ -23,9 +23,9 @@ from cloudtrain.machines.table import over
 from cloudtrain.plans.plan import Finding, Plan, PlannedTrial
 from cloudtrain.plans.states import SWEEP, TUNER
 from cloudtrain.rules.values import values_to_hide
-from cloudtrain.system.plugins import part_of
+from cloudtrain.system.plugins import part
 from cloudtrain.targets.common.compiling import run_name, submission_key
-from cloudtrain.targets.contract import Service
+from cloudtrain.targets.contract import Service, SweepCompiler, TunerMaker
 from cloudtrain.targets.where import Where
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _is_too_large(first: Ready) -> bool:
     try:
         first.draft  # noqa: B018 - compiles it
     except JobError as error:
-        return any(problem.code == "CT041" for problem in error.problems)
+        return any(isinstance(problem, QueueTooSmall) for problem in error.problems)
     return False
 
 
@@ -136,7 +136,8 @@ class ReadySweep:
         target = self.where.target
         if sweep.driver == "cloudtrain":
             return None, "the sweep has `driver: cloudtrain`"
-        if "tuner" not in target.parts:
+        compile_sweep = part(target, SweepCompiler)
+        if compile_sweep is None:
             if sweep.driver == "service":
                 message = f"{target.title} has no tuner of its own"
                 problem = Problem(("driver",), message, "remove `driver: service`", code="CT061")
@@ -144,7 +145,7 @@ class ReadySweep:
             return None, f"{target.title} has no tuner of its own"
         try:
             context = self.first.context._replace(run_name=NAMELESS_SWEEP)
-            plan = part_of(target, "sweep")(sweep, self.where.settings, context)
+            plan = compile_sweep(sweep, self.where.settings, context)
         except JobError as error:
             if sweep.driver == "service" or any(item.code != "CT061" for item in error.problems):
                 raise _refused(error.problems, self.place_of) from None
@@ -199,8 +200,9 @@ class ReadySweep:
         if self.is_driven:
             specification = Specification(NAMELESS_SWEEP, self.sweep, self.first)
             return SweepService(here.environ, here.state_dir, specification=specification)
-        tuner: Service = part_of(self.where.target, "tuner")(here.environ)
-        return tuner
+        make_tuner = part(self.where.target, TunerMaker)
+        assert make_tuner is not None, "a target that compiles sweeps has a tuner"
+        return make_tuner(here.environ)
 
     @property
     def labels(self) -> tuple[Label, ...]:

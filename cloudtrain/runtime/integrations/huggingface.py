@@ -71,7 +71,8 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]
         require_all_processes(
             args.world_size, "without GPUs, write `TrainingArguments(use_cpu=True)`"
         )
-        args.output_dir, self._resumed = str(checkpoint_dir()), state.global_step > 0
+        args.output_dir = str(checkpoint_dir())
+        self._resumed = state.global_step > 0
         watch_for_stop()
         spare_workers([train_dataloader])
 

@@ -107,7 +107,8 @@ class _Hooks:
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
         """Report metrics as often as Lightning logs. If a stop was requested, save and exit."""
-        step, total = trainer.global_step, trainer.estimated_stepping_batches
+        step = trainer.global_step
+        total = trainer.estimated_stepping_batches
         if step % max(1, trainer.log_every_n_steps) == 0:
             self._reports.log(
                 step, total, {**trainer.callback_metrics, "epoch": trainer.current_epoch}

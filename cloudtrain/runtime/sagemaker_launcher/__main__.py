@@ -24,7 +24,8 @@ from .plan import WATCH_PORT, LaunchPlan, launch_plan
 def main(arguments: list[str]) -> int:
     """Run the job and return the container's exit code: the exit code of the first failed process,
     or 128 plus the number of the signal that killed it."""
-    root, children = Path(arguments[0] if arguments else ROOT), Children()
+    root = Path(arguments[0] if arguments else ROOT)
+    children = Children()
     signal.signal(signal.SIGTERM, lambda *_: children.ask_to_stop())
     try:
         return _run(root, children, dict(os.environ))
@@ -37,7 +38,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(root: Path, children: Children, variables: dict[str, str]) -> int:
-    config, network = root / "input" / "config", Network.of(variables)
+    config = root / "input" / "config"
+    network = Network.of(variables)
     resource = read_config(config / "resourceconfig.json")
     plan = launch_plan(
         read_config(config / "hyperparameters.json"),
@@ -59,7 +61,8 @@ def _run(root: Path, children: Children, variables: dict[str, str]) -> int:
     if children.asked_to_stop:
         return 128 + signal.SIGTERM
     beacon = _listen_for_chief(plan, network, resource["current_host"], children)
-    code, failed = 1, None
+    code = 1
+    failed = None
     try:
         for program in plan.programs:
             tell("starting " + " ".join(map(shlex.quote, program.argv)))

@@ -29,7 +29,8 @@ def argv_of(values: Mapping[str, Any], *, bare_flags: bool = False) -> list[str]
     alone, and a false value is left out."""
     argv = []
     for key in sorted(values):
-        word, value = f"-{key}" if len(key) == 1 else f"--{key}", values[key]
+        word = f"-{key}" if len(key) == 1 else f"--{key}"
+        value = values[key]
         if bare_flags and isinstance(value, bool):
             argv += [word] if value else []
         else:

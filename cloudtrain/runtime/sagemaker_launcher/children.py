@@ -102,7 +102,8 @@ class Child:
 
     def _listen(self) -> None:
         assert self._popen.stderr is not None
-        descriptor, has_reported = self._popen.stderr.fileno(), self.program.role != "torchrun"
+        descriptor = self._popen.stderr.fileno()
+        has_reported = self.program.role != "torchrun"
         while True:
             chunk = os.read(descriptor, 1 << 16)
             if not chunk:

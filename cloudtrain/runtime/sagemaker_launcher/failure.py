@@ -31,10 +31,12 @@ def failure_text(role: str, exit_code: int, stderr: str, files: Iterable[Path] =
     """Return the text of the failure file: the failed process, its exit code or signal (negative),
     the error, and as many last lines of the traceback as fit. `stderr` is the last part of the
     process's stderr; `files` are those with the ranks' stderr, if torchrun redirected it."""
-    who, cause = role, _ROOT_CAUSE.search(stderr)
+    who = role
+    cause = _ROOT_CAUSE.search(stderr)
     lines = stderr.splitlines()
     if cause:
-        who, exit_code = f"rank {cause[1]}", int(cause[3])
+        who = f"rank {cause[1]}"
+        exit_code = int(cause[3])
         own = [line for path in files if path.parent.name == cause[2] for line in _read(path)]
         lines = own or _lines_of_rank(lines, cause[1])
     message, details = last_error(lines)
@@ -87,7 +89,8 @@ def fitting(head: str, details: Sequence[str]) -> str:
     if len(head) > LIMIT:
         half = (LIMIT - 3) // 2
         return f"{head[:half]}...{head[-half:]}"
-    room, count = LIMIT - len(head), 0
+    room = LIMIT - len(head)
+    count = 0
     for line in reversed(details):
         room -= len(line) + 1
         if room < 0:

@@ -53,7 +53,8 @@ class Network:
 def wait_for_name(address: str, *, tell: Callable[[str], None], patience: float = PATIENCE) -> None:
     """Wait until the host name resolves, because hosts start at different times. `tell` is called
     with a message if the wait is long."""
-    deadline, has_told = time.monotonic() + patience, False
+    deadline = time.monotonic() + patience
+    has_told = False
     while True:
         try:
             socket.getaddrinfo(address, None)

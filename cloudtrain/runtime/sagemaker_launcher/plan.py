@@ -89,7 +89,8 @@ MASTER_PORT = 7777
 WORKER_PORT = 8890
 """The port of TensorFlow's workers in sagemaker-tensorflow-training."""
 
-CHIEF_PORT, SERVER_PORT = 2222, 2223
+CHIEF_PORT = 2222
+SERVER_PORT = 2223
 """With parameter servers: the port of chief and workers, and that of servers, as in
 sagemaker-tensorflow-training."""
 
@@ -114,16 +115,20 @@ class LaunchPlan:
     """The processes and settings of one host.
 
     Attributes:
-        programs: the processes that the host starts. environment: variables for every process of
-        the host, in addition to the container's. processes_per_instance: number of ranks that
-        torchrun or mpirun starts on this host; 1 without them. hosts: the hosts of the
-        distribution, in rank order; only this host if it runs the script alone. requirements: the
-        requirements file that is installed first. wait_for: the master's host name, which must
-        resolve before the processes start. finishes: roles whose success ends all processes of the
-        host, because parameter servers never end by themselves. watch: the chief's host, whose
-        launcher reports the chief's end to the other hosts; None if they need no report. endpoints:
-        `host:port` of every server in the job, including MASTER_PORT. python: the interpreter that
-        runs the script and installs its requirements.
+        programs: the processes that the host starts.
+        environment: variables for every process of the host, in addition to the container's.
+        processes_per_instance: number of ranks that torchrun or mpirun starts on this host; 1
+            without them.
+        hosts: the hosts of the distribution, in rank order; only this host if it runs the script
+            alone.
+        requirements: the requirements file that is installed first.
+        wait_for: the master's host name, which must resolve before the processes start.
+        finishes: roles whose success ends all processes of the host, because parameter servers
+            never end by themselves.
+        watch: the chief's host, whose launcher reports the chief's end to the other hosts; None if
+            they need no report.
+        endpoints: `host:port` of every server in the job, including MASTER_PORT.
+        python: the interpreter that runs the script and installs its requirements.
     """
 
     programs: tuple[HostProgram, ...]
@@ -151,7 +156,8 @@ def launch_plan(
     is `/opt/ml`, or the folder that takes its place under emulation. Without a `network`, hosts are
     reached by their names."""
     user, reserved = split(decode_hyperparameters(hyperparameters))
-    launch, host = read_launch(reserved), resource_config["current_host"]
+    launch = read_launch(reserved)
+    host = resource_config["current_host"]
     hosts_of = instance_groups(resource_config)
     groups = launch.instance_groups or (() if launch.launcher == "single" else tuple(hosts_of))
     hosts = [name for group in groups for name in hosts_of.get(group, ())]

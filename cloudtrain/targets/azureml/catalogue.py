@@ -4,7 +4,7 @@ table of sizes."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,10 +71,10 @@ def curated_environment(framework: str, version: str | None) -> Curated | None:
     """`version` is like `2.10` or `2.10.0`. Without one, return the framework's newest
     environment."""
     for row in CURATED:
+        if row.framework != framework:
+            continue
         known = [f"{one}." for one in (row.version, row.former) if one]
-        if row.framework == framework and (
-            version is None or f"{version}.".startswith(tuple(known))
-        ):
+        if version is None or f"{version}.".startswith(tuple(known)):
             return row
     return None
 
@@ -121,23 +121,24 @@ def guess(name: str) -> Guess | None:
     match = _NAME.fullmatch(name)
     if match is None:
         return None
-    version = _VERSION.search(name)
-    has_model_number = match["family"].casefold() in _NUMBERED and (
-        version is None or int(version[1]) < 3
-    )
     has_infiniband = "r" in match["features"].casefold()
-    models = [word.upper() for word in name.split("_")[2:-1] if _MODEL.fullmatch(word)]
-    reason = (
-        "`r` among the letters after its number"
-        if has_infiniband
-        else "no `r` among the letters after its number"
-    )
-    text = (
-        f"by its name, `{name}` has {'' if has_infiniband else 'no '}InfiniBand ({reason}); "
-        "that is a guess"
-    )
-    vcpus = None if has_model_number else int(match["enabled"] or match["vcpus"])
-    return Guess(has_infiniband, vcpus, models[-1] if models else "", text)
+    reason = "`r` among the letters after its number"
+    if has_infiniband:
+        text = f"by its name, `{name}` has InfiniBand ({reason}); that is a guess"
+    else:
+        text = f"by its name, `{name}` has no InfiniBand (no {reason}); that is a guess"
+
+    version = _VERSION.search(name)
+    is_old = version is None or int(version[1]) < 3
+    vcpus = None
+    if not (is_old and match["family"].casefold() in _NUMBERED):
+        vcpus = int(match["enabled"] or match["vcpus"])
+
+    gpu = ""
+    for word in name.split("_")[2:-1]:
+        if _MODEL.fullmatch(word):
+            gpu = word.upper()
+    return Guess(has_infiniband, vcpus, gpu, text)
 
 
 def nearest_size(name: str) -> str | None:
@@ -145,11 +146,16 @@ def nearest_size(name: str) -> str | None:
     enough."""
     from difflib import get_close_matches  # importing it costs start-up time
 
-    bare = name.casefold()
-    whole = bare if "_" in bare and bare.startswith("sta") else f"standard_{bare}"
-    rows = [row.name for row in instance_types("azureml") if not row.retired]
-    names = {row.casefold(): row for row in rows if _series(row) in (_series(whole), None)}
-    return next((names[match] for match in get_close_matches(whole, names, n=1, cutoff=0.8)), None)
+    whole = name.casefold()
+    if "_" not in whole or not whole.startswith("sta"):
+        whole = f"standard_{whole}"
+    series = _series(whole)
+    names = {}
+    for row in instance_types("azureml"):
+        if not row.retired and _series(row.name) in (series, None):
+            names[row.name.casefold()] = row.name
+    matches = get_close_matches(whole, names, n=1, cutoff=0.8)
+    return names[matches[0]] if matches else None
 
 
 def _series(name: str) -> str | None:
@@ -199,25 +205,29 @@ def overlay_of(
     """
     quotas = _quotas(usages)
     capabilities = {str(sku.get("name", "")).casefold(): _capabilities(sku) for sku in skus or ()}
+    source = f"vmSizes of {location} on {date}"
     corrections: dict[str, Cells] = {}
     for size in vm_sizes:
-        name, of = size.get("name"), size.get("supportedComputeTypes")
-        if not isinstance(name, str) or (
-            of is not None and "amlcompute" not in {str(kind).casefold() for kind in of}
-        ):
+        name = size.get("name")
+        if not isinstance(name, str) or not _fits_clusters(size):
             continue
         row = instance_named("azureml", name)
-        size_capabilities = capabilities.get(name.casefold(), {})
-        cells = (
-            {}
-            if row
-            else _machine(name, size, size_capabilities, f"vmSizes of {location} on {date}")
-        )
+        cells: Cells = {}
+        if row is None:
+            cells = _machine(name, size, capabilities.get(name.casefold(), {}), source)
+        cells |= _price(size, date, location)
         quota = quotas.get(_family(str(size.get("family", ""))))
-        cells |= _price(size, date, location) | ({} if quota is None else {"quota_vcpus": quota})
-        if cells and (row or {"vcpus", "memory_gib"} <= cells.keys()):
+        if quota is not None:
+            cells["quota_vcpus"] = quota
+        is_known = row is not None or {"vcpus", "memory_gib"} <= cells.keys()
+        if cells and is_known:
             corrections[row.name if row else name] = cells
     return corrections
+
+
+def _fits_clusters(size: Mapping[str, Any]) -> bool:
+    kinds = size.get("supportedComputeTypes")
+    return kinds is None or "amlcompute" in {str(kind).casefold() for kind in kinds}
 
 
 def _machine(
@@ -226,58 +236,58 @@ def _machine(
     """`size` comes from `vmSizes`, and `capabilities` from Microsoft.Compute; `source` is their
     origin."""
     cells: Cells = {"source": source}
-    counts: dict[str, Any] = {"vcpus": size.get("vCPUs"), "gpus": size.get("gpus")}
-    cells |= {column: int(value) for column, value in counts.items() if _is_count(value)}
+    for column, key in (("vcpus", "vCPUs"), ("gpus", "gpus")):
+        if _is_count(size.get(key)):
+            cells[column] = int(size[key])
     if _is_count(size.get("memoryGB")):
         cells["memory_gib"] = size["memoryGB"]
     properties = guess(name)
     if cells.get("gpus"):
-        cells |= {"gpu": (properties.gpu if properties else "") or UNKNOWN_GPU, "gpu_memory_gib": 0}
+        model = properties.gpu if properties else ""
+        cells["gpu"] = model or UNKNOWN_GPU
+        cells["gpu_memory_gib"] = 0
     if size.get("family"):
         cells["family"] = str(size["family"])
-    if architecture := _ARCHITECTURES.get(capabilities.get("cpuarchitecturetype", "").casefold()):
-        cells["architecture"] = architecture
-    return cells | _fabric(name, capabilities, source)
+    architecture = capabilities.get("cpuarchitecturetype", "").casefold()
+    if architecture in _ARCHITECTURES:
+        cells["architecture"] = _ARCHITECTURES[architecture]
 
-
-def _fabric(name: str, capabilities: Mapping[str, str], source: str) -> Cells:
-    """The InfiniBand facts come from Microsoft.Compute's `capabilities`, or else from the size's
-    name."""
+    # The InfiniBand facts come from Microsoft.Compute, or else from the size's name.
     enabled = capabilities.get("rdmaenabled", "").casefold()
-    properties = guess(name)
     if enabled in ("true", "false"):
-        has, why = enabled == "true", f"Microsoft.Compute: RdmaEnabled {enabled}"
+        has_infiniband = enabled == "true"
+        why = f"Microsoft.Compute: RdmaEnabled {enabled}"
     elif properties:
-        has, why = properties.has_infiniband, properties.text
+        has_infiniband = properties.has_infiniband
+        why = properties.text
     else:
-        has, why = False, "InfiniBand not known"
-    cells: Cells = {"source": f"{source}; {why}"}
-    return cells | ({"interconnect": "rdma", "fabric": "infiniband"} if has else {})
+        has_infiniband = False
+        why = "InfiniBand not known"
+    cells["source"] = f"{source}; {why}"
+    if has_infiniband:
+        cells["interconnect"] = "rdma"
+        cells["fabric"] = "infiniband"
+    return cells
 
 
 def _is_count(value: Any) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and isfinite(value)
-        and value > 0
-    )
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isfinite(value) and value > 0
 
 
 def _price(size: Mapping[str, Any], date: str, location: str) -> Cells:
     """Return the list price of Linux on dedicated machines, in US dollars an hour; empty if the
     answer lacks it."""
     prices = size.get("estimatedVMPrices") or {}
-    if (prices.get("billingCurrency"), prices.get("unitOfMeasure")) != ("USD", "OneHour"):
+    if prices.get("billingCurrency") != "USD" or prices.get("unitOfMeasure") != "OneHour":
         return {}
     for value in prices.get("values") or ():
         price = value.get("retailPrice")
-        if (value.get("osType"), value.get("vmTier")) == ("Linux", "Standard") and _is_count(price):
-            return {
-                "price": price,
-                "price_date": date,
-                "price_source": f"Azure ML vmSizes, {location}",
-            }
+        is_ours = value.get("osType") == "Linux" and value.get("vmTier") == "Standard"
+        if is_ours and _is_count(price):
+            source = f"Azure ML vmSizes, {location}"
+            return {"price": price, "price_date": date, "price_source": source}
     return {}
 
 
@@ -288,10 +298,14 @@ def _quotas(usages: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     for usage in usages:
         name = usage.get("name") or {}
         words = [str(name.get(key) or "") for key in ("value", "localizedValue")]
+        texts = [*words, str(usage.get("type", ""))]
+        is_spot = any("lowpriority" in squeeze(text) for text in texts)
         limit = usage.get("limit")
-        spot = any("lowpriority" in squeeze(word) for word in (*words, str(usage.get("type", ""))))
-        if not spot and isinstance(limit, int) and limit >= 0:
-            quotas |= {_family(word): limit for word in words if "family" in squeeze(word)}
+        if is_spot or not isinstance(limit, int) or limit < 0:
+            continue
+        for word in words:
+            if "family" in squeeze(word):
+                quotas[_family(word)] = limit
     return quotas
 
 
@@ -308,7 +322,11 @@ def squeeze(words: str) -> str:
 
 def _capabilities(sku: Mapping[str, Any]) -> dict[str, str]:
     """Map lower-case names to values; empty for other resources than VM sizes, such as disks."""
-    if str(sku.get("resourceType", "virtualMachines")).casefold() != "virtualmachines":
+    resource = str(sku.get("resourceType", "virtualMachines"))
+    if resource.casefold() != "virtualmachines":
         return {}
-    entries: Sequence[Mapping[str, Any]] = sku.get("capabilities") or ()
-    return {str(entry.get("name", "")).casefold(): str(entry.get("value", "")) for entry in entries}
+    values = {}
+    for entry in sku.get("capabilities") or ():
+        name = str(entry.get("name", "")).casefold()
+        values[name] = str(entry.get("value", ""))
+    return values

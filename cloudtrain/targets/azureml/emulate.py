@@ -65,6 +65,7 @@ def local_layout(
     """Each instance has a different host address, because some tools count hosts. All processes
     listen at 127.0.0.1, on free ports that are chosen when the job starts."""
     data = f"{run_dir}/data"
+    gpus = account.machine.gpus
     return JobLayout(
         run_name=run_name,
         workspace_id=workspace,
@@ -73,7 +74,7 @@ def local_layout(
         data=data,
         code=tuple(f"{run_dir}/instances/{number}/wd" for number in range(body.instances)),
         paths=local_paths(body, data),
-        gpus=account.machine.gpus and max(1, account.machine.gpus // body.instances),
+        gpus=gpus and max(1, gpus // body.instances),
     )
 
 
@@ -96,6 +97,11 @@ class Stage:
         """The folder with `python` and `python3`, which replace the image's programs."""
         return f"{self.run_dir}/programs"
 
+    @property
+    def outputs(self) -> dict[str, str]:
+        """The paths of the outputs, by name."""
+        return {name: self.layout.paths[f"outputs.{name}"] for name in self.body.outputs}
+
 
 # The launch specification of an emulated job: its folders, files, links, processes and the paths of
 # its results.
@@ -106,30 +112,13 @@ _PORT = re.compile(r"\$\{\{ports\.(\w+)\}\}")
 def specification(
     stage: Stage, context: CompileContext, processes: Sequence[Process], *, grace_period: int
 ) -> LaunchSpecification:
-    layout, run_dir, count = stage.layout, stage.run_dir, len(processes)
-    programs = tuple(f"{stage.programs}/{name}" for name in ("python", "python3"))
-    outputs = {name: layout.paths[f"outputs.{name}"] for name in stage.body.outputs}
-    written = {
-        **stage.job.outputs,
-        **({"checkpoint": stage.job.checkpoint} if stage.job.checkpoint else {}),
-    }
-    links = {
-        name: item.local
-        for name, item in written.items()
-        if item.local is not None and name in outputs
-    }
-    inputs = {name: item.local for name, item in stage.job.inputs.items() if item.local is not None}
-    folders = [
-        path
-        for name, path in outputs.items()
-        if name not in links and stage.body.outputs[name].get("jobOutputType") != "uri_file"
-    ]
-    output_folders = tuple(f"{code}/outputs" for code in layout.code)
-    own = {name: tuple(f"{folder}/{name}" for folder in output_folders) for name in NAMED_RESULTS}
-    own |= {name: (path,) for name, path in outputs.items() if name in NAMED_RESULTS}
+    layout = stage.layout
+    names = (f"{stage.programs}/python", f"{stage.programs}/python3")
+    program = f'#!/bin/sh\nexec {quote(stage.python)} "$@"\n'
+    has_servers = any(process.role == "ps" for process in processes)
     return LaunchSpecification(
         name=context.run_name,
-        run_dir=run_dir,
+        run_dir=stage.run_dir,
         emulates="azureml",
         code=CodePlace(
             stage.account.archive(context.bundle),
@@ -137,65 +126,92 @@ def specification(
             layout.code[0],
             layout.code[1:],
         ),
-        directories=tuple(sorted([layout.data, *folders, *links.values()])),
-        files={path: f'#!/bin/sh\nexec {quote(stage.python)} "$@"\n' for path in programs},
-        programs=programs,
-        links=(
-            *(
-                Link(layout.paths[f"inputs.{name}"], str(path), None)
-                for name, path in inputs.items()
-            ),
-            *(Link(outputs[name], place, None) for name, place in links.items()),
-            *(
-                Link(f"{run_dir}/{_log(rank, count)}", f"{run_dir}/logs/rank_{rank}.log", None)
-                for rank in range(count)
-            ),
-        ),
-        places={
-            **own,
-            "outputs": output_folders,
-            "user_logs": (f"{run_dir}/user_logs",),
-            **{
-                f"outputs/{name}": (path,)
-                for name, path in outputs.items()
-                if name not in NAMED_RESULTS
-            },
-        },
+        directories=_folders(stage),
+        files=dict.fromkeys(names, program),
+        programs=names,
+        links=tuple(_links(stage, len(processes))),
+        places=_places(stage),
         launcher="processes",
         instances=stage.body.instances,
-        world_size=count,
-        ports=tuple(
-            sorted(
-                {
-                    name
-                    for each in processes
-                    for text in each.env.values()
-                    for name in _PORT.findall(text)
-                }
-            )
-        ),
+        world_size=len(processes),
+        ports=_ports(processes),
         processes=tuple(_started_process(stage, process) for process in processes),
-        finishes=("worker",) if any(process.role == "ps" for process in processes) else (),
+        finishes=("worker",) if has_servers else (),
         grace_period=grace_period,
         max_runtime=stage.job.max_runtime,
         metrics=dict(stage.job.metrics) or None,
     )
 
 
+def _own_places(stage: Stage) -> dict[str, str]:
+    """Map the names of outputs to the folders of this machine that the job names for them."""
+    places = {name: item.local for name, item in stage.job.outputs.items()}
+    if stage.job.checkpoint:
+        places["checkpoint"] = stage.job.checkpoint.local
+    own = {}
+    for name, place in places.items():
+        if place is not None and name in stage.body.outputs:
+            own[name] = place
+    return own
+
+
+def _folders(stage: Stage) -> tuple[str, ...]:
+    own = _own_places(stage)
+    folders = [stage.layout.data, *own.values()]
+    for name, path in stage.outputs.items():
+        is_file = stage.body.outputs[name].get("jobOutputType") == "uri_file"
+        if name not in own and not is_file:
+            folders.append(path)
+    return tuple(sorted(folders))
+
+
+def _links(stage: Stage, count: int) -> Iterator[Link]:
+    for name, item in stage.job.inputs.items():
+        if item.local is not None:
+            path = stage.layout.paths[f"inputs.{name}"]
+            yield Link(path, str(item.local), None)
+    for name, place in _own_places(stage).items():
+        yield Link(stage.outputs[name], place, None)
+    for rank in range(count):
+        name = f"{stage.run_dir}/{_log(rank, count)}"
+        yield Link(name, f"{stage.run_dir}/logs/rank_{rank}.log", None)
+
+
+def _places(stage: Stage) -> dict[str, tuple[str, ...]]:
+    """Map the results of the run, as `cloudtrain download` names them, to their paths."""
+    folders = tuple(f"{code}/outputs" for code in stage.layout.code)
+    places = {name: tuple(f"{folder}/{name}" for folder in folders) for name in NAMED_RESULTS}
+    places["outputs"] = folders
+    places["user_logs"] = (f"{stage.run_dir}/user_logs",)
+    for name, path in stage.outputs.items():
+        result = name if name in NAMED_RESULTS else f"outputs/{name}"
+        places[result] = (path,)
+    return places
+
+
+def _ports(processes: Sequence[Process]) -> tuple[str, ...]:
+    """Return the names of the free ports that the processes' variables mention."""
+    names: set[str] = set()
+    for process in processes:
+        for text in process.env.values():
+            names.update(_PORT.findall(text))
+    return tuple(sorted(names))
+
+
 def _started_process(stage: Stage, process: Process) -> StartedProcess:
     """Signals go to the process's whole group, because the shell does not forward them."""
     role = "process" if process.role == "rank" else process.role
-    process = replace(process, role=role, env=dict(sorted(process.env.items())))
-    return StartedProcess.of(process, "group", stage.layout.code[process.instance])
+    env = dict(sorted(process.env.items()))
+    code = stage.layout.code[process.instance]
+    return StartedProcess.of(replace(process, role=role, env=env), "group", code)
 
 
 def _log(rank: int, count: int) -> str:
     """Return Azure ML's name of the log of one of `count` ranks."""
-    return (
-        f"user_logs/std_log_process_{rank:0{len(str(count - 1))}d}.txt"
-        if count > 1
-        else "user_logs/std_log.txt"
-    )
+    if count == 1:
+        return "user_logs/std_log.txt"
+    digits = len(str(count - 1))
+    return f"user_logs/std_log_process_{rank:0{digits}d}.txt"
 
 
 # Compile a job, a local target and a context into the plan of an emulated job.
@@ -214,28 +230,22 @@ def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: Compile
     stage = _stage(job, target, context)
     started = processes(stage.body, stage.layout)
     if not started:
+        path = ("azureml_overrides", "distribution")
         message = (
             f"cloudtrain cannot emulate `{stage.body.kind}`: Azure does not document its processes"
         )
-        raise JobError(
-            [
-                Problem(
-                    ("azureml_overrides", "distribution"),
-                    message,
-                    "submit it to Azure ML",
-                    code="CT031",
-                )
-            ]
-        )
+        raise JobError([Problem(path, message, "submit it to Azure ML", code="CT031")])
+
     local_processes = [_here(stage, process, len(started)) for process in started]
+    shown_processes = []
+    for process in local_processes:
+        env = {name: value for name, value in process.env.items() if name not in LONG}
+        shown_processes.append(replace(process, env=env))
     return local_plan(
         specification(stage, context, local_processes, grace_period=target.grace_period),
         job.name,
         context,
-        processes=tuple(
-            replace(each, env={name: value for name, value in each.env.items() if name not in LONG})
-            for each in local_processes
-        ),
+        processes=tuple(shown_processes),
         summary=_summary(stage, len(local_processes)),
         notes=_notes(stage),
     )
@@ -257,14 +267,13 @@ def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> 
     local_job, _ = problems.value(
         lambda: scaled_job(job, target, account), (placed_job(job, target), None)
     )
-    local_job = local_job.model_copy(
-        update={"environment": job.environment.model_copy(update={"requirements": None})}
-    )
-    plan = problems.value(
-        lambda: compile_azureml(local_job, AzureML(), context._replace(account=ACCOUNT)), None
-    )
+    environment = job.environment.model_copy(update={"requirements": None})
+    local_job = local_job.model_copy(update={"environment": environment})
+    here = context._replace(account=ACCOUNT)
+    plan = problems.value(lambda: compile_azureml(local_job, AzureML(), here), None)
     if problems or plan is None:
         raise JobError(without_echoes(problems))
+
     body = Body(plan.request)
     run_dir = account.run_dir(context.run_name)
     layout = local_layout(body, account, run_dir, context.run_name, ACCOUNT.workspace_id)
@@ -272,44 +281,41 @@ def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> 
 
 
 def _here(stage: Stage, process: Process, world_size: int) -> Process:
-    env = process.env | {
-        name: "lo" for name in INTERFACE_VARIABLES if process.env.get(name) == INTERFACE
-    }
+    env = dict(process.env)
+    for name in INTERFACE_VARIABLES:
+        if env.get(name) == INTERFACE:
+            env[name] = "lo"
     if stage.body.kind == "Mpi":
         env.setdefault("MASTER_PORT", stage.layout.listen(0, MASTER_PORT)[1])
     env |= _shares(stage, process.instance, world_size)
-    loopback = loopback_variables(stage.account.loopback)
-    return replace(
-        process, env=env | {name: value for name, value in loopback.items() if name not in env}
-    )
+    for name, value in loopback_variables(stage.account.loopback).items():
+        env.setdefault(name, value)
+    return replace(process, env=env)
 
 
 def _shares(stage: Stage, instance: int, world_size: int) -> dict[str, str]:
     """On the PATH, the job's `python` comes first, followed by the other programs in the
     interpreter's folder."""
+    machine = stage.account.machine
     beside = stage.python.rpartition("/")[0]
     variables = {
         "CLOUDTRAIN_RUN_DIR": stage.run_dir,
-        "OMP_NUM_THREADS": str(max(1, stage.account.machine.cpus // world_size)),
+        "OMP_NUM_THREADS": str(max(1, machine.cpus // world_size)),
         "PATH": ":".join((stage.programs, beside, "${{env.PATH}}")),
         "PYTHONUNBUFFERED": "1",
     }
-    share = gpu_share(stage.account.machine.gpu_ids, stage.body.instances, instance)
+    share = gpu_share(machine.gpu_ids, stage.body.instances, instance)
     if share and stage.body.instances > 1:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(share)
     return variables
 
 
 def _summary(stage: Stage, world_size: int) -> Iterator[tuple[str, str]]:
-    body, job = stage.body, stage.job
-    machine = body.instance_type or "of any type"
+    body = stage.body
+    job = stage.job
+    count = f"{body.instances} x " if body.instances > 1 else ""
     yield "target", f"local ({stage.account.machine}), as Azure ML would run it"
-    yield (
-        "instances",
-        f"{body.instances} x {machine}, simulated"
-        if body.instances > 1
-        else f"{machine}, simulated",
-    )
+    yield "instances", f"{count}{body.instance_type or 'of any type'}, simulated"
     yield "processes", str(world_size)
     yield "started by", f"the service itself ({body.kind or 'no distribution'})"
     yield "image", f"{body.environment} (not used here)"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from shlex import quote
 from typing import Any
@@ -36,19 +36,21 @@ def local_paths(body: Body, data: str) -> dict[str, str]:
     """Map `inputs.NAME` and `outputs.NAME` to the texts that replace them in the command: a path in
     the folder `data`; for a literal input, its value."""
     paths = {f"inputs.{name}": _input_text(name, item, data) for name, item in body.inputs.items()}
-    return paths | {f"outputs.{name}": f"{data}/{name}" for name in body.outputs}
+    for name in body.outputs:
+        paths[f"outputs.{name}"] = f"{data}/{name}"
+    return paths
 
 
 def service_paths(body: Body, data: str) -> dict[str, str]:
     """Return the texts of `local_paths`; with the mode `Direct`, the data's address."""
-    places = {f"inputs.{name}": item for name, item in body.inputs.items() if not is_literal(item)}
-    places |= {f"outputs.{name}": item for name, item in body.outputs.items() if item.get("uri")}
-    direct = {
-        name: str(item.get("uri", ""))
-        for name, item in places.items()
-        if item.get("mode") == "Direct"
-    }
-    return local_paths(body, data) | direct
+    paths = local_paths(body, data)
+    for name, item in body.inputs.items():
+        if item.get("mode") == "Direct" and not is_literal(item):
+            paths[f"inputs.{name}"] = str(item.get("uri", ""))
+    for name, item in body.outputs.items():
+        if item.get("mode") == "Direct" and item.get("uri"):
+            paths[f"outputs.{name}"] = str(item["uri"])
+    return paths
 
 
 def is_literal(item: Mapping[str, Any]) -> bool:
@@ -61,12 +63,12 @@ def _input_text(name: str, item: Mapping[str, Any], data: str) -> str:
         return str(item.get("value", ""))
     folder = f"{data}/INPUT_{name}"
     uri = item.get("uri")
-    match = (
-        re.search(_FILE_NAME, uri)
-        if item.get("jobInputType") == "uri_file" and isinstance(uri, str)
-        else None
-    )
-    return f"{folder}/{match[1] or match[2]}" if match else folder
+    if item.get("jobInputType") != "uri_file" or not isinstance(uri, str):
+        return folder
+    match = re.search(_FILE_NAME, uri)
+    if match is None:
+        return folder
+    return f"{folder}/{match[1] or match[2]}"
 
 
 def fill_command(body: Body, paths: Mapping[str, str]) -> str:
@@ -74,17 +76,18 @@ def fill_command(body: Body, paths: Mapping[str, str]) -> str:
     `paths` is escaped to fit the quotes around its reference, so that the script gets even a path
     with spaces as one argument."""
     literals = {f"inputs.{name}" for name, item in body.inputs.items() if is_literal(item)}
-    command, parts, end, quotes = body.command, [], 0, _Quotes()
+    command = body.command
+    parts = []
+    end = 0
+    quotes = _Quotes()
     for reference in find_references(command):
         value = paths.get(reference.inner)
         if value is None:
             continue
         between = command[end : reference.start]
         quotes.pass_over(between)
-        parts += [
-            between,
-            value if reference.inner in literals else _quote_for(value, quotes.is_open),
-        ]
+        is_plain = reference.inner in literals
+        parts += [between, value if is_plain else _quote_for(value, quotes.is_open)]
         quotes.pass_over(reference.text)
         end = reference.end
     return "".join([*parts, command[end:]])
@@ -162,9 +165,8 @@ class JobLayout:
 def addresses(network: str, first: int, count: int) -> tuple[str, ...]:
     """Return consecutive addresses: `10.0.0.4`, `10.0.0.5`, ... for the network `10.0` and
     `first=4`."""
-    return tuple(
-        f"{network}.{number >> 8}.{number & 255}" for number in range(first, first + count)
-    )
+    numbers = range(first, first + count)
+    return tuple(f"{network}.{number >> 8}.{number & 255}" for number in numbers)
 
 
 def service_layout(body: Body, run_name: str, workspace_id: str, gpus: int | None) -> JobLayout:
@@ -211,13 +213,15 @@ class Task:
 
 def tasks(body: Body) -> tuple[Task, ...]:
     """Return the parameter servers, followed by the workers."""
-    servers, workers = body.parameter_servers, body.workers
+    servers = body.parameter_servers
+    workers = body.workers
     behind = servers if servers + workers <= body.instances else 0
-    roles = [("ps", number, number % body.instances) for number in range(servers)]
-    roles += [("worker", number, (behind + number) % body.instances) for number in range(workers)]
-    on_instance = [0] * body.instances
+    roles = [("ps", number, number) for number in range(servers)]
+    roles += [("worker", number, behind + number) for number in range(workers)]
     every = []
-    for kind, index, instance in roles:
+    on_instance = [0] * body.instances
+    for kind, index, place in roles:
+        instance = place % body.instances
         every.append(Task(kind, index, instance, on_instance[instance]))
         on_instance[instance] += 1
     return tuple(every)
@@ -227,9 +231,8 @@ def cluster_text(all_tasks: tuple[Task, ...], layout: JobLayout) -> str:
     """Return the addresses of all tasks as JSON: the part of TF_CONFIG that all tasks share."""
     cluster: dict[str, list[str]] = {}
     for each in all_tasks:
-        cluster.setdefault(each.kind, []).append(
-            ":".join(layout.listen(each.instance, FIRST_PORT + each.local_rank))
-        )
+        address = layout.listen(each.instance, FIRST_PORT + each.local_rank)
+        cluster.setdefault(each.kind, []).append(":".join(address))
     return json.dumps(cluster)
 
 
@@ -307,31 +310,30 @@ def _tensorflow(body: Body, layout: JobLayout) -> Iterator[Alike]:
     """Parameter servers come first. The AZUREML_PROCESS_NAME of TensorFlow's processes is
     unknown."""
     every = tasks(body)
-    workers, cluster = sum(task.kind == "worker" for task in every), cluster_text(every, layout)
+    servers = tuple(task for task in every if task.kind == "ps")
+    workers = tuple(task for task in every if task.kind == "worker")
+    cluster = cluster_text(every, layout)
 
-    def group(kind: str, first: int, count: int) -> Alike:
+    def group(kind: str, members: tuple[Task, ...], first_rank: int) -> Alike:
         def process(number: int) -> Process:
-            task = every[first + number]
-            rank = task.index + (workers if kind == "ps" else 0)
-            own = json.dumps({"type": task.kind, "index": task.index})
+            task = members[number]
+            own = json.dumps({"type": kind, "index": task.index})
             config = f'{{"cluster": {cluster}, "task": {own}, "environment": "cloud"}}'
-            return Process(task.instance, kind, (), {"TF_CONFIG": config}, rank, task.local_rank)
+            env = {"TF_CONFIG": config}
+            rank = first_rank + task.index
+            return Process(task.instance, kind, (), env, rank, task.local_rank)
 
-        return Alike(
-            kind, tuple((task.instance, 1) for task in every[first : first + count]), process
-        )
+        places = tuple((task.instance, 1) for task in members)
+        return Alike(kind, places, process)
 
-    yield group("ps", 0, len(every) - workers)
-    yield group("worker", len(every) - workers, workers)
+    yield group("ps", servers, len(workers))
+    yield group("worker", workers, 0)
 
 
 def _none(body: Body, layout: JobLayout) -> Iterator[Alike]:  # noqa: ARG001 - the table's
     """Azure does not document what several instances do without a distribution."""
-    yield Alike(
-        "process",
-        ((0, 1),),
-        lambda _: Process(0, "process", (), {"AZUREML_PROCESS_NAME": "main"}, 0, 0),
-    )
+    process = Process(0, "process", (), {"AZUREML_PROCESS_NAME": "main"}, 0, 0)
+    yield Alike("process", ((0, 1),), lambda _: process)
 
 
 _STARTS: dict[str, Callable[[Body, JobLayout], Iterator[Alike]]] = {
@@ -379,9 +381,8 @@ def common_variables(
     for name, item in body.inputs.items():
         prefix = "AZUREML_PARAMETER" if is_literal(item) else "AZURE_ML_INPUT"
         variables[f"{prefix}_{name}"] = layout.paths[f"inputs.{name}"]
-    variables |= {
-        f"AZURE_ML_OUTPUT_{name}": layout.paths[f"outputs.{name}"] for name in body.outputs
-    }
+    for name in body.outputs:
+        variables[f"AZURE_ML_OUTPUT_{name}"] = layout.paths[f"outputs.{name}"]
     variables |= _of_the_run(body, layout) | _of_the_instance(layout, instance)
     if whole:
         return variables | _of_all_hosts(layout, instance)
@@ -426,17 +427,12 @@ def _of_the_instance(layout: JobLayout, instance: int) -> dict[str, str]:
 def _of_all_hosts(layout: JobLayout, instance: int) -> dict[str, str]:
     """`rank` in AZUREML_CR_DISTRIBUTED_CONFIG is the instance's number. On Kubernetes, Azure ML
     writes the name of a variable instead."""
-    config = {
-        "AZUREML_CR_DISTRIBUTED_CONFIG": json.dumps(
-            {"rank": instance, "host_list": list(layout.hosts)}
-        )
-    }
-    if not layout.is_multi:
-        return config
-    return config | {
-        "AZ_BATCH_HOST_LIST": ",".join(layout.hosts),
-        "AZ_BATCH_NODE_LIST": ";".join(layout.hosts),
-    }
+    config = {"rank": instance, "host_list": list(layout.hosts)}
+    variables = {"AZUREML_CR_DISTRIBUTED_CONFIG": json.dumps(config)}
+    if layout.is_multi:
+        variables["AZ_BATCH_HOST_LIST"] = ",".join(layout.hosts)
+        variables["AZ_BATCH_NODE_LIST"] = ";".join(layout.hosts)
+    return variables
 
 
 # Every process of a job, with its argv and environment.
@@ -445,7 +441,8 @@ def _of_all_hosts(layout: JobLayout, instance: int) -> dict[str, str]:
 def processes(body: Body, layout: JobLayout, *, whole: bool = True) -> Processes:
     """Return every process, in order of start; none for Ray, whose processes are unknown. If
     `whole` is false, the variables in `LONG` are left out, as for `Plan.processes`."""
-    argv, defaults = ("bash", "-c", fill_command(body, layout.paths)), _DEFAULTS.get(body.kind, {})
+    argv = ("bash", "-c", fill_command(body, layout.paths))
+    defaults = _DEFAULTS.get(body.kind, {})
 
     @lru_cache(maxsize=4)
     def variables_of(instance: int) -> dict[str, str]:
@@ -453,9 +450,7 @@ def processes(body: Body, layout: JobLayout, *, whole: bool = True) -> Processes
 
     def complete(own: Process) -> Process:
         env = {**defaults, **variables_of(own.instance), **own.env}
-        return Process(
-            own.instance, own.role, argv, dict(sorted(env.items())), own.rank, own.local_rank
-        )
+        return replace(own, argv=argv, env=dict(sorted(env.items())))
 
     start = _STARTS.get(body.kind)  # Azure does not document Ray's processes
     return Processes(start(body, layout) if start else ()).mapped(complete)

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
-from cloudtrain.errors import JobError, Problem
+from cloudtrain.errors import JobError, NearName, Problem
 from cloudtrain.job.distribution import DeepSpeed, NoDistribution, Ray, TensorFlow, launcher_of
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.choose import MachineGroup
 from cloudtrain.machines.overlay import type_named
+from cloudtrain.rules.engine import ValuePath
 from cloudtrain.targets.azureml.catalogue import nearest_size
+from cloudtrain.targets.azureml.fields import FIELDS, JsonMapping, JsonObject
 from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.compiling import type_by_gpu
-
-JsonObject = dict[str, Any]
-JsonMapping = Mapping[str, Any]
-"""A part of a body, as JSON data."""
+from cloudtrain.targets.common.fields import Refused, values_set
 
 
 def present(fields: JsonMapping) -> JsonObject:
     """Return the fields that are not None."""
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def pick(fields: JsonMapping, names: Iterable[str]) -> JsonObject:
+    """Return the fields with these names that are there, in the order of the names."""
+    return {name: fields[name] for name in names if name in fields}
+
+
+def without(fields: JsonMapping, names: Collection[str]) -> JsonObject:
+    return {name: value for name, value in fields.items() if name not in names}
 
 
 # A job's distribution in the body: the launcher, and the number of processes that Azure ML starts.
@@ -31,8 +39,9 @@ LAUNCHER = "cloudtrain.runtime.deepspeed_launcher"
 """The module that starts DeepSpeed's processes where the job chooses cloudtrain's launcher."""
 
 
-def distribution_of(job: TrainingJob, machines: MachineGroup) -> dict[str, Any] | None:
-    """Return the body's `distribution`; None for a single process without a distribution."""
+def distribution_of(job: TrainingJob, machines: MachineGroup) -> JsonObject | None:
+    """Return the body's `distribution`, without what the table of fields writes there; None for a
+    single process without a distribution."""
     distribution = job.distribution
     if alternative := _ALTERNATIVES.get(distribution.type):
         message = f"`{distribution.type}` is SageMaker's own library and does not exist on Azure ML"
@@ -42,10 +51,11 @@ def distribution_of(job: TrainingJob, machines: MachineGroup) -> dict[str, Any] 
     if isinstance(distribution, TensorFlow):
         return _tensorflow(distribution, machines.count)
     if isinstance(distribution, Ray):
-        fields = distribution.model_dump(exclude={"type"}, exclude_none=True)
-        return {"distributionType": "Ray", **{camel(name): value for name, value in fields.items()}}
+        return {"distributionType": "Ray"}
     kind = "Mpi" if launcher_of(distribution) == "mpirun" else "PyTorch"
-    count = 1 if is_launcher(job) else processes_per_instance(job, machines)
+    count = 1
+    if not is_launcher(job):
+        count = processes_per_instance(job, machines)
     return {"distributionType": kind, "processCountPerInstance": count}
 
 
@@ -67,42 +77,40 @@ def processes_per_instance(job: TrainingJob, machines: MachineGroup) -> int:
     """The body always has the number: the service's default of one would leave seven of eight GPUs
     idle."""
     count: int | None = getattr(job.distribution, "processes_per_instance", None)
-    count = count or (machines.known.devices if machines.known else None)
+    if count is None and machines.known is not None:
+        count = machines.known.devices
     if count is not None:
         return count
-    what = (
-        f"`{machines.instance_type}` is not in the catalogue"
-        if machines.instance_type
-        else "no instance type given"
-    )
-    message = f"the number of processes per instance is not known: {what}"
-    near = nearest_size(machines.instance_type) if machines.instance_type else None
+
+    type_name = machines.instance_type
     hint = "add `processes_per_instance` to `distribution` (the GPUs of an instance)"
-    if near:
-        place = machines.path or ("resources", "instance_type")
-        raise JobError([Problem(place, message, f"did you mean `{near}`? Or {hint}", code="CT040")])
-    hint += "" if machines.instance_type else ", or `resources.instance_type`"
-    raise JobError(
-        [Problem(("distribution", "processes_per_instance"), message, hint, code="CT040")]
-    )
+    path: ValuePath = ("distribution", "processes_per_instance")
+    if type_name:
+        what = f"`{type_name}` is not in the catalogue"
+        near = nearest_size(type_name)
+        if near:
+            path = machines.path or ("resources", "instance_type")
+            hint = f"{NearName.of(near)} Or {hint}"
+    else:
+        what = "no instance type given"
+        hint = f"{hint}, or `resources.instance_type`"
+    message = f"the number of processes per instance is not known: {what}"
+    raise JobError([Problem(path, message, hint, code="CT040")])
 
 
-def _tensorflow(distribution: TensorFlow, instances: int) -> dict[str, Any]:
+def _tensorflow(distribution: TensorFlow, instances: int) -> JsonObject:
     """By default the service starts one worker on each instance. With parameter servers, the body
     always contains the number of workers, because the service would also start workers on the
     servers' instances."""
-    servers = (
-        (distribution.parameter_servers or 1) if distribution.strategy == "parameter_server" else 0
-    )
-    workers = distribution.workers or (max(1, instances - servers) if servers else None)
-    counts = {} if workers is None else {"workerCount": workers}
-    return {"distributionType": "TensorFlow", "parameterServerCount": servers, **counts}
-
-
-def camel(name: str) -> str:
-    """Return `dashboard_port` as the API writes it: `dashboardPort`."""
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
+    servers = 0
+    workers = distribution.workers
+    if distribution.strategy == "parameter_server":
+        servers = distribution.parameter_servers or 1
+        workers = workers or max(1, instances - servers)
+    body = {"distributionType": "TensorFlow", "parameterServerCount": servers}
+    if workers is not None:
+        body["workerCount"] = workers
+    return body
 
 
 # Ids in Azure Resource Manager.
@@ -153,14 +161,16 @@ def compute_id(workspace_id: str, compute: str) -> str:
         return plain
     if is_virtual_cluster(plain):
         resource_group = workspace_id.partition("/workspaces/")[0]
-        return f"{resource_group}/{_VIRTUAL_CLUSTERS}/{plain.partition('/')[2]}"
+        name = plain.partition("/")[2]
+        return f"{resource_group}/{_VIRTUAL_CLUSTERS}/{name}"
     return f"{workspace_id}/computes/{plain}"
 
 
 def is_virtual_cluster(compute: str) -> bool:
     """Return whether a setting or an id names a virtual cluster: `virtualClusters/NAME`, in upper
     or lower case."""
-    return f"/{_VIRTUAL_CLUSTERS}/" in f"/{compute.removeprefix(_PREFIX)}".lower()
+    path = f"/{compute.removeprefix(_PREFIX)}".lower()
+    return f"/{_VIRTUAL_CLUSTERS}/" in path
 
 
 def asset_id(workspace_id: str, reference: str, kind: str) -> str | None:
@@ -198,7 +208,9 @@ def parse_label(reference: object) -> Labelled | None:
     """Return the asset of an id that ends with the label `latest`. Returns None for other ids, and
     for ids of registries, whose labels the service itself resolves."""
     match = _LABELLED.fullmatch(reference) if isinstance(reference, str) else None
-    return Labelled(match["thing"], match["kind"], match["name"]) if match else None
+    if match is None:
+        return None
+    return Labelled(match["thing"], match["kind"], match["name"])
 
 
 def is_label(reference: str) -> bool:
@@ -221,7 +233,9 @@ SERVERLESS = "serverless"
 def is_cluster(compute: str | None) -> bool:
     """Return whether `compute` names a cluster with its own machines; otherwise the job is
     serverless."""
-    return compute is not None and compute.removeprefix("azureml:").rpartition("/")[2] != SERVERLESS
+    if compute is None:
+        return False
+    return compute.removeprefix("azureml:").rpartition("/")[2] != SERVERLESS
 
 
 _OF_KUBERNETES = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
@@ -237,50 +251,19 @@ def is_own_type(compute: str, name: str) -> bool:
 
 def machines_of(job: TrainingJob, account: AzureMLAccount) -> MachineGroup:
     resources = job.resources
-    end = "works only on SageMaker; Azure ML has no equivalent"
-    problems = [
-        Problem(("resources", name), f"`{name}` {end}", hint, code="CT031")
-        for name, hint in _FOREIGN.items()
-        if getattr(resources, name)
-    ]
+    problems: list[Problem] = []
+    for field in FIELDS:
+        effect = field.effect
+        if isinstance(effect, Refused) and effect.hint is not None:
+            for path, _ in values_set(job, field.job):
+                message = f"`{path[-1]}` works only on SageMaker; Azure ML has no equivalent"
+                problems.append(Problem(path, message, effect.hint, code=effect.code))
     if problems:
         raise JobError(problems)
     name = resources.instance_type.of("azureml") if resources.instance_type else None
     if name is None and resources.gpu is not None:
         name = type_by_gpu("azureml", resources, account.overlay)
     row = type_named("azureml", name, account.overlay) if name else None
-    return MachineGroup(row.name if row else name or "", resources.instance_count, row)
-
-
-_FOREIGN = {
-    "instance_groups": "use `instance_type` and `instance_count`",
-    "distribution_groups": "remove it",
-    "instance_preferences": (
-        "name one `instance_type`, and further regions in the target's `locations`"
-    ),
-}
-"""Fields of `resources` that a job on Azure ML cannot have, with what to do about each."""
-
-
-# ISO 8601 durations in days, hours, minutes and whole seconds: `P1D`, `PT2H`, `PT1M30S`.
-
-_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
-
-
-def duration_text(seconds: int) -> str:
-    minutes, second = divmod(seconds, 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    time = "".join(
-        f"{number}{unit}" for number, unit in ((hour, "H"), (minute, "M"), (second, "S")) if number
-    )
-    return "P" + (f"{days}D" if days else "") + (f"T{time}" if time else "")
-
-
-def duration_seconds(text: str) -> int | None:
-    """Return the seconds of an ISO 8601 duration; None if the text is not one."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    if row is not None:
+        name = row.name
+    return MachineGroup(name or "", resources.instance_count, row)

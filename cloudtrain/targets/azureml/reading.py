@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar, TypeGuard
 from urllib.parse import unquote
 
 from cloudtrain.job.data import Checkpoint
@@ -30,8 +30,6 @@ from cloudtrain.rules.engine import (
     changed_variables,
     checkpoint_at,
     is_written,
-    keys_at,
-    keys_named,
     mapping_at,
     positive_count,
     tensorflow_with,
@@ -39,16 +37,24 @@ from cloudtrain.rules.engine import (
 )
 from cloudtrain.rules.facts import DataPlace, data_place, split_uri
 from cloudtrain.rules.named import framework_of
-from cloudtrain.targets.azureml.parts import (
-    LAUNCHER,
-    SERVERLESS,
+from cloudtrain.targets.azureml.fields import (
+    CODE,
+    COMPUTE,
+    ENVIRONMENT,
+    EXPERIMENT,
+    FIELDS,
+    KINDS,
+    LITERAL,
+    QUEUE,
+    VARIABLES,
+    JsonMapping,
     duration_seconds,
-    is_virtual_cluster,
-    machines_of,
 )
+from cloudtrain.targets.azureml.parts import LAUNCHER, SERVERLESS, is_virtual_cluster, machines_of
 from cloudtrain.targets.azureml.settings import AzureMLAccount
+from cloudtrain.targets.common.fields import keys_of_fields
 
-Request = Mapping[str, Any]
+Request = JsonMapping
 """The body of `PUT jobs/NAME`: `{"properties": {...}}`."""
 
 OVERRIDES = "azureml_overrides"
@@ -56,11 +62,11 @@ OVERRIDES = "azureml_overrides"
 DEFAULT_EXPERIMENT = "Default"
 """The experiment that the service chooses for a body that names none."""
 
-KINDS = {kind.casefold(): kind for kind in ("PyTorch", "Mpi", "TensorFlow", "Ray")}
+_LIFETIME = 21 * 86_400
+"""Seconds (Azure ML documentation, quotas: job lifetime)."""
 
-_LIFETIME, _SPOT_LIFETIME = 21 * 86_400, 7 * 86_400
-"""Seconds (Azure ML documentation, quotas: job lifetime, and job lifetime on a low-priority
-node)."""
+_SPOT_LIFETIME = 7 * 86_400
+"""Seconds (the same page: job lifetime on a low-priority node)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,10 +76,10 @@ class Body:
     request: Request
 
     @property
-    def properties(self) -> Mapping[str, Any]:
+    def properties(self) -> JsonMapping:
         return mapping_at(self.request, "properties")
 
-    def mapping(self, *keys: str) -> Mapping[str, Any]:
+    def mapping(self, *keys: str) -> JsonMapping:
         """Return the mapping at `keys` of the properties; empty if it is missing."""
         return mapping_at(self.properties, *keys)
 
@@ -88,12 +94,12 @@ class Body:
 
     @property
     def experiment(self) -> str:
-        return str(self.properties.get("experimentName") or DEFAULT_EXPERIMENT)
+        return str(self.properties.get(EXPERIMENT) or DEFAULT_EXPERIMENT)
 
     # Who starts the processes, and how many.
 
     @property
-    def distribution(self) -> Mapping[str, Any]:
+    def distribution(self) -> JsonMapping:
         return self.mapping("distribution")
 
     @property
@@ -147,21 +153,24 @@ class Body:
     @property
     def compute(self) -> str | None:
         """The id of the cluster; None on serverless compute."""
-        compute = self.text("computeId")
-        return compute if compute.rpartition("/")[2] not in ("", SERVERLESS) else None
+        compute = self.text(COMPUTE)
+        name = compute.rpartition("/")[2]
+        return None if name in ("", SERVERLESS) else compute
 
     @property
     def compute_name(self) -> str:
-        return SERVERLESS if self.compute is None else self.compute.rpartition("/")[2]
+        if self.compute is None:
+            return SERVERLESS
+        return self.compute.rpartition("/")[2]
 
     @property
     def is_on_virtual_cluster(self) -> bool:
         """Whether the compute is a virtual cluster, which has tiers like serverless compute."""
-        return is_virtual_cluster(self.text("computeId"))
+        return is_virtual_cluster(self.text(COMPUTE))
 
     @property
     def tier(self) -> str:
-        return self.text("queueSettings", "jobTier")
+        return self.text(QUEUE, "jobTier")
 
     @property
     def is_spot(self) -> bool:
@@ -181,23 +190,29 @@ class Body:
 
     @property
     def environment(self) -> str:
-        return str(self.properties.get("environmentId") or "")
+        return str(self.properties.get(ENVIRONMENT) or "")
+
+    @property
+    def code(self) -> str:
+        """The id of the code; empty for a job without code."""
+        return str(self.properties.get(CODE) or "")
 
     @property
     def variables(self) -> dict[str, str]:
         """The service replaces references only in the command, not in variables."""
-        return {name: str(value) for name, value in self.mapping("environmentVariables").items()}
+        variables = self.mapping(VARIABLES)
+        return {name: str(value) for name, value in variables.items()}
 
     @property
-    def inputs(self) -> Mapping[str, Mapping[str, Any]]:
+    def inputs(self) -> Mapping[str, JsonMapping]:
         return _mappings(self.mapping("inputs"))
 
     @property
-    def outputs(self) -> Mapping[str, Mapping[str, Any]]:
+    def outputs(self) -> Mapping[str, JsonMapping]:
         return _mappings(self.mapping("outputs"))
 
 
-def _mappings(entries: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+def _mappings(entries: JsonMapping) -> Mapping[str, JsonMapping]:
     return {name: item for name, item in entries.items() if isinstance(item, Mapping)}
 
 
@@ -206,11 +221,9 @@ def machines_in(body: Body, job: MachineGroup, account: AzureMLAccount) -> Machi
     those of the job."""
     if name := body.instance_type:
         return MachineGroup(name, body.instances, type_named("azureml", name, account.overlay))
-    return (
-        MachineGroup("", body.instances, None)
-        if body.compute is None
-        else replace(job, count=body.instances)
-    )
+    if body.compute is None:
+        return MachineGroup("", body.instances, None)
+    return replace(job, count=body.instances)
 
 
 def distribution_in(job: TrainingJob, body: Body) -> Distribution:
@@ -220,20 +233,21 @@ def distribution_in(job: TrainingJob, body: Body) -> Distribution:
     if not is_written(overrides_of(job, "azureml"), "distribution"):
         return job.distribution
     count = positive_count(body.distribution.get("processCountPerInstance"))
+    actual: Distribution
     if body.kind == "PyTorch":
-        return as_written(
-            job.distribution, Torch.model_construct(processes_per_instance=count or 1)
-        )
-    if body.kind == "Mpi":
-        return as_written(job.distribution, MPI.model_construct(processes_per_instance=count))
-    if body.kind == "TensorFlow":
-        distribution = tensorflow_with(
-            bool(body.parameter_servers), body.parameter_servers, body.workers
-        )
-        return as_written(job.distribution, distribution)
-    if body.kind == "Ray":
-        return job.distribution if isinstance(job.distribution, Ray) else Ray.model_construct()
-    return NoDistribution.model_construct()
+        actual = Torch.model_construct(processes_per_instance=count or 1)
+    elif body.kind == "Mpi":
+        actual = MPI.model_construct(processes_per_instance=count)
+    elif body.kind == "TensorFlow":
+        servers = body.parameter_servers
+        actual = tensorflow_with(servers > 0, servers, body.workers)
+    elif body.kind == "Ray":
+        if isinstance(job.distribution, Ray):
+            return job.distribution
+        return Ray.model_construct()
+    else:
+        return NoDistribution.model_construct()
+    return as_written(job.distribution, actual)
 
 
 # The body in the words of the job, for rules.
@@ -242,21 +256,7 @@ def distribution_in(job: TrainingJob, body: Body) -> Distribution:
 class AzureMLReading(Reading):
     """The body of a command job, in the words of the job."""
 
-    paths: ClassVar[Mapping[ValuePath, KeysOf]] = {
-        ("resources", "instance_count"): keys_at(("resources", "instanceCount")),
-        ("environment", "variables"): keys_named("environmentVariables"),
-        ("environment", "image"): keys_at(("environmentId",)),
-        ("distribution", "processes_per_instance"): keys_at(
-            ("distribution", "processCountPerInstance")
-        ),
-        ("distribution", "parameter_servers"): keys_at(("distribution", "parameterServerCount")),
-        ("distribution", "workers"): keys_at(("distribution", "workerCount")),
-        ("max_runtime",): keys_at(("limits", "timeout")),
-        ("spot",): keys_at(("queueSettings", "jobTier")),
-        ("inputs",): keys_named("inputs"),
-        ("outputs",): keys_named("outputs"),
-        ("checkpoint",): keys_at(("outputs", "checkpoint")),
-    }
+    paths: ClassVar[Mapping[ValuePath, KeysOf]] = keys_of_fields(FIELDS)
 
     @cached_property
     def body(self) -> Body:
@@ -273,11 +273,14 @@ class AzureMLReading(Reading):
 
     @cached_property
     def group(self) -> MachineGroup:
-        is_named_by_job = not self.body.instance_type and self.body.compute is not None
-        job = machines_of(self.job, self.account) if is_named_by_job else MachineGroup("", 0, None)
+        job = MachineGroup("", 0, None)
+        if not self.body.instance_type and self.body.compute is not None:
+            job = machines_of(self.job, self.account)
         machines = machines_in(self.body, job, self.account)
-        field = "instance_type" if self.job.resources.instance_type else "gpu"
-        path: ValuePath = ("resources", field) if machines.instance_type else ()
+        path: ValuePath = ()
+        if machines.instance_type:
+            field = "instance_type" if self.job.resources.instance_type else "gpu"
+            path = ("resources", field)
         return replace(machines, path=self.place(("resources", "instanceType"), path))
 
     @cached_property
@@ -287,13 +290,10 @@ class AzureMLReading(Reading):
     @property
     def image(self) -> str:
         """The image that the job's environment is made of; empty for a named environment."""
-        environment = self.body.text("environmentId")
+        environment = self.body.text(ENVIRONMENT)
         for upload in self.plan.uploads:
-            if (
-                upload.kind == "environment"
-                and upload.content
-                and upload.destination == environment
-            ):
+            is_it = upload.kind == "environment" and upload.destination == environment
+            if is_it and upload.content:
                 return text_at(json.loads(upload.content), "properties", "image")
         return ""
 
@@ -301,31 +301,33 @@ class AzureMLReading(Reading):
     def environment_name(self) -> str:
         """For messages: the image, or else the name in the id, such as
         `acpt-pytorch-2.8-cuda12.6`."""
-        parts = self.body.text("environmentId").split("/")
-        name = parts[parts.index("environments") + 1] if "environments" in parts[:-1] else parts[-1]
-        return self.image or name
+        if self.image:
+            return self.image
+        parts = self.body.text(ENVIRONMENT).split("/")
+        if "environments" in parts[:-1]:
+            return parts[parts.index("environments") + 1]
+        return parts[-1]
 
     @property
     def environment_path(self) -> ValuePath:
         environment = self.job.environment
-        field = (
-            "azureml"
-            if environment.of("azureml")
-            else "image"
-            if environment.image
-            else "framework"
-        )
-        return self.place(("environmentId",), ("environment", field))
+        field = "framework"
+        if environment.of("azureml"):
+            field = "azureml"
+        elif environment.image:
+            field = "image"
+        return self.place((ENVIRONMENT,), ("environment", field))
 
     @property
     def variables(self) -> Mapping[str, str]:
-        return changed_variables(
-            self.job, self.overrides.get("environmentVariables") if self.request else None
-        )
+        overrides = self.overrides.get(VARIABLES) if self.request else None
+        return changed_variables(self.job, overrides)
 
     @property
     def max_runtime(self) -> int | None:
-        return self.body.max_runtime if self.request and self.overrides else self.job.max_runtime
+        if self.request and self.overrides:
+            return self.body.max_runtime
+        return self.job.max_runtime
 
     @property
     def longest_run(self) -> int:
@@ -346,15 +348,18 @@ class AzureMLReading(Reading):
 
     @property
     def spot(self) -> Spot | None:
-        if not self.changes("queueSettings"):
+        if not self.changes(QUEUE):
             return self.job.spot
-        return (self.job.spot or Spot()) if self.body.is_spot else None
+        if not self.body.is_spot:
+            return None
+        return self.job.spot or Spot()
 
     @property
     def checkpoint(self) -> Checkpoint | None:
         if not self.changes("outputs", "checkpoint"):
             return self.job.checkpoint
-        return checkpoint_at(self.target, self.body.outputs.get("checkpoint", {}).get("uri"))
+        output = self.body.outputs.get("checkpoint", {})
+        return checkpoint_at(self.target, output.get("uri"))
 
     @property
     def framework(self) -> str | None:
@@ -366,20 +371,24 @@ class AzureMLReading(Reading):
         return list(self._places())
 
     def _places(self) -> Iterator[DataPlace]:
-        for kind, entries in (("input", self.body.inputs), ("output", self.body.outputs)):
-            for name, item in entries.items():
-                uri = item.get("uri")
-                if (
-                    not isinstance(uri, str)
-                    or item.get("jobInputType") == "literal"
-                    or uri.startswith("/")
-                ):
-                    continue
-                parts, path = split_azure_uri(uri, self.account), (f"{kind}s", name, self.target)
-                if kind == "output" and name == "checkpoint" and self.job.checkpoint is not None:
-                    yield data_place("checkpoint", name, uri, parts, ("checkpoint", self.target))
-                else:
-                    yield data_place(kind, name, uri, parts, path)
+        for name, item in self.body.inputs.items():
+            uri = item.get("uri")
+            if _is_address(uri) and item.get("jobInputType") != LITERAL:
+                parts = split_azure_uri(uri, self.account)
+                yield data_place("input", name, uri, parts, ("inputs", name, self.target))
+        for name, item in self.body.outputs.items():
+            uri = item.get("uri")
+            if not _is_address(uri):
+                continue
+            parts = split_azure_uri(uri, self.account)
+            if name == "checkpoint" and self.job.checkpoint is not None:
+                yield data_place("checkpoint", name, uri, parts, ("checkpoint", self.target))
+            else:
+                yield data_place("output", name, uri, parts, ("outputs", name, self.target))
+
+
+def _is_address(uri: object) -> TypeGuard[str]:
+    return isinstance(uri, str) and not uri.startswith("/")
 
 
 def read(subject: Subject) -> AzureMLReading:
@@ -412,25 +421,21 @@ def split_azure_uri(uri: str, account: AzureMLAccount) -> tuple[str, ...]:
     example, a datastore's address may or may not include the workspace of `account`, and a
     container has `https:`, `wasbs:` and `abfss:` addresses."""
     if match := DATASTORE_ADDRESS.fullmatch(uri):
-        own = (account.subscription_id, account.resource_group, account.workspace)
+        below = _below(match["path"])
         names = (match["subscription"], match["group"], match["workspace"])
-        is_own = match["workspace"] is None or [str(part).casefold() for part in names] == [
-            p.casefold() for p in own
-        ]
-        return (
-            "azureml",
-            *(() if is_own else map(str, names)),
-            match["store"],
-            *_below(match["path"]),
-        )
-    if (match := _BLOB.fullmatch(uri) or HADOOP_ADDRESS.fullmatch(uri)) and match["account"]:
-        return (
-            "storage",
-            match["account"],
-            match["container"],
-            *_below(unquote(match["path"] or "")),
-        )
+        own = (account.subscription_id, account.resource_group, account.workspace)
+        if match["workspace"] is None or _folded(names) == _folded(own):
+            return ("azureml", match["store"], *below)
+        return ("azureml", *names, match["store"], *below)
+    match = _BLOB.fullmatch(uri) or HADOOP_ADDRESS.fullmatch(uri)
+    if match and match["account"]:
+        below = _below(unquote(match["path"] or ""))
+        return ("storage", match["account"], match["container"], *below)
     return split_uri(uri)
+
+
+def _folded(names: Sequence[str]) -> list[str]:
+    return [name.casefold() for name in names]
 
 
 def _below(path: str | None) -> list[str]:

@@ -163,7 +163,9 @@ def az_subscriptions(folder: Path) -> list[Mapping[str, Any]]:
         rows = json.loads(read_text(folder / "azureProfile.json"))["subscriptions"]
     except (OSError, ValueError, RecursionError, Unreadable, LookupError, TypeError):
         return []
-    return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
+    if not isinstance(rows, list):
+        return []
+    return [row for row in rows if isinstance(row, Mapping)]
 
 
 # Find the account settings on this machine, without the network and without Azure packages.
@@ -219,12 +221,9 @@ class AzureMLAccount(NamedTuple):
     def place(self) -> str:
         """Return the account part of a run's reference:
         `[CREDENTIAL@]SUBSCRIPTION:GROUP:WORKSPACE[:CLOUD]`."""
-        parts = (
-            self.subscription_id,
-            self.resource_group,
-            self.workspace,
-            *([self.cloud] if self.cloud else []),
-        )
+        parts = [self.subscription_id, self.resource_group, self.workspace]
+        if self.cloud:
+            parts.append(self.cloud)
         place = ":".join(quote(part, safe="") for part in parts)
         return place if self.credential is None else f"{self.credential}@{place}"
 
@@ -239,13 +238,9 @@ class AzureMLAccount(NamedTuple):
                 "ps` shows it"
             )
             raise UsageError(f"`{place}` does not name a workspace", hint=hint, code="CT933")
-        return cls(
-            parts[0],
-            parts[1],
-            parts[2],
-            credential=credential or None,
-            cloud=parts[3] if parts[3:] else None,
-        )
+        subscription_id, resource_group, workspace, *clouds = parts
+        account = cls(subscription_id, resource_group, workspace, credential=credential or None)
+        return account._replace(cloud=clouds[0]) if clouds else account
 
     @property
     def workspace_id(self) -> str:
@@ -257,29 +252,39 @@ def examine(settings: AzureML, account: AzureMLAccount) -> str:  # noqa: ARG001
     """Describe the configured workspace and the file that names it."""
     if account.missing:
         return "no workspace is configured"
-    return f"workspace {account.workspace}" + (
-        f", from {account.files[0]}" if account.files else ""
-    )
+    source = f", from {account.files[0]}" if account.files else ""
+    return f"workspace {account.workspace}{source}"
 
 
 def account_of(target: AzureML, environ: Mapping[str, str], folder: Path) -> AzureMLAccount:
     """Missing settings come from the nearest `config.json` in `folder` or above, and from the
     defaults of `az`. Raises `SettingsError` if another user could have written that file."""
-    values = {name: value for name in PLACEHOLDERS if (value := getattr(target, name))}
-    file, config = _config(folder) if len(values) < len(PLACEHOLDERS) else (None, {})
-    fits = _agree(values, config)
-    if file is not None and fits:
-        config = _workspace_in(read_trusted(file))
-    for source in (config, _defaults_of_az(environ)):
-        if _agree(values, source):
-            values = {**source, **values}
-    missing = tuple(name for name in PLACEHOLDERS if name not in values)
+    values: dict[str, str] = {}
+    for name in PLACEHOLDERS:
+        if value := getattr(target, name):
+            values[name] = value
+
+    files: tuple[str, ...] = ()
+    if len(values) < len(PLACEHOLDERS) and (found := _config(folder)):
+        file, config = found
+        if _agree(values, config):
+            files = (str(file),)
+            config = _workspace_in(read_trusted(file))
+        if _agree(values, config):
+            values = config | values
+    defaults = _defaults_of_az(environ)
+    if _agree(values, defaults):
+        values = defaults | values
+
+    known = PLACEHOLDERS | values
     return AzureMLAccount(
-        **(PLACEHOLDERS | values),
-        missing=missing,
+        known["subscription_id"],
+        known["resource_group"],
+        known["workspace"],
+        missing=tuple(name for name in PLACEHOLDERS if name not in values),
         credential=target.credential,
         cloud=target.cloud or environ.get("AZUREML_CURRENT_CLOUD") or None,
-        files=(str(file),) if file is not None and fits else (),
+        files=files,
     )
 
 
@@ -287,14 +292,14 @@ def _agree(values: Mapping[str, str], source: Mapping[str, str]) -> bool:
     return all(source.get(name, value) == value for name, value in values.items())
 
 
-def _config(folder: Path) -> tuple[Path | None, dict[str, str]]:
-    """The file may come from the studio or from an unrelated program, so the caller decides whether
-    to use it."""
+def _config(folder: Path) -> tuple[Path, dict[str, str]] | None:
+    """Return the nearest `config.json` and the workspace in it. The file may come from the studio
+    or from an unrelated program, so the caller decides whether to use it."""
     for place in (folder, *folder.parents):
         for file in (place / ".azureml" / "config.json", place / "config.json"):
             if file.is_file() and (names := _workspace_in(_bytes_of(file))):
                 return file, names
-    return None, {}
+    return None
 
 
 def _bytes_of(file: Path) -> bytes:
@@ -312,10 +317,9 @@ def _workspace_in(content: bytes) -> dict[str, str]:
         return {}
     if not isinstance(names, Mapping):
         return {}
-    settings = {
-        ours: str(names[theirs]) for ours, theirs in _CONFIG_NAMES.items() if names.get(theirs)
-    }
-    return settings if len(settings) == len(_CONFIG_NAMES) else {}
+    if not all(names.get(theirs) for theirs in _CONFIG_NAMES.values()):
+        return {}
+    return {ours: str(names[theirs]) for ours, theirs in _CONFIG_NAMES.items()}
 
 
 def _defaults_of_az(environ: Mapping[str, str]) -> dict[str, str]:
@@ -329,6 +333,8 @@ def _defaults_of_az(environ: Mapping[str, str]) -> dict[str, str]:
         "subscription_id": environ.get("AZURE_SUBSCRIPTION_ID"),
     }
     if not settings["subscription_id"]:
-        rows = [row for row in az_subscriptions(folder) if row.get("isDefault") and row.get("id")]
-        settings["subscription_id"] = str(rows[0]["id"]) if rows else None
+        for row in az_subscriptions(folder):
+            if row.get("isDefault") and row.get("id"):
+                settings["subscription_id"] = str(row["id"])
+                break
     return {name: value for name, value in settings.items() if value}

@@ -52,10 +52,8 @@ class AzureMLTarget(Target):
         },
     )
     parts: ClassVar = {
-        "rules": " ".join(
-            f"{_HERE}.rules.{name}"
-            for name in ("account", "request", "distribution", "data", "container")
-        ),
+        "rules": f"{_HERE}.rules.account {_HERE}.rules.request {_HERE}.rules.distribution "
+        f"{_HERE}.rules.data {_HERE}.rules.container",
         "online": f"{_HERE}.service.online",
         "table": f"{_HERE}.catalogue:TABLE",
         "forms": f"{_HERE}.export:forms_of",
@@ -68,7 +66,6 @@ class AzureMLTarget(Target):
         "tuner": f"{_HERE}.service.sweeps:AzureMLTuner",
         "adopt": f"{_HERE}.adopt.requests:AzureMLAdopter",
         "fetch": f"{_HERE}.service.sweeps:fetch_original",
-        "static": f"{_HERE}.adopt.static:draft_of_calls",
         "examine": f"{_HERE}.settings:examine",
     }
 
@@ -77,9 +74,8 @@ class AzureMLTarget(Target):
     ) -> AzureMLAccount:
         from cloudtrain.machines.overlay import user_overlay
 
-        return account_of(settings, environ, cwd)._replace(
-            overlay=user_overlay(cwd, self.name) or None
-        )
+        account = account_of(settings, environ, cwd)
+        return account._replace(overlay=user_overlay(cwd, self.name) or None)
 
     def compile(self, job: AnyJob, settings: AzureML, context: CompileContext) -> Plan:
         from cloudtrain.targets.azureml.compile.job import compile_azureml

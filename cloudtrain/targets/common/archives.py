@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 
-from cloudtrain.errors import NothingWritten, TargetError, UsageError, did_you_mean
+from cloudtrain.errors import NearName, NothingWritten, TargetError, UsageError, did_you_mean
 from cloudtrain.runtime.shards import leads_back
 from cloudtrain.system.private import make_private_folder, replace_private
 from cloudtrain.system.processes import tell
@@ -26,12 +26,14 @@ def put_archive(archive: Path, bundle: BundleWriter) -> bool:
     """Return False if the archive exists unchanged. Raises `SourceChanged` if a source file changed
     after cloudtrain had read it, and `OSError`."""
     note = archive.with_name(f"{archive.name}.whole")
-    if _stamp(archive) is not None and _stamp(archive) == _read(note):
+    stamp = _stamp(archive)
+    if stamp is not None and stamp == _read(note):
         os.utime(archive.parent)  # `prune` removes archives that no submit has used for a day
         return False
     make_private_folder(archive.parent)
     bundle.write(archive)
-    replace_private(note, (_stamp(archive) or "").encode("ascii"))
+    new_stamp = _stamp(archive) or ""
+    replace_private(note, new_stamp.encode("ascii"))
     return True
 
 
@@ -122,53 +124,58 @@ def copy_places(
     if not path:
         all_files = {name: dict(_files(folders, roots)) for name, folders in places.items()}
         return _copy_named({**all_files, **extras}, destination)
+
     if path == "outputs" and path not in places:
+        names = [name for name in places if name.startswith("outputs/")]
+        if not names:
+            raise _no_outputs(places, extras, roots)
         outputs = {
-            name.removeprefix("outputs/"): places[name]
-            for name in places
-            if name.startswith("outputs/")
+            name.removeprefix("outputs/"): dict(_files(places[name], roots)) for name in names
         }
-        if outputs:
-            return _copy_named(
-                {name: dict(_files(folders, roots)) for name, folders in outputs.items()},
-                destination,
-            )
-        name = (
-            "model"
-            if any(_files(places.get("model", ()), roots))
-            else next(filter(extras.get, extras), "model")
-        )
-        hint = f"copy `{name}/`" + (
-            ": the script wrote into its working folder" if name in extras else ""
-        )
-        raise UsageError("the job declares no outputs except its model", hint=hint, code="CT935")
+        return _copy_named(outputs, destination)
+
     name, _, below = path.partition("/")
     if name in extras:
         files = _below(extras[name], below)
         if below and not files:
-            raise NothingWritten(
-                f"the run wrote nothing to `{path}`", hint=f"`{name}/` copies the whole output"
-            )
+            hint = f"`{name}/` copies the whole output"
+            raise NothingWritten(f"the run wrote nothing to `{path}`", hint=hint)
         return _copy(files, destination)
+
     existing = [place for place in _find(path, places) if place.exists()]
     existing = [place for place in existing if place in tops or not _leaves(place, roots)]
     if not existing:
-        hint = f"the run's outputs: {', '.join(f'`{name}/`' for name in places)}"
+        names = [f"`{name}/`" for name in places]
+        hint = f"the run's outputs: {', '.join(names)}"
         raise NothingWritten(f"the run wrote nothing to `{path}`", hint=hint)
     return _copy(dict(_files(existing, roots)), destination)
 
 
+def _no_outputs(
+    places: Mapping[str, Places], extras: Mapping[str, Files], roots: tuple[str, ...]
+) -> UsageError:
+    """Return the error about a job without outputs. Its hint names what the run did write."""
+    name = "model"
+    if not any(_files(places.get("model", ()), roots)):
+        name = next(filter(extras.get, extras), "model")
+    hint = f"copy `{name}/`"
+    if name in extras:
+        hint += ": the script wrote into its working folder"
+    return UsageError("the job declares no outputs except its model", hint=hint, code="CT935")
+
+
 def _find(path: str, places: Mapping[str, Places]) -> list[Path]:
-    parts = path.split("/")
+    words = path.split("/")
     for length in (2, 1):  # an output's name can have two parts, as `outputs/scores`
-        name, rest = "/".join(parts[:length]), parts[length:]
+        name = "/".join(words[:length])
+        rest = words[length:]
         if name in places and ".." not in rest:
             return [place.joinpath(*rest) for place in places[name]]
-    hint = (
-        f"did you mean `outputs/{path}`?"
-        if f"outputs/{parts[0]}" in places
-        else did_you_mean(path, places)
-    )
+
+    if f"outputs/{words[0]}" in places:
+        hint: str | None = NearName.of(f"outputs/{path}")
+    else:
+        hint = did_you_mean(path, places)
     raise UsageError(f"`{path}` is not a result of the run", hint=hint, code="CT935")
 
 
@@ -176,15 +183,17 @@ def _files(places: Places, roots: tuple[str, ...]) -> Iterator[tuple[str, Path]]
     """Of two files with the same relative path, the later one is used."""
     from cloudtrain.runtime.atomic import ASIDE
 
+    def is_copied(folder: str, name: str) -> bool:
+        if name.startswith(ASIDE) or leads_back(folder, name):
+            return False
+        return not _leaves(Path(folder, name), roots)
+
     for place in places:
         if place.is_file():
             yield place.name, place
             continue
         for folder, below, names in os.walk(place, followlinks=True):
-            subfolders = [
-                name for name in below if not (name.startswith(ASIDE) or leads_back(folder, name))
-            ]
-            below[:] = [name for name in subfolders if not _leaves(Path(folder, name), roots)]
+            below[:] = [name for name in below if is_copied(folder, name)]
             for name in sorted(names):
                 file = Path(folder, name)
                 if file.is_file():  # not a socket, not a link to nowhere
@@ -211,17 +220,17 @@ def _below(files: Files, path: str) -> dict[str, Path]:
         return dict(files)
     if path in files:
         return {path.rpartition("/")[2]: files[path]}
+    start = f"{path}/"
     return {
-        name.removeprefix(f"{path}/"): file
-        for name, file in files.items()
-        if name.startswith(f"{path}/")
+        name.removeprefix(start): file for name, file in files.items() if name.startswith(start)
     }
 
 
 def _copy_named(places: Mapping[str, Files], destination: Path) -> list[Path]:
-    paths = {
-        f"{name}/{file}": path for name, files in places.items() for file, path in files.items()
-    }
+    paths: dict[str, Path] = {}
+    for name, files in places.items():
+        for file, path in files.items():
+            paths[f"{name}/{file}"] = path
     return _copy(paths, destination)
 
 

@@ -41,63 +41,68 @@ hyperparameter_text = text_of
 def without_literals(job: AnyJob) -> AnyJob:
     """Return the job without its inputs that have a plain `value`. References to such an input are
     replaced by its value. Of all targets, only Azure ML accepts such inputs unchanged."""
-    literals = {name: item.value for name, item in job.inputs.items() if item.value is not None}
+    inputs: dict[str, object] = {}
+    literals: dict[str, str] = {}
+    for name, item in job.inputs.items():
+        if item.value is None:
+            inputs[name] = item
+        else:
+            literals[f"inputs.{name}"] = text_of(item.value)
     if not literals:
         return job
-    values = {f"inputs.{name}": text_of(value) for name, value in literals.items()}
 
     def fill(text: str) -> str:
-        return replace_references(text, lambda inner: values.get(inner, f"${{{{{inner}}}}}"))
+        return resolve_text(text, literals)
 
-    variables = {name: fill(text) for name, text in job.environment.variables.items()}
+    variables = _fill_texts(job.environment.variables, fill)
     update: dict[str, Any] = {
-        "inputs": {name: item for name, item in job.inputs.items() if name not in literals},
-        "hyperparameters": {
-            name: _fill_texts(value, fill) for name, value in job.hyperparameters.items()
-        },
-        **({"arguments": list(map(fill, job.view.arguments))} if job.view.arguments else {}),
+        "inputs": inputs,
+        "hyperparameters": _fill_texts(job.hyperparameters, fill),
         "environment": job.environment.model_copy(update={"variables": variables}),
     }
-    update |= {
-        name: fill(text)
-        for name in ("command", "entry_point")
-        if (text := getattr(job, name)) is not None
-    }
+    if job.view.arguments:
+        update["arguments"] = _fill_texts(job.view.arguments, fill)
+    for name in ("command", "entry_point"):
+        text = getattr(job, name)
+        if text is not None:
+            update[name] = fill(text)
     return job.model_copy(update=update)
 
 
 def resolve_hyperparameters(
     hyperparameters: Mapping[str, Any], paths: Mapping[str, str]
 ) -> dict[str, Any]:
-    return {
-        key: _fill_texts(value, lambda text: resolve_text(text, paths))
-        for key, value in hyperparameters.items()
-    }
+    return dict(_fill_texts(hyperparameters, lambda text: resolve_text(text, paths)))
 
 
 def has_bare_flags(job: TrainingJob) -> bool:
-    return job.bare_flags and any(isinstance(value, bool) for value in job.hyperparameters.values())
+    if not job.bare_flags:
+        return False
+    return any(isinstance(value, bool) for value in job.hyperparameters.values())
 
 
 def arguments_of(job: TrainingJob, paths: Mapping[str, str]) -> list[str]:
     own = [resolve_text(word, paths) for word in job.arguments]
-    return own + argv_of(
-        resolve_hyperparameters(job.hyperparameters, paths), bare_flags=job.bare_flags
-    )
+    values = resolve_hyperparameters(job.hyperparameters, paths)
+    return own + argv_of(values, bare_flags=job.bare_flags)
 
 
 def paths_in(run_dir: str, job: TrainingJob, target: str) -> dict[str, str]:
     """Map references such as `inputs.train`, `outputs.model` and `checkpoint` to paths: those that
     the job sets for the target, and folders of the run's own folder for the others."""
-    paths = {
-        f"inputs.{name}": item.of(target) or f"{run_dir}/inputs/{name}"
-        for name, item in job.inputs.items()
-    }
-    paths["outputs.model"] = f"{run_dir}/model"
-    for name, item in job.outputs.items():
-        own = f"{run_dir}/model" if name == "model" else f"{run_dir}/outputs/{name}"
-        paths[f"outputs.{name}"] = item.of(target) or own
-    paths["checkpoint"] = (job.checkpoint and job.checkpoint.of(target)) or f"{run_dir}/checkpoint"
+    paths: dict[str, str] = {}
+    for name, item in job.inputs.items():
+        own = f"{run_dir}/inputs/{name}"
+        paths[f"inputs.{name}"] = item.of(target) or own
+
+    model = f"{run_dir}/model"
+    paths["outputs.model"] = model
+    for name, output in job.outputs.items():
+        own = model if name == "model" else f"{run_dir}/outputs/{name}"
+        paths[f"outputs.{name}"] = output.of(target) or own
+
+    kept = job.checkpoint.of(target) if job.checkpoint else None
+    paths["checkpoint"] = kept or f"{run_dir}/checkpoint"
     return paths
 
 
@@ -126,18 +131,21 @@ def variables_of(
     if job.checkpoint:
         variables["CLOUDTRAIN_CHECKPOINT_KEEP"] = str(job.checkpoint.keep)
     for reference, path in paths.items():
-        kind, _, name = reference.partition(".")
+        kind, _, name = reference.partition("s.")  # `inputs.train`, `outputs.model`
         if name:
-            variables[f"CLOUDTRAIN_{kind[:-1].upper()}_{name.upper()}"] = path
-    variables |= {
-        name: resolve_text(text, paths) for name, text in job.environment.variables.items()
-    }
+            variable = f"CLOUDTRAIN_{kind}_{name}"
+            variables[variable.upper()] = path
+    for name, text in job.environment.variables.items():
+        variables[name] = resolve_text(text, paths)
     return dict(sorted(variables.items()))
 
 
 def resolve_text(text: str, paths: Mapping[str, str]) -> str:
-    # overrides hold any text
-    return replace_references(text, lambda inner: paths.get(inner, f"${{{{{inner}}}}}"))
+    def path_of(reference: str) -> str:
+        # overrides hold any text
+        return paths.get(reference, f"${{{{{reference}}}}}")
+
+    return replace_references(text, path_of)
 
 
 def _fill_texts(value: Any, fill: Callable[[str], str]) -> Any:
@@ -165,11 +173,18 @@ def option_problems(job: TrainingJob) -> list[Problem]:
 def tuner_plan(sweep: Sweep, trial: Plan, request: dict[str, Any], notes: Iterable[str]) -> Plan:
     """Return the plan of a sweep that the target's own tuner runs with `request`, from the plan of
     the sweep's job."""
-    summary = tuple(row for row in trial.summary if row[0] not in ("target", "run", "cost"))
-    notes = (*trial.notes, *notes)
     return replace(
-        trial, job_name=sweep.name, request=request, summary=summary, notes=notes, outputs={}
+        trial,
+        job_name=sweep.name,
+        request=request,
+        summary=tuple(row for row in trial.summary if row[0] not in _OF_A_TRIAL),
+        notes=(*trial.notes, *notes),
+        outputs={},
     )
+
+
+_OF_A_TRIAL = ("target", "run", "cost")
+"""Rows of the summary that belong to one trial."""
 
 
 def submission_key(plan: Plan) -> str:
@@ -179,9 +194,8 @@ def submission_key(plan: Plan) -> str:
     `plan` must be compiled with a placeholder for the run name, so that the number of the run does
     not change the hash.
     """
-    return hashlib.sha256(
-        "\n".join((plan.target, plan.place, plan.job_name, plan.sha256)).encode()
-    ).hexdigest()
+    content = "\n".join((plan.target, plan.place, plan.job_name, plan.sha256))
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 _LAYOUT = 1
@@ -192,7 +206,8 @@ is built again."""
 def environment_key(*content: object) -> str:
     """Return the name of the folder of an environment that cloudtrain builds: a hash of the
     interpreter below it and of the packages in it, as JSON data."""
-    return hashlib.sha256(json.dumps([_LAYOUT, *content]).encode()).hexdigest()[:16]
+    text = json.dumps([_LAYOUT, *content])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def run_name(job_name: str, key: str, submitter: str, salt: str, counter: int) -> str:
@@ -209,8 +224,9 @@ def run_name(job_name: str, key: str, submitter: str, salt: str, counter: int) -
             different names.
         counter: the number of earlier runs with the same key, plus one.
     """
-    digest = hashlib.sha256(f"{key}\n{submitter}\n{salt}".encode()).hexdigest()[:HASH_LENGTH]
-    return f"{job_name}-{digest}-{counter}"
+    content = f"{key}\n{submitter}\n{salt}"
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    return f"{job_name}-{digest[:HASH_LENGTH]}-{counter}"
 
 
 # Collect the problems of a job while it is compiled, to report all of them together.
@@ -257,10 +273,14 @@ def type_by_gpu(target: str, resources: Resources, overlay: Any) -> str:
     from cloudtrain.machines.overlay import apply_overlay
 
     assert resources.gpu is not None
-    return choose(
+    types = None
+    if overlay:
+        types = apply_overlay(instance_types(target), overlay)
+    chosen = choose(
         target,
         gpu=resources.gpu,
         gpus_per_instance=resources.gpus_per_instance,
         interconnect=resources.interconnect,
-        types=apply_overlay(instance_types(target), overlay) if overlay else None,
-    ).name
+        types=types,
+    )
+    return chosen.name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from textwrap import wrap
@@ -37,11 +37,13 @@ class Program(NamedTuple):
 
     Attributes:
         variables: maps names to a call, a list or a plain value, in order; a value may refer to
-        earlier variables. method: the method that sends the request; it is a method of the last
-        variable. arguments: the arguments of `method`. extra: the extra of cloudtrain that installs
-        the SDK. notes: comments that explain unusual parts of the written code. steps: methods of
-        the last variable to call before `method`, with their arguments. in_code: more arguments of
-        `method`, which are only written as code and never executed.
+            earlier variables.
+        method: the method that sends the request; it is a method of the last variable.
+        arguments: the arguments of `method`.
+        extra: the extra of cloudtrain that installs the SDK.
+        notes: comments that explain unusual parts of the written code.
+        steps: methods of the last variable to call before `method`, with their arguments.
+        in_code: more arguments of `method`, which are only written as code and never executed.
     """
 
     variables: dict[str, Any]
@@ -63,12 +65,13 @@ def build(program: Program, **objects: Any) -> tuple[Any, dict[str, Any]]:
     names."""
     scope: dict[str, Any] = {}
     for name, value in program.variables.items():
-        scope[name] = (
-            objects[name] if objects.get(name) is not None else _make(value, scope, program.extra)
-        )
+        given = objects.get(name)
+        scope[name] = _make(value, scope, program.extra) if given is None else given
+    result = scope[program.result]
     for method, arguments in program.steps:
-        getattr(scope[program.result], method)(**_make(arguments, scope, program.extra))
-    return scope[program.result], _make(program.arguments, scope, program.extra)
+        made = _make(arguments, scope, program.extra)
+        getattr(result, method)(**made)
+    return result, _make(program.arguments, scope, program.extra)
 
 
 def build_arguments(program: Program) -> dict[str, Any]:
@@ -80,12 +83,12 @@ def build_arguments(program: Program) -> dict[str, Any]:
 def _make(value: Any, scope: dict[str, Any], extra: str) -> Any:
     if isinstance(value, Call):
         module, _, attribute = value.name.rpartition(".")
-        arguments = {
-            name: _make(argument, scope, extra) for name, argument in value.arguments.items()
-        }
-        return getattr(require(module, extra=extra), attribute)(**arguments)
+        arguments = _make(value.arguments, scope, extra)
+        function = getattr(require(module, extra=extra), attribute)
+        return function(**arguments)
     if isinstance(value, Ref):
-        return scope[value.variable] if value.index is None else scope[value.variable][value.index]
+        variable = scope[value.variable]
+        return variable if value.index is None else variable[value.index]
     if isinstance(value, dict):
         return {key: _make(inner, scope, extra) for key, inner in value.items()}
     if isinstance(value, list):
@@ -111,7 +114,7 @@ class Fields:
             place = place.get(parent, {})
         return place.pop(name, default)
 
-    def take_if(self, path: str, expected_value: Any) -> bool:
+    def take_if(self, path: str, expected_value: object) -> bool:
         """A field with another value stays unused, so that it is reported if the SDK has no
         equivalent."""
         value = self.take(path)
@@ -119,7 +122,7 @@ class Fields:
             self.put_back(path, value)
         return bool(value == expected_value)
 
-    def put_back(self, path: str, value: Any) -> None:
+    def put_back(self, path: str, value: object) -> None:
         *parents, name = path.split(".")
         place = self._unused
         for parent in parents:
@@ -130,7 +133,7 @@ class Fields:
         return sorted(_leaves(self._unused))
 
 
-def _leaves(value: Any, path: str = "") -> Iterator[str]:
+def _leaves(value: object, path: str = "") -> Iterator[str]:
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _leaves(inner, f"{path}.{key}" if path else key)
@@ -150,12 +153,13 @@ because the SDK has a `Session` too)."""
 
 def python_code(program: Program, *, title: str) -> str:
     """Return the Python code that starts the job, with `title` as the docstring of its module."""
-    arguments = Call(f"{program.result}.{program.method}", {**program.arguments, **program.in_code})
+    arguments = {**program.arguments, **program.in_code}
+    sending = Call(f"{program.result}.{program.method}", arguments)
     blocks = [
         f'"""{title}"""',
         "\n".join(_imports(program)),
         "\n".join(_statements(program)),
-        "\n".join(_layout("", arguments, "", 0)),
+        "\n".join(_layout("", sending, "", 0)),
     ]
     code = "\n\n".join(blocks) + "\n"
     ast.parse(code)
@@ -168,13 +172,19 @@ def _imports(program: Program) -> Iterator[str]:
     for call in _calls([program.variables, steps, program.arguments]):
         module, _, name = call.name.rpartition(".")
         modules.setdefault(module, set()).add(name)
-    yield from (f"import {module}" for module in sorted(modules.keys() & _WHOLE))
+
+    for module in sorted(modules.keys() & _WHOLE):
+        yield f"import {module}"
     for module in sorted(modules.keys() - _WHOLE):
         names = sorted(modules[module])
         line = f"from {module} import {', '.join(names)}"
-        if len(line) > WIDTH:
-            line = "\n".join([f"from {module} import (", *(f"    {name}," for name in names), ")"])
-        yield line
+        if len(line) <= WIDTH:
+            yield line
+            continue
+        yield f"from {module} import ("
+        for name in names:
+            yield f"    {name},"
+        yield ")"
 
 
 def _statements(program: Program) -> Iterator[str]:
@@ -182,52 +192,58 @@ def _statements(program: Program) -> Iterator[str]:
         if name == program.result:
             yield ""
             for note in program.notes:
-                yield from (f"# {line}" for line in wrap(note, WIDTH - 2))
+                for line in wrap(note, WIDTH - 2):
+                    yield f"# {line}"
         yield from _layout(f"{name} = ", value, "", 0)
     for method, arguments in program.steps:
-        yield from _layout("", Call(f"{program.result}.{method}", arguments), "", 0)
+        step = Call(f"{program.result}.{method}", arguments)
+        yield from _layout("", step, "", 0)
 
 
-def _calls(value: Any) -> Iterator[Call]:
+def _calls(value: object) -> Iterator[Call]:
     if isinstance(value, Call):
         yield value
         value = value.arguments
-    inner: Iterable[Any] = (
-        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    )
-    for one in inner:
-        yield from _calls(one)
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for inner in value:
+            yield from _calls(inner)
 
 
-def _layout(head: str, value: Any, tail: str, depth: int) -> Iterator[str]:
+def _layout(head: str, value: object, tail: str, depth: int) -> Iterator[str]:
     """Yield the lines of code for `value`, preceded by `head` and followed by `tail`: one line if
-    all of it fits, otherwise one line per part of the value, with a comma after the last part.
+    all of it fits, otherwise one line per item of the value, with a comma after the last one.
     `depth` is the level of indentation."""
     indent = "    " * depth
     line = f"{indent}{head}{_inline(value)}{tail}"
-    parts = list(_parts(value))
-    if (
-        len(line) <= WIDTH and not (depth == 0 and isinstance(value, Call) and len(parts) > 2)
-    ) or not parts:
+    items = list(_items(value))
+    is_statement = depth == 0 and isinstance(value, Call)
+    is_long_call = is_statement and len(items) > 2
+    if not items or (len(line) <= WIDTH and not is_long_call):
         yield line
         return
     opening, closing = _brackets(value)
     yield f"{indent}{head}{opening}"
-    for name, part in parts:
-        yield from _layout(name, part, ",", depth + 1)
+    for name, item in items:
+        yield from _layout(name, item, ",", depth + 1)
     yield f"{indent}{closing}{tail}"
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+def _items(value: object) -> Iterator[tuple[str, object]]:
+    """Yield what stands before each item of a value, and the item."""
     if isinstance(value, Call):
-        yield from ((f"{name}=", argument) for name, argument in value.arguments.items())
+        for name, argument in value.arguments.items():
+            yield f"{name}=", argument
     elif isinstance(value, dict):
-        yield from ((f"{_inline(key)}: ", inner) for key, inner in value.items())
+        for key, inner in value.items():
+            yield f"{_inline(key)}: ", inner
     elif isinstance(value, list):
-        yield from (("", inner) for inner in value)
+        for inner in value:
+            yield "", inner
 
 
-def _brackets(value: Any) -> tuple[str, str]:
+def _brackets(value: object) -> tuple[str, str]:
     if isinstance(value, Call):
         return f"{_name(value)}(", ")"
     return ("{", "}") if isinstance(value, dict) else ("[", "]")
@@ -238,14 +254,14 @@ def _name(call: Call) -> str:
     return call.name if module in _WHOLE else name
 
 
-def _inline(value: Any) -> str:
+def _inline(value: object) -> str:
     if isinstance(value, Call | dict | list):
         opening, closing = _brackets(value)
-        return (
-            opening + ", ".join(f"{name}{_inline(part)}" for name, part in _parts(value)) + closing
-        )
+        items = [f"{name}{_inline(item)}" for name, item in _items(value)]
+        return opening + ", ".join(items) + closing
     if isinstance(value, Ref):
-        return value.variable if value.index is None else f"{value.variable}[{value.index}]"
+        index = "" if value.index is None else f"[{value.index}]"
+        return f"{value.variable}{index}"
     return _text(value) if isinstance(value, str) else repr(value)
 
 

@@ -1,20 +1,20 @@
 """A field of a job as a row: where it stands in a target's request, how its value is coded both
 ways, what the SDK calls it, and what the target does with a field that it does not send.
 
-A codec is a pair of functions that are inverses of each other. `encode` turns a value in the words
-of a tool, such as a job file of Azure ML, into the value in the request; `decode` turns it back.
-Both raise `Inexpressible` with the paths of the parts that the other side has no words for.
+A codec is a pair of functions that are inverses of each other. `encode` turns a value of a job, or
+of a tool such as Azure ML's job files, into the value in the request; `decode` turns it back. Both
+raise `Inexpressible` with the paths of the parts that the other side has no words for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cloudtrain.rules.engine import Fault
+from cloudtrain.rules.engine import Fault, KeysOf, ValuePath, keys_at, keys_named
 
 if TYPE_CHECKING:
-    from cloudtrain.rules.engine import Subject, ValuePath
+    from cloudtrain.rules.engine import Subject
 
 
 class Inexpressible(Exception):
@@ -25,14 +25,18 @@ class Inexpressible(Exception):
         super().__init__(*paths)
         self.paths = paths
 
+    def below(self, name: str) -> list[str]:
+        """Return the paths, as seen from the mapping that has the value under `name`."""
+        return [f"{name}.{path}" if path else name for path in self.paths]
+
 
 class Codec(NamedTuple):
     """Two functions that are inverses of each other."""
 
     decode: Callable[[Any], Any]
-    """Turns a value of the request into the tool's."""
+    """Turns a value of the request into the job's or the tool's."""
     encode: Callable[[Any], Any]
-    """Turns a value of the tool into the request's."""
+    """Turns a value of the job or the tool into the request's."""
 
 
 def _unchanged(value: Any) -> Any:
@@ -40,18 +44,18 @@ def _unchanged(value: Any) -> Any:
 
 
 SAME = Codec(_unchanged, _unchanged)
-"""The tool and the request have the same value."""
+"""Both sides have the same value."""
 
 
 def only(fits: Callable[[Any], bool], codec: Codec = SAME) -> Codec:
-    """Refuse the values of the request that do not fit."""
+    """Refuse the values of the request that do not fit, in both directions."""
 
-    def decode(value: Any) -> Any:
+    def check(value: Any) -> Any:
         if not fits(value):
             raise Inexpressible("")
-        return codec.decode(value)
+        return value
 
-    return Codec(decode, codec.encode)
+    return Codec(lambda value: codec.decode(check(value)), lambda value: check(codec.encode(value)))
 
 
 TEXT = only(lambda value: type(value) is str)
@@ -72,7 +76,7 @@ def words(table: Mapping[Any, Any]) -> Codec:
     return Codec(lambda value: look_up(value, table), lambda word: look_up(word, inverse))
 
 
-def _gather(items: Iterator[tuple[str, Callable[[Any], Any], Any]]) -> list[Any]:
+def _gather(items: Iterable[tuple[str, Callable[[Any], Any], Any]]) -> list[Any]:
     """Convert values, and report the parts of all that cannot be converted together. An item is the
     value's name, the function and the value."""
     converted = []
@@ -81,7 +85,7 @@ def _gather(items: Iterator[tuple[str, Callable[[Any], Any], Any]]) -> list[Any]
         try:
             converted.append(convert(value))
         except Inexpressible as error:
-            wrong += [f"{name}.{path}" if path else name for path in error.paths]
+            wrong += error.below(name)
     if wrong:
         raise Inexpressible(*wrong)
     return converted
@@ -115,16 +119,28 @@ class NoEffect(NamedTuple):
     """A sentence without its end, such as ``SageMaker decides the size of `/dev/shm` ``."""
     hint: str | None = None
     """What to type instead."""
+    so: str = "`{name}` is not sent"
+    """The end of the sentence, with the name of the field and its value."""
+    when: Callable[[Subject], bool] | None = None
+    """Whether the field has no effect in a job; None if it never has one."""
 
 
 class Refused(NamedTuple):
-    """The target refuses a job with this field."""
+    """An error, or a rule with a code of its own, reports a job with this field."""
 
     code: str
     """The code of the error, such as `CT031`, or of the rule, such as `AZ705`."""
+    hint: str | None = None
+    """What to type instead, if the row alone makes the error."""
 
 
-Effect = NoEffect | Refused | None
+class Needless(NamedTuple):
+    """The field rightly does nothing on the target, so no notice speaks of it."""
+
+    why: str
+
+
+Effect = NoEffect | Refused | Needless | None
 """None: the field changes the request, the uploads, what starts, or what the store keeps."""
 
 
@@ -133,41 +149,76 @@ class Field(NamedTuple):
 
     job: str
     """The dotted path in the job, such as `resources.shm_size`; `inputs.*.mode` stands for each
-    input. A path that begins with `settings.` is a setting of the target."""
+    input. A path that begins with `settings.` is a setting of the target. Empty: only the request
+    has this field."""
     request: str = ""
-    """The dotted path in the request; empty where code decides, or where nothing is sent."""
+    """The dotted path in the request; empty where nothing is sent."""
     word: str = ""
     """What the target's own SDK calls it; empty if the SDK has no word for it."""
-    codec: Codec = SAME
+    codec: Codec | None = SAME
+    """Codes between the job's value and the request's. None: the compiler decides the value."""
     effect: Effect = None
+    tool: Codec = SAME
+    """Codes between the SDK's value and the request's."""
+
+
+def keys_of_fields(fields: tuple[Field, ...]) -> dict[ValuePath, KeysOf]:
+    """Return `Reading.paths`: where the overrides of a request write the same as each field of a
+    job. Of several fields with the same place in the request, only the first one counts."""
+    paths: dict[ValuePath, KeysOf] = {}
+    places: set[str] = set()
+    for field in fields:
+        if not field.request or field.request in places:
+            continue
+        places.add(field.request)
+        if field.job and not field.job.startswith("settings."):
+            path, star, _ = field.job.partition(".*")
+            keys = tuple(field.request.partition(".*")[0].split("."))
+            keys_of = keys_named(*keys) if star else keys_at(keys)
+            paths.setdefault(tuple(path.split(".")), keys_of)
+    return paths
 
 
 def notices(subject: Subject, fields: tuple[Field, ...]) -> Iterator[Fault]:
     """Yield a fault for each field that the job sets and the target does not send."""
+    for path, value, effect in unsent(subject, fields):
+        end = effect.so.format(name=path[-1], value=value)
+        yield Fault(f"{effect.why}, so {end}", effect.hint, path)
+
+
+def unsent(
+    subject: Subject, fields: tuple[Field, ...]
+) -> Iterator[tuple[ValuePath, Any, NoEffect]]:
+    """Yield path and value of each field that the job sets and the target does not send, with the
+    reason."""
     for field in fields:
         effect = field.effect
         if not isinstance(effect, NoEffect):
             continue
-        for path in _written(subject.job, field.job.split(".")):
-            name = path[-1]
-            yield Fault(f"{effect.why}, so `{name}` is not sent", effect.hint, path)
+        if effect.when is not None and not effect.when(subject):
+            continue
+        for path, value in values_set(subject.job, field.job):
+            yield path, value, effect
 
 
-def _written(model: Any, names: list[str]) -> Iterator[ValuePath]:
-    """Yield the paths of the values that a job gives to a field, other than its default."""
-    name, rest = names[0], names[1:]
+def values_set(model: Any, dotted: str) -> Iterator[tuple[ValuePath, Any]]:
+    """Yield path and value of what a job, or settings, give to a field, other than its default."""
+    name, _, rest = dotted.partition(".")
     if name == "*":
-        for key, item in (model or {}).items():
-            for path in _written(item, rest):
-                yield (key, *path)
+        for key, item in model.items():
+            if rest:
+                for path, value in values_set(item, rest):
+                    yield (key, *path), value
+            else:
+                yield (key,), item
         return
-    value = getattr(model, name, None)
-    if value is None:
+    inner = getattr(model, name, None)
+    if inner is None:
         return
     if rest:
-        for path in _written(value, rest):
-            yield (name, *path)
+        for path, value in values_set(inner, rest):
+            yield (name, *path), value
         return
     default = type(model).model_fields[name].get_default(call_default_factory=True)
-    if value != default:
-        yield (name,)
+    if inner != default:
+        yield (name,), inner

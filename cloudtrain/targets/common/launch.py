@@ -75,13 +75,14 @@ def local_plan(
 ) -> Plan:
     """Return the plan whose request is this launch specification. `context.account` must be a
     `LocalAccount`."""
-    bundle, archive = context.bundle, specification.code.archive
+    bundle = context.bundle
+    code = Upload("code", bundle.sha256, specification.code.archive, bundle.size, bundle.file_count)
     return Plan(
         target=DEFAULT_TARGET,
         run_name=specification.name,
         job_name=job_name,
         request=specification.to_json(),
-        uploads=(Upload("code", bundle.sha256, archive, bundle.size, bundle.file_count),),
+        uploads=(code,),
         processes=processes,
         summary=tuple(summary),
         notes=tuple(notes),
@@ -92,11 +93,11 @@ def local_plan(
 
 def local_outputs(specification: LaunchSpecification) -> dict[str, str]:
     """If several instances have a folder for the output, return the first instance's folder."""
-    return {
-        name: str(folders[0])
-        for name, folders in specification.downloads().items()
-        if name != "logs"
-    }
+    outputs: dict[str, str] = {}
+    for name, folders in specification.downloads().items():
+        if name != "logs":
+            outputs[name] = str(folders[0])
+    return outputs
 
 
 # Find this machine's usable CPUs, GPUs and name, without importing torch.

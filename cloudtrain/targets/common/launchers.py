@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 def direct_argv(program: Sequence[str], python: str) -> list[str]:
     """Return the command line that starts a program without a launcher."""
-    return [python, "-u", *program] if is_python(program[0]) else list(program)
+    interpreter = [python, "-u"] if is_python(program[0]) else []
+    return [*interpreter, *program]
 
 
 # Variables that keep the libraries of a local run's ranks from listening on the network.
@@ -90,35 +91,25 @@ def mpirun_ranks(
     """
     size = slots or processes
     last = min((processes - 1) // size, len(where) - 1) if processes else 0
-
-    def on(place: int) -> int:
-        return processes - place * size if place == last else size
+    rest = processes - last * size
 
     def rank(number: int) -> Process:
         place = min(number // size, last)
         on_instance = number - place * size
+        local_size = rest if place == len(where) - 1 else size
         variables = {
+            **(exports or {}),
             "OMPI_COMM_WORLD_LOCAL_RANK": str(on_instance),
-            "OMPI_COMM_WORLD_LOCAL_SIZE": str(
-                processes - place * size if place == len(where) - 1 else size
-            ),
+            "OMPI_COMM_WORLD_LOCAL_SIZE": str(local_size),
             "OMPI_COMM_WORLD_RANK": str(number),
             "OMPI_COMM_WORLD_SIZE": str(processes),
         }
-        return Process(
-            where[place],
-            "rank",
-            tuple(program),
-            {**(exports or {}), **variables},
-            number,
-            on_instance,
-        )
+        return Process(where[place], "rank", tuple(program), variables, number, on_instance)
 
-    return Alike(
-        "rank",
-        tuple((where[place], on(place)) for place in range(last + 1)) if processes else (),
-        rank,
-    )
+    counts = [(where[place], size) for place in range(last)]
+    if rest:
+        counts.append((where[last], rest))
+    return Alike("rank", tuple(counts), rank)
 
 
 class Tasks(NamedTuple):
@@ -139,9 +130,9 @@ def requested_tasks(job: TrainingJob) -> Tasks:
     """Return the tasks that a TensorFlow job asks for. Default: one worker per instance."""
     distribution = job.distribution
     assert isinstance(distribution, TensorFlow)
-    servers = (
-        (distribution.parameter_servers or 1) if distribution.strategy == "parameter_server" else 0
-    )
+    servers = 0
+    if distribution.strategy == "parameter_server":
+        servers = distribution.parameter_servers or 1
     return Tasks.of(distribution.workers or job.resources.instance_count, servers)
 
 
@@ -149,12 +140,13 @@ def tasks(workers: int, parameter_servers: int) -> list[tuple[str, int]]:
     """Return the type and index of each task of tf.distribute in rank order: all workers; or if
     there are parameter servers, the chief, the other workers and the servers."""
     if not parameter_servers:
-        return [("worker", index) for index in range(workers)]
-    return [
-        ("chief", 0),
-        *(("worker", index) for index in range(workers - 1)),
-        *(("ps", index) for index in range(parameter_servers)),
-    ]
+        return _numbered("worker", workers)
+    servers = _numbered("ps", parameter_servers)
+    return [("chief", 0), *_numbered("worker", workers - 1), *servers]
+
+
+def _numbered(kind: str, count: int) -> list[tuple[str, int]]:
+    return [(kind, index) for index in range(count)]
 
 
 def torchrun_ranks(
@@ -167,11 +159,13 @@ def torchrun_ranks(
     env: Mapping[str, str] | None = None,
 ) -> Alike:
     """Return the processes that the agents start, with the variables that a script can rely on.
+
     `program`: the script and its arguments, or any other command. `where`: the instance of each
     agent; by default agent N is on instance N.
     """
     argv = tuple(direct_argv(program, python))
     places = range(instance_count) if where is None else where
+    world_size = instance_count * processes_per_instance
 
     def rank(number: int) -> Process:
         agent, local_rank = divmod(number, processes_per_instance)
@@ -180,10 +174,10 @@ def torchrun_ranks(
             "LOCAL_RANK": str(local_rank),
             "LOCAL_WORLD_SIZE": str(processes_per_instance),
             "RANK": str(number),
-            "WORLD_SIZE": str(instance_count * processes_per_instance),
+            "WORLD_SIZE": str(world_size),
+            **(env or {}),
         }
-        return Process(
-            places[agent], "rank", argv, {**variables, **(env or {})}, number, local_rank
-        )
+        return Process(places[agent], "rank", argv, variables, number, local_rank)
 
-    return Alike("rank", tuple((place, processes_per_instance) for place in places), rank)
+    counts = tuple((place, processes_per_instance) for place in places)
+    return Alike("rank", counts, rank)

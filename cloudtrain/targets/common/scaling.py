@@ -42,15 +42,15 @@ def requested_size(job: TrainingJob, machine: Machine) -> JobSize:
     """Return the size that the job asks for. Default for processes: one per GPU, or two on a
     machine without GPUs."""
     resources = job.resources
-    instances = (
-        sum(group.instance_count for group in resources.instance_groups) or resources.instance_count
-    )
+    in_groups = sum(group.instance_count for group in resources.instance_groups)
+    instances = in_groups or resources.instance_count
     if job.distribution.type == "none":
         return JobSize(instances, 1)
-    processes = (
-        getattr(job.distribution, "processes_per_instance", None) or resources.gpus_per_instance
-    )
-    return JobSize(instances, processes or machine.gpus or min(machine.cpus, REHEARSAL_PROCESSES))
+
+    processes = getattr(job.distribution, "processes_per_instance", None)
+    processes = processes or resources.gpus_per_instance
+    default = machine.gpus or min(machine.cpus, REHEARSAL_PROCESSES)
+    return JobSize(instances, processes or default)
 
 
 def local_size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
@@ -101,35 +101,36 @@ def scaled_job(
 ) -> tuple[TrainingJob, JobSize]:
     """Return the job with numbers of instances and processes that fit this machine, and these
     numbers as a `JobSize`. Inputs without a path on the service get a made-up path."""
-    problems = [
-        problem for name, item in job.inputs.items() for problem in _input_problems(name, item)
-    ]
+    problems: list[Problem] = []
+    for name, item in job.inputs.items():
+        problems += _input_problems(name, item)
     if job.distribution.type == "smp":
         message = "`smp` is SageMaker's own library and does not exist on this machine"
-        hint = "submit it to SageMaker, or use `distribution: {type: torch}` as in "
-        hint += "`cloudtrain scripts copy pipeline_gpt`"
+        hint = (
+            "submit it to SageMaker, or use `distribution: {type: torch}` as in "
+            "`cloudtrain scripts copy pipeline_gpt`"
+        )
         problems.append(Problem(("distribution", "type"), message, hint, code="CT030"))
     problems += no_ray(job.distribution, "on this machine")
+
     size = _size(job, target, account.machine)
     # which only the target's settings can ask
     if size.instances > MOST_INSTANCES or size.world_size > MOST_PROCESSES:
         message = (
             f"{size} (instances x processes) is too much to emulate: at most "
-            f"{MOST_INSTANCES} instances, and "
+            f"{MOST_INSTANCES} instances, and {MOST_PROCESSES:,} processes in all"
         )
-        message += f"{MOST_PROCESSES:,} processes in all"
         hint = "emulate it smaller: `--instances 2 --processes-per-instance 2`"
         problems.append(Problem(("resources", "instance_count"), message, hint, code="CT031"))
     if problems:
         raise JobError(problems)
-    resources, groups = job.resources, job.resources.instance_groups
-    counts = (
-        {"instance_groups": _groups(groups, size.instances)}
-        if groups
-        else {"instance_count": size.instances}
-    )
+
+    groups = job.resources.instance_groups
+    counts: dict[str, object] = {"instance_count": size.instances}
+    if groups:
+        counts = {"instance_groups": _groups(groups, size.instances)}
     update = {
-        "resources": resources.model_copy(update=counts),
+        "resources": job.resources.model_copy(update=counts),
         "distribution": _distribution(job, size),
     }
     return placed_job(job, target).model_copy(update=update), size
@@ -138,17 +139,21 @@ def scaled_job(
 def placed_job(job: TrainingJob, target: LocalSettings) -> TrainingJob:
     """Return the job with a made-up service path for each input that has a path only on this
     machine."""
-    service, inputs = str(target.emulate), dict(job.inputs)
+    service = str(target.emulate)
+    inputs = dict(job.inputs)
     for name, item in job.inputs.items():
         path = item.of(DEFAULT_TARGET)
-        if path is not None and item.of(service) is None:
-            end = PurePath(path).name if item.type == "uri_file" else ""
-            place = f"{target_of(service).facts.emulated_places}/{name}/{end}".rstrip("/")
-            inputs[name] = item.model_copy(update={service: place})
+        if path is None or item.of(service) is not None:
+            continue
+        place = f"{target_of(service).facts.emulated_places}/{name}"
+        if item.type == "uri_file":
+            place += f"/{PurePath(path).name}"
+        inputs[name] = item.model_copy(update={service: place.rstrip("/")})
     return job.model_copy(update={"inputs": inputs})
 
 
-MOST_INSTANCES, MOST_PROCESSES = 256, 2048
+MOST_INSTANCES = 256
+MOST_PROCESSES = 2048
 """Limits of an emulation. The plan grows with the square of the instances, because every process
 gets a list of them. Each process is a separate Python process on this machine."""
 
@@ -157,23 +162,26 @@ def _size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
     """Numbers that `target` sets are used exactly. The job's are also reduced to the limits of an
     emulation."""
     size = _fitting(job, target, machine)
-    instances = size.instances if target.instance_count else min(size.instances, MOST_INSTANCES)
-    most = (
-        size.processes_per_instance
-        if target.processes_per_instance
-        else max(1, MOST_PROCESSES // instances)
-    )
-    return JobSize(instances, min(size.processes_per_instance, most))
+    instances = size.instances
+    if not target.instance_count:
+        instances = min(instances, MOST_INSTANCES)
+    processes = size.processes_per_instance
+    if not target.processes_per_instance:
+        processes = min(processes, max(1, MOST_PROCESSES // instances))
+    return JobSize(instances, processes)
 
 
 def _fitting(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
     # one task per host; a host without a task would have nothing to do
     if isinstance(job.distribution, TensorFlow):
         capacity = machine.gpus or machine.cpus
-        return JobSize(target.instance_count or min(job.resources.instance_count, capacity), 1)
+        fitting = min(job.resources.instance_count, capacity)
+        return JobSize(target.instance_count or fitting, 1)
     size = local_size(job, target, machine)
     groups = len(job.resources.instance_groups)
-    return size if size.instances >= groups else JobSize(groups, 1)
+    if size.instances < groups:
+        return JobSize(groups, 1)
+    return size
 
 
 def _groups(groups: tuple[InstanceGroup, ...], instances: int) -> tuple[InstanceGroup, ...]:
@@ -181,26 +189,23 @@ def _groups(groups: tuple[InstanceGroup, ...], instances: int) -> tuple[Instance
     group. The largest group loses an instance first; of equally large groups, the last one."""
     counts = [group.instance_count for group in groups]
     while sum(counts) > max(instances, len(groups)):
-        counts[max(range(len(counts)), key=lambda index: (counts[index], index))] -= 1
-    return tuple(
-        group.model_copy(update={"instance_count": count})
-        for group, count in zip(groups, counts, strict=True)
-    )
+        largest = max(range(len(counts)), key=lambda index: (counts[index], index))
+        counts[largest] -= 1
+    pairs = zip(groups, counts, strict=True)
+    return tuple(group.model_copy(update={"instance_count": count}) for group, count in pairs)
 
 
 def _distribution(job: TrainingJob, size: JobSize) -> Any:
     distribution = job.distribution
+    update: dict[str, int] = {}
     if "processes_per_instance" in type(distribution).model_fields:
-        return distribution.model_copy(
-            update={"processes_per_instance": size.processes_per_instance}
-        )
-    if isinstance(distribution, TensorFlow):
-        counts = {name: getattr(distribution, name) for name in ("workers", "parameter_servers")}
-        tasks = {
-            name: min(count, size.instances) for name, count in counts.items() if count is not None
-        }
-        return distribution.model_copy(update=tasks)
-    return distribution
+        update["processes_per_instance"] = size.processes_per_instance
+    elif isinstance(distribution, TensorFlow):
+        for name in ("workers", "parameter_servers"):
+            count = getattr(distribution, name)
+            if count is not None:
+                update[name] = min(count, size.instances)
+    return distribution.model_copy(update=update)
 
 
 def _input_problems(name: str, item: Input) -> Iterator[Problem]:
@@ -213,10 +218,9 @@ def _input_problems(name: str, item: Input) -> Iterator[Problem]:
 
 
 def without_path(name: str) -> Problem:
+    message = f"input `{name}` has no path on this machine"
     hint = f"add `local: PATH` under `inputs.{name}`, or `--set inputs.{name}.local=PATH`"
-    return Problem(
-        ("inputs", name), f"input `{name}` has no path on this machine", hint, code="CT032"
-    )
+    return Problem(("inputs", name), message, hint, code="CT032")
 
 
 def without_echoes(problems: Sequence[Problem]) -> list[Problem]:

@@ -53,16 +53,19 @@ class Deadline(Generic[T]):
             except BaseException as error:  # noqa: BLE001 - raised again where somebody waits
                 errors.append(error)
 
-        threads = [
-            Thread(target=ask, args=(number,), daemon=True) for number in range(len(questions))
-        ]
-        for thread in threads:
+        threads: list[Thread] = []
+        for number in range(len(questions)):
+            thread = Thread(target=ask, args=(number,), daemon=True)
             thread.start()
+            threads.append(thread)
         for thread in threads:
-            thread.join(max(0.0, self._end - time.monotonic()))
+            time_left = self._end - time.monotonic()
+            thread.join(max(0.0, time_left))
+
         if errors:
             raise errors[0]
-        return [result for _, result in sorted(results.copy().items(), key=lambda item: item[0])]
+        arrived = results.copy()  # a late answer may still come
+        return [arrived[number] for number in sorted(arrived)]
 
 
 # Follow a job's output until the job has ended and its last line has arrived, despite throttling
@@ -75,11 +78,14 @@ class Pace:
     values are seconds.
 
     Attributes:
-        every: pause between two reads of the log. per_stream: with N streams, the pause is at least
-        N times this value, because CloudWatch allows an account only about 25 reads a second.
+        every: pause between two reads of the log.
+        per_stream: with N streams, the pause is at least N times this value, because CloudWatch
+            allows an account
+        only about 25 reads a second.
         settle: how long to wait for another line of an ended job, because services deliver lines
-        late. patience: how long the service may be unreachable. slowest: longest pause between two
-        attempts while the service is unreachable.
+            late.
+        patience: how long the service may be unreachable.
+        slowest: longest pause between two attempts while the service is unreachable.
     """
 
     every: float = 2.0
@@ -119,48 +125,39 @@ def follow(
 ) -> Iterator[LogLine]:
     """Yield the lines of a job as they arrive, until the job has ended and its log has no new
     lines. Without `to_end`, yield only the lines so far."""
-    last_status: RunStatus | None = None
+    told: RunStatus | None = None
     end_time: float | None = None  # when the end was first seen; only silence after it counts
     answer_time = quiet_since = time.monotonic()
     pause = pace.every
     while True:
         try:
             status = status_of()  # before the log, which may be complete when the status is final
-            if on_status is not None and (
-                last_status is None or _without_cost(status) != _without_cost(last_status)
-            ):
+            steady = replace(status, billable_seconds=None, cost=None)  # these change at every look
+            if on_status is not None and steady != told:
                 on_status(status)
-                last_status = status
+                told = steady
             for line in log.new_lines():
                 quiet_since = time.monotonic()
                 yield line
         except TargetUnreachable:
-            if not to_end or time.monotonic() - answer_time > pace.patience:
+            silence = time.monotonic() - answer_time
+            if not to_end or silence > pace.patience:
                 raise
             pause = min(pause * 2, pace.slowest)
         else:
-            answer_time, pause = (
-                time.monotonic(),
-                max(pace.every, pace.per_stream * len(log.streams)),
-            )
+            answer_time = time.monotonic()
+            pause = max(pace.every, pace.per_stream * len(log.streams))
             if status.state.is_final:
-                end_time = answer_time if end_time is None else end_time
+                if end_time is None:
+                    end_time = answer_time
                 is_late = status.ended is not None and time.time() - status.ended > _LATE
-                if (
-                    not to_end
-                    or is_late
-                    or time.monotonic() - max(quiet_since, end_time) >= pace.settle
-                ):
+                silence = time.monotonic() - max(quiet_since, end_time)
+                if not to_end or is_late or silence >= pace.settle:
                     break
             elif not to_end:
                 return
         time.sleep(pause)
     yield from log.rest()
-
-
-def _without_cost(status: RunStatus) -> RunStatus:
-    """Return the status without the values that change at every look."""
-    return replace(status, billable_seconds=None, cost=None)
 
 
 # Errors of a service in a common form for all providers.
@@ -187,11 +184,11 @@ class Expired(TargetError):
 def contains(answer: object, request: object) -> bool:
     """Return whether a service's description contains all requested values. It may contain more,
     such as defaults."""
-    if isinstance(request, Mapping):
-        return isinstance(answer, Mapping) and all(
-            contains(answer.get(key), request[key]) for key in request
-        )
-    return bool(answer == request)
+    if not isinstance(request, Mapping):
+        return bool(answer == request)
+    if not isinstance(answer, Mapping):
+        return False
+    return all(contains(answer.get(key), value) for key, value in request.items())
 
 
 # Functions that the services' tuners share: the log of a sweep, and hyperparameters as the script
@@ -208,7 +205,8 @@ def trial_lines(
 ) -> Iterator[LogLine]:
     """Yield a line for each trial that has started or ended. With `follow`, go on until the sweep
     has ended. `every`: seconds between two requests for the trials."""
-    lines, objective = set[tuple[str, int]](), tuner.objective(ref)
+    lines: set[tuple[str, int]] = set()
+    objective = tuner.objective(ref)
     while True:
         status = tuner.status(ref)
         if on_status is not None:
@@ -218,11 +216,11 @@ def trial_lines(
         for trial in trials:
             for which, text in enumerate(_texts(trial, objective, best)):
                 # an old line's text changes when another trial is the best
-                if (trial.run, which) not in lines:
-                    lines.add((trial.run, which))
-                    yield LogLine(
-                        trial.ended or trial.started or time.time(), 0, None, "stdout", text
-                    )
+                line = (trial.run, which)
+                if line not in lines:
+                    lines.add(line)
+                    written = trial.ended or trial.started or time.time()
+                    yield LogLine(written, 0, None, "stdout", text)
         if status.state.is_final or not follow:
             return
         time.sleep(every)
@@ -237,22 +235,26 @@ def refuse_rank(ref: RunRef, rank: int | None, instance: int | None) -> None:
         )
 
 
-def own_value(text: Any) -> Any:
+def own_value(text: object) -> Any:
     """Anything that is not JSON text is returned unchanged."""
+    if not isinstance(text, str):
+        return text
     try:
-        return json.loads(text) if isinstance(text, str) else text
+        return json.loads(text)
     except ValueError:
         return text
 
 
 def _texts(trial: Trial, objective: Objective | None, best: Trial | None) -> Iterator[str]:
-    values = " ".join(f"{name}={value_text(value)}" for name, value in trial.values.items())
-    yield f"trial {trial.number} started as {trial.run}: {values}"
-    if trial.state.is_final:
-        value = (
-            f": {objective.metric}={trial.value:.4g}"
-            if objective and trial.value is not None
-            else ""
-        )
-        end = f"{value}{', the best' if best is not None and best.number == trial.number else ''}"
-        yield f"trial {trial.number} {trial.state}{end or f': {trial.reason}'}"
+    pairs = [f"{name}={value_text(value)}" for name, value in trial.values.items()]
+    yield f"trial {trial.number} started as {trial.run}: {' '.join(pairs)}"
+    if not trial.state.is_final:
+        return
+    end = ""
+    if objective and trial.value is not None:
+        end += f": {objective.metric}={trial.value:.4g}"
+    if best is not None and best.number == trial.number:
+        end += ", the best"
+    if not end:
+        end = f": {trial.reason}"
+    yield f"trial {trial.number} {trial.state}{end}"

@@ -93,8 +93,14 @@ class QueueNeed:
     priority: int = 0
 
     def __str__(self) -> str:
-        kind, there = ("GPU", ", ".join(self.gpus)) if self.gpus else ("CPU slot", str(self.slots))
-        return f"{self.count} {kind}{'' if self.count == 1 else 's'} of {there}"
+        if self.gpus:
+            kind = "GPU"
+            there = ", ".join(self.gpus)
+        else:
+            kind = "CPU slot"
+            there = str(self.slots)
+        plural = "" if self.count == 1 else "s"
+        return f"{self.count} {kind}{plural} of {there}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,27 +108,31 @@ class LaunchSpecification:
     """The launch specification of one run. Most runs do not need the fields with default values.
 
     Attributes:
-        name: the run's name. run_dir: the run's folder, an absolute path. emulates: the name of the
-        emulated service, if any. code: the user's code. directories: the folders to create before
-        the start. files: the text files to write before the start: maps paths to texts. programs:
-        the paths in `files` to make executable. links: the links to create before the start.
-        failure_files: the files in which emulated hosts write the reason for a failure. places: the
-        folders to download: maps a name to folders whose contents are combined. If None, the
-        folders
-            are those in the environment variables of the processes.
-        launcher: torchrun | fork | mpirun | processes instances: number of simulated instances.
-        world_size: total number of ranks. ports: names of loopback ports. In argv and environment,
-        `${{ports.NAME}}` becomes a free port at start,
-            `${{env.NAME}}` becomes the value of the submitter's variable (empty if not set), and
-            `${{gpus.N}}` becomes the N-th instance's share of the run's GPUs.
-        processes: the processes that the supervisor starts. finishes: the roles whose success ends
-        the run, for runs with servers that never exit. Empty if all processes
-            must exit.
+        name: the run's name.
+        run_dir: the run's folder, an absolute path.
+        emulates: the name of the emulated service, if any.
+        code: the user's code.
+        directories: the folders to create before the start.
+        files: the text files to write before the start: maps paths to texts.
+        programs: the paths in `files` to make executable.
+        links: the links to create before the start.
+        failure_files: the files in which emulated hosts write the reason for a failure.
+        places: the folders to download: maps a name to folders whose contents are combined. If
+            None, the folders are those in the environment variables of the processes.
+        launcher: torchrun | fork | mpirun | processes
+        instances: number of simulated instances.
+        world_size: total number of ranks.
+        ports: names of loopback ports. In argv and environment, `${{ports.NAME}}` becomes a free
+            port at start, `${{env.NAME}}` becomes the value of the submitter's variable (empty if
+            not set), and `${{gpus.N}}` becomes the N-th instance's share of the run's GPUs.
+        processes: the processes that the supervisor starts.
+        finishes: the roles whose success ends the run, for runs with servers that never exit. Empty
+            if all processes must exit.
         patience: seconds that a launcher has to detect and report the death of a rank.
-        grace_period: seconds from SIGTERM to SIGKILL. max_runtime: the maximum run time in seconds,
-        or None. metrics: maps a metric's name to a regular expression with one group, which is
-        applied to the output of the
-            ranks.
+        grace_period: seconds from SIGTERM to SIGKILL.
+        max_runtime: the maximum run time in seconds, or None.
+        metrics: maps a metric's name to a regular expression with one group, which is applied to
+            the output of the ranks.
         queue: the slots that the run waits for; None if it starts immediately.
         environment: the environment to build before the start, if it is missing.
         after: other runs on this machine that must succeed before the start.
@@ -160,8 +170,10 @@ class LaunchSpecification:
 
     def to_json(self) -> "dict[str, Any]":
         content: dict[str, Any] = {"version": 1, **_json_of(self)}
-        last = () if self.emulates else ("links", "places")
-        return {name: content[name] for name in sorted(content, key=last.__contains__)}
+        if self.emulates:
+            return content
+        last = ("links", "places")
+        return dict(sorted(content.items(), key=lambda item: item[0] in last))
 
     def downloads(self) -> "dict[str, tuple[Path, ...]]":
         """A download of several folders combines them, because an emulated job writes its model on
@@ -176,12 +188,13 @@ class LaunchSpecification:
                 "checkpoint": (env["CLOUDTRAIN_CHECKPOINT_DIR"],),
             }
             for variable, path in env.items():
-                name, folder = variable.removeprefix(_OUTPUT), Path(path).name
+                if not variable.startswith(_OUTPUT) or variable == f"{_OUTPUT}MODEL":
+                    continue
                 # the variable has the name in capitals, the folder as in the job
-                if name not in (variable, "MODEL"):
-                    places[f"outputs/{folder if folder.upper() == name else name.lower()}"] = (
-                        path,
-                    )
+                name = variable.removeprefix(_OUTPUT)
+                folder = Path(path).name
+                own = folder if folder.upper() == name else name.lower()
+                places[f"outputs/{own}"] = (path,)
         places = places | {"logs": (f"{self.run_dir}/logs",)}
         return {name: tuple(map(Path, folders)) for name, folders in places.items()}
 
@@ -194,34 +207,37 @@ def _json_of(value: "Any") -> "Any":
         return {name: _json_of(item) for name, item in value.items()}
     if not is_dataclass(value):
         return value
-    pairs = ((each, getattr(value, each.name)) for each in fields(value))
-    return {each.name: _json_of(content) for each, content in pairs if content != each.default}
+    content: dict[str, object] = {}
+    for field in fields(value):
+        item = getattr(value, field.name)
+        if item != field.default:
+            content[field.name] = _json_of(item)
+    return content
 
 
 def _read(kind: "Any", data: "Any", where: str) -> "Any":
     """Convert JSON data to the type `kind`. Unknown keys are ignored."""
     if isinstance(kind, UnionType):
-        return None if data is None else _read(kind.__args__[0], data, where)
+        if data is None:
+            return None
+        return _read(kind.__args__[0], data, where)
     if isinstance(kind, GenericAlias):
         if kind.__origin__ is tuple and isinstance(data, list):
-            return tuple(
-                _read(kind.__args__[0], item, f"{where}[{number}]")
-                for number, item in enumerate(data)
-            )
+            item_kind = kind.__args__[0]
+            items = enumerate(data)
+            return tuple(_read(item_kind, item, f"{where}[{number}]") for number, item in items)
         if kind.__origin__ is dict and isinstance(data, dict):
-            return {
-                name: _read(kind.__args__[1], item, f"{where}.{name}")
-                for name, item in data.items()
-            }
+            item_kind = kind.__args__[1]
+            return {name: _read(item_kind, item, f"{where}.{name}") for name, item in data.items()}
     elif kind in (str, int, float):
         if isinstance(data, kind):
             return data
     elif isinstance(data, dict):
-        own_fields = (each for each in fields(kind) if each.name in data or each.default is MISSING)
-        return kind(
-            **{
-                each.name: _read(each.type, data.get(each.name), f"{where}.{each.name}")
-                for each in own_fields
-            }
-        )
+        values: dict[str, object] = {}
+        for field in fields(kind):
+            name = field.name
+            if name in data or field.default is MISSING:
+                item = data.get(name)
+                values[name] = _read(field.type, item, f"{where}.{name}")
+        return kind(**values)
     raise ValueError(f"`{where[1:]}` is missing or wrong" if where else "it is not a JSON object")

@@ -22,17 +22,22 @@ _CONSEQUENCE = re.compile(rf"{errors.PEER_LOST}|ChildFailedError|SignalException
 def error_in(lines: Sequence[str]) -> str | None:
     """Return the last line that names an exception; None without such a line. If the runtime told
     an error and only exceptions follow that are consequences, return the message of this error."""
-    names = [
-        (index, match[1]) for index, line in enumerate(lines) if (match := _NAMED_ERROR.match(line))
-    ]
-    message = errors.find_told(lines)
-    if message is not None and all(
-        index < message[0] or _CONSEQUENCE.search(text) for index, text in names
-    ):
-        return shorten_line(message[1])
-    return shorten_line(names[-1][1]) if names else None
+    told = errors.find_told(lines)
+    last: str | None = None
+    last_cause = -1
+    for number, line in enumerate(lines):
+        match = _NAMED_ERROR.match(line)
+        if match is not None:
+            last = match[1]
+            if not _CONSEQUENCE.search(last):
+                last_cause = number
+    if told is not None and last_cause < told[0]:
+        return shorten_line(told[1])
+    return None if last is None else shorten_line(last)
 
 
 def shorten_line(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
+    if len(line) <= _LONGEST:
+        return line
+    return f"{line[: _LONGEST - 3]}..."

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from pathlib import PurePosixPath
 from threading import Event, Lock
 from typing import NamedTuple, TypeVar
 
@@ -84,16 +83,14 @@ def send_data(item: Upload, storage: Storage, on_bytes: ByteProgress | None) -> 
     sizes = storage.sizes()
     if len(sizes) == item.file_count and sum(sizes.values()) == item.size:
         return False
+
     data = _read_again(item)
     strangers = sizes.keys() - {file.path for file in data.files}
     if strangers:
-        message = (
-            f"`{item.destination}` holds `{escape_path(min(strangers))}`, which is not "
-            "part of this data"
-        )
-        raise TargetError(
-            message, hint="remove this file: only cloudtrain may write to that folder", code="CT986"
-        )
+        stranger = escape_path(min(strangers))
+        message = f"`{item.destination}` holds `{stranger}`, which is not part of this data"
+        hint = "remove this file: only cloudtrain may write to that folder"
+        raise TargetError(message, hint=hint, code="CT986")
     missing = [file for file in data.files if sizes.get(file.path) != file.size]
     sent_before = data.size - sum(file.size for file in missing)
     report = count_bytes(data.size, on_bytes, sent_before)
@@ -121,20 +118,16 @@ def send_data(item: Upload, storage: Storage, on_bytes: ByteProgress | None) -> 
 def _read_again(item: Upload) -> LocalData:
     """Read the data again, and check that it is the same as in the plan."""
     if item.source is None:
-        raise UnreadableData(
-            f"`{item.destination}` does not hold all its data", hint="submit the job again"
-        )
+        message = f"`{item.destination}` does not hold all its data"
+        raise UnreadableData(message, hint="submit the job again")
     data = read_data(item.source)
     if data.sha256 != item.sha256:
         raise _changed(item)
     for file in data.files:
-        if not file.path.isprintable() or any(
-            "\ud800" <= letter <= "\udfff" for letter in file.path
-        ):
+        if not file.path.isprintable():  # nor are surrogates
+            message = f"`{escape_path(file.path)}` has a name that storage cannot hold"
             hint = "rename the file: names in storage must be printable text"
-            raise UnreadableData(
-                f"`{escape_path(file.path)}` has a name that storage cannot hold", hint=hint
-            )
+            raise UnreadableData(message, hint=hint)
     return data
 
 
@@ -148,7 +141,8 @@ def count_bytes(
 ) -> Callable[[str, int], None]:
     """The returned function takes a file's name and the bytes of it sent so far. `on_bytes` gets
     those of all files."""
-    amounts, lock = dict[str, int](), Lock()
+    amounts: dict[str, int] = {}
+    lock = Lock()
     sent_of_all = sent_before
 
     def count(name: str, amount: int) -> None:
@@ -166,8 +160,8 @@ def below(folder: str, names: Mapping[str, int]) -> dict[str, int]:
     """`names` maps the full names in a storage listing to sizes. Entries for folders are left
     out."""
     prefix = folder.rstrip("/") + "/"
-    return {
-        name[len(prefix) :]: size
-        for name, size in names.items()
-        if name.startswith(prefix) and PurePosixPath(name).name and not name.endswith("/")
-    }
+    sizes: dict[str, int] = {}
+    for name, size in names.items():
+        if name.startswith(prefix) and not name.endswith("/"):
+            sizes[name.removeprefix(prefix)] = size
+    return sizes

@@ -15,7 +15,7 @@ from cloudtrain.plans.processes import Alike, Process, Processes
 from cloudtrain.runtime.fork_launcher import rank_environment
 from cloudtrain.runtime.mpi_options import mpirun_options
 from cloudtrain.runtime.torchrun_words import guard_program, is_python
-from cloudtrain.system.plugins import DEFAULT_TARGET, find_target, part_of
+from cloudtrain.system.plugins import DEFAULT_TARGET, find_target, part
 from cloudtrain.targets.common import launchers
 from cloudtrain.targets.common.compiling import (
     Problems,
@@ -35,14 +35,16 @@ from cloudtrain.targets.common.scaling import (
     without_path,
 )
 from cloudtrain.targets.common.specification import CodePlace, LaunchSpecification, StartedProcess
+from cloudtrain.targets.contract import Emulator
 from cloudtrain.targets.local.settings import Local
 
 
 def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
     """Return the plan of a job on this machine. `context.account` is a `LocalAccount`."""
     if target.emulate is not None:
-        emulation: Plan = part_of(find_target(target.emulate), "emulate")(job, target, context)
-        return emulation
+        emulate = part(find_target(target.emulate), Emulator)
+        assert emulate is not None, "the settings accept only targets that can be emulated"
+        return emulate(job, target, context)
     account: LocalAccount = context.account
     problems = Problems(_job_problems(job, account, target.python or account.python))
     if target.launcher != "torchrun" and job.distribution.type != "torch":
@@ -66,30 +68,30 @@ def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> P
 
 def _plan(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
     run = _RunLayout(job, target, context)
-    launch = _LAUNCHERS[_launcher_of(job) if target.launcher == "torchrun" else target.launcher](
-        run
-    )
+    launcher = _launcher_of(job) if target.launcher == "torchrun" else target.launcher
+    launch = _LAUNCHERS[launcher](run)
+
+    archive = run.account.archive(context.bundle)
+    written = [path for name, path in run.paths.items() if not name.startswith("inputs.")]
+    started = [StartedProcess.of(process, launch.signal) for process in launch.processes]
     specification = LaunchSpecification(
         name=context.run_name,
         run_dir=run.run_dir,
-        code=CodePlace(run.account.archive(context.bundle), context.bundle.sha256, run.code_dir),
-        directories=tuple(
-            sorted(path for name, path in run.paths.items() if not name.startswith("inputs."))
-        ),
+        code=CodePlace(archive, context.bundle.sha256, run.code_dir),
+        directories=tuple(sorted(written)),
         launcher=launch.name,
         instances=launch.shape.instances,
         world_size=launch.shape.world_size,
         ports=launch.ports,
-        processes=tuple(StartedProcess.of(process, launch.signal) for process in launch.processes),
+        processes=tuple(started),
         finishes=launch.finishes,
         grace_period=target.grace_period,
         max_runtime=job.max_runtime,
         metrics=dict(job.metrics) or None,
     )
     processes = Processes((*Processes.of(launch.processes).groups, *launch.ranks))
-    return local_plan(
-        specification, job.name, context, processes=processes, summary=_summary(run, launch)
-    )
+    summary = _summary(run, launch)
+    return local_plan(specification, job.name, context, processes=processes, summary=summary)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,14 +129,19 @@ class _RunLayout:
         `processes`: the number of all processes on this machine. `ranks`: whether they communicate
         through torch or MPI."""
         variables = variables_of(self.job, self.paths, self.run_dir, self.name)
+        machine = self.account.machine
+        env: dict[str, str] = {}
+        if ranks:
+            env |= loopback_variables(self.account.loopback)
+        env["OMP_NUM_THREADS"] = str(max(1, machine.cpus // processes))
+
         python_path = variables.pop("PYTHONPATH", "${{env.PYTHONPATH}}")
-        env = {
-            **(loopback_variables(self.account.loopback) if ranks else {}),
-            "OMP_NUM_THREADS": str(max(1, self.account.machine.cpus // processes)),
-            "PYTHONPATH": f"{self.code_dir}:{python_path}" if python_path else self.code_dir,
-        }
+        env["PYTHONPATH"] = self.code_dir
+        if python_path:
+            env["PYTHONPATH"] += f":{python_path}"
+
         instances = self.shape.instances
-        share = gpu_share(self.account.machine.gpu_ids, instances, instance)
+        share = gpu_share(machine.gpu_ids, instances, instance)
         if share and (instances > 1 or self.target.gpus is not None):
             env["CUDA_VISIBLE_DEVICES"] = ",".join(share)
         return dict(sorted((env | variables).items()))
@@ -154,7 +161,8 @@ def _torchrun(run: _RunLayout) -> _Launch:
     rank>/stdout.log` and `stderr.log`."""
     from cloudtrain.runtime.torchrun import BACKEND  # which only torchrun's jobs need
 
-    shape, program = run.shape, run.program
+    shape = run.shape
+    program = run.program
 
     def agent(instance: int) -> Process:
         argv = (
@@ -193,7 +201,9 @@ know."""
 def _fork(run: _RunLayout) -> _Launch:
     """Return the launcher that forks the ranks of all simulated instances, so that torch is
     imported once and a restart affects all ranks. See `cloudtrain.runtime.fork_launcher`."""
-    shape, program, settings = run.shape, run.program, run.target
+    shape = run.shape
+    program = run.program
+    settings = run.target
     argv = (
         run.python, "-u", "-m", "cloudtrain.runtime.fork_launcher",
         "--instances", str(shape.instances),
@@ -260,14 +270,16 @@ def _tensorflow(run: _RunLayout) -> _Launch:
         }
         return Process(rank, kind, tuple(run.direct_program), env, rank, 0)
 
-    processes, finishes = tuple(map(process, range(len(tasks)))), ("chief",) if servers else ()
+    processes = tuple(map(process, range(len(tasks))))
+    finishes = ("chief",) if servers else ()
     return _Launch("processes", JobSize(len(tasks), 1), processes, ports=ports, finishes=finishes)
 
 
 def _single(run: _RunLayout) -> _Launch:
     """Return one process per instance. If the process is a shell, signals go to its whole process
     group, because a shell does not forward signals."""
-    shape, program = JobSize(run.shape.instances, 1), tuple(run.direct_program)
+    shape = JobSize(run.shape.instances, 1)
+    program = tuple(run.direct_program)
 
     def process(instance: int) -> Process:
         env = run.env(instance, processes=shape.world_size, ranks=False)
@@ -296,52 +308,38 @@ def _job_problems(job: TrainingJob, account: LocalAccount, python: str) -> Itera
     yield from option_problems(job)
     if job.entry_point is None and job.command is None:
         message = "the job runs its image's own entry point, but the local target runs no images"
-        yield Problem(
-            ("entry_point",),
-            message,
-            "add `entry_point: train.py`, or use `--target sagemaker`",
-            code="CT036",
-        )
+        hint = "add `entry_point: train.py`, or use `--target sagemaker`"
+        yield Problem(("entry_point",), message, hint, code="CT036")
     yield from no_ray(job.distribution, "on this machine")
+    place = ("distribution", "type")
     if job.distribution.type == "smp":
-        yield Problem(
-            ("distribution", "type"),
-            "`smp` is SageMaker's own library and does not exist on this machine",
+        message = "`smp` is SageMaker's own library and does not exist on this machine"
+        hint = (
             "use `distribution: {type: torch}`, which runs everywhere: `cloudtrain scripts copy "
-            "pipeline_gpt` is a "
-            "pipeline with torch.distributed.pipelining, `gpt_fsdp` shards with FSDP2",
-            code="CT030",
+            "pipeline_gpt` is a pipeline with torch.distributed.pipelining, `gpt_fsdp` shards "
+            "with FSDP2"
         )
+        yield Problem(place, message, hint, code="CT030")
     elif _launcher_of(job) == "mpirun" and account.mpirun is None:
-        yield Problem(
-            ("distribution", "type"),
-            (
-                f"`{job.distribution.type}` needs `mpirun`, which is neither beside `{python}` nor "
-                "on the PATH"
-            ),
-            launchers.install_mpirun(),
-            code="CT038",
+        message = (
+            f"`{job.distribution.type}` needs `mpirun`, which is neither beside `{python}` nor "
+            "on the PATH"
         )
+        yield Problem(place, message, launchers.install_mpirun(), code="CT038")
 
 
 def _fork_problems(job: TrainingJob, account: LocalAccount) -> Iterator[Problem]:
-    hint = "use `--launcher torchrun`"
+    other = "use `--launcher torchrun`"
     if job.entry_point is None or not job.entry_point.endswith(".py"):
         field = "command" if job.entry_point is None else "entry_point"
         message = "`--launcher fork` can run only a Python script"
-        yield Problem(
-            (field,), message, f"{hint}, or name the script: `entry_point: train.py`", code="CT038"
-        )
-    if account.machine.gpus:
-        message = (
-            f"`--launcher fork` works on CPUs only, but this machine has GPUs ({account.machine})"
-        )
-        yield Problem(
-            (),
-            message,
-            f"{hint}, or hide the GPUs with `CUDA_VISIBLE_DEVICES=` in front",
-            code="CT038",
-        )
+        hint = f"{other}, or name the script: `entry_point: train.py`"
+        yield Problem((field,), message, hint, code="CT038")
+    machine = account.machine
+    if machine.gpus:
+        message = f"`--launcher fork` works on CPUs only, but this machine has GPUs ({machine})"
+        hint = f"{other}, or hide the GPUs with `CUDA_VISIBLE_DEVICES=` in front"
+        yield Problem((), message, hint, code="CT038")
 
 
 def _task_problems(job: TrainingJob, target: Local, account: LocalAccount) -> Iterator[Problem]:
@@ -351,25 +349,25 @@ def _task_problems(job: TrainingJob, target: Local, account: LocalAccount) -> It
     if workers + servers > MOST_TASKS:
         message = (
             f"{workers:,} workers and {servers:,} parameter servers are too many for this "
-            "machine: at most "
+            f"machine: at most {MOST_TASKS:,} in all"
         )
-        message += f"{MOST_TASKS:,} in all"
         yield Problem((), message, "run it smaller: leave `--instances` out", code="CT031")
 
 
 def _summary(run: _RunLayout, launch: _Launch) -> list[tuple[str, str]]:
-    job, shape = run.job, launch.shape
-    instances = (
-        f"{shape.instances} simulated on this machine" if shape.instances > 1 else "this machine"
-    )
+    job = run.job
+    shape = launch.shape
+    instances = "this machine"
+    processes = str(shape.world_size)
+    if shape.instances > 1:
+        instances = f"{shape.instances} simulated on this machine"
+        processes += f" ({shape})"
+    launcher = _LAUNCHER_WORDS.get(launch.name, launch.name)
     pairs = [
         ("target", f"local ({run.account.machine})"),
         ("instances", instances),
-        ("processes", f"{shape.world_size}" + (f" ({shape})" if shape.instances > 1 else "")),
-        (
-            "distribution",
-            f"{job.distribution.type} through {_LAUNCHER_WORDS.get(launch.name, launch.name)}",
-        ),
+        ("processes", processes),
+        ("distribution", f"{job.distribution.type} through {launcher}"),
         ("script", job.entry_point or job.command or ""),
         ("checkpoint", run.paths["checkpoint"]),
         ("run folder", run.run_dir),

@@ -13,7 +13,9 @@ def main(arguments: list[str]) -> None:
     """Wait until the run's supervisor ends. If it was killed, stop the run's processes, even if its
     folder is gone. The arguments are `RUN_DIR`, `TOKEN` and `DESCRIPTOR`, the read end of a pipe
     from the supervisor."""
-    run_dir, token, descriptor = arguments[0], arguments[1], int(arguments[2])
+    run_dir = arguments[0]
+    token = arguments[1]
+    descriptor = int(arguments[2])
     alive: set[int] = set()
     with os.fdopen(descriptor, "r", encoding="ascii") as pipe:
         for line in pipe:

@@ -68,7 +68,8 @@ class LineSplitter:
     def flush(self) -> list[str]:
         """At the end of the stream, return the incomplete last line as a list; empty if there is
         none."""
-        rest, self.pending = self.pending, b""
+        rest = self.pending
+        self.pending = b""
         return _texts(rest + b"\n") if rest.strip(b"\r") else []
 
     def _progress(self, now: float) -> list[str]:
@@ -341,7 +342,8 @@ class RunOutput:
         while self.pump(at_once=True):
             pass
         for source in self._sources:
-            before, lines = source.consumed, source.lines.flush()
+            before = source.consumed
+            lines = source.lines.flush()
             self._hide(source, before, lines)
             self._write(source, lines, time.time())
 
@@ -358,14 +360,16 @@ class RunOutput:
     def _adopt(self, source: OutputFile) -> None:
         place = self._places.get(self._relative(source))
         if place is not None and place["inode"] == source.inode:
-            source.offset, source.rank = place["offset"], place["rank"]
+            source.offset = place["offset"]
+            source.rank = place["rank"]
         self._sources.append(source)
 
     def _relative(self, source: OutputFile) -> str:
         return os.path.relpath(source.path, self._folder.path)
 
     def _read(self, source: OutputFile, now: float) -> bool:
-        before, chunk = source.consumed, source.read(_CHUNK)
+        before = source.consumed
+        chunk = source.read(_CHUNK)
         if chunk:
             lines = source.lines.feed(chunk, now)
             self._hide(source, before, lines)
@@ -397,7 +401,8 @@ class RunOutput:
 
     def _records(self, source: OutputFile, lines: list[str], now: float) -> list[str]:
         """Also add the lines to their rank's own file, and remember the last lines for `tail`."""
-        rank, stream = source.rank, source.stream
+        rank = source.rank
+        stream = source.stream
         key = (-1 if rank is not None else source.instance, rank, stream)
         if key not in self._tails:
             self._tails[key] = deque(maxlen=_REMEMBERED)

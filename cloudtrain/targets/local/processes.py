@@ -166,9 +166,14 @@ kernel)."""
 def members(token: str, known_pids: Iterable[int] = ()) -> list[int]:
     """Return a run's processes without zombies and this process. `known_pids`: ids that the
     supervisor knows."""
-    roots, own = set(known_pids), os.getpid()
+    roots = set(known_pids)
+    own = os.getpid()
     marker = f"{TOKEN}={token}"
-    stats = {pid: stat for pid in processes() if (stat := stat_of(pid)) is not None}
+    stats: dict[int, Stat] = {}
+    for pid in processes():
+        stat = stat_of(pid)
+        if stat is not None:
+            stats[pid] = stat
 
     def descends(pid: int) -> bool:
         while pid in stats:
@@ -177,30 +182,32 @@ def members(token: str, known_pids: Iterable[int] = ()) -> list[int]:
             pid = stats[pid].parent
         return False
 
-    return [
-        pid
-        for pid, stat in stats.items()
-        if pid != own
-        and not stat.is_zombie
-        and (stat.session in roots or (roots and descends(pid)) or (token and carries(pid, marker)))
-    ]
+    found = []
+    for pid, stat in stats.items():
+        if pid == own or stat.is_zombie:
+            continue
+        is_known = stat.session in roots or (roots and descends(pid))
+        if is_known or (token and carries(pid, marker)):
+            found.append(pid)
+    return found
 
 
 def session_members(leader: int) -> list[int]:
     """Return the ids of the running processes in the session that `leader` leads, without
     zombies."""
-    stats = ((pid, stat_of(pid)) for pid in processes())
-    return [
-        pid
-        for pid, stat in stats
-        if stat is not None and stat.session == leader and not stat.is_zombie
-    ]
+    found = []
+    for pid in processes():
+        stat = stat_of(pid)
+        if stat is not None and stat.session == leader and not stat.is_zombie:
+            found.append(pid)
+    return found
 
 
 def kill_run(token: str, known_pids: Iterable[int] = ()) -> int:
     """Kill until no process of the run is left. Return the number of killed processes.
     `known_pids`: see `members`."""
-    roots, victims = set(known_pids), set[int]()
+    roots = set(known_pids)
+    victims = set[int]()
     deadline = time.monotonic() + _PATIENCE
     while pids := members(token, roots):
         for pid in pids:
@@ -272,7 +279,8 @@ class Exits:
     def wait(self, seconds: float) -> list[int]:
         """Wait up to `seconds` for a process to end. Return the ids of the processes that have
         ended."""
-        pids, self._gone = self._gone, []
+        pids = self._gone
+        self._gone = []
         timeout = 0 if pids else seconds
         if self._events is None:
             time.sleep(timeout)

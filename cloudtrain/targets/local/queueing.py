@@ -74,16 +74,22 @@ class QueueOrder:
 
     @classmethod
     def from_json(cls, data: Any) -> QueueOrder:
-        return cls(
-            [Waiting(**{**one, "gpus": tuple(one["gpus"])}) for one in data["waiting"]],
-            [Held(**{**one, "gpus": tuple(one["gpus"])}) for one in data["held"]],
-            list(data["dropped"]),
-        )
+        order = cls(dropped=list(data["dropped"]))
+        for one in data["waiting"]:
+            gpus = tuple(one["gpus"])
+            order.waiting.append(Waiting(**{**one, "gpus": gpus}))
+        for one in data["held"]:
+            gpus = tuple(one["gpus"])
+            order.held.append(Held(**{**one, "gpus": gpus}))
+        return order
 
     def place_of(self, run: str) -> int | None:
         """Return a run's position among the waiting runs, starting at 1; None if the run is not
         waiting."""
-        return next((number for number, one in enumerate(self.waiting, 1) if one.run == run), None)
+        for place, one in enumerate(self.waiting, 1):
+            if one.run == run:
+                return place
+        return None
 
     def held_by(self, run: str) -> Held | None:
         """Return the GPUs or slots that a run holds; None if it holds none."""
@@ -91,10 +97,10 @@ class QueueOrder:
 
     def enter(self, one: Waiting) -> None:
         """Add a waiting run behind all waiting runs of the same or a higher priority."""
-        behind = (
-            number for number, other in enumerate(self.waiting) if other.priority < one.priority
-        )
-        self.waiting.insert(next(behind, len(self.waiting)), one)
+        place = 0
+        while place < len(self.waiting) and self.waiting[place].priority >= one.priority:
+            place += 1
+        self.waiting.insert(place, one)
 
     def leave(self, run: str) -> None:
         self._keep(lambda name: name != run)
@@ -107,7 +113,9 @@ class QueueOrder:
         self._keep(lambda run: run not in over)
 
     def runs(self) -> set[str]:
-        return {one.run for one in self.waiting} | {one.run for one in self.held} | {*self.dropped}
+        waiting = {one.run for one in self.waiting}
+        held = {one.run for one in self.held}
+        return waiting | held | {*self.dropped}
 
     def drop(self, run: str) -> bool:
         """Take a waiting run out of the queue. Return False if the run is not waiting."""
@@ -236,7 +244,8 @@ class Queue:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             order = self.read()
-            before, watched_before = asdict(order), order.watched()
+            before = asdict(order)
+            watched_before = order.watched()
             order.forget(self.is_over)
             how(order)
             order.grant(time.time())

@@ -20,15 +20,26 @@ from cloudtrain.job.distribution import TensorFlow
 from cloudtrain.job.model import format_size
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
-from cloudtrain.rules.engine import IMAGE, Fault, KeysOf, Reading, Subject, ValuePath, rule
+from cloudtrain.rules.engine import (
+    IMAGE,
+    Fault,
+    KeysOf,
+    Reading,
+    Subject,
+    ValuePath,
+    join_names,
+    rule,
+)
 from cloudtrain.rules.facts import DataPlace, declared_places
 from cloudtrain.system.files import why_missing
 from cloudtrain.system.plugins import pip_line, target_names
+from cloudtrain.targets.common.fields import unsent
 from cloudtrain.targets.common.launchers import requested_tasks
 from cloudtrain.targets.common.scaling import local_size, requested_size
 from cloudtrain.targets.common.specification import LaunchSpecification
 from cloudtrain.targets.contract import Contents
 from cloudtrain.targets.local import interpreter
+from cloudtrain.targets.local.fields import FIELDS
 from cloudtrain.targets.registry import target_of
 
 if TYPE_CHECKING:
@@ -81,11 +92,9 @@ class LocalReading(Reading):
 
     @property
     def variables(self) -> Mapping[str, str]:
-        return (
-            self._emulated.variables
-            if self._emulated is not None
-            else self.job.environment.variables
-        )
+        if self._emulated is None:
+            return self.job.environment.variables
+        return self._emulated.variables
 
     @cached_property
     def places(self) -> Sequence[DataPlace]:
@@ -97,12 +106,10 @@ class LocalReading(Reading):
     def images(self) -> Sequence[tuple[str, ValuePath]]:
         """The images that the job names for any target. A local run uses no image."""
         image = self.job.environment.image
-        names = (
-            []
-            if image is None
-            else [name for target in target_names() if (name := image.of(target)) is not None]
-        )
-        return [(name, IMAGE) for name in dict.fromkeys(names)]
+        if image is None:
+            return []
+        names = [image.of(target) for target in target_names()]
+        return [(name, IMAGE) for name in dict.fromkeys(names) if name is not None]
 
 
 # Find which requirements in a file an interpreter lacks, without network access.
@@ -127,15 +134,20 @@ def missing_from(python: str, requirements: Iterable[PipLine]) -> list[tuple[Pip
     each with the installed version or None. Return an empty list if the interpreter does not
     answer."""
     unique = list(dict.fromkeys(requirements))
-    answer = _ask(python, sorted({requirement.name for requirement in unique})) if unique else None
+    if not unique:
+        return []
+    names = {requirement.name for requirement in unique}
+    answer = _ask(python, sorted(names))
     if answer is None:
         return []
     versions, machine = answer
-    return [
-        (requirement, versions[requirement.name])
-        for requirement in unique
-        if requirement.applies(machine) and not requirement.is_met_by(versions[requirement.name])
-    ]
+
+    missing = []
+    for requirement in unique:
+        version = versions[requirement.name]
+        if requirement.applies(machine) and not requirement.is_met_by(version):
+            missing.append((requirement, version))
+    return missing
 
 
 def _ask(python: str, names: list[str]) -> tuple[dict[str, str | None], dict[str, str]] | None:
@@ -176,8 +188,10 @@ def settle(job: AnyJob, tree: Tree, settings: Local) -> Local:
     file = job.environment.requirements
     if settings.build_environment is not None or file is None:
         return settings
-    lacks = missing_from(settings.python or sys.executable, _lines(tree, file))
-    return settings.model_copy(update={"build_environment": True}) if lacks else settings
+    python = settings.python or sys.executable
+    if not missing_from(python, _lines(tree, file)):
+        return settings
+    return settings.model_copy(update={"build_environment": True})
 
 
 # Rules about jobs that run on this machine.
@@ -195,14 +209,15 @@ def input_is_missing(subject: Subject) -> Iterator[Fault]:
     `inputs.NAME.local` is a path relative to the job file. The script would fail when it opens this
     path.
     """
-    run_folders = tuple(f"/runs/{name}/" for name in subject.plan.request.get("after", ()))
+    run_folders = [f"/runs/{name}/" for name in subject.plan.request.get("after", ())]
     for name, item in subject.job.inputs.items():
-        if any(folder in (item.local or "") for folder in run_folders):
+        place = item.local
+        if place is None or any(folder in place for folder in run_folders):
             continue
-        problem = None if item.local is None else why_missing(item.local)
+        problem = why_missing(place)
         if problem is not None:
             hint = f"create it, or give another path: `--set inputs.{name}.local=PATH`"
-            yield Fault(f"the input `{item.local}` {problem}", hint, ("inputs", name, "local"))
+            yield Fault(f"the input `{place}` {problem}", hint, ("inputs", name, "local"))
 
 
 @rule("LO102", Level.ERROR)
@@ -214,21 +229,19 @@ def interpreter_is_missing(subject: Subject) -> Iterator[Fault]:
     contains the working directory.
     """
     python = subject.settings.python
+    if python is None:
+        return
     if python == "uv":
         hint = "`uv sync` creates it, in the folder of the project's `pyproject.toml`"
         yield Fault("the project around this folder has no uv environment", hint)
-    elif python is not None and python.startswith("conda:"):
+    elif python.startswith("conda:"):
         name = python.removeprefix("conda:")
-        yield Fault(
-            f"the conda environment `{name}` does not exist",
-            "`conda env list` shows your environments",
-        )
-    elif python is not None and shutil.which(python) is None:
-        problem = (
-            "is a folder"
-            if os.path.isdir(python)
-            else why_missing(python) or "is not an executable file"
-        )
+        hint = "`conda env list` shows your environments"
+        yield Fault(f"the conda environment `{name}` does not exist", hint)
+    elif shutil.which(python) is None:
+        problem = why_missing(python) or "is not an executable file"
+        if os.path.isdir(python):
+            problem = "is a folder"
         inside = os.path.join(python, "bin", "python")
         use = inside if shutil.which(inside) else sys.executable
         yield Fault(f"the interpreter `{python}` {problem}", f"use this one: `--python {use}`")
@@ -241,23 +254,15 @@ def torch_is_missing(subject: Subject) -> Iterator[Fault]:
     The job's distribution starts through torchrun, which is a part of PyTorch, or through
     `--launcher fork`, which imports PyTorch.
     """
-    needs_torch = any(
-        group.role in ("torchrun", "fork") for group in Processes.of(subject.plan.processes).groups
-    )
-    if (
-        needs_torch
-        and subject.settings.python is None
-        and find_spec("torch") is None
-        and not _will_install(subject)
-    ):
-        yield Fault(
-            (
-                f"`{sys.executable}` has no PyTorch, and `{subject.job.distribution.type}` cannot "
-                "start without it"
-            ),
-            f"{pip_line('torch')}, or name an interpreter that has it: `--python PATH`",
-            ("distribution", "type"),
-        )
+    roles = {group.role for group in Processes.of(subject.plan.processes).groups}
+    if roles.isdisjoint(("torchrun", "fork")) or subject.settings.python is not None:
+        return
+    if find_spec("torch") is not None or _will_install(subject):
+        return
+    kind = subject.job.distribution.type
+    message = f"`{sys.executable}` has no PyTorch, and `{kind}` cannot start without it"
+    hint = f"{pip_line('torch')}, or name an interpreter that has it: `--python PATH`"
+    yield Fault(message, hint, ("distribution", "type"))
 
 
 def _will_install(subject: Subject) -> bool:
@@ -265,7 +270,8 @@ def _will_install(subject: Subject) -> bool:
     file = subject.job.environment.requirements
     if file is None or not subject.settings.build_environment:
         return False
-    return any(requirement.name.lower() == "torch" for requirement in _lines(subject.tree, file))
+    lines = _lines(subject.tree, file)
+    return any(line.name.lower() == "torch" for line in lines)
 
 
 def _lines(tree: Tree, file: str) -> Iterator[PipLine]:
@@ -281,22 +287,25 @@ def place_is_a_file(subject: Subject) -> Iterator[Fault]:
     `outputs.NAME.local` and `checkpoint.local` are folders. The run creates missing folders, but
     cannot create a folder where a file exists, or below a file. Choose another path.
     """
-    job, folders = subject.job, _specification(subject).directories
-    places: dict[tuple[str, ...], str | None] = {
-        ("outputs", name): item.local for name, item in job.outputs.items()
-    }
-    places["checkpoint",] = job.checkpoint.local if job.checkpoint else None
+    job = subject.job
+    folders = _specification(subject).directories
+    places: dict[tuple[str, ...], str | None] = {}
+    for name, item in job.outputs.items():
+        places["outputs", name] = item.local
+    if job.checkpoint is not None:
+        places["checkpoint",] = job.checkpoint.local
+
     for path, place in places.items():
         if place is None or place not in folders:
             continue
-        file, problem = _file_on_the_way(place), why_missing(place)
+        file = _file_on_the_way(place)
+        problem = why_missing(place)
         hint = f"set a folder: `--set {'.'.join(path)}.local=PATH`"
         if problem not in (None, "does not exist"):
             yield Fault(f"the folder `{place}` {problem}", hint, (*path, "local"))
         elif file is not None:
-            yield Fault(
-                f"`{file}` is a file, but `{path[-1]}` needs a folder", hint, (*path, "local")
-            )
+            message = f"`{file}` is a file, but `{path[-1]}` needs a folder"
+            yield Fault(message, hint, (*path, "local"))
 
 
 def _file_on_the_way(folder: str) -> str | None:
@@ -317,16 +326,19 @@ def memory_is_too_small(subject: Subject) -> Iterator[Fault]:
     is loaded (measured with torch 2.13 on Linux). The ranks of `--launcher fork` share that memory,
     so they are not counted.
     """
-    specification, memory = _specification(subject), subject.account.machine.memory
+    specification = _specification(subject)
+    if specification.launcher != "torchrun":
+        return
+    memory = subject.account.machine.memory
     need = specification.world_size * _OF_TORCH
-    if specification.launcher == "torchrun" and 0 < memory < need:
+    if 0 < memory < need:
         most = max(1, memory // _OF_TORCH)
-        yield Fault(
+        message = (
             f"{specification.world_size} processes with PyTorch need {format_size(need)} of "
-            "memory or more, and this "
-            f"machine has {format_size(memory)}",
-            f"start at most {most}: `--instances 1 --processes-per-instance {most}`",
+            f"memory or more, and this machine has {format_size(memory)}"
         )
+        hint = f"start at most {most}: `--instances 1 --processes-per-instance {most}`"
+        yield Fault(message, hint)
 
 
 _OF_TORCH = 200 * 2**20
@@ -340,13 +352,15 @@ def more_processes_than_cpus(subject: Subject) -> Iterator[Fault]:
     Without a GPU the processes compute on the CPUs, so more of them make the run slower, and each
     needs its own memory.
     """
-    machine, count = subject.account.machine, _specification(subject).world_size
-    if not machine.gpus and count > 1 and count >= 2 * machine.cpus:
-        hint = (
-            f"for a fast run start at most {machine.cpus}: `--instances 1 "
-            f"--processes-per-instance {machine.cpus}`"
-        )
-        yield Fault(f"{count} processes share {machine}", hint)
+    machine = subject.account.machine
+    count = _specification(subject).world_size
+    if machine.gpus or count < max(2, 2 * machine.cpus):
+        return
+    hint = (
+        f"for a fast run start at most {machine.cpus}: `--instances 1 "
+        f"--processes-per-instance {machine.cpus}`"
+    )
+    yield Fault(f"{count} processes share {machine}", hint)
 
 
 @rule("LO201", Level.NOTICE)
@@ -357,20 +371,26 @@ def scaled_down(subject: Subject) -> Iterator[Fault]:
     no GPU. So you can rehearse a job for sixteen GPUs on a laptop. `--instances` and
     `--processes-per-instance` set exact numbers.
     """
-    job, target = subject.job, subject.settings
+    job = subject.job
+    target = subject.settings
     if isinstance(job.distribution, TensorFlow):
         yield from _fewer_tasks(subject)
         return
+    if target.instance_count or target.processes_per_instance:
+        return
     machine = subject.account.machine
-    full_size, actual = requested_size(job, machine), local_size(job, target, machine)
-    if full_size != actual and not (target.instance_count or target.processes_per_instance):
-        yield Fault(
+    full_size = requested_size(job, machine)
+    actual = local_size(job, target, machine)
+    if full_size != actual:
+        message = (
             f"scaled down to this machine ({machine}): {actual} processes instead of {full_size} "
-            "(instances x processes)",
-            f"run it at full size with `--instances {full_size.instances} "
-            f"--processes-per-instance {full_size.processes_per_instance}`",
-            ("resources",),
+            "(instances x processes)"
         )
+        hint = (
+            f"run it at full size with `--instances {full_size.instances} "
+            f"--processes-per-instance {full_size.processes_per_instance}`"
+        )
+        yield Fault(message, hint, ("resources",))
 
 
 def _fewer_tasks(subject: Subject) -> Iterator[Fault]:
@@ -379,7 +399,8 @@ def _fewer_tasks(subject: Subject) -> Iterator[Fault]:
     specification = _specification(subject)
     if subject.settings.emulate is None:
         counts = requested_tasks(subject.job)
-        instances, tasks = counts.workers, sum(counts)
+        instances = counts.workers
+        tasks = sum(counts)
         tasks_here = specification.world_size
     else:
         instances = tasks = subject.job.resources.instance_count
@@ -399,14 +420,15 @@ def more_ranks_than_gpus(subject: Subject) -> Iterator[Fault]:
     The processes share GPUs. NCCL refuses two ranks on one GPU ("Duplicate GPU detected"); gloo
     works, slowly.
     """
-    gpus, ranks = subject.account.machine.gpus, _specification(subject).world_size
+    gpus = subject.account.machine.gpus
+    ranks = _specification(subject).world_size
     if gpus and ranks > gpus:
-        yield Fault(
-            f"{ranks} processes share {gpus} GPU{'s' if gpus > 1 else ''}",
+        noun = "GPUs" if gpus > 1 else "GPU"
+        hint = (
             f"run one process per GPU with `--instances 1 --processes-per-instance {gpus}`, or "
-            "hide the GPUs "
-            "with `CUDA_VISIBLE_DEVICES=` to run on the CPU",
+            "hide the GPUs with `CUDA_VISIBLE_DEVICES=` to run on the CPU"
         )
+        yield Fault(f"{ranks} processes share {gpus} {noun}", hint)
 
 
 @rule("LO203", Level.NOTICE)
@@ -417,25 +439,44 @@ def option_without_effect(subject: Subject) -> Iterator[Fault]:
     launcher, the job ends with its first failure. The distribution `none` starts one process on
     each instance.
     """
-    if subject.settings.max_restarts and _specification(subject).launcher not in (
-        "torchrun",
-        "fork",
-    ):
-        yield Fault(
-            f"`--max-restarts {subject.settings.max_restarts}` has no effect: "
-            f"`{subject.job.distribution.type}` "
-            "does not start through torchrun",
-            "leave out `--max-restarts`",
+    kind = subject.job.distribution.type
+    restarts = subject.settings.max_restarts
+    if restarts and _specification(subject).launcher not in ("torchrun", "fork"):
+        message = (
+            f"`--max-restarts {restarts}` has no effect: `{kind}` does not start through torchrun"
         )
+        yield Fault(message, "leave out `--max-restarts`")
     count = subject.settings.processes_per_instance or 1
-    if count > 1 and subject.job.distribution.type == "none":
-        yield Fault(
-            (
-                f"`--processes-per-instance {count}` has no effect: `none` starts one process on "
-                "each instance"
-            ),
-            "start them through torchrun: `--set distribution.type=torch`",
+    if count > 1 and kind == "none":
+        message = (
+            f"`--processes-per-instance {count}` has no effect: `none` starts one process on "
+            "each instance"
         )
+        yield Fault(message, "start them through torchrun: `--set distribution.type=torch`")
+
+
+@rule("LO209", Level.NOTICE)
+def fields_without_effect(subject: Subject) -> Iterator[Fault]:
+    """Fields of the job have no effect on this machine.
+
+    A job describes machines, containers and data of every target. On this machine the script runs
+    without a container, reads its data where it is, and shares the disk and `/dev/shm` with all
+    programs. The details give the reason for each field. The job keeps the fields for the other
+    targets; an emulation (`--emulate`) uses those that the emulated target would use.
+    """
+    if subject.settings.emulate is not None:
+        return
+    reasons: dict[str, str] = {}
+    places: list[ValuePath] = []
+    for path, _, effect in unsent(subject, FIELDS):
+        reasons[".".join(map(str, path))] = effect.why
+        places.append(path)
+    if not reasons:
+        return
+    names = join_names(list(reasons))
+    verb = "has" if len(reasons) == 1 else "have"
+    details = tuple(f"`{name}`: {why}" for name, why in reasons.items())
+    yield Fault(f"{names} {verb} no effect on this machine", None, places[0], details)
 
 
 @rule("LO204", Level.NOTICE)
@@ -459,19 +500,13 @@ def other_library_here(subject: Subject) -> Iterator[Fault]:
     starts the script instead.
     """
     distribution = subject.job.distribution
-    if distribution.type == "smddp" and subject.settings.emulate is None:
-        yield Fault(
-            "`smddp` runs through torchrun here, with nccl on GPUs and gloo on CPUs",
-            None,
-            ("distribution",),
-        )
-    if (
-        getattr(distribution, "launch", None) == "launcher"
-        and subject.settings.emulate != "azureml"
-    ):
-        yield Fault(
-            "torchrun replaces the `deepspeed` launcher here", None, ("distribution", "launch")
-        )
+    emulate = subject.settings.emulate
+    if distribution.type == "smddp" and emulate is None:
+        message = "`smddp` runs through torchrun here, with nccl on GPUs and gloo on CPUs"
+        yield Fault(message, None, ("distribution",))
+    if getattr(distribution, "launch", None) == "launcher" and emulate != "azureml":
+        message = "torchrun replaces the `deepspeed` launcher here"
+        yield Fault(message, None, ("distribution", "launch"))
 
 
 @rule("LO206", Level.NOTICE)
@@ -483,11 +518,11 @@ def checkpoint_stays_with_run(subject: Subject) -> Iterator[Fault]:
     """
     checkpoint = subject.job.checkpoint
     if checkpoint is not None and checkpoint.local is None:
-        yield Fault(
-            "the checkpoints stay in this run's folder, so the next run will not resume from them",
-            "set a folder for them: `--set checkpoint.local=checkpoints`",
-            ("checkpoint",),
+        message = (
+            "the checkpoints stay in this run's folder, so the next run will not resume from them"
         )
+        hint = "set a folder for them: `--set checkpoint.local=checkpoints`"
+        yield Fault(message, hint, ("checkpoint",))
 
 
 @rule("LO207", Level.WARNING)
@@ -506,19 +541,23 @@ def requirements_are_missing(subject: Subject) -> Iterator[Fault]:
         return
     python = subject.settings.python or subject.account.python
     missing = missing_from(python, _lines(subject.tree, file))
-    if missing:
-        names = ", ".join(
-            f"`{requirement}`" + (f" (it has {version})" if version else "")
-            for requirement, version in missing[:_NAMED]
-        )
-        names += f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-        command = shlex.join(
-            [python, "-m", "pip", "install", *(str(requirement) for requirement, _ in missing)]
-        )
-        yield Fault(
-            f"`{python}` lacks packages that `{file}` requires: {names}",
-            f"`{command}`, or name an interpreter that has it: `--python PATH`, or install them "
-            "for this job only: "
-            "`--build-environment`",
-            ("environment", "requirements"),
-        )
+    if not missing:
+        return
+
+    words = []
+    for requirement, version in missing[:_NAMED]:
+        word = f"`{requirement}`"
+        if version:
+            word += f" (it has {version})"
+        words.append(word)
+    names = ", ".join(words)
+    if len(missing) > _NAMED:
+        names += f" and {len(missing) - _NAMED} more"
+    lacking = [str(requirement) for requirement, _ in missing]
+    command = shlex.join([python, "-m", "pip", "install", *lacking])
+    message = f"`{python}` lacks packages that `{file}` requires: {names}"
+    hint = (
+        f"`{command}`, or name an interpreter that has it: `--python PATH`, or install them "
+        "for this job only: `--build-environment`"
+    )
+    yield Fault(message, hint, ("environment", "requirements"))

@@ -54,7 +54,9 @@ class JournalReader(services.Log):
 
     def new_lines(self) -> Iterator[LogLine]:
         """Yield the lines written since the last call."""
-        mark = None if self._rank is None else f'"rank": {self._rank}, "stream"'.encode()
+        mark = b""
+        if self._rank is not None:
+            mark = f'"rank": {self._rank}, "stream"'.encode()
         try:
             file = self._path.open("rb")
         except FileNotFoundError:
@@ -68,7 +70,7 @@ class JournalReader(services.Log):
                     return
                 for record in chunk[:end].splitlines(keepends=True):
                     self._offset += len(record)
-                    if record.startswith(b'{"time"') and (mark is None or mark in record):
+                    if record.startswith(b'{"time"') and mark in record:
                         yield from _line(record)
 
 
@@ -78,26 +80,23 @@ def _line(record: bytes) -> Iterator[LogLine]:
         data = json.loads(record)
     except ValueError:
         return
-    yield LogLine(
-        data["time"],
-        data["instance"],
-        data["rank"],
-        data["stream"],
-        data["text"],
-        data.get("values"),
-    )
+    place = (data["instance"], data["rank"], data["stream"])
+    yield LogLine(data["time"], *place, data["text"], data.get("values"))
 
 
 def steps_of(folder: RunFolder) -> dict[int, float]:
     """Map each rank to its newest step. Only ranks whose script reports steps are included."""
-    steps = {}
+    steps: dict[int, float] = {}
     try:
-        entries = [entry for entry in os.scandir(folder.steps) if entry.name.isdecimal()]
+        entries = list(os.scandir(folder.steps))
     except OSError:
-        return {}
+        return steps
     for entry in entries:
+        if not entry.name.isdecimal():
+            continue
         with suppress(OSError, ValueError):  # the file is being written
-            steps[int(entry.name)] = float(Path(entry.path).read_text("ascii"))
+            text = Path(entry.path).read_text("ascii")
+            steps[int(entry.name)] = float(text)
     return steps
 
 
@@ -127,42 +126,40 @@ def working_files(spec: LaunchSpecification, marker: Path) -> dict[str, Path]:
     """Map the path of each new or changed file, relative to the working folder, to the file. If
     several emulated hosts have a file with the same path, the last host's file is used. Without the
     file `marker` the result is empty."""
-    code = spec.code
-    folders = {
-        folder: "st_ctime_ns"
-        for folder in (code.directory, *(code.copies or ()))
-        if folder is not None
-    }
-    folders |= dict.fromkeys(code.unpacked or (), "st_mtime_ns")
     try:
         since = marker.stat().st_ctime_ns
     except FileNotFoundError:  # nothing was unpacked yet, or by an earlier version
         return {}
-    places = {
-        str(place) for folders_of_one in spec.downloads().values() for place in folders_of_one
-    }
-    return {
-        name: file
-        for folder, time in folders.items()
-        for name, file in _newer(folder, since, places, time)
-    }
+    code = spec.code
+    folders: dict[str, str] = {}
+    if code.directory is not None:
+        folders[code.directory] = "st_ctime_ns"
+    folders |= dict.fromkeys(code.copies or (), "st_ctime_ns")
+    folders |= dict.fromkeys(code.unpacked or (), "st_mtime_ns")
+
+    places: set[str] = set()
+    for paths in spec.downloads().values():
+        places.update(map(str, paths))
+
+    files: dict[str, Path] = {}
+    for folder, clock in folders.items():
+        files.update(_newer(folder, since, places, clock))
+    return files
 
 
-def _newer(root: str, since: int, places: Iterable[str], time: str) -> Iterator[tuple[str, Path]]:
+def _newer(root: str, since: int, places: Iterable[str], clock: str) -> Iterator[tuple[str, Path]]:
     """Leaves out the folders in `places`, and links to folders, which can lead out of `root`."""
     for folder, folders, names in os.walk(root):
-        folders[:] = sorted(
-            name
-            for name in folders
-            if name not in _NOT_RESULTS and f"{folder}/{name}" not in places
-        )
+        kept = [name for name in folders if name not in _NOT_RESULTS]
+        folders[:] = sorted(name for name in kept if f"{folder}/{name}" not in places)
         for name in sorted(names):
             file = Path(folder, name)
             try:
-                is_new = getattr(file.lstat(), time) > since and stat.S_ISREG(file.stat().st_mode)
+                changed = getattr(file.lstat(), clock)
+                is_file = stat.S_ISREG(file.stat().st_mode)
             except OSError:  # removed meanwhile, or a link to nowhere
                 continue
-            if is_new:
+            if is_file and changed > since:
                 yield file.relative_to(root).as_posix(), file
 
 
@@ -171,22 +168,24 @@ def standing(run_dir: str) -> dict[str, Any]:
     are its position and a reason that says what it waits for. For a run that holds GPUs or slots,
     or that was dropped, the only field is the state that its supervisor will record next. Return an
     empty dict if the run is not in the queue."""
-    queue, name = Queue.of(run_dir), run_dir.rpartition("/")[2]
+    queue = Queue.of(run_dir)
+    name = run_dir.rpartition("/")[2]
     order = queue.read()
     place = order.place_of(name)
     if place is not None:
-        return {"queue_place": place, "reason": f"waits for {_need(order.waiting[place - 1])}"}
+        need = _need(order.waiting[place - 1])
+        return {"queue_place": place, "reason": f"waits for {need}"}
     if order.held_by(name) is not None:
         return {"state": "preparing"}
-    return {"state": "stopping"} if name in order.dropped else {}
+    if name in order.dropped:
+        return {"state": "stopping"}
+    return {}
 
 
 def _refuse(order: QueueOrder, run: str) -> None:
-    hint = (
-        f"`cloudtrain stop {run}` ends it"
-        if order.held_by(run)
-        else "`cloudtrain queue` lists the runs that wait"
-    )
+    hint = "`cloudtrain queue` lists the runs that wait"
+    if order.held_by(run):
+        hint = f"`cloudtrain stop {run}` ends it"
     raise UsageError(f"`{run}` is not waiting in the queue", hint=hint, code="CT940")
 
 
@@ -196,8 +195,10 @@ def _need(one: Waiting) -> str:
 
 def _resources_of(holder: Held) -> str:
     if holder.gpus:
-        return f"GPU{'s' if len(holder.gpus) > 1 else ''} {', '.join(holder.gpus)}"
-    return f"{holder.slots} CPU slot{'s' if holder.slots > 1 else ''}"
+        noun = "GPUs" if len(holder.gpus) > 1 else "GPU"
+        return f"{noun} {', '.join(holder.gpus)}"
+    noun = "CPU slots" if holder.slots > 1 else "CPU slot"
+    return f"{holder.slots} {noun}"
 
 
 PACE = services.Pace(every=0.05, per_stream=0.0, settle=0.0)
@@ -249,19 +250,18 @@ class LocalService(Service):
         from cloudtrain.code.unpack import unpack
         from cloudtrain.runtime.install import build
 
-        code, environment = spec.code, spec.environment
+        code = spec.code
+        environment = spec.environment
         assert environment is not None
-        folder, file, python = environment.folder, environment.requirements, environment.python
+        folder = Path(environment.folder)
+        file = environment.requirements
         archive = Path(code.archive)
+
+        def provide(place: Path) -> None:
+            unpack(archive, place, code.sha256)
+
         try:
-            build(
-                Path(folder),
-                file,
-                python,
-                self._environ,
-                lambda place: unpack(archive, place, code.sha256),
-                tell,
-            )
+            build(folder, file, environment.python, self._environ, provide, tell)
         except SetupError as error:
             hint = f"{error.hint}; " if error.hint else ""
             hint += (
@@ -276,24 +276,27 @@ class LocalService(Service):
         folder = self._folder(plan.run_name)
         try:
             make_state_folder(self._state_dir, ours=KEPT)
-            if _write_launch(folder, plan.request_json.encode(), again=again) or not _is_taken_over(
-                folder
-            ):
-                how = [QUEUED] if plan.request.get("queue") or plan.request.get("after") else []
-                environ = {
-                    name: value
-                    for name, value in self._environ.items()
-                    if name not in _NOT_INHERITED and not name.startswith(_NOT_INHERITED_PREFIXES)
-                } | {RUN_DIR: folder.path}
-                _start_supervisor(folder, environ, *how)
+            is_new = _write_launch(folder, plan.request_json.encode(), again=again)
+            if is_new or not _is_taken_over(folder):
+                must_wait = plan.request.get("queue") or plan.request.get("after")
+                how = [QUEUED] if must_wait else []
+                _start_supervisor(folder, self._environ_of(folder), *how)
         except OSError as error:
             raise self._unwritable("the run", error) from error
         return self._ref(plan.run_name)
 
+    def _environ_of(self, folder: RunFolder) -> dict[str, str]:
+        """Return the variables of a run's supervisor."""
+        environ = {}
+        for name, value in self._environ.items():
+            if name not in _NOT_INHERITED and not name.startswith(_NOT_INHERITED_PREFIXES):
+                environ[name] = value
+        environ[RUN_DIR] = folder.path
+        return environ
+
     def has(self, ref: RunRef) -> bool:
-        if not ref.name or "/" in ref.name or ref.name in (".", ".."):
-            return False
-        return _is_taken_over(self._folder(ref.name))
+        is_name = ref.name not in ("", ".", "..") and "/" not in ref.name
+        return is_name and _is_taken_over(self._folder(ref.name))
 
     def withdraw(self, ref: RunRef) -> bool:
         return withdraw(self._folder(ref.name))
@@ -324,51 +327,53 @@ class LocalService(Service):
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
         folder = self._folder_of(ref)
+
+        def now() -> RunStatus:
+            return replace(self.status(ref), steps=steps_of(folder))
+
         reader = JournalReader(Path(folder.journal), rank)
-        now = lambda: replace(self.status(ref), steps=steps_of(folder))  # noqa: E731
         lines = services.follow(reader, now, on_status, PACE, to_end=follow)
-        return lines if instance is None else (line for line in lines if line.instance == instance)
+        if instance is None:
+            return lines
+        return (line for line in lines if line.instance == instance)
 
     def stop(self, ref: RunRef) -> None:
         status = self._status(self._folder_of(ref))
         if status["state"] not in FINAL:
-            try:
+            with suppress(ProcessLookupError):  # it ended between the two lines
                 os.kill(status["pid"], signal.SIGTERM)
-            except ProcessLookupError:  # it ended between the two lines
-                return
 
     def queue(self) -> list[QueuedRun]:
         queue = Queue(str(self._state_dir))
         try:
             order = queue.read()
         except OSError as error:
-            raise TargetError(
-                f"the queue cannot be read: {error}", hint=self._elsewhere()
-            ) from error
+            message = f"the queue cannot be read: {error}"
+            raise TargetError(message, hint=self._elsewhere()) from error
         order.forget(queue.is_over)
-        runs = [
-            QueuedRun(
-                self._ref(holder.run),
-                None,
-                "",
-                _resources_of(holder),
-                holder.priority,
-                holder.since,
-            )
-            for holder in order.held
-        ]
+
+        runs = []
+        for held in order.held:
+            ref = self._ref(held.run)
+            runs.append(QueuedRun(ref, None, "", _resources_of(held), held.priority, held.since))
         for place, one in enumerate(order.waiting, 1):
-            runs.append(
-                QueuedRun(self._ref(one.run), place, _need(one), "", one.priority, one.since)
-            )
+            ref = self._ref(one.run)
+            runs.append(QueuedRun(ref, place, _need(one), "", one.priority, one.since))
         return runs
 
     def move(self, ref: RunRef, *, before: RunRef | None = None, last: bool = False) -> None:
         self._folder_of(ref)
-        other = None if before is None else Path(self._folder_of(before).path).name
+        other = None
+        if before is not None:
+            other = Path(self._folder_of(before).path).name
+
         order = self._change_queue(lambda order: order.move(ref.name, other, last=last))
-        if order is not None:
-            _refuse(order, ref.name if order.place_of(ref.name) is None or other is None else other)
+        if order is None:
+            return
+        missing = ref.name
+        if other is not None and order.place_of(ref.name) is not None:
+            missing = other
+        _refuse(order, missing)
 
     def drop(self, ref: RunRef) -> None:
         self._folder_of(ref)
@@ -411,22 +416,24 @@ class LocalService(Service):
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
         with suppress(CloudtrainError):
             code = self._folder_of(ref).read_launch().code
-            yield from [Path(folder) for folder in (code.directory, *(code.copies or ())) if folder]
+            for folder in (code.directory, *(code.copies or ())):
+                if folder:
+                    yield Path(folder)
         yield from unpacked(Path(upload.destination), upload.sha256, scratch)
 
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         folder = self._folder_of(ref)
         spec = folder.read_launch()
-        has_work = path.strip("/").partition("/")[0] in ("", NAME, "outputs")
-        work = working_files(spec, Path(folder.unpacked)) if has_work else {}
-        return copy_places(
-            spec.downloads(), path, destination, extras={NAME: work}, inside=[Path(folder.path)]
-        )
+        work: dict[str, Path] = {}
+        first = path.strip("/").partition("/")[0]
+        if first in ("", NAME, "outputs"):
+            work = working_files(spec, Path(folder.unpacked))
+        inside = [Path(folder.path)]
+        return copy_places(spec.downloads(), path, destination, extras={NAME: work}, inside=inside)
 
     def _unwritable(self, what: str, error: OSError) -> TargetError:
-        return TargetError(
-            f"{what} cannot be written: {error}", hint=f"make room, or {self._elsewhere()}"
-        )
+        hint = f"make room, or {self._elsewhere()}"
+        return TargetError(f"{what} cannot be written: {error}", hint=hint)
 
     def _elsewhere(self) -> str:
         return f"move the state folder: CLOUDTRAIN_STATE_DIR (now `{self._state_dir}`)"
@@ -439,24 +446,23 @@ class LocalService(Service):
 
     def _folder_of(self, ref: RunRef) -> RunFolder:
         if ref.place != host_name():
+            message = f"the run `{ref.name}` belongs to the machine `{ref.place}`"
             hint = f"log in to `{ref.place}` and run the command there"
-            raise RunNotFound(
-                f"the run `{ref.name}` belongs to the machine `{ref.place}`",
-                hint=hint,
-                code="CT934",
-            )
+            raise RunNotFound(message, hint=hint, code="CT934")
         if not self.has(ref):
-            raise RunNotFound(
-                f"this machine has no run `{ref.name}`", hint="`cloudtrain ps` lists the runs"
-            )
+            raise _no_run(ref.name)
         return self._folder(ref.name)
 
     def _status(self, folder: RunFolder) -> dict[str, Any]:
         """Return the run's status. If the state is not final and the run's lock is free, finish the
         run first."""
         status = _read(folder)
-        if status["state"] in FINAL or is_held(Path(folder.lock)):
-            return status | standing(folder.path) if status["state"] == "queued" else status
+        if status["state"] in FINAL:
+            return status
+        if is_held(Path(folder.lock)):
+            if status["state"] == "queued":
+                status |= standing(folder.path)
+            return status
         # the supervisor was killed, which is rare
         from cloudtrain.targets.local.verdict import finish
 
@@ -476,11 +482,13 @@ def _is_taken_over(folder: RunFolder) -> bool:
 def _read(folder: RunFolder) -> dict[str, Any]:
     status = folder.read_status()
     if status is None:
-        name = Path(folder.path).name
-        raise RunNotFound(
-            f"this machine has no run `{name}`", hint="`cloudtrain ps` lists the runs"
-        )
+        raise _no_run(Path(folder.path).name)
     return status
+
+
+def _no_run(name: str) -> RunNotFound:
+    message = f"this machine has no run `{name}`"
+    return RunNotFound(message, hint="`cloudtrain ps` lists the runs")
 
 
 def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
@@ -491,18 +499,23 @@ def _write_launch(folder: RunFolder, content: bytes, *, again: bool) -> bool:
     # another submitter of the run may have been faster
     is_in_use = is_in_use and not os.path.lexists(folder.launch)
     make_private_folder(folder.path)
-    is_written = not is_in_use and write_once(folder.launch, content)
-    if is_in_use or not (is_written or (again and Path(folder.launch).read_bytes() == content)):
-        name = Path(folder.path).name
-        raise NameTaken(f"a run `{name}` already exists", hint="give the job another name")
-    return is_written
+    if not is_in_use:
+        if write_once(folder.launch, content):
+            return True
+        if again and Path(folder.launch).read_bytes() == content:
+            return False
+    name = Path(folder.path).name
+    raise NameTaken(f"a run `{name}` already exists", hint="give the job another name")
 
 
 def _start_supervisor(folder: RunFolder, environ: Mapping[str, str], *how: str) -> None:
     """Start a supervisor with the further arguments `how`. Return when this supervisor, or another
     one for the same run, has taken over. If the run must wait, it has entered the queue by that
     time."""
-    argv = lambda ready: command("supervisor", folder.path, str(ready), *how)  # noqa: E731
+
+    def argv(ready: int) -> list[str]:
+        return command("supervisor", folder.path, str(ready), *how)
+
     if not start_detached(argv, folder.log, env=environ, cwd=folder.path):
         message = f"the supervisor did not start: {last_line(folder.log) or 'it wrote no message'}"
         raise TargetError(message, hint=f"read its log: `{folder.log}`", code="CT951")

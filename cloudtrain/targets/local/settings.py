@@ -14,7 +14,8 @@ from cloudtrain.errors import Problem, did_you_mean
 from cloudtrain.job.model import Count, Duration, all_at_once
 from cloudtrain.job.nodes import describe_value
 from cloudtrain.system.files import expand_home
-from cloudtrain.system.plugins import all_targets, find_target
+from cloudtrain.system.plugins import all_targets, find_target, has_part
+from cloudtrain.targets.contract import Emulator
 from cloudtrain.targets.settings import TargetSettings
 
 if TYPE_CHECKING:
@@ -29,10 +30,8 @@ def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
     if not isinstance(name, str):
         return
     if name not in emulated_targets():
-        message, hint = (
-            f"`emulate` cannot be {describe_value(name)}",
-            did_you_mean(name, emulated_targets()),
-        )
+        message = f"`emulate` cannot be {describe_value(name)}"
+        hint = did_you_mean(name, emulated_targets())
         yield Problem(
             ("emulate",), message, hint or did_you_mean("", emulated_targets()), code="CT013"
         )
@@ -50,7 +49,7 @@ def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def emulated_targets() -> list[str]:
-    return [target.name for target in all_targets() if "emulate" in target.parts]
+    return [target.name for target in all_targets() if has_part(target, Emulator)]
 
 
 class Local(TargetSettings):
@@ -132,27 +131,30 @@ _CONDAS = ("conda", "mamba", "micromamba")
 
 def find_interpreter(name: str, environ: Mapping[str, str], cwd: Path) -> Path | None:
     """`name` is `conda:NAME`, `uv` or a path. None if the environment does not exist."""
-    if name != UV and not name.startswith(CONDA):
+    if name == UV:
+        places = _uv_environments(environ, cwd)
+    elif name.startswith(CONDA):
+        places = _conda_environments(name.removeprefix(CONDA), environ)
+    else:
         return cwd / expand_home(name)
-    places = (
-        _uv_environments(environ, cwd)
-        if name == UV
-        else _conda_environments(name.removeprefix(CONDA), environ)
-    )
-    return next((python for place in places if (python := place / "bin" / "python").exists()), None)
+    for place in places:
+        python = place / "bin" / "python"
+        if python.exists():
+            return python
+    return None
 
 
 def with_absolute_python(settings: Local, environ: Mapping[str, str], cwd: Path) -> Local:
     """`conda:NAME` and `uv` become a path. LO102 reports an environment that does not exist."""
     python = settings.python
-    if python is None or not (os.sep in python or python == UV or python.startswith(CONDA)):
+    if python is None:
+        return settings
+    if os.sep not in python and python != UV and not python.startswith(CONDA):
         return settings
     interpreter = find_interpreter(python, environ, cwd)
-    return (
-        settings
-        if interpreter is None
-        else settings.model_copy(update={"python": str(interpreter)})
-    )
+    if interpreter is None:
+        return settings
+    return settings.model_copy(update={"python": str(interpreter)})
 
 
 def _uv_environments(environ: Mapping[str, str], cwd: Path) -> Iterator[Path]:
@@ -168,26 +170,29 @@ def _conda_environments(name: str, environ: Mapping[str, str]) -> Iterator[Path]
     if not name or os.sep in name or name.startswith("."):
         return
     for variable in ("CONDA_ENVS_DIRS", "CONDA_ENVS_PATH"):
-        yield from (
-            Path(folder, name) for folder in environ.get(variable, "").split(os.pathsep) if folder
-        )
+        for folder in environ.get(variable, "").split(os.pathsep):
+            if folder:
+                yield Path(folder, name)
     for root in _conda_roots(environ):
         yield root if name == "base" else root / "envs" / name
     home = Path(environ.get("HOME") or Path.home())
     yield home / ".conda" / "envs" / name
     try:
-        lines = (home / ".conda" / "environments.txt").read_text("utf-8", "replace").splitlines()
+        text = (home / ".conda" / "environments.txt").read_text("utf-8", "replace")
     except OSError:
         return
-    yield from (Path(line) for line in lines if Path(line).name == name)
+    for line in text.splitlines():
+        place = Path(line)
+        if place.name == name:
+            yield place
 
 
 def _conda_roots(environ: Mapping[str, str]) -> Iterator[Path]:
     if environ.get("MAMBA_ROOT_PREFIX"):
         yield Path(environ["MAMBA_ROOT_PREFIX"])
-    for program in (
-        environ.get("CONDA_EXE"),
-        *(shutil.which(name, path=environ.get("PATH", "")) for name in _CONDAS),
-    ):
+    path = environ.get("PATH", "")
+    programs = [environ.get("CONDA_EXE")]
+    programs += [shutil.which(name, path=path) for name in _CONDAS]
+    for program in programs:
         if program:
             yield Path(program).resolve().parent.parent

@@ -427,7 +427,8 @@ class Supervisor:
             self.ending = Ending("failed", None, 0)
         self._sweep()
         self.output.drain()
-        marker, note = self.folder.read_preempted(), None
+        marker = self.folder.read_preempted()
+        note = None
         if marker is not None:
             step = marker.get("step")
             note = "; the script saved and left" + (f" at step {step}" if step is not None else "")
@@ -517,7 +518,8 @@ def main(arguments: list[str]) -> None:
     from cloudtrain.system.processes import ProcessLock
 
     os.chdir(arguments[0])
-    ready, umask = int(arguments[1]), os.umask(UMASK)
+    ready = int(arguments[1])
+    umask = os.umask(UMASK)
     lock = ProcessLock.take(Path(OWN.lock))
     if lock is None or os.path.exists(OWN.status):
         _answer(ready, b"0")

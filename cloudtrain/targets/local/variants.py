@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from cloudtrain.errors import JobError, Problem
+from cloudtrain.errors import JobError, Problem, QueueTooSmall
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.plans.processes import Alike, Process, Processes
@@ -68,7 +68,8 @@ def compile_here(job: AnyJob, settings: Local, context: CompileContext) -> Plan:
 
 
 def _compile_processing(job: ProcessingJob, target: Local, context: CompileContext) -> Plan:
-    problems, view = Problems(), job.view
+    problems = Problems()
+    view = job.view
     if target.emulate is not None:
         message = (
             f"`--emulate {target.emulate}` emulates training jobs only, and this is a "
@@ -88,37 +89,36 @@ def _compile_processing(job: ProcessingJob, target: Local, context: CompileConte
     problems.refuse()
     assert whole is not None
     specification = LaunchSpecification.from_json(whole.request)
-    count, run_dir = specification.instances, specification.run_dir
-    shares = [
-        {_mark(name): _share(run_dir, instance, name) for name in shards}
-        for instance in range(count)
-    ]
-    processes = tuple(
-        _with_paths(process, shares[process.instance], count) for process in whole.processes
-    )
-    pairs = zip(specification.processes, processes, strict=True)
-    env = processes[0].env
+    count = specification.instances
+    run_dir = specification.run_dir
+
+    processes = []
+    started = []
+    for process, item in zip(whole.processes, specification.processes, strict=True):
+        shares = {_mark(name): _share(run_dir, process.instance, name) for name in shards}
+        placed = _with_paths(process, shares, count)
+        processes.append(placed)
+        started.append(replace(item, argv=placed.argv, env=placed.env))
+    links = []
+    for name in shards:
+        data = str(view.inputs[name].local)
+        for instance in range(count):
+            links.append(Link(_share(run_dir, instance, name), data, (instance, count)))
+    places: dict[str, tuple[str, ...]] = {}
+    for name in job.outputs:
+        folder = processes[0].env[f"CLOUDTRAIN_OUTPUT_{name.upper()}"]
+        places[f"outputs/{name}"] = (folder,)
     specification = replace(
-        specification,
-        processes=tuple(
-            replace(item, argv=process.argv, env=process.env) for item, process in pairs
-        ),
-        links=tuple(
-            Link(_share(run_dir, instance, name), str(view.inputs[name].local), (instance, count))
-            for name in shards
-            for instance in range(count)
-        ),
-        places={
-            f"outputs/{name}": (env[f"CLOUDTRAIN_OUTPUT_{name.upper()}"],) for name in job.outputs
-        },
+        specification, processes=tuple(started), links=tuple(links), places=places
     )
-    summary = [(label, text) for label, text in whole.summary if label not in _ONLY_TRAINING]
+
+    summary = [line for line in whole.summary if line[0] not in _ONLY_TRAINING]
     if shards:
         summary.append(("shards", f"{', '.join(shards)}: dealt out by file over {count} instances"))
     return replace(
         whole,
         request=specification.to_json(),
-        processes=processes,
+        processes=tuple(processes),
         summary=tuple(summary),
         outputs=local_outputs(specification),
     )
@@ -135,12 +135,10 @@ def _mark(name: str) -> str:
 
 
 def _mark_shards(view: TrainingJob) -> TrainingJob:
-    inputs = {
-        name: item.model_copy(update={"local": _mark(name)})
-        if item.shard and item.local is not None
-        else item
-        for name, item in view.inputs.items()
-    }
+    inputs = dict(view.inputs)
+    for name, item in view.inputs.items():
+        if item.shard and item.local is not None:
+            inputs[name] = item.model_copy(update={"local": _mark(name)})
     return view.model_copy(update={"inputs": inputs})
 
 
@@ -153,9 +151,11 @@ def _with_paths(process: Process, shares: Mapping[str, str], count: int) -> Proc
             text = text.replace(mark, share)
         return text
 
+    argv = tuple(map(fill, process.argv))
     env = {name: fill(text) for name, text in process.env.items()}
-    env |= {"CLOUDTRAIN_INSTANCE": str(process.instance), "CLOUDTRAIN_INSTANCE_COUNT": str(count)}
-    return replace(process, argv=tuple(map(fill, process.argv)), env=dict(sorted(env.items())))
+    env["CLOUDTRAIN_INSTANCE"] = str(process.instance)
+    env["CLOUDTRAIN_INSTANCE_COUNT"] = str(count)
+    return replace(process, argv=argv, env=dict(sorted(env.items())))
 
 
 # Plans of runs that wait in this machine's queue for GPUs or CPU slots.
@@ -195,7 +195,8 @@ def _need(
 ) -> QueueNeed:
     """`own_devices`: the value of CUDA_VISIBLE_DEVICES that the job sets; None if it does not set
     the variable."""
-    machine, instances = account.machine, specification.instances
+    machine = account.machine
+    instances = specification.instances
     gpus = machine.gpu_ids if own_devices is None else visible_ids(own_devices)
     if not gpus or specification.launcher == "fork":
         return QueueNeed(
@@ -217,7 +218,8 @@ def _refuse_too_much(need: QueueNeed, specification: LaunchSpecification) -> Non
     there = len(need.gpus) or need.slots
     if need.count <= there:
         return
-    instances, world = specification.instances, specification.world_size
+    instances = specification.instances
+    world = specification.world_size
     what = f"{instances} x {world // instances} (instances x processes)"
     fewer = f"--instances {there}"
     if world > instances:
@@ -235,7 +237,7 @@ def _refuse_too_much(need: QueueNeed, specification: LaunchSpecification) -> Non
             f"run it smaller: `{fewer}`, or write `slots = {need.count}` under `[local]` in "
             "cloudtrain.toml"
         )
-    raise JobError([Problem(("resources",), message, hint, code="CT041")])
+    raise JobError([QueueTooSmall(("resources",), message, hint, code="CT041")])
 
 
 def _with_placeholder(group: Alike) -> Alike:

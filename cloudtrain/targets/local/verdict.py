@@ -56,9 +56,9 @@ def failed_ranks(lines: Sequence[str]) -> dict[int, int]:
                 rank = None
         if match := _FORK.match(line):
             code_of_rank[int(match[1])] = int(match[2])
-    return code_of_rank | {
-        int(rank): -int(number) for rank, number in _MPIRUN_SIGNAL.findall("\n".join(lines))
-    }
+    for killed, number in _MPIRUN_SIGNAL.findall("\n".join(lines)):
+        code_of_rank[int(killed)] = -int(number)
+    return code_of_rank
 
 
 class Deaths:
@@ -94,15 +94,20 @@ class Deaths:
         reports = self._read_reports(output)
         deaths: dict[int, Death] = {}
         for order, (process, rank, exit_code, attempt) in enumerate(self._ends):
-            code = exit_code or (reports[rank][1] if rank in reports else 0)
-            if code and attempt == newest:
-                is_first = self._spec.launcher == "mpirun" and rank in reports
-                role = process.role if isinstance(process, Launched) else "process"
-                deaths[rank] = Death(rank, process.instance, role, code, -1 if is_first else order)
-        for order, (rank, (instance, code)) in enumerate(reports.items(), start=1):
+            code = exit_code
+            if not code and rank in reports:
+                _, code = reports[rank]
+            if not code or attempt != newest:
+                continue
+            role = process.role if isinstance(process, Launched) else "process"
+            is_first = self._spec.launcher == "mpirun" and rank in reports
+            place = -1 if is_first else order
+            deaths[rank] = Death(rank, process.instance, role, code, place)
+        for order, (rank, report) in enumerate(reports.items(), start=1):
             # A rank that ended before the supervisor saw it ended before the others; the last such
             # rank is the cause.
             if rank not in deaths:
+                instance, code = report
                 deaths[rank] = Death(rank, instance, "process", code, -order)
         return list(deaths.values())
 
@@ -115,34 +120,35 @@ class Deaths:
         """Return whether ranks have failed, and each of them because it lost another rank or was
         terminated."""
         deaths = self.of_newest_attempt(output)
-        return bool(deaths) and all(
-            _is_consequence(death, _lines_of(death, output)) for death in deaths
-        )
+        for death in deaths:
+            if not _is_consequence(death, _lines_of(death, output)):
+                return False
+        return bool(deaths)
 
     def _verdict(self, output: RunOutput, launches: list[Launched]) -> FailureReport:
-        death = first_failure(
-            self.of_newest_attempt(output), lambda death: _lines_of(death, output)
-        )
+        deaths = self.of_newest_attempt(output)
+        death = first_failure(deaths, lambda death: _lines_of(death, output))
         if death is not None and self._killed_launcher is None:
             return rank_verdict(death, _lines_of(death, output), instances=self._spec.instances)
         for process, item in zip(self._spec.processes, launches, strict=True):
-            if item.exit_code and self._killed_launcher in (None, item):
-                lines = output.tail(item.instance, None, "stderr") or output.tail(
-                    item.instance, None, "stdout"
-                )
-                return launcher_verdict(
-                    item.role, item.instance, process.argv, item.exit_code, lines
-                )
+            if not item.exit_code or self._killed_launcher not in (None, item):
+                continue
+            lines = output.tail(item.instance, None, "stderr")
+            if not lines:
+                lines = output.tail(item.instance, None, "stdout")
+            return launcher_verdict(item.role, item.instance, process.argv, item.exit_code, lines)
         return FailureReport("the run failed, but no process reported a reason", [])
 
     def _read_reports(self, output: RunOutput) -> dict[int, tuple[int, int]]:
+        """Return instance and exit code of each rank that a launcher reports as failed."""
+        reports: dict[int, tuple[int, int]] = {}
         if self._spec.launcher == "processes":
-            return {}
-        return {
-            rank: (instance, code)
-            for instance in range(self._spec.instances)
-            for rank, code in failed_ranks(output.tail(instance, None, "stderr")).items()
-        }
+            return reports
+        for instance in range(self._spec.instances):
+            lines = output.tail(instance, None, "stderr")
+            for rank, code in failed_ranks(lines).items():
+                reports[rank] = (instance, code)
+        return reports
 
 
 # Describe why a run failed: the rank that failed first, how it ended, and its last lines of output.
@@ -172,6 +178,9 @@ DETAILS = 20
 
 _LONGEST_REASON = 400
 
+_CRASHES = (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS)
+"""Exit codes of ranks that ended for a reason of their own."""
+
 FAILURE_LIMIT = 1024
 """Number of characters that SageMaker shows of a failure file."""
 
@@ -187,52 +196,57 @@ def first_failure(deaths: Iterable[Death], lines_of: Callable[[Death], list[str]
     of them, while the others exit in silence."""
     in_order = sorted(deaths, key=lambda death: death.order)
     own = [death for death in in_order if not _is_consequence(death, lines_of(death))]
-    if own and own[0].exit_code == 1 and not any(line.strip() for line in lines_of(own[0])):
-        own = [death for death in own if find_told(lines_of(death)) is not None] or own
+    if own and own[0].exit_code == 1 and _is_silent(lines_of(own[0])):
+        own = [death for death in own if find_told(lines_of(death))] or own
     return next(iter(own or in_order), None)
 
 
+def _is_silent(lines: list[str]) -> bool:
+    return not any(line.strip() for line in lines)
+
+
 def rank_verdict(death: Death, lines: list[str], *, instances: int) -> FailureReport:
-    where = [f"instance {death.instance}"] if instances > 1 else []
+    where = []
     if death.role not in ("process", "torchrun", "mpirun"):
-        where.insert(0, death.role)
-    who = f"rank {death.rank}" + (f" ({', '.join(where)})" if where else "")
+        where.append(death.role)
+    if instances > 1:
+        where.append(f"instance {death.instance}")
+    who = f"rank {death.rank}"
+    if where:
+        who += f" ({', '.join(where)})"
     message, details = explain(lines)
-    if death.exit_code < 0:
-        reason = (
-            f"{who} was killed by {_signal_name(-death.exit_code)} (exit code {death.exit_code})"
-        )
+
+    code = death.exit_code
+    if code < 0:
+        reason = f"{who} was killed by {_signal_name(-code)} (exit code {code})"
         # torch may abort while it cleans up after an error
-        if death.exit_code == -signal.SIGABRT and message:
+        if code == -signal.SIGABRT and message:
             reason += f" after {message}"
-        if death.exit_code == -signal.SIGKILL:
+        if code == -signal.SIGKILL:
             reason += "; unless someone sent it, the machine most likely ran out of memory"
     else:
-        reason = f"{who} failed with exit code {death.exit_code}" + (
-            f": {message}" if message else ""
-        )
-    return FailureReport(_shorten(reason), details, death.rank, death.exit_code)
+        reason = f"{who} failed with exit code {code}"
+        if message:
+            reason += f": {message}"
+    return FailureReport(_shorten(reason), details, death.rank, code)
 
 
 def launcher_verdict(
     role: str, instance: int, argv: Sequence[str], exit_code: int, lines: list[str]
 ) -> FailureReport:
     message, details = explain(lines)
+    who = f"{role} of instance {instance}"
     if _NO_TORCH.search(message):
         reason = (
             f"`{argv[0]}` has no PyTorch ({message}); `pip install torch` there, or name "
-            "another interpreter: "
-            "`python` of the local target"
+            "another interpreter: `python` of the local target"
         )
     elif exit_code < 0:
-        reason = (
-            f"{role} of instance {instance} was killed by {_signal_name(-exit_code)} (exit "
-            f"code {exit_code})"
-        )
+        reason = f"{who} was killed by {_signal_name(-exit_code)} (exit code {exit_code})"
     else:
-        reason = f"{role} of instance {instance} ended with exit code {exit_code}" + (
-            f": {message}" if message else ""
-        )
+        reason = f"{who} ended with exit code {exit_code}"
+        if message:
+            reason += f": {message}"
     return FailureReport(_shorten(reason), details, None, exit_code)
 
 
@@ -242,47 +256,62 @@ def in_own_words(verdict: FailureReport, failure_files: Iterable[str]) -> Failur
     in SageMaker, only 1,024 characters are used.
     """
     files = [path for path in map(Path, failure_files) if path.is_file()]
-    oldest = min(files, key=lambda path: path.stat().st_mtime, default=None)
-    text = oldest.read_text("utf-8", "replace")[:FAILURE_LIMIT].strip() if oldest else ""
+    if not files:
+        return verdict
+    oldest = min(files, key=lambda path: path.stat().st_mtime)
+    text = oldest.read_text("utf-8", "replace")[:FAILURE_LIMIT].strip()
     if not text:
         return verdict
     first, *rest = text.splitlines()
-    return verdict._replace(reason=_shorten(first), details=rest[-DETAILS:] or verdict.details)
+    details = rest[-DETAILS:] or verdict.details
+    return verdict._replace(reason=_shorten(first), details=details)
 
 
 def explain(lines: list[str]) -> tuple[str, list[str]]:
     """Return the line that names the error in the last traceback, and the lines of this traceback.
     If the runtime told an error after the last traceback, return its message, and its lines.
     Without both, return the last line, and the last lines."""
-    clean = [
-        _RANK_PREFIX.sub("", line, count=1) if line.startswith("[rank") else line for line in lines
-    ]
-    clean = [line.rstrip() for line in clean if line.strip()]
-    starts = [index for index, line in enumerate(clean) if line.strip() == _HEADER]
-    message = find_told(clean)
-    if message is not None and not any(start > message[0] for start in starts):
-        return message[1], clean[message[0] :][:DETAILS]
-    if not starts:
-        return (clean[-1].strip() if clean else ""), clean[-DETAILS:]
-    for index in range(starts[-1] + 1, len(clean)):
+    clean: list[str] = []
+    header = -1
+    for line in lines:
+        text = line
+        if line.startswith("[rank"):
+            text = _RANK_PREFIX.sub("", line, count=1)
+        if not text.strip():
+            continue
+        if text.strip() == _HEADER:
+            header = len(clean)
+        clean.append(text.rstrip())
+
+    told = find_told(clean)
+    if told is not None:
+        start, message = told
+        if header <= start:
+            return message, clean[start:][:DETAILS]
+    if not clean:
+        return "", []
+    if header < 0:
+        return clean[-1].strip(), clean[-DETAILS:]
+    for index in range(header + 1, len(clean)):
         if not clean[index][0].isspace():
-            return clean[index], clean[starts[-1] : index + 4][-DETAILS:]
+            return clean[index], clean[header : index + 4][-DETAILS:]
     return "", clean[-DETAILS:]
 
 
 def _lines_of(death: Death, output: RunOutput) -> list[str]:
-    stderr, stdout = (
-        output.tail(death.instance, death.rank, stream) for stream in ("stderr", "stdout")
-    )
-    return stderr if any(line.strip() for line in stderr) else stdout
+    stderr = output.tail(death.instance, death.rank, "stderr")
+    if _is_silent(stderr):
+        return output.tail(death.instance, death.rank, "stdout")
+    return stderr
 
 
 def _is_consequence(death: Death, lines: list[str]) -> bool:
-    if death.exit_code in (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS):
+    if death.exit_code in _CRASHES:
         return False
-    return death.exit_code == -signal.SIGTERM or bool(
-        PEER_LOST.search("\n".join(explain(lines)[1][-6:]))
-    )
+    if death.exit_code == -signal.SIGTERM:
+        return True
+    _, details = explain(lines)
+    return PEER_LOST.search("\n".join(details[-6:])) is not None
 
 
 def _signal_name(number: int) -> str:
@@ -293,7 +322,9 @@ def _signal_name(number: int) -> str:
 
 
 def _shorten(text: str) -> str:
-    return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 1] + "…"
+    if len(text) <= _LONGEST_REASON:
+        return text
+    return text[: _LONGEST_REASON - 1] + "…"
 
 
 # Finish a run whose supervisor died: kill its remaining processes, complete its output, set its
@@ -314,11 +345,9 @@ def finish(run_dir: str, token: str = "", known_pids: Iterable[int] = ()) -> Non
     if token:
         kill_run(token, known_pids)
     folder = RunFolder(run_dir)
-    lock = (
-        ProcessLock.take(Path(folder.lock), patience=_PATIENCE)
-        if os.path.exists(folder.lock)
-        else None
-    )
+    if not os.path.exists(folder.lock):
+        return
+    lock = ProcessLock.take(Path(folder.lock), patience=_PATIENCE)
     if lock is None:
         return
     try:
@@ -328,12 +357,9 @@ def finish(run_dir: str, token: str = "", known_pids: Iterable[int] = ()) -> Non
             from cloudtrain.errors import TargetError  # the guard does not need it until here
 
             who = f"the supervisor (process {status['pid']}) was killed"
-            is_queued = status["state"] == "queued"
-            reason = (
-                f"{who} while the run was queued"
-                if is_queued
-                else f"{who}, and with it every process of the run"
-            )
+            reason = f"{who}, and with it every process of the run"
+            if status["state"] == "queued":
+                reason = f"{who} while the run was queued"
             try:
                 _complete_output(folder)
             # of the disk, the journal or launch.json
@@ -367,9 +393,11 @@ def _secrets_of(spec: LaunchSpecification) -> tuple[str, ...]:
     secrets = dict[str, str]()
     variables = {**os.environ, **spec.processes[0].env}
     for name, place in references(variables).items():
+        if not place.startswith(("env:", "file:")):
+            continue
+        alone = {**variables, VARIABLE: json.dumps({name: place})}
         try:
-            if place.startswith(("env:", "file:")):
-                secrets[name] = resolved({**variables, VARIABLE: json.dumps({name: place})})[name]
+            secrets[name] = resolved(alone)[name]
         except SetupError:
             continue
     return forms_of(secrets)

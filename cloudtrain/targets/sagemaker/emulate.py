@@ -75,23 +75,25 @@ def entrypoint_host(stage: EmulatedJob, host: Host) -> HostLaunch:
     if first == "torchrun":
         variables |= stage.torchrun_variables(host)
     if first == "mpirun":
-        folder, path = os.path.dirname(stage.mpirun), variables.get("PATH", "${{env.PATH}}")
         # on which the launcher finds mpirun
+        folder = os.path.dirname(stage.mpirun)
+        path = variables.get("PATH", "${{env.PATH}}")
         variables = {**OPEN_MPI, **variables, "PATH": f"{folder}:{path}"}
     if plan.endpoints:
-        variables[EMULATION] = json.dumps(
-            {endpoint: local_endpoint(endpoint) for endpoint in sorted(plan.endpoints)}
-        )
-    role = "process" if first == "process" else "launcher"
+        addresses = {endpoint: local_endpoint(endpoint) for endpoint in sorted(plan.endpoints)}
+        variables[EMULATION] = json.dumps(addresses)
+
+    is_script = first == "process"
+    role = "process" if is_script else "launcher"
     argv = tuple(container_entrypoint(stage.root(host), stage.python))
-    launched = tuple(
-        Process(host.index, each.role, each.argv, each.env)
-        for each in plan.programs
-        if role == "launcher"
-    )
+    children: list[Process] = []
+    if not is_script:
+        for program in plan.programs:
+            children.append(Process(host.index, program.role, program.argv, program.env))
+    children += _ranks(stage, host, plan)
     return HostLaunch(
         (Process(host.index, role, argv, variables),),
-        (*launched, *_ranks(stage, host, plan)),
+        tuple(children),
         ranks=plan.processes_per_instance if first in _LAUNCHERS else 0,
         endpoints=plan.endpoints,
         unpacks=True,
@@ -101,19 +103,23 @@ def entrypoint_host(stage: EmulatedJob, host: Host) -> HostLaunch:
 def _plan(stage: EmulatedJob, host: Host) -> LaunchPlan:
     """Return the launcher's plan with the containers' addresses; ports on this machine are chosen
     at start."""
-    request, cpus = stage.request_of(host), stage.account.machine.cpus
+    request = stage.request_of(host)
     machine = HostMachine(
-        python=stage.python, cpus=cpus, gpus=stage.gpus(host), variables=stage.variables(host)
+        python=stage.python,
+        cpus=stage.account.machine.cpus,
+        gpus=stage.gpus(host),
+        variables=stage.variables(host),
     )
-    resource = with_loopback(resource_config(request, host))
-    configuration = hyperparameters_file(request), resource, input_data_config(request)
+    configuration = (
+        hyperparameters_file(request),
+        with_loopback(resource_config(request, host)),
+        input_data_config(request),
+    )
     try:
         return launch_plan(*configuration, machine, root=stage.root(host), network=Network({}))
     except SetupError as error:
-        message, path = (
-            f"on SageMaker the job would stop at once: {error.message}",
-            (FIELD, "HyperParameters"),
-        )
+        message = f"on SageMaker the job would stop at once: {error.message}"
+        path = (FIELD, "HyperParameters")
         raise JobError([Problem(path, message, error.hint, code="CT039")]) from None
 
 
@@ -122,29 +128,31 @@ def _ranks(stage: EmulatedJob, host: Host, plan: LaunchPlan) -> Sequence[Process
     if program is None or program.role not in _LAUNCHERS:
         return ()
     count = plan.processes_per_instance
-    if program.role == "mpirun":
-        start = (
-            program.argv.index(stage.python)
-            if stage.python in program.argv
-            else len(program.argv) - 1
+    if program.role == "torchrun":
+        return _torchrun_ranks(
+            host,
+            script_of(program),
+            python=plan.python,
+            hosts=len(plan.hosts),
+            own=plan.hosts.index(host.name),
+            count=count,
         )
-        return tuple(launchers.mpirun_ranks(program.argv[start:], processes=count))
-    own = plan.hosts.index(host.name)
-    return _torchrun_ranks(
-        host, script_of(program), python=plan.python, hosts=len(plan.hosts), own=own, count=count
-    )
+    start = len(program.argv) - 1
+    if stage.python in program.argv:
+        start = program.argv.index(stage.python)
+    return tuple(launchers.mpirun_ranks(program.argv[start:], processes=count))
 
 
 def _torchrun_ranks(
     host: Host, script: Sequence[str], *, python: str, hosts: int, own: int, count: int
 ) -> tuple[Process, ...]:
     """Return the `count` ranks on a host, whose number among torchrun's hosts is `own`."""
-    every = launchers.torchrun_ranks(
+    all_ranks = launchers.torchrun_ranks(
         script, python=python, instance_count=hosts, processes_per_instance=count
     )
-    return tuple(
-        replace(every.make(own * count + number), instance=host.index) for number in range(count)
-    )
+    first = own * count
+    own_ranks = map(all_ranks.make, range(first, first + count))
+    return tuple(replace(rank, instance=host.index) for rank in own_ranks)
 
 
 # The processes that the image's toolkit starts on a host, with this machine's interpreter,
@@ -164,35 +172,38 @@ own process."""
 
 
 def toolkit_host(stage: EmulatedJob, host: Host) -> HostLaunch:
-    request, root, gpus = stage.request_of(host), stage.root(host), stage.gpus(host)
+    root = stage.root(host)
     setup = HostSetup(
-        request, host, stage.container, gpus=gpus, cpus=stage.account.machine.cpus, root=root
+        stage.request_of(host),
+        host,
+        stage.container,
+        gpus=stage.gpus(host),
+        cpus=stage.account.machine.cpus,
+        root=root,
     )
     toolkit_command = command(setup)
     if toolkit_command.error is not None:
         message = f"on SageMaker the job would stop at once: {toolkit_command.error}"
-        raise JobError(
-            [
-                Problem(
-                    ("distribution", "type"),
-                    message,
-                    "run it here without `--emulate sagemaker`",
-                    code="CT039",
-                )
-            ]
-        )
+        hint = "run it here without `--emulate sagemaker`"
+        raise JobError([Problem(("distribution", "type"), message, hint, code="CT039")])
+
     env = environment(setup)
     own = stage.variables(host)
+    python_path = own.get("PYTHONPATH", "${{env.PYTHONPATH}}")
     variables = {
         **own,
         **local_variables({**env, **toolkit_command.env}),
-        "PYTHONPATH": f"{root}/code:" + own.get("PYTHONPATH", "${{env.PYTHONPATH}}"),
+        "PYTHONPATH": f"{root}/code:{python_path}",
     }
-    if (master := env.get("MASTER_ADDR")) is None:
-        return _STARTS[toolkit_command.role](stage, host, toolkit_command, variables)
-    variables |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": local_port(master, env["MASTER_PORT"])}
-    launch = _STARTS[toolkit_command.role](stage, host, toolkit_command, variables)
-    return replace(launch, endpoints=(*launch.endpoints, f"{master}:{MASTER_PORT}"))
+    start = _STARTS[toolkit_command.role]
+    master = env.get("MASTER_ADDR")
+    if master is None:
+        return start(stage, host, toolkit_command, variables)
+    variables["MASTER_ADDR"] = LOOPBACK
+    variables["MASTER_PORT"] = local_port(master, env["MASTER_PORT"])
+    launch = start(stage, host, toolkit_command, variables)
+    endpoint = f"{master}:{MASTER_PORT}"
+    return replace(launch, endpoints=(*launch.endpoints, endpoint))
 
 
 def _torchrun(
@@ -204,20 +215,27 @@ def _torchrun(
     machine.
     """
     script = command.program[2:]
-    options = list(command.argv[command.argv.index("torchrun") + 1 : -len(script)])
+    first_option = command.argv.index("torchrun") + 1
+    options = list(command.argv[first_option : -len(script)])
     master = _option(options, "--master_addr")
-    endpoint = f"{master or host.name}:{MASTER_PORT}"
     if master:
         options[options.index("--master_addr") + 1] = LOOPBACK
         options[options.index("--master_port") + 1] = local_port(master, MASTER_PORT)
     else:
         variables = {**variables, "PET_MASTER_PORT": local_port(host.name, MASTER_PORT)}
+    variables = {**variables, **stage.torchrun_variables(host)}
+
     argv = (stage.python, "-m", "cloudtrain.runtime.torchrun", *options, *script)
-    process = Process(host.index, "torchrun", argv, {**variables, **stage.torchrun_variables(host)})
-    count, own = int(_option(options, "--nnodes") or 1), int(_option(options, "--node_rank") or 0)
+    process = Process(host.index, "torchrun", argv, variables)
     ranks = _torchrun_ranks(
-        host, script, python=stage.python, hosts=count, own=own, count=command.ranks
+        host,
+        script,
+        python=stage.python,
+        hosts=int(_option(options, "--nnodes") or 1),
+        own=int(_option(options, "--node_rank") or 0),
+        count=command.ranks,
     )
+    endpoint = f"{master or host.name}:{MASTER_PORT}"
     return HostLaunch((process,), ranks, ranks=command.ranks, endpoints=(endpoint,))
 
 
@@ -226,22 +244,18 @@ def _mpirun(
 ) -> HostLaunch:
     """Return a host with an mpirun process, which starts all ranks; each rank writes its output to
     separate files."""
-    options = portable(_mpi_options(command.argv[1 : -len(command.program)]))
+    given = command.argv[1 : -len(command.program)]
+    options = portable(_mpi_options(given))
     program = redirected(command.program, f"{stage.run_dir}/logs/instance_{host.index}")
     argv = (stage.mpirun, *options, *program)
     process = Process(host.index, "mpirun", argv, {**OPEN_MPI, **variables})
-    notes = (
-        (
+    notes: tuple[str, ...] = ()
+    if "mpi4py" in command.program:
+        notes = (
             "the ranks start through mpi4py, as in SageMaker's images: `pip install mpi4py` where "
-            "it is missing"
-        ),
-    )
-    return HostLaunch(
-        (process,),
-        signal="ranks",
-        ranks=command.ranks,
-        notes=notes if "mpi4py" in command.program else (),
-    )
+            "it is missing",
+        )
+    return HostLaunch((process,), signal="ranks", ranks=command.ranks, notes=notes)
 
 
 def _mpi_options(options: Sequence[str]) -> list[str]:
@@ -254,24 +268,34 @@ def _mpi_options(options: Sequence[str]) -> list[str]:
     rest = iter(options)
     for option in rest:
         if option == "--host":
-            # such as `algo-1:4,algo-2:4`; a host without a number has one slot
-            hosts = next(rest, "").split(",")
-            local += [
-                option,
-                f"{LOOPBACK}:{sum(int(host.partition(':')[2] or 1) for host in hosts)}",
-            ]
+            slots = _slots_in(next(rest, ""))
+            local += [option, f"{LOOPBACK}:{slots}"]
         elif option == "-x":
             local += _local_export(next(rest, ""))
+        elif option == INTERFACE:
+            local.append(LOOPBACK_INTERFACE)
         elif option != "--tag-output":
-            local.append(LOOPBACK_INTERFACE if option == INTERFACE else option)
+            local.append(option)
     return local
+
+
+def _slots_in(hosts: str) -> int:
+    """Return the number of slots of hosts such as `algo-1:4,algo-2:4`; a host without a number has
+    one slot."""
+    slots = 0
+    for host in hosts.split(","):
+        number = host.partition(":")[2]
+        slots += int(number or 1)
+    return slots
 
 
 def _local_export(value: str) -> list[str]:
     name, equals, text = value.partition("=")
     if name == "LD_PRELOAD":
         return []
-    return ["-x", f"{name}{equals}{LOOPBACK_INTERFACE}" if text == INTERFACE else value]
+    if text == INTERFACE:
+        value = f"{name}{equals}{LOOPBACK_INTERFACE}"
+    return ["-x", value]
 
 
 def _sshd(
@@ -282,10 +306,8 @@ def _sshd(
 ) -> HostLaunch:
     """Return a host without processes, which on SageMaker runs sshd for mpirun. Here all ranks run
     on the first host."""
-    return HostLaunch(
-        (),
-        notes=(f"{host.name} would wait for mpirun's ranks; here they all run on the first host",),
-    )
+    note = f"{host.name} would wait for mpirun's ranks; here they all run on the first host"
+    return HostLaunch((), notes=(note,))
 
 
 def _script(
@@ -293,19 +315,23 @@ def _script(
 ) -> HostLaunch:
     """Return a host that runs the script itself, and a parameter server if the job uses them."""
     signal = "leader" if command.argv[0] == stage.python else "group"
-    if "TF_CONFIG" not in variables:
-        return HostLaunch((Process(host.index, "process", command.argv, variables),), signal=signal)
-    text, endpoints = local_tf_config(variables["TF_CONFIG"])
+    given = variables.get("TF_CONFIG")
+    if given is None:
+        process = Process(host.index, "process", command.argv, variables)
+        return HostLaunch((process,), signal=signal)
+
+    text, endpoints = local_tf_config(given)
     config = json.loads(text)
-    processes = [
-        Process(host.index, config["task"]["type"], command.argv, {**variables, "TF_CONFIG": text})
-    ]
+    role = config["task"]["type"]
+    env = {**variables, "TF_CONFIG": text}
+    processes = [Process(host.index, role, command.argv, env)]
     if "ps" in config["cluster"]:
-        servers = json.loads(variables["TF_CONFIG"])["cluster"]["ps"]
-        index = [address.partition(":")[0] for address in servers].index(host.name)
-        task = {**config, "task": {"index": index, "type": "ps"}}
-        env = {**variables, "TF_CONFIG": json.dumps(task)}
-        processes.append(Process(host.index, "ps", (stage.python, "-c", SERVER), env))
+        servers = json.loads(given)["cluster"]["ps"]
+        names = [address.partition(":")[0] for address in servers]
+        config["task"] = {"index": names.index(host.name), "type": "ps"}
+        env = {**variables, "TF_CONFIG": json.dumps(config)}
+        argv = (stage.python, "-c", SERVER)
+        processes.append(Process(host.index, "ps", argv, env))
     return HostLaunch(tuple(processes), signal=signal, endpoints=endpoints)
 
 
@@ -352,23 +378,23 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
     scaled = problems.value(lambda: scaled_job(job, target, account), None)
     sagemaker = account.emulated or SageMaker()
     there = ACCOUNT._replace(region=sagemaker.region or ACCOUNT.region)
-    settings = SageMaker(launch=sagemaker.launch, input_mode=sagemaker.input_mode)
     parts = parts_of(
-        scaled[0] if scaled else job, settings, context._replace(account=there), problems
+        scaled[0] if scaled else job,
+        SageMaker(launch=sagemaker.launch, input_mode=sagemaker.input_mode),
+        context._replace(account=there),
+        problems,
     )
     if job.entry_point is None and job.command is None:
         message = "the job runs the image's own program, which is not on this machine"
-        problems.append(
-            Problem(("entry_point",), message, "add an `entry_point` or a `command`", code="CT036")
-        )
+        hint = "add an `entry_point` or a `command`"
+        problems.append(Problem(("entry_point",), message, hint, code="CT036"))
     problems += place_problems(scaled[0] if scaled else placed_job(job, target))
     if problems or scaled is None or parts is None:
         raise JobError(without_echoes(problems))
-    size = scaled[1]
+
     python = target.python or account.python
-    overrides = {
-        key: value for key, value in overrides_of(job, "sagemaker").items() if key != _MACHINES
-    }
+    overrides = dict(overrides_of(job, "sagemaker"))
+    overrides.pop(_MACHINES, None)
     request = finished_request(parts, overrides)
     stage = EmulatedJob(
         request=request,
@@ -377,10 +403,10 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
         python=python,
         run_dir=account.run_dir(context.run_name),
         region=there.region,
-        world_size=size.world_size,
+        world_size=scaled[1].world_size,
         grace_period=target.grace_period,
     )
-    start = entrypoint_host if is_entrypoint(stage.request) else toolkit_host
+    start = entrypoint_host if is_entrypoint(request) else toolkit_host
     launches = {host: start(stage, host) for host in stage.hosts}
     processes = _assign_ranks(launches)
     specification = _specification(stage, job, context, launches, processes)
@@ -406,10 +432,9 @@ def _container(request: JsonMapping, parts: TrainingParts, python: str) -> Image
     libraries and the PyTorch version: an emulation runs this machine's interpreter, `python`,
     instead of the image's."""
     algorithm = {"TrainingImage": parts.image.uri, **request["AlgorithmSpecification"]}
-    contents = Start.of(
-        {**request, "AlgorithmSpecification": algorithm}, parts.job.environment.framework
-    ).container
-    return contents._replace(
+    with_image = {**request, "AlgorithmSpecification": algorithm}
+    start = Start.of(with_image, parts.job.environment.framework)
+    return start.container._replace(
         python=python, smddprun=False, smddpmprun=False, torch=None, training_module=None
     )
 
@@ -419,72 +444,82 @@ def _specification(
     job: TrainingJob,
     context: CompileContext,
     launches: dict[Host, HostLaunch],
-    processes: list[tuple[Process, str]],
+    processes: list[Process],
 ) -> LaunchSpecification:
     """Return the launch specification: each host's `/opt/ml` folder, the processes, and the result
     folders."""
-    archive = stage.account.archive(context.bundle)
     roots = [stage.root(host) for host in stage.hosts]
+
+    def on_each_host(folder: str) -> tuple[str, ...]:
+        return tuple(f"{root}/{folder}" for root in roots)
+
     # all hosts share the folder that replaces the S3 location
-    checkpoint = (job.checkpoint.local if job.checkpoint else None) or f"{stage.run_dir}/checkpoint"
-    metrics = stage.request["AlgorithmSpecification"].get("MetricDefinitions", ())
-    directories = [
-        f"{root}/{folder}" for root in roots for folder in ("model", "output/data", "input/data")
-    ]
+    checkpoint = f"{stage.run_dir}/checkpoint"
+    if job.checkpoint and job.checkpoint.local:
+        checkpoint = job.checkpoint.local
     synced = stage.request.get("CheckpointConfig", {}).get("LocalPath")
-    links = [link for host in stage.hosts for link in _links(stage, job, host)]
-    links += [Link(relocate_text(synced, root), checkpoint, None) for root in roots if synced]
-    links += [
-        Link(f"{stage.root(host)}/input/data/{CODE_CHANNEL}/sourcedir.tar.gz", archive, None)
-        for host, launch in launches.items()
-        if launch.unpacks
-    ]
-    roles = {
-        process.role
-        for launch in launches.values()
-        for process in (*launch.processes, *launch.children)
+    directories = list(on_each_host("model"))
+    directories += on_each_host("output/data")
+    directories += on_each_host("input/data")
+    places = {
+        "model": on_each_host("model"),
+        "checkpoint": on_each_host("code/checkpoint"),
+        "outputs": on_each_host("output/data"),
     }
-    endpoints = sorted({endpoint for launch in launches.values() for endpoint in launch.endpoints})
+    for name in job.outputs:
+        if name != "model":
+            places[f"outputs/{name}"] = on_each_host(f"output/data/{name}")
+
+    files: dict[str, str] = {}
+    links: list[Link] = []
+    for host in stage.hosts:
+        files.update(_files(stage, host))
+        links += _links(stage, job, host)
+    if synced:
+        directories.append(checkpoint)
+        places["checkpoint"] = (checkpoint,)
+        for root in roots:
+            links.append(Link(relocate_text(synced, root), checkpoint, None))
+
+    archive = stage.account.archive(context.bundle)
     code = CodePlace(archive, context.bundle.sha256, None)
-    if folders := tuple(
-        f"{stage.root(host)}/code" for host, launch in launches.items() if not launch.unpacks
-    ):
-        code = replace(code, directory=folders[0], copies=folders[1:])
-    if unpacked := tuple(
-        f"{stage.root(host)}/code" for host, launch in launches.items() if launch.unpacks
-    ):
-        code = replace(code, unpacked=unpacked)
-    rank_count = sum(launch.ranks for launch in launches.values())
+    # launchers unpack the code themselves; all hosts of a job start in the same way
+    unpacks = any(launch.unpacks for launch in launches.values())
+    if unpacks:
+        code = replace(code, unpacked=on_each_host("code"))
+        for path in on_each_host(f"input/data/{CODE_CHANNEL}/sourcedir.tar.gz"):
+            links.append(Link(path, archive, None))
+    else:
+        first, *others = on_each_host("code")
+        code = replace(code, directory=first, copies=tuple(others))
+
+    roles: set[str] = set()
+    endpoints: set[str] = set()
+    ranks = sum(process.rank is not None for process in processes)
+    for launch in launches.values():
+        ranks += launch.ranks
+        endpoints.update(launch.endpoints)
+        for process in (*launch.processes, *launch.children):
+            roles.add(process.role)
+    launcher = next((name for name in _LAUNCHERS if name in roles), "processes")
+    metrics = stage.request["AlgorithmSpecification"].get("MetricDefinitions", ())
     return LaunchSpecification(
         name=context.run_name,
         run_dir=stage.run_dir,
         emulates="sagemaker",
         code=code,
-        directories=tuple(sorted([*directories, checkpoint] if synced else directories)),
-        files={path: text for host in stage.hosts for path, text in _files(stage, host)},
+        directories=tuple(sorted(directories)),
+        files=files,
         links=tuple(links),
-        failure_files=tuple(f"{root}/output/failure" for root in roots),
-        places={
-            "model": tuple(f"{root}/model" for root in roots),
-            "checkpoint": (checkpoint,)
-            if synced
-            else tuple(f"{root}/code/checkpoint" for root in roots),
-            "outputs": tuple(f"{root}/output/data" for root in roots),
-            **{
-                f"outputs/{name}": tuple(f"{root}/output/data/{name}" for root in roots)
-                for name in job.outputs
-                if name != "model"
-            },
-        },
-        launcher=next((name for name in _LAUNCHERS if name in roles), "processes"),
+        failure_files=on_each_host("output/failure"),
+        places=places,
+        launcher=launcher,
         instances=len(stage.hosts),
-        world_size=rank_count + sum(process.rank is not None for process, _ in processes),
-        ports=tuple(map(port_name, endpoints)),
-        processes=tuple(
-            _started_process(stage, launches, process, signal) for process, signal in processes
-        ),
-        finishes=("master",) if "master" in roles and "ps" in roles else (),
-        patience=LAUNCHER_PATIENCE if unpacked else LaunchSpecification.patience,
+        world_size=ranks,
+        ports=tuple(map(port_name, sorted(endpoints))),
+        processes=tuple(_started_process(stage, launches, process) for process in processes),
+        finishes=("master",) if roles.issuperset(("master", "ps")) else (),
+        patience=LAUNCHER_PATIENCE if unpacks else LaunchSpecification.patience,
         grace_period=stage.grace_period,
         max_runtime=job.max_runtime,
         metrics={str(row["Name"]): str(row["Regex"]) for row in metrics} or None,
@@ -493,8 +528,9 @@ def _specification(
 
 def _files(stage: EmulatedJob, host: Host) -> Iterator[tuple[str, str]]:
     for path, content in files(stage.request_of(host), host, stage.root(host)).items():
-        data = with_loopback(content) if path.endswith("/resourceconfig.json") else content
-        yield path, json.dumps(data, indent=1, sort_keys=True)
+        if path.endswith("/resourceconfig.json"):
+            content = with_loopback(content)
+        yield path, json.dumps(content, indent=1, sort_keys=True)
 
 
 def _links(stage: EmulatedJob, job: TrainingJob, host: Host) -> Iterator[Link]:
@@ -504,79 +540,87 @@ def _links(stage: EmulatedJob, job: TrainingJob, host: Host) -> Iterator[Link]:
     are left out.
     """
     for name, item in job.inputs.items():
-        if item.instance_groups and host.group not in item.instance_groups:
+        sharing = list(stage.hosts)
+        if item.instance_groups:
+            sharing = [other for other in sharing if other.group in item.instance_groups]
+        if host not in sharing:
             continue
-        folder = f"{stage.root(host)}/input/data/{item.channel or name}"
         assert item.local is not None, "the scaled job was refused otherwise"
+        path = f"{stage.root(host)}/input/data/{item.channel or name}"
+        shard = None
         if item.type == "uri_file":
-            yield Link(f"{folder}/{PurePath(item.sagemaker or item.local).name}", item.local, None)
-        else:
-            sharing = [
-                each
-                for each in stage.hosts
-                if not item.instance_groups or each.group in item.instance_groups
-            ]
-            shard = (sharing.index(host), len(sharing)) if item.shard else None
-            yield Link(folder, item.local, shard)
+            file_name = PurePath(item.sagemaker or item.local).name
+            path += f"/{file_name}"
+        elif item.shard:
+            shard = (sharing.index(host), len(sharing))
+        yield Link(path, item.local, shard)
 
 
-def _assign_ranks(launches: dict[Host, HostLaunch]) -> list[tuple[Process, str]]:
-    """Return the processes that the supervisor starts, each with its stop signal.
+def _assign_ranks(launches: dict[Host, HostLaunch]) -> list[Process]:
+    """Return the processes that the supervisor starts.
 
     Scripts that run without a launcher get ranks: after the ranks of all launchers, in the order of
     host names, with parameter servers last.
     """
-    processes = [
-        (process, launch.signal) for launch in launches.values() for process in launch.processes
-    ]
-    first = sum(launch.ranks for launch in launches.values())
+    processes: list[Process] = []
+    rank = 0
+    for launch in launches.values():
+        processes += launch.processes
+        rank += launch.ranks
     name_of = {host.index: host.name for host in launches}
-    direct = [process for process, _ in processes if process.role not in (*_LAUNCHERS, "launcher")]
-    direct.sort(key=lambda process: (process.role == "ps", name_of[process.instance]))
-    rank_of = {id(process): first + number for number, process in enumerate(direct)}
-    return [
-        (
-            replace(process, rank=rank_of[id(process)], local_rank=0)
-            if id(process) in rank_of
-            else process,
-            signal,
-        )
-        for process, signal in processes
-    ]
+
+    def position(place: int) -> tuple[bool, str]:
+        process = processes[place]
+        return process.role == "ps", name_of[process.instance]
+
+    for place in sorted(range(len(processes)), key=position):
+        process = processes[place]
+        if process.role not in (*_LAUNCHERS, "launcher"):
+            processes[place] = replace(process, rank=rank, local_rank=0)
+            rank += 1
+    return processes
 
 
 def _started_process(
-    stage: EmulatedJob, launches: dict[Host, HostLaunch], process: Process, signal: str
+    stage: EmulatedJob, launches: dict[Host, HostLaunch], process: Process
 ) -> StartedProcess:
-    host = next(host for host in launches if host.index == process.instance)
-    folder = stage.root(host) + ("" if launches[host].unpacks else "/code")
-    return StartedProcess.of(
-        replace(process, env=dict(sorted(process.env.items()))), signal, folder
-    )
+    host = stage.hosts[process.instance]
+    launch = launches[host]
+    folder = stage.root(host)
+    if not launch.unpacks:
+        folder += "/code"
+    env = dict(sorted(process.env.items()))
+    return StartedProcess.of(replace(process, env=env), launch.signal, folder)
 
 
 def _shown_processes(
-    launches: dict[Host, HostLaunch], processes: list[tuple[Process, str]]
+    launches: dict[Host, HostLaunch], processes: list[Process]
 ) -> Iterator[Process]:
     """Yield the plan's processes: started processes, then their children, without the variables in
     `_REPEATED`."""
-    children = [each for launch in launches.values() for each in launch.children]
-    for process in [*(each for each, _ in processes), *children]:
-        yield replace(
-            process,
-            env={name: value for name, value in process.env.items() if name not in _REPEATED},
-        )
+    shown = list(processes)
+    for launch in launches.values():
+        shown += launch.children
+    for process in shown:
+        env = dict(process.env)
+        for name in _REPEATED:
+            env.pop(name, None)
+        yield replace(process, env=env)
 
 
 def _summary(
     stage: EmulatedJob, parts: TrainingParts, job: TrainingJob, world_size: int
 ) -> Iterator[tuple[str, str]]:
     count = len(stage.hosts)
-    types = " + ".join(dict.fromkeys(host.instance_type for host in stage.hosts))
+    instances = " + ".join(dict.fromkeys(host.instance_type for host in stage.hosts))
+    if count > 1:
+        instances = f"{count} x {instances}"
+    starter = "the image's toolkit"
+    if is_entrypoint(stage.request):
+        starter = "cloudtrain's own launcher"
     yield "target", f"local ({stage.account.machine}), as SageMaker would run it"
-    yield "instances", f"{count} x {types}, simulated" if count > 1 else f"{types}, simulated"
+    yield "instances", f"{instances}, simulated"
     yield "processes", str(world_size)
-    starter = "cloudtrain's own launcher" if is_entrypoint(stage.request) else "the image's toolkit"
     yield "started by", f"{starter}: {parts.launch.reason}"
     image = stage.request["AlgorithmSpecification"].get("TrainingImage")
     if image:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 from cloudtrain.errors import JobError, Problem
 from cloudtrain.plans.processes import Process
@@ -36,14 +36,13 @@ def relocate_text(text: str, root: str) -> str:
 
 def relocate_request(request: JsonMapping, root: str) -> JsonObject:
     """Replace `/opt/ml` in a request's hyperparameters and variables with `root`."""
-    hyperparameters = {
-        name: _relocate_json(text, root)
-        for name, text in request.get("HyperParameters", {}).items()
+    texts = request.get("HyperParameters", {})
+    values = request.get("Environment", {})
+    return {
+        **request,
+        "HyperParameters": {name: _relocate_json(text, root) for name, text in texts.items()},
+        "Environment": {name: relocate_text(text, root) for name, text in values.items()},
     }
-    variables = {
-        name: relocate_text(text, root) for name, text in request.get("Environment", {}).items()
-    }
-    return {**request, "HyperParameters": hyperparameters, "Environment": variables}
 
 
 def _relocate_json(text: str, root: str) -> str:
@@ -75,11 +74,11 @@ def local_port(host: str, port: int | str) -> str:
 def local_tf_config(text: str) -> tuple[str, tuple[str, ...]]:
     """Return TF_CONFIG with every task's address on loopback, and the original addresses."""
     config = json.loads(text)
-    endpoints = tuple(address for members in config["cluster"].values() for address in members)
-    config["cluster"] = {
-        role: list(map(local_endpoint, members)) for role, members in config["cluster"].items()
-    }
-    return json.dumps(config), endpoints
+    endpoints: list[str] = []
+    for role, members in config["cluster"].items():
+        endpoints += members
+        config["cluster"][role] = list(map(local_endpoint, members))
+    return json.dumps(config), tuple(endpoints)
 
 
 def with_loopback(resource: JsonMapping) -> JsonObject:
@@ -92,18 +91,16 @@ def local_variables(variables: Mapping[str, str]) -> dict[str, str]:
         if local.get(name) == INTERFACE:
             local[name] = LOOPBACK_INTERFACE
     if "SM_RESOURCE_CONFIG" in local:
-        local["SM_RESOURCE_CONFIG"] = _compact(
-            with_loopback(json.loads(local["SM_RESOURCE_CONFIG"]))
-        )
+        resource = json.loads(local["SM_RESOURCE_CONFIG"])
+        local["SM_RESOURCE_CONFIG"] = _compact(with_loopback(resource))
     if "SM_TRAINING_ENV" in local:
         whole = with_loopback(json.loads(local["SM_TRAINING_ENV"]))
-        local["SM_TRAINING_ENV"] = _compact(
-            {**whole, "resource_config": with_loopback(whole["resource_config"])}
-        )
+        whole["resource_config"] = with_loopback(whole["resource_config"])
+        local["SM_TRAINING_ENV"] = _compact(whole)
     return local
 
 
-def _compact(value: Any) -> str:
+def _compact(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
@@ -112,11 +109,14 @@ class HostLaunch:
     """The processes that one host starts.
 
     Attributes:
-        processes: the processes that the supervisor starts. children: children of `processes`,
-        which appear only in the plan. signal: the processes that get SIGTERM first (see
-        `cloudtrain.targets.common.specification`). ranks: number of ranks that a launcher starts.
-        endpoints: every `host:port` at which a process listens, on any host. unpacks: whether the
-        host's launcher itself unpacks the code. notes: sentences that the plan shows.
+        processes: the processes that the supervisor starts.
+        children: children of `processes`, which appear only in the plan.
+        signal: the processes that get SIGTERM first (see
+            `cloudtrain.targets.common.specification`).
+        ranks: number of ranks that a launcher starts.
+        endpoints: every `host:port` at which a process listens, on any host.
+        unpacks: whether the host's launcher itself unpacks the code.
+        notes: sentences that the plan shows.
     """
 
     processes: tuple[Process, ...]
@@ -139,7 +139,7 @@ class EmulatedJob:
     world_size: int
     grace_period: int
 
-    @property
+    @cached_property
     def hosts(self) -> tuple[Host, ...]:
         return tuple(sorted(hosts(self.request), key=lambda host: host.index))
 
@@ -151,21 +151,25 @@ class EmulatedJob:
         return relocate_request(self.request, self.root(host))
 
     def gpus(self, host: Host) -> int:
-        return len(gpu_share(self.account.machine.gpu_ids, len(self.hosts), host.index))
+        return len(self._gpu_share(host))
+
+    def _gpu_share(self, host: Host) -> tuple[str, ...]:
+        return gpu_share(self.account.machine.gpu_ids, len(self.hosts), host.index)
 
     def variables(self, host: Host) -> dict[str, str]:
         """Return the variables with which a host's toolkit or launcher starts: the request's and
         the emulation's."""
+        threads = max(1, self.account.machine.cpus // self.world_size)
         variables = {
             "AWS_REGION": self.region,
             "CLOUDTRAIN_RUN_DIR": self.run_dir,
             **loopback_variables(self.account.loopback),
-            "OMP_NUM_THREADS": str(max(1, self.account.machine.cpus // self.world_size)),
+            "OMP_NUM_THREADS": str(threads),
             "PYTHONUNBUFFERED": "1",
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(self.grace_period),
             "TRAINING_JOB_NAME": self.request["TrainingJobName"],
         }
-        share = gpu_share(self.account.machine.gpu_ids, len(self.hosts), host.index)
+        share = self._gpu_share(host)
         if share and len(self.hosts) > 1:
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(share)
         return {**variables, **self.request_of(host)["Environment"]}
@@ -177,9 +181,8 @@ class EmulatedJob:
                 "the container would start `mpirun`, which is neither beside "
                 f"`{self.python}` nor on the PATH"
             )
-            raise JobError(
-                [Problem(("distribution", "type"), message, install_mpirun(), code="CT038")]
-            )
+            path = ("distribution", "type")
+            raise JobError([Problem(path, message, install_mpirun(), code="CT038")])
         return self.account.mpirun
 
     def torchrun_variables(self, host: Host) -> dict[str, str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.plans.document import visible, visible_json
+from cloudtrain.targets.sagemaker.fields import CHECKPOINT, OUTPUT
 
 if TYPE_CHECKING:
     from cloudtrain.plans.plan import Plan
@@ -23,7 +24,7 @@ class JobKind:
     """
 
     def __init__(self, noun: str, outputs: str) -> None:
-        title = "".join(word.capitalize() for word in noun.split("_"))
+        title = noun.title().replace("_", "")
         self.noun = noun
         self.name = f"{title}JobName"
         self.status = f"{title}JobStatus"
@@ -39,7 +40,7 @@ class JobKind:
         self.outputs = outputs
 
 
-TRAINING = JobKind("training", outputs="OutputDataConfig")
+TRAINING = JobKind("training", outputs=OUTPUT)
 PROCESSING = JobKind("processing", outputs="ProcessingOutputConfig")
 KINDS = (TRAINING, PROCESSING)
 
@@ -49,7 +50,8 @@ def kind_of(body: Mapping[str, Any], kinds: tuple[JobKind, ...] = KINDS) -> JobK
 
     The first name counts: an override may add the other type's name, which stands behind.
     """
-    return next(kind for name in body for kind in kinds if kind.name == name)
+    by_name = {kind.name: kind for kind in kinds}
+    return next(by_name[name] for name in body if name in by_name)
 
 
 # `s3://bucket/key`, the form of all S3 addresses.
@@ -71,7 +73,9 @@ class S3Uri(NamedTuple):
     def folder(self) -> str:
         """Return the prefix of all keys in this folder: `data/` for the key `data`; empty if the
         key is empty."""
-        return f"{self.key.rstrip('/')}/" if self.key else ""
+        if not self.key:
+            return ""
+        return self.key.rstrip("/") + "/"
 
     def __str__(self) -> str:
         return f"s3://{self.bucket}/{self.key}"
@@ -90,20 +94,23 @@ def places_of(description: Mapping[str, Any], kind: JobKind) -> Places:
     Locations that the description does not contain are computed from SageMaker's documented folder
     layout.
     """
+    places: dict[str, str | None] = {}
     if kind is not TRAINING:
-        outputs = description.get("ProcessingOutputConfig", {}).get("Outputs", ())
-        uris = {item["OutputName"]: item.get("S3Output", {}).get("S3Uri") for item in outputs}
-        return {f"outputs/{name}": S3Uri.parse(uri) for name, uri in uris.items() if uri}
-    config = description["OutputDataConfig"]
-    root = f"{config['S3OutputPath'].rstrip('/')}/{description[kind.name]}/output"
-    packed = config.get("CompressionType", "GZIP") != "NONE"
-    model = description.get("ModelArtifacts", {}).get("S3ModelArtifacts")
-    checkpoint = description.get("CheckpointConfig", {}).get("S3Uri")
-    places = {
-        "model": model or f"{root}/model{'.tar.gz' if packed else '/'}",
-        "outputs": f"{root}/{'output.tar.gz' if packed else 'data/'}",
-        "checkpoint": checkpoint,
-    }
+        for item in description.get("ProcessingOutputConfig", {}).get("Outputs", ()):
+            name = item["OutputName"]
+            places[f"outputs/{name}"] = item.get("S3Output", {}).get("S3Uri")
+    else:
+        config = description[OUTPUT]
+        folder = config["S3OutputPath"].rstrip("/")
+        root = f"{folder}/{description[kind.name]}/output"
+        if config.get("CompressionType") == "NONE":
+            places = {"model": f"{root}/model/", "outputs": f"{root}/data/"}
+        else:
+            places = {"model": f"{root}/model.tar.gz", "outputs": f"{root}/output.tar.gz"}
+        model = description.get("ModelArtifacts", {}).get("S3ModelArtifacts")
+        if model:
+            places["model"] = model
+        places["checkpoint"] = description.get(CHECKPOINT, {}).get("S3Uri")
     return {name: S3Uri.parse(uri) for name, uri in places.items() if uri}
 
 
@@ -124,9 +131,8 @@ RUN_TAG = "cloudtrain:run"
 
 def is_of_api(request: Mapping[str, Any]) -> bool:
     """Return whether the request is one of SageMaker's API, and not that of an emulated job."""
-    return any(
-        name in request for name in (TRAINING.name, PROCESSING.name, "HyperParameterTuningJobName")
-    )
+    names = (TRAINING.name, PROCESSING.name, "HyperParameterTuningJobName")
+    return any(name in request for name in names)
 
 
 def forms_of(plan: Plan) -> dict[str, Callable[[], str]]:

@@ -46,6 +46,19 @@ from cloudtrain.runtime.sagemaker_launcher.arguments import (
 from cloudtrain.targets.sagemaker import request as keys
 from cloudtrain.targets.sagemaker.catalogue.contents import Framework, ImageContents, contents_of
 from cloudtrain.targets.sagemaker.catalogue.images import Image, has_other_toolkit, image_of_uri
+from cloudtrain.targets.sagemaker.fields import (
+    ALGORITHM,
+    CHANNELS,
+    CHECKPOINT,
+    CLUSTER,
+    LIMITS,
+    MACHINES,
+    OUTPUT,
+    PARAMETERS,
+    SPOT,
+    VARIABLES,
+    place_of,
+)
 from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject, Request, is_entrypoint
 from cloudtrain.targets.sagemaker.settings import SageMakerAccount
 
@@ -113,43 +126,37 @@ class Start:
         processes. For SMDDP or SMP it must be derived from an AWS image: the one of `framework`,
         which is the job's.
         """
-        base: Framework = "tensorflow" if framework == "tensorflow" else "pytorch"
-        # for SMP it is there, and false
-        needs_base = keys.SMDDP in mapping_at(request, "HyperParameters")
-        image = image_of(text_at(request, "AlgorithmSpecification", "TrainingImage"))
-        return cls(request, contents_of(image, base if needs_base else None))
+        base: Framework | None = None
+        if keys.SMDDP in mapping_at(request, PARAMETERS):  # false for SMP
+            base = "tensorflow" if framework == "tensorflow" else "pytorch"
+        return cls(request, contents_of(image_of(image_in(request)), base))
 
     @cached_property
     def by(self) -> Mode:
         """Who starts the processes: the image's toolkit, cloudtrain's launcher, or the image's own
         entry point."""
-        entrypoint = value_at(self.request, "AlgorithmSpecification", "ContainerEntrypoint")
-        if isinstance(entrypoint, list | tuple) and is_entrypoint(self.request):
-            return "entrypoint" if self.launch else "image"
-        return "toolkit" if entrypoint is None and keys.PROGRAM in self.values else "image"
+        entrypoint = value_at(self.request, ALGORITHM, "ContainerEntrypoint")
+        if entrypoint is None and keys.PROGRAM in self.values:
+            return "toolkit"
+        if isinstance(entrypoint, list | tuple) and self.launch and is_entrypoint(self.request):
+            return "entrypoint"
+        return "image"
 
     @cached_property
     def values(self) -> JsonObject:
         """All hyperparameters, decoded."""
-        return decode_hyperparameters(mapping_at(self.request, "HyperParameters"))
+        return decode_hyperparameters(mapping_at(self.request, PARAMETERS))
 
     @cached_property
     def parameters(self) -> JsonObject:
         """The script's hyperparameters, as the toolkit passes them."""
-        return {
-            name: value
-            for name, value in self.values.items()
-            if name not in OF_THE_JOB and not name.startswith("sagemaker_")
-        }
+        own = keys.without(self.values, OF_THE_JOB)
+        return {name: value for name, value in own.items() if not name.startswith("sagemaker_")}
 
     @cached_property
     def settings(self) -> JsonObject:
         """The toolkit's hyperparameters for launchers, whose names begin with `sagemaker_`."""
-        return {
-            name: value
-            for name, value in self.values.items()
-            if name.startswith("sagemaker_") and name not in OF_THE_JOB
-        }
+        return keys.without(self.values, {*self.parameters, *OF_THE_JOB})
 
     @property
     def launch(self) -> JsonMapping:
@@ -160,7 +167,7 @@ class Start:
     def framework(self) -> Framework:
         """The framework whose toolkit runs. SAGEMAKER_TRAINING_MODULE can select another than the
         image's."""
-        module = text_at(self.request, "Environment", TRAINING_MODULE)
+        module = text_at(self.request, VARIABLES, TRAINING_MODULE)
         return _FRAMEWORK_OF.get(module.partition(".")[0], self.container.framework)
 
     @cached_property
@@ -171,24 +178,29 @@ class Start:
         Parameter servers need several hosts. The toolkit sets up the workers of
         MultiWorkerMirroredStrategy, but each host runs the script without a launcher.
         """
-        several = (instances_in(mapping_at(self.request, "ResourceConfig")) or 1) > 1
-        candidates = (
-            key for key in _ORDER[self.framework] if key != keys.PARAMETER_SERVER or several
-        )
-        return next((key for key in candidates if self.settings.get(key)), None)
+        hosts = instances_in(mapping_at(self.request, MACHINES)) or 1
+        for key in _ORDER[self.framework]:
+            if key == keys.PARAMETER_SERVER and hosts == 1:
+                continue
+            if self.settings.get(key):
+                return key
+        return None
 
     @property
     def mirrors(self) -> bool:
         """Whether the toolkit sets up the workers of MultiWorkerMirroredStrategy, for MPI's ranks
         too."""
-        knows = keys.MIRRORED in _ORDER[self.framework] and self.key != keys.PARAMETER_SERVER
-        return knows and bool(self.settings.get(keys.MIRRORED))
+        if keys.MIRRORED not in _ORDER[self.framework] or self.key == keys.PARAMETER_SERVER:
+            return False
+        return bool(self.settings.get(keys.MIRRORED))
 
     @property
     def asked(self) -> str | None:
         """The hyperparameter that asks for a launcher: the one that counts, or else one that the
         toolkit ignores."""
-        return self.key or next((key for key in keys.LAUNCHER_KEYS if self.settings.get(key)), None)
+        if self.key is not None:
+            return self.key
+        return next(filter(self.settings.get, keys.LAUNCHER_KEYS), None)
 
     def starts(self, launcher: str) -> bool:
         """Return whether the toolkit starts processes for this launcher of a job's distribution."""
@@ -200,25 +212,26 @@ class Start:
         """The names of the instance groups that the launcher spans; empty if the request lists
         none."""
         groups = self.launch.get("instance_groups") or self.settings.get(keys.GROUPS)
-        return tuple(map(str, groups)) if isinstance(groups, list | tuple) else ()
+        if not isinstance(groups, list | tuple):
+            return ()
+        return tuple(map(str, groups))
 
     @property
     def processes(self) -> int | None:
         """The number of processes on each host; None for one on each accelerator."""
-        return count_in(
-            self.launch.get("processes_per_instance")
-            if self.launch
-            else self.settings.get(keys.PROCESSES)
-        )
+        if self.launch:
+            return count_in(self.launch.get("processes_per_instance"))
+        return count_in(self.settings.get(keys.PROCESSES))
 
     @property
     def options(self) -> str | None:
         """The user's options for mpirun; None if the request has none."""
         if self.launch:
             return text_at(self.launch, "mpi_options") or None
-        by_torchrun = self.asked == keys.TORCH and self.settings.get(keys.SMDDP)
-        name = _OPTIONS_OF.get(keys.SMDDP if by_torchrun else self.asked)
-        options = self.settings.get(name) if name else None
+        launcher = self.asked
+        if launcher == keys.TORCH and self.settings.get(keys.SMDDP):
+            launcher = keys.SMDDP
+        options = self.settings.get(_OPTIONS_OF.get(launcher, ""))
         return options if isinstance(options, str) else None
 
     @cached_property
@@ -226,27 +239,26 @@ class Start:
         """The distribution that the request asks for. It is not validated."""
         if self.launch:
             return self._by_our_launcher()
-        count, library = self.processes, self.parameters.get(keys.MODEL_PARALLEL)
-        parameters = dict(library) if isinstance(library, Mapping) else {}
-        if self.asked in (keys.PARAMETER_SERVER, keys.MIRRORED):
-            return tensorflow_with(self.asked == keys.PARAMETER_SERVER, None, None)
-        if self.asked == keys.MPI and library:
-            return SMP.model_construct(
-                version=1, processes_per_instance=count, parameters=parameters
-            )
-        if self.asked in (keys.MPI, keys.PYTORCH_DDP):
+        asked = self.asked
+        if asked in (keys.PARAMETER_SERVER, keys.MIRRORED):
+            return tensorflow_with(asked == keys.PARAMETER_SERVER, None, None)
+
+        library = self.parameters.get(keys.MODEL_PARALLEL)
+        count = self.processes
+        data_parallel = self.settings.get(keys.SMDDP)
+        if asked == keys.MPI and library:
+            return _smp(1, count, library)
+        if asked in (keys.MPI, keys.PYTORCH_DDP):
             return MPI.model_construct(processes_per_instance=count)
-        if self.asked == keys.SMDDP or (self.asked == keys.TORCH and self.settings.get(keys.SMDDP)):
-            return SMDDP.model_construct(launch="torch" if self.asked == keys.TORCH else "mpi")
-        if self.asked == keys.TORCH and (library or self.settings.get(keys.SMDDP) is False):
-            return SMP.model_construct(
-                version=2, processes_per_instance=count, parameters=parameters
-            )
-        return (
-            Torch.model_construct(processes_per_instance=count)
-            if self.asked == keys.TORCH
-            else _NONE
-        )
+        if asked == keys.SMDDP:
+            return SMDDP.model_construct(launch="mpi")
+        if asked != keys.TORCH:
+            return _NONE
+        if data_parallel:
+            return SMDDP.model_construct(launch="torch")
+        if library or data_parallel is False:
+            return _smp(2, count, library)
+        return Torch.model_construct(processes_per_instance=count)
 
     def _by_our_launcher(self) -> Distribution:
         launcher = self.launch.get("launcher")
@@ -255,14 +267,20 @@ class Start:
         if launcher == "mpirun":
             return MPI.model_construct(processes_per_instance=self.processes)
         if launcher == "tensorflow":
-            servers, workers = (
+            return tensorflow_with(
+                self.launch.get("strategy") == "parameter_server",
                 count_in(self.launch.get("parameter_servers")),
                 count_in(self.launch.get("workers")),
             )
-            return tensorflow_with(
-                self.launch.get("strategy") == "parameter_server", servers, workers
-            )
         return _NONE
+
+
+def _smp(version: Literal[1, 2], count: int | None, parameters: object) -> SMP:
+    return SMP.model_construct(
+        version=version,
+        processes_per_instance=count,
+        parameters=dict(parameters) if isinstance(parameters, Mapping) else {},
+    )
 
 
 _NONE = NoDistribution.model_construct()
@@ -280,8 +298,8 @@ def distribution_in(job: TrainingJob, start: Start) -> Distribution:
     It is the job's, unless launcher hyperparameters are written by hand: in the overrides or in the
     job.
     """
-    by_hand = "HyperParameters" in overrides_of(job, "sagemaker")
-    if not by_hand and not any(name.startswith(RESERVED_PREFIXES) for name in job.hyperparameters):
+    by_hand = any(name.startswith(RESERVED_PREFIXES) for name in job.hyperparameters)
+    if not by_hand and PARAMETERS not in overrides_of(job, "sagemaker"):
         return job.distribution
     return as_written(job.distribution, start.distribution, options=start.options)
 
@@ -289,44 +307,50 @@ def distribution_in(job: TrainingJob, start: Start) -> Distribution:
 image_of = lru_cache(maxsize=8)(image_of_uri)  # many readers ask for the same image
 
 
+def image_in(request: Request) -> str:
+    """Return the address of the image of a training job; empty if the request has none."""
+    return text_at(request, ALGORITHM, "TrainingImage")
+
+
 # The request, in the words of the job.
 
-_CONFIG, _CLUSTER = ("ResourceConfig",), ("ProcessingResources", "ClusterConfig")
-_LAUNCH = ("HyperParameters", "cloudtrain_launch")
-_PROCESSES = ("HyperParameters", "sagemaker_mpi_num_of_processes_per_host")
-_OPTIONS = tuple(
-    ("HyperParameters", f"sagemaker_{library}_custom_mpi_options")
-    for library in ("mpi", "distributed_dataparallel")
-)
-_MACHINES = ("InstanceCount", "InstanceGroups", "InstancePreferences")
+_IMAGE = place_of("environment.image")
+_MAX_RUNTIME = place_of("max_runtime")
+_MAX_WAIT = place_of("spot.max_wait")
+_METRICS = place_of("metrics")
+_LAUNCH = (PARAMETERS, LAUNCH_KEY)
+_OPTIONS = ((PARAMETERS, keys.MPI_OPTIONS), (PARAMETERS, keys.SMDDP_OPTIONS), _LAUNCH)
 
 _OVERRIDDEN: dict[ValuePath, KeysOf] = {
     ("resources", "instance_count"): keys_at(
-        *((*at, key) for at in (_CONFIG, _CLUSTER) for key in _MACHINES)
+        (MACHINES, "InstanceCount"),
+        (MACHINES, "InstanceGroups"),
+        (MACHINES, "InstancePreferences"),
+        (*CLUSTER, "InstanceCount"),
+        (*CLUSTER, "InstanceGroups"),
+        (*CLUSTER, "InstancePreferences"),
     ),
-    ("resources", "instance_groups"): keys_at(*((*_CONFIG, key) for key in _MACHINES[1:])),
-    ("environment", "variables"): keys_named("Environment"),
-    ("environment", "image"): keys_at(
-        ("AlgorithmSpecification", "TrainingImage"), ("AppSpecification", "ImageUri")
+    ("resources", "instance_groups"): keys_at(
+        place_of("resources.instance_groups"), place_of("resources.instance_preferences")
     ),
-    ("hyperparameters",): keys_named("HyperParameters"),
-    ("distribution", "processes_per_instance"): keys_at(_PROCESSES, _LAUNCH),
-    ("distribution", "options"): keys_at(*_OPTIONS, _LAUNCH),
-    ("distribution", "mpi_options"): keys_at(*_OPTIONS, _LAUNCH),
-    ("max_runtime",): keys_at(("StoppingCondition", "MaxRuntimeInSeconds")),
-    ("spot",): keys_at(
-        ("StoppingCondition", "MaxWaitTimeInSeconds"), ("EnableManagedSpotTraining",)
-    ),
-    ("checkpoint",): keys_at(("CheckpointConfig",)),
-    ("metrics",): keys_at(("AlgorithmSpecification", "MetricDefinitions")),
-    ("outputs", "model"): keys_at(("OutputDataConfig", "S3OutputPath")),
+    ("environment", "variables"): keys_named(VARIABLES),
+    ("environment", "image"): keys_at(_IMAGE, ("AppSpecification", "ImageUri")),
+    ("hyperparameters",): keys_named(PARAMETERS),
+    ("distribution", "processes_per_instance"): keys_at((PARAMETERS, keys.PROCESSES), _LAUNCH),
+    ("distribution", "options"): keys_at(*_OPTIONS),
+    ("distribution", "mpi_options"): keys_at(*_OPTIONS),
+    ("max_runtime",): keys_at(_MAX_RUNTIME),
+    ("spot",): keys_at(_MAX_WAIT, (SPOT,)),
+    ("checkpoint",): keys_at((CHECKPOINT,)),
+    ("metrics",): keys_at(_METRICS),
+    ("outputs", "model"): keys_at(place_of("settings.output")),
 }
 
 
 class SageMakerReading(Reading):
     """A CreateTrainingJob or CreateProcessingJob request."""
 
-    distribution_key = "HyperParameters"
+    distribution_key = PARAMETERS
     paths = _OVERRIDDEN
 
     @cached_property
@@ -336,65 +360,67 @@ class SageMakerReading(Reading):
     @property
     def image(self) -> Image | None:
         """The image's entry in the catalogue; None for a user's own image."""
-        return image_of(text_at(self.request, "AlgorithmSpecification", "TrainingImage"))
+        return image_of(image_in(self.request))
 
     @property
     def has_other_toolkit(self) -> bool:
         """Whether the image is one of AWS's whose toolkit's launchers are not in the catalogue."""
-        return has_other_toolkit(text_at(self.request, "AlgorithmSpecification", "TrainingImage"))
+        return has_other_toolkit(image_in(self.request))
 
     @property
     def image_path(self) -> ValuePath:
         """The path of the job field that names the image, or else its version; empty if the job
         sets neither."""
-        if path := self.override_of("AlgorithmSpecification", "TrainingImage"):
+        if path := self.override_of(*_IMAGE):
             return path
-        environment = self.job.environment
-        field = "image" if environment.image else "version" if environment.version else None
-        return ("environment", field) if field else ()
+        for field in ("image", "version"):
+            if getattr(self.job.environment, field):
+                return ("environment", field)
+        return ()
 
     @property
     def variables(self) -> Mapping[str, str]:
-        return changed_variables(
-            self.job, self.overrides.get("Environment") if self.request else None
-        )
+        overrides = self.overrides.get(VARIABLES) if self.request else None
+        return changed_variables(self.job, overrides)
 
     @cached_property
     def parameters(self) -> JsonMapping:
-        overrides = self.overrides.get("HyperParameters")
+        overrides = self.overrides.get(PARAMETERS)
         if not self.request or not isinstance(overrides, Mapping):
             return self.job.hyperparameters
-        own = {
-            name: text for name, text in overrides.items() if not name.startswith(RESERVED_PREFIXES)
-        }
-        texts = {
-            name: str(text).replace(keys.RUN_NAME, self.plan.run_name) for name, text in own.items()
-        }
-        values = decode_hyperparameters(
-            {name: text for name, text in texts.items() if own[name] is not None}
-        )
-        return merged(self.job.hyperparameters, {**own, **values})
+        own: JsonObject = {}
+        texts: dict[str, str] = {}
+        for name, value in overrides.items():
+            if name.startswith(RESERVED_PREFIXES):
+                continue
+            own[name] = value
+            if value is not None:
+                texts[name] = str(value).replace(keys.RUN_NAME, self.plan.run_name)
+        return merged(self.job.hyperparameters, {**own, **decode_hyperparameters(texts)})
 
     @cached_property
     def resources(self) -> Resources:
-        if not self.changes("ResourceConfig") and not self.changes("ProcessingResources"):
+        if not self.changes(MACHINES) and not self.changes(CLUSTER[0]):
             return self.job.resources
-        config = mapping_at(self.request, "ResourceConfig") or mapping_at(self.request, *_CLUSTER)
-        count, groups = instances_in(config), tuple(_groups_of(config))
-        update = {"instance_groups": groups} | ({} if count is None else {"instance_count": count})
+        config = mapping_at(self.request, MACHINES)
+        config = config or mapping_at(self.request, *CLUSTER)
+        update: JsonObject = {"instance_groups": tuple(_groups_of(config))}
+        count = instances_in(config)
+        if count is not None:
+            update["instance_count"] = count
         return self.job.resources.model_copy(update=update)
 
     @cached_property
     def distribution(self) -> Distribution:
-        return distribution_in(self.job, self.start) if self.request else self.job.distribution
+        if not self.request:
+            return self.job.distribution
+        return distribution_in(self.job, self.start)
 
     @property
     def max_runtime(self) -> int | None:
-        if not self.changes("StoppingCondition", "MaxRuntimeInSeconds"):
+        if not self.changes(*_MAX_RUNTIME):
             return self.job.max_runtime
-        return positive_count(
-            mapping_at(self.request, "StoppingCondition").get("MaxRuntimeInSeconds")
-        )
+        return positive_count(value_at(self.request, *_MAX_RUNTIME))
 
     @property
     def longest_run(self) -> int:
@@ -403,7 +429,7 @@ class SageMakerReading(Reading):
     def seconds(self, name: str) -> int | None:
         """Return the duration `name` from `StoppingCondition` or `ResourceConfig`; None if both
         lack it."""
-        for section in ("StoppingCondition", "ResourceConfig"):
+        for section in (LIMITS, MACHINES):
             value = value_at(self.request, section, name)
             if isinstance(value, int) and not isinstance(value, bool):
                 return value
@@ -411,53 +437,58 @@ class SageMakerReading(Reading):
 
     @property
     def spot(self) -> Spot | None:
-        if not self.changes("EnableManagedSpotTraining") and not self.changes("StoppingCondition"):
+        if not self.changes(SPOT) and not self.changes(LIMITS):
             return self.job.spot
-        if self.request.get("EnableManagedSpotTraining") is not True:
+        if self.request.get(SPOT) is not True:
             return None
-        wait = mapping_at(self.request, "StoppingCondition").get("MaxWaitTimeInSeconds")
+        wait = value_at(self.request, *_MAX_WAIT)
         return Spot.model_construct(max_wait=positive_count(wait))
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        if not self.changes("CheckpointConfig"):
+        if not self.changes(CHECKPOINT):
             return self.job.checkpoint
-        return checkpoint_at(self.target, mapping_at(self.request, "CheckpointConfig").get("S3Uri"))
+        return checkpoint_at(self.target, value_at(self.request, CHECKPOINT, "S3Uri"))
 
     @property
     def metrics(self) -> Mapping[str, str]:
-        if not self.changes("AlgorithmSpecification", "MetricDefinitions"):
+        if not self.changes(*_METRICS):
             return self.job.metrics
-        rows = rows_at(self.request, "AlgorithmSpecification", "MetricDefinitions")
-        pairs = ((row.get("Name"), row.get("Regex")) for row in rows)
-        return {str(name): pattern for name, pattern in pairs if isinstance(pattern, str)}
+        metrics = {}
+        for row in rows_at(self.request, *_METRICS):
+            pattern = row.get("Regex")
+            if isinstance(pattern, str):
+                metrics[str(row.get("Name"))] = pattern
+        return metrics
 
     @cached_property
     def machines(self) -> Machines:
         """The machines of the request; no machines for a serverless job."""
-        machines = machines_in(self._config, self.account)
-        groups = tuple(
-            replace(group, path=self._type_path(machines.kind, at))
-            for at, group in enumerate(machines.groups)
-        )
-        spans = self.start.groups
-        if self.start.by == "image":  # without a launcher
-            spans = self.job.resources.distribution_groups
-        return replace(machines, groups=groups, spans=spans if machines.kind == "groups" else ())
+        machines = machines_in(mapping_at(self.request, *self._config), self.account)
+        groups = []
+        for index, group in enumerate(machines.groups):
+            path = self._type_path(machines.kind, index)
+            groups.append(replace(group, path=path))
+        spans: tuple[str, ...] = ()
+        if machines.kind == "groups":
+            spans = self.start.groups
+            if self.start.by == "image":  # without a launcher
+                spans = self.job.resources.distribution_groups
+        return replace(machines, groups=tuple(groups), spans=spans)
 
     @property
-    def _config(self) -> JsonMapping:
-        return mapping_at(self.request, *(_CONFIG if self.processing is None else _CLUSTER))
+    def _config(self) -> tuple[str, ...]:
+        """The path of the machines in the request."""
+        return (MACHINES,) if self.processing is None else CLUSTER
 
     def _type_path(self, kind: str, index: int) -> ValuePath:
         """Return the path of the job field with an instance type. `index` is that of the group or
         preference."""
-        config = _CONFIG if self.processing is None else _CLUSTER
         if kind == "type":
             field = "instance_type" if self.job.resources.instance_type else "gpu"
-            return self.override_of(*config, "InstanceType") or ("resources", field)
+            return self.override_of(*self._config, "InstanceType") or ("resources", field)
         key = "InstanceGroups" if kind == "groups" else "InstancePreferences"
-        if path := self.override_of(*config, key):
+        if path := self.override_of(*self._config, key):
             return (*path, index, "InstanceType")
         if kind == "groups":
             return ("resources", "instance_groups", index, "instance_type")
@@ -467,78 +498,67 @@ class SageMakerReading(Reading):
     def framework(self) -> str | None:
         """The framework of the image, or for a user's own image the framework in its name; None if
         unknown."""
-        uri = text_at(self.request, "AlgorithmSpecification", "TrainingImage")
-        return self.image.engine[0] if self.image else framework_of(uri)
+        if self.image is None:
+            return framework_of(image_in(self.request))
+        return self.image.engine[0]
 
     @cached_property
     def places(self) -> Sequence[DataPlace]:
-        return [
-            data_place(kind, name, uri, split_uri(uri), path)
-            for kind, name, uri, path in self._uris()
-            if isinstance(uri, str)
-        ]
+        places = []
+        for kind, name, uri, path in self._uris():
+            if isinstance(uri, str):
+                places.append(data_place(kind, name, uri, split_uri(uri), path))
+        return places
 
     def input_of(self, channel: object) -> str | None:
         """Return the name of the job's input for a channel; None if the channel is not from an
         input."""
-        return next(
-            (name for name, item in self.job.inputs.items() if (item.channel or name) == channel),
-            None,
-        )
+        for name, item in self.job.inputs.items():
+            if (item.channel or name) == channel:
+                return name
+        return None
 
     def _uris(self) -> Iterator[tuple[str, str, object, ValuePath]]:
         """Yield the kind, name, address and path in the job of each place of the request, also of
         missing ones."""
         request = self.request
-        for item in rows_at(request, "InputDataConfig") if self.processing is None else ():
-            if (key := self.input_of(item.get("ChannelName"))) is not None:
+        for item in rows_at(request, CHANNELS) if self.processing is None else ():
+            key = self.input_of(item.get("ChannelName"))
+            if key is not None:
                 uri = value_at(item, "DataSource", "S3DataSource", "S3Uri")
                 yield "input", key, uri, ("inputs", key, self.target)
         for item in rows_at(request, "ProcessingInputs"):
-            if (name := str(item.get("InputName"))) in self.job.inputs:
-                yield (
-                    "input",
-                    name,
-                    value_at(item, "S3Input", "S3Uri"),
-                    ("inputs", name, self.target),
-                )
+            name = str(item.get("InputName"))
+            if name in self.job.inputs:
+                uri = value_at(item, "S3Input", "S3Uri")
+                yield "input", name, uri, ("inputs", name, self.target)
         for item in rows_at(request, "ProcessingOutputConfig", "Outputs"):
             name = str(item.get("OutputName"))
-            yield (
-                "output",
-                name,
-                value_at(item, "S3Output", "S3Uri"),
-                ("outputs", name, self.target),
-            )
-        yield (
-            "checkpoint",
-            "checkpoint",
-            value_at(request, "CheckpointConfig", "S3Uri"),
-            ("checkpoint", self.target),
-        )
-        output = value_at(request, "OutputDataConfig", "S3OutputPath")
+            uri = value_at(item, "S3Output", "S3Uri")
+            yield "output", name, uri, ("outputs", name, self.target)
+
+        checkpoint = value_at(request, CHECKPOINT, "S3Uri")
+        yield "checkpoint", "checkpoint", checkpoint, ("checkpoint", self.target)
+        output = value_at(request, OUTPUT, "S3OutputPath")
         if isinstance(output, str):  # the service makes a folder for each job
+            uri = f"{output.rstrip('/')}/{self.plan.run_name}/output"
+            path: ValuePath = ()
             model = self.job.outputs.get("model")
-            path = ("outputs", "model", self.target) if model and model.of(self.target) else ()
-            yield "output", "model", f"{output.rstrip('/')}/{self.plan.run_name}/output", path
+            if model is not None and model.of(self.target):
+                path = ("outputs", "model", self.target)
+            yield "output", "model", uri, path
 
     @cached_property
     def images(self) -> Sequence[tuple[str, ValuePath]]:
         """The request's image and the path of its job field, if the job or the overrides name the
         image."""
+        place = ("AppSpecification", "ImageUri")
+        if ALGORITHM in self.request:
+            place = (ALGORITHM, "TrainingImage")
+        reference = value_at(self.request, *place)
         image = self.job.environment.image
-        trains = "AlgorithmSpecification" in self.request
-        algorithm = mapping_at(
-            self.request, "AlgorithmSpecification" if trains else "AppSpecification"
-        )
-        reference = algorithm.get("TrainingImage", algorithm.get("ImageUri"))
-        by_overrides = any(
-            isinstance(part, dict) and {"TrainingImage", "ImageUri"} & part.keys()
-            for part in self.overrides.values()
-        )
-        if isinstance(reference, str) and (
-            (image is not None and image.of(self.target)) or by_overrides
-        ):
+        by_job = image is not None and image.of(self.target)
+        if isinstance(reference, str) and (by_job or self.override_of(*place)):
             return [(reference, IMAGE)]
         return []
 
@@ -549,22 +569,22 @@ def machines_in(config: JsonMapping, account: SageMakerAccount) -> Machines:
 
     Entries without a name or a number are skipped, because SM110 reports them.
     """
-    groups, preferences = rows_at(config, "InstanceGroups"), rows_at(config, "InstancePreferences")
+    rows = [config]
+    kind: Literal["type", "groups", "preferences"] = "type"
+    if groups := rows_at(config, "InstanceGroups"):
+        rows = groups
+        kind = "groups"
+    elif preferences := rows_at(config, "InstancePreferences"):
+        rows = preferences
+        kind = "preferences"
     members = []
-    for row in groups or preferences or [config]:
-        name, count = (
-            row.get("InstanceType"),
-            row.get("InstanceCount", config.get("InstanceCount", 1)),
-        )
-        if isinstance(name, str) and isinstance(count, int):
-            members.append(
-                machine_group(
-                    name, count, account, str(row.get("InstanceGroupName") or DEFAULT_GROUP)
-                )
-            )
-    return Machines(
-        tuple(members), "groups" if groups else "preferences" if preferences else "type"
-    )
+    for row in rows:
+        instance_type = row.get("InstanceType")
+        count = row.get("InstanceCount", config.get("InstanceCount", 1))
+        if isinstance(instance_type, str) and isinstance(count, int):
+            name = str(row.get("InstanceGroupName") or DEFAULT_GROUP)
+            members.append(machine_group(instance_type, count, account, name))
+    return Machines(tuple(members), kind)
 
 
 def machine_group(
@@ -582,15 +602,18 @@ def read(subject: Subject) -> SageMakerReading:
 
 def instances_in(config: JsonMapping) -> int | None:
     """Return the total number of instances; with preferred types, the number for the first type."""
-    for key in ("InstanceGroups", "InstancePreferences"):
-        counts = [positive_count(row.get("InstanceCount")) for row in rows_at(config, key)]
-        if counts:
-            return sum(count or 0 for count in counts) if key == "InstanceGroups" else counts[0]
+    if groups := rows_at(config, "InstanceGroups"):
+        counts = (positive_count(row.get("InstanceCount")) for row in groups)
+        return sum(filter(None, counts))
+    if preferences := rows_at(config, "InstancePreferences"):
+        return positive_count(preferences[0].get("InstanceCount"))
     return positive_count(config.get("InstanceCount"))
 
 
 def _groups_of(config: JsonMapping) -> Iterator[InstanceGroup]:
     for row in rows_at(config, "InstanceGroups"):
-        name, kind = str(row.get("InstanceGroupName", "")), str(row.get("InstanceType", ""))
-        count = positive_count(row.get("InstanceCount")) or 1
-        yield InstanceGroup.model_construct(name=name, instance_type=kind, instance_count=count)
+        yield InstanceGroup.model_construct(
+            name=str(row.get("InstanceGroupName", "")),
+            instance_type=str(row.get("InstanceType", "")),
+            instance_count=positive_count(row.get("InstanceCount")) or 1,
+        )

@@ -3,7 +3,7 @@ them in the request."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby
@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 
 from cloudtrain.runtime.sagemaker_launcher import CONTAINER_ENTRYPOINT, ROOT
 from cloudtrain.runtime.sagemaker_launcher.variables import HOMOGENEOUS
+from cloudtrain.targets.sagemaker.fields import ALGORITHM, CHANNELS, MACHINES, PARAMETERS, TAGS
+from cloudtrain.targets.sagemaker.fields import JsonMapping as JsonMapping
+from cloudtrain.targets.sagemaker.fields import JsonObject as JsonObject
 
 PROGRAM = "sagemaker_program"
 SUBMIT_DIRECTORY = "sagemaker_submit_directory"
@@ -58,12 +61,23 @@ code.
 
 _MODULE = "cloudtrain.runtime.sagemaker_launcher"
 
-JsonObject = dict[str, Any]
-JsonMapping = Mapping[str, Any]
-"""A part of a request or a response, as JSON data."""
-
 Request = JsonMapping
 """The body of CreateTrainingJob."""
+
+
+def without_nulls(values: JsonMapping) -> JsonObject:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def without(values: JsonMapping, names: Container[str]) -> JsonObject:
+    """Return the values whose names are not among `names`."""
+    return {name: value for name, value in values.items() if name not in names}
+
+
+def only(values: JsonMapping, names: Iterable[str]) -> JsonObject:
+    """Return the values of these names that there are, in the order of `names`."""
+    return {name: values[name] for name in names if name in values}
+
 
 INTERFACE = "eth0"
 """The network interface of every container."""
@@ -91,7 +105,8 @@ def host_groups(request: Request) -> tuple[tuple[Host, ...], ...]:
     """Return the hosts of each instance group, `algo-1` first. A job without groups counts as one
     group."""
     numbered = sorted(hosts(request), key=lambda host: host.index)
-    return tuple(tuple(same) for _, same in groupby(numbered, key=lambda host: host.group))
+    groups = groupby(numbered, key=lambda host: host.group)
+    return tuple(tuple(same) for _, same in groups)
 
 
 class _Everyone(NamedTuple):
@@ -104,26 +119,24 @@ class _Everyone(NamedTuple):
 
 
 def _everyone(request: Request) -> _Everyone:
-    return _describe_everyone(tuple(_groups(request["ResourceConfig"])))
+    return _describe_everyone(tuple(_groups(request[MACHINES])))
 
 
 @lru_cache(maxsize=1)
 def _describe_everyone(groups: tuple[tuple[str, str, int], ...]) -> _Everyone:
     """Return the hosts and groups of a job. `groups` holds the name, instance type and count of
     each group."""
-    members, first = [], 0
+    members: list[Host] = []
     for group, instance_type, count in groups:
-        members += [Host(first + number, group, instance_type) for number in range(count)]
-        first += count
+        for _ in range(count):
+            members.append(Host(len(members), group, instance_type))
     everyone = sorted(members, key=lambda host: host.name)
-    described = [
-        {
-            "instance_group_name": group,
-            "instance_type": instance_type,
-            "hosts": [host.name for host in everyone if host.group == group],
-        }
-        for group, instance_type, _ in groups
-    ]
+    described: list[JsonObject] = []
+    for group, instance_type, _ in groups:
+        names = [host.name for host in everyone if host.group == group]
+        described.append(
+            {"instance_group_name": group, "instance_type": instance_type, "hosts": names}
+        )
     return _Everyone(tuple(everyone), [host.name for host in everyone], described)
 
 
@@ -138,7 +151,8 @@ def _groups(config: JsonMapping) -> Iterator[tuple[str, str, int]]:
             yield group["InstanceGroupName"], group["InstanceType"], group["InstanceCount"]
         return
     row = (config.get("InstancePreferences") or [config])[0]
-    yield HOMOGENEOUS, row["InstanceType"], row.get("InstanceCount", config.get("InstanceCount", 1))
+    count = row.get("InstanceCount", config.get("InstanceCount", 1))
+    yield HOMOGENEOUS, row["InstanceType"], count
 
 
 def resource_config(request: Request, host: Host) -> JsonObject:
@@ -158,14 +172,14 @@ def resource_config(request: Request, host: Host) -> JsonObject:
 def hyperparameters_file(request: Request) -> dict[str, str]:
     """Return the content of `hyperparameters.json`: the request's hyperparameters, with each value
     as text."""
-    return dict(request.get("HyperParameters", {}))
+    return dict(request.get(PARAMETERS, {}))
 
 
 def input_data_config(request: Request) -> dict[str, JsonObject]:
     """Return the content of `inputdataconfig.json`."""
-    usual = request["AlgorithmSpecification"].get("TrainingInputMode", "File")
+    usual = request[ALGORITHM].get("TrainingInputMode", "File")
     described = {}
-    for channel in request.get("InputDataConfig", []):
+    for channel in request.get(CHANNELS, []):
         source = channel.get("DataSource", {}).get("S3DataSource", {})
         described[channel["ChannelName"]] = {
             "ContentType": channel.get("ContentType"),
@@ -189,10 +203,10 @@ def files(request: Request, host: Host, root: str = ROOT) -> dict[str, JsonObjec
 
 def is_entrypoint(request: Request) -> bool:
     """Return whether the job starts cloudtrain's own launcher instead of the image's toolkit."""
-    entrypoint = request["AlgorithmSpecification"].get("ContainerEntrypoint") or ()
-    return list(entrypoint) == list(CONTAINER_ENTRYPOINT) or any(
-        _MODULE in str(item) for item in entrypoint
-    )
+    entrypoint = request[ALGORITHM].get("ContainerEntrypoint") or ()
+    if list(entrypoint) == list(CONTAINER_ENTRYPOINT):
+        return True
+    return any(_MODULE in str(item) for item in entrypoint)
 
 
 OF_TOOLKIT = frozenset(
@@ -205,7 +219,7 @@ OF_TOOLKIT = frozenset(
 """Hyperparameters for the toolkit, which do not belong to the script."""
 
 
-ROWS = {"InputDataConfig": "ChannelName", "Tags": "Key"}
+ROWS = {CHANNELS: "ChannelName", TAGS: "Key"}
 """The lists of a request whose rows have names, each with the field of the name. Overrides merge
 them row by row."""
 
@@ -213,8 +227,10 @@ them row by row."""
 def rows_by_name(rows: Any, key: str) -> dict[str, JsonMapping]:
     """Return the rows of a list by the names in their field `key`; empty if a row has none, or two
     have the same."""
-    rows = rows if isinstance(rows, list) else []
-    by_name = {
-        row[key]: row for row in rows if isinstance(row, Mapping) and isinstance(row.get(key), str)
-    }
-    return by_name if len(by_name) == len(rows) else {}
+    by_name: dict[str, JsonMapping] = {}
+    for row in rows if isinstance(rows, list) else ():
+        name = row.get(key) if isinstance(row, Mapping) else None
+        if not isinstance(name, str) or name in by_name:
+            return {}
+        by_name[name] = row
+    return by_name

@@ -65,13 +65,9 @@ def _sagemaker_rules(target: Mapping[str, Any]) -> Iterator[Problem]:
             code="CT016",
         )
     for name in sorted(target.keys() - {"profiler_rules"}):
-        switch, detail, _ = name.partition("_")
-        if (
-            switch in ("debugger", "profiler")
-            and detail
-            and target[name]
-            and not target.get(switch)
-        ):
+        switch = name.partition("_")[0]
+        is_detail = name.startswith(("debugger_", "profiler_"))
+        if is_detail and target[name] and not target.get(switch):
             message = f"`{name}` has no effect without `{switch}`"
             yield Problem((name,), message, f"write `{switch} = true`, or remove it", code="CT018")
 
@@ -240,9 +236,9 @@ class SageMakerAccount(NamedTuple):
     def place(self) -> str:
         """Return the middle part of run references: `eu-west-1`, or `research@eu-west-1` with a
         profile."""
-        return (
-            self.region if self.profile is None else f"{quote(self.profile, safe='')}@{self.region}"
-        )
+        if self.profile is None:
+            return self.region
+        return f"{quote(self.profile, safe='')}@{self.region}"
 
 
 def account_of(target: SageMaker, environ: Mapping[str, str]) -> SageMakerAccount:
@@ -252,8 +248,10 @@ def account_of(target: SageMaker, environ: Mapping[str, str]) -> SageMakerAccoun
     Default for `bucket`: `sagemaker-REGION-ACCOUNT`, as in the SageMaker SDK.
     """
     region = target.region or _region(target.profile, environ)
+    bucket = target.bucket
     owner = account_id(target.role or "")
-    bucket = target.bucket or (f"sagemaker-{region}-{owner}" if region and owner else None)
+    if not bucket and region and owner:
+        bucket = f"sagemaker-{region}-{owner}"
     values = {"region": region, "role": target.role, "bucket": bucket}
     return SageMakerAccount(
         region=region or REGION,
@@ -297,16 +295,22 @@ def _region(profile: str | None, environ: Mapping[str, str]) -> str | None:
     if region:
         return region
     name = profile or environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or "default"
-    sections = (_section(file, name) for file in _files(environ))
-    return next((section["region"] for section in sections if section.get("region")), None)
+    for file in _files(environ):
+        region = _section(file, name).get("region")
+        if region:
+            return region
+    return None
 
 
 def _files(environ: Mapping[str, str]) -> tuple[Path, Path]:
     """Return the paths of the AWS configuration file and of the AWS credentials file."""
-    home = expand_home(environ.get("HOME") or "~") / ".aws"
-    places = environ.get("AWS_CONFIG_FILE"), environ.get("AWS_SHARED_CREDENTIALS_FILE")
-    config, credentials = (expand_home(path) if path else None for path in places)
-    return config or home / "config", credentials or home / "credentials"
+    folder = expand_home(environ.get("HOME") or "~") / ".aws"
+    config = environ.get("AWS_CONFIG_FILE")
+    credentials = environ.get("AWS_SHARED_CREDENTIALS_FILE")
+    return (
+        expand_home(config) if config else folder / "config",
+        expand_home(credentials) if credentials else folder / "credentials",
+    )
 
 
 def _section(file: Path, profile: str) -> Mapping[str, str]:
@@ -320,10 +324,10 @@ def regions_of_profiles(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the region of each AWS profile in the user's files; an empty text for a profile
     without one."""
     regions = {"default": ""}
-    files = [ini_sections(file, default_section="") for file in _files(environ)]
-    for name, fields in [item for sections in files for item in sections.items()]:
-        profile = name.removeprefix("profile ").strip(" \"'")
-        regions[profile] = regions.get(profile) or fields.get("region", "")
+    for file in _files(environ):
+        for name, fields in ini_sections(file, default_section="").items():
+            profile = name.removeprefix("profile ").strip(" \"'")
+            regions[profile] = regions.get(profile) or fields.get("region", "")
     return regions
 
 

@@ -60,7 +60,6 @@ class SageMakerTarget(Target):
         "tuner": f"{_HERE}.service.tuning:SageMakerTuner",
         "adopt": f"{_HERE}.adopt.scripts:SageMakerAdopter",
         "fetch": f"{_HERE}.service.tuning:fetch_original",
-        "static": f"{_HERE}.adopt.scripts:draft_of_calls",
     }
 
     def account(

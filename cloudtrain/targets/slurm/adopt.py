@@ -11,17 +11,16 @@ from cloudtrain.documents.document import load_toml
 from cloudtrain.targets.adoption import BatchSettings
 
 _TABLES = load_toml(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-_TEXTS, _KNOWN, _REFUSED = _TABLES["texts"], _TABLES["known"], _TABLES["refused"]
+_TEXTS = _TABLES["texts"]
+_KNOWN = _TABLES["known"]
+_REFUSED = _TABLES["refused"]
 
 _MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 _WHOLE = "an exclusive job always has all memory of its nodes"
 
 _HEAD = (
-    (
-        "Also set `shared_dir`, your folder that the login node and every node see, and `host`, "
-        "the "
-        "login node."
-    ),
+    "Also set `shared_dir`, your folder that the login node and every node see, and `host`, the "
+    "login node.",
 )
 
 
@@ -30,49 +29,57 @@ def batch_settings(options: Mapping[str, str], setup: Sequence[str]) -> BatchSet
     equivalent."""
     settings: dict[str, Any] = {name: options[name] for name in _TEXTS if options.get(name)}
     gpus = options.get("gres", "").rpartition("gpu:")[2] or options.get("gpus-per-node", "")
-    if kind := re.match(r"([\w.-]+):\d+", gpus):
+    kind = re.match(r"([\w.-]+):\d+", gpus)
+    if kind:
         settings["gpu_type"] = kind[1]
     if "exclusive" not in options:
         settings["exclusive"] = False
-        cpus, tasks = options.get("cpus-per-task", ""), options.get("ntasks-per-node", "1")
+        cpus = options.get("cpus-per-task", "")
+        tasks = options.get("ntasks-per-node", "1")
         if cpus.isdecimal() and tasks.isdecimal():
             settings["cpus_per_instance"] = int(cpus) * int(tasks)
     if "no-requeue" in options:
         settings["requeue"] = False
     if setup:
         settings["setup"] = list(setup)
-    memory = [name for name in _MEMORY if name in options] if "exclusive" in options else []
-    others = [name for name in options if name not in {*_TEXTS, *_KNOWN, *_REFUSED, *memory}]
-    extra = [
-        f"--{name}={options[name]}" if options[name] else f"--{name}"
-        for name in others
-        if len(name) > 1
-    ]
-    settings |= {"extra_sbatch": extra} if extra else {}
+
+    memory = _MEMORY if "exclusive" in options else ()
+    taken = {*_TEXTS, *_KNOWN, *_REFUSED, *memory}
+    extra = []
     lost = {f"--{name}": why for name, why in _REFUSED.items() if name in options}
-    lost |= {f"-{name}": "write the option by its long name" for name in others if len(name) == 1}
-    lost |= {f"--{name}": _WHOLE for name in memory if options[name] != "0"}
+    for name, value in options.items():
+        if name in taken:
+            continue
+        if len(name) == 1:
+            lost[f"-{name}"] = "write the option by its long name"
+        else:
+            extra.append(f"--{name}={value}" if value else f"--{name}")
+    for name in memory:
+        if options.get(name, "0") != "0":
+            lost[f"--{name}"] = _WHOLE
+    if extra:
+        settings["extra_sbatch"] = extra
     return BatchSettings(settings, lost, _HEAD)
 
 
 def container_settings(options: Mapping[str, str]) -> BatchSettings | None:
     """Convert srun's options of pyxis to the image and settings, and list the options that have no
     equivalent. Return None if the image is missing, or if only a running shell knows it."""
-    image, mounts = options.get("container-image", ""), options.get("container-mounts", "")
+    image = options.get("container-image", "")
     if not image or _is_open(image):
         return None
     settings: dict[str, Any] = {"container": "pyxis"}
+    adopted = {"container-image"}
+    mounts = options.get("container-mounts", "")
     if mounts and not _is_open(mounts):
         settings["mounts"] = [mount for mount in mounts.split(",") if mount]
-    others = [name for name in options if "container" in name and name != "container-image"]
-    adopted_options = ["container-mounts"] if "mounts" in settings else []
-    lost = {
-        f"--{name}": _TABLES["container"].get(
-            name, "no setting of a Slurm cluster says this about its containers"
-        )
-        for name in others
-        if name not in adopted_options
-    }
+        adopted.add("container-mounts")
+
+    lost = {}
+    for name in options:
+        if "container" in name and name not in adopted:
+            unknown = "no setting of a Slurm cluster says this about its containers"
+            lost[f"--{name}"] = _TABLES["container"].get(name, unknown)
     return BatchSettings(settings, lost, _HEAD, image)
 
 

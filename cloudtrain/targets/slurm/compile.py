@@ -13,7 +13,6 @@ from cloudtrain.job.distribution import DeepSpeed, TensorFlow, no_ray
 from cloudtrain.job.model import OVERRIDES, format_duration
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
-from cloudtrain.plans.processes import Processes
 from cloudtrain.targets.common.compiling import Problems, option_problems
 from cloudtrain.targets.slurm.script import (
     NAME,
@@ -52,12 +51,15 @@ on another cluster (`--clusters`)."""
 def is_fixed(name: str) -> bool:
     """Return whether an option is one of `FIXED`. sbatch also takes the beginning of a name:
     `--arr` is `--array`."""
-    return name in FIXED or (len(name) > 1 and any(option.startswith(name) for option in FIXED))
+    if len(name) < 2:
+        return name in FIXED
+    return any(option.startswith(name) for option in FIXED)
 
 
 def sbatch_options(run: ClusterRun) -> Options:
     """Return the options of sbatch for the job, by long name."""
-    settings, job = run.settings, run.job
+    settings = run.settings
+    job = run.job
     options: Options = {
         "job-name": run.context.run_name,
         "comment": f"{COMMENT}{run.folder}",
@@ -68,27 +70,37 @@ def sbatch_options(run: ClusterRun) -> Options:
         "chdir": run.account.shared_dir,
         "export": "NIL",  # the run does not depend on variables of the submitting shell
         "signal": f"B:TERM@{settings.grace_period}",
-        ("requeue" if settings.requeue or job.spot else "no-requeue"): True,
     }
-    optional = {
-        "partition": settings.spot_partition
-        if job.spot and settings.spot_partition
-        else settings.partition,
+    is_restarted = settings.requeue or job.spot is not None
+    options["requeue" if is_restarted else "no-requeue"] = True
+
+    partition = settings.partition
+    if job.spot and settings.spot_partition:
+        partition = settings.spot_partition
+    selectors = {
+        "partition": partition,
         "account": settings.account,
         "qos": settings.qos,
         "constraint": _constraint(run),
         "reservation": settings.reservation,
-        "time": time_limit(job.max_runtime) if job.max_runtime else None,
-        "deadline": f"now+{job.spot.max_wait}" if job.spot and job.spot.max_wait else None,
-        "gres": f"gpu{f':{settings.gpu_type}' if settings.gpu_type else ''}:{run.gpus}"
-        if run.gpus
-        else None,
     }
-    options |= {name: value for name, value in optional.items() if value is not None}
-    options |= {"exclusive": True, "mem": "0"} if settings.exclusive else {}
+    for name, value in selectors.items():
+        if value is not None:
+            options[name] = value
+
+    if job.max_runtime:
+        options["time"] = time_limit(job.max_runtime)
+    if job.spot and job.spot.max_wait:
+        options["deadline"] = f"now+{job.spot.max_wait}"
+    if run.gpus:
+        kind = f":{settings.gpu_type}" if settings.gpu_type else ""
+        options["gres"] = f"gpu{kind}:{run.gpus}"
+    if settings.exclusive:
+        options["exclusive"] = True
+        options["mem"] = "0"
     for option in settings.extra_sbatch:
-        name, equals, value = option.removeprefix("--").partition("=")
-        options[name] = value if equals else True
+        name, equals, text = option.removeprefix("--").partition("=")
+        options[name] = text if equals else True
     return dict(sorted(options.items()))
 
 
@@ -101,21 +113,26 @@ def time_limit(seconds: int) -> str:
 
 def _tasks(run: ClusterRun) -> Options:
     """For MPI and TensorFlow, a node has one task per rank; otherwise it has a single task."""
-    alone = isinstance(run.job.distribution, TensorFlow) or is_mpi(run.job)
-    tasks, cpus = run.processes if alone else 1, run.settings.cpus_per_instance
-    share = (
-        {"cpus-per-task": str(max(1, cpus // tasks))} if cpus and not run.settings.exclusive else {}
-    )
-    return {"ntasks-per-node": str(tasks), **share}
+    has_task_per_rank = isinstance(run.job.distribution, TensorFlow) or is_mpi(run.job)
+    tasks = run.processes if has_task_per_rank else 1
+    options: Options = {"ntasks-per-node": str(tasks)}
+    cpus = run.settings.cpus_per_instance
+    if cpus and not run.settings.exclusive:
+        options["cpus-per-task"] = str(max(1, cpus // tasks))
+    return options
 
 
 def _constraint(run: ClusterRun) -> str | None:
-    instance_type = run.job.resources.instance_type
-    feature = instance_type.of(NAME) if instance_type is not None else None
-    words = [word for word in (run.settings.constraint, feature) if word]
+    words = [word for word in (run.settings.constraint, _feature(run.job)) if word]
     if len(words) < 2:
         return words[0] if words else None
     return "&".join(f"({word})" if "|" in word else word for word in words)
+
+
+def _feature(job: TrainingJob) -> str | None:
+    """Return the feature of nodes that the job names as its instance type."""
+    instance_type = job.resources.instance_type
+    return None if instance_type is None else instance_type.of(NAME)
 
 
 # Find the fields of a job that a Slurm cluster does not support. Each problem's hint names an
@@ -123,8 +140,11 @@ def _constraint(run: ClusterRun) -> str | None:
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
+_Path = tuple[str, ...]
 
-def job_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
+
+def _launch_problems(job: TrainingJob) -> Iterator[Problem]:
+    """Yield the problems with which no batch script can be written."""
     yield from option_problems(job)
     if job.entry_point is None and job.command is None:
         message = (
@@ -133,66 +153,64 @@ def job_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
         )
         yield Problem(("entry_point",), message, "add `entry_point: train.py`", code="CT036")
     yield from _distribution_problems(job)
+
+
+def _other_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
     yield from _container_problems(job, settings)
     yield from _place_problems(job)
     for name in job.environment.variables:
         if not _VARIABLE.fullmatch(name):
+            path: _Path = ("environment", "variables", name)
             message = f"`{name}` cannot be the name of an environment variable in a batch script"
             hint = "use letters, digits and `_`, and do not begin with a digit"
-            yield Problem(("environment", "variables", name), message, hint, code="CT031")
-    feature = job.resources.instance_type.of(NAME) if job.resources.instance_type else None
-    if not (feature or "").isprintable():
-        message, hint = (
-            "`instance_type` holds a line break or another control character",
-            "write it on one line",
-        )
-        yield Problem(("resources", "instance_type"), message, hint, code="CT031")
+            yield Problem(path, message, hint, code="CT031")
+    if not (_feature(job) or "").isprintable():
+        path = ("resources", "instance_type")
+        message = "`instance_type` holds a line break or another control character"
+        yield Problem(path, message, "write it on one line", code="CT031")
     if job.resources.instance_groups:
+        path = ("resources", "instance_groups")
         message = (
             "`instance_groups` works only on SageMaker; all nodes of a Slurm job are of "
             "the same type"
         )
-        yield Problem(
-            ("resources", "instance_groups"), message, "use `instance_count`", code="CT031"
-        )
+        yield Problem(path, message, "use `instance_count`", code="CT031")
 
 
 def _distribution_problems(job: TrainingJob) -> Iterator[Problem]:
     yield from no_ray(job.distribution, "on a Slurm cluster")
     kind = job.distribution.type
     if kind in ("smddp", "smp"):
+        message = f"`{kind}` is SageMaker's own library and does not exist on a Slurm cluster"
         hint = "use `distribution: {type: torch}`, which runs everywhere"
         if kind == "smp":
             hint += (
                 ": `cloudtrain scripts copy pipeline_gpt` is a pipeline, `gpt_fsdp` shards "
                 "with FSDP2"
             )
-        message = f"`{kind}` is SageMaker's own library and does not exist on a Slurm cluster"
         yield Problem(("distribution", "type"), message, hint, code="CT030")
     if isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "launcher":
         message = (
             "the `deepspeed` command starts ranks through ssh, but a Slurm job must start "
             "them through `srun`"
         )
-        yield Problem(
-            ("distribution", "launch"),
-            message,
-            "use `launch: torch` or `launch: mpi`",
-            code="CT030",
-        )
+        hint = "use `launch: torch` or `launch: mpi`"
+        yield Problem(("distribution", "launch"), message, hint, code="CT030")
 
 
 def _container_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
     image = job.environment.image
-    name = image.of(NAME) if image is not None else None
-    if name is not None and settings.container is None:
+    name = None if image is None else image.of(NAME)
+    if name is None:
+        return
+    if settings.container is None:
         message = f"the job names the image `{name}`, but `[slurm]` has no `container` to run it"
         hint = (
             'set `container` to `"pyxis"` or `"apptainer"` in `[slurm]` of '
             "`cloudtrain.toml`, or remove the image"
         )
         yield Problem(("environment", "image"), message, hint, code="CT034")
-    elif name is not None and is_mpi(job) and not is_plug_in(settings.mpi):
+    elif is_mpi(job) and not is_plug_in(settings.mpi):
         message = f"`mpirun` would start the ranks outside the container `{name}`"
         hint = (
             'set `mpi = "pmix"` in `[slurm]`, so that `srun` starts them; `srun --mpi=list` '
@@ -202,18 +220,15 @@ def _container_problems(job: TrainingJob, settings: Slurm) -> Iterator[Problem]:
 
 
 def _place_problems(job: TrainingJob) -> Iterator[Problem]:
-    for field, items in (("inputs", job.inputs), ("outputs", job.outputs)):
-        for name, item in items.items():
-            place = item.of(NAME)
-            if place is None and field == "inputs":
-                message = f"input `{name}` has no path on the cluster"
-                yield Problem(
-                    (field, name),
-                    message,
-                    f"add `slurm: /PATH` under `inputs.{name}`",
-                    code="CT032",
-                )
-            yield from _path_problems((field, name, NAME), place)
+    for name, item in job.inputs.items():
+        place = item.of(NAME)
+        if place is None:
+            message = f"input `{name}` has no path on the cluster"
+            hint = f"add `slurm: /PATH` under `inputs.{name}`"
+            yield Problem(("inputs", name), message, hint, code="CT032")
+        yield from _path_problems(("inputs", name, NAME), place)
+    for name, output in job.outputs.items():
+        yield from _path_problems(("outputs", name, NAME), output.of(NAME))
     if job.checkpoint is not None:
         yield from _path_problems(("checkpoint", NAME), job.checkpoint.of(NAME))
     for name, item in job.inputs.items():
@@ -223,15 +238,11 @@ def _place_problems(job: TrainingJob) -> Iterator[Problem]:
             yield Problem(("inputs", name, "shard"), message, hint, code="CT031")
 
 
-def _path_problems(path: tuple[str, ...], place: str | None) -> Iterator[Problem]:
+def _path_problems(path: _Path, place: str | None) -> Iterator[Problem]:
     if place is not None and not place.startswith("/"):
         message = f"`{place}` is not an absolute path of the cluster's file system"
-        yield Problem(
-            path,
-            message,
-            "write for example `/data/train`, a path that every node sees",
-            code="CT031",
-        )
+        hint = "write for example `/data/train`, a path that every node sees"
+        yield Problem(path, message, hint, code="CT031")
 
 
 # The plan of a job on a Slurm cluster. `--format sbatch` prints it as a file for sbatch.
@@ -239,15 +250,17 @@ def _path_problems(path: tuple[str, ...], place: str | None) -> Iterator[Problem
 
 def forms_of(plan: Plan) -> dict[str, Callable[[], str]]:
     """`sbatch`: a file for sbatch itself."""
-    return {"sbatch": lambda: _batch_file(plan.request)} if "script" in plan.request else {}
+    if "script" not in plan.request:
+        return {}
+    return {"sbatch": lambda: _batch_file(plan.request)}
 
 
 def _batch_file(request: Mapping[str, Any]) -> str:
     """The job needs the bundle on the cluster: `cloudtrain submit --upload-only` uploads it."""
     first, newline, rest = str(request["script"]).partition("\n")
-    # without `sbatch`, and without the script, which this text replaces
-    words = request["argv"][1:-1]
-    lines = [f"#SBATCH {_quote(word)}" for word in words if word != "--parsable"]
+    # without `sbatch --parsable`, and without the script, which this text replaces
+    words = request["argv"][2:-1]
+    lines = [f"#SBATCH {_quote(word)}" for word in words]
     return "\n".join([first, *lines]) + newline + rest
 
 
@@ -278,66 +291,70 @@ def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> Plan
                 cloudtrain installs them
     """
     view = job.view
-    problems = Problems(job_problems(view, settings))
-    unfit = any(problem.code in ("CT030", "CT036", "CT018") for problem in problems)
-    plan = (
-        None if unfit else problems.value(lambda: _plan(ClusterRun(view, settings, context)), None)
-    )
+    problems = Problems(_launch_problems(view))
+    has_launch = not problems
+    problems += _other_problems(view, settings)
+    plan = None
+    if has_launch:
+        plan = problems.value(lambda: _plan(ClusterRun(view, settings, context)), None)
     problems.refuse(plan)
     assert plan is not None, "without a plan there are problems"
-    if isinstance(job, TrainingJob):
-        return plan
-    # A processing job has neither a model nor a checkpoint.
-    outputs = {
-        name: path for name, path in plan.request["outputs"].items() if name.startswith("outputs/")
-    }
-    summary = tuple(pair for pair in plan.summary if pair[0] not in ("distribution", "checkpoint"))
-    return replace(
-        plan, request=plan.request | {"outputs": outputs}, summary=summary, outputs=outputs
-    )
+    return plan if isinstance(job, TrainingJob) else _processing_plan(plan)
+
+
+def _processing_plan(plan: Plan) -> Plan:
+    """Return the plan without the model, the checkpoint and the distribution, which a processing
+    job does not have."""
+    outputs = {name: path for name, path in plan.outputs.items() if name.startswith("outputs/")}
+    request = plan.request | {"outputs": outputs}
+    summary = [pair for pair in plan.summary if pair[0] not in ("distribution", "checkpoint")]
+    return replace(plan, request=request, summary=tuple(summary), outputs=outputs)
 
 
 def _plan(run: ClusterRun) -> Plan:
-    job, context = run.job, run.context
+    job = run.job
+    context = run.context
     batch = launch(run)
-    options = _apply_overrides(sbatch_options(run), getattr(job, NAME + OVERRIDES, {}), job)
-    words = [
-        f"--{name}" if value is True else f"--{name}={value}"
-        for name, value in options.items()
-        if value
-    ]
-    places = {name: path for name, path in run.paths.items() if not name.startswith("inputs.")}
-    # `outputs.scores` is `outputs/scores` in the request, and `outputs.model` is `model`.
-    outputs = {
-        "model" if name == "outputs.model" else name.replace(".", "/", 1): places[name]
-        for name in places
-    }
+    overrides = getattr(job, NAME + OVERRIDES, {})
+    options = _apply_overrides(sbatch_options(run), overrides, job)
+
+    outputs = run.outputs
     request = {
-        "argv": ["sbatch", "--parsable", *words, f"{run.folder}/job.sh"],
+        "argv": ["sbatch", "--parsable", *_words(options), f"{run.folder}/job.sh"],
         "folder": run.folder,
         "options": options,
         "outputs": outputs,
         "script": batch_script(run, batch),
     }
-    if run.environment is not None:
-        request["environment"] = asdict(run.environment) | {
-            "script": install_script(run, run.environment)
-        }
+    environment = run.environment
+    if environment is not None:
+        script = install_script(run, environment)
+        request["environment"] = asdict(environment) | {"script": script}
+
     bundle = context.bundle
-    first = batch.processes
+    upload = Upload("code", bundle.sha256, run.bundle, bundle.size, bundle.file_count)
     return Plan(
         target=NAME,
         run_name=context.run_name,
         job_name=job.name,
         request=request,
-        uploads=(Upload("code", bundle.sha256, run.bundle, bundle.size, bundle.file_count),),
-        processes=Processes(
-            (*(Processes.of(first).groups if isinstance(first, tuple) else (first,)), *batch.ranks)
-        ),
+        uploads=(upload,),
+        processes=batch.processes,
         summary=tuple(_summary(run, batch, options)),
         place=context.account.place,
         outputs=outputs,
     )
+
+
+def _words(options: Options) -> list[str]:
+    """Return the options as words of a command line."""
+    words = []
+    for name, value in options.items():
+        if value is True:
+            words.append(f"--{name}")
+        elif value:
+            words.append(f"--{name}={value}")
+    return words
 
 
 _OF_FIELDS = {"time": "max_runtime", "deadline": "spot", "requeue": "spot", "no-requeue": "spot"}
@@ -347,53 +364,56 @@ _OF_FIELDS = {"time": "max_runtime", "deadline": "spot", "requeue": "spot", "no-
 def _apply_overrides(options: Options, overrides: Mapping[str, Any], job: TrainingJob) -> Options:
     """Return `options` with the job's `slurm_overrides` applied. A null removes an option."""
     problems = []
+    result = dict(options)
     for name, value in overrides.items():
-        field = _OF_FIELDS.get(name) if name in options or name == "no-requeue" else None
-        if is_fixed(name):
-            message, hint = (
-                f"cloudtrain sets `{name}` itself, so you cannot change it",
-                "remove it from the overrides",
-            )
-        elif (
-            field is not None
-            and getattr(job, field) is not None
-            and (value or None) != options.get(name)
-        ):
-            message, hint = (
-                f"`{name}` contradicts `{field}` of the job",
-                f"remove one of `{name}` and `{field}`",
-            )
-        elif not (value is None or isinstance(value, str | int | bool)):
-            message = f"`{name}` must be a single value for the option `--{name}`"
-            hint = "write a text, a number or `true`"
-        elif not is_option(f"--{name}={'' if value is None else value}"):
-            message = f"`{name}` is not a long option of sbatch with a value on one line"
-            hint = "write a name from `sbatch --help` and its value, such as `nice: 100`"
+        fault = _override_fault(name, value, options, job)
+        if fault is not None:
+            problems.append(Problem((NAME + OVERRIDES, name), *fault, code="CT035"))
+        elif value is None:
+            result.pop(name, None)
         else:
-            continue
-        problems.append(Problem((NAME + OVERRIDES, name), message, hint, code="CT035"))
+            result[name] = value if isinstance(value, bool) else str(value)
     if problems:
         raise JobError(problems)
-    result = options | {
-        name: value if isinstance(value, bool) else str(value) for name, value in overrides.items()
-    }
-    return dict(
-        sorted(
-            (name, value) for name, value in result.items() if overrides.get(name, "") is not None
-        )
-    )
+    return dict(sorted(result.items()))
+
+
+def _override_fault(
+    name: str, value: object, options: Options, job: TrainingJob
+) -> tuple[str, str] | None:
+    """Return a message and a hint for an override that is not possible; None if it is."""
+    if is_fixed(name):
+        message = f"cloudtrain sets `{name}` itself, so you cannot change it"
+        return message, "remove it from the overrides"
+    if name in options or name == "no-requeue":
+        field = _OF_FIELDS.get(name)
+        is_set = field is not None and getattr(job, field) is not None
+        if is_set and (value or None) != options.get(name):
+            message = f"`{name}` contradicts `{field}` of the job"
+            return message, f"remove one of `{name}` and `{field}`"
+    if not isinstance(value, str | int | None):
+        message = f"`{name}` must be a single value for the option `--{name}`"
+        return message, "write a text, a number or `true`"
+    if not is_option(f"--{name}={value or ''}"):
+        message = f"`{name}` is not a long option of sbatch with a value on one line"
+        return message, "write a name from `sbatch --help` and its value, such as `nice: 100`"
+    return None
 
 
 def _summary(run: ClusterRun, batch: BatchLaunch, options: Options) -> list[tuple[str, str]]:
-    job, world = run.job, run.nodes * run.processes
+    job = run.job
+    nodes = f"{run.nodes} nodes" if run.nodes > 1 else "1 node"
     where = [str(options[name]) for name in ("partition", "constraint", "gres") if name in options]
-    nodes = f"{run.nodes} node{'s' if run.nodes > 1 else ''}" + (
-        f" ({', '.join(where)})" if where else ""
-    )
+    if where:
+        nodes += f" ({', '.join(where)})"
+    processes = str(run.nodes * run.processes)
+    if run.nodes > 1:
+        processes += f" ({run.nodes} x {run.processes})"
+
     pairs = [
         ("target", f"slurm ({run.account.host or 'this machine'})"),
         ("instances", nodes),
-        ("processes", f"{world}" + (f" ({run.nodes} x {run.processes})" if run.nodes > 1 else "")),
+        ("processes", processes),
         ("distribution", f"{job.distribution.type} through {batch.title}"),
         ("script", job.entry_point or job.command or ""),
         ("checkpoint", run.paths["checkpoint"]),
@@ -401,9 +421,10 @@ def _summary(run: ClusterRun, batch: BatchLaunch, options: Options) -> list[tupl
     ]
     if run.image is not None:
         pairs.insert(2, ("image", f"{run.image} ({run.settings.container})"))
-    if run.environment is not None:
-        words = f"`{run.environment.requirements}` on top of what `{run.settings.python}` has"
-        pairs.append(("environment", f"{run.environment.folder}\n{words}"))
+    environment = run.environment
+    if environment is not None:
+        words = f"`{environment.requirements}` on top of what `{run.settings.python}` has"
+        pairs.append(("environment", f"{environment.folder}\n{words}"))
     if job.spot:
         pairs.append(("spot", "starts again after it loses its nodes"))
     if job.max_runtime:

@@ -42,37 +42,41 @@ class Partition:
 
 def check(runner: Runner, plan: Plan) -> list[Finding]:
     shared_dir = str(plan.request["folder"]).rpartition("/runs/")[0]
-    argv = [word for word in plan.request["argv"][:-1] if word != "--parsable"]
+    options = plan.request["argv"][2:-1]  # without `sbatch --parsable` and the script
     script = str(plan.request["script"]).encode()
     try:
-        answer = runner.run("look", shared_dir, *argv, stdin=script).decode("utf-8", "replace")
+        answer = runner.run("look", shared_dir, "sbatch", *options, stdin=script)
     except TargetError as error:
         return [_finding("SL902", error.message, error.hint)]
-    return list(_judge(answer.splitlines(), plan.request["options"], shared_dir))
+    lines = answer.decode("utf-8", "replace").splitlines()
+    return list(_judge(lines, plan.request["options"], shared_dir))
 
 
 def _judge(lines: Sequence[str], options: Mapping[str, Any], shared_dir: str) -> Iterator[Finding]:
-    values = {word: rest for word, _, rest in (line.partition(" ") for line in lines)}
-    partitions = [
-        parse_partition(line.removeprefix("@partition "))
-        for line in lines
-        if line.startswith("@partition ")
-    ]
+    values = {}
+    partitions = []
+    messages = []
+    for line in lines:
+        word, _, rest = line.partition(" ")
+        if word == "@partition":
+            partitions.append(parse_partition(rest))
+        elif word == "@test":
+            messages.append(rest)
+        values[word] = rest
+
     if values.get("@folder") != "yes":
         message = f"`{shared_dir}` does not exist, or you may not write to it"
-        yield _finding(
-            "SL906", message, "create the folder, or set another `shared_dir` in `[slurm]`"
-        )
+        hint = "create the folder, or set another `shared_dir` in `[slurm]`"
+        yield _finding("SL906", message, hint)
     findings = list(_partition_findings(partitions, options))
     yield from findings
-    answer = "\n".join(line.removeprefix("@test ") for line in lines if line.startswith("@test "))
+
+    answer = "\n".join(messages)
     start = _STARTS.search(answer)
     if start is not None:
-        yield _finding(
-            "SL904",
-            _words_of_start(start["time"], values.get("@now", ""), partitions, options),
-            None,
-        )
+        now = values.get("@now", "")
+        message = _describe_start(start["time"], now, partitions, options)
+        yield _finding("SL904", message, None)
     elif not findings and values.get("@code") != "0":
         message = find_errors(answer).replace("allocation failure: ", "")
         hint = (
@@ -84,27 +88,36 @@ def _judge(lines: Sequence[str], options: Mapping[str, Any], shared_dir: str) ->
         yield _finding("SL901", f"Slurm would refuse the job: {message}", hint)
 
 
-def _words_of_start(
+def _describe_start(
     time: str, now: str, partitions: Sequence[Partition], options: Mapping[str, Any]
 ) -> str:
     """`sbatch --test-only` leaves out the backfill: it lets each running job use its whole limit,
     and each waiting job go first (seen on Slurm 22.05.8: two hours for a job that started within
     five seconds)."""
-    names = [name for name in str(options.get("partition", "")).split(",") if name]
-    mine = [one for one in partitions if (one.name in names if names else one.is_default)]
-    idle = sum(one.idle for one in mine if _has_resources(one, options))
     if time <= now:
         return "the job would start at once"
+    names = _partition_names(options)
+    idle = 0
+    for one in partitions:
+        is_mine = one.name in names if names else one.is_default
+        if is_mine and _has_resources(one, options):
+            idle += one.idle
+    shown_time = time.replace("T", " ")
     if idle >= int(options.get("nodes", 1)):
         number = "1 node is" if idle == 1 else f"{idle} nodes are"
         return (
             f"{number} idle, so the job may start at once; without backfill, it would at "
-            f"{time.replace('T', ' ')}"
+            f"{shown_time}"
         )
     return (
-        f"the job would start at {time.replace('T', ' ')}, or earlier if running jobs end "
-        "before their limits"
+        f"the job would start at {shown_time}, or earlier if running jobs end before their limits"
     )
+
+
+def _partition_names(options: Mapping[str, Any]) -> list[str]:
+    """Return the partitions that the job names. Without one, the cluster's default applies."""
+    names = str(options.get("partition", "")).split(",")
+    return [name for name in names if name]
 
 
 def _partition_findings(
@@ -112,31 +125,33 @@ def _partition_findings(
 ) -> Iterator[Finding]:
     """Yield what is wrong with the job's partitions. A job can name several: it starts in the first
     that has room, and a limit counts only if none of them allows the job."""
-    names = [name for name in str(options.get("partition", "")).split(",") if name]
+    names = _partition_names(options)
+    groups = []
     for name in names:
-        if name not in {one.name for one in partitions}:
+        group = [one for one in partitions if one.name == name]
+        if group:
+            groups.append(group)
+        else:
             hint = did_you_mean(name, [one.name for one in partitions]) or "see `sinfo --all`"
             yield _finding("SL903", f"the cluster has no partition `{name}`", hint)
-    groups = [[one for one in partitions if one.name == name] for name in names]
-    groups = (
-        [group for group in groups if group]
-        if names
-        else [[one for one in partitions if one.is_default]]
-    )
-    if not names and not groups[0]:
-        yield _finding(
-            "SL903",
-            "the cluster has no default partition",
-            "set `partition` in `[slurm]`: see `sinfo`",
-        )
-    if not groups or not groups[0]:
+    if not names:
+        group = [one for one in partitions if one.is_default]
+        if group:
+            groups.append(group)
+        else:
+            hint = "set `partition` in `[slurm]`: see `sinfo`"
+            yield _finding("SL903", "the cluster has no default partition", hint)
+    if not groups:
         return
-    states = {group[0].name: group[0].state for group in groups if group[0].state != "up"}
-    if len(states) == len(groups):
-        what = " and ".join(
-            f"`{name}` is {_STATES.get(state, state)}" for name, state in states.items()
-        )
-        yield _finding("SL903", f"the partition {what}", "choose another one: `sinfo` lists them")
+
+    down = {}
+    for first, *_ in groups:
+        if first.state != "up":
+            state = _STATES.get(first.state, first.state)
+            down[first.name] = f"`{first.name}` is {state}"
+    if len(down) == len(groups):
+        message = f"the partition {' and '.join(down.values())}"
+        yield _finding("SL903", message, "choose another one: `sinfo` lists them")
     limits = [list(_limit_findings(group, options)) for group in groups]
     if all(limits):
         yield from limits[0]
@@ -146,64 +161,62 @@ _STATES = {"drain": "drained and takes no new jobs", "inact": "inactive: it take
 
 
 def _limit_findings(mine: Sequence[Partition], options: Mapping[str, Any]) -> Iterator[Finding]:
-    nodes, longest = sum(one.nodes for one in mine), mine[0].longest
+    name = mine[0].name
+    nodes = sum(one.nodes for one in mine)
     if int(options.get("nodes", 1)) > nodes:
         message = (
-            f"the job asks for {options['nodes']} nodes, but the partition "
-            f"`{mine[0].name}` has {nodes}"
+            f"the job asks for {options['nodes']} nodes, but the partition `{name}` has {nodes}"
         )
-        yield _finding(
-            "SL905",
-            message,
-            f"write `instance_count: {nodes}` or less",
-            ("resources", "instance_count"),
-        )
-    limit = parse_time(str(options["time"])) if "time" in options else None
+        hint = f"write `instance_count: {nodes}` or less"
+        yield _finding("SL905", message, hint, ("resources", "instance_count"))
+
+    longest = mine[0].longest
+    limit = parse_time(str(options.get("time", "")))
     if limit is not None and longest is not None and limit > longest:
-        message = (
-            f"the job may run {format_duration(limit)}, but `{mine[0].name}` allows "
-            f"{format_duration(longest)}"
-        )
-        yield _finding(
-            "SL905", message, f"write `max_runtime: {longest // 60}m` or less", ("max_runtime",)
-        )
+        allowed = format_duration(longest)
+        message = f"the job may run {format_duration(limit)}, but `{name}` allows {allowed}"
+        hint = f"write `max_runtime: {longest // 60}m` or less"
+        yield _finding("SL905", message, hint, ("max_runtime",))
+
     if not any(_has_resources(one, options) for one in mine):
-        resources = sorted({one.gres for one in mine if parse_gres(one.gres)})
-        has = f"its nodes have {', '.join(f'`{gres}`' for gres in resources) or 'none'}"
-        message = f"no node of `{mine[0].name}` has `{options['gres']}`: {has}"
-        yield _finding(
-            "SL907", message, "choose another `partition`, `gpu_type` or `gpus_per_instance`"
-        )
+        offers = sorted({f"`{one.gres}`" for one in mine if parse_gres(one.gres)})
+        has = ", ".join(offers) or "none"
+        message = f"no node of `{name}` has `{options['gres']}`: its nodes have {has}"
+        hint = "choose another `partition`, `gpu_type` or `gpus_per_instance`"
+        yield _finding("SL907", message, hint)
 
 
 def _has_resources(one: Partition, options: Mapping[str, Any]) -> bool:
     """Return whether a node has the generic resources that the job asks for, if any."""
-    for name, kind, count in parse_gres(str(options.get("gres", "")))[:1]:
-        offers = parse_gres(one.gres)
-        return any(
-            offer[0] == name and (not kind or offer[1] == kind) and offer[2] >= count
-            for offer in offers
-        )
-    return True
+    wanted = parse_gres(str(options.get("gres", "")))
+    if not wanted:
+        return True
+    name, kind, count = wanted[0]
+    for offered_name, offered_kind, offered_count in parse_gres(one.gres):
+        is_right_kind = not kind or offered_kind == kind
+        if offered_name == name and is_right_kind and offered_count >= count:
+            return True
+    return False
 
 
 def parse_partition(line: str) -> Partition:
-    name, state, longest, nodes, gres = line.split("|", 4)
-    _, idle, _, total = (int(count) for count in nodes.split("/"))  # allocated, idle, other, total
-    return Partition(
-        name.rstrip("*"), name.endswith("*"), state, parse_time(longest), total, gres, idle
-    )
+    name, state, time_limit, nodes, gres = line.split("|", 4)
+    _, idle, _, total = nodes.split("/")  # allocated, idle, other, total
+    is_default = name.endswith("*")
+    longest = parse_time(time_limit)
+    return Partition(name.rstrip("*"), is_default, state, longest, int(total), gres, int(idle))
 
 
 def parse_gres(text: str) -> list[tuple[str, str, int]]:
     """Parse generic resources, such as `gpu:a100:8(S:0-1),shard:4`. Return name, type and number of
     each."""
-    matches = [_GRES.fullmatch(part.strip()) for part in re.sub(r"\([^)]*\)", "", text).split(",")]
-    return [
-        (match["name"], match["kind"] or "", int(match["count"] or 1))
-        for match in matches
-        if match is not None and match["name"] not in ("null", "N/A")
-    ]
+    resources = []
+    for part in re.sub(r"\([^)]*\)", "", text).split(","):
+        match = _GRES.fullmatch(part.strip())
+        if match is not None and match["name"] not in ("null", "N/A"):
+            count = int(match["count"] or 1)
+            resources.append((match["name"], match["kind"] or "", count))
+    return resources
 
 
 def _finding(code: str, message: str, hint: str | None, path: tuple[str, ...] = ()) -> Finding:
@@ -228,15 +241,10 @@ def parse_nodes(lines: Iterable[str]) -> list[NodeKind]:
     # sinfo asks for all partitions at the same time, so its lines have no order
     for line in sorted(lines):
         name, partition, state, cpus, memory, gres, features = line.split("|", 6)
-        gpus = [(kind, count) for what, kind, count in parse_gres(gres) if what == "gpu"]
-        names = () if features == "(null)" else tuple(features.split(","))
-        model = ",".join(kind for kind, _ in gpus if kind)
-        size = (
-            int(cpus.rstrip("+")),
-            int(memory.rstrip("+")) * 2**20,
-            sum(count for _, count in gpus),
-        )
-        kind = kinds.setdefault((cpus, memory, gres, names), NodeKind(*size, model, names))
+        key = (cpus, memory, gres, features)
+        if key not in kinds:
+            kinds[key] = _kind_of(cpus, memory, gres, features)
+        kind = kinds[key]
         if partition not in kind.partitions:
             kind.partitions.append(partition)
         if name not in nodes:
@@ -244,3 +252,14 @@ def parse_nodes(lines: Iterable[str]) -> list[NodeKind]:
             kind.nodes += 1
             kind.idle += state.rstrip("*") in _IDLE
     return list(kinds.values())
+
+
+def _kind_of(cpus: str, memory: str, gres: str, features: str) -> NodeKind:
+    gpus = [(kind, count) for what, kind, count in parse_gres(gres) if what == "gpu"]
+    return NodeKind(
+        cpus=int(cpus.rstrip("+")),
+        memory=int(memory.rstrip("+")) * 2**20,
+        gpus=sum(count for _, count in gpus),
+        gpu_type=",".join(kind for kind, _ in gpus if kind),
+        features=() if features == "(null)" else tuple(features.split(",")),
+    )

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from cloudtrain.job.model import format_duration
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Subject, rule
+from cloudtrain.targets.common.fields import notices
 from cloudtrain.targets.slurm.compile import is_fixed
+from cloudtrain.targets.slurm.fields import FIELDS
 
 # Rules about the settings: the shared folder, the partition, and the CPUs and GPUs of the nodes.
 
@@ -21,10 +23,9 @@ def no_shared_dir(subject: Subject) -> Iterator[Fault]:
     its path.
     """
     if "shared_dir" in subject.account.missing:
+        message = "no `shared_dir` is set, so cloudtrain has no folder for runs on the cluster"
         hint = 'add `shared_dir = "/fsx/you/cloudtrain"` to `[slurm]` in `cloudtrain.toml`'
-        yield Fault(
-            "no `shared_dir` is set, so cloudtrain has no folder for runs on the cluster", hint
-        )
+        yield Fault(message, hint)
 
 
 @rule("SL102", Level.WARNING)
@@ -70,9 +71,8 @@ def option_of_ours(subject: Subject) -> Iterator[Fault]:
         name = option.removeprefix("--").partition("=")[0]
         if is_fixed(name):
             hint = "set `instance_count` in the job" if name == "nodes" else f"remove `{option}`"
-            yield Fault(
-                f"`extra_sbatch` changes `--{name}`, which cloudtrain needs for itself", hint
-            )
+            message = f"`extra_sbatch` changes `--{name}`, which cloudtrain needs for itself"
+            yield Fault(message, hint)
 
 
 @rule("SL105", Level.WARNING)
@@ -83,15 +83,13 @@ def any_gpu(subject: Subject) -> Iterator[Fault]:
     Set `gpu_type` to the cluster's name, or set `constraint` or the job's `instance_type` to a
     feature of the right nodes.
     """
-    resources, settings = subject.job.resources, subject.settings
+    resources = subject.job.resources
+    settings = subject.settings
     selector = settings.gpu_type or settings.constraint or resources.instance_type is not None
     if resources.gpu is not None and resources.gpus_per_instance and not selector:
         message = f"the job needs a `{resources.gpu}`, but the request to Slurm asks for any GPU"
-        yield Fault(
-            message,
-            "set `gpu_type` in `[slurm]`: `sinfo -o %G` shows the names",
-            ("resources", "gpu"),
-        )
+        hint = "set `gpu_type` in `[slurm]`: `sinfo -o %G` shows the names"
+        yield Fault(message, hint, ("resources", "gpu"))
 
 
 # Rules about the job: GPUs, time, and packages that a cluster does not install.
@@ -117,15 +115,15 @@ def no_time_to_train(subject: Subject) -> Iterator[Fault]:
     Slurm sends SIGTERM `grace_period` before the time limit, so that the script can save. This job
     would get SIGTERM as soon as it starts. Raise `max_runtime` or lower `grace_period`.
     """
-    limit, grace = subject.job.max_runtime, subject.settings.grace_period
+    limit = subject.job.max_runtime
+    grace = subject.settings.grace_period
     if limit is not None and limit <= grace:
         message = (
             f"the time limit is {format_duration(limit)}, and SIGTERM comes "
             f"{format_duration(grace)} before it"
         )
-        yield Fault(
-            message, "raise `max_runtime`, or lower `grace_period` in `[slurm]`", ("max_runtime",)
-        )
+        hint = "raise `max_runtime`, or lower `grace_period` in `[slurm]`"
+        yield Fault(message, hint, ("max_runtime",))
 
 
 @rule("SL205", Level.NOTICE)
@@ -138,34 +136,28 @@ def no_installation(subject: Subject) -> Iterator[Fault]:
     be there. `build_environment = true` installs them on top of your own environment. If you set
     `python` or `setup`, and `build_environment = false`, cloudtrain does not report this.
     """
-    environment, settings = subject.job.environment, subject.settings
-    file, is_own, path = (
-        environment.requirements,
-        settings.has_own_environment,
-        ("environment", "requirements"),
-    )
-    image = environment.image.of("slurm") if environment.image is not None else None
+    environment = subject.job.environment
+    settings = subject.settings
+    file = environment.requirements
+    is_own = settings.has_own_environment
     if file is None:
         return
-    if image is not None:
+
+    message = f"cloudtrain does not install `{file}`"
+    if _image(subject) is not None:
+        message += ": the image must have its packages"
         hint = "build an image that has them, or remove `image`"
-        yield Fault(
-            f"cloudtrain does not install `{file}`: the image must have its packages", hint, path
-        )
     elif settings.build_environment is None and is_own:
-        place = (
-            f"`{settings.python}`" if settings.python != "python3" else "the environment of `setup`"
-        )
-        message = f"cloudtrain does not install `{file}`: {place} must have its packages"
-        yield Fault(
-            message, "`build_environment = true` in `[slurm]` installs them on top of it", path
-        )
+        has_python = settings.python != "python3"
+        place = f"`{settings.python}`" if has_python else "the environment of `setup`"
+        message += f": {place} must have its packages"
+        hint = "`build_environment = true` in `[slurm]` installs them on top of it"
     elif settings.build_environment is False and not is_own:
-        message = (
-            f"cloudtrain does not install `{file}` on the cluster, because "
-            "`build_environment` is false"
-        )
-        yield Fault(message, "remove `build_environment = false` from `[slurm]`", path)
+        message += " on the cluster, because `build_environment` is false"
+        hint = "remove `build_environment = false` from `[slurm]`"
+    else:
+        return
+    yield Fault(message, hint, ("environment", "requirements"))
 
 
 @rule("SL206", Level.WARNING)
@@ -198,17 +190,38 @@ def no_time_limit(subject: Subject) -> Iterator[Fault]:
 def no_image(subject: Subject) -> Iterator[Fault]:
     """On a cluster, `framework` and `version` have no effect.
 
-    On the clouds, `framework` and `version` choose an image. On a cluster, the script uses the
-    installed framework. Name an `image`, or set `python` in `[slurm]` to an interpreter that has
-    the framework.
+    On the clouds, `framework`, `version` and `python` choose an image. On a cluster, the script
+    uses the installed framework and Python. Name an `image`, or set `python` in `[slurm]` to an
+    interpreter that has the framework.
     """
     environment = subject.job.environment
-    image = environment.image.of("slurm") if environment.image is not None else None
-    if (
-        environment.framework is not None
-        and image is None
-        and not subject.settings.has_own_environment
-    ):
-        what = " ".join(word for word in (environment.framework, environment.version) if word)
-        hint = "set `python` or `setup` in `[slurm]` to an environment that has the framework"
-        yield Fault(f"no setting selects {what} on the cluster", hint, ("environment", "framework"))
+    values = {
+        "framework": environment.framework,
+        "version": environment.version,
+        "python": environment.python and f"Python {environment.python}",
+    }
+    written = {field: word for field, word in values.items() if word}
+    if not written or _image(subject) is not None or subject.settings.has_own_environment:
+        return
+    hint = "set `python` or `setup` in `[slurm]` to an environment that has the framework"
+    if environment.framework is None:
+        hint = "set `python` or `setup` in `[slurm]` to an environment that has this version"
+    message = f"no setting selects {' '.join(written.values())} on the cluster"
+    yield Fault(message, hint, ("environment", next(iter(written))))
+
+
+@rule("SL209", Level.NOTICE)
+def not_sent(subject: Subject) -> Iterator[Fault]:
+    """A field of the job has no effect on a Slurm cluster.
+
+    These fields describe features of the clouds, such as a container's shared memory, the size of a
+    disk, the content type of an input, or the name of an output in a registry. A Slurm job runs
+    with the nodes, files and software of its cluster. The message names the reason for the field,
+    and the hint says what to do instead.
+    """
+    yield from notices(subject, FIELDS)
+
+
+def _image(subject: Subject) -> str | None:
+    image = subject.job.environment.image
+    return None if image is None else image.of("slurm")

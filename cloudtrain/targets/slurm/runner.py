@@ -32,19 +32,18 @@ def ssh_argv(state_dir: Path) -> list[str]:
     """Return the beginning of the ssh command line. ssh asks no questions; keys, host names and
     jump hosts come from the user's own configuration. Raises `OSError` if the folder for ssh's
     sockets belongs to another user."""
-    options = {
-        "BatchMode": "yes",
-        "ConnectTimeout": "20",
-        "ServerAliveInterval": "15",
-        "ControlMaster": "auto",
-        "ControlPath": f"{_socket_folder(state_dir)}/%C",
-        "ControlPersist": "120",
-    }
-    return [
-        "ssh",
-        "-T",
-        *(word for name, value in options.items() for word in ("-o", f"{name}={value}")),
-    ]
+    options = (
+        "BatchMode=yes",
+        "ConnectTimeout=20",
+        "ServerAliveInterval=15",
+        "ControlMaster=auto",
+        f"ControlPath={_socket_folder(state_dir)}/%C",
+        "ControlPersist=120",
+    )
+    argv = ["ssh", "-T"]
+    for option in options:
+        argv += ["-o", option]
+    return argv
 
 
 _DECODE = (
@@ -59,15 +58,18 @@ def remote_command(script: str, arguments: Sequence[str]) -> str:
     """Return a command line for any login shell: csh, tcsh and fish do not take all quotes of a
     POSIX shell (csh ends a quoted text at the end of its line). The bash is a login shell, because
     modules and profiles put Slurm's commands on the PATH."""
-    words = ["bash", "-lc", _DECODE, "cloudtrain", *map(_encode, (script, *arguments))]
+    encoded = map(_encode, (script, *arguments))
+    words = ["bash", "-lc", _DECODE, "cloudtrain", *encoded]
     return " ".join(f"'{word}'" for word in words)
 
 
 def _encode(word: str) -> str:
     """Return a word for `printf %b` without line ends, quotes, backslashes and `!`."""
-    return "".join(
-        f"\\0{ord(letter):03o}" if letter in "'\\!" or letter < " " else letter for letter in word
-    )
+    letters = []
+    for letter in word:
+        is_special = letter in "'\\!" or letter < " "
+        letters.append(f"\\0{ord(letter):03o}" if is_special else letter)
+    return "".join(letters)
 
 
 def _socket_folder(state_dir: Path) -> Path:
@@ -95,7 +97,8 @@ _ERRORS = load_toml(Path(__file__).with_name("words.toml").read_text("utf-8"))["
 _COMMAND = re.compile(r"^(?:\w+: )?error: |^(?:-?bash|cloudtrain): (?:line \d+: )?")
 """The prefix of a message: `sbatch: error: `, or of the shell's own: `cloudtrain: line 3: `."""
 
-_SSH_FAILED, _NOT_FOUND = 255, 127
+_SSH_FAILED = 255
+_NOT_FOUND = 127
 
 
 class CommandFailed(TargetError):
@@ -135,7 +138,7 @@ class Runner:
             message = f"{self._where} did not answer within {timeout:.0f} s"
             raise TargetUnreachable(message, hint=self._hint) from None
         except OSError as error:
-            raise self._unavailable(f"`{argv[0]}` cannot be started: {error.strerror}") from None
+            raise self._not_started(argv, error) from None
         self._judge(process.returncode, process.stderr)
         return self._answer(process.stdout)
 
@@ -146,7 +149,8 @@ class Runner:
         chunk."""
         with self._open(script, arguments, subprocess.PIPE) as process:
             assert process.stdin is not None, "it is a pipe"
-            output, errors = _drain(process.stdout), _drain(process.stderr)
+            output = _drain(process.stdout)
+            errors = _drain(process.stderr)
             with suppress(BrokenPipeError):
                 for chunk in chunks:
                     process.stdin.write(chunk)
@@ -154,7 +158,8 @@ class Runner:
             with suppress(BrokenPipeError):
                 process.stdin.close()
             code = process.wait()
-            answer, error = output(), errors()
+            answer = output()
+            error = errors()
         self._judge(code, error)
         return self._answer(answer)
 
@@ -173,7 +178,8 @@ class Runner:
                 process.kill()
                 raise
             process.stdout.read()
-            code, error = process.wait(), errors()
+            code = process.wait()
+            error = errors()
         self._judge(code, error)
 
     def _open(self, script: str, arguments: Sequence[str], stdin: int) -> subprocess.Popen[bytes]:
@@ -183,13 +189,17 @@ class Runner:
                 argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self._environ
             )
         except OSError as error:
-            raise self._unavailable(f"`{argv[0]}` cannot be started: {error.strerror}") from None
+            raise self._not_started(argv, error) from None
+
+    def _not_started(self, argv: Sequence[str], error: OSError) -> TargetUnavailable:
+        return self._unavailable(f"`{argv[0]}` cannot be started: {error.strerror}")
 
     def _argv(self, script: str, arguments: Sequence[str]) -> list[str]:
         text = _PREFIX + shell_script(script)
         if self.host is None:
             return ["bash", "-c", text, "cloudtrain", *arguments]
-        return [*ssh_argv(self._state_dir), "--", self.host, remote_command(text, arguments)]
+        command = remote_command(text, arguments)
+        return [*ssh_argv(self._state_dir), "--", self.host, command]
 
     def _answer(self, output: bytes) -> bytes:
         _, mark, answer = output.partition(_MARK)
@@ -205,9 +215,8 @@ class Runner:
             message = f"{self._where} cannot be reached: {errors or 'ssh gave no reason'}"
             raise TargetUnreachable(message, hint=self._hint)
         if any(word in errors for word in _ERRORS["unreachable"]):
-            raise TargetUnreachable(
-                f"the Slurm cluster does not answer: {errors}", hint="try again in a minute"
-            )
+            message = f"the Slurm cluster does not answer: {errors}"
+            raise TargetUnreachable(message, hint="try again in a minute")
         if code == _NOT_FOUND or "command not found" in errors:
             raise self._unavailable(errors or "a command is missing")
         hint = "this message comes from Slurm; run `sinfo` or `scontrol` on the cluster for details"
@@ -239,30 +248,31 @@ class Runner:
         return TargetUnavailable(f"{self._where} cannot be used: {message}", hint=hint)
 
 
+_OF_A_JOB = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_")
+
+
 def _is_of_a_job(name: str) -> bool:
     """Return whether an environment variable is an option for a Slurm command, or describes a Slurm
     job in which cloudtrain itself runs. The scripts run without these variables. They keep those
     that name and open the cluster: its configuration, and the user's token (`auth/jwt`)."""
-    return name not in ("SLURM_CONF", "SLURM_JWT") and name.startswith(
-        ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_")
-    )
+    return name.startswith(_OF_A_JOB) and name not in ("SLURM_CONF", "SLURM_JWT")
 
 
 def find_errors(text: str) -> str:
     """Return the errors in the output of Slurm's commands, joined to one line. Without errors,
     return the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [_COMMAND.sub("", line) for line in lines if "error" in line or "failure" in line]
-    return shorten_line(
-        "; ".join(dict.fromkeys(errors or [_COMMAND.sub("", line) for line in lines[-1:]]))
-    )
+    errors = [line for line in lines if "error" in line or "failure" in line]
+    shown = errors or lines[-1:]
+    messages = [_COMMAND.sub("", line) for line in shown]
+    return shorten_line("; ".join(dict.fromkeys(messages)))
 
 
 def _drain(stream: IO[bytes] | None) -> Callable[[], bytes]:
     """Read a stream in a thread. The returned function waits for the stream's end and returns its
     content."""
-    parts: list[bytes] = []
     assert stream is not None, "it is a pipe"
+    parts: list[bytes] = []
     thread = Thread(target=lambda: parts.append(stream.read()), daemon=True)
     thread.start()
 

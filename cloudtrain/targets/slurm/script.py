@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from shlex import quote
 from cloudtrain.job.distribution import MPI, Horovod, TensorFlow
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import CompileContext
-from cloudtrain.plans.processes import Alike, Process
+from cloudtrain.plans.processes import Alike, Process, Processes
 from cloudtrain.runtime.mpi_options import mpirun_options
 from cloudtrain.runtime.torchrun_words import misread
 from cloudtrain.targets.common import launchers
@@ -25,15 +26,15 @@ NAME = "slurm"
 
 
 def is_mpi(job: TrainingJob) -> bool:
-    return (
-        job.distribution.type in ("mpi", "horovod")
-        or getattr(job.distribution, "launch", "") == "mpi"
-    )
+    distribution = job.distribution
+    if distribution.type in ("mpi", "horovod"):
+        return True
+    return getattr(distribution, "launch", "") == "mpi"
 
 
 def is_plug_in(mpi: str) -> bool:
     """Return whether the setting `mpi` names a plug-in of `srun --mpi`, not an `mpirun` program."""
-    return "mpirun" not in mpi and "mpiexec" not in mpi and "/" not in mpi
+    return not any(word in mpi for word in ("mpirun", "mpiexec", "/"))
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,15 @@ class ClusterRun:
     def environment(self) -> BuiltEnvironment | None:
         """Return the environment to build for the job's requirements; None if cloudtrain does not
         install them."""
-        settings, digest, file = (
-            self.settings,
-            self.context.requirements,
-            self.job.environment.requirements,
-        )
+        settings = self.settings
+        digest = self.context.requirements
+        file = self.job.environment.requirements
         is_wanted = settings.build_environment
         if is_wanted is None:
             is_wanted = not settings.has_own_environment
-        if not is_wanted or self.image is not None or file is None or digest is None:
+        if not is_wanted or self.image is not None:
+            return None
+        if file is None or digest is None:
             return None
         key = environment_key(settings.python, settings.setup, digest)
         folder = f"{self.account.shared_dir}/environments/{key}"
@@ -66,11 +67,9 @@ class ClusterRun:
     @property
     def python(self) -> str:
         """Return the interpreter that runs the script."""
-        return (
-            self.settings.python
-            if self.environment is None
-            else f"{self.environment.folder}/bin/python"
-        )
+        if self.environment is None:
+            return self.settings.python
+        return f"{self.environment.folder}/bin/python"
 
     @property
     def account(self) -> SlurmAccount:
@@ -89,11 +88,25 @@ class ClusterRun:
     def paths(self) -> dict[str, str]:
         return paths_in(self.folder, self.job, NAME)
 
+    @cached_property
+    def outputs(self) -> dict[str, str]:
+        """The folders that the run writes to, by the names that `cloudtrain download` takes."""
+        outputs = {}
+        for reference, path in self.paths.items():
+            kind, _, name = reference.partition(".")
+            if reference == "outputs.model":
+                outputs[name] = path
+            elif kind != "inputs":
+                outputs[reference.replace(".", "/", 1)] = path
+        return outputs
+
     @property
     def image(self) -> str | None:
         """Return the container image; None if the script runs directly on the nodes."""
         image = self.job.environment.image
-        return image.of(NAME) if image is not None and self.settings.container is not None else None
+        if image is None or self.settings.container is None:
+            return None
+        return image.of(NAME)
 
     @property
     def nodes(self) -> int:
@@ -108,7 +121,8 @@ class ClusterRun:
         """Return the number of ranks on each instance. Default: one per GPU."""
         distribution = self.job.distribution
         if isinstance(distribution, TensorFlow):
-            return -(-sum(launchers.requested_tasks(self.job)) // self.nodes)
+            tasks = sum(launchers.requested_tasks(self.job))
+            return math.ceil(tasks / self.nodes)
         if distribution.type == "none":
             return 1
         return getattr(distribution, "processes_per_instance", None) or self.gpus or 1
@@ -150,17 +164,16 @@ class BatchLaunch:
 
     Attributes:
         title: the launcher's name in the plan, such as `torchrun`.
+        words: the command line in the batch script, as quoted shell words.
+        processes: the processes that the command starts on the nodes; if they are launchers such
+            as torchrun, followed by the ranks that these start.
         before: lines of the batch script that prepare the command.
-        command: the command line in the batch script.
-        processes: the processes that the command starts on the nodes.
-        ranks: the ranks, if a launcher such as torchrun starts them; otherwise empty.
     """
 
     title: str
-    command: str
-    processes: tuple[Process, ...] | Alike
+    words: Sequence[str]
+    processes: Processes
     before: tuple[str, ...] = ()
-    ranks: tuple[Alike, ...] = ()
 
 
 def launch(run: ClusterRun) -> BatchLaunch:
@@ -170,38 +183,23 @@ def launch(run: ClusterRun) -> BatchLaunch:
 
 
 def _torch(run: ClusterRun) -> BatchLaunch:
-    program, python = run.program, run.python
-    options = [
-        "--nnodes",
-        str(run.nodes),
-        "--nproc-per-node",
-        str(run.processes),
-        "--rdzv-id",
-        run.context.run_name,
-    ]
+    program = run.program
+    python = run.python
+    shape = ["--nnodes", str(run.nodes), "--nproc-per-node", str(run.processes)]
+    options = [*shape, "--rdzv-id", run.context.run_name]
     dashes = ["--"] if misread(program) else []
+
+    words = _srun(run, tasks=run.nodes, per_node=1)
+    words += ["bash", "-c", '"$agent"', quote(python), *map(quote, options)]
+    words += ["--master-addr", '"$head"', "--master-port", '"$port"', "--no-python", *dashes]
+    words += _in_bash("rank", program)
+
     meeting = ["--master-addr", "$head", "--master-port", "$port"]
-    words = [
-        *_srun(run, tasks=run.nodes, per_node=1),
-        *("bash", "-c", '"$agent"', quote(python)),
-        *map(quote, options),
-        *("--master-addr", '"$head"', "--master-port", '"$port"'),
-        *("--no-python", *dashes, "bash", "-c", '"$rank"', *map(quote_word, program)),
-    ]
+    rest = (*options, *meeting, "--no-python", *dashes, *program)
 
     def agent(node: int) -> Process:
-        command = (
-            python,
-            "-m",
-            "torch.distributed.run",
-            "--node-rank",
-            str(node),
-            *options,
-            *meeting,
-        )
-        return Process(
-            node, "torchrun", (*command, "--no-python", *dashes, *program), run.variables
-        )
+        argv = (python, "-m", "torch.distributed.run", "--node-rank", str(node), *rest)
+        return Process(node, "torchrun", argv, run.variables)
 
     ranks = launchers.torchrun_ranks(
         program,
@@ -210,95 +208,101 @@ def _torch(run: ClusterRun) -> BatchLaunch:
         processes_per_instance=run.processes,
         env=run.variables,
     )
-    agents = Alike("torchrun", tuple((node, 1) for node in range(run.nodes)), agent)
+    agents = Alike("torchrun", _on_each_node(run, 1), agent)
     before = (_script_in("agent", "agent"), _script_in("rank", "torch_rank"))
-    return BatchLaunch("torchrun", " ".join(words), agents, before, (ranks,))
+    return BatchLaunch("torchrun", words, Processes([agents, ranks]), before)
+
+
+def _in_bash(variable: str, program: Sequence[str]) -> list[str]:
+    """Return the shell words that run the script in a variable, with the program as arguments."""
+    return ["bash", "-c", f'"${variable}"', *map(quote_word, program)]
+
+
+def _on_each_node(run: ClusterRun, count: int) -> tuple[tuple[int, int], ...]:
+    """Return pairs of a node and the number of its processes."""
+    return tuple((node, count) for node in range(run.nodes))
 
 
 def _mpi(run: ClusterRun) -> BatchLaunch:
     world = run.nodes * run.processes
-    program, settings = run.program, run.settings
+    program = run.program
+    mpi = run.settings.mpi
     before = (_script_in("rank", "mpi_rank"),)
-    rank_argv = ["bash", "-c", '"$rank"', *map(quote_word, program)]
-    if is_plug_in(settings.mpi):
-        line = _srun(run, f"--mpi={settings.mpi}", tasks=world, per_node=run.processes)
-        return BatchLaunch(
-            f"srun --mpi={settings.mpi}",
-            " ".join([*line, *rank_argv]),
-            _ranks(run, program),
-            before,
-        )
+    rank_words = _in_bash("rank", program)
+    if is_plug_in(mpi):
+        words = _srun(run, f"--mpi={mpi}", tasks=world, per_node=run.processes)
+        words += rank_words
+        processes = Processes([_ranks(run, program)])
+        return BatchLaunch(f"srun --mpi={mpi}", words, processes, before)
+
     distribution = run.job.distribution
-    options = mpirun_options(
-        world, distribution.options if isinstance(distribution, MPI | Horovod) else ""
-    )
-    words = [settings.mpi, *options]
-    processes = (Process(0, "mpirun", (*words, *program), run.variables),)
+    written = distribution.options if isinstance(distribution, MPI | Horovod) else ""
+    mpirun = [mpi, *mpirun_options(world, written)]
+    launcher = Process(0, "mpirun", (*mpirun, *program), run.variables)
     ranks = launchers.mpirun_ranks(
         program, processes=world, where=range(run.nodes), slots=run.processes, exports=run.variables
     )
-    return BatchLaunch(
-        "mpirun", " ".join([*map(quote, words), *rank_argv]), processes, before, (ranks,)
-    )
+    words = [*map(quote, mpirun), *rank_words]
+    processes = Processes([Alike.listed([launcher]), ranks])
+    return BatchLaunch("mpirun", words, processes, before)
 
 
 def _ranks(run: ClusterRun, program: Sequence[str]) -> Alike:
     def rank(number: int) -> Process:
         node, local = divmod(number, run.processes)
-        env = {"SLURM_LOCALID": str(local), "SLURM_NODEID": str(node), "SLURM_PROCID": str(number)}
-        return Process(node, "rank", tuple(program), run.variables | env, number, local)
+        ids = {"SLURM_LOCALID": local, "SLURM_NODEID": node, "SLURM_PROCID": number}
+        env = run.variables | {name: str(value) for name, value in ids.items()}
+        return Process(node, "rank", tuple(program), env, number, local)
 
-    return Alike("rank", tuple((node, run.processes) for node in range(run.nodes)), rank)
+    return Alike("rank", _on_each_node(run, run.processes), rank)
 
 
 def _tensorflow(run: ClusterRun) -> BatchLaunch:
     workers, servers = launchers.requested_tasks(run.job)
-    per_node, program = run.processes, run.program
+    per_node = run.processes
+    program = run.program
     count = workers + servers
     order = launchers.tasks(workers, servers)
-    before = [
-        "mapfile -t hosts < <(hosts_of_job)",
-        f'address() {{ printf \'"%s:%s"\' "${{hosts[$1 / {per_node}]}}" "$((port + $1))"; }}',
-    ]
+    words = _srun(run, f"--distribution=plane={per_node}", tasks=count, per_node=per_node)
+
     parts = []
     for kind, numbers in groupby(range(count), key=lambda number: order[number][0]):
         addresses = ",".join(f"$(address {number})" for number in numbers)
         parts.append(f'\\"{kind}\\":[{addresses}]')
-    before += [
+    before = (
+        "mapfile -t hosts < <(hosts_of_job)",
+        f'address() {{ printf \'"%s:%s"\' "${{hosts[$1 / {per_node}]}}" "$((port + $1))"; }}',
         f'export CLOUDTRAIN_CLUSTER="{{{",".join(parts)}}}"',
         f"export CLOUDTRAIN_WORKERS={workers} CLOUDTRAIN_SERVERS={servers}",
         _script_in("task", "task"),
-    ]
-    srun = _srun(run, f"--distribution=plane={per_node}", tasks=count, per_node=per_node)
-    line = " ".join([*srun, "bash", "-c", '"$task"', *map(quote_word, program)])
+    )
 
     def task(number: int) -> Process:
         kind, index = order[number]
+        node, local = divmod(number, per_node)
         own = f'{{"index":{index},"type":"{kind}"}}'
-        env = {"TF_CONFIG": f'{{"cluster":$CLOUDTRAIN_CLUSTER,"task":{own}}}'}
-        return Process(
-            number // per_node, kind, tuple(program), run.variables | env, number, number % per_node
-        )
+        config = f'{{"cluster":$CLOUDTRAIN_CLUSTER,"task":{own}}}'
+        env = run.variables | {"TF_CONFIG": config}
+        return Process(node, kind, tuple(program), env, number, local)
 
-    return BatchLaunch("srun", line, tuple(map(task, range(count))), tuple(before))
+    words += _in_bash("task", program)
+    return BatchLaunch("srun", words, Processes.of(map(task, range(count))), before)
 
 
 def _none(run: ClusterRun) -> BatchLaunch:
     program = run.program
-    line = [
-        *_srun(run, tasks=run.nodes, per_node=1),
-        "bash",
-        "-c",
-        '"$alone"',
-        *map(quote_word, program),
-    ]
+    words = _srun(run, tasks=run.nodes, per_node=1)
 
     def process(node: int) -> Process:
-        env = {"CLOUDTRAIN_INSTANCE": str(node), "CLOUDTRAIN_INSTANCE_COUNT": str(run.nodes)}
-        return Process(node, "process", tuple(program), run.variables | env, node, 0)
+        instance = {
+            "CLOUDTRAIN_INSTANCE": str(node),
+            "CLOUDTRAIN_INSTANCE_COUNT": str(run.nodes),
+        }
+        return Process(node, "process", tuple(program), run.variables | instance, node, 0)
 
-    processes = Alike("process", tuple((node, 1) for node in range(run.nodes)), process)
-    return BatchLaunch("srun", " ".join(line), processes, (_script_in("alone", "alone"),))
+    alike = Alike("process", _on_each_node(run, 1), process)
+    words += _in_bash("alone", program)
+    return BatchLaunch("srun", words, Processes([alike]), (_script_in("alone", "alone"),))
 
 
 _LAUNCHERS: dict[str, Callable[[ClusterRun], BatchLaunch]] = {
@@ -317,26 +321,24 @@ def _srun(run: ClusterRun, *options: str, tasks: int, per_node: int) -> list[str
     words = ["srun", f"--nodes={run.nodes}", f"--ntasks={tasks}", f"--ntasks-per-node={per_node}"]
     words += ["--kill-on-bad-exit=1", "--input=none", *map(quote, options)]
     if settings.cpus_per_instance and not settings.exclusive:
-        words.append(f"--cpus-per-task={max(1, settings.cpus_per_instance // per_node)}")
+        cpus = max(1, settings.cpus_per_instance // per_node)
+        words.append(f"--cpus-per-task={cpus}")
     if run.image is None:
         return words
+
     mounts = [run.account.shared_dir, *settings.mounts]
     if settings.container == "pyxis":
-        pairs = ",".join(mount if ":" in mount else f"{mount}:{mount}" for mount in mounts)
-        container = [f"--container-image={run.image}", f"--container-mounts={pairs}"]
-        return [*words, *map(quote, container), '--container-workdir="$code"']
-    binds = [word for mount in mounts for word in ("--bind", mount)]
-    nv = ["--nv"] if run.gpus else []
-    return [
-        *words,
-        "apptainer",
-        "exec",
-        *nv,
-        *map(quote, binds),
-        "--pwd",
-        '"$code"',
-        quote(run.image),
-    ]
+        pairs = [mount if ":" in mount else f"{mount}:{mount}" for mount in mounts]
+        words.append(quote(f"--container-image={run.image}"))
+        words.append(quote(f"--container-mounts={','.join(pairs)}"))
+        return [*words, '--container-workdir="$code"']
+
+    words += ["apptainer", "exec"]
+    if run.gpus:
+        words.append("--nv")
+    for mount in mounts:
+        words += ["--bind", quote(mount)]
+    return [*words, "--pwd", '"$code"', quote(run.image)]
 
 
 # The batch script, which runs on the first node of the job.
@@ -350,17 +352,20 @@ _SIGNAL = '  scancel --signal=TERM "$SLURM_JOB_ID"\n'
 
 
 def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
-    settings, grace = run.settings, run.settings.grace_period
+    settings = run.settings
+    grace = settings.grace_period
     hosts = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
     if settings.rendezvous_host is not None:  # a line for each node, all with this name
         hosts += f" | while read -r _; do echo {quote(settings.rendezvous_host)}; done"
-    outputs = sorted({path for name, path in run.paths.items() if not name.startswith("inputs.")})
-    python = "python3" if run.image else quote(run.python)
-    own_path = (
-        f'export PATH={quote(run.python.removesuffix("/python"))}:"$PATH"\n'
-        if run.environment
-        else ""
-    )
+    exports = _exports(run.variables)
+    if run.environment:
+        programs = quote(run.python.removesuffix("/python"))
+        exports = f'export PATH={programs}:"$PATH"\n{exports}'
+    secrets = ""
+    if run.job.environment.secrets:
+        python = "python3" if run.image else quote(run.python)
+        secrets = shell_script("secrets", python=python)
+    is_restarted = settings.requeue or run.job.spot
     return shell_script(
         "batch",
         name=run.context.run_name,
@@ -370,14 +375,14 @@ def batch_script(run: ClusterRun, launch: BatchLaunch) -> str:
         signal="" if is_mpi(run.job) else _SIGNAL,
         grace=grace,
         minutes=grace // 60 + 1,
-        written=" ".join(map(quote, outputs)),
+        written=" ".join(map(quote, sorted(set(run.outputs.values())))),
         setup=_setup(settings),
-        exports=own_path + _exports(run.variables),
+        exports=exports,
         processes=run.processes,
-        secrets=shell_script("secrets", python=python) if run.job.environment.secrets else "",
+        secrets=secrets,
         before="".join(f"{line}\n" for line in launch.before),
-        command=launch.command,
-        again=shell_script("again") if settings.requeue or run.job.spot else "",
+        command=" ".join(launch.words),
+        again=shell_script("again") if is_restarted else "",
     )
 
 
@@ -392,13 +397,17 @@ def install_script(run: ClusterRun, environment: BuiltEnvironment) -> str:
     variables = {
         name: value for name, value in run.variables.items() if name.startswith(_OF_INSTALLERS)
     }
-    setup, log = _setup(run.settings), quote(f"{environment.folder}.setup")
+    cache = f"{run.account.shared_dir}/environments/uv-cache"
+    setup = _setup(run.settings)
+    if setup:
+        log = quote(f"{environment.folder}.setup")
+        setup = shell_script("install_setup", setup=setup, log=log)
     return shell_script(
         "install",
         folder=quote(environment.folder),
         bundle=quote(run.bundle),
-        cache=quote(f"{run.account.shared_dir}/environments/uv-cache"),
-        setup=shell_script("install_setup", setup=setup, log=log) if setup else "",
+        cache=quote(cache),
+        setup=setup,
         exports=_exports(variables),
         python=quote(environment.python),
         file=quote(environment.requirements),
@@ -406,9 +415,12 @@ def install_script(run: ClusterRun, environment: BuiltEnvironment) -> str:
 
 
 def _setup(settings: Slurm) -> str:
+    if not settings.setup:
+        return ""
     lines = "\n".join(settings.setup).replace("\r", "")
-    return shell_script("setup", lines=lines) if settings.setup else ""
+    return shell_script("setup", lines=lines)
 
 
 def _exports(variables: Mapping[str, str]) -> str:
-    return "\n".join(f"export {name}={quote_word(value)}" for name, value in variables.items())
+    lines = [f"export {name}={quote_word(value)}" for name, value in variables.items()]
+    return "\n".join(lines)

@@ -51,7 +51,10 @@ class Record:
     def last(self, *words: str) -> Note | None:
         """Return the journal's last note whose event is one of `words`; None if there is no such
         note."""
-        return next((note for note in reversed(self.notes) if note.word in words), None)
+        for note in reversed(self.notes):
+            if note.word in words:
+                return note
+        return None
 
     @property
     def starts(self) -> list[Note]:
@@ -83,7 +86,8 @@ def _take(record: Record, word: str, rest: str) -> None:
         record.notes += _notes(rest)
     elif word == "@queue":
         _name, record.state, record.why, submit, _start, end = rest.rsplit("|", 5)
-        record.submit_time, record.end_time = _time(submit), _time(end)
+        record.submit_time = _time(submit)
+        record.end_time = _time(end)
     elif word == "@renamed":
         record.is_renamed = True
     elif word == "@silent":
@@ -92,7 +96,9 @@ def _take(record: Record, word: str, rest: str) -> None:
         name, state, _code, submit, _start, end = rest.rsplit("|", 5)
         # a requeued job has several rows, and the last one counts
         if name == record.name or record.is_renamed:
-            record.state, record.submit_time, record.end_time = state, _time(submit), _time(end)
+            record.state = state
+            record.submit_time = _time(submit)
+            record.end_time = _time(end)
 
 
 def _notes(line: str) -> list[Note]:
@@ -101,7 +107,7 @@ def _notes(line: str) -> list[Note]:
     time = _time(parts[0])
     if len(parts) < 3 or time is None:
         return []
-    return [Note(time, parts[1], parts[2], parts[3] if len(parts) > 3 else "")]
+    return [Note(time, *parts[1:])]
 
 
 def _time(text: str) -> float | None:

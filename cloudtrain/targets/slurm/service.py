@@ -47,27 +47,31 @@ def send(runner: Runner, plan: Plan, *, again: bool) -> None:
     then may the run already have one (otherwise `NameTaken`, as for another user's run). Raises
     `TargetUnreachable` if the cluster did not answer, or another process submits or withdrew the
     run."""
-    folder, token = str(plan.request["folder"]), secrets.token_hex(16)
-    job = _call(runner, "open", folder, plan.run_name, token)
+    request = plan.request
+    folder = str(request["folder"])
+    name = plan.run_name
+    token = secrets.token_hex(16)
+    job = _call(runner, "open", folder, name, token)
     if not job:
-        outputs, argv = json.dumps(plan.request["outputs"]), plan.request["argv"]
-        script = str(plan.request["script"]).encode()
-        answer = _call(runner, "send", folder, plan.run_name, token, outputs, *argv, stdin=script)
+        outputs = json.dumps(request["outputs"])
+        script = str(request["script"]).encode()
+        arguments = (token, outputs, *request["argv"])
+        answer = _call(runner, "send", folder, name, *arguments, stdin=script)
         word, _, number = answer.partition(" ")
         job = number if word == "found" else ""
     if job and not again:
-        raise NameTaken(
-            f"a run `{plan.run_name}` already exists: job {job}", hint="give the job another name"
-        )
+        message = f"a run `{name}` already exists: job {job}"
+        raise NameTaken(message, hint="give the job another name")
 
 
 def _call(
     runner: Runner, script: str, folder: str, name: str, *arguments: str, stdin: bytes = b""
 ) -> str:
     try:
-        return runner.run(script, folder, name, *arguments, stdin=stdin).decode().strip()
+        answer = runner.run(script, folder, name, *arguments, stdin=stdin)
     except CommandFailed as error:
         raise _explain(error, name) from None
+    return answer.decode().strip()
 
 
 _TABLES = load_toml(Path(__file__).with_name("words.toml").read_text("utf-8"))
@@ -76,8 +80,11 @@ _KINDS = {"unreachable": TargetUnreachable, "taken": NameTaken, "refused": Targe
 
 
 def _explain(error: CommandFailed, name: str) -> TargetError:
-    kind, message, hint = _TABLES["exits"].get(str(error.exit_status), ("", "", ""))
-    return _KINDS[kind](message.format(name=name, said=error.message), hint=hint) if kind else error
+    row = _TABLES["exits"].get(str(error.exit_status))
+    if row is None:
+        return error
+    kind, message, hint = row
+    return _KINDS[kind](message.format(name=name, said=error.message), hint=hint)
 
 
 # Slurm's job states, and the run states that they mean.
@@ -99,7 +106,8 @@ def meaning_of(word: str) -> Meaning:
     """Return the meaning of a Slurm state, also for forms such as `CANCELLED by 0` and
     `CANCELLED+`. An unknown state counts as running."""
     parts = word.split()
-    return MEANINGS.get(parts[0].rstrip("+") if parts else "", Meaning(RunState.RUNNING))
+    state = parts[0].rstrip("+") if parts else ""
+    return MEANINGS.get(state, Meaning(RunState.RUNNING))
 
 
 # Derive the status of a run, and the reason of its failure, from its record.
@@ -111,83 +119,89 @@ _DETAILS = 12
 """Maximum number of output lines in the explanation of a failure."""
 
 
+_ENDS = ("ended", "stopped", "left", "broken")
+"""Events of the journal with which a batch script ends."""
+
+
 def status_of(record: Record, tails: Callable[[], str]) -> RunStatus:
     """`tails` returns the last lines of the error output; called only for a failed run. Times and
     the exit code come from the journal if possible, so that they do not change when Slurm forgets
     the job."""
     state, reason = _judge(record)
-    starts, end = record.starts, record.last("ended", "stopped", "left", "broken")
-    # a requeued job starts several times
-    last = record.last("started", "ended", "stopped", "left", "broken")
-    end_time = end.time if end and last and last.word != "started" else record.end_time
+    starts = record.starts
     status = RunStatus(
         state=state,
         reason=reason,
         created=record.request_time or record.submit_time,
         started=starts[0].time if starts else None,
-        ended=end_time if state.is_final else None,
         restarts=max(0, len(starts) - 1),
-        exit_code=_exit_code(record) if state.is_final else None,
     )
-    return _with_cause(status, tails()) if state is RunState.FAILED and starts else status
+    if not state.is_final:
+        return status
+    # a requeued job starts several times
+    last = record.last("started", *_ENDS)
+    has_end = last is not None and last.word != "started"
+    end_time = last.time if last and has_end else record.end_time
+    status = replace(status, ended=end_time, exit_code=_exit_code(record))
+    if state is RunState.FAILED and starts:
+        return _with_cause(status, tails())
+    return status
 
 
 def _judge(record: Record) -> Meaning:
     if record.state is None:
         return _judge_by_journal(record)
-    meaning, last = meaning_of(record.state), record.last("ended", "stopped", "left", "broken")
+    meaning = meaning_of(record.state)
     if not meaning.state.is_final:
-        if record.stop_asked or record.last("stopping") is not None:
-            return Meaning(RunState.STOPPING)
-        last_start = record.last("started", "left")
-        if meaning.state is RunState.RUNNING and (
-            not record.starts or (last_start and last_start.word == "left")
-        ):
-            # the job has its nodes, and the batch script is about to start
-            return Meaning(RunState.PREPARING)
-        # it has its nodes, but does not run now
-        if record.state.split()[0] in ("SUSPENDED", "STOPPED"):
-            reason = f"it is suspended (`scontrol resume {record.job}` lets it continue)"
-            return Meaning(meaning.state, reason)
-        return Meaning(
-            meaning.state, _waiting(record) if meaning.state is RunState.PENDING else None
-        )
+        return _judge_unfinished(record, record.state, meaning)
+    last = record.last(*_ENDS)
     if last is not None and last.word == "stopped":
         return Meaning(RunState.STOPPED, "it was asked to stop")
-    if meaning.state is RunState.STOPPED:
-        return Meaning(
-            RunState.STOPPED, "it was asked to stop" if record.stop_asked else meaning.reason
-        )
+    if meaning.state is RunState.STOPPED and record.stop_asked:
+        return Meaning(RunState.STOPPED, "it was asked to stop")
     if meaning.state is RunState.FAILED and meaning.reason is None:
         return Meaning(RunState.FAILED, _reason_of_journal(record) or _EARLY)
     return meaning
+
+
+def _judge_unfinished(record: Record, slurm_state: str, meaning: Meaning) -> Meaning:
+    state = meaning.state
+    if record.stop_asked or record.last("stopping") is not None:
+        return Meaning(RunState.STOPPING)
+    last_start = record.last("started", "left")
+    has_script = record.starts and last_start and last_start.word != "left"
+    if state is RunState.RUNNING and not has_script:
+        # the job has its nodes, and the batch script is about to start
+        return Meaning(RunState.PREPARING)
+    # it has its nodes, but does not run now
+    if slurm_state.split()[0] in ("SUSPENDED", "STOPPED"):
+        reason = f"it is suspended (`scontrol resume {record.job}` lets it continue)"
+        return Meaning(state, reason)
+    return Meaning(state, _waiting(record) if state is RunState.PENDING else None)
 
 
 def _judge_by_journal(record: Record) -> Meaning:
     """Return the state of a run whose job Slurm has forgotten, and the reason. If the batch script
     was killed, the journal lacks the job's end, but it may contain an earlier event that tells the
     reason, such as `timeout`."""
-    last = record.last(
-        "started", "stopping", "interrupted", "timeout", "ended", "stopped", "left", "broken"
-    )
+    last = record.last("started", "stopping", "interrupted", "timeout", *_ENDS)
     if last is None and record.stop_asked:
         return Meaning(RunState.STOPPED, "it was asked to stop before it started")
-    if (last is None or last.word == "started") and record.silence is not None:
-        reason = (
-            f"nobody knows how job {record.job} ended until Slurm's accounting answers: "
-            f"{record.silence}"
-        )
-        return Meaning(RunState.RUNNING, reason)
     if last is None or last.word == "started":
-        return Meaning(
-            RunState.LOST,
-            f"Slurm no longer lists the job {record.job}, and the job recorded no end",
-        )
+        if record.silence is not None:
+            reason = (
+                f"nobody knows how job {record.job} ended until Slurm's accounting answers: "
+                f"{record.silence}"
+            )
+            return Meaning(RunState.RUNNING, reason)
+        reason = f"Slurm no longer lists the job {record.job}, and the job recorded no end"
+        return Meaning(RunState.LOST, reason)
     if last.word in ("stopped", "stopping"):
         return Meaning(RunState.STOPPED, "it was asked to stop")
     if last.word == "ended" and last.rest == "0":
         return Meaning(RunState.SUCCEEDED)
-    if last.word == "interrupted" or (last.word == "left" and record.last("timeout") is None):
+    is_cancelled = last.word == "left" and record.last("timeout") is None
+    if last.word == "interrupted" or is_cancelled:
         return Meaning(RunState.STOPPED, "the job was cancelled, or its nodes were taken away")
     return Meaning(RunState.FAILED, _reason_of_journal(record))
 
@@ -198,71 +212,81 @@ def _reason_of_journal(record: Record) -> str | None:
         return None
     if last.word == "broken":
         return _BROKEN.get(last.rest, last.rest)
-    if last.word == "timeout" or (last.word == "left" and record.last("timeout") is not None):
+    if last.word == "ended":
+        return f"exit code {last.rest}"
+    if record.last("timeout") is not None:
         return "the time limit was reached"
-    return "a signal from outside ended it" if last.word == "left" else f"exit code {last.rest}"
+    return "a signal from outside ended it"
 
 
 def _exit_code(record: Record) -> int | None:
     last = record.last("ended", "left")
-    return (
-        int(last.rest)
-        if last is not None and last.word == "ended" and last.rest.isdecimal()
-        else None
-    )
+    if last is None or last.word != "ended" or not last.rest.isdecimal():
+        return None
+    return int(last.rest)
 
 
 def _waiting(record: Record) -> str | None:
     """Return Slurm's reason why the job waits, and what helps; None if Slurm gives no reason."""
     if not record.why or record.why == "None":
         return None
-    words = [word for word in _TABLES["advice"] if record.why.startswith(word)]
-    advice = f" ({_TABLES['advice'][max(words, key=len)].format(job=record.job)})" if words else ""
-    return f"it waits: {record.why}{advice}"
+    advice: dict[str, str] = _TABLES["advice"]
+    known = [word for word in advice if record.why.startswith(word)]
+    text = f"it waits: {record.why}"
+    if not known:
+        return text
+    help_text = advice[max(known, key=len)].format(job=record.job)
+    return f"{text} ({help_text})"
+
+
+class _Cause(NamedTuple):
+    """The error that a process printed. The smallest one is the best explanation."""
+
+    is_consequence: bool
+    """Whether the error only says that a rank lost contact with another rank."""
+    is_nameless: bool
+    rank: int
+    error: str
+    lines: list[str]
 
 
 def _with_cause(status: RunStatus, tails: str) -> RunStatus:
     """Add the error in `tails`, the last lines of the error output, and the failed rank if it is
     known. An error that only says that a rank lost contact with another rank is used only if there
     is no other error."""
-    errors = []
+    causes = []
     for file, lines in _files(tails):
-        error, match = error_in(lines), _RANK.fullmatch(file)
+        error = error_in(lines)
+        match = _RANK.fullmatch(file)
         if error is not None:
-            errors.append(
-                (
-                    bool(PEER_LOST.search(error)),
-                    match is None,
-                    int(match[1]) if match else 0,
-                    error,
-                    lines,
-                )
-            )
-    if not errors:
+            is_consequence = bool(PEER_LOST.search(error))
+            rank = int(match[1]) if match else 0
+            causes.append(_Cause(is_consequence, match is None, rank, error, lines))
+    if not causes:
         return _with_last_words(status, tails)
-    is_consequence, is_nameless, number, error, lines = min(errors, key=lambda item: item[:3])
-    rank = None if is_nameless or is_consequence else number
-    who = f"rank {rank}: " if rank is not None else ""
-    code = f" ({status.reason})" if status.reason else ""
-    details = tuple(lines[-_DETAILS:])
-    return replace(
-        status, reason=f"{who}{shorten_line(error)}{code}", failed_rank=rank, details=details
-    )
+
+    cause = min(causes, key=lambda item: item[:3])
+    reason = shorten_line(cause.error)
+    failed_rank = None
+    if not (cause.is_nameless or cause.is_consequence):
+        failed_rank = cause.rank
+        reason = f"rank {failed_rank}: {reason}"
+    if status.reason:
+        reason += f" ({status.reason})"
+    details = tuple(cause.lines[-_DETAILS:])
+    return replace(status, reason=reason, failed_rank=failed_rank, details=details)
 
 
 def _with_last_words(status: RunStatus, tails: str) -> RunStatus:
     """Add to the status what the batch script printed last, if the script recorded no reason."""
-    lines = [
-        line
-        for name, lines in _files(tails)
-        if name == "slurm.out"
-        for line in lines
-        if line.strip()
-    ]
-    if status.reason not in (_EARLY, _BROKEN["setup"]) or not lines:
+    written = []
+    for name, lines in _files(tails):
+        if name == "slurm.out":
+            written += [line for line in lines if line.strip()]
+    if status.reason not in (_EARLY, _BROKEN["setup"]) or not written:
         return status
-    reason = f"{status.reason}: {shorten_line(lines[-1])}"
-    return replace(status, reason=reason, details=tuple(lines[-_DETAILS:]))
+    reason = f"{status.reason}: {shorten_line(written[-1])}"
+    return replace(status, reason=reason, details=tuple(written[-_DETAILS:]))
 
 
 def _files(tails: str) -> list[tuple[str, list[str]]]:
@@ -309,11 +333,9 @@ class SlurmService(Service):
     def upload(
         self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None
     ) -> bool:
-        runner, environment = (
-            self._runner(SlurmAccount.parse(plan.place)),
-            plan.request.get("environment"),
-        )
+        runner = self._runner(SlurmAccount.parse(plan.place))
         is_new = upload(runner, plan, bundle, on_bytes)
+        environment = plan.request.get("environment")
         if environment is not None:
             provide(runner, environment)
         return is_new
@@ -362,12 +384,12 @@ class SlurmService(Service):
         account = SlurmAccount.parse(place)
         runner = self._runner(account)
         names = runner.run("list", account.shared_dir).decode().split()
+        folder = f"{account.shared_dir}/runs"
         for start in range(0, len(names), _AT_ONCE):
-            answer = runner.run(
-                "status", f"{account.shared_dir}/runs", *names[start : start + _AT_ONCE]
-            )
-            for record in parse_records(answer):
-                yield ListedRun(RunRef("slurm", place, record.name), status_of(record, lambda: ""))
+            some = names[start : start + _AT_ONCE]
+            for record in parse_records(runner.run("status", folder, *some)):
+                status = status_of(record, lambda: "")
+                yield ListedRun(RunRef("slurm", place, record.name), status)
 
     def instances(self, place: str) -> list[NodeKind]:
         return list_nodes(self._runner(SlurmAccount.parse(place)))
@@ -386,22 +408,21 @@ class SlurmService(Service):
     def _record(self, runner: Runner, folder: str, ref: RunRef) -> Record:
         runs = folder.rpartition("/")[0]
         for _ in range(2):
-            record = next(parse_records(runner.run("status", runs, ref.name)), Record(ref.name))
-            if record.job:
+            answer = runner.run("status", runs, ref.name)
+            record = next(parse_records(answer), None)
+            if record is not None and record.job:
                 return record
             # The sender may have died before it recorded the job.
             if not _call(runner, "find", folder, ref.name):
                 break
-        raise RunNotFound(
-            f"there is no run `{ref.name}` at `{ref.place}`", hint="`cloudtrain ps` lists the runs"
-        )
+        message = f"there is no run `{ref.name}` at `{ref.place}`"
+        raise RunNotFound(message, hint="`cloudtrain ps` lists the runs")
 
     def _at(self, ref: RunRef) -> tuple[Runner, str]:
         account = SlurmAccount.parse(ref.place)
         if not ref.name or "/" in ref.name or ref.name in (".", ".."):
-            raise RunNotFound(
-                f"there is no run `{ref.name}`", hint="`cloudtrain ps` lists the runs"
-            )
+            message = f"there is no run `{ref.name}`"
+            raise RunNotFound(message, hint="`cloudtrain ps` lists the runs")
         return self._runner(account), account.run_dir(ref.name)
 
     def _runner(self, account: SlurmAccount) -> Runner:

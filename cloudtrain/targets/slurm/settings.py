@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,58 +23,58 @@ _UNFIT = "%\\"
 
 
 def _slurm_rules(slurm: Mapping[str, Any]) -> Iterator[Problem]:
-    folder, host = slurm.get("shared_dir"), slurm.get("host")
+    folder = slurm.get("shared_dir")
     if isinstance(folder, str):
-        if not folder.startswith("/"):
-            message = f"`shared_dir` must be an absolute path on the cluster, not `{folder}`"
-            yield Problem(
-                ("shared_dir",), message, "write for example `/fsx/cloudtrain`", code="CT915"
-            )
-        if any(letter in _UNFIT or ord(letter) < ord(" ") for letter in folder):
-            message = (
-                "`shared_dir` holds a character that Slurm replaces in file names: `%`, "
-                "`\\` or a line break"
-            )
-            yield Problem(("shared_dir",), message, "use another folder", code="CT915")
-    if isinstance(host, str) and (
-        not host or host.startswith("-") or not host.isprintable() or " " in host
-    ):
-        message = f"`host` must be a name that `ssh` knows, not `{host}`"
-        yield Problem(
-            ("host",), message, "write for example `login1` or `me@login.example.org`", code="CT915"
-        )
+        yield from _folder_problems(folder)
+
+    host = slurm.get("host")
+    if isinstance(host, str):
+        is_word = host.isprintable() and " " not in host and not host.startswith("-")
+        if not host or not is_word:
+            message = f"`host` must be a name that `ssh` knows, not `{host}`"
+            hint = "write for example `login1` or `me@login.example.org`"
+            yield Problem(("host",), message, hint, code="CT915")
+
     for name, value in slurm.items():
         # In the script of `--format sbatch` an option is one line. A line break in its value would
         # begin a command.
-        if (
-            isinstance(value, str)
-            and not value.isprintable()
-            and name not in ("host", "shared_dir")
-        ):
+        is_text = isinstance(value, str) and name not in ("host", "shared_dir")
+        if is_text and not value.isprintable():
             message = f"`{name}` holds a line break or another control character"
-            yield Problem(
-                (name,), message, f'write the value on one line: `{name} = "..."`', code="CT915"
-            )
+            hint = f'write the value on one line: `{name} = "..."`'
+            yield Problem((name,), message, hint, code="CT915")
+
     options = slurm.get("extra_sbatch")
     for number, option in enumerate(options if isinstance(options, list | tuple) else ()):
         if isinstance(option, str) and not is_option(option):
             message = f"`{option}` is not a single long option of sbatch"
-            name, gap, value = option.partition(" ")
-            is_near = gap and value and is_option(nearest := f"{name}={value.strip()}")
+            name, _, value = option.partition(" ")
+            nearest = f"{name}={value.strip()}"
+            is_near = value and is_option(nearest)
             hint = f'write `"{nearest}"`' if is_near else 'write for example `"--nice=100"`'
             yield Problem(("extra_sbatch", number), message, hint, code="CT915")
 
 
+def _folder_problems(folder: str) -> Iterator[Problem]:
+    if not folder.startswith("/"):
+        message = f"`shared_dir` must be an absolute path on the cluster, not `{folder}`"
+        hint = "write for example `/fsx/cloudtrain`"
+        yield Problem(("shared_dir",), message, hint, code="CT915")
+    if any(letter in _UNFIT or letter < " " for letter in folder):
+        message = (
+            "`shared_dir` holds a character that Slurm replaces in file names: `%`, "
+            "`\\` or a line break"
+        )
+        yield Problem(("shared_dir",), message, "use another folder", code="CT915")
+
+
+_LONG_OPTION = re.compile(r"--[A-Za-z0-9][A-Za-z0-9-]+")
+
+
 def is_option(text: str) -> bool:
     """Return whether a text is a long option of sbatch on one line, with `=` before its value."""
-    name, _, value = text.removeprefix("--").partition("=")
-    is_name = (
-        len(name) > 1
-        and name.isascii()
-        and name.replace("-", "").isalnum()
-        and not name.startswith("-")
-    )
-    return text.startswith("--") and is_name and value.isprintable()
+    name, _, value = text.partition("=")
+    return _LONG_OPTION.fullmatch(name) is not None and value.isprintable()
 
 
 class Slurm(TargetSettings):
@@ -207,37 +208,38 @@ class SlurmAccount:
     def place(self) -> str:
         """`login1:fsx:data` for the folder `/fsx/data`. The host is empty if Slurm's commands run
         on this machine."""
-        folders = self.shared_dir.strip("/").split("/")
-        return ":".join(
-            [quote(self.host or "", safe="@"), *(quote(folder, safe="") for folder in folders)]
-        )
+        words = [quote(self.host or "", safe="@")]
+        for folder in self.shared_dir.strip("/").split("/"):
+            words.append(quote(folder, safe=""))
+        return ":".join(words)
 
     def run_dir(self, run_name: str) -> str:
         return f"{self.shared_dir}/runs/{run_name}"
 
     @classmethod
     def of(cls, settings: Slurm) -> SlurmAccount:
-        if settings.shared_dir is None:
+        folder = settings.shared_dir
+        if folder is None:
             return cls(settings.host, PLACEHOLDER, ("shared_dir",))
-        return cls(
-            settings.host, "/" + "/".join(part for part in settings.shared_dir.split("/") if part)
-        )
+        names = [name for name in folder.split("/") if name]
+        return cls(settings.host, "/" + "/".join(names))
 
     @classmethod
     def parse(cls, place: str) -> SlurmAccount:
         """Parse `place`, the part of a run's reference that names the cluster. Raises `RunNotFound`
         if it is not of the form `HOST:FOLDER:FOLDER`."""
-        host, colon, folders = place.partition(":")
-        if not colon or not folders:
+        host, _, folders = place.partition(":")
+        if not folders:
             hint = "write the reference as in `slurm://login1:fsx:cloudtrain/NAME`"
             raise RunNotFound(f"`{place}` does not name a Slurm cluster", hint=hint, code="CT933")
-        return cls(
-            unquote(host) or None, "/" + "/".join(unquote(folder) for folder in folders.split(":"))
-        )
+        names = [unquote(folder) for folder in folders.split(":")]
+        return cls(unquote(host) or None, "/" + "/".join(names))
 
 
 # as the other targets
 def examine(settings: Slurm, account: SlurmAccount) -> str | None:  # noqa: ARG001
     """Return the login node and the shared folder as text; None if the settings have no shared
     folder."""
-    return None if account.missing else f"{account.host or 'this machine'}, {account.shared_dir}"
+    if account.missing:
+        return None
+    return f"{account.host or 'this machine'}, {account.shared_dir}"

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,11 +38,14 @@ def download(runner: Runner, folder: str, path: str, destination: Path) -> list[
     places = {**_outputs(runner, folder), "logs": f"{folder}/logs"}
     path = path.strip("/")
     with landing(destination, odd_names=True) as staging:
-        if path and not _copy(runner, _find(path, places), staging, ""):
-            hint = f"the run's outputs: {', '.join(f'`{name}/`' for name in places)}"
-            raise NothingWritten(f"the run wrote nothing to `{path}`", hint=hint)
-        for name, source in places.items() if not path else ():
-            _copy(runner, source, staging, f"{name}/")
+        if path:
+            if not _copy(runner, _find(path, places), staging, ""):
+                names = ", ".join(f"`{name}/`" for name in places)
+                message = f"the run wrote nothing to `{path}`"
+                raise NothingWritten(message, hint=f"the run's outputs: {names}")
+        else:
+            for name, source in places.items():
+                _copy(runner, source, staging, f"{name}/")
         return staging.move()
 
 
@@ -68,16 +71,16 @@ def _outputs(runner: Runner, folder: str) -> dict[str, str]:
 def _find(path: str, places: Mapping[str, str]) -> str:
     parts = path.split("/")
     for length in (2, 1):  # an output's name can have two parts, as `outputs/scores`
-        name, rest = "/".join(parts[:length]), parts[length:]
+        name = "/".join(parts[:length])
+        rest = parts[length:]
         if name in places and ".." not in rest:
             return "/".join([places[name], *rest])
     if path == "outputs":
         names = [name for name in places if name.startswith("outputs/")]
         hint = f"name one: {', '.join(names) or '`model`'}"
         raise UsageError("`outputs` is not the name of an output", hint=hint, code="CT935")
-    raise UsageError(
-        f"`{path}` is not a result of the run", hint=did_you_mean(path, places), code="CT935"
-    )
+    message = f"`{path}` is not a result of the run"
+    raise UsageError(message, hint=did_you_mean(path, places), code="CT935")
 
 
 def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
@@ -90,9 +93,8 @@ def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
                 for member in archive:
                     content = archive.extractfile(member) if member.isfile() else None
                     if content is not None:
-                        with staging.place(below + member.name.removeprefix("./")).open(
-                            "wb"
-                        ) as file:
+                        place = staging.place(below + member.name.removeprefix("./"))
+                        with place.open("wb") as file:
                             shutil.copyfileobj(content, file)
         except tarfile.ReadError as error:  # the script's exit code may say why
             broken.append(str(error))
@@ -104,9 +106,8 @@ def _copy(runner: Runner, source: str, staging: Staging, below: str) -> bool:
             return False
         raise
     if broken:
-        raise TargetUnreachable(
-            f"the download of `{source}` was interrupted: {broken[0]}", hint="download it again"
-        )
+        message = f"the download of `{source}` was interrupted: {broken[0]}"
+        raise TargetUnreachable(message, hint="download it again")
     return True
 
 
@@ -124,7 +125,8 @@ def upload(runner: Runner, plan: Plan, bundle: BundleWriter, on_bytes: ByteProgr
     with TemporaryDirectory(prefix="cloudtrain-") as folder:
         archive = Path(folder, "sourcedir.tar.gz")
         bundle.write(archive)
-        size, sent_size = archive.stat().st_size, 0
+        size = archive.stat().st_size
+        sent_size = 0
 
         def count(length: int) -> None:
             nonlocal sent_size
@@ -140,16 +142,20 @@ def upload(runner: Runner, plan: Plan, bundle: BundleWriter, on_bytes: ByteProgr
 
 # Build the environment of a job's requirements, once for all jobs with the same requirements.
 
-_TOLD, _ERROR, _HINT = "cloudtrain: ", "error: ", "hint: "
+_TOLD = "cloudtrain: "
+_ERROR = "error: "
+_HINT = "hint: "
 """The beginnings of the lines by which the script tells of progress, and of its failure."""
 
 
 def provide(runner: Runner, environment: Mapping[str, str]) -> None:
     """Build an environment of a plan's request on the cluster, unless it exists. Waits while
     another command builds it. Raises `TargetError` with the reason if it cannot be built."""
-    folder, script, lines = environment["folder"], environment["script"].encode(), list[str]()
+    folder = environment["folder"]
     if runner.run("used", folder).strip():
         return
+
+    lines: list[str] = []
 
     def take(stream: IO[bytes]) -> None:
         for line in stream:
@@ -159,19 +165,21 @@ def provide(runner: Runner, environment: Mapping[str, str]) -> None:
             elif text:
                 lines.append(text)
 
-    runner.send("upload", f"{folder}.sh", str(len(script)), chunks=[script], on_sent=lambda _: None)
+    script = environment["script"].encode()
+    place = f"{folder}.sh"
+    runner.send("upload", place, str(len(script)), chunks=[script], on_sent=lambda _: None)
     try:
-        runner.read("provide", f"{folder}.sh", take=take)
+        runner.read("provide", place, take=take)
     except CommandFailed as error:
         told = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
         hints = [line.removeprefix(_HINT) for line in lines if line.startswith(_HINT)]
-        cause = (told or lines or [error.message])[-1]
+        causes = told or lines or [error.message]
+        cause = shorten_line(causes[-1])
         where = f" on `{runner.host}`" if runner.host else ""
-        raise TargetError(
-            f"the job's environment cannot be built: {shorten_line(cause)}",
-            hint="; ".join([*hints[-1:], f"the installer's output is in `{folder}.log`{where}"]),
-            code="CT953",
-        ) from None
+        output = f"the installer's output is in `{folder}.log`{where}"
+        message = f"the job's environment cannot be built: {cause}"
+        hint = "; ".join([*hints[-1:], output])
+        raise TargetError(message, hint=hint, code="CT953") from None
 
 
 # The output of a run's processes over all restarts. Each call of `ClusterLog.new_lines` yields only
@@ -197,7 +205,7 @@ _LONGEST = 32 * 1024
 
 @dataclass
 class _File:
-    """One log file, the time of its last change, and how many of its bytes were read."""
+    """One log file, the time of its last change, its size, and how many of its bytes were read."""
 
     name: str
     restart: int
@@ -205,12 +213,22 @@ class _File:
     rank: int | None
     stream: str
     time: float = 0.0
+    size: int = 0
     read: int = 0
     pending: bytes = b""
 
     @property
     def order(self) -> tuple[int, int, int, str]:
-        return (self.restart, self.node, -1 if self.rank is None else self.rank, self.stream)
+        rank = -1 if self.rank is None else self.rank
+        return (self.restart, self.node, rank, self.stream)
+
+    @property
+    def next_length(self) -> int:
+        """The number of bytes to read in one step."""
+        return min(self.size - self.read, _MOST)
+
+    def log_line(self, text: str) -> LogLine:
+        return LogLine(self.time, self.node, self.rank, self.stream, text)
 
 
 @dataclass
@@ -225,57 +243,73 @@ class ClusterLog:
 
     def new_lines(self) -> Iterator[LogLine]:
         while True:
-            parts = [(file, min(size - file.read, _MOST)) for file, size in self._grown()]
-            parts = parts[: max(1, _AT_ONCE // max((length for _, length in parts), default=1))][
-                :_MOST_FILES
-            ]
-            if not parts:
+            files = self._grown()
+            if not files:
                 return
-            pieces = self._read([(file.name, file.read, length) for file, length in parts])
-            for (file, length), piece in zip(parts, pieces, strict=True):
+            longest = max(file.next_length for file in files)
+            count = min(max(1, _AT_ONCE // longest), _MOST_FILES)
+            files = files[:count]
+            for file, piece in zip(files, self._read(files), strict=True):
                 lines = _take_lines(file, piece)
-                file.read += length
-                yield from (
-                    LogLine(file.time, file.node, file.rank, file.stream, text) for text in lines
-                )
+                file.read += len(piece)
+                for text in lines:
+                    yield file.log_line(text)
 
     def rest(self) -> Iterator[LogLine]:
         """Yield the last line of each file whose last line has no newline. Call this after the run
         has ended."""
         for file in sorted(self.streams.values(), key=lambda one: one.order):
             if file.pending:
-                text, file.pending = _text(file.pending), b""
-                yield LogLine(file.time, file.node, file.rank, file.stream, text)
+                text = _text(file.pending)
+                file.pending = b""
+                yield file.log_line(text)
 
-    def _grown(self) -> list[tuple[_File, int]]:
-        """Return the files with unread bytes, each with its size."""
+    def _grown(self) -> list[_File]:
+        """Return the files with unread bytes."""
         files = []
-        for line in self.runner.run("sizes", self.folder).decode("utf-8", "replace").splitlines():
+        answer = self.runner.run("sizes", self.folder).decode("utf-8", "replace")
+        for line in answer.splitlines():
             size, time, name = line.split(" ", 2)
-            match = _FILE.fullmatch(name)
-            if match is None:
+            file = self._file(name)
+            if file is None:
                 continue
-            rank = int(match["rank"]) if match["rank"] else None
-            file = _File(name, int(match["restart"]), int(match["node"]), rank, match["stream"])
-            if self.rank not in (None, rank) or self.instance not in (None, file.node):
-                continue
-            file = self.streams.setdefault(name, file)
             file.time = float(time)
-            if int(size) > file.read:
-                files.append((file, int(size)))
-        return sorted(files, key=lambda item: item[0].order)
+            file.size = int(size)
+            if file.size > file.read:
+                files.append(file)
+        return sorted(files, key=lambda file: file.order)
 
-    def _read(self, pieces: list[tuple[str, int, int]]) -> list[bytes]:
-        words = [str(word) for piece in pieces for word in piece]
+    def _file(self, name: str) -> _File | None:
+        """Return the file with this name; None if it holds no output, or that of another process
+        than the wanted ones."""
+        match = _FILE.fullmatch(name)
+        if match is None:
+            return None
+        node = int(match["node"])
+        rank = int(match["rank"]) if match["rank"] else None
+        if self.rank not in (None, rank) or self.instance not in (None, node):
+            return None
+        if name not in self.streams:
+            restart = int(match["restart"])
+            self.streams[name] = _File(name, restart, node, rank, match["stream"])
+        return self.streams[name]
+
+    def _read(self, files: Sequence[_File]) -> list[bytes]:
+        """Return the next piece of each file."""
+        words = []
+        for file in files:
+            words += [file.name, str(file.read), str(file.next_length)]
         answer = self.runner.run("read", self.folder, *words)
-        contents, start = [], 0
-        for _, _, length in pieces:
-            contents.append(answer[start : start + length])
-            start += length
+        pieces = []
+        start = 0
+        for file in files:
+            end = start + file.next_length
+            pieces.append(answer[start:end])
+            start = end
         if start != len(answer):
             hint = "run `cloudtrain logs` again to read it from the beginning"
             raise TargetError("a log file became shorter while it was read", hint=hint)
-        return contents
+        return pieces
 
 
 def _take_lines(file: _File, piece: bytes) -> list[str]:

@@ -17,6 +17,7 @@ from cloudtrain.job.data import RunInput, run_input
 from cloudtrain.lifecycle.store.schema import open_store
 from cloudtrain.plans.states import RunState, RunStatus
 from tests.deadlines import DEADLINE
+from tests.hints import suggested
 from tests.lifecycle.store.records import record
 
 pytestmark = pytest.mark.lifecycle
@@ -158,11 +159,11 @@ def test_a_run_that_failed_is_an_error(prepare: Callable[..., ct.Run]) -> None:
 @pytest.mark.parametrize(
     ("place", "message", "hint"),
     [
-        ("run:prop/model", "no run on `local` is called `prop`", "did you mean `prep`?"),
+        ("run:prop/model", "no run on `local` is called `prop`", suggested("prep")),
         (
             "run:prep/output/list",
             "writes no `outputs/list`",
-            "did you mean `run:prep/output/lists`?",
+            suggested("run:prep/output/lists"),
         ),
     ],
 )

@@ -12,6 +12,7 @@ import cloudtrain as ct
 from cloudtrain.lifecycle.rehearse import Rehearsal, rehearsal_name, rehearse, run_whole
 from tests.cli.conftest import Cli, cli  # noqa: F401 - the fixture
 from tests.deadlines import GRACE
+from tests.hints import suggested
 
 pytestmark = pytest.mark.lifecycle
 
@@ -170,7 +171,7 @@ def test_a_deaf_script_lives_from_its_last_checkpoint(tmp_path: Path) -> None:
     [
         ("reports nothing", {}, "reported no metrics", "integrations.train(trainer)"),
         ("has no loss", {}, "reported no loss, only `error`", "--metric error"),
-        ("", {"metrics": ("los",)}, "reported no `los`", "did you mean `loss`?"),
+        ("", {"metrics": ("los",)}, "reported no `los`", suggested("loss")),
         ("", {"at_step": 12}, "ends at step 12, so it cannot be stopped at 12", "a step before 12"),
     ],
 )

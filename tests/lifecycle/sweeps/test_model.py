@@ -13,6 +13,7 @@ from cloudtrain.errors import JobError
 from cloudtrain.job.file import load_job
 from cloudtrain.job.schema import job_schema
 from cloudtrain.job.sweep import Range
+from tests.hints import suggested, wrong_type
 
 GOOD = """\
 kind: sweep
@@ -72,11 +73,11 @@ def test_every_mistake_is_said_at_once(folder: Path) -> None:
         ct.load_sweep(folder / "sweep.yaml")
     said = [(problem.line, problem.hint) for problem in caught.value.problems]
     assert said == [
-        (5, "did you mean `log`?"),
+        (5, suggested("log")),
         (6, "raise the lower bound, or use `uniform`"),
-        (8, "did you mean `maximize`?"),
-        (9, "did you mean `bayesian`?"),
-        (11, "did you mean `parallel`?"),
+        (8, suggested("maximize")),
+        (9, suggested("bayesian")),
+        (11, suggested("parallel")),
     ]
 
 
@@ -102,7 +103,7 @@ def test_every_mistake_is_said_at_once(folder: Path) -> None:
         ({"search": {"x": {"log": [1, 2, 3]}}}, "`log` has 3 entries, and at most 2 are allowed"),
         (
             {"search": {"x": {"uniform": [0, float("inf")]}}},
-            "`uniform[1]` must be a number, not `inf`",
+            wrong_type("uniform[1]", "a number", "`inf`"),
         ),
         (
             {"search": {"x": {"int": [1, 4], "step": 9}}},

@@ -18,6 +18,7 @@ from tests.fakes.azureml.datastores import Datastore
 from tests.fakes.azureml.files import ARTIFACTS, OUTPUTS, artifact
 from tests.fakes.azureml.job import Job
 from tests.fakes.azureml.messages import Refused, Request
+from tests.hints import suggested
 from tests.targets.azureml.conftest import NAME, REF, WORKSPACE, hold_back, plan_of
 
 LONG = (
@@ -281,7 +282,7 @@ def test_nothing_there_yet(service: AzureMLService, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("path", "hint"),
-    [("modle", "did you mean `model`?"), ("model/../../x", "model"), ("checkpoints", "checkpoint")],
+    [("modle", suggested("model")), ("model/../../x", "model"), ("checkpoints", "checkpoint")],
 )
 def test_no_such_place(
     finished: Job, service: AzureMLService, path: str, hint: str, tmp_path: Path

@@ -10,6 +10,7 @@ from cloudtrain.errors import TargetError, UsageError
 from cloudtrain.targets.sagemaker.service.service import SageMakerService
 from tests.fakes.sagemaker.jobs import Job
 from tests.fakes.sagemaker.server import FakeAws
+from tests.hints import suggested
 from tests.targets.sagemaker.conftest import BUCKET, NAME, REF, plan_of
 from tests.targets.sagemaker.test_archive import member, packed
 
@@ -161,7 +162,7 @@ def test_nothing_there_yet(service: SageMakerService, job: Job, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("path", "hint"),
-    [("modle", "did you mean `model`?"), ("model/../../x", "did you mean `model`?")],
+    [("modle", suggested("model")), ("model/../../x", suggested("model"))],
 )
 def test_no_such_place(
     finished: Job, service: SageMakerService, path: str, hint: str, tmp_path: Path

@@ -18,6 +18,7 @@ from cloudtrain.targets.sagemaker.catalogue.images import (
     tables,
     versions,
 )
+from tests.hints import suggested
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "sagemaker_sdk_v2"
 WEST = "763104351884.dkr.ecr.us-west-2.amazonaws.com"
@@ -250,7 +251,7 @@ def test_a_library_version_is_no_pytorch_version() -> None:
         (("pytorch", "1.6"), {"python": "3.12"}, "environment.python", "has Python 3 and 3.6, not 3.12", "use `3` or `3.6`"),
         (("pytorch", "2.5.1"), {"python": "3.12", "smp2": True}, "environment.python", "2.5.1 has Python 3.11, not 3.12", "use `3.11`"),
         (("pytorch", "2.8"), {"python": "three"}, "environment.python", "`three` is not a version of Python", "`3.12`"),
-        (("pytorh", "2.8"), {}, "environment.framework", "no images of `pytorh`", "did you mean `pytorch`?"),
+        (("pytorh", "2.8"), {}, "environment.framework", "no images of `pytorh`", suggested("pytorch")),
         (("huggingface", "4.56"), {"device": "cpu"}, "environment.framework", "no image of Hugging Face for CPUs", "another instance type"),
         (("tensorflow", "2.19"), {"smp2": True}, "environment.framework", "is for PyTorch on GPUs, not TensorFlow on GPUs", "framework: pytorch"),
         (("huggingface", "4.56"), {"base": "pytorch2.9"}, "environment.base", "Hugging Face 4.56.2 is built on `pytorch2.9`", "use `pytorch2.8.0`"),

@@ -13,6 +13,7 @@ from cloudtrain.job.model import parse_time
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import Level
 from cloudtrain.targets.slurm.online import parse_gres, parse_partition
+from tests.hints import suggested
 from tests.targets.slurm.site import Site
 
 ASKED: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
@@ -52,7 +53,7 @@ def test_nearest_partition(site: Site) -> None:
     (finding,) = site.service.check(
         TrainingJob(name="job", entry_point="train.py"), site.settings(), plan
     )
-    assert finding.hint == "did you mean `train`?"
+    assert finding.hint == suggested("train")
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,10 @@ CASES = {
         job={"environment": {"framework": "pytorch", "version": "2.8"}},
         good_cluster={"setup": ("module load pytorch/2.8",)},
     ),
+    "SL209": Case(
+        job={"resources": {"shm_size": "8g"}},
+        good_job={"resources": {"instance_count": 2}},
+    ),
 }
 
 

@@ -11,14 +11,14 @@ from pathlib import Path as File
 from typing import Any
 
 from cloudtrain.job.data import is_local_path
-from cloudtrain.job.distribution import Ray
 from cloudtrain.job.script import job_name_from
 from cloudtrain.plans.comparison import ValuePath, overrides_between
-from cloudtrain.plans.plan import CompileContext, Plan
+from cloudtrain.plans.plan import CompileContext, Plan, Upload
 from cloudtrain.targets.adoption import UNREAD, Comparable, Draft, Original, draft_context
-from cloudtrain.targets.azureml.adopt.hook import CODE
+from cloudtrain.targets.azureml.adopt.hook import CODE as CODE_ARCHIVE
 from cloudtrain.targets.azureml.adopt.job_files import (
     is_local,
+    mapping,
     not_a_command,
     originals_in_job_file,
     variable_texts,
@@ -32,24 +32,33 @@ from cloudtrain.targets.azureml.adopt.sweeps import (
     start_of_trials,
     with_search,
 )
-from cloudtrain.targets.azureml.compile.job import (
+from cloudtrain.targets.azureml.compile.job import RUN_PROPERTY
+from cloudtrain.targets.azureml.compile.places import LOCAL_UPLOAD
+from cloudtrain.targets.azureml.fields import (
+    ARCHIVED,
+    CODE,
+    COMPUTE,
+    DISPLAY_NAME,
+    ENVIRONMENT,
     EVENTS,
-    IDENTITIES,
-    PRIORITIES,
-    RUN_PROPERTY,
-    SERVICES,
+    EXPERIMENT,
+    INPUT_MODES,
+    JOB_TYPE,
+    LITERAL,
+    QUEUE,
+    VARIABLES,
+    JsonMapping,
+    JsonObject,
+    duration_seconds,
+    read_fields,
 )
-from cloudtrain.targets.azureml.compile.places import INPUT_MODES, LOCAL_UPLOAD, OUTPUT_MODES
 from cloudtrain.targets.azureml.parts import (
     MODELS,
     UNNAMED,
-    JsonMapping,
-    JsonObject,
     asset_id,
-    camel,
     compute_id,
-    duration_seconds,
-    present,
+    pick,
+    without,
 )
 from cloudtrain.targets.azureml.reading import DEFAULT_EXPERIMENT, Body
 from cloudtrain.targets.azureml.settings import AzureML, account_of
@@ -81,7 +90,7 @@ def originals_in(data: object, folder: str | None) -> list[Original]:
     if not isinstance(data, Mapping):
         return []
     properties = data.get("properties")
-    if isinstance(properties, Mapping) and "jobType" in properties:
+    if isinstance(properties, Mapping) and JOB_TYPE in properties:
         return list(_from_body(data, properties, folder))
     return [with_search(item) for item in originals_in_job_file(data, folder)]
 
@@ -89,50 +98,56 @@ def originals_in(data: object, folder: str | None) -> list[Original]:
 def _from_body(
     data: JsonMapping, properties: JsonMapping, folder: str | None
 ) -> Iterator[Original]:
-    kind = str(properties["jobType"]).lower()
+    kind = str(properties[JOB_TYPE]).lower()
     identity = str(data.get("id", ""))
     name = str(data.get("name") or identity.rpartition("/")[2] or "")
     settings = workspace_in(data)
-    is_answer = "id" in data or "status" in properties or "systemData" in data
-    words = "what the service says of a command job" if is_answer else "the body of a command job"
-    if kind in ("command", "sweep"):
-        body = {key: value for key, value in lifted(properties).items() if key not in _READ_ONLY}
-        body |= {
-            key: variable_texts(body[key]) for key in ("environmentVariables",) if body.get(key)
-        }
-        if is_answer:
-            body |= {
-                field: {
-                    key: value for key, value in body[field].items() if not is_added(key, value)
-                }
-                or None
-                for field, is_added in _ADDED.items()
-                if isinstance(body.get(field), Mapping)
-            }
-        words = words if kind == "command" else "the body of a sweep"
-        yield with_search(
-            Original("azureml", {"properties": body}, name, words, settings, folder=folder)
-        )
-    elif kind == "pipeline":
+    if kind == "pipeline":
         yield from _steps(properties, name, settings, folder)
-    else:
+        return
+    if kind not in ("command", "sweep"):
         raise not_a_command(kind)
+
+    is_answer = "id" in data or "status" in properties or "systemData" in data
+    body = without(lifted(properties), _READ_ONLY)
+    if body.get(VARIABLES):
+        body[VARIABLES] = variable_texts(body[VARIABLES])
+    if is_answer:
+        _remove_added(body)
+    words = "the body of a command job"
+    if kind == "sweep":
+        words = "the body of a sweep"
+    elif is_answer:
+        words = "what the service says of a command job"
+    original = Original("azureml", {"properties": body}, name, words, settings, folder=folder)
+    yield with_search(original)
+
+
+def _remove_added(body: JsonObject) -> None:
+    for field, is_added in _ADDED.items():
+        values = body.get(field)
+        if isinstance(values, Mapping):
+            own = {key: value for key, value in values.items() if not is_added(key, value)}
+            body[field] = own or None
 
 
 def _steps(
     properties: JsonMapping, name: str, settings: JsonMapping, folder: str | None
 ) -> Iterator[Original]:
     jobs = properties.get("jobs") or {}
-    inline = {
-        step: job for step, job in jobs.items() if isinstance(job, Mapping) and "command" in job
-    }
-    lost = {f"jobs.{step}": why_left_out(job) for step, job in jobs.items() if step not in inline}
+    inline: JsonObject = {}
+    lost: dict[str, str] = {}
+    for step, job in jobs.items():
+        if isinstance(job, Mapping) and "command" in job:
+            inline[step] = job
+        else:
+            lost[f"jobs.{step}"] = why_left_out(job)
     for step, job in inline.items():
-        body = {"jobType": "Command", **{key: value for key, value in job.items() if key != "type"}}
+        body = {JOB_TYPE: "Command", **job}
+        body.pop("type", None)
         kind = f"step {step} of the pipeline {name}".rstrip()
-        yield Original(
-            "azureml", {"properties": body}, step, kind, settings, folder=folder, lost=lost
-        )
+        request = {"properties": body}
+        yield Original("azureml", request, step, kind, settings, folder=folder, lost=lost)
 
 
 # Convert the body of a command job into a cloudtrain job and settings of the target: the inverse of
@@ -141,77 +156,59 @@ def _steps(
 # This module leaves out details without a matching job field; the later comparison puts them into
 # the overrides.
 
-_INPUT_MODES = {
-    word: {"mode": mode} | ({"access": "rw"} if access == "rw" else {})
-    for (mode, access), word in INPUT_MODES.items()
-}
-_OUTPUT_MODES = {word: mode for mode, word in OUTPUT_MODES.items()} | {"Mount": "mount"}
-_PRIORITIES = {word: name for name, word in PRIORITIES.items()}
-_IDENTITIES = {word: name for name, word in IDENTITIES.items()}
-_EVENTS = {word: name for name, word in EVENTS.items()}
-_SERVICES = {word: name for name, word in SERVICES.items()}
-
 ENVIRONMENT_WORDS = ("asset_name", "asset_version", "description", "tags")
 """What a definition of an environment says of the asset, under the names of the job's fields."""
 
 
 def drafts_of(original: Original) -> Iterator[Draft]:
-    body, comments = Body(original.request), dict[ValuePath, str]()
+    body = Body(original.request)
+    comments: dict[ValuePath, str] = {}
     properties = body.properties
-    title = (
-        original.name
-        or properties.get("displayName")
-        or properties.get("experimentName")
-        or "training"
-    )
-    name = job_name_from(str(title))
+    found = read_fields(properties)
+    settings = _settings(original, body, found.pop("settings"))
+
+    titles = (original.name, properties.get(DISPLAY_NAME), properties.get(EXPERIMENT))
+    name = job_name_from(str(next(filter(None, titles), "training")))
     if original.name and name != original.name:
         comments[("name",)] = f"was {original.name!r}; every run of cloudtrain adds its own ending"
-    job: JsonObject = {"name": name}
-    if properties.get("description") is not None:
-        job["description"] = properties["description"]
-    job["source_dir"] = _source(original, properties.get("codeId"), comments)
-    job["command"] = properties.get("command", "")
-    variables = variable_texts(body.mapping("environmentVariables"))
+
+    environment = _environment(properties.get(ENVIRONMENT))
+    if variables := variable_texts(body.mapping(VARIABLES)):
+        environment["variables"] = variables
+    inputs = body.mapping("inputs")
     optional = {
-        "distribution": _distribution(body, comments),
-        "resources": _resources(body),
-        "environment": _environment(properties.get("environmentId"))
-        | ({"variables": variables} if variables else {}),
-        "inputs": {key: _input(_mapping(item)) for key, item in body.mapping("inputs").items()},
-        "outputs": {key: _output(_mapping(item)) for key, item in body.mapping("outputs").items()},
-        "spot": {} if body.is_spot else None,
-        "max_runtime": body.max_runtime,
-        "tags": {
-            key: value
-            for key, value in _mapping(properties.get("tags")).items()
-            if isinstance(value, str)
-        },
+        "distribution": _distribution(body, found.get("distribution", {}), comments),
+        "resources": _resources(body, found.get("resources", {})),
+        "environment": environment,
+        "inputs": {key: _input(mapping(item)) for key, item in inputs.items()},
+        "outputs": _outputs(body, found.get("outputs", {})),
     }
-    job |= {
-        key: value
-        for key, value in optional.items()
-        if value or (key == "spot" and value is not None)
-    }
+    job: JsonObject = {"name": name}
+    if "description" in found:
+        job["description"] = found["description"]
+    job["source_dir"] = _source(original, properties.get(CODE), comments)
+    job["command"] = properties.get("command", "")
+    job |= {key: value for key, value in optional.items() if value}
+    if body.is_spot:
+        job["spot"] = {}
+    for key in ("max_runtime", "tags"):
+        if found.get(key):
+            job[key] = found[key]
     if original.search is not None:
-        searched = original.search.fields["search"]
-        start = start_of_trials(str(original.request["sweep"].get("command")), searched)
-        inputs = {key: item for key, item in job.pop("inputs", {}).items() if key not in searched}
-        own = {key: _parse(text) for key, text in start.pop("hyperparameters", {}).items()}
-        job = {
-            "name": name,
-            "source_dir": job.pop("source_dir"),
-            **start,
-            "hyperparameters": own,
-            **job,
-            "inputs": inputs,
-        }
-        job = {
-            key: value
-            for key, value in job.items()
-            if key != "command" and (value != {} or key == "spot")
-        }
-    yield Draft(job, _settings(original, body), comments)
+        job = _with_search(job, original, original.search.fields["search"])
+    yield Draft(job, settings, comments)
+
+
+def _with_search(job: JsonObject, original: Original, searched: JsonMapping) -> JsonObject:
+    """Return the job of a sweep's trials, which starts a script instead of a command."""
+    start = start_of_trials(str(original.request["sweep"].get("command")), searched)
+    options = start.get("hyperparameters", {})
+    start["hyperparameters"] = {key: _parse(text) for key, text in options.items()}
+    inputs = without(job.pop("inputs", {}), searched)
+    del job["command"]
+    head = {"name": job["name"], "source_dir": job["source_dir"]}
+    fields = {**head, **start, **job, "inputs": inputs}
+    return {key: value for key, value in fields.items() if value != {} or key == "spot"}
 
 
 def _source(original: Original, code: object, comments: dict[ValuePath, str]) -> str | None:
@@ -232,7 +229,7 @@ def _source(original: Original, code: object, comments: dict[ValuePath, str]) ->
     return "."
 
 
-def _distribution(body: Body, comments: dict[ValuePath, str]) -> JsonObject:
+def _distribution(body: Body, found: JsonMapping, comments: dict[ValuePath, str]) -> JsonObject:
     if body.kind in ("PyTorch", "Mpi"):
         if body.distribution.get("processCountPerInstance") is None:
             comments[("distribution",)] = (
@@ -243,58 +240,51 @@ def _distribution(body: Body, comments: dict[ValuePath, str]) -> JsonObject:
         kind = "torch" if body.kind == "PyTorch" else "mpi"
         return {"type": kind, "processes_per_instance": body.processes_per_instance}
     if body.kind == "TensorFlow":
-        servers, workers = body.parameter_servers, body.distribution.get("workerCount")
-        more = {"strategy": "parameter_server", "parameter_servers": servers} if servers else {}
-        return {
-            "type": "tensorflow",
-            **more,
-            **({"workers": workers} if workers is not None else {}),
-        }
+        fields: JsonObject = {"type": "tensorflow"}
+        if servers := body.parameter_servers:
+            fields |= {"strategy": "parameter_server", "parameter_servers": servers}
+        if body.distribution.get("workerCount") is not None:
+            fields["workers"] = body.distribution["workerCount"]
+        return fields
     if body.kind == "Ray":
-        fields = {
-            name: body.distribution.get(camel(name)) for name in Ray.model_fields if name != "type"
-        }
-        return {"type": "ray", **present(fields)}
+        return {"type": "ray", **found}
     return {}
 
 
-def _resources(body: Body) -> JsonObject:
-    resources = body.mapping("resources")
-    fields = {
-        "instance_count": resources.get("instanceCount"),
-        "instance_type": {"azureml": body.instance_type} if body.instance_type else None,
-        "shm_size": resources.get("shmSize") or None,
-    }
-    return present(fields)
+def _resources(body: Body, found: JsonObject) -> JsonObject:
+    if body.instance_type:
+        found["instance_type"] = {"azureml": body.instance_type}
+    return pick(found, ("instance_count", "instance_type", "shm_size"))
 
 
 def _environment(environment: object) -> JsonObject:
     """Return the job's `environment`: a registered one, or a definition."""
-    if isinstance(environment, Mapping):
-        words = {name: environment[name] for name in ENVIRONMENT_WORDS if environment.get(name)}
-        build = environment.get("build")
-        if isinstance(build, Mapping):
-            file = str(build.get("dockerfilePath") or "Dockerfile")
-            return {
-                "build": build["path"],
-                **({"dockerfile": file} if file != "Dockerfile" else {}),
-                **words,
-            }
-        image = {"image": {"azureml": environment.get("image", "")}}
-        return (
-            image
-            | ({"conda_file": environment["condaPath"]} if "condaPath" in environment else {})
-            | words
-        )
-    text = str(environment or "")
-    if text and not text.startswith(("azureml:", "/")):
-        text = f"azureml:{text}"
-    return {"azureml": text} if text else {}
+    if not environment:
+        return {}
+    if not isinstance(environment, Mapping):
+        text = str(environment)
+        is_complete = text.startswith(("azureml:", "/"))
+        return {"azureml": text if is_complete else f"azureml:{text}"}
+    fields: JsonObject = {}
+    build = environment.get("build")
+    if isinstance(build, Mapping):
+        fields["build"] = build["path"]
+        file = str(build.get("dockerfilePath") or "Dockerfile")
+        if file != "Dockerfile":
+            fields["dockerfile"] = file
+    else:
+        fields["image"] = {"azureml": environment.get("image", "")}
+        if "condaPath" in environment:
+            fields["conda_file"] = environment["condaPath"]
+    for name in ENVIRONMENT_WORDS:
+        if environment.get(name):
+            fields[name] = environment[name]
+    return fields
 
 
 def _input(item: JsonMapping) -> JsonObject:
     kind = item.get("jobInputType", "uri_folder")
-    if kind == "literal":
+    if kind == LITERAL:
         return {"value": _parse(item.get("value"))}
     place = with_prefix(item.get("uri", ""))
     if place.startswith("/subscriptions/"):
@@ -302,20 +292,27 @@ def _input(item: JsonMapping) -> JsonObject:
     if is_local(place):
         path = place.removeprefix("file://").removeprefix("file:")
         place = path if is_local_path(path) else f"./{path}"
-    own_type = {} if kind == "uri_folder" else {"type": kind}
-    return {"azureml": place, **own_type, **_INPUT_MODES.get(item.get("mode", ""), {})}
+    fields: JsonObject = {"azureml": place}
+    if kind != "uri_folder":
+        fields["type"] = kind
+    if item.get("mode") in INPUT_MODES:
+        mode, access = INPUT_MODES[item["mode"]]
+        fields["mode"] = mode
+        if access == "rw":
+            fields["access"] = access
+    return fields
 
 
 def with_prefix(uri: object) -> str:
     """Return a reference to an asset as `azureml:NAME:VERSION`, and any other address unchanged."""
     text = str(uri)
-    prefix = text.partition(":")[0]
-    short = text.count(":") == 1 and "/" not in text and prefix not in ("azureml", "http", "https")
-    return (
-        f"azureml:{text}"
-        if short or ("@" in text and "/" not in text and ":" not in text)
-        else text
-    )
+    if "/" in text:
+        return text
+    if text.startswith(("azureml:", "http:", "https:")):
+        return text
+    has_version = text.count(":") == 1
+    has_label = "@" in text and ":" not in text
+    return f"azureml:{text}" if has_version or has_label else text
 
 
 def _parse(text: object) -> object:
@@ -331,43 +328,34 @@ def _parse(text: object) -> object:
     return text
 
 
-def _output(item: JsonMapping) -> JsonObject:
-    kind = item.get("jobOutputType", "uri_folder")
-    fields = {
-        "azureml": item.get("uri"),
-        "type": kind if kind != "uri_folder" else None,
-        "mode": _OUTPUT_MODES.get(item.get("mode", "")),
-        "asset_name": item.get("assetName"),
-        "asset_version": item.get("assetVersion"),
-    }
-    return present(fields)
+def _outputs(body: Body, found: JsonMapping) -> JsonObject:
+    outputs: JsonObject = {}
+    for name in body.mapping("outputs"):
+        fields = dict(found.get(name, {}))
+        if fields.get("type") == "uri_folder":
+            del fields["type"]
+        outputs[name] = pick(fields, _OUTPUT)
+    return outputs
 
 
-def _settings(original: Original, body: Body) -> JsonObject:
-    resources, identity = body.mapping("resources"), body.mapping("identity")
-    notifications, tier = body.mapping("notificationSetting"), body.tier.lower()
-    settings = {
-        **original.settings,
-        "compute": _compute(body.properties.get("computeId"), original),
-        "experiment": body.experiment,
-        "display_name": body.properties.get("displayName"),
-        "job_tier": tier if tier in ("basic", "standard", "premium") else None,
-        "priority": _PRIORITIES.get(body.mapping("queueSettings").get("priority", 0)),
-        "identity": _IDENTITIES.get(str(identity.get("identityType", ""))),
-        "managed_identity_client_id": identity.get("clientId"),
-        "managed_identity_resource_id": identity.get("resourceId"),
-        "docker_args": resources.get("dockerArgs") or resources.get("dockerArgsList"),
-        "locations": resources.get("locations"),
-        "max_instance_count": resources.get("maxInstanceCount"),
-        "services": {
-            key: _service(_mapping(item)) for key, item in body.mapping("services").items()
-        },
-    }
+_OUTPUT = ("azureml", "type", "mode", "asset_name", "asset_version")
+
+_SETTINGS = (
+    "compute", "experiment", "display_name", "job_tier", "priority", "identity",
+    "managed_identity_client_id", "managed_identity_resource_id", "docker_args", "locations",
+    "max_instance_count", "services", "notifications",
+)  # fmt: skip
+"""The settings that come from a body, in the order in which they are written."""
+
+
+def _settings(original: Original, body: Body, found: JsonObject) -> JsonObject:
+    found["compute"] = _compute(body.properties.get(COMPUTE), original)
+    found["experiment"] = body.experiment
+    notifications = found.pop("notifications", {})
     if notifications.get("emails"):
-        events = [
-            _EVENTS[event] for event in notifications.get("emailOn") or _EVENTS if event in _EVENTS
-        ]
-        settings["notifications"] = {"emails": notifications["emails"], "on": events}
+        events = notifications.get("on") or EVENTS.decode(None)
+        found["notifications"] = {"emails": notifications["emails"], "on": events}
+    settings = {**original.settings, **pick(found, _SETTINGS)}
     return {name: value for name, value in settings.items() if value not in (None, {}, [])}
 
 
@@ -376,32 +364,9 @@ def _compute(compute: object, original: Original) -> str | None:
         return None
     text = str(compute).removeprefix("azureml:")
     head, _, name = text.partition("/computes/")
-    return (
-        name
-        if name and head.endswith(f"/workspaces/{original.settings.get('workspace')}")
-        else text
-    )
-
-
-def _service(service: JsonMapping) -> JsonObject:
-    kind, properties = str(service.get("jobServiceType")), _mapping(service.get("properties"))
-    fields = {
-        "type": _SERVICES.get(kind, kind),
-        "all_instances": True
-        if _mapping(service.get("nodes")).get("nodesValueType") == "All"
-        else None,
-        "ssh_public_key": properties.get("sshPublicKeys"),
-        "log_dir": properties.get("logDir"),
-    }
-    return present(fields)
-
-
-def _mapping(value: object) -> JsonObject:
-    return (
-        {key: item for key, item in value.items() if key != RUN_PROPERTY}
-        if isinstance(value, Mapping)
-        else {}
-    )
+    workspace = original.settings.get("workspace")
+    is_in_workspace = head.endswith(f"/workspaces/{workspace}")
+    return name if name and is_in_workspace else text
 
 
 # The Azure ML part of `cloudtrain adopt`.
@@ -419,10 +384,10 @@ class AzureMLAdopter:
     def context(self, original: Original, settings: AzureML) -> CompileContext:
         """The workspace that is configured on this machine is ignored."""
         account = account_of(settings, {"AZURE_CONFIG_DIR": "/nonexistent"}, File("/nonexistent"))
-        environment = original.request["properties"].get("environmentId")
-        conda = environment.get("condaFile") if isinstance(environment, Mapping) else None
-        build = UNREAD if isinstance(environment, Mapping) and "build" in environment else None
-        return draft_context(original.name or "job", account, conda=conda, build=build)
+        environment = mapping(original.request["properties"].get(ENVIRONMENT))
+        build = UNREAD if "build" in environment else None
+        name = original.name or "job"
+        return draft_context(name, account, conda=environment.get("condaFile"), build=build)
 
     def comparable(
         self, request: JsonMapping, original: Original, context: CompileContext, plan: Plan | None
@@ -436,45 +401,32 @@ class AzureMLAdopter:
             changes.append(
                 ("command", "cloudtrain sorts the options, and a variable asks for the metrics")
             )
-        properties = body.get("properties") or {}
-        properties.pop(RUN_PROPERTY, None)
+        (body.get("properties") or {}).pop(RUN_PROPERTY, None)
         if plan is not None:
             changes.append(
                 (f"properties.{RUN_PROPERTY}", "the property makes the run known to cloudtrain")
             )
-        if body.get("codeId") is not None:
-            body["codeId"] = _CODE
-            changes.append(("codeId", "cloudtrain uploads the code under the hash of its content"))
-        if body.get("displayName") in (None, context.run_name):
-            body.pop("displayName", None)
-            changes.append(("displayName", "the run's name is used if the job has no display name"))
-        body.setdefault("experimentName", DEFAULT_EXPERIMENT)
-        body["environmentId"] = self._environment(body.get("environmentId"), context, plan, changes)
+        if body.get(CODE) is not None:
+            body[CODE] = _CODE
+            changes.append((CODE, "cloudtrain uploads the code under the hash of its content"))
+        if body.get(DISPLAY_NAME) in (None, context.run_name):
+            body.pop(DISPLAY_NAME, None)
+            changes.append((DISPLAY_NAME, "the run's name is used if the job has no display name"))
+        body.setdefault(EXPERIMENT, DEFAULT_EXPERIMENT)
+        body[ENVIRONMENT] = self._environment(body.get(ENVIRONMENT), context, plan, changes)
         workspace = context.account.workspace_id
-        if body.get("computeId"):
-            body["computeId"] = compute_id(workspace, body["computeId"])
-        for item in (body.get("inputs") or {}).values():
-            if isinstance(item, dict) and item.get("uri"):
-                uri, kind = (
-                    with_prefix(item["uri"]),
-                    "models" if item.get("jobInputType") in MODELS else "data",
-                )
-                if is_local(uri) or uri.startswith(f"{LOCAL_UPLOAD}/{UNREAD}/"):
-                    uri = _DATA
-                    changes.append(
-                        ("inputs", "data of this machine is uploaded under the hash of its content")
-                    )
-                item["uri"] = asset_id(workspace, uri, kind) or uri
-        # the service's word for a body without a tier
-        if (body.get("queueSettings") or {}).get("jobTier") == "Null":
-            del body["queueSettings"]["jobTier"]
-        for key, value in (body.get("limits") or {}).items():
-            if (
-                key.lower().endswith("timeout")
-                and value is not None
-                and duration_seconds(value) is not None
-            ):
-                body["limits"] = {**body["limits"], key: f"PT{duration_seconds(value)}S"}
+        if body.get(COMPUTE):
+            body[COMPUTE] = compute_id(workspace, body[COMPUTE])
+        _complete_inputs(body, workspace, changes)
+        queue = body.get(QUEUE) or {}
+        if queue.get("jobTier") == "Null":  # the service's word for a body without a tier
+            del queue["jobTier"]
+        limits = body.get("limits") or {}
+        for key, value in limits.items():
+            if key.lower().endswith("timeout") and value is not None:
+                seconds = duration_seconds(value)
+                if seconds is not None:
+                    limits[key] = f"PT{seconds}S"
         return Comparable({"properties": _without_empty(body)}, tuple(changes))
 
     def _environment(
@@ -493,39 +445,26 @@ class AzureMLAdopter:
                     "cloudtrain names the environment by a hash of its definition; the SDK "
                     "uses another hash"
                 )
-                changes.append(("environmentId", why))
+                changes.append((ENVIRONMENT, why))
             return {"defined as": _definition(environment)}
-        upload = (
-            next((item for item in plan.uploads if item.destination == environment), None)
-            if plan
-            else None
-        )
-        if upload is not None and upload.content is not None:
-            definition = json.loads(upload.content)["properties"]
-            if upload.folder is not None:
-                definition["build"]["path"] = upload.folder
-            *_, name, _, version = str(environment).split("/")
-            if name != UNNAMED:
-                definition |= {
-                    "asset_name": name,
-                    "asset_version": None if version == upload.sha256[:32] else version,
-                }
-            return {"defined as": _definition(definition)}
+        for upload in plan.uploads if plan else ():
+            if upload.destination == environment and upload.content is not None:
+                return {"defined as": _definition(_uploaded(upload, upload.content))}
         text = str(environment or "")
         return asset_id(context.account.workspace_id, text, "environments") or text
 
     def overrides(self, ours: JsonMapping, theirs: JsonMapping) -> JsonObject:
         """The code's id, and an environment that is not registered yet, are left out."""
-        target = {name: {} for name in _MAPPINGS if name in ours["properties"]} | theirs[
-            "properties"
-        ]
+        target: JsonObject = {name: {} for name in _MAPPINGS if name in ours["properties"]}
+        target |= theirs["properties"]
         overrides = overrides_between(ours["properties"], target)
-        for name in ("limits", *OF_SEARCH) if "searchSpace" in target else ():
-            overrides.pop(name, None)
-        if isinstance(overrides.get("environmentId"), Mapping):
-            del overrides["environmentId"]
-        if overrides.get("codeId") == _CODE:
-            del overrides["codeId"]
+        if "searchSpace" in target:
+            for name in ("limits", *OF_SEARCH):
+                overrides.pop(name, None)
+        if isinstance(overrides.get(ENVIRONMENT), Mapping):
+            del overrides[ENVIRONMENT]
+        if overrides.get(CODE) == _CODE:
+            del overrides[CODE]
         return overrides
 
     def hook(self) -> str:
@@ -537,44 +476,62 @@ class AzureMLAdopter:
     def captured(
         self, record: JsonMapping, uploads: Mapping[str, bytes]
     ) -> tuple[list[Original], bytes | None]:
-        workspace = {
-            str(name): str(value) for name, value in (record.get("workspace") or {}).items()
-        }
-        originals = originals_in(record.get("job"), None)
-        places = [str(item.request["properties"].get("codeId") or "") or None for item in originals]
-        jobs = [
-            replace(
-                item,
-                settings={**workspace, **item.settings},
-                source=place if place and is_local(place) else None,
-            )
-            for item, place in zip(originals, places, strict=True)
-        ]
-        return jobs, uploads.get(CODE)
+        workspace = mapping(record.get("workspace"))
+        jobs: list[Original] = []
+        for item in originals_in(record.get("job"), None):
+            place = str(item.request["properties"].get(CODE) or "")
+            settings = {**workspace, **item.settings}
+            source = place if place and is_local(place) else None
+            jobs.append(replace(item, settings=settings, source=source))
+        return jobs, uploads.get(CODE_ARCHIVE)
 
     def reason(self, path: ValuePath) -> str:
-        field = str(path[1]) if len(path) > 1 else ""
+        field = "".join(map(str, path[1:2]))
         return _REASONS.get(field, "a job has no field for this")
+
+
+def _complete_inputs(body: JsonObject, workspace: str, changes: list[tuple[str, str]]) -> None:
+    """Write the inputs' addresses as complete ids. A fixed text replaces those of local data."""
+    for item in (body.get("inputs") or {}).values():
+        if not isinstance(item, dict) or not item.get("uri"):
+            continue
+        uri = with_prefix(item["uri"])
+        if is_local(uri) or uri.startswith(f"{LOCAL_UPLOAD}/{UNREAD}/"):
+            uri = _DATA
+            changes.append(
+                ("inputs", "data of this machine is uploaded under the hash of its content")
+            )
+        kind = "models" if item.get("jobInputType") in MODELS else "data"
+        item["uri"] = asset_id(workspace, uri, kind) or uri
+
+
+def _uploaded(upload: Upload, content: str) -> JsonObject:
+    """Return the definition of an environment that a plan registers, in the words of job files."""
+    definition: JsonObject = json.loads(content)["properties"]
+    if upload.folder is not None:
+        definition["build"]["path"] = upload.folder
+    *_, name, _, version = upload.destination.split("/")
+    if name != UNNAMED:
+        definition["asset_name"] = name
+        if version != upload.sha256[:32]:
+            definition["asset_version"] = version
+    return definition
 
 
 def _definition(fields: JsonMapping) -> JsonObject:
     """Return an environment's definition, with the parsed content of its conda file instead of the
     file's text."""
-    definition: JsonObject = {
-        key: fields[key] for key in ("image", *ENVIRONMENT_WORDS) if fields.get(key)
-    }
+    words = ("image", *ENVIRONMENT_WORDS)
+    definition: JsonObject = {key: fields[key] for key in words if fields.get(key)}
     if fields.get("condaFile"):
         import yaml
 
-        definition["condaFile"] = json.loads(
-            json.dumps(yaml.safe_load(fields["condaFile"]), default=str)
-        )
+        conda = yaml.safe_load(fields["condaFile"])
+        definition["condaFile"] = json.loads(json.dumps(conda, default=str))
     build = fields.get("build")
     if isinstance(build, Mapping):
-        definition["build"] = {
-            "path": build.get("path"),
-            "dockerfilePath": build.get("dockerfilePath") or "Dockerfile",
-        }
+        file = build.get("dockerfilePath") or "Dockerfile"
+        definition["build"] = {"path": build.get("path"), "dockerfilePath": file}
     return definition
 
 
@@ -583,17 +540,17 @@ def _without_empty(value: Any) -> Any:
     treats as missing."""
     if not isinstance(value, Mapping):
         return value
-    fields = {
-        key: _without_empty(item)
-        for key, item in value.items()
-        if not (key == "isArchived" and item is False)
-    }
-    return {key: item for key, item in fields.items() if item not in (None, {}, [])}
+    fields: JsonObject = {}
+    for key, item in value.items():
+        kept = _without_empty(item)
+        is_usual = key == ARCHIVED and kept is False
+        if kept not in (None, {}, []) and not is_usual:
+            fields[key] = kept
+    return fields
 
 
-_MAPPINGS = ("environmentVariables", "inputs", "outputs", "tags", "properties")
+_MAPPINGS = (VARIABLES, "inputs", "outputs", "tags", "properties")
 """Fields that must stay mappings in a body: their entries are removed one by one."""
 
-_REASONS = {
-    "environmentId": "the environment has no version or definition that a job can contain"
-} | dict.fromkeys(OF_SEARCH, "a sweep has no field for it")
+_REASONS = {ENVIRONMENT: "the environment has no version or definition that a job can contain"}
+_REASONS |= dict.fromkeys(OF_SEARCH, "a sweep has no field for it")

@@ -12,15 +12,23 @@ import posixpath
 import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cloudtrain.errors import JobError, Problem, did_you_mean
-from cloudtrain.job.data import Input, Output, references_in
+from cloudtrain.job.data import Input, references_in
 from cloudtrain.job.distribution import DeepSpeed
 from cloudtrain.job.training import Environment, TrainingJob
 from cloudtrain.plans.plan import CompileContext, Upload, canonical_json
 from cloudtrain.runtime.torchrun_words import is_module, is_python, words_of_script
 from cloudtrain.targets.azureml.catalogue import CURATED, Curated, curated_environment
+from cloudtrain.targets.azureml.fields import (
+    ARCHIVED,
+    INPUT_MODES,
+    LITERAL,
+    OUTPUT_MODES,
+    JsonMapping,
+    JsonObject,
+)
 from cloudtrain.targets.azureml.parts import (
     LAUNCHER,
     MODELS,
@@ -34,7 +42,8 @@ from cloudtrain.targets.azureml.settings import AzureML, AzureMLAccount
 from cloudtrain.targets.common.compiling import arguments_of, hyperparameter_text, resolve_text
 from cloudtrain.targets.contract import Contents
 
-MODEL, CHECKPOINT = "model", "checkpoint"
+MODEL = "model"
+CHECKPOINT = "checkpoint"
 """Outputs that a job has without declaring them: the model of a script, and the checkpoints if it
 keeps some."""
 
@@ -53,16 +62,7 @@ SCHEMES = (
 )
 """Schemes that an input can be read from, apart from registered assets."""
 
-INPUT_MODES = {
-    ("mount", "ro"): "ReadOnlyMount",
-    ("mount", "rw"): "ReadWriteMount",
-    ("download", "ro"): "Download",
-    ("direct", "ro"): "Direct",
-    ("eval_mount", "ro"): "EvalMount",
-    ("eval_download", "ro"): "EvalDownload",
-}
-
-OUTPUT_MODES = {"mount": "ReadWriteMount", "upload": "Upload", "direct": "Direct"}
+_INPUT_MODES = {wish: mode for mode, wish in INPUT_MODES.items()}
 
 
 LOCAL_UPLOAD = f"{DEFAULT_STORE}/LocalUpload"
@@ -81,35 +81,35 @@ def data_place(
     """Addresses are in the workspace's own datastore. That of a folder ends with a slash, as the
     SDK writes it."""
     root = f"{LOCAL_UPLOAD}/{sha256}"
-    return (root, f"{root}/{name}") if is_file else (f"{root}/{name}", f"{root}/{name}/")
+    place = f"{root}/{name}"
+    return (root, place) if is_file else (place, f"{place}/")
 
 
 def reference_texts(job: TrainingJob) -> dict[str, str]:
     """Map each reference of the job to the `${{...}}` that is written into the command, where Azure
     ML replaces it."""
-    names = [
-        *(f"inputs.{name}" for name in job.inputs),
-        *(f"outputs.{name}" for name in {*job.outputs, MODEL}),
-    ]
-    return {name: f"${{{{{name}}}}}" for name in names} | {
-        CHECKPOINT: f"${{{{outputs.{CHECKPOINT}}}}}"
-    }
+    texts = {CHECKPOINT: f"${{{{outputs.{CHECKPOINT}}}}}"}
+    for name in job.inputs:
+        texts[f"inputs.{name}"] = f"${{{{inputs.{name}}}}}"
+    for name in (*job.outputs, MODEL):
+        texts[f"outputs.{name}"] = f"${{{{outputs.{name}}}}}"
+    return texts
 
 
 def free_texts(job: TrainingJob) -> list[str]:
     """Return the references that the service replaces with text from the user instead of its own
     paths."""
-    return [
-        f"${{{{inputs.{name}}}}}"
-        for name, item in job.inputs.items()
-        if item.value is not None or item.mode == "direct"
-    ]
+    texts = []
+    for name, item in job.inputs.items():
+        if item.value is not None or item.mode == "direct":
+            texts.append(f"${{{{inputs.{name}}}}}")
+    return texts
 
 
-def inputs_of(job: TrainingJob, account: AzureMLAccount, problems: list[Problem]) -> dict[str, Any]:
+def inputs_of(job: TrainingJob, account: AzureMLAccount, problems: list[Problem]) -> JsonObject:
     """Inputs that Azure ML cannot read are added to `problems`, and get a placeholder in the
     body."""
-    inputs: dict[str, Any] = {}
+    inputs: JsonObject = {}
     for name, item in job.inputs.items():
         count = len(problems)
         inputs[name] = _input(name, item, account, problems)
@@ -118,41 +118,44 @@ def inputs_of(job: TrainingJob, account: AzureMLAccount, problems: list[Problem]
     return inputs
 
 
-def outputs_of(job: TrainingJob, run_name: str, problems: list[Problem]) -> dict[str, Any]:
+def outputs_of(
+    job: TrainingJob, run_name: str, chosen: JsonMapping, problems: list[Problem]
+) -> JsonObject:
     """Return the declared outputs, plus those for the model and the checkpoints, which cloudtrain
-    adds."""
-    outputs = {name: _output(item) for name, item in job.outputs.items()}
-    writes_model = job.entry_point is not None or f"outputs.{MODEL}" in references_in(
-        job.command or ""
-    )
+    adds. `chosen` holds what the table of fields writes for the declared ones."""
+    outputs: JsonObject = {}
+    for name, item in job.outputs.items():
+        outputs[name] = {"jobOutputType": item.type}
+        if "mode" in item.model_fields_set:
+            outputs[name]["mode"] = OUTPUT_MODES.encode(item.mode)
+        outputs[name] |= chosen.get(name, {})
+
+    references = references_in(job.command or "")
+    writes_model = job.entry_point is not None or f"outputs.{MODEL}" in references
     if MODEL not in outputs and writes_model:
-        outputs[MODEL] = _output(Output.model_construct())
+        outputs[MODEL] = {"jobOutputType": "uri_folder"}
+
     if job.checkpoint is not None:
         if CHECKPOINT in outputs:
+            path = ("outputs", CHECKPOINT)
             message = f"the output name `{CHECKPOINT}` is reserved for the job's checkpoints"
-            problems.append(
-                Problem(
-                    ("outputs", CHECKPOINT), message, "give the output another name", code="CT032"
-                )
-            )
-        place = job.checkpoint.azureml or f"{DEFAULT_STORE}/cloudtrain/checkpoints/{run_name}/"
+            problems.append(Problem(path, message, "give the output another name", code="CT032"))
+        default = f"{DEFAULT_STORE}/cloudtrain/checkpoints/{run_name}/"
         outputs[CHECKPOINT] = {
             "jobOutputType": "uri_folder",
             "mode": "ReadWriteMount",
-            "uri": place,
+            "uri": job.checkpoint.azureml or default,
         }
     return outputs
 
 
-def _input(
-    name: str, item: Input, account: AzureMLAccount, problems: list[Problem]
-) -> dict[str, Any]:
+def _input(name: str, item: Input, account: AzureMLAccount, problems: list[Problem]) -> JsonObject:
     if item.value is not None:
-        return {"jobInputType": "literal", "value": hyperparameter_text(item.value)}
+        return {"jobInputType": LITERAL, "value": hyperparameter_text(item.value)}
     uri = _uri(name, item, account, problems)
-    body: dict[str, Any] = {"jobInputType": item.type, "uri": uri}
+    body: JsonObject = {"jobInputType": item.type, "uri": uri}
     if {"mode", "access"} & item.model_fields_set:
-        mode = INPUT_MODES.get((item.mode, item.access))
+        mode = _INPUT_MODES.get((item.mode, item.access))
         if mode is None:
             problems.append(_no_mode(name, item))
         body["mode"] = mode
@@ -161,70 +164,55 @@ def _input(
 
 def _no_mode(name: str, item: Input) -> Problem:
     if item.mode == "pipe":
+        field = "mode"
         message = f"input `{name}` is a pipe, which only SageMaker has"
-        return Problem(
-            ("inputs", name, "mode"),
-            message,
-            "use `mount` to read on demand, or `download`",
-            code="CT031",
-        )
-    message = f"input `{name}` cannot be written to with the mode `{item.mode}`"
-    return Problem(
-        ("inputs", name, "access"),
-        message,
-        "use `mode: mount`, or remove `access: rw`",
-        code="CT031",
-    )
+        hint = "use `mount` to read on demand, or `download`"
+    else:
+        field = "access"
+        message = f"input `{name}` cannot be written to with the mode `{item.mode}`"
+        hint = "use `mode: mount`, or remove `access: rw`"
+    return Problem(("inputs", name, field), message, hint, code="CT031")
 
 
 def _uri(name: str, item: Input, account: AzureMLAccount, problems: list[Problem]) -> str | None:
-    path: tuple[str | int, ...] = ("inputs", name, "azureml")
-    if item.azureml is None:
+    place = item.azureml
+    if place is None:
+        message = f"input `{name}` has no location on Azure ML"
         hint = (
             f"add `azureml: azureml:NAME:VERSION` or `azureml: {DEFAULT_STORE}/PATH` under "
             f"`inputs.{name}`"
         )
-        problems.append(
-            Problem(path[:2], f"input `{name}` has no location on Azure ML", hint, code="CT032")
-        )
+        problems.append(Problem(("inputs", name), message, hint, code="CT032"))
         return None
-    if item.azureml.startswith(SCHEMES):
-        return item.azureml
-    asset = asset_id(
-        account.workspace_id, item.azureml, "models" if item.type in MODELS else "data"
-    )
-    if asset is not None:
-        return asset
-    if is_label(item.azureml):
-        message = f"`{item.azureml}`: `latest` is the only label that Azure ML's tools look up"
-        name = item.azureml.partition("@")[0]
-        hint = f"name a version: `{name}:1`, or write `{name}@latest`"
-    elif (reference := asset_meant(item.azureml)) is not None:
-        name, version = reference
-        message = f"`{item.azureml}` names no version of a data asset"
-        hint = f"name one: `azureml:{name}:1`; `az ml data list --name {name}` lists them"
-        hint = hint if version is None else f"write `azureml:{name}:{version}`"
-    else:
-        message = f"Azure ML cannot read from `{item.azureml}`"
+    if place.startswith(SCHEMES):
+        return place
+    kind = "models" if item.type in MODELS else "data"
+    asset = asset_id(account.workspace_id, place, kind)
+    if asset is None:
+        message, hint = _no_place(place)
+        path = ("inputs", name, "azureml")
+        problems.append(Problem(path, message, hint, code="CT032"))
+    return asset
+
+
+def _no_place(place: str) -> tuple[str, str]:
+    """Return a message and a hint for a place that Azure ML cannot read."""
+    if is_label(place):
+        message = f"`{place}`: `latest` is the only label that Azure ML's tools look up"
+        name = place.partition("@")[0]
+        return message, f"name a version: `{name}:1`, or write `{name}@latest`"
+    reference = asset_meant(place)
+    if reference is None:
         hint = (
             f"use `azureml:NAME:VERSION`, `{DEFAULT_STORE}/PATH` or an `https://`, `wasbs://` "
-            "or `abfss://` address; "
-            f"`./{item.azureml.lstrip('/')}` uploads it from this machine"
+            f"or `abfss://` address; `./{place.lstrip('/')}` uploads it from this machine"
         )
-    problems.append(Problem(path, message, hint, code="CT032"))
-    return None
-
-
-def _output(item: Output) -> dict[str, Any]:
-    body: dict[str, Any] = {"jobOutputType": item.type}
-    if "mode" in item.model_fields_set:
-        body["mode"] = OUTPUT_MODES[item.mode]
-    optional = {
-        "uri": item.azureml,
-        "assetName": item.asset_name,
-        "assetVersion": item.asset_version,
-    }
-    return body | {key: value for key, value in optional.items() if value is not None}
+        return f"Azure ML cannot read from `{place}`", hint
+    name, version = reference
+    message = f"`{place}` names no version of a data asset"
+    if version is not None:
+        return message, f"write `azureml:{name}:{version}`"
+    return message, f"name one: `azureml:{name}:1`; `az ml data list --name {name}` lists them"
 
 
 # The environment of a job: a registered one, a curated one by framework and version, or one made of
@@ -250,34 +238,25 @@ def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironme
         return ChosenEnvironment(_registered_id(reference, context.account.workspace_id))
     if environment.build is not None:
         if image is not None or environment.conda_file is not None:
-            raise _wrong(
-                "build",
-                "an environment is either built from a Dockerfile or made of an image",
-                "remove one",
-            )
+            message = "an environment is either built from a Dockerfile or made of an image"
+            raise _wrong("build", message, "remove one")
         return _asset_from_build(environment, environment.build, context)
     if environment.dockerfile is not None:
-        hint = "add the folder, for example `build: ../environment`"
-        raise _wrong(
-            "dockerfile", "`dockerfile` needs `build`, the folder that contains the file", hint
-        )
+        message = "`dockerfile` needs `build`, the folder that contains the file"
+        raise _wrong("dockerfile", message, "add the folder, for example `build: ../environment`")
     if image is not None:
         return _asset_from_image(environment, image, context)
     if environment.conda_file is not None:
+        base = "mcr.microsoft.com/azureml/openmpi4.1.0-cuda11.8-cudnn8-ubuntu22.04"
         message = "`conda_file` needs an image to build on"
-        hint = (
-            "add `image: {azureml: "
-            "mcr.microsoft.com/azureml/openmpi4.1.0-cuda11.8-cudnn8-ubuntu22.04}`"
-        )
-        raise _wrong("conda_file", message, hint)
+        raise _wrong("conda_file", message, f"add `image: {{azureml: {base}}}`")
     if environment.framework is None:
+        message = "the job does not say in which environment it runs on Azure ML"
         hint = (
             'add `environment: {framework: pytorch, version: "2.10"}`, `azureml: '
             "azureml:NAME:VERSION`, or an `image`"
         )
-        raise _wrong(
-            "framework", "the job does not say in which environment it runs on Azure ML", hint
-        )
+        raise _wrong("framework", message, hint)
     _refuse_names(environment)
     return ChosenEnvironment(_curated_id(environment.framework, environment.version))
 
@@ -286,21 +265,18 @@ def _registered_id(reference: str, workspace_id: str) -> str:
     asset = asset_id(workspace_id, reference, "environments")
     if asset is not None:
         return asset
-    name, version = asset_meant(reference) or (
-        reference.removeprefix("azureml:").partition("@")[0],
-        None,
-    )
+    message = f"`{reference}` names no version of an environment"
     if is_label(reference):
         message = f"`{reference}`: `latest` is the only label that Azure ML's tools look up"
-    else:
-        message = f"`{reference}` names no version of an environment"
-    hint = (
-        f"name one: `azureml:{name}:1`; `az ml environment list -n {name}` lists them, and "
-        "`@latest` is the newest"
-    )
-    raise _wrong(
-        "azureml", message, hint if version is None else f"write `azureml:{name}:{version}`"
-    )
+    plain = reference.removeprefix("azureml:").partition("@")[0]
+    name, version = asset_meant(reference) or (plain, None)
+    hint = f"write `azureml:{name}:{version}`"
+    if version is None:
+        hint = (
+            f"name one: `azureml:{name}:1`; `az ml environment list -n {name}` lists them, and "
+            "`@latest` is the newest"
+        )
+    raise _wrong("azureml", message, hint)
 
 
 def _refuse_names(environment: Environment) -> None:
@@ -310,22 +286,22 @@ def _refuse_names(environment: Environment) -> None:
                 f"`{field}` applies only to an environment that cloudtrain registers; "
                 "this job's already exists"
             )
-            raise _wrong(
-                field, message, "remove it, or define the environment with `image` or `build`"
-            )
+            hint = "remove it, or define the environment with `image` or `build`"
+            raise _wrong(field, message, hint)
 
 
 def _asset_from_image(
     environment: Environment, image: str, context: CompileContext
 ) -> ChosenEnvironment:
-    properties: dict[str, Any] = {"image": image}
+    properties: JsonObject = {"image": image}
     if environment.conda_file is not None:
         if context.conda is None:
+            message = f"the bundle has no file `{environment.conda_file}`"
             hint = (
                 "write the path relative to `source_dir`, and check that no ignore file "
                 "excludes the file"
             )
-            raise _wrong("conda_file", f"the bundle has no file `{environment.conda_file}`", hint)
+            raise _wrong("conda_file", message, hint)
         properties["condaFile"] = context.conda
     return _asset(environment, properties, context)
 
@@ -337,65 +313,61 @@ def _asset_from_build(
     address is known only after the upload."""
     dockerfile = posixpath.normpath(environment.dockerfile or "Dockerfile")
     if context.build is None:
+        file = posixpath.normpath(f"{folder}/{dockerfile}")
         hint = (
             "write the folder's path relative to `source_dir`, and the file's name in `dockerfile`"
         )
-        raise _wrong(
-            "build",
-            f"the bundle has no file `{posixpath.normpath(f'{folder}/{dockerfile}')}`",
-            hint,
-        )
-    return _asset(
-        environment, {"build": {"contextUri": FOLDER, "dockerfilePath": dockerfile}}, context
-    )
+        raise _wrong("build", f"the bundle has no file `{file}`", hint)
+    definition = {"build": {"contextUri": FOLDER, "dockerfilePath": dockerfile}}
+    return _asset(environment, definition, context)
 
 
 def _asset(
-    environment: Environment, definition: Mapping[str, Any], context: CompileContext
+    environment: Environment, definition: JsonMapping, context: CompileContext
 ) -> ChosenEnvironment:
-    folder = None if environment.build is None else posixpath.normpath(environment.build)
-    sha256 = "" if folder is None else context.build or ""
     if environment.asset_version is not None and environment.asset_name is None:
-        raise _wrong(
-            "asset_version",
-            "`asset_version` needs an `asset_name`",
-            "add `asset_name`, or remove it",
-        )
-    words = {
-        name: value for name in ("description", "tags") if (value := getattr(environment, name))
-    }
-    properties = {"isAnonymous": environment.asset_name is None, "isArchived": False, **definition}
-    identity = properties if environment.asset_name else properties | words
-    digest = hashlib.sha256(
-        (canonical_json({"properties": identity}) + sha256).encode()
-    ).hexdigest()
-    content = canonical_json({"properties": properties | words})
-    name, version = environment.asset_name or UNNAMED, environment.asset_version or digest[:32]
+        message = "`asset_version` needs an `asset_name`"
+        raise _wrong("asset_version", message, "add `asset_name`, or remove it")
+    folder = None
+    folder_hash = ""
+    if environment.build is not None:
+        folder = posixpath.normpath(environment.build)
+        folder_hash = context.build or ""
+
+    properties = {"isAnonymous": environment.asset_name is None, ARCHIVED: False, **definition}
+    labelled = dict(properties)
+    for name in ("description", "tags"):
+        if value := getattr(environment, name):
+            labelled[name] = value
+    identity = properties if environment.asset_name else labelled
+    text = canonical_json({"properties": identity}) + folder_hash
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    content = canonical_json({"properties": labelled})
+
+    name = environment.asset_name or UNNAMED
+    version = environment.asset_version or digest[:32]
     place = f"{context.account.workspace_id}/environments/{name}/versions/{version}"
-    upload = Upload(
-        "environment", digest, place, len(content.encode()), 1, content=content, folder=folder
-    )
+    size = len(content.encode())
+    upload = Upload("environment", digest, place, size, 1, content=content, folder=folder)
     return ChosenEnvironment(place, upload)
 
 
 def curated_of(environment: Environment) -> Curated | None:
     """Return the curated environment that the job's framework and version select, if they do."""
     own = environment.of("azureml") or environment.image or environment.build
-    return (
-        None
-        if own or not environment.framework
-        else curated_environment(environment.framework, environment.version)
-    )
+    if own or not environment.framework:
+        return None
+    return curated_environment(environment.framework, environment.version)
 
 
 def contents_before(job: TrainingJob, _settings: object, _account: object) -> Contents:
     """Return what the job's image has. Of a curated environment, only the framework's version is
     known."""
+    torch = None
     row = curated_of(job.environment)
-    return Contents(
-        job.environment.python,
-        row.version if row is not None and row.framework == "pytorch" else None,
-    )
+    if row is not None and row.framework == "pytorch":
+        torch = row.version
+    return Contents(job.environment.python, torch)
 
 
 def _curated_id(framework: str, version: str | None) -> str:
@@ -448,66 +420,55 @@ def command_of(job: TrainingJob) -> str:
     if job.command is not None:
         line = resolve_text(job.command, texts)
     elif job.entry_point is not None:
-        line = " ".join(quote_word(word, free_texts(job)) for word in _words(job, texts))
-        line = f"{_WITH_CODE} {line}" if "/" in job.entry_point else line
+        free = free_texts(job)
+        line = " ".join(quote_word(word, free) for word in _words(job, texts))
+        if "/" in job.entry_point:
+            line = f"{_WITH_CODE} {line}"
     else:
         message = (
             "a job on Azure ML needs something to run: an image's own entry point is never started"
         )
-        raise JobError(
-            [
-                Problem(
-                    ("entry_point",),
-                    message,
-                    "add for example `entry_point: train.py`",
-                    code="CT036",
-                )
-            ]
-        )
+        hint = "add for example `entry_point: train.py`"
+        raise JobError([Problem(("entry_point",), message, hint, code="CT036")])
     if job.environment.secrets:
         line = f"{_SECRETS}; {line}"
-    requirements = job.environment.requirements
-    # `&&` would bind only to the first command of a line with several.
-    return (
-        line if requirements is None else f"{_INSTALL} {quote_word(requirements)} || exit; {line}"
-    )
+    if job.environment.requirements is not None:
+        # `&&` would bind only to the first command of a line with several.
+        line = f"{_INSTALL} {quote_word(job.environment.requirements)} || exit; {line}"
+    return line
 
 
 def quote_word(word: str, free: Collection[str] = ()) -> str:
     """References such as `${{inputs.data}}` stay unchanged. A word with a reference in `free` is
     always quoted: the service puts text there that the shell could split or interpret."""
     other_text = _REFERENCE.sub("x", word)
-    is_plain = shlex.quote(other_text) == other_text and not any(text in word for text in free)
-    return word if is_plain else shlex.quote(word)
+    if shlex.quote(other_text) != other_text or any(text in word for text in free):
+        return shlex.quote(word)
+    return word
 
 
 def _words(job: TrainingJob, texts: dict[str, str]) -> Iterable[str]:
     assert job.entry_point is not None
     script = resolve_text(job.entry_point, texts)
     arguments = arguments_of(job, texts)
+    script_words = words_of_script(script)
     if isinstance(job.distribution, DeepSpeed) and is_launcher(job):
-        words = ["--module", *words_of_script(script)[1:]] if is_module(script) else [script]
-        return ["python", "-m", LAUNCHER, *_options(job.distribution), *words, *arguments]
+        program = ["--module", *script_words[1:]] if is_module(script) else [script]
+        return ["python", "-m", LAUNCHER, *_options(job.distribution), *program, *arguments]
     # Azure ML's copy of the code has no executable files.
-    return ["python" if is_python(script) else "bash", *words_of_script(script), *arguments]
+    return ["python" if is_python(script) else "bash", *script_words, *arguments]
 
 
 def _options(distribution: DeepSpeed) -> list[str]:
-    count = distribution.processes_per_instance
+    options = []
+    if distribution.processes_per_instance is not None:
+        options = ["--num_gpus", str(distribution.processes_per_instance)]
     try:
-        return [
-            *([] if count is None else ["--num_gpus", str(count)]),
-            *shlex.split(distribution.launcher_options),
-        ]
+        return options + shlex.split(distribution.launcher_options)
     except ValueError as error:
+        path = ("distribution", "launcher_options")
         message = f"`launcher_options` is not valid shell syntax: {str(error).lower()}"
-        raise JobError(
-            [
-                Problem(
-                    ("distribution", "launcher_options"), message, "close the quotes", code="CT037"
-                )
-            ]
-        ) from None
+        raise JobError([Problem(path, message, "close the quotes", code="CT037")]) from None
 
 
 # The addresses of a job's results: from the job's body, or the service's defaults.
@@ -523,29 +484,31 @@ _SERVICES_OUTPUT = "default"
 _SHORT = re.compile(r"azureml://(?=datastores/)", re.IGNORECASE)
 
 
-def places_of(body: Mapping[str, Any], run_name: str, workspace: str) -> dict[str, str]:
+def places_of(body: JsonMapping, run_name: str, workspace: str) -> dict[str, str]:
     """Map a job's results (`model`, `checkpoint`, `outputs/NAME`) to their addresses, which include
     the workspace. `body` is that of the PUT, or of the answer that describes the job; `workspace`
     is an ARM id."""
     outputs = body["properties"].get("outputs") or {}
-    uris = {
-        name: str(output.get("uri") or f"{DEFAULT_STORE}/azureml/{run_name}/{name}/")
-        for name, output in outputs.items()
-        if name != _SERVICES_OUTPUT and output and isinstance(output, Mapping)
-    }
     scope = workspace.replace("/providers/Microsoft.MachineLearningServices", "").strip("/")
-    return {
-        name if name in NAMED_RESULTS else f"outputs/{name}": _SHORT.sub(
-            lambda _: f"azureml://{scope}/", uri
-        )
-        for name, uri in uris.items()
-    }
+    places = {}
+    for name, output in outputs.items():
+        if name == _SERVICES_OUTPUT or not output or not isinstance(output, Mapping):
+            continue
+        default = f"{DEFAULT_STORE}/azureml/{run_name}/{name}/"
+        uri = str(output.get("uri") or default)
+        result = name if name in NAMED_RESULTS else f"outputs/{name}"
+        places[result] = _SHORT.sub(lambda _: f"azureml://{scope}/", uri)
+    return places
 
 
 # Check whether a bundle's files can be stored as blobs under the same names.
 
-_LONGEST_BLOB, _LONGEST_PART = 1000, 254
+_LONGEST_BLOB = 1000
 """In characters. Azure allows 1,024 for a name, and our own folder needs some of them."""
+
+_LONGEST_PART = 254
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
 
 
 def refuse_blob_name(path: str) -> str | None:
@@ -555,12 +518,11 @@ def refuse_blob_name(path: str) -> str | None:
         path.encode()
     except UnicodeEncodeError:
         return "whose name is not UTF-8"
-    if any(
-        letter < " " or "\x7f" <= letter <= "\x9f" or letter in "\ufffe\uffff" for letter in path
-    ):
+    parts = path.split("/")
+    if _CONTROL.search(path):
         return "whose name has a control character in it"
-    if any(part.endswith(".") for part in path.split("/")):
+    if any(part.endswith(".") for part in parts):
         return "whose name ends with a dot"
-    if len(path) > _LONGEST_BLOB or any(len(part) > _LONGEST_PART for part in path.split("/")):
+    if len(path) > _LONGEST_BLOB or max(map(len, parts)) > _LONGEST_PART:
         return "whose path is too long"
     return None

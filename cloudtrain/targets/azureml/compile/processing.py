@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from cloudtrain.errors import Problem
-from cloudtrain.job.data import Input
 from cloudtrain.job.distribution import Torch
 from cloudtrain.job.processing import ProcessingJob
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.plans.plan import Plan
 from cloudtrain.runtime.azureml_processing import MODULE
 from cloudtrain.targets.azureml.compile.places import free_texts, quote_word, reference_texts
+from cloudtrain.targets.azureml.parts import without
 from cloudtrain.targets.common.compiling import (
     hyperparameter_argv,
     hyperparameter_text,
@@ -35,41 +35,41 @@ _ONLY_TRAINING = ("processes", "distribution", "checkpoint")
 
 def as_command_job(job: ProcessingJob) -> TrainingJob:
     view = job.view
-    return view.model_copy(
-        update={
-            "command": _command(job, view),
-            "entry_point": None,
-            "hyperparameters": {},
-            "distribution": Torch(processes_per_instance=1),
-            "outputs": {
-                name: item
-                if "mode" in item.model_fields_set
-                else item.model_copy(update={"mode": "mount"})
-                for name, item in job.outputs.items()
-            },
-        }
-    )
+    outputs = {}
+    for name, item in job.outputs.items():
+        is_open = "mode" not in item.model_fields_set
+        outputs[name] = item.model_copy(update={"mode": "mount"}) if is_open else item
+    changes = {
+        "command": _command(job, view),
+        "entry_point": None,
+        "hyperparameters": {},
+        "distribution": Torch(processes_per_instance=1),
+        "outputs": outputs,
+    }
+    return view.model_copy(update=changes)
 
 
 def as_processing_plan(job: ProcessingJob, plan: Plan) -> Plan:
-    summary = {label: text for label, text in plan.summary if label not in _ONLY_TRAINING}
+    summary = without(dict(plan.summary), _ONLY_TRAINING)
     if "script" in summary:
         summary["script"] = job.entry_point or job.command or ""
-    shards = [name for name, item in job.inputs.items() if item.shard]
+    shards = _shards(job)
     if shards:
-        summary["shards"] = (
-            f"{', '.join(shards)}: dealt out by file over {job.resources.instance_count} instances"
-        )
-    return replace(plan, summary=tuple(summary.items()), notes=(*plan.notes, *_notes(job)))
+        count = job.resources.instance_count
+        summary["shards"] = f"{', '.join(shards)}: dealt out by file over {count} instances"
+    notes = (*plan.notes, *_notes(job))
+    return replace(plan, summary=tuple(summary.items()), notes=notes)
+
+
+def _shards(job: ProcessingJob) -> list[str]:
+    return [name for name, item in job.inputs.items() if item.shard]
 
 
 def _command(job: ProcessingJob, view: TrainingJob) -> str | None:
-    literals = {
-        f"inputs.{n}": hyperparameter_text(i.value)
-        for n, i in job.inputs.items()
-        if i.value is not None
-    }
-    texts = reference_texts(view) | literals
+    texts = reference_texts(view)
+    for name, item in job.inputs.items():
+        if item.value is not None:
+            texts[f"inputs.{name}"] = hyperparameter_text(item.value)
     if job.command is not None:
         program = ["bash", "-c", resolve_text(job.command, texts)]
     elif job.entry_point is not None:
@@ -78,58 +78,42 @@ def _command(job: ProcessingJob, view: TrainingJob) -> str | None:
         program = ["python" if script.endswith(".py") else "bash", script, *arguments]
     else:
         return None
-    shards = [
-        word
-        for name, item in job.inputs.items()
-        if item.shard
-        for word in ("--shard", f"{name}=${{{{inputs.{name}}}}}")
-    ]
-    return " ".join(
-        quote_word(word, free_texts(view))
-        for word in ("python", "-m", MODULE, *shards, "--", *program)
-    )
+    words = ["python", "-m", MODULE]
+    for name in _shards(job):
+        words += ["--shard", f"{name}=${{{{inputs.{name}}}}}"]
+    free = free_texts(view)
+    return " ".join(quote_word(word, free) for word in [*words, "--", *program])
 
 
-def shard_problems(job: ProcessingJob) -> list[Problem]:
-    return [
-        problem
-        for name, item in job.inputs.items()
-        if item.shard
-        for problem in _shard_problems(name, item)
-    ]
-
-
-def _shard_problems(name: str, item: Input) -> Iterator[Problem]:
+def shard_problems(job: ProcessingJob) -> Iterator[Problem]:
     """Only a folder of separate files can be sharded, and it must be there when the script
     starts."""
-    why, hint = None, "remove `shard: true`; every instance then gets the whole input"
-    if item.value is not None:
-        why = "is a plain value"
-    elif item.mode == "direct":
-        why, hint = "is only an address (`mode: direct`)", "use `mode: mount`"
-    elif item.type not in ("uri_folder", "uri_file"):
-        why = f"is of the type `{item.type}`, whose files belong together"
-    if why is not None:
-        yield Problem(
-            ("inputs", name, "shard"),
-            f"input `{name}` {why}, so cloudtrain cannot distribute its files",
-            hint,
-            code="CT031",
-        )
+    for name in _shards(job):
+        item = job.inputs[name]
+        hint = "remove `shard: true`; every instance then gets the whole input"
+        if item.value is not None:
+            why = "is a plain value"
+        elif item.mode == "direct":
+            why = "is only an address (`mode: direct`)"
+            hint = "use `mode: mount`"
+        elif item.type not in ("uri_folder", "uri_file"):
+            why = f"is of the type `{item.type}`, whose files belong together"
+        else:
+            continue
+        message = f"input `{name}` {why}, so cloudtrain cannot distribute its files"
+        yield Problem(("inputs", name, "shard"), message, hint, code="CT031")
 
 
 def _notes(job: ProcessingJob) -> Iterator[str]:
-    copies = [
-        f"`{name}`" for name, item in job.inputs.items() if item.shard and item.mode == "download"
-    ]
+    copies = [f"`{name}`" for name in _shards(job) if job.inputs[name].mode == "download"]
     if copies and job.resources.instance_count > 1:
         names = ", ".join(copies)
         yield (
             f"every instance downloads all of {names} before it takes its share; `mode: "
             "mount` reads its share only"
         )
-    paths = [f"`{name}`" for name, item in job.inputs.items() if item.path is not None]
-    paths += [f"`{name}`" for name, item in job.outputs.items() if item.path is not None]
+    places = [*job.inputs.items(), *job.outputs.items()]
+    paths = [f"`{name}`" for name, item in places if item.path is not None]
     if paths:
         yield (
             f"`path` has no effect on Azure ML, which itself chooses the path of {', '.join(paths)}"

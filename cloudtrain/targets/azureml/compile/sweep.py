@@ -19,7 +19,19 @@ from cloudtrain.job.sweep import Range, Sweep
 from cloudtrain.plans.plan import CompileContext, Plan
 from cloudtrain.runtime.azureml_metrics import WANTED
 from cloudtrain.targets.azureml.compile.job import compile_azureml
-from cloudtrain.targets.azureml.parts import duration_text, present
+from cloudtrain.targets.azureml.fields import (
+    CODE,
+    COMPUTE,
+    ENVIRONMENT,
+    EXPERIMENT,
+    JOB_TYPE,
+    NOTIFICATIONS,
+    VARIABLES,
+    JsonMapping,
+    JsonObject,
+    duration_text,
+)
+from cloudtrain.targets.azureml.parts import pick, present, without
 from cloudtrain.targets.azureml.settings import AzureML
 from cloudtrain.targets.common.compiling import tuner_plan
 
@@ -29,62 +41,58 @@ or are not whole."""
 
 _MOST_TRIALS = 1000
 
-_TRIAL = ("codeId", "environmentId", "distribution", "environmentVariables", "resources")
-_DROPPED = ("services", "notificationSetting")
+_TRIAL = ("command", CODE, ENVIRONMENT, "distribution", VARIABLES, "resources")
+_DROPPED = ("services", NOTIFICATIONS)
 _ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a separate job"
 
 
 def compile_azureml_sweep(sweep: Sweep, target: AzureML, context: CompileContext) -> Plan:
     """Return the plan of a sweep. Its request is the body of a sweep job."""
     trial = compile_azureml(sweep.job, target, context)
-    marks = {name: f"CLOUDTRAIN{index}SEARCH" for index, name in enumerate(sweep.space.ranges)}
+    names = enumerate(sweep.space.ranges)
+    marks = {name: f"CLOUDTRAIN{index}SEARCH" for index, name in names}
     plan = compile_azureml(sweep.trial_job(marks), target, context)
     properties = plan.request["properties"]
-    problems = [
-        Problem(path, text, hint, code="CT061") for path, text, hint in _cannot(sweep, properties)
-    ]
+    problems = [*_cannot(sweep), *_cannot_share(properties)]
+    for name, item in sweep.space.ranges.items():
+        problems += _cannot_search(sweep, name, item)
     if problems:
         raise JobError(problems)
-    return tuner_plan(sweep, trial, {"properties": _body(sweep, properties, marks)}, _notes(sweep))
+    body = _body(sweep, properties, marks)
+    return tuner_plan(sweep, trial, {"properties": body}, _notes(sweep))
 
 
-def _body(sweep: Sweep, job: Mapping[str, Any], marks: Mapping[str, str]) -> dict[str, Any]:
+def _body(sweep: Sweep, job: JsonMapping, marks: Mapping[str, str]) -> JsonObject:
     assert sweep.objective is not None, "refused otherwise"
-    command = job["command"]
+    trial = pick(job, _TRIAL)
     for name, mark in marks.items():
-        command = command.replace(mark, f"${{{{search_space.{name}}}}}")
-    base = {
-        key: value
-        for key, value in job.items()
-        if key not in (*_TRIAL, *_DROPPED, "jobType", "command", "limits")
-    }
-    limits: dict[str, Any] = {
+        reference = f"${{{{search_space.{name}}}}}"
+        trial["command"] = trial["command"].replace(mark, reference)
+    # With this variable `runtime.report` sends the objective to the workspace, where the service's
+    # tuner reads it.
+    trial[VARIABLES] = {WANTED: "azureml", **job.get(VARIABLES, {})}
+
+    limits: JsonObject = {
         "jobLimitsType": "Sweep",
         "maxTotalTrials": sweep.trial_count,
         "maxConcurrentTrials": min(sweep.parallel, sweep.trial_count),
     }
     if sweep.max_runtime is not None:
         limits["timeout"] = duration_text(sweep.max_runtime)
-    # With this variable `runtime.report` sends the objective to the workspace, where the service's
-    # tuner reads it.
-    variables = {WANTED: "azureml", **job.get("environmentVariables", {})}
     if "timeout" in job.get("limits", {}):
         limits["trialTimeout"] = job["limits"]["timeout"]
-    body = {
-        "jobType": "Sweep",
-        **base,
-        "experimentName": sweep.name
-        if job["experimentName"] == sweep.job.name
-        else job["experimentName"],
-        "searchSpace": {name: _expression(item) for name, item in sweep.space.ranges.items()},
+
+    body = without(job, (*_TRIAL, *_DROPPED, "limits"))
+    body[JOB_TYPE] = "Sweep"
+    if body[EXPERIMENT] == sweep.job.name:
+        body[EXPERIMENT] = sweep.name
+    ranges = sweep.space.ranges.items()
+    body |= {
+        "searchSpace": {name: _expression(item) for name, item in ranges},
         "samplingAlgorithm": _algorithm(sweep),
         "objective": {"goal": sweep.objective.goal, "primaryMetric": sweep.objective.metric},
         "limits": limits,
-        "trial": {
-            "command": command,
-            **{key: job[key] for key in _TRIAL if key in job},
-            "environmentVariables": variables,
-        },
+        "trial": trial,
         "earlyTermination": _early(sweep),
         "resources": job.get("resources"),
     }
@@ -95,17 +103,19 @@ def _expression(item: Range) -> list[Any]:
     if item.values is not None:
         return ["choice", [list(item.values)]]
     low, high = item.bounds
-    return ["loguniform", [log(low), log(high)]] if item.kind == "log" else ["uniform", [low, high]]
+    if item.kind == "log":
+        return ["loguniform", [log(low), log(high)]]
+    return ["uniform", [low, high]]
 
 
-def _algorithm(sweep: Sweep) -> dict[str, Any]:
-    algorithm: dict[str, Any] = {"samplingAlgorithmType": sweep.strategy.capitalize()}
+def _algorithm(sweep: Sweep) -> JsonObject:
+    algorithm: JsonObject = {"samplingAlgorithmType": sweep.strategy.capitalize()}
     if sweep.strategy == "random" and sweep.seed is not None:
         algorithm |= {"rule": "random", "seed": sweep.seed}
     return algorithm
 
 
-def _early(sweep: Sweep) -> dict[str, Any] | None:
+def _early(sweep: Sweep) -> JsonObject | None:
     if sweep.stop_early is None:
         return None
     pace = {"evaluationInterval": 1, "delayEvaluation": sweep.stop_early.after}
@@ -127,76 +137,83 @@ def _notes(sweep: Sweep) -> Iterator[str]:
         )
 
 
-def _cannot(sweep: Sweep, job: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """Yield each feature of the sweep that the service lacks: the field's path, a message and an
-    alternative."""
+def _problem(path: tuple[str, ...], message: str, hint: str) -> Problem:
+    return Problem(path, message, hint, code="CT061")
+
+
+def _cannot(sweep: Sweep) -> Iterator[Problem]:
+    """Yield each feature of the sweep that the service lacks."""
     if sweep.objective is None:
-        yield ("objective",), "Azure ML's sweep needs an objective", _ALTERNATIVE
+        yield _problem(("objective",), "Azure ML's sweep needs an objective", _ALTERNATIVE)
     if sweep.strategy == "hyperband":
-        yield (
-            ("strategy",),
-            "Azure ML has no hyperband",
-            f"use `random` with `stop_early`, or {_ALTERNATIVE}",
-        )
+        hint = f"use `random` with `stop_early`, or {_ALTERNATIVE}"
+        yield _problem(("strategy",), "Azure ML has no hyperband", hint)
     if sweep.strategy == "bayesian" and sweep.stop_early is not None:
         message = "Azure ML's Bayesian sampling stops no trial early"
-        yield ("stop_early",), message, f"remove it, use `strategy: random`, or {_ALTERNATIVE}"
+        hint = f"remove it, use `strategy: random`, or {_ALTERNATIVE}"
+        yield _problem(("stop_early",), message, hint)
     if sweep.strategy == "grid" and sweep.trial_count < sweep.space.grid_size:
         message = (
             f"Azure ML's grid runs all {sweep.space.grid_words} combinations, and "
             f"`trials` is {sweep.trials}"
         )
-        yield ("trials",), message, f"remove `trials`, or {_ALTERNATIVE}"
+        yield _problem(("trials",), message, f"remove `trials`, or {_ALTERNATIVE}")
     if sweep.trial_count > _MOST_TRIALS:
         message = (
             f"Azure ML's sweep has at most {_MOST_TRIALS:,} trials, and this one "
             f"{sweep.trial_count:,}"
         )
-        yield ("trials",), message, f"try fewer, or {_ALTERNATIVE}"
+        yield _problem(("trials",), message, f"try fewer, or {_ALTERNATIVE}")
+
+
+def _cannot_share(job: JsonMapping) -> Iterator[Problem]:
+    """Yield each part of the body of a trial's job that a sweep cannot have."""
     for field in _DROPPED:
         if job.get(field):
-            yield ("job",), f"Azure ML's sweep has no `{field}`", f"leave it out, or {_ALTERNATIVE}"
-    if not job.get("computeId") and not (job.get("resources") or {}).get("instanceType"):
+            message = f"Azure ML's sweep has no `{field}`"
+            yield _problem(("job",), message, f"leave it out, or {_ALTERNATIVE}")
+    resources = job.get("resources") or {}
+    if not job.get(COMPUTE) and not resources.get("instanceType"):
         message = "Azure ML's sweep needs a cluster, or an instance type of serverless compute"
-        yield ("job", "resources"), message, "add `compute` to `[azureml]` in cloudtrain.toml"
+        hint = "add `compute` to `[azureml]` in cloudtrain.toml"
+        yield _problem(("job", "resources"), message, hint)
     for name, item in (job.get("outputs") or {}).items():
-        if item and item.get("uri"):
-            message = (
-                f"the output `{name}` has one address, which all trials of Azure ML's "
-                "sweep would share"
-            )
-            is_checkpoint = name == "checkpoint"
-            path = ("job", name) if is_checkpoint else ("job", "outputs", name)
-            less = "remove it" if is_checkpoint else "leave out its address"
-            yield path, message, f"{less}, or {_ALTERNATIVE}"
-    for name, item in sweep.space.ranges.items():
-        yield from (
-            (("search", name), message, hint) for message, hint in _cannot_search(sweep, name, item)
+        if not item or not item.get("uri"):
+            continue
+        path: tuple[str, ...] = ("job", "outputs", name)
+        less = "leave out its address"
+        if name == "checkpoint":
+            path = ("job", name)
+            less = "remove it"
+        message = (
+            f"the output `{name}` has one address, which all trials of Azure ML's sweep would share"
         )
+        yield _problem(path, message, f"{less}, or {_ALTERNATIVE}")
 
 
-def _cannot_search(sweep: Sweep, name: str, item: Range) -> Iterator[tuple[str, str]]:
+def _cannot_search(sweep: Sweep, name: str, item: Range) -> Iterator[Problem]:
+    path = ("search", name)
     if not re.fullmatch(PLACE_NAME, name):
         message = f"Azure ML cannot search `{name}`: names must consist of letters, digits and `_`"
-        yield message, f"rename it, or {_ALTERNATIVE}"
+        yield _problem(path, message, f"rename it, or {_ALTERNATIVE}")
     if sweep.strategy == "bayesian" and item.kind == "log":
         message = (
             "Azure ML's Bayesian sampling does not support logarithmic ranges, and "
             f"`{name}` has one"
         )
-        yield message, f"use `strategy: random`, or {_ALTERNATIVE}"
-    if item.kind == "int" and len(item.values or ()) > _MOST_LISTED:
-        message = (
-            f"`{name}` has {len(item.values or ()):,} whole numbers, which Azure ML takes "
-            "only as a list"
-        )
-        yield message, f"add a `step`, or {_ALTERNATIVE}"
-    if item.choice is not None:
-        odd: list[object] = [
-            value for value in item.choice if isinstance(value, list | dict) or value is None
-        ]
-        odd += [
-            value for value in item.choice if isinstance(value, str) and shlex.quote(value) != value
-        ]
-        if odd:
-            yield f"Azure ML's shell would break the value `{odd[0]}` of `{name}`", _ALTERNATIVE
+        yield _problem(path, message, f"use `strategy: random`, or {_ALTERNATIVE}")
+    count = len(item.values or ())
+    if item.kind == "int" and count > _MOST_LISTED:
+        message = f"`{name}` has {count:,} whole numbers, which Azure ML takes only as a list"
+        yield _problem(path, message, f"add a `step`, or {_ALTERNATIVE}")
+    odd: list[object] = []
+    texts: list[object] = []
+    for value in item.choice or ():
+        if isinstance(value, list | dict | None):
+            odd.append(value)
+        elif isinstance(value, str) and shlex.quote(value) != value:
+            texts.append(value)
+    if odd or texts:
+        broken = [*odd, *texts][0]
+        message = f"Azure ML's shell would break the value `{broken}` of `{name}`"
+        yield _problem(path, message, _ALTERNATIVE)

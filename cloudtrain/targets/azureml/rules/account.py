@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from datetime import date, timedelta
 
+from cloudtrain.errors import NearName
 from cloudtrain.job.model import format_duration
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules import machines as shared
@@ -53,14 +54,13 @@ def account_incomplete(subject: Subject) -> Iterator[Fault]:
     `config.json`, which the studio offers for download, beside the job. cloudtrain also reads the
     defaults of `az` (`az account set`, `az configure --defaults group=... workspace=...`).
     """
-    for name in subject.account.missing:
+    missing = subject.account.missing
+    for name in missing:
         message, line = _WANTED[name]
         hint = f"add `{line}` under `[azureml]` in `cloudtrain.toml`"
-        first = name == subject.account.missing[0]
-        yield Fault(
-            message,
-            f"{hint}, or download the workspace's `config.json` from the studio" if first else hint,
-        )
+        if name == missing[0]:
+            hint += ", or download the workspace's `config.json` from the studio"
+        yield Fault(message, hint)
 
 
 @rule("AZ102", Level.ERROR)
@@ -99,9 +99,8 @@ def no_name_of_a_compute(subject: Subject) -> Iterator[Fault]:
         )
     elif name.casefold() == "local":
         hint = "to run on this machine, use `--target local`"
-    yield Fault(
-        f"`{name}` cannot be the name of a compute cluster", hint, reading.place(("computeId",))
-    )
+    message = f"`{name}` cannot be the name of a compute cluster"
+    yield Fault(message, hint, reading.place(("computeId",)))
 
 
 @rule("AZ104", Level.WARNING)
@@ -113,20 +112,21 @@ def serverless_setting_on_cluster(subject: Subject) -> Iterator[Fault]:
     compute), and have no effect on a cluster.
     """
     reading = read(subject)
-    if reading.body.compute is None or reading.body.is_on_virtual_cluster:
+    body = reading.body
+    if body.compute is None or body.is_on_virtual_cluster or body.is_spot:
         return
-    name = reading.body.compute_name
-    for setting, keys in (
-        ("job_tier", ("queueSettings", "jobTier")),
-        ("locations", ("resources", "locations")),
-    ):
-        value = getattr(subject.settings, setting) or reading.override_of(*keys)
-        if value and not reading.body.is_spot:
-            yield Fault(
-                f"`{setting}` has no effect on the cluster `{name}`",
-                f"remove `{setting}`, or remove `compute` to run serverless",
-                reading.place(keys),
-            )
+    for setting, keys in _SERVERLESS.items():
+        if getattr(subject.settings, setting) or reading.override_of(*keys):
+            message = f"`{setting}` has no effect on the cluster `{body.compute_name}`"
+            hint = f"remove `{setting}`, or remove `compute` to run serverless"
+            yield Fault(message, hint, reading.place(keys))
+
+
+_SERVERLESS = {
+    "job_tier": ("queueSettings", "jobTier"),
+    "locations": ("resources", "locations"),
+}
+"""Maps each setting for serverless jobs to its place in the body."""
 
 
 @rule("AZ105", Level.ERROR)
@@ -138,23 +138,15 @@ def spot_on_cluster(subject: Subject) -> Iterator[Fault]:
     compute); on a cluster the job would be billed at the full price.
     """
     reading = read(subject)
-    if (
-        reading.body.compute is not None
-        and not reading.body.is_on_virtual_cluster
-        and reading.body.is_spot
-    ):
-        name = reading.body.compute_name
-        yield Fault(
-            (
-                "a job cannot choose spot capacity on a cluster: it is a setting of the cluster "
-                f"`{name}`"
-            ),
-            (
-                "name a cluster of the tier `low_priority` and remove the tier here, or remove "
-                "`compute`"
-            ),
-            reading.place(("queueSettings", "jobTier"), ("spot",)),
-        )
+    body = reading.body
+    if body.compute is None or body.is_on_virtual_cluster or not body.is_spot:
+        return
+    message = (
+        "a job cannot choose spot capacity on a cluster: it is a setting of the cluster "
+        f"`{body.compute_name}`"
+    )
+    hint = "name a cluster of the tier `low_priority` and remove the tier here, or remove `compute`"
+    yield Fault(message, hint, reading.place(("queueSettings", "jobTier"), ("spot",)))
 
 
 @rule("AZ106", Level.WARNING)
@@ -167,15 +159,12 @@ def serverless_without_type(subject: Subject) -> Iterator[Fault]:
     """
     body = read(subject).body
     if body.compute is None and not body.instance_type:
+        message = "no instance type is named, so Azure ML picks any size that the quota allows"
         hint = (
             "add `instance_type: {azureml: Standard_NC24ads_A100_v4}` under `resources`, or "
             "`compute` to the target"
         )
-        yield Fault(
-            "no instance type is named, so Azure ML picks any size that the quota allows",
-            hint,
-            ("resources",),
-        )
+        yield Fault(message, hint, ("resources",))
 
 
 @rule("AZ107", Level.WARNING)
@@ -204,11 +193,10 @@ def most_below_count(subject: Subject) -> Iterator[Fault]:
     most = positive_count(reading.body.mapping("resources").get("maxInstanceCount"))
     count = reading.body.instances
     if most is not None and most < count:
-        yield Fault(
-            f"`max_instance_count` is {most}, and the job asks for {count:,} instances",
-            f"set `max_instance_count` to {count} or more, or remove it",
-            reading.place(("resources", "maxInstanceCount"), ("resources", "instance_count")),
-        )
+        message = f"`max_instance_count` is {most}, and the job asks for {count:,} instances"
+        hint = f"set `max_instance_count` to {count} or more, or remove it"
+        path = reading.place(("resources", "maxInstanceCount"), ("resources", "instance_count"))
+        yield Fault(message, hint, path)
 
 
 # Rules about time and money on Azure ML: time limits, and the highest cost of a job within them.
@@ -227,10 +215,11 @@ def timeout_unreadable(subject: Subject) -> Iterator[Fault]:
     reading = read(subject)
     timeout = reading.body.mapping("limits").get("timeout")
     if timeout is not None and not reading.body.max_runtime:
+        path = reading.place(("limits", "timeout"), ("max_runtime",))
         yield Fault(
             f"`timeout` must be an ISO 8601 duration like `PT2H`, not `{timeout}`",
             "remove it from the overrides, and write for example `max_runtime: 2h`",
-            reading.place(("limits", "timeout"), ("max_runtime",)),
+            path,
         )
 
 
@@ -246,11 +235,12 @@ def timeout_too_short(subject: Subject) -> Iterator[Fault]:
     reading = read(subject)
     limit = reading.body.max_runtime
     if limit and limit < _SHORTEST:
+        message = (
+            f"the limit is {format_duration(limit)}, but the service turns a limit below 1m "
+            "into 60 days"
+        )
         yield Fault(
-            (
-                f"the limit is {format_duration(limit)}, but the service turns a limit below 1m "
-                "into 60 days"
-            ),
+            message,
             "set `max_runtime` to `1m` or more",
             reading.place(("limits", "timeout"), ("max_runtime",)),
         )
@@ -327,23 +317,19 @@ def no_size(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     machines = reading.group
+    body = reading.body
     name = _unknown(subject)
-    if (
-        not name
-        or guess(name) is not None
-        or (reading.body.compute is not None and is_own_type(reading.body.text("computeId"), name))
-    ):
+    if not name or guess(name) is not None:
         return
-    near = nearest_size(name)
-    hint = (
-        f"did you mean `{near}`?"
-        if near
-        else "`cloudtrain instances --target azureml` lists the types"
-    )
-    hint = counterpart(machines.instance_type, "azureml") or hint
-    yield Fault(
-        f"`{machines.instance_type}` cannot be the name of an Azure VM size", hint, machines.path
-    )
+    if body.compute is not None and is_own_type(body.text("computeId"), name):
+        return
+    hint = counterpart(name, "azureml")
+    if not hint:
+        near = nearest_size(name)
+        hint = "`cloudtrain instances --target azureml` lists the types"
+        if near:
+            hint = NearName.of(near)
+    yield Fault(f"`{name}` cannot be the name of an Azure VM size", hint, machines.path)
 
 
 @rule("AZ202", Level.WARNING)
@@ -355,16 +341,15 @@ def unknown_type(subject: Subject) -> Iterator[Fault]:
     `cloudtrain instances --target azureml --refresh`. This rule ignores sizes without GPUs (series
     A to M), because they have little to check.
     """
-    machines = read(subject).group
     name = _unknown(subject)
     if guess(name) is None or re.match(_WITHOUT_GPU, name):
         return
+    hint = "`cloudtrain instances --target azureml --refresh` asks the workspace"
     near = nearest_size(name)
-    refresh = "`cloudtrain instances --target azureml --refresh` asks the workspace"
-    hint = f"did you mean `{near}`? Or {refresh}" if near else refresh
-    yield Fault(
-        f"the catalogue has no instance type `{machines.instance_type}`", hint, machines.path
-    )
+    if near:
+        hint = f"{NearName.of(near)} Or {hint}"
+    message = f"the catalogue has no instance type `{name}`"
+    yield Fault(message, hint, read(subject).group.path)
 
 
 @rule("AZ203", Level.ERROR)
@@ -391,14 +376,15 @@ def infiniband_without_sriov(subject: Subject) -> Iterator[Fault]:
     """
     machines = read(subject).group
     row = machines.known
-    if needs_network(subject) and row and row.fabric == "infiniband" and row.interconnect != "rdma":
-        yield Fault(
+    if not row or not needs_network(subject):
+        return
+    if row.fabric == "infiniband" and row.interconnect != "rdma":
+        count = plural(machines.count, "instance")
+        message = (
             f"`{row.name}` has InfiniBand without SR-IOV, which NCCL cannot use, and this job "
-            "runs on "
-            f"{plural(machines.count, 'instance')}",
-            instead(subject, row, "AZ204"),
-            machines.path,
+            f"runs on {count}"
         )
+        yield Fault(message, instead(subject, row, "AZ204"), machines.path)
 
 
 @rule("AZ205", Level.WARNING)
@@ -409,30 +395,27 @@ def infiniband_guessed(subject: Subject) -> Iterator[Fault]:
     after the size's number means RDMA: this is true for all sizes in the catalogue, but Azure does
     not promise it. The name does not tell whether the InfiniBand has SR-IOV, which NCCL needs.
     """
+    name = _unknown(subject)
+    if not name or not needs_network(subject):
+        return
+    properties = guess(name)
+    if properties is None:
+        return
+    if not properties.gpu and not name.casefold().startswith("standard_n"):
+        return
     machines = read(subject).group
-    if not machines.instance_type or machines.known is not None or not needs_network(subject):
-        return
-    properties = guess(machines.instance_type)
-    if properties is None or not (
-        properties.gpu or machines.instance_type.casefold().startswith("standard_n")
-    ):
-        return
-    fact = 'interconnect = "rdma"' if properties.has_infiniband else 'interconnect = "ethernet"'
-    where = f'`[azureml."{machines.instance_type}"]` in `instances.toml`'
+    network = "rdma" if properties.has_infiniband else "ethernet"
     hint = (
-        f"if you know better, write `{fact}` with the `vcpus` and `memory_gib` of the type "
-        f"under {where}"
+        f'if you know better, write `interconnect = "{network}"` with the `vcpus` and '
+        f'`memory_gib` of the type under `[azureml."{name}"]` in `instances.toml`'
     )
     if not properties.has_infiniband:
         hint = (
             "`cloudtrain instances --target azureml --interconnect infiniband` lists types "
             f"with it; {hint}"
         )
-    yield Fault(
-        f"{properties.text}; this job runs on {plural(machines.count, 'instance')}",
-        hint,
-        machines.path,
-    )
+    message = f"{properties.text}; this job runs on {plural(machines.count, 'instance')}"
+    yield Fault(message, hint, machines.path)
 
 
 @rule("AZ206", Level.ERROR)
@@ -471,21 +454,16 @@ def too_many_instances(subject: Subject) -> Iterator[Fault]:
     machines = reading.group
     if machines.count <= _MOST_RDMA:
         return
-    why = ""
     if machines.known and machines.known.fabric:
         why = f"over InfiniBand (`{machines.known.name}`)"
     elif reading.body.kind == "Mpi":
         why = "in one MPI run"
-    if why:
-        yield Fault(
-            (
-                f"the job runs on {plural(machines.count, 'instance')}, and Azure ML allows at "
-                "most "
-                f"{_MOST_RDMA} {why}"
-            ),
-            f"set `instance_count` to {_MOST_RDMA} or less, with more GPUs on each",
-            reading.count_path,
-        )
+    else:
+        return
+    count = plural(machines.count, "instance")
+    message = f"the job runs on {count}, and Azure ML allows at most {_MOST_RDMA} {why}"
+    hint = f"set `instance_count` to {_MOST_RDMA} or less, with more GPUs on each"
+    yield Fault(message, hint, reading.count_path)
 
 
 @rule("AZ210", Level.ERROR)
@@ -499,12 +477,9 @@ def instance_count(subject: Subject) -> Iterator[Fault]:
     count = reading.body.mapping("resources").get("instanceCount", 1)
     if positive_count(count) is None:
         text = f'"{count}"' if isinstance(count, str) else count
+        message = f"`instanceCount` must be a whole number of at least 1, not `{text}`"
         hint = "set `resources.instance_count` to 1 or more, and remove it from the overrides"
-        yield Fault(
-            f"`instanceCount` must be a whole number of at least 1, not `{text}`",
-            hint,
-            reading.count_path,
-        )
+        yield Fault(message, hint, reading.count_path)
 
 
 @rule("AZ211", Level.WARNING)

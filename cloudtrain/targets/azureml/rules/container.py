@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, plural, rule, value_at
@@ -34,12 +35,14 @@ def shared_memory_size(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     size = reading.body.mapping("resources").get("shmSize")
-    if size is not None and not (isinstance(size, str) and _SIZE.fullmatch(size)):
-        yield Fault(
-            f"`shmSize` must be a size like `64g`, not `{size}`",
-            "remove it from the overrides, and write for example `shm_size: 64g` under `resources`",
-            reading.place(("resources", "shmSize"), ("resources", "shm_size")),
+    is_size = isinstance(size, str) and _SIZE.fullmatch(size)
+    if size is not None and not is_size:
+        message = f"`shmSize` must be a size like `64g`, not `{size}`"
+        hint = (
+            "remove it from the overrides, and write for example `shm_size: 64g` under `resources`"
         )
+        path = reading.place(("resources", "shmSize"), ("resources", "shm_size"))
+        yield Fault(message, hint, path)
 
 
 @rule("AZ702", Level.NOTICE)
@@ -51,24 +54,22 @@ def shared_memory_small(subject: Subject) -> Iterator[Fault]:
     enough, a worker ends with "Bus error".
     """
     reading = read(subject)
-    machines, count = reading.group, reading.body.processes_per_instance
-    shared_memory = reading.body.mapping("resources").get("shmSize") or any(
-        word.startswith(("--shm-size", "--ipc")) for word in _docker_words(subject)
-    )
-    if (
-        reading.body.kind == "PyTorch"
-        and machines.gpus
-        and count >= _MANY_PROCESSES
-        and not shared_memory
-    ):
-        size = min(
-            max(8 * count, 16), int((machines.known.memory_gib if machines.known else 64) / 2)
-        )
-        yield Fault(
-            f"{count} processes share the default 2 GiB of `/dev/shm`",
-            f"write `shm_size: {size}g` under `resources` if the data loader has workers",
-            ("resources",),
-        )
+    body = reading.body
+    machines = reading.group
+    count = body.processes_per_instance
+    if body.kind != "PyTorch" or not machines.gpus:
+        return
+    if count < _MANY_PROCESSES:
+        return
+    words = _docker_words(subject)
+    is_set = any(word.startswith(("--shm-size", "--ipc")) for word in words)
+    if is_set or body.mapping("resources").get("shmSize"):
+        return
+    memory = machines.known.memory_gib if machines.known else 64
+    size = min(max(8 * count, 16), int(memory / 2))
+    message = f"{count} processes share the default 2 GiB of `/dev/shm`"
+    hint = f"write `shm_size: {size}g` under `resources` if the data loader has workers"
+    yield Fault(message, hint, ("resources",))
 
 
 @rule("AZ703", Level.ERROR)
@@ -80,18 +81,15 @@ def docker_arguments(subject: Subject) -> Iterator[Fault]:
     counts.
     """
     resources = read(subject).body.mapping("resources")
-    text, words = resources.get("dockerArgs"), _docker_words(subject)
+    text = resources.get("dockerArgs")
+    words = _docker_words(subject)
     path = _docker_path(subject)
     if text and resources.get("dockerArgsList"):
-        yield Fault(
-            "`dockerArgs` and `dockerArgsList` exclude each other", "remove one of them", path
-        )
+        message = "`dockerArgs` and `dockerArgsList` exclude each other"
+        yield Fault(message, "remove one of them", path)
     if isinstance(text, str) and not words and text.strip():
-        yield Fault(
-            f"`docker_args` is not valid shell syntax: `{text}`",
-            "close the quotes, or write it as a list",
-            path,
-        )
+        message = f"`docker_args` is not valid shell syntax: `{text}`"
+        yield Fault(message, "close the quotes, or write it as a list", path)
     sizes = [word for word in words if word.partition("=")[0] == "--shm-size"]
     if len(sizes) + (resources.get("shmSize") is not None) > 1:
         hint = "remove `--shm-size` from `docker_args`; keep only `shm_size` under `resources`"
@@ -127,11 +125,10 @@ def ssh_key(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     for name in _services(subject, "SSH"):
-        key = str(reading.body.mapping("services", name, "properties").get("sshPublicKeys") or "")
-        if (
-            all(_PUBLIC_KEY.fullmatch(line.strip()) for line in key.splitlines() if line.strip())
-            and key.strip()
-        ):
+        properties = reading.body.mapping("services", name, "properties")
+        key = str(properties.get("sshPublicKeys") or "")
+        lines = [line.strip() for line in key.splitlines() if line.strip()]
+        if lines and all(map(_PUBLIC_KEY.fullmatch, lines)):
             continue
         message = f"the ssh service `{name}` has no public key, so login is impossible"
         if "PRIVATE KEY" in key:
@@ -154,15 +151,13 @@ def tensor_board_without_folder(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     for name in _services(subject, "TensorBoard"):
-        if not reading.body.mapping("services", name, "properties").get("logDir"):
+        properties = reading.body.mapping("services", name, "properties")
+        if not properties.get("logDir"):
             message = (
                 f"the TensorBoard service `{name}` does not say where the script writes its events"
             )
-            yield Fault(
-                message,
-                'write for example `log_dir = "outputs/runs"`',
-                reading.place(("services", name)),
-            )
+            hint = 'write for example `log_dir = "outputs/runs"`'
+            yield Fault(message, hint, reading.place(("services", name)))
 
 
 @rule("AZ721", Level.ERROR)
@@ -175,16 +170,15 @@ def managed_identity(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     identity = reading.body.mapping("identity")
-    has_id = any(identity.get(field) for field in ("clientId", "objectId", "resourceId"))
-    if identity.get("identityType") == "Managed" and not has_id and reading.body.compute is None:
-        yield Fault(
-            "a serverless job cannot act as a system-assigned identity",
-            (
-                'add `managed_identity_client_id = "..."`, or write `identity = "user"`, under '
-                "`[azureml]`"
-            ),
-            reading.place(("identity",)),
+    if identity.get("identityType") != "Managed" or reading.body.compute is not None:
+        return
+    if not any(identity.get(field) for field in ("clientId", "objectId", "resourceId")):
+        message = "a serverless job cannot act as a system-assigned identity"
+        hint = (
+            'add `managed_identity_client_id = "..."`, or write `identity = "user"`, under '
+            "`[azureml]`"
         )
+        yield Fault(message, hint, reading.place(("identity",)))
 
 
 @rule("AZ722", Level.ERROR)
@@ -198,11 +192,9 @@ def client_id(subject: Subject) -> Iterator[Fault]:
     value = reading.body.mapping("identity").get("clientId")
     if isinstance(value, str) and not GUID.fullmatch(value):
         name = value.rpartition("/")[2]
-        yield Fault(
-            f"`{value}` is not the client id of a managed identity",
-            f"`az identity show --name {name} --resource-group GROUP --query clientId` prints it",
-            reading.place(("identity", "clientId")),
-        )
+        message = f"`{value}` is not the client id of a managed identity"
+        hint = f"`az identity show --name {name} --resource-group GROUP --query clientId` prints it"
+        yield Fault(message, hint, reading.place(("identity", "clientId")))
 
 
 @rule("AZ723", Level.NOTICE)
@@ -212,12 +204,14 @@ def interactive_services_keep_running(subject: Subject) -> Iterator[Fault]:
     JupyterLab, VS Code and ssh run as long as the job. A job whose command sleeps to keep them open
     does not end by itself, and is billed until its time limit.
     """
-    kinds = [name for kind in ("SSH", "JupyterLab", "VSCode") for name in _services(subject, kind)]
-    if kinds and read(subject).body.mapping("limits").get("timeout") is None:
-        names = ", ".join(f"`{name}`" for name in kinds)
-        message = (
-            f"the job has {plural(len(kinds), 'interactive service')} ({names}) and no time limit"
-        )
+    services: list[str] = []
+    for kind in ("SSH", "JupyterLab", "VSCode"):
+        services += _services(subject, kind)
+    limits = read(subject).body.mapping("limits")
+    if services and limits.get("timeout") is None:
+        names = ", ".join(f"`{name}`" for name in services)
+        count = plural(len(services), "interactive service")
+        message = f"the job has {count} ({names}) and no time limit"
         yield Fault(message, "add for example `max_runtime: 4h`")
 
 
@@ -229,34 +223,34 @@ def _services(subject: Subject, kind: str) -> list[str]:
 
 
 def _docker_path(subject: Subject) -> ValuePath:
-    reading = read(subject)
-    return (
-        reading.override_of("resources", "dockerArgs")
-        or reading.override_of("resources", "dockerArgsList")
-        or ()
-    )
+    for key in ("dockerArgs", "dockerArgsList"):
+        path = read(subject).override_of("resources", key)
+        if path:
+            return path
+    return ()
 
 
 def _docker_words(subject: Subject) -> list[str]:
     """Return the docker options, split into words; options that cannot be parsed are left out."""
     resources = read(subject).body.mapping("resources")
-    arguments, text = resources.get("dockerArgsList"), resources.get("dockerArgs")
+    arguments = resources.get("dockerArgsList")
     words = [str(word) for word in arguments] if isinstance(arguments, list) else []
-    try:
-        return [*words, *(shlex.split(text) if isinstance(text, str) else [])]
-    except ValueError:
-        return words
+    text = resources.get("dockerArgs")
+    if isinstance(text, str):
+        with suppress(ValueError):
+            words += shlex.split(text)
+    return words
 
 
 # Rules about the environment of an Azure ML job, and whether it fits the machines.
 
 _ARCHITECTURES = {
-    "arm64": re.compile(r"(?<![a-z0-9])(arm64|aarch64)(?![a-z0-9])"),
-    "x86_64": re.compile(r"(?<![a-z0-9])(amd64|x86[-_]64)(?![a-z0-9])"),
+    "arm64": re.compile(r"(?i)(?<![a-z0-9])(arm64|aarch64)(?![a-z0-9])"),
+    "x86_64": re.compile(r"(?i)(?<![a-z0-9])(amd64|x86[-_]64)(?![a-z0-9])"),
 }
-_CUDA = re.compile(r"cuda|(?<![a-z0-9])cu1[0-9]{1,2}(?![0-9])|nvidia")
-_ROCM = re.compile(r"rocm|amdgpu")
-_CPU = re.compile(r"(?<![a-z0-9])cpu(?![a-z0-9])")
+_CUDA = re.compile(r"(?i)cuda|(?<![a-z0-9])cu1[0-9]{1,2}(?![0-9])|nvidia")
+_ROCM = re.compile(r"(?i)rocm|amdgpu")
+_CPU = re.compile(r"(?i)(?<![a-z0-9])cpu(?![a-z0-9])")
 _TAG = re.compile(r"[^/]+:(?P<tag>[\w.-]+)")
 _LABEL = re.compile(r".*/environments/(?P<name>[^/]+)/labels/(?P<label>[^/]+)")
 
@@ -273,30 +267,31 @@ def environment_changes(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     environment_id = reading.body.text("environmentId")
-    if label := parse_label(environment_id):
-        yield Fault(
-            (
-                f"the version of `{label.name}@latest` can change; a submit sends the version of "
-                "that moment"
-            ),
-            f"add `--pin`, or write `azureml:{label.name}:VERSION`; `az ml environment list "
-            f"--name {label.name}` lists "
-            "them",
-            reading.environment_path,
+    label = parse_label(environment_id)
+    if label:
+        message = (
+            f"the version of `{label.name}@latest` can change; a submit sends the version of "
+            "that moment"
         )
+        hint = (
+            f"add `--pin`, or write `azureml:{label.name}:VERSION`; `az ml environment list "
+            f"--name {label.name}` lists them"
+        )
+        yield Fault(message, hint, reading.environment_path)
         return
     match = _LABEL.fullmatch(environment_id)
-    if match and (subject.job.environment.of("azureml") or reading.override_of("environmentId")):
+    is_chosen = subject.job.environment.of("azureml") or reading.override_of("environmentId")
+    if match and is_chosen:
+        name = match["name"]
         start = environment_id.partition("/labels/")[0]
         registry = re.search(r"/registries/([^/]+)/", start)
-        lists = f"`az ml environment list --name {match['name']}" + (
-            f" --registry-name {registry[1]}`" if registry else "`"
+        option = f" --registry-name {registry[1]}" if registry else ""
+        message = f"the version of `{name}` with the label `{match['label']}` can change"
+        hint = (
+            f"write `{start}/versions/VERSION`; `az ml environment list --name {name}{option}` "
+            "lists them"
         )
-        yield Fault(
-            f"the version of `{match['name']}` with the label `{match['label']}` can change",
-            f"write `{start}/versions/VERSION`; {lists} lists them",
-            reading.environment_path,
-        )
+        yield Fault(message, hint, reading.environment_path)
 
 
 @rule("AZ607", Level.NOTICE)
@@ -307,20 +302,18 @@ def environment_holds_another(subject: Subject) -> Iterator[Fault]:
     security holes. Since 2026-07-23 the environment `acpt-pytorch-2.8-cuda12.6` installs PyTorch
     2.10.0 (Azure/azureml-assets, its Dockerfile).
     """
-    reading, environment = read(subject), subject.job.environment
-    row = None if reading.override_of("environmentId") else curated_of(environment)
-    if row is not None and row.former and f"{environment.version}.".startswith(f"{row.former}."):
-        yield Fault(
-            (
-                f"`{row.name}` has held {TITLES[row.framework]} {row.version} since {row.since}, "
-                f"not {environment.version}"
-            ),
-            (
-                f'write `version: "{row.version}"`, or name an image of your own with '
-                f"{environment.version}"
-            ),
-            ("environment", "version"),
-        )
+    environment = subject.job.environment
+    version = environment.version
+    if read(subject).override_of("environmentId"):
+        return
+    row = curated_of(environment)
+    if row is None or not row.former:
+        return
+    if f"{version}.".startswith(f"{row.former}."):
+        held = f"{TITLES[row.framework]} {row.version}"
+        message = f"`{row.name}` has held {held} since {row.since}, not {version}"
+        hint = f'write `version: "{row.version}"`, or name an image of your own with {version}'
+        yield Fault(message, hint, ("environment", "version"))
 
 
 @rule("AZ602", Level.WARNING)
@@ -333,12 +326,15 @@ def image_changes(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     name = reading.image
+    if not name or "@sha256:" in name:
+        return
     tag = _TAG.fullmatch(name.rpartition("/")[2])
-    if name and "@sha256:" not in name and (tag is None or tag["tag"] == "latest"):
+    if tag is None or tag["tag"] == "latest":
         what = "has no tag" if tag is None else "has the tag `latest`"
         plain = name.removesuffix(":latest")
+        message = f"`{name}` {what}, so its content can change"
         hint = f"write `{plain}:VERSION`, or `{plain}@sha256:DIGEST`"
-        yield Fault(f"`{name}` {what}, so its content can change", hint, reading.environment_path)
+        yield Fault(message, hint, reading.environment_path)
 
 
 @rule("AZ603", Level.ERROR)
@@ -350,19 +346,16 @@ def image_of_another_architecture(subject: Subject) -> Iterator[Fault]:
     architecture from its name.
     """
     reading = read(subject)
-    row, name = reading.group.known, reading.environment_name
+    row = reading.group.known
+    name = reading.environment_name
     if row is None or subject.processing is not None:
         return
     other = "x86_64" if row.architecture == "arm64" else "arm64"
     if _says(name, other) and not _says(name, row.architecture):
-        yield Fault(
-            (
-                f"`{name}` is for {_PROCESSOR[other]}, and `{row.name}` has "
-                f"{_PROCESSOR[row.architecture]}"
-            ),
-            f"use an image for {row.architecture}, or another type",
-            reading.environment_path,
-        )
+        processors = _PROCESSOR[row.architecture]
+        message = f"`{name}` is for {_PROCESSOR[other]}, and `{row.name}` has {processors}"
+        hint = f"use an image for {row.architecture}, or another type"
+        yield Fault(message, hint, reading.environment_path)
 
 
 @rule("AZ604", Level.WARNING)
@@ -374,24 +367,20 @@ def image_for_arm_unsaid(subject: Subject) -> Iterator[Fault]:
     it with `docker manifest inspect`.
     """
     reading = read(subject)
-    row, name = reading.group.known, reading.environment_name
-    if (
-        row is not None
-        and row.architecture == "arm64"
-        and not any(_says(name, each) for each in _ARCHITECTURES)
-    ):
-        yield Fault(
-            (
-                f"`{row.name}` has {_PROCESSOR['arm64']}, and nothing in `{name}` says that it "
-                "supports them"
-            ),
-            (
-                "use an image for arm64, or add `--ignore AZ604` if `docker manifest inspect "
-                "IMAGE` "
-                "lists arm64"
-            ),
-            reading.environment_path,
+    row = reading.group.known
+    name = reading.environment_name
+    if row is None or row.architecture != "arm64":
+        return
+    if not any(_says(name, each) for each in _ARCHITECTURES):
+        message = (
+            f"`{row.name}` has {_PROCESSOR['arm64']}, and nothing in `{name}` says that it "
+            "supports them"
         )
+        hint = (
+            "use an image for arm64, or add `--ignore AZ604` if `docker manifest inspect IMAGE` "
+            "lists arm64"
+        )
+        yield Fault(message, hint, reading.environment_path)
 
 
 @rule("AZ605", Level.ERROR)
@@ -403,23 +392,25 @@ def image_of_another_gpu(subject: Subject) -> Iterator[Fault]:
     environments are for CUDA.
     """
     reading = read(subject)
-    row, name = reading.group.known, reading.environment_name
+    row = reading.group.known
+    name = reading.environment_name
     if row is None or not row.gpus:
         return
+    has_cuda = _CUDA.search(name)
+    has_rocm = _ROCM.search(name)
     is_amd = row.gpu.startswith("MI")
-    is_wrong = _CUDA.search(name.casefold()) if is_amd else _ROCM.search(name.casefold())
-    if is_wrong and not (_ROCM if is_amd else _CUDA).search(name.casefold()):
-        platform, vendor = ("CUDA", "AMD") if is_amd else ("ROCm", "NVIDIA")
-        hint = (
-            "use an image with ROCm, `rocm/pytorch:TAG` for example"
-            if is_amd
-            else "use an image with CUDA"
-        )
-        yield Fault(
-            f"`{name}` is made for {platform}, and `{row.name}` has {vendor} GPUs ({row.hardware})",
-            hint,
-            reading.environment_path,
-        )
+    if is_amd and has_cuda and not has_rocm:
+        platform = "CUDA"
+        vendor = "AMD"
+        hint = "use an image with ROCm, `rocm/pytorch:TAG` for example"
+    elif not is_amd and has_rocm and not has_cuda:
+        platform = "ROCm"
+        vendor = "NVIDIA"
+        hint = "use an image with CUDA"
+    else:
+        return
+    machines = f"`{row.name}` has {vendor} GPUs ({row.hardware})"
+    yield Fault(f"`{name}` is made for {platform}, and {machines}", hint, reading.environment_path)
 
 
 @rule("AZ606", Level.WARNING)
@@ -430,25 +421,21 @@ def cpu_image_on_gpus(subject: Subject) -> Iterator[Fault]:
     you still pay for them.
     """
     reading = read(subject)
-    row, name = reading.group.known, reading.environment_name
-    if (
-        row is not None
-        and row.gpus
-        and _CPU.search(name.casefold())
-        and not _CUDA.search(name.casefold())
-    ):
-        yield Fault(
-            f"`{name}` is made for CPUs, and `{row.name}` has {row.hardware}",
-            "use an environment with CUDA, or a type without GPUs",
-            reading.environment_path,
-        )
+    row = reading.group.known
+    name = reading.environment_name
+    if row is None or not row.gpus:
+        return
+    if _CPU.search(name) and not _CUDA.search(name):
+        message = f"`{name}` is made for CPUs, and `{row.name}` has {row.hardware}"
+        hint = "use an environment with CUDA, or a type without GPUs"
+        yield Fault(message, hint, reading.environment_path)
 
 
 _PROCESSOR = {"arm64": "Arm processors", "x86_64": "x86-64 processors"}
 
 
 def _says(name: str, architecture: str) -> bool:
-    return _ARCHITECTURES[architecture].search(name.casefold()) is not None
+    return _ARCHITECTURES[architecture].search(name) is not None
 
 
 # Rules about the environment variables of an Azure ML job.
@@ -480,11 +467,8 @@ def variable_is_no_text(subject: Subject) -> Iterator[Fault]:
         path = reading.place(("environmentVariables", name), ("environment", "variables", name))
         if not isinstance(value, str):
             word = str(value).lower() if isinstance(value, bool) else value
-            yield Fault(
-                f"the variable `{name}` is `{word}`, and not a text",
-                f'write `{name}: "{word}"`',
-                path,
-            )
+            message = f"the variable `{name}` is `{word}`, and not a text"
+            yield Fault(message, f'write `{name}: "{word}"`', path)
 
 
 @rule("AZ622", Level.ERROR)
@@ -502,7 +486,8 @@ def variable_of_service(subject: Subject) -> Iterator[Fault]:
         if _OF_SERVICE.fullmatch(name) and not is_reported:
             message = f"Azure ML sets `{name}` itself, for each process"
             path = _path(subject, name)
-            yield Fault(message, f"remove `{'' if path[-1] == name else '-x '}{name}`", path)
+            option = "" if path[-1] == name else "-x "
+            yield Fault(message, f"remove `{option}{name}`", path)
 
 
 @rule("AZ623", Level.WARNING)
@@ -515,19 +500,15 @@ def interface_without_network(subject: Subject) -> Iterator[Fault]:
     """
     if not _over_instances(subject):
         return
+    count = read(subject).body.instances
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         value = _value(subject, name)
         cards = [card.lstrip("=") for card in value.split(",")]
-        if (
-            value
-            and not value.startswith("^")
-            and all(card.startswith(_NOT_A_NETWORK) for card in cards)
-        ):
-            message = (
-                f"`{name}={value}` does not connect the job's "
-                f"{read(subject).body.instances:,} instances"
-            )
-            yield Fault(message, f"write `{name}: eth0`, or remove it", _path(subject, name))
+        # the names after `^` are those of cards that NCCL does not use
+        if value.startswith("^") or not all(card.startswith(_NOT_A_NETWORK) for card in cards):
+            continue
+        message = f"`{name}={value}` does not connect the job's {count:,} instances"
+        yield Fault(message, f"write `{name}: eth0`, or remove it", _path(subject, name))
 
 
 @rule("AZ624", Level.WARNING)
@@ -537,19 +518,14 @@ def infiniband_switched_off(subject: Subject) -> Iterator[Fault]:
     With `NCCL_IB_DISABLE=1`, all gradients travel over Ethernet at a fraction of the speed. On a
     machine with InfiniBand this is useful only to find network errors.
     """
-    row, value = read(subject).group.known, _value(subject, "NCCL_IB_DISABLE")
-    if (
-        _over_instances(subject)
-        and row
-        and row.interconnect == "rdma"
-        and value.casefold() in _TRUE
-    ):
+    if not _over_instances(subject):
+        return
+    row = read(subject).group.known
+    value = _value(subject, "NCCL_IB_DISABLE")
+    if row and row.interconnect == "rdma" and value.casefold() in _TRUE:
         speed = f"{row.network_gbps:,.0f} Gb/s of " if row.network_gbps else ""
-        yield Fault(
-            f"`NCCL_IB_DISABLE={value}` switches off the {speed}InfiniBand of `{row.name}`",
-            "remove `NCCL_IB_DISABLE`",
-            _path(subject, "NCCL_IB_DISABLE"),
-        )
+        message = f"`NCCL_IB_DISABLE={value}` switches off the {speed}InfiniBand of `{row.name}`"
+        yield Fault(message, "remove `NCCL_IB_DISABLE`", _path(subject, "NCCL_IB_DISABLE"))
 
 
 @rule("AZ625", Level.WARNING)
@@ -560,23 +536,20 @@ def same_gpus_for_all(subject: Subject) -> Iterator[Fault]:
     and NCCL stops ("Duplicate GPU detected"). Let each process choose its GPU by `LOCAL_RANK`.
     """
     reading = read(subject)
-    value, count = _value(subject, "CUDA_VISIBLE_DEVICES"), reading.body.processes_per_instance
-    gpu_count = len([device for device in value.split(",") if device.strip()])
-    is_set = "CUDA_VISIBLE_DEVICES" in reading.body.mapping("environmentVariables")
-    if (
-        is_set
-        and reading.body.kind in ("PyTorch", "Mpi")
-        and reading.group.device != "cpu"
-        and gpu_count < count
-    ):
-        yield Fault(
-            (
-                f"`CUDA_VISIBLE_DEVICES={value}` shows {plural(gpu_count, 'GPU')} to each of "
-                f"{plural(count, 'process')}"
-            ),
-            "remove it, and let each process use the GPU with the number `LOCAL_RANK`",
-            _path(subject, "CUDA_VISIBLE_DEVICES"),
-        )
+    body = reading.body
+    variable = "CUDA_VISIBLE_DEVICES"
+    if variable not in body.mapping("environmentVariables"):
+        return
+    if body.kind not in ("PyTorch", "Mpi") or reading.group.device == "cpu":
+        return
+    value = _value(subject, variable)
+    devices = [device for device in value.split(",") if device.strip()]
+    if len(devices) < body.processes_per_instance:
+        gpus = plural(len(devices), "GPU")
+        processes = plural(body.processes_per_instance, "process")
+        message = f"`{variable}={value}` shows {gpus} to each of {processes}"
+        hint = "remove it, and let each process use the GPU with the number `LOCAL_RANK`"
+        yield Fault(message, hint, _path(subject, variable))
 
 
 @rule("AZ520", Level.WARNING)
@@ -588,21 +561,17 @@ def secrets_out_of_reach(subject: Subject) -> Iterator[Fault]:
     in the workspace's own vault, needs azureml-core in the environment.
     """
     for name, secret in subject.job.environment.secrets.items():
-        place, path = secret.of("azureml") or "", ("environment", "secrets", name)
+        place = secret.of("azureml") or ""
+        path = ("environment", "secrets", name)
         if place.startswith("keyvault:") and "/" not in place:
             message = (
                 f"the secret `{name}` is in the workspace's vault, which only azureml-core can read"
             )
-            yield Fault(
-                message,
-                f"name the vault, `keyvault:VAULT/{place[9:]}`, or install azureml-core",
-                path,
-            )
+            hint = f"name the vault, `keyvault:VAULT/{place[9:]}`, or install azureml-core"
+            yield Fault(message, hint, path)
         elif subject.settings.identity in ("user", "aml_token"):
-            message = (
-                f"the secret `{name}` needs a managed identity, and the job has "
-                f"`{subject.settings.identity}`"
-            )
+            identity = subject.settings.identity
+            message = f"the secret `{name}` needs a managed identity, and the job has `{identity}`"
             yield Fault(message, 'set `identity = "managed"` in `[azureml]`', path)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from cloudtrain.errors import did_you_mean
+from cloudtrain.errors import InPlace, did_you_mean
 from cloudtrain.job.data import find_references, references_in
 from cloudtrain.job.nodes import PLACE_NAME, mend_name
 from cloudtrain.plans.plan import Level
-from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule
+from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule, text_at
 from cloudtrain.targets.azureml.compile.places import CHECKPOINT, DEFAULT_STORE, MODEL, SCHEMES
 from cloudtrain.targets.azureml.parts import asset_id, asset_meant, parse_label
 from cloudtrain.targets.azureml.reading import read
@@ -63,28 +63,29 @@ def reference_to_nothing(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     body = reading.body
-    candidates = [
-        f"{kind}.{name}"
-        for kind, names in (("inputs", body.inputs), ("outputs", body.outputs))
-        for name in names
-    ]
+    candidates = [f"{kind}.{name}" for kind, name in _names(body.inputs, body.outputs)]
     for reference in find_references(body.command):
-        if reference.inner not in candidates:
-            path = reading.place(
-                ("command",), ("command",) if subject.job.command else ("entry_point",)
-            )
-            hint = (
-                did_you_mean(reference.inner, candidates)
-                or "write the value itself, or add an input"
-            )
-            yield Fault(
-                (
-                    f"`{reference.text}` in the command refers to nothing: the job has no such "
-                    "input or output"
-                ),
-                hint,
-                path,
-            )
+        if reference.inner in candidates:
+            continue
+        message = (
+            f"`{reference.text}` in the command refers to nothing: the job has no such "
+            "input or output"
+        )
+        hint = did_you_mean(reference.inner, candidates)
+        field = "command" if subject.job.command else "entry_point"
+        yield Fault(
+            message,
+            hint or "write the value itself, or add an input",
+            reading.place(("command",), (field,)),
+        )
+
+
+def _names(inputs: Iterable[str], outputs: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the name of each input and output."""
+    for name in inputs:
+        yield "inputs", name
+    for name in outputs:
+        yield "outputs", name
 
 
 @rule("AZ502", Level.ERROR)
@@ -95,16 +96,12 @@ def name_of_place(subject: Subject) -> Iterator[Fault]:
     `^[a-zA-Z_]+[a-zA-Z0-9_]*$` (azure-ai-ml 1.35.2, which checks names only when it sends the job).
     """
     reading = read(subject)
-    for kind, names in (("inputs", reading.body.inputs), ("outputs", reading.body.outputs)):
-        for name in names:
-            if not re.fullmatch(PLACE_NAME, name):
-                better = mend_name(name, PLACE_NAME, 64)
-                hint = f"write `{better}`" if better else "use letters, digits and underscores"
-                yield Fault(
-                    f"`{name}` cannot be the name of one of the {kind}",
-                    hint,
-                    reading.place((kind, name)),
-                )
+    for kind, name in _names(reading.body.inputs, reading.body.outputs):
+        if not re.fullmatch(PLACE_NAME, name):
+            better = mend_name(name, PLACE_NAME, 64)
+            message = f"`{name}` cannot be the name of one of the {kind}"
+            hint = f"write `{better}`" if better else "use letters, digits and underscores"
+            yield Fault(message, hint, reading.place((kind, name)))
 
 
 @rule("AZ503", Level.NOTICE)
@@ -116,20 +113,17 @@ def not_in_command(subject: Subject) -> Iterator[Fault]:
     `AZURE_ML_INPUT_NAME` or `AZURE_ML_OUTPUT_NAME` finds them. (An `entry_point` gets the paths
     from cloudtrain's runtime.)
     """
-    command = subject.job.command
-    if command is None or subject.processing is not None:
+    job = subject.job
+    if job.command is None or subject.processing is not None:
         return
     references = set(references_in(read(subject).body.command))
-    for kind, names in (("inputs", subject.job.inputs), ("outputs", subject.job.outputs)):
-        for name in names:
-            variable = f"AZURE_ML_{kind[:-1].upper()}_{name}"
-            if f"{kind}.{name}" not in references and variable.casefold() not in command.casefold():
-                message = f"the command does not name the {kind[:-1]} `{name}`"
-                yield Fault(
-                    message,
-                    f"write `${{{{{kind}.{name}}}}}` where its path belongs, or remove it",
-                    (kind, name),
-                )
+    for kind, name in _names(job.inputs, job.outputs):
+        word = kind[:-1]
+        variable = f"azure_ml_{word}_{name}".casefold()
+        if f"{kind}.{name}" not in references and variable not in job.command.casefold():
+            message = f"the command does not name the {word} `{name}`"
+            hint = f"write `${{{{{kind}.{name}}}}}` where its path belongs, or remove it"
+            yield Fault(message, hint, (kind, name))
 
 
 @rule("AZ504", Level.ERROR)
@@ -141,22 +135,18 @@ def value_breaks_command(subject: Subject) -> Iterator[Fault]:
     another value, or the shell finds an unclosed quote.
     """
     reading = read(subject)
+    command = reading.body.command
     for name, value in _written_values(subject).items():
         reference = re.compile(rf"\$\{{\{{\s*inputs\.{re.escape(name)}\s*\}}\}}")
-        command = reading.body.command
-        if reference.search(command) and not _survives(
-            reference, value, command, subject.job.command is None
-        ):
-            field = (
-                "value" if reading.body.inputs[name].get("jobInputType") == "literal" else "azureml"
-            )
-            path = reading.place(("inputs", name), ("inputs", name, field))
-            hint = "write it without quotes, or put it into a file in the source folder"
-            yield Fault(
-                f"the value of input `{name}` breaks the quotes of the command: `{value}`",
-                hint,
-                path,
-            )
+        if not reference.search(command):
+            continue
+        if _survives(reference, value, command, subject.job.command is None):
+            continue
+        is_literal = reading.body.inputs[name].get("jobInputType") == "literal"
+        field = "value" if is_literal else "azureml"
+        message = f"the value of input `{name}` breaks the quotes of the command: `{value}`"
+        hint = "write it without quotes, or put it into a file in the source folder"
+        yield Fault(message, hint, reading.place(("inputs", name), ("inputs", name, field)))
 
 
 @rule("AZ505", Level.WARNING)
@@ -214,23 +204,18 @@ def datastore_misspelt(subject: Subject) -> Iterator[Fault]:
     `azureml:NAME:VERSION`.
     """
     body = read(subject).body
-    for kind, entries in (("inputs", body.inputs), ("outputs", body.outputs)):
-        for name, item in entries.items():
-            uri = item.get("uri")
-            if not isinstance(uri, str) or not uri.startswith("azureml:"):
-                continue
-            path = _output_path(subject, name) if kind == "outputs" else _input_path(subject, name)
-            if not uri.startswith("azureml://"):
-                if kind == "inputs" and asset_id("", uri, "data") is None:
-                    asset, version = asset_meant(uri) or ("NAME", None)
-                    hint = f"write `azureml:{asset}:{version or 1}`"
-                    yield Fault(f"`{uri}` names no version of a data asset", hint, path)
-            elif not _DATASTORE.fullmatch(uri) and not uri.startswith(_OTHER_URI):
-                yield Fault(
-                    f"`{uri}` is not the address of a datastore",
-                    f"write `{DEFAULT_STORE}/PATH`",
-                    path,
-                )
+    for kind, name in _names(body.inputs, body.outputs):
+        is_input = kind == "inputs"
+        path = _input_path(subject, name) if is_input else _output_path(subject, name)
+        uri = text_at(body.mapping(kind, name), "uri")
+        if uri.startswith("azureml://"):
+            if not _DATASTORE.fullmatch(uri) and not uri.startswith(_OTHER_URI):
+                message = f"`{uri}` is not the address of a datastore"
+                yield Fault(message, InPlace(f"write `{DEFAULT_STORE}/PATH`"), path)
+        elif is_input and uri.startswith("azureml:") and asset_id("", uri, "data") is None:
+            asset, version = asset_meant(uri) or ("NAME", None)
+            hint = InPlace(f"write `azureml:{asset}:{version or 1}`")
+            yield Fault(f"`{uri}` names no version of a data asset", hint, path)
 
 
 @rule("AZ509", Level.ERROR)
@@ -246,9 +231,8 @@ def asset_of_output(subject: Subject) -> Iterator[Fault]:
         if isinstance(asset, str) and not _ASSET_NAME.fullmatch(asset):
             better = re.sub(r"[^a-zA-Z0-9_.-]+", "-", asset).strip("-_.") or "NAME"
             path = reading.place(("outputs", name, "assetName"), ("outputs", name, "asset_name"))
-            yield Fault(
-                f"`{asset}` cannot be the name of an asset", f"write `asset_name: {better}`", path
-            )
+            message = f"`{asset}` cannot be the name of an asset"
+            yield Fault(message, f"write `asset_name: {better}`", path)
 
 
 @rule("AZ510", Level.WARNING)
@@ -262,16 +246,13 @@ def input_mounted_for_writing(subject: Subject) -> Iterator[Fault]:
     reading = read(subject)
     for name, item in reading.body.inputs.items():
         if item.get("mode") == "ReadWriteMount":
-            path = reading.place(("inputs", name, "mode"), ("inputs", name, "access"))
+            message = f"input `{name}` is mounted for writing, which is not documented for inputs"
             hint = (
                 "remove `access: rw`, add an output with the same `azureml` address, and "
                 "write to it"
             )
-            yield Fault(
-                f"input `{name}` is mounted for writing, which is not documented for inputs",
-                hint,
-                path,
-            )
+            path = reading.place(("inputs", name, "mode"), ("inputs", name, "access"))
+            yield Fault(message, hint, path)
 
 
 @rule("AZ511", Level.WARNING)
@@ -286,12 +267,9 @@ def upload_lost_on_spot(subject: Subject) -> Iterator[Fault]:
         return
     for name, item in reading.body.outputs.items():
         if item.get("mode") == "Upload":
-            path = reading.place(("outputs", name, "mode"), ("outputs", name, "mode"))
-            yield Fault(
-                f"output `{name}` is lost if Azure reclaims the spot capacity",
-                "use `mode: mount`",
-                path,
-            )
+            message = f"output `{name}` is lost if Azure reclaims the spot capacity"
+            path = ("outputs", name, "mode")
+            yield Fault(message, "use `mode: mount`", reading.place(path, path))
 
 
 @rule("AZ512", Level.ERROR)
@@ -306,11 +284,8 @@ def key_in_output(subject: Subject) -> Iterator[Fault]:
             f"the address of `{name}` holds a key, with which everyone who may read the "
             "job can write there"
         )
-        yield Fault(
-            message,
-            f"write `{DEFAULT_STORE}/{name}`, or another datastore",
-            _output_path(subject, name),
-        )
+        hint = f"write `{DEFAULT_STORE}/{name}`, or another datastore"
+        yield Fault(message, hint, _output_path(subject, name))
 
 
 @rule("AZ513", Level.WARNING)
@@ -340,12 +315,16 @@ def _with_key(entries: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _written_values(subject: Subject) -> Mapping[str, str]:
     """The service copies the values of literal inputs, and the addresses of `Direct` inputs,
     unchanged into the command."""
-    written = {
-        name: item.get("uri" if item.get("mode") == "Direct" else "value")
-        for name, item in read(subject).body.inputs.items()
-        if item.get("mode") == "Direct" or item.get("jobInputType") == "literal"
-    }
-    return {name: value for name, value in written.items() if isinstance(value, str)}
+    written = {}
+    for name, item in read(subject).body.inputs.items():
+        value = None
+        if item.get("mode") == "Direct":
+            value = item.get("uri")
+        elif item.get("jobInputType") == "literal":
+            value = item.get("value")
+        if isinstance(value, str):
+            written[name] = value
+    return written
 
 
 def _survives(reference: re.Pattern[str], value: str, command: str, is_quoted_by_us: bool) -> bool:
@@ -355,9 +334,9 @@ def _survives(reference: re.Pattern[str], value: str, command: str, is_quoted_by
     already broken has no quotes to lose."""
     if is_quoted_by_us:
         return "'" not in value
-    return not _is_whole(reference.sub("x", command)) or _is_whole(
-        reference.sub(lambda _: value, command)
-    )
+    if not _is_whole(reference.sub("x", command)):
+        return True
+    return _is_whole(reference.sub(lambda _: value, command))
 
 
 def _is_whole(command: str) -> bool:
@@ -370,23 +349,19 @@ def _is_whole(command: str) -> bool:
 
 
 def _output_path(subject: Subject, name: str) -> ValuePath:
-    if path := read(subject).override_of("outputs", name):
+    path = read(subject).override_of("outputs", name)
+    if path:
         return path
     if name == CHECKPOINT and subject.job.checkpoint is not None:
         return ("checkpoint", "azureml")
-    return (
-        ("outputs", name, "azureml")
-        if name in subject.job.outputs
-        else ("outputs",)
-        if name == MODEL
-        else ()
-    )
+    if name in subject.job.outputs:
+        return ("outputs", name, "azureml")
+    return ("outputs",) if name == MODEL else ()
 
 
 def _input_path(subject: Subject, name: str) -> ValuePath:
-    return read(subject).place(
-        ("inputs", name), ("inputs", name, "azureml") if name in subject.job.inputs else ()
-    )
+    field = ("inputs", name, "azureml") if name in subject.job.inputs else ()
+    return read(subject).place(("inputs", name), field)
 
 
 @rule("AZ514", Level.NOTICE)
@@ -399,14 +374,15 @@ def data_changes(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     for name, item in reading.body.inputs.items():
-        if label := parse_label(item.get("uri")):
-            yield Fault(
+        label = parse_label(item.get("uri"))
+        if label:
+            message = (
                 f"input `{name}` uses `{label.name}@latest`, whose version can change; a submit "
-                "sends the version "
-                "of that moment",
-                f"add `--pin`, or write `azureml:{label.name}:VERSION`",
-                reading.place(("inputs", name, "uri"), ("inputs", name, "azureml")),
+                "sends the version of that moment"
             )
+            hint = InPlace(f"add `--pin`, or write `azureml:{label.name}:VERSION`")
+            path = reading.place(("inputs", name, "uri"), ("inputs", name, "azureml"))
+            yield Fault(message, hint, path)
 
 
 @rule("AZ515", Level.ERROR)
@@ -423,6 +399,5 @@ def output_field_refused(subject: Subject) -> Iterator[Fault]:
         for field, ours in _REFUSED.items():
             if item.get(field) is not None:
                 path = reading.place(("outputs", name, field), ("outputs", name, ours))
-                yield Fault(
-                    f"Azure ML refuses `{ours}` of the output `{name}`", f"remove `{ours}`", path
-                )
+                message = f"Azure ML refuses `{ours}` of the output `{name}`"
+                yield Fault(message, f"remove `{ours}`", path)

@@ -31,9 +31,8 @@ def process_count(subject: Subject) -> Iterator[Fault]:
     Only overrides can cause this. The SDK sends 0, -1 and texts unchanged (azure-ai-ml 1.35.2), and
     Azure does not document the service's reaction.
     """
-    body = read(subject).body
-    if body.kind in ("PyTorch", "Mpi") and _COUNT in body.distribution:
-        yield from _no_count(subject, _COUNT, body.distribution[_COUNT], 1, _COUNT_FIELD)
+    if read(subject).body.kind in ("PyTorch", "Mpi"):
+        yield from _no_count(subject, _COUNT, 1, _COUNT_FIELD)
 
 
 @rule("AZ302", Level.ERROR)
@@ -45,12 +44,13 @@ def mpi_without_count(subject: Subject) -> Iterator[Fault]:
     remove it.
     """
     reading = read(subject)
-    if reading.body.kind == "Mpi" and reading.body.distribution.get(_COUNT) is None:
+    body = reading.body
+    if body.kind == "Mpi" and body.distribution.get(_COUNT) is None:
         gpus = reading.group.gpus or 1
+        message = f"an MPI distribution needs `{_COUNT}`, and the overrides remove it"
         hint = (
             f"set `distribution.processes_per_instance` to {gpus}, and remove it from the overrides"
         )
-        message = f"an MPI distribution needs `{_COUNT}`, and the overrides remove it"
         yield Fault(message, hint, reading.place(("distribution", _COUNT), _COUNT_FIELD))
 
 
@@ -60,12 +60,9 @@ def tensorflow_counts(subject: Subject) -> Iterator[Fault]:
 
     Only overrides can cause this; the SDK sends any value (azure-ai-ml 1.35.2).
     """
-    body = read(subject).body
-    for name, (field, least) in _TENSORFLOW.items():
-        if body.kind == "TensorFlow" and name in body.distribution:
-            yield from _no_count(
-                subject, name, body.distribution[name], least, ("distribution", field)
-            )
+    if read(subject).body.kind == "TensorFlow":
+        for name, (field, least) in _TENSORFLOW.items():
+            yield from _no_count(subject, name, least, ("distribution", field))
 
 
 @rule("AZ304", Level.ERROR)
@@ -77,18 +74,17 @@ def servers_over_instances(subject: Subject) -> Iterator[Fault]:
     instances (azure-ai-ml 1.35.2).
     """
     body = read(subject).body
-    servers, count = body.parameter_servers, body.instances
+    servers = body.parameter_servers
+    count = body.instances
     if body.kind == "TensorFlow" and servers > count:
-        yield Fault(
-            (
-                f"the job has {plural(servers, 'parameter server')}, but each of its {count} "
-                "instances runs at most one"
-            ),
-            f"set `distribution.parameter_servers` to at most {max(1, count - 1)}, or "
-            "`resources.instance_count` to "
-            f"{servers + body.workers}",
-            ("distribution", "parameter_servers"),
+        shown = plural(servers, "parameter server")
+        most = max(1, count - 1)
+        message = f"the job has {shown}, but each of its {count} instances runs at most one"
+        hint = (
+            f"set `distribution.parameter_servers` to at most {most}, or "
+            f"`resources.instance_count` to {servers + body.workers}"
         )
+        yield Fault(message, hint, ("distribution", "parameter_servers"))
 
 
 @rule("AZ305", Level.WARNING)
@@ -101,27 +97,17 @@ def tasks_share_instances(subject: Subject) -> Iterator[Fault]:
     """
     reading = read(subject)
     tasks = reading.body
-    if (
-        tasks.kind != "TensorFlow"
-        or tasks.parameter_servers > tasks.instances
-        or reading.group.device == "cpu"
-    ):
+    servers = tasks.parameter_servers
+    if tasks.kind != "TensorFlow" or reading.group.device == "cpu":
         return
-    total = tasks.workers + tasks.parameter_servers
-    if total > tasks.instances:
-        servers = (
-            f" and {plural(tasks.parameter_servers, 'parameter server')}"
-            if tasks.parameter_servers
-            else ""
-        )
-        yield Fault(
-            (
-                f"{plural(tasks.workers, 'worker')}{servers} share "
-                f"{plural(tasks.instances, 'instance')}"
-            ),
-            f"set `resources.instance_count` to {total}, one for each",
-            reading.count_path,
-        )
+    total = tasks.workers + servers
+    if servers <= tasks.instances < total:
+        who = plural(tasks.workers, "worker")
+        if servers:
+            who += f" and {plural(servers, 'parameter server')}"
+        message = f"{who} share {plural(tasks.instances, 'instance')}"
+        hint = f"set `resources.instance_count` to {total}, one for each"
+        yield Fault(message, hint, reading.count_path)
 
 
 @rule("AZ306", Level.WARNING)
@@ -135,14 +121,10 @@ def idle_instances(subject: Subject) -> Iterator[Fault]:
     idle = tasks.instances - total
     if tasks.kind == "TensorFlow" and idle > 0:
         workers = tasks.instances - tasks.parameter_servers
-        yield Fault(
-            (
-                f"{plural(total, 'task')} would run on {plural(tasks.instances, 'instance')}, so "
-                f"{idle} would be idle"
-            ),
-            f"set `resources.instance_count` to {total}, or `distribution.workers` to {workers}",
-            ("distribution", "workers"),
-        )
+        instances = plural(tasks.instances, "instance")
+        message = f"{plural(total, 'task')} would run on {instances}, so {idle} would be idle"
+        hint = f"set `resources.instance_count` to {total}, or `distribution.workers` to {workers}"
+        yield Fault(message, hint, ("distribution", "workers"))
 
 
 @rule("AZ307", Level.ERROR)
@@ -153,18 +135,21 @@ def autotuning_over_instances(subject: Subject) -> Iterator[Fault]:
     cannot log in to each other. Run autotuning on one instance; its result is also valid for
     several instances of the same type.
     """
-    distribution, count = subject.reading.distribution, read(subject).body.instances
-    if count == 1 or not isinstance(distribution, DeepSpeed) or not is_launcher(subject.job):
+    distribution = subject.reading.distribution
+    count = read(subject).body.instances
+    if not isinstance(distribution, DeepSpeed) or not is_launcher(subject.job):
         return
-    if any(
-        word.partition("=")[0] == "--autotuning"
-        for word in shlex.split(distribution.launcher_options)
-    ):
-        yield Fault(
-            f"DeepSpeed's autotuning cannot reach other instances, and this job runs on {count:,}",
-            "set `resources.instance_count` to 1 for tuning, then train on several with the result",
-            ("distribution", "launcher_options"),
+    if count == 1:
+        return
+    words = shlex.split(distribution.launcher_options)
+    if any(word.partition("=")[0] == "--autotuning" for word in words):
+        message = (
+            f"DeepSpeed's autotuning cannot reach other instances, and this job runs on {count:,}"
         )
+        hint = (
+            "set `resources.instance_count` to 1 for tuning, then train on several with the result"
+        )
+        yield Fault(message, hint, ("distribution", "launcher_options"))
 
 
 @rule("AZ308", Level.WARNING)
@@ -175,16 +160,11 @@ def deepspeed_without_gpu(subject: Subject) -> Iterator[Fault]:
     instance is often cheaper than the additional time.
     """
     machines = read(subject).group
-    if (
-        subject.reading.distribution.type == "deepspeed"
-        and machines.known
-        and not machines.known.gpus
-    ):
-        yield Fault(
-            f"`{machines.known.name}` has no GPU, and the job uses DeepSpeed",
-            "`cloudtrain instances --target azureml --gpu A100` lists types with one",
-            machines.path,
-        )
+    row = machines.known
+    if subject.reading.distribution.type == "deepspeed" and row and not row.gpus:
+        message = f"`{row.name}` has no GPU, and the job uses DeepSpeed"
+        hint = "`cloudtrain instances --target azureml --gpu A100` lists types with one"
+        yield Fault(message, hint, machines.path)
 
 
 @rule("AZ309", Level.WARNING)
@@ -196,25 +176,21 @@ def environment_of_another_framework(subject: Subject) -> Iterator[Fault]:
     `requirements` or a conda file.
     """
     reading = read(subject)
-    environment, name = subject.job.environment, reading.environment_name
+    name = reading.environment_name
     says = framework_of(name)
     framework = missing_framework(subject, says)
-    if (
-        says is not None
-        and framework is not None
-        and not subject.processing
-        and not environment.conda_file
-    ):
-        path = reading.environment_path
-        instead = f" instead of `{path[-1]}`" if path[-1] in ("azureml", "image") else ""
-        yield Fault(
-            (
-                f"the environment `{name}` is made for {TITLES[says]}, and the job needs "
-                f"{TITLES[framework]}"
-            ),
-            f"write `environment: {{framework: {framework}}}`{instead}, or add `requirements`",
-            path,
-        )
+    if says is None or framework is None:
+        return
+    if subject.processing or subject.job.environment.conda_file:
+        return
+    path = reading.environment_path
+    instead = ""
+    if path[-1] in ("azureml", "image"):
+        instead = f" instead of `{path[-1]}`"
+    needed = TITLES[framework]
+    message = f"the environment `{name}` is made for {TITLES[says]}, and the job needs {needed}"
+    hint = f"write `environment: {{framework: {framework}}}`{instead}, or add `requirements`"
+    yield Fault(message, hint, path)
 
 
 @rule("AZ310", Level.WARNING)
@@ -259,11 +235,15 @@ def mpi_with_one_process(subject: Subject) -> Iterator[Fault]:
     return shared.mpi_with_one_process(subject)
 
 
-def _no_count(
-    subject: Subject, name: str, value: object, least: int, field: ValuePath
-) -> Iterator[Fault]:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+def _no_count(subject: Subject, name: str, least: int, field: ValuePath) -> Iterator[Fault]:
+    """Yield a fault if the body's distribution has a number `name` that is less than `least`, or no
+    whole number."""
+    reading = read(subject)
+    value = reading.body.distribution.get(name, least)
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or value < least:
         text = f'"{value}"' if isinstance(value, str) else value
-        hint = f"set `{'.'.join(map(str, field))}`, and remove `{name}` from the overrides"
         message = f"`{name}` must be a whole number of at least {least}, not `{text}`"
-        yield Fault(message, hint, read(subject).place(("distribution", name), field))
+        field_name = ".".join(map(str, field))
+        hint = f"set `{field_name}`, and remove `{name}` from the overrides"
+        yield Fault(message, hint, reading.place(("distribution", name), field))

@@ -18,7 +18,9 @@ from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule
 from cloudtrain.targets.azureml.catalogue import DATA
 from cloudtrain.targets.azureml.compile.job import RUN_PROPERTY
+from cloudtrain.targets.azureml.fields import FIELDS
 from cloudtrain.targets.azureml.reading import OVERRIDES, read
+from cloudtrain.targets.common.fields import notices
 
 Schema = Mapping[str, "Schema"] | list[str] | str
 """The schema of a value: of a mapping with fixed keys, or with keys that the user chooses (`*`),
@@ -26,7 +28,8 @@ such as `tags`; the texts that it can be, in upper or lower case; or a kind of p
 messages name it. Another rule checks `""`.
 """
 
-_TEXT, _WHOLE = "a text", "a whole number"
+_TEXT = "a text"
+_WHOLE = "a whole number"
 _MATCHES = {_TEXT: str, _WHOLE: int, "`true` or `false`": bool, "a list": list | tuple}
 
 
@@ -44,47 +47,45 @@ def violations(
     can set `value`."""
     shown = f"`{'.'.join(map(str, path[1:]))}`"
     if isinstance(schema, Mapping):
-        if isinstance(value, Mapping):
-            for name, item in value.items():
-                inner = schema.get("*", schema.get(name))
-                if inner is not None:
-                    yield from violations(item, inner, (*path, name))
-                else:
-                    where = f"{shown} has no field" if path[1:] else "a job has no field"
-                    hint = did_you_mean(name.replace("_", ""), schema)
-                    yield True, Fault(f"{where} `{name}` in Azure ML's API", hint, (*path, name))
-        else:
-            yield (
-                False,
-                Fault(
-                    f"{shown} must be a mapping, not `{value}`",
-                    "write it as `{FIELD: VALUE}`",
-                    path,
-                ),
-            )
+        if not isinstance(value, Mapping):
+            message = f"{shown} must be a mapping, not `{value}`"
+            yield False, Fault(message, "write it as `{FIELD: VALUE}`", path)
+            return
+        for name, item in value.items():
+            inner = schema.get("*", schema.get(name))
+            if inner is not None:
+                yield from violations(item, inner, (*path, name))
+            else:
+                where = shown if path[1:] else "a job"
+                message = f"{where} has no field `{name}` in Azure ML's API"
+                near = did_you_mean(name.replace("_", ""), schema)
+                yield True, Fault(message, near, (*path, name))
     elif isinstance(schema, list):
         if not isinstance(value, str) or value.casefold() not in map(str.casefold, schema):
-            yield (
-                False,
-                Fault(f"{shown} cannot be `{value}`", did_you_mean(str(value), schema), path),
-            )
-    elif schema and (
-        not isinstance(value, _MATCHES[schema]) or (schema == _WHOLE and isinstance(value, bool))
-    ):
+            message = f"{shown} cannot be `{value}`"
+            yield False, Fault(message, did_you_mean(str(value), schema), path)
+    elif schema and not _matches(value, schema):
         text = str(value).lower() if isinstance(value, bool) else value
-        hint = (
-            f'write `"{text}"`'
-            if schema == _TEXT and isinstance(value, int | float)
-            else f"write {schema}"
-        )
-        yield False, Fault(f"{shown} must be {schema}, not `{text}`", hint, path)
+        is_number = schema == _TEXT and isinstance(value, int | float)
+        hint = f'write `"{text}"`' if is_number else f"write {schema}"
+        message = f"{shown} must be {schema}, not `{text}`"
+        yield False, Fault(message, hint, path)
+
+
+def _matches(value: object, kind: str) -> bool:
+    if kind == _WHOLE and isinstance(value, bool):
+        return False
+    return isinstance(value, _MATCHES[kind])
 
 
 # Rules about the body of an Azure ML job as a whole: fields and values that the API lacks, and its
 # limits.
 
-_MOST_TAGS, _LONGEST_KEY, _LONGEST_VALUE = 50, 100, 1000
-_MOST_INPUTS, _MOST_OUTPUTS = 200, 20
+_MOST_TAGS = 50
+_LONGEST_KEY = 100
+_LONGEST_VALUE = 1000
+_MOST_INPUTS = 200
+_MOST_OUTPUTS = 20
 
 _LENGTHS = {
     "displayName": (256, "display_name", ()),
@@ -137,16 +138,15 @@ def identity_overridden(subject: Subject) -> Iterator[Fault]:
     follow, stop or download the run.
     """
     reading = read(subject)
-    name, value = subject.plan.run_name, reading.body.mapping("properties").get(RUN_PROPERTY)
-    if value != name:
-        yield Fault(
-            (
-                f"the overrides change the property `{RUN_PROPERTY}`, by which cloudtrain "
-                "recognises its own job"
-            ),
-            f"remove `{RUN_PROPERTY}` from `azureml_overrides.properties`",
-            reading.place(("properties", RUN_PROPERTY)) or (OVERRIDES, "properties"),
+    value = reading.body.mapping("properties").get(RUN_PROPERTY)
+    if value != subject.plan.run_name:
+        message = (
+            f"the overrides change the property `{RUN_PROPERTY}`, by which cloudtrain "
+            "recognises its own job"
         )
+        hint = f"remove `{RUN_PROPERTY}` from `azureml_overrides.properties`"
+        path = reading.place(("properties", RUN_PROPERTY), (OVERRIDES, "properties"))
+        yield Fault(message, hint, path)
 
 
 @rule("AZ114", Level.ERROR)
@@ -157,31 +157,30 @@ def tags_over_limit(subject: Subject) -> Iterator[Fault]:
     (Azure ML documentation, service limits, 2025-02-05).
     """
     reading = read(subject)
-    for field in ("tags", "properties"):
-        pairs, word = reading.body.mapping(field), {"tags": "tag", "properties": "property"}[field]
-        job_field: ValuePath = ("tags",) if field == "tags" else ()
+    for field, word in (("tags", "tag"), ("properties", "property")):
+        pairs = reading.body.mapping(field)
+        is_of_job = field == "tags"
         if len(pairs) > _MOST_TAGS:
-            path = reading.place((field,), job_field)
             message = f"the job has {len(pairs)} {field}, but Azure ML accepts at most {_MOST_TAGS}"
-            yield Fault(message, f"remove {len(pairs) - _MOST_TAGS} of them", path)
+            hint = f"remove {len(pairs) - _MOST_TAGS} of them"
+            yield Fault(message, hint, reading.place((field,), (field,) if is_of_job else ()))
         for key, value in pairs.items():
-            path = reading.place((field, key), (*job_field, key) if job_field else ())
-            if not 1 <= len(key) <= _LONGEST_KEY:
+            path = reading.place((field, key), (field, key) if is_of_job else ())
+            if not key:
+                yield Fault(f"a {word} has an empty key", "write another key", path)
+            if len(key) > _LONGEST_KEY:
                 message = (
                     f"the {word} key `{key[:20]}...` has {len(key)} characters; the limit "
                     f"is {_LONGEST_KEY}"
                 )
-                yield Fault(
-                    message if key else f"a {word} has an empty key", "write another key", path
-                )
+                yield Fault(message, "write another key", path)
             if isinstance(value, str) and len(value) > _LONGEST_VALUE:
                 message = (
                     f"the {word} `{key[:40]}` has {len(value):,} characters; the limit is "
                     f"{_LONGEST_VALUE:,}"
                 )
-                yield Fault(
-                    message, "shorten it, or write it into a file in the source folder", path
-                )
+                hint = "shorten it, or write it into a file in the source folder"
+                yield Fault(message, hint, path)
 
 
 @rule("AZ115", Level.ERROR)
@@ -195,9 +194,8 @@ def text_too_long(subject: Subject) -> Iterator[Fault]:
     for name, (most, word, field) in _LENGTHS.items():
         length = len(reading.body.text(name))
         if length > most:
-            path = reading.place(
-                (name,), () if word == "experiment" and subject.settings.experiment else field
-            )
+            is_setting = word == "experiment" and subject.settings.experiment
+            path = reading.place((name,), () if is_setting else field)
             message = f"`{word}` has {length:,} characters, but Azure ML accepts at most {most:,}"
             yield Fault(message, f"shorten it to {most:,} characters", path)
 
@@ -214,12 +212,9 @@ def experiment_name(subject: Subject) -> Iterator[Fault]:
     name = reading.body.text("experimentName")
     if name and not _EXPERIMENT.fullmatch(name):
         better = re.sub(r"[^a-zA-Z0-9_-]+", "-", name).strip("-_") or "NAME"
+        message = f"Azure ML may not take `{name}` as the name of an experiment"
         hint = f'write `experiment = "{better}"` under `[azureml]`'
-        yield Fault(
-            f"Azure ML may not take `{name}` as the name of an experiment",
-            hint,
-            reading.place(("experimentName",)),
-        )
+        yield Fault(message, hint, reading.place(("experimentName",)))
 
 
 @rule("AZ117", Level.NOTICE)
@@ -229,35 +224,11 @@ def without_effect(subject: Subject) -> Iterator[Fault]:
     `volume_size`: the VM size determines the disk. `max_wait`: nothing limits how long a serverless
     job waits for spot capacity. `metrics`: Azure ML reads no metrics from the log; record them with
     MLflow, which is set up in every job. `python`: a curated environment has a fixed Python
-    version.
+    version. `gpus_per_instance` and `interconnect`: an instance type that the job names determines
+    them. `base`, and the inputs' `channel`, `data_type` and `instance_groups`: only SageMaker has
+    them.
     """
-    job, environment = subject.job, subject.job.environment
-    if job.resources.volume_size is not None:
-        message = "the instance type determines the disk, so `volume_size` is not sent"
-        hint = (
-            "remove `volume_size`, and use a type with a larger disk or read the data with "
-            "`mode: mount`"
-        )
-        yield Fault(message, hint, ("resources", "volume_size"))
-    if job.spot is not None and job.spot.max_wait is not None:
-        message = "Azure ML waits for spot capacity without a limit, so `max_wait` is not sent"
-        yield Fault(
-            message,
-            "stop the job with `cloudtrain stop` if it waits for too long",
-            ("spot", "max_wait"),
-        )
-    if job.metrics:
-        message = "Azure ML reads no metrics from the log, so `metrics` are not sent"
-        yield Fault(
-            message, "log them in the script: `mlflow.log_metric(NAME, VALUE)`", ("metrics",)
-        )
-    if environment.python and environment.framework and not environment.requirements:
-        message = (
-            "the curated environment has its own Python, so `python: "
-            f"{environment.python}` has no effect"
-        )
-        hint = "name an environment with `azureml`, or an `image`, to choose the version"
-        yield Fault(message, hint, ("environment", "python"))
+    yield from notices(subject, FIELDS)
 
 
 @rule("AZ118", Level.WARNING)
@@ -270,14 +241,12 @@ def many_files(subject: Subject) -> Iterator[Fault]:
     """
     count = sum(upload.file_count for upload in subject.plan.uploads if upload.kind == "code")
     if count > _MOST_FILES:
-        yield Fault(
-            (
-                f"the bundle has {count:,} files; Azure ML's documented limit for a job's code is "
-                f"{_MOST_FILES:,}"
-            ),
-            "leave out what the script does not need, with `.cloudtrainignore`",
-            ("source_dir",),
+        message = (
+            f"the bundle has {count:,} files; Azure ML's documented limit for a job's code is "
+            f"{_MOST_FILES:,}"
         )
+        hint = "leave out what the script does not need, with `.cloudtrainignore`"
+        yield Fault(message, hint, ("source_dir",))
 
 
 @rule("AZ119", Level.ERROR)
@@ -290,7 +259,6 @@ def too_many_places(subject: Subject) -> Iterator[Fault]:
     for field, most in (("inputs", _MOST_INPUTS), ("outputs", _MOST_OUTPUTS)):
         count = len(read(subject).body.mapping(field))
         if count > most:
+            message = f"the job has {count} {field}, but Azure ML accepts at most {most}"
             hint = "put several into one folder, and name only the folder in the job"
-            yield Fault(
-                f"the job has {count} {field}, but Azure ML accepts at most {most}", hint, (field,)
-            )
+            yield Fault(message, hint, (field,))

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from cloudtrain.errors import TargetError, TargetUnreachable
+from cloudtrain.rules.engine import value_at
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.azureml.reading import DATASTORE_ADDRESS, HADOOP_ADDRESS
 from cloudtrain.targets.azureml.service.client import DATASTORE, HISTORY, Client
@@ -54,31 +55,28 @@ def place_of(uri: str, workspace: str) -> Where:
     """A datastore belongs to `workspace`, an ARM id, if the address does not name another
     workspace. Raises `TargetError` if the text is not the address of a file, or the storage is of
     an unsupported kind."""
-    if match := DATASTORE_ADDRESS.fullmatch(uri):
+    match = DATASTORE_ADDRESS.fullmatch(uri)
+    if match:
         if match["workspace"]:
             workspace = workspace_id(match["subscription"], match["group"], match["workspace"])
         return DatastorePlace(workspace, match["store"], match["path"] or "")
-    if match := HADOOP_ADDRESS.fullmatch(uri):
-        return BlobPlace(
-            f"https://{_blob_host(match['host'])}", match["container"], match["path"] or ""
-        )
+    match = HADOOP_ADDRESS.fullmatch(uri)
+    if match:
+        return BlobPlace(_account_url(match["host"]), match["container"], match["path"] or "")
     parts = urlsplit(uri)
     container, _, path = parts.path.lstrip("/").partition("/")
     if parts.scheme == "https" and container and re.search(r"\.(blob|dfs)\.", parts.netloc):
-        return BlobPlace(
-            f"https://{_blob_host(parts.netloc)}", container, unquote(path), parts.query
-        )
+        return BlobPlace(_account_url(parts.netloc), container, unquote(path), parts.query)
+    message = f"cloudtrain cannot copy from `{uri}`"
     raise TargetError(
-        f"cloudtrain cannot copy from `{uri}`",
-        hint="`az ml data show` prints the address of a data asset",
-        code="CT936",
+        message, hint="`az ml data show` prints the address of a data asset", code="CT936"
     )
 
 
-def _blob_host(host: str) -> str:
-    """Return the storage account's host for the blob protocol. Data Lake addresses have another
+def _account_url(host: str) -> str:
+    """Return the storage account's address for the blob protocol. Data Lake addresses have another
     host (`.dfs.`)."""
-    return host.replace(".dfs.", ".blob.", 1)
+    return f"https://{host.replace('.dfs.', '.blob.', 1)}"
 
 
 Result = TypeVar("Result")
@@ -101,7 +99,9 @@ RETRIES: dict[str, float] = {
 package counts before it waits, so the first pause is `initial_backoff` plus `increment_base` to the
 power of one."""
 
-_UNCHANGED, _ANOTHER, _NOTHING_BEYOND = 304, 412, 416
+_UNCHANGED = 304
+_ANOTHER = 412
+_NOTHING_BEYOND = 416
 
 _REFUSED = (Denied, Expired)
 
@@ -141,9 +141,8 @@ class Blobs:
         account. It is opened with the credentials, or else with the account's key."""
         account_url, _, name = container_url.rpartition("/")
         store = f"{self.client.place.workspace_id}/datastores/{OWN_STORE}"
-        return Container(
-            self, account_url, name, [lambda: self.client.credential, lambda: self._secret(store)]
-        )
+        keys: list[Key] = [self._credential, lambda: self._secret(store)]
+        return Container(self, account_url, name, keys)
 
     def at(self, url: str) -> Any:
         storage = require("azure.storage.blob", extra="azureml")
@@ -174,23 +173,26 @@ class Blobs:
         kind = store.get("datastoreType")
         container = store.get("containerName") or store.get("filesystem")
         if kind not in ("AzureBlob", "AzureDataLakeGen2") or not container:
+            message = f"cloudtrain cannot read the datastore `{where.name}` of type `{kind}`"
             hint = (
                 "copy the files with that storage's own tools; "
                 f"`az ml datastore show --name {where.name}` prints the location"
             )
-            message = f"cloudtrain cannot read the datastore `{where.name}` of type `{kind}`"
             raise TargetError(message, hint=hint, code="CT936")
+        protocol = store.get("protocol") or "https"
         suffix = store.get("endpoint") or self.client.cloud.storage
-        url = f"{store.get('protocol') or 'https'}://{store['accountName']}.blob.{suffix}"
-        has_secret = (store.get("credentials") or {}).get("credentialsType") != "None"
-        keys: list[Key] = [lambda: self._secret(path)] if has_secret else []
-        return Container(self, url, container, [*keys, lambda: self.client.credential])
+        url = f"{protocol}://{store['accountName']}.blob.{suffix}"
+        keys: list[Key] = [self._credential]
+        if value_at(store, "credentials", "credentialsType") != "None":
+            keys.insert(0, lambda: self._secret(path))
+        return Container(self, url, container, keys)
 
     def _bare(self, where: BlobPlace) -> Container:
-        key: Key = (
-            (lambda: where.signature) if where.signature else (lambda: self.client.credential)
-        )
+        key: Key = (lambda: where.signature) if where.signature else self._credential
         return Container(self, where.account_url, where.container, [key])
+
+    def _credential(self) -> Any:
+        return self.client.credential
 
     def _secret(self, path: str) -> str:
         """Return the signature or the account key. Raises `Denied` for another secret, which cannot
@@ -199,13 +201,12 @@ class Blobs:
         answer = self.client.post(f"{path}/listSecrets", body, api_version=DATASTORE)
         secret: str | None = answer.get("sasToken") or answer.get("key")
         if not secret:
+            message = f"the secrets of `{path}` are of type `{answer.get('secretsType')}`"
             hint = (
                 "ask for the role `Storage Blob Data Contributor` on the storage account, "
                 "which needs no secrets"
             )
-            raise Denied(
-                f"the secrets of `{path}` are of type `{answer.get('secretsType')}`", hint=hint
-            )
+            raise Denied(message, hint=hint)
         return secret
 
 
@@ -257,9 +258,8 @@ class Container:
             except TargetError as error:  # the secret is unavailable; the next key may fit
                 refusals.append(error)
                 continue
-            options = self._blobs.options
             client = storage.ContainerClient(
-                self._account_url, self._name, credential=credential, **options
+                self._account_url, self._name, credential=credential, **self._blobs.options
             )
             try:
                 result = self._try(about, operation, client)
@@ -288,12 +288,16 @@ def read(
     than `only`. Errors are azure-core's."""
     core = require("azure.core", extra="azureml")
     exceptions = require("azure.core.exceptions", extra="azureml")
-    match = core.MatchConditions.IfModified if unless else core.MatchConditions.IfNotModified
-    condition = {"etag": unless or only, "match_condition": match} if unless or only else {}
+    condition = {}
+    if unless:
+        condition = {"etag": unless, "match_condition": core.MatchConditions.IfModified}
+    elif only:
+        condition = {"etag": only, "match_condition": core.MatchConditions.IfNotModified}
     try:
         download = blob.download_blob(offset=offset, length=length, **condition)
-        size = int(download.properties.content_range.rpartition("/")[2])
-        return _piece(download.readall(), size, download.properties)
+        properties = download.properties
+        size = int(properties.content_range.rpartition("/")[2])
+        return _piece(download.readall(), size, properties)
     except exceptions.HttpResponseError as error:
         if error.status_code in (_UNCHANGED, _ANOTHER):
             return None
@@ -304,14 +308,15 @@ def read(
 
 
 def _piece(data: bytes, size: int, properties: Any) -> Piece:
-    return Piece(
-        data, size, properties.etag, properties.creation_time, properties.last_modified.timestamp()
-    )
+    last_modified = properties.last_modified.timestamp()
+    return Piece(data, size, properties.etag, properties.creation_time, last_modified)
 
 
 def _is_folder(blob: Any) -> bool:
+    if blob.name.endswith("/"):
+        return True
     metadata = {name.lower(): value for name, value in (blob.metadata or {}).items()}
-    return bool(blob.name.endswith("/") or metadata.get("hdi_isfolder", "").lower() == "true")
+    return bool(metadata.get("hdi_isfolder", "").lower() == "true")
 
 
 # Look up the storage location of a job's output in the run history.
@@ -321,15 +326,13 @@ _RESOLVE = "1.5.0"
 
 def resolved_place(client: Client, run_name: str, output: str) -> str | None:
     """Return the address of an output; None if the run history has none."""
-    query, path = (
-        {"runId": run_name, "selectRunMetadata": True},
-        client.gateway(f"history/{HISTORY}", "rundata"),
-    )
-    run = client.post(path, query, api_version=HISTORY).get("runMetadata") or {}
-    asset = ((run.get("outputs") or {}).get(output) or {}).get("assetId")
+    query = {"runId": run_name, "selectRunMetadata": True}
+    path = client.gateway(f"history/{HISTORY}", "rundata")
+    answer = client.post(path, query, api_version=HISTORY)
+    asset = value_at(answer, "runMetadata", "outputs", output, "assetId")
     if not asset:
         return None
     path = client.gateway("data/v1.0", "dataversion/batchGetResolvedUris")
-    values = client.post(path, {"values": [asset]}, api_version=_RESOLVE).get("values") or {}
-    uri: str | None = (values.get(asset) or {}).get("uri")
+    answer = client.post(path, {"values": [asset]}, api_version=_RESOLVE)
+    uri: str | None = value_at(answer, "values", asset, "uri")
     return uri

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from cloudtrain.errors import TargetError, TargetUnreachable, UsageError
 from cloudtrain.plans.plan import canonical_json
+from cloudtrain.rules.engine import value_at
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.azureml.parts import MODELS, Labelled, asset_id, parse_label
 from cloudtrain.targets.azureml.service.clouds import Cloud, cloud_of, credential_of, kind_of
@@ -52,14 +53,17 @@ HISTORY = "v1.0"
 """For the workspace's run history, which is separate from the resource manager."""
 
 
-RETRIES, BACKOFF, LONGEST = 7, 0.8, 20.0
+RETRIES = 7
+BACKOFF = 0.8
+LONGEST = 20.0
 """Retries while Azure is busy: their number, the base of the growing pauses in seconds, and the
 longest pause. The second pause is twice the base. All retries take about a minute."""
 
 _RECONNECTS = 3
 """The number of retries if a connection fails or breaks."""
 
-_CONNECT_TIMEOUT, _READ_TIMEOUT = 10, 90
+_CONNECT_TIMEOUT = 10
+_READ_TIMEOUT = 90
 """Timeouts in seconds. The resource manager itself gives up after 60."""
 
 _REPEATABLE = ("GET", "HEAD", "PUT", "POST", "PATCH", "DELETE")
@@ -104,9 +108,10 @@ class Client:
         self, path: str, *, api_version: str, query: Mapping[str, str] | None = None
     ) -> list[Any]:
         """Return all items of a list."""
-        return [
-            item for page in self.pages(path, api_version=api_version, query=query) for item in page
-        ]
+        every: list[Any] = []
+        for page in self.pages(path, api_version=api_version, query=query):
+            every += page
+        return every
 
     def history(self, path: str) -> Any:
         """Return JSON data of the run history at a path such as `runs/NAME/details`."""
@@ -115,7 +120,8 @@ class Client:
     def gateway(self, service: str, path: str) -> str:
         """Return the URL of `path` in a service of the workspace, such as `history/v1.0`."""
         api = str(self._services["api"]).rstrip("/")
-        return f"{api}/{service}{quote(f'{self.place.workspace_id}/{path}')}"
+        inside = quote(f"{self.place.workspace_id}/{path}")
+        return f"{api}/{service}{inside}"
 
     def send(
         self,
@@ -134,11 +140,16 @@ class Client:
         the token, cloudtrain gets a new one and tries once more: the user may have logged in
         meanwhile. Raises the `TargetError`s of `provider_errors`, and `SettingsError` for an
         unknown cloud or kind of credential."""
-        parameters = {**(query or {}), **({"api-version": api_version} if api_version else {})}
-        kind = {"Content-Type": "application/json"} if content else {}
-        every_header = {"Accept": "application/json", **kind, **(headers or {})}
+        parameters = dict(query or {})
+        if api_version:
+            parameters["api-version"] = api_version
+        every_header = {"Accept": "application/json"}
+        if content:
+            every_header["Content-Type"] = "application/json"
+        every_header |= headers or {}
         rest = require("azure.core.rest", extra="azureml")
-        url, call = self._url(path) if is_signed else path, self._call(method, path)
+        url = self._url(path) if is_signed else path
+        call = self._call(method, path)
 
         def request() -> Any:
             return rest.HttpRequest(
@@ -161,9 +172,7 @@ class Client:
 
     @cached_property
     def cloud(self) -> Cloud:
-        return cloud_of(
-            self.place.cloud, self._environ, lambda url: self.send("GET", url, is_signed=False)
-        )
+        return cloud_of(self.place.cloud, self._environ, self._get_public)
 
     @property
     def credential(self) -> Any:
@@ -193,39 +202,41 @@ class Client:
     def _services(self) -> dict[str, str]:
         """Map services of the workspace to their addresses, from a public document
         (`discoveryUrl`)."""
-        services: dict[str, str] = self.send(
-            "GET", self.workspace["properties"]["discoveryUrl"], is_signed=False
-        )
+        url = self.workspace["properties"]["discoveryUrl"]
+        services: dict[str, str] = self._get_public(url)
         return services
+
+    def _get_public(self, url: str) -> Any:
+        return self.send("GET", url, is_signed=False)
 
     def _answer(self, request: Any, is_signed: bool, call: RefusedCall) -> Any:
         exceptions = require("azure.core.exceptions", extra="azureml")
         try:
-            response = (
-                self._pipeline(is_signed).run(request, retry_on_methods=_REPEATABLE).http_response
-            )
-            status, data = response.status_code, response.content
+            result = self._pipeline(is_signed).run(request, retry_on_methods=_REPEATABLE)
+            status = result.http_response.status_code
+            data = result.http_response.content
         except (exceptions.AzureError, OSError) as error:
             raise translate_error(error, call) from error
         if status >= 300:
             raise refusal_error(status, _decode(data), call)
         answer = {} if data.strip() in (b"", b"null") else _decode(data)
         if answer is None:
+            message = f"the answer to `{call.method} {call.about}` is not JSON"
             hint = "check the proxy: it may have answered in Azure's place"
-            raise TargetUnreachable(
-                f"the answer to `{call.method} {call.about}` is not JSON", hint=hint
-            )
+            raise TargetUnreachable(message, hint=hint)
         return answer
 
     def _url(self, path: str) -> str:
         if "://" in path:
             return path
-        inside = path if path.startswith("/") else f"{self.place.workspace_id}/{path}".rstrip("/")
-        return self.cloud.resource_manager + quote(inside)
+        if not path.startswith("/"):
+            path = f"{self.place.workspace_id}/{path}".rstrip("/")
+        return self.cloud.resource_manager + quote(path)
 
     def _call(self, method: str, path: str) -> RefusedCall:
-        about = path.rpartition(f"{self.place.workspace_id}/")[2] or self.place.workspace
-        return RefusedCall(method, about, self.place, kind_of(self.place.credential).login)
+        place = self.place
+        about = path.rpartition(f"{place.workspace_id}/")[2] or place.workspace
+        return RefusedCall(method, about, place, kind_of(place.credential).login)
 
     def _pipeline(self, is_signed: bool) -> Any:
         with self._lock:
@@ -237,26 +248,22 @@ class Client:
         policies = require("azure.core.pipeline.policies", extra="azureml")
         pipeline = require("azure.core.pipeline", extra="azureml")
         transport = require("azure.core.pipeline.transport", extra="azureml")
-        steps = [
-            policies.RequestIdPolicy(),
-            policies.UserAgentPolicy(f"cloudtrain/{__version__}"),
-            policies.RetryPolicy(
-                retry_total=RETRIES,
-                retry_status=RETRIES,
-                retry_connect=_RECONNECTS,
-                retry_read=_RECONNECTS,
-                retry_backoff_factor=BACKOFF,
-                retry_backoff_max=LONGEST,
-            ),
-        ]
+        retries = policies.RetryPolicy(
+            retry_total=RETRIES,
+            retry_status=RETRIES,
+            retry_connect=_RECONNECTS,
+            retry_read=_RECONNECTS,
+            retry_backoff_factor=BACKOFF,
+            retry_backoff_max=LONGEST,
+        )
+        agent = policies.UserAgentPolicy(f"cloudtrain/{__version__}")
+        steps = [policies.RequestIdPolicy(), agent, retries]
         if is_signed:
             steps.append(policies.BearerTokenCredentialPolicy(self.credential, self.cloud.scope))
-        return pipeline.Pipeline(
-            transport.RequestsTransport(
-                connection_timeout=_CONNECT_TIMEOUT, read_timeout=_READ_TIMEOUT
-            ),
-            steps,
+        requests = transport.RequestsTransport(
+            connection_timeout=_CONNECT_TIMEOUT, read_timeout=_READ_TIMEOUT
         )
+        return pipeline.Pipeline(requests, steps)
 
 
 def _decode(data: bytes) -> Any:
@@ -286,42 +293,36 @@ class Labels:
         """Return the current version of a labelled asset. Raises `NotThere` if it does not exist or
         has no version."""
         if label.kind == "environments":
-            page = (
-                client.get(f"{label.thing}/versions", api_version=ENVIRONMENT, query=_NEWEST).get(
-                    "value"
-                )
-                or []
-            )
-            version = page[0].get("name") if page else None
+            path = f"{label.thing}/versions"
+            page = client.get(path, api_version=ENVIRONMENT, query=_NEWEST)
+            newest = page.get("value") or []
+            version = newest[0].get("name") if newest else None
         else:
             container = client.get(label.thing, api_version=ENVIRONMENT)
-            version = (container.get("properties") or {}).get("latestVersion")
+            version = value_at(container, "properties", "latestVersion")
         if not version:
-            raise NotThere(
-                f"`{label.name}` has no version", hint="register a version, or name another asset"
-            )
+            message = f"`{label.name}` has no version"
+            raise NotThere(message, hint="register a version, or name another asset")
         self._versions[label.thing] = str(version)
         return str(version)
 
     def body(self, client: Client, request: Mapping[str, Any], text: str) -> str:
         """Return the JSON text of the request to send: `text`, with versions instead of labels."""
         properties = dict(request["properties"])
-        inputs = (properties.get("inputs") or {}).values()
-        uris = [item.get("uri") for item in inputs if isinstance(item, Mapping)]
-        places = [
-            place for place in (properties.get("environmentId"), *uris) if isinstance(place, str)
-        ]
-        ids = {place: self._id(client, label) for place in places if (label := parse_label(place))}
-        if not ids:
+        is_changed = False
+        environment_id = self._id_of(client, properties.get("environmentId"))
+        if environment_id is not None:
+            properties["environmentId"] = environment_id
+            is_changed = True
+        inputs = dict(properties.get("inputs") or {})
+        for name, item in inputs.items():
+            uri = self._id_of(client, item.get("uri")) if isinstance(item, Mapping) else None
+            if uri is not None:
+                inputs[name] = {**item, "uri": uri}
+                is_changed = True
+        if not is_changed:
             return text
-        if properties.get("environmentId") in ids:
-            properties["environmentId"] = ids[properties["environmentId"]]
-        properties["inputs"] = {
-            name: {**item, "uri": ids[item["uri"]]}
-            if isinstance(item, Mapping) and item.get("uri") in ids
-            else item
-            for name, item in (properties.get("inputs") or {}).items()
-        }
+        properties["inputs"] = inputs
         return canonical_json({**request, "properties": properties})
 
     def pinned(self, client: Client, job: AnyJob) -> AnyJob:
@@ -331,9 +332,8 @@ class Labels:
             changes["environment"] = job.environment.model_copy(update={"azureml": environment})
         inputs = {}
         for name, item in job.inputs.items():
-            place = self._version_of(
-                client, item.of("azureml"), "models" if item.type in MODELS else "data"
-            )
+            kind = "models" if item.type in MODELS else "data"
+            place = self._version_of(client, item.of("azureml"), kind)
             inputs[name] = item.model_copy(update={"azureml": place}) if place else item
         if any(inputs[name] is not item for name, item in job.inputs.items()):
             changes["inputs"] = inputs
@@ -348,27 +348,24 @@ class Labels:
         label = parse_label(asset)
         if label is not None:
             version_id = self._id(client, label)
-            return (
-                version_id
-                if "/" in place
-                else f"azureml:{label.name}:{version_id.rpartition('/')[2]}"
-            )
+            version = version_id.rpartition("/")[2]
+            return version_id if "/" in place else f"azureml:{label.name}:{version}"
         if asset.endswith(("@latest", "/labels/latest")):
+            message = f"cloudtrain cannot look up `{place}`, a label in a registry"
             hint = "write a version instead; the registry's page in the studio lists the versions"
-            raise UsageError(
-                f"cloudtrain cannot look up `{place}`, a label in a registry",
-                hint=hint,
-                code="CT987",
-            )
+            raise UsageError(message, hint=hint, code="CT987")
         return None
+
+    def _id_of(self, client: Client, place: object) -> str | None:
+        """Return the id of the current version; None if `place` has no label."""
+        label = parse_label(place)
+        return None if label is None else self._id(client, label)
 
     def _id(self, client: Client, label: Labelled) -> str:
         try:
             version = self._versions.get(label.thing) or self.ask(client, label)
         except NotThere as error:
-            message, hint = (
-                f"the workspace has no `{label.name}`",
-                f"name a version: `azureml:{label.name}:1`",
-            )
-            raise TargetError(f"{message}, so `latest` means no version", hint=hint) from error
+            message = f"the workspace has no `{label.name}`, so `latest` means no version"
+            hint = f"name a version: `azureml:{label.name}:1`"
+            raise TargetError(message, hint=hint) from error
         return f"{label.thing}/versions/{version}"

@@ -57,25 +57,29 @@ def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str]
     ARM_CLOUD_METADATA_URL. By default (`name` is the target's setting) it is that of
     AZUREML_CURRENT_CLOUD, or else the cloud whose resource manager has the host of
     ARM_CLOUD_METADATA_URL, or else the public cloud. `fetch` gets the JSON data at an address."""
-    name, url = name or environ.get(CURRENT), environ.get(METADATA_URL)
-    if name in BUILT_IN or (name is None and not url):
-        return BUILT_IN[name or "AzureCloud"]
+    name = name or environ.get(CURRENT)
+    url = environ.get(METADATA_URL)
+    if name in BUILT_IN:
+        return BUILT_IN[name]
     if not url:
-        hint = f"{did_you_mean(name or '', BUILT_IN)} For another cloud, set {METADATA_URL}"
+        if name is None:
+            return BUILT_IN["AzureCloud"]
+        hint = f"{did_you_mean(name, BUILT_IN)} For another cloud, set {METADATA_URL}"
         raise SettingsError(f"`{name}` is not an Azure cloud", hint=hint, code="CT917")
+
     clouds = list(_read_clouds(fetch(url)))
     if name is None:
         host = urlsplit(url).netloc
-        matches = (cloud for cloud in clouds if urlsplit(cloud.resource_manager).netloc == host)
-        return next(matches, BUILT_IN["AzureCloud"])
+        for cloud in clouds:
+            if urlsplit(cloud.resource_manager).netloc == host:
+                return cloud
+        return BUILT_IN["AzureCloud"]
     for cloud in clouds:
         if cloud.name == name:
             return cloud
-    raise SettingsError(
-        f"the metadata at `{url}` describes no cloud `{name}`",
-        hint=did_you_mean(name, [*BUILT_IN, *(cloud.name for cloud in clouds)]),
-        code="CT917",
-    )
+    message = f"the metadata at `{url}` describes no cloud `{name}`"
+    suggestion = did_you_mean(name, [*BUILT_IN, *(cloud.name for cloud in clouds)])
+    raise SettingsError(message, hint=suggestion, code="CT917")
 
 
 def _read_clouds(answer: Any) -> Iterator[Cloud]:
@@ -89,20 +93,17 @@ def _read_clouds(answer: Any) -> Iterator[Cloud]:
                 storage=item["suffixes"]["storage"],
             )
         except (KeyError, TypeError, AttributeError) as error:
+            message = f"the metadata of a cloud lacks the field {error}"
             hint = f"check the address in {METADATA_URL}"
-            raise TargetError(
-                f"the metadata of a cloud lacks the field {error}", hint=hint, code="CT917"
-            ) from None
+            raise TargetError(message, hint=hint, code="CT917") from None
 
 
 def _studio(portal: str) -> str:
     """Return the studio's address: `ml.azure.DOMAIN` for a portal at `portal.azure.DOMAIN`, a rule
     without a source."""
-    return (
-        f"https://ml.{portal.removeprefix('portal.')}"
-        if portal.startswith("portal.")
-        else f"https://{portal}"
-    )
+    if portal.startswith("portal."):
+        return f"https://ml.{portal.removeprefix('portal.')}"
+    return f"https://{portal}"
 
 
 # Get credentials through azure-identity: the first that works, or only the kind in the target's
@@ -133,11 +134,8 @@ def kind_of(name: str | None) -> CredentialKind:
     if name is None:
         return ANY
     if name not in KINDS:
-        raise SettingsError(
-            f"`{name}` is not a kind of Azure credential",
-            hint=did_you_mean(name, KINDS),
-            code="CT916",
-        )
+        message = f"`{name}` is not a kind of Azure credential"
+        raise SettingsError(message, hint=did_you_mean(name, KINDS), code="CT916")
     return KINDS[name]
 
 
@@ -157,9 +155,8 @@ def credential_of(name: str | None, cloud: Cloud, environ: Mapping[str, str]) ->
     try:
         return getattr(identity, kind.name)(**options)
     except ValueError as error:
-        raise SettingsError(
-            " ".join(str(error).split()).rstrip("."), hint=kind.login, code="CT916"
-        ) from error
+        message = " ".join(str(error).split()).rstrip(".")
+        raise SettingsError(message, hint=kind.login, code="CT916") from error
     except OSError as error:  # from reading a certificate's file
         message = f"`{error.filename}` cannot be read: {error.strerror}"
         raise SettingsError(message, hint=kind.login, code="CT916") from error
@@ -177,4 +174,6 @@ _SIGNS = (
 def credentials_in_sight(environ: Mapping[str, str]) -> bool:
     """A virtual machine gets credentials from its metadata service over the network; cloudtrain
     asks that service only with `--online`."""
-    return any(environ.get(sign) for sign in _SIGNS) or bool(az_subscriptions(az_folder(environ)))
+    if any(environ.get(sign) for sign in _SIGNS):
+        return True
+    return bool(az_subscriptions(az_folder(environ)))

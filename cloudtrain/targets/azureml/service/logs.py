@@ -66,10 +66,15 @@ def writer_of(body: Body, file: str) -> Writer | None:
         return Writer(number, None)
     if body.kind != "TensorFlow":
         return Writer(number // body.processes_per_instance, number)
-    kind = "ps" if "ps" in (match["before"], match["behind"]) else "worker"
-    rank = number + (body.workers if kind == "ps" else 0)
-    places = {(task.kind, task.index): task.instance for task in tasks(body)}
-    return Writer(places.get((kind, number), 0), rank)
+    kind = "worker"
+    rank = number
+    if "ps" in (match["before"], match["behind"]):
+        kind = "ps"
+        rank = number + body.workers
+    for task in tasks(body):
+        if task.kind == kind and task.index == number:
+            return Writer(task.instance, rank)
+    return Writer(0, rank)
 
 
 def check_selection(body: Body, rank: int | None, instance: int | None) -> None:
@@ -80,12 +85,16 @@ def check_selection(body: Body, rank: int | None, instance: int | None) -> None:
             "you cannot select a rank, because the log mixes the lines of all ranks of an instance"
         )
         raise UsageError(message, hint="use `--instance N`", code="CT937")
-    for noun, number, count in (("rank", rank, body.ranks), ("instance", instance, body.instances)):
-        if number is not None and number >= count:
-            plural = f"the {noun}s 0 to {count - 1}" if count > 1 else f"one {noun}, 0"
-            raise UsageError(
-                f"the job has no {noun} {number}", hint=f"the job has {plural}", code="CT937"
-            )
+    _check_number("rank", rank, body.ranks)
+    _check_number("instance", instance, body.instances)
+
+
+def _check_number(noun: str, number: int | None, count: int) -> None:
+    if number is not None and number >= count:
+        hint = f"the job has the {noun}s 0 to {count - 1}"
+        if count == 1:
+            hint = f"the job has one {noun}, 0"
+        raise UsageError(f"the job has no {noun} {number}", hint=hint, code="CT937")
 
 
 class Cutter:
@@ -97,13 +106,15 @@ class Cutter:
 
     def feed(self, data: bytes) -> Iterator[str]:
         """Add bytes, and yield the lines that are now complete."""
-        *whole, self._pending = (self._pending + data).split(b"\n")
+        *whole, pending = (self._pending + data).split(b"\n")
         # A progress bar returns to the start of its line; only its last state is kept.
-        self._pending = self._pending[self._pending.rstrip(b"\r").rfind(b"\r") + 1 :]
+        start = pending.rstrip(b"\r").rfind(b"\r") + 1
+        self._pending = pending[start:]
         return map(_text, whole)
 
     def rest(self) -> Iterator[str]:
-        pending, self._pending = self._pending, b""
+        pending = self._pending
+        self._pending = b""
         if pending:
             yield _text(pending)
 
@@ -153,9 +164,12 @@ class LogFile:
             return False
         if self._is_another(piece, blob):
             self._keep(self._cutter.rest())
-            self.offset, self._etag, self._last = 0, None, b""
+            self.offset = 0
+            self._etag = None
+            self._last = b""
             return True
-        self._created, self._last_modified = piece.created, piece.last_modified
+        self._created = piece.created
+        self._last_modified = piece.last_modified
         self.offset += len(piece.data)
         self._last = (self._last + piece.data)[-_OVERLAP:]
         self._keep(self._cutter.feed(piece.data))
@@ -179,14 +193,14 @@ class LogFile:
             return True
         if not self.offset or piece.created == self._created:
             return False
-        before = read(blob, self.offset - len(self._last), length=len(self._last))
+        length = len(self._last)
+        before = read(blob, self.offset - length, length=length)
         return before is None or before.data != self._last
 
     def _keep(self, texts: Iterator[str]) -> None:
         instance, rank = self.writer
-        self._lines.extend(
-            LogLine(self._last_modified, instance, rank, "stdout", text) for text in texts
-        )
+        for text in texts:
+            self._lines.append(LogLine(self._last_modified, instance, rank, "stdout", text))
 
 
 class RunLog:
@@ -220,11 +234,11 @@ class RunLog:
         """The log files so far, in the order of their ranks, with the launchers' at the end."""
 
         def order(file: LogFile) -> tuple[bool, int, str]:
-            return file.writer.rank is None, file.writer.rank or file.writer.instance, file.name
+            writer = file.writer
+            return writer.rank is None, writer.rank or writer.instance, file.name
 
-        return sorted(
-            (file for name, file in self._files.items() if not name.startswith(_SYSTEM)), key=order
-        )
+        files = [file for name, file in self._files.items() if not name.startswith(_SYSTEM)]
+        return sorted(files, key=order)
 
     @property
     def names(self) -> list[str]:
@@ -245,17 +259,17 @@ class RunLog:
             for start in range(0, len(files), _AT_ONCE):
                 group = files[start : start + _AT_ONCE]
                 readings = [pool.submit(self._read, file) for file in group]
+                first_error = None
                 for file, reading in zip(group, readings, strict=True):
-                    more = reading.exception() is None and reading.result()
+                    error = reading.exception()
+                    first_error = first_error or error
+                    more = error is None and reading.result()
                     yield from file.take()
                     while more:
                         more = self._read(file)
                         yield from file.take()
-                errors = [
-                    error for reading in readings if (error := reading.exception()) is not None
-                ]
-                if errors:
-                    raise errors[0]
+                if first_error is not None:
+                    raise first_error
 
     def rest(self) -> Iterator[LogLine]:
         """Yield the last lines that do not end with a newline. Call this when nothing more will be
@@ -266,16 +280,17 @@ class RunLog:
     def discover(self) -> None:
         """Look for new files, and for new addresses of known files."""
         for name, address in self._list_files().items():
-            writer = writer_of(self._body, name)
             self._addresses[name] = address
-            if (
-                writer
-                and self._rank in (None, writer.rank)
-                and self._instance in (None, writer.instance)
-            ):
+            writer = writer_of(self._body, name)
+            if writer is not None and self._is_wanted(writer):
                 self._files.setdefault(name, LogFile(name, writer))
             elif name.startswith(_SYSTEM):
                 self._files.setdefault(name, LogFile(name, Writer(0, None)))
+
+    def _is_wanted(self, writer: Writer) -> bool:
+        if self._rank not in (None, writer.rank):
+            return False
+        return self._instance in (None, writer.instance)
 
     def tail(self, file: LogFile, count: int) -> tuple[float, list[str]]:
         """Return the time of a file's last change, and the lines in its last `count` bytes; the
@@ -286,7 +301,9 @@ class RunLog:
             piece = read(blob, max(size - count, 0), length=count)
             assert piece is not None, "no ETag was named"
             cutter = Cutter()
-            return piece.last_modified, [*cutter.feed(piece.data), *cutter.rest()]
+            lines = list(cutter.feed(piece.data))
+            lines += cutter.rest()
+            return piece.last_modified, lines
 
         try:
             return self.use_file(file.name, last)
@@ -298,12 +315,11 @@ class RunLog:
         storage refuses it, it is opened by a new address, or else in the artifact store."""
         address = self._addresses.get(name, "")
         if address and name not in self._refused:
-            for fresh in (False, True):
+            for is_second in (False, True):
                 try:
                     with self._blobs.translating(name):
-                        return operation(
-                            self._blobs.at(self._renew(name, address) if fresh else address)
-                        )
+                        url = self._renew(name, address) if is_second else address
+                        return operation(self._blobs.at(url))
                 except (Denied, Expired):
                     continue
             self._refused.add(name)
@@ -331,8 +347,9 @@ class RunLog:
     def _in_store(self) -> list[str]:
         where = artifact_place(self._blobs.client.place.workspace_id, self._run)
         container = self._blobs.container(where)
-        folders = ("user_logs/", "azureml-logs/", "system_logs/")
-        names = [name for folder in folders for name in container.sizes(where.path + folder)]
+        names: list[str] = []
+        for folder in ("user_logs/", "azureml-logs/", "system_logs/"):
+            names += container.sizes(where.path + folder)
         return [name.removeprefix(where.path) for name in names]
 
     def _read(self, file: LogFile) -> bool:

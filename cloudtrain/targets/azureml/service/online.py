@@ -20,7 +20,7 @@ from cloudtrain.errors import (
 from cloudtrain.machines.overlay import Refreshed, write_refreshed
 from cloudtrain.machines.table import instance_named
 from cloudtrain.plans.plan import Finding, Level, Plan
-from cloudtrain.rules.engine import ValuePath, declare_all, level_of
+from cloudtrain.rules.engine import ValuePath, declare_all, level_of, mapping_at, text_at, value_at
 from cloudtrain.targets.azureml.catalogue import overlay_of, squeeze
 from cloudtrain.targets.azureml.parts import Labelled, parse_label
 from cloudtrain.targets.azureml.reading import Body
@@ -41,11 +41,13 @@ from cloudtrain.targets.common.services import Denied, NotThere
 # (`TotalDedicatedCores`). For spot capacity, only `TotalLowPriorityCores` applies: the low-priority
 # vCPUs of all families together.
 
-_ALL, _ALL_SPARE = "TotalDedicatedCores", "TotalLowPriorityCores"
+_ALL = "TotalDedicatedCores"
+_ALL_SPARE = "TotalLowPriorityCores"
 _ASK = "ask for more in the studio, under Quota: https://ml.azure.com/quota"
 
 
-_TYPE, _COUNT = ("resources", "instance_type"), ("resources", "instance_count")
+_TYPE = ("resources", "instance_type")
+_COUNT = ("resources", "instance_count")
 
 
 def _capacity(
@@ -53,19 +55,19 @@ def _capacity(
 ) -> Iterator[Finding]:
     """Yield the capacity problems of a job that needs `count` machines of a size in one region."""
     sizes = _list_entries(client, location, "vmSizes")
-    offer = next((item for item in sizes if item["name"].lower() == size.lower()), None)
-    if offer is None:
-        hint = (
-            did_you_mean(size, [item["name"] for item in sizes if item.get("gpus")])
-            or "name another region"
-        )
+    offers = [item for item in sizes if item["name"].lower() == size.lower()]
+    if not offers:
+        with_gpus = [item["name"] for item in sizes if item.get("gpus")]
+        hint = did_you_mean(size, with_gpus) or "name another region"
         yield _finding("AZ909", f"Azure ML offers no {size} in {location}", hint, _TYPE)
         return
+    offer = offers[0]
     if is_spot and offer.get("lowPriorityCapable") is False:
         message = f"{size} is not sold as spot capacity in {location}"
         yield _finding("AZ909", message, "remove `spot`, or name another type", _TYPE)
         return
-    vcpus, usages = int(offer["vCPUs"]) * count, _list_entries(client, location, "usages")
+    vcpus = int(offer["vCPUs"]) * count
+    usages = _list_entries(client, location, "usages")
     names = [_ALL_SPARE] if is_spot else [str(offer["family"]), _ALL]
     for name in names:
         entries = [usage for usage in usages if _is_of(usage, name)]
@@ -74,12 +76,8 @@ def _capacity(
                 f"{location} lists no quota `{name}`, so it is not known whether you may "
                 f"use {vcpus} vCPUs"
             )
-            yield _finding(
-                "AZ902",
-                message,
-                "look in the studio, under Quota: https://ml.azure.com/quota",
-                _COUNT,
-            )
+            hint = "look in the studio, under Quota: https://ml.azure.com/quota"
+            yield _finding("AZ902", message, hint, _COUNT)
         for usage in entries:
             yield from _shortage(usage, vcpus, f"`{name}` in {location}")
 
@@ -87,14 +85,11 @@ def _capacity(
 def _shortage(usage: Mapping[str, Any], vcpus: int, where: str) -> Iterator[Finding]:
     """Report a quota that is too small, or used up by other jobs. A negative quota means
     unlimited."""
-    limit, used_vcpus = int(usage["limit"]), int(usage.get("currentValue") or 0)
+    limit = int(usage["limit"])
+    used_vcpus = int(usage.get("currentValue") or 0)
     if 0 <= limit < vcpus:
-        yield _finding(
-            "AZ910",
-            f"the quota of {where} is {limit} vCPUs, and the job needs {vcpus}",
-            _ASK,
-            _COUNT,
-        )
+        message = f"the quota of {where} is {limit} vCPUs, and the job needs {vcpus}"
+        yield _finding("AZ910", message, _ASK, _COUNT)
     elif 0 <= limit < used_vcpus + vcpus:
         message = (
             f"{used_vcpus} of the {limit} vCPUs of {where} are in use, and the job needs {vcpus}"
@@ -105,10 +100,10 @@ def _shortage(usage: Mapping[str, Any], vcpus: int, where: str) -> Iterator[Find
 def _is_of(usage: Mapping[str, Any], name: str) -> bool:
     """Instead of the name, some entries contain a title such as `Standard NDv2 Family ...
     vCPUs`."""
-    names = usage.get("name") or {}
-    if str(names.get("value", "")).lower() == name.lower():
+    title = text_at(usage, "name", "value")
+    if title.lower() == name.lower():
         return True
-    words = squeeze(str(names.get("value", "")))
+    words = squeeze(title)
     return "vcpus" in words and "lowpriority" not in words and words.startswith(squeeze(name))
 
 
@@ -116,7 +111,8 @@ def _list_entries(client: Client, location: str, what: str) -> list[dict[str, An
     provider = (
         f"/subscriptions/{client.place.subscription_id}/providers/Microsoft.MachineLearningServices"
     )
-    return client.items(f"{provider}/locations/{location}/{what}", api_version=COMPUTE)
+    path = f"{provider}/locations/{location}/{what}"
+    return client.items(path, api_version=COMPUTE)
 
 
 _THREADS = 8
@@ -125,7 +121,8 @@ _ASSET = ENVIRONMENT
 """The API version for data and models. It is the one for environments, because azure-ai-ml 1.35.2
 never asks for data or models."""
 
-_CLUSTER, _INSTANCE = "AmlCompute", "ComputeInstance"
+_CLUSTER = "AmlCompute"
+_INSTANCE = "ComputeInstance"
 _RUNS_JOBS = (_CLUSTER, _INSTANCE, "Kubernetes")
 _BROKEN = ("Failed", "Canceled", "Deleting")
 
@@ -155,11 +152,8 @@ def check(client: Client, plan: Plan, instance_type: str, labels: Labels) -> lis
     try:
         client.workspace  # noqa: B018 - asked for once, and kept
     except (Denied, TargetUnreachable) as error:
-        return [
-            _finding(
-                "AZ902", f"cloudtrain could not query the workspace: {error.message}", error.hint
-            )
-        ]
+        message = f"cloudtrain could not query the workspace: {error.message}"
+        return [_finding("AZ902", message, error.hint)]
     except NotThere as error:
         return [_finding("AZ903", error.message, error.hint)]
     except MissingExtra:
@@ -171,9 +165,11 @@ def check(client: Client, plan: Plan, instance_type: str, labels: Labels) -> lis
     # Azure does not document how to ask for its machines
     if not question.body.is_on_virtual_cluster:
         checks.insert(0, _compute if question.body.compute else _serverless)
+    findings: list[Finding] = []
     with ThreadPoolExecutor(max_workers=_THREADS) as pool:
-        results = list(pool.map(lambda check: _answers(check, question), checks))
-    return [finding for result in results for finding in result]
+        for answers in pool.map(lambda check: _answers(check, question), checks):
+            findings += answers
+    return findings
 
 
 def _answers(check: _Check, question: _Question) -> list[Finding]:
@@ -186,22 +182,22 @@ def _answers(check: _Check, question: _Question) -> list[Finding]:
 
 
 def _compute(question: _Question) -> Iterator[Finding]:
-    assert question.body.compute is not None, "the job names one"
+    compute_id = question.body.compute
+    assert compute_id is not None, "the job names one"
     name = question.body.compute_name
     try:
-        compute = question.client.get(question.body.compute, api_version=COMPUTE)
+        compute = question.client.get(compute_id, api_version=COMPUTE)
     except NotThere:
         names = [item["name"] for item in question.client.items("computes", api_version=COMPUTE)]
-        hint = (
-            did_you_mean(name, names)
-            or "make one with `az ml compute create`, or leave `compute` out"
-        )
+        hint: str | None = did_you_mean(name, names)
+        if not hint:
+            hint = "make one with `az ml compute create`, or leave `compute` out"
         yield _finding("AZ904", f"the workspace has no compute `{name}`", hint)
         return
     properties = compute["properties"]
     yield from _kind(question, name, properties)
     yield from _readiness(name, properties)
-    yield from _size(question, name, properties.get("properties") or {})
+    yield from _size(question, name, mapping_at(properties, "properties"))
     yield from _identity(question, f"the compute `{name}`", compute.get("identity"))
 
 
@@ -215,56 +211,59 @@ def _kind(question: _Question, name: str, properties: Mapping[str, Any]) -> Iter
             f"`{name}` is a compute instance, which is one machine, and the job needs "
             f"{question.body.instances}"
         )
-        yield _finding("AZ905", message, hint, ("resources", "instance_count"))
+        yield _finding("AZ905", message, hint, _COUNT)
 
 
 def _readiness(name: str, properties: Mapping[str, Any]) -> Iterator[Finding]:
-    state, inner = properties.get("provisioningState"), properties.get("properties") or {}
+    state = properties.get("provisioningState")
+    inner = mapping_at(properties, "properties")
     if state in _BROKEN:
-        errors = [*(properties.get("provisioningErrors") or ()), *(inner.get("errors") or ())]
-        message = next((text for error in errors if (text := _message_of(error))), "")
+        message = f"`{name}` is in the state {state}"
+        for error in [*(properties.get("provisioningErrors") or ()), *(inner.get("errors") or ())]:
+            reason = _message_of(error)
+            if reason:
+                message += f": {reason}"
+                break
         hint = (
             f"`az ml compute show --name {name}` shows the reason; create it again, or name "
             "another one"
         )
-        yield _finding(
-            "AZ906", f"`{name}` is in the state {state}" + (f": {message}" if message else ""), hint
-        )
-    elif properties.get("computeType") == _INSTANCE and inner.get("state") not in (None, "Running"):
-        message = f"`{name}` is a compute instance that does not run: {inner['state']}"
-        yield _finding("AZ906", message, f"`az ml compute start --name {name}`")
+        yield _finding("AZ906", message, hint)
+    elif properties.get("computeType") == _INSTANCE:
+        own_state = inner.get("state")
+        if own_state not in (None, "Running"):
+            message = f"`{name}` is a compute instance that does not run: {own_state}"
+            yield _finding("AZ906", message, f"`az ml compute start --name {name}`")
 
 
 def _message_of(error: Mapping[str, Any]) -> str:
     inner = error.get("error") or error
-    return " ".join(str(inner.get("message") or inner.get("code") or "").split())
+    text = str(inner.get("message") or inner.get("code") or "")
+    return " ".join(text.split())
 
 
 def _size(question: _Question, name: str, machines: Mapping[str, Any]) -> Iterator[Finding]:
-    size, most = machines.get("vmSize"), (machines.get("scaleSettings") or {}).get("maxNodeCount")
-    if size and question.instance_type and size.lower() != question.instance_type.lower():
-        message = (
-            f"the machines of `{name}` are {size}, and the job was planned for "
-            f"{question.instance_type}"
-        )
+    size = machines.get("vmSize")
+    planned = question.instance_type
+    if size and planned and size.lower() != planned.lower():
+        message = f"the machines of `{name}` are {size}, and the job was planned for {planned}"
         row = instance_named("azureml", size)  # the service writes sizes in capitals
         hint = f"name the cluster's type (`{row.name if row else size}`), or another cluster"
-        yield _finding("AZ907", message, hint, ("resources", "instance_type"))
-    if most is not None and question.body.instances > most:
-        message = f"`{name}` may have {most} instances, and the job needs {question.body.instances}"
-        hint = (
-            f"`az ml compute update --name {name} --max-instances "
-            f"{question.body.instances}`, or ask for fewer"
-        )
-        yield _finding("AZ908", message, hint, ("resources", "instance_count"))
+        yield _finding("AZ907", message, hint, _TYPE)
+    most = value_at(machines, "scaleSettings", "maxNodeCount")
+    count = question.body.instances
+    if most is not None and count > most:
+        message = f"`{name}` may have {most} instances, and the job needs {count}"
+        hint = f"`az ml compute update --name {name} --max-instances {count}`, or ask for fewer"
+        yield _finding("AZ908", message, hint, _COUNT)
 
 
 def _serverless(question: _Question) -> Iterator[Finding]:
-    body, size = question.body, question.body.instance_type
-    locations = body.mapping("resources").get("locations") or [
-        question.client.workspace["location"]
-    ]
-    yield from _identity(question, "the workspace", question.client.workspace.get("identity"))
+    body = question.body
+    size = body.instance_type
+    workspace = question.client.workspace
+    locations = body.mapping("resources").get("locations") or [workspace["location"]]
+    yield from _identity(question, "the workspace", workspace.get("identity"))
     if not size:
         return  # the service will choose a size that the quota allows
     capacity = partial(_capacity, question.client, size, body.instances, is_spot=body.is_spot)
@@ -284,19 +283,19 @@ def _identity(question: _Question, owner: str, identities: Any) -> Iterator[Find
     identity = question.body.mapping("identity")
     if identity.get("identityType") != "Managed":
         return
-    client, users = identity.get("clientId"), (identities or {}).get("userAssignedIdentities") or {}
+    users = mapping_at(identities, "userAssignedIdentities")
+    client = identity.get("clientId")
     resource = identity.get("resourceId")
-    if client is None and resource is not None:
+    message = f"{owner} has no managed identity"
+    if client is not None:
+        ids = [str(value_at(user, "clientId")).lower() for user in users.values()]
+        has_any = client.lower() in ids
+        message += f" with the client id {client}"
+    elif resource is not None:
         has_any = str(resource).lower() in map(str.lower, users)
-        message = f"{owner} has no managed identity `{str(resource).rpartition('/')[2]}`"
-    elif client is None:
-        has_any = str((identities or {}).get("type") or "None") != "None"
-        message = f"{owner} has no managed identity"
+        message += f" `{str(resource).rpartition('/')[2]}`"
     else:
-        has_any = any(
-            str((user or {}).get("clientId")).lower() == client.lower() for user in users.values()
-        )
-        message = f"{owner} has no managed identity with the client id {client}"
+        has_any = value_at(identities, "type") not in (None, "", "None")
     if not has_any:
         hint = (
             "assign it, or name another; `managed_identity_client_id` must be a client id, "
@@ -310,16 +309,18 @@ def _environment(question: _Question) -> Iterator[Finding]:
     uploads = {upload.destination for upload in question.plan.uploads}
     if environment in uploads or not environment.startswith("/subscriptions/"):
         return  # the submit makes the former; the service checks those in registries
-    if label := parse_label(environment):
-        yield from _meaning(question, label, "AZ912", ("environment", "azureml"))
+    path = ("environment", "azureml")
+    label = parse_label(environment)
+    if label:
+        yield from _meaning(question, label, "AZ912", path)
         return
     try:
         question.client.get(environment, api_version=ENVIRONMENT)
     except NotThere:
         name, _, version = environment.rpartition("/environments/")[2].partition("/versions/")
-        hint = f"`az ml environment list --name {name}` shows its versions"
         message = f"the workspace has no environment `{name}` in the version `{version}`"
-        yield _finding("AZ912", message, hint, ("environment", "azureml"))
+        hint = f"`az ml environment list --name {name}` shows its versions"
+        yield _finding("AZ912", message, hint, path)
 
 
 def _meaning(question: _Question, label: Labelled, code: str, path: ValuePath) -> Iterator[Finding]:
@@ -328,26 +329,27 @@ def _meaning(question: _Question, label: Labelled, code: str, path: ValuePath) -
     try:
         version = question.labels.ask(question.client, label)
     except NotThere:
+        message = f"the workspace has no {noun} `{label.name}`"
         hint = f"`az ml {noun} list` shows what there is"
-        yield _finding(code, f"the workspace has no {noun} `{label.name}`", hint, path)
+        yield _finding(code, message, hint, path)
     else:
         message = f"`{label.name}@latest` is the version `{version}` now"
-        yield _finding("AZ916", message, f"write `azureml:{label.name}:{version}` to keep it", path)
+        hint = f"write `azureml:{label.name}:{version}` to keep it"
+        yield _finding("AZ916", message, hint, path)
 
 
 def _places(question: _Question) -> Iterator[_Check]:
-    workspace, things = question.client.place.workspace_id, set[str]()
+    workspace = question.client.place.workspace_id
+    things = set[str]()
     for kind, code in (("inputs", "AZ913"), ("outputs", "AZ914")):
         for name, item in question.body.mapping(kind).items():
-            uri = str(item.get("uri") or "")
-            thing = _thing(uri, workspace)
+            thing = _thing(str(item.get("uri") or ""), workspace)
             if thing is not None and thing not in things:
                 things.add(thing)
-                yield _exists(
-                    thing,
-                    code,
-                    ("checkpoint",) if name == "checkpoint" else (kind, name, "azureml"),
-                )
+                path: ValuePath = (kind, name, "azureml")
+                if name == "checkpoint":
+                    path = ("checkpoint",)
+                yield _exists(thing, code, path)
 
 
 def _thing(uri: str, workspace: str) -> str | None:
@@ -357,30 +359,30 @@ def _thing(uri: str, workspace: str) -> str | None:
         place = place_of(uri, workspace)
     except TargetError:
         return None
-    return (
-        f"{place.workspace}/datastores/{place.name}" if isinstance(place, DatastorePlace) else None
-    )
+    if not isinstance(place, DatastorePlace):
+        return None
+    return f"{place.workspace}/datastores/{place.name}"
 
 
 def _exists(thing: str, code: str, path: ValuePath) -> _Check:
     def look(question: _Question) -> Iterator[Finding]:
-        if label := parse_label(thing):
+        label = parse_label(thing)
+        if label:
             yield from _meaning(question, label, code, path)
             return
-        kind, _, name = thing.partition("/workspaces/")[2].partition("/")[2].partition("/")
+        inside = thing.partition("/workspaces/")[2].partition("/")[2]
+        kind, _, name = inside.partition("/")
         try:
             question.client.get(thing, api_version=DATASTORE if kind == "datastores" else _ASSET)
         except NotThere:
-            noun, reference = _NOUNS.get(kind, kind), name.replace("/versions/", ":")
-            command = f"az ml {noun} list" + (
-                f" --name {reference.partition(':')[0]}" if ":" in reference else ""
-            )
-            yield _finding(
-                code,
-                f"the workspace has no {noun} `{reference}`",
-                f"`{command}` shows what there is",
-                path,
-            )
+            noun = _NOUNS.get(kind, kind)
+            asset, slash, version = name.partition("/versions/")
+            command = f"az ml {noun} list"
+            if slash:
+                command += f" --name {asset}"
+                name = f"{asset}:{version}"
+            message = f"the workspace has no {noun} `{name}`"
+            yield _finding(code, message, f"`{command}` shows what there is", path)
 
     return look
 
@@ -429,9 +431,8 @@ def refresh(client: Client, *, folder: Path, date: str) -> Refreshed:
         "the InfiniBand of sizes that are new is guessed from their names",
     )
     table = overlay_of(sizes, usages or (), skus, date=date, location=location)
-    file = write_refreshed(
-        folder, "azureml", table, about=f"Azure ML's VM sizes in {location}, asked on {date}"
-    )
+    about = f"Azure ML's VM sizes in {location}, asked on {date}"
+    file = write_refreshed(folder, "azureml", table, about=about)
     new_types = tuple(name for name in table if instance_named("azureml", name) is None)
     return Refreshed(file, location, len(table), new_types, tuple(notes))
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from cloudtrain.documents.document import load_toml
 from cloudtrain.errors import NameTaken, TargetError, TargetUnreachable
+from cloudtrain.rules.engine import value_at
 from cloudtrain.targets.azureml.catalogue import DATA
 from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.services import Denied, Expired, NotThere
@@ -45,7 +46,9 @@ def _by(column: str) -> dict[Any, Row]:
     return {key: row for row in _ROWS.values() for key in row.get(column, ())}
 
 
-CODES, STATUSES, EXCEPTIONS = _by("codes"), _by("statuses"), _by("exceptions")
+CODES = _by("codes")
+STATUSES = _by("statuses")
+EXCEPTIONS = _by("exceptions")
 
 _GENERAL = ("UserError", "ValidationError", "BadArgument", "Conflict")
 """Codes that say less than the texts do."""
@@ -54,24 +57,26 @@ _ACTION = re.compile(r"perform(?:ing)? (?:the )?action '(?P<action>[^']+)'")
 
 
 def translate_error(error: Exception, call: RefusedCall) -> TargetError:
-    status, text = (
-        getattr(error, "status_code", None),
-        str(getattr(error, "message", None) or error),
-    )
+    status = getattr(error, "status_code", None)
+    text = str(getattr(error, "message", None) or error)
     if status is not None:
         code = getattr(error, "error_code", None) or ""  # storage's enum, if it knows the code
         # Storage adds lines with the request id and the time.
-        body = {
-            "code": str(getattr(code, "value", code)),
-            "message": text.strip().partition("\n")[0],
-        }
+        line = text.strip().partition("\n")[0]
+        body = {"code": str(getattr(code, "value", code)), "message": line}
         return refusal_error(int(status), body, call)
-    names = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
-    row = _matching("login", text) or next(
-        (item for name, item in EXCEPTIONS.items() if name in names), None
-    )
+    row = _matching("login", text) or _row_of_exception(error)
     assert row is not None, f"{type(error).__name__} is not an error of Azure's packages"
     return _make_error(row, text, call)
+
+
+def _row_of_exception(error: Exception) -> Row | None:
+    """Return the first row that names the class of the error, of a cause, or of a base of these."""
+    names = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
+    for name, row in EXCEPTIONS.items():
+        if name in names:
+            return row
+    return None
 
 
 def refusal_error(status: int, body: object, call: RefusedCall) -> TargetError:
@@ -89,9 +94,9 @@ def refusal_error(status: int, body: object, call: RefusedCall) -> TargetError:
 
 
 def _row_of(status: int, codes: list[str], message: str) -> Row:
-    known_code = next((code for code in reversed(codes) if code in CODES), None)
-    if known_code is not None and known_code not in _GENERAL:
-        return CODES[known_code]
+    known_codes = [code for code in codes if code in CODES]
+    if known_codes and known_codes[-1] not in _GENERAL:
+        return CODES[known_codes[-1]]
     row = _matching("text", message)
     if row is not None:
         return row
@@ -99,16 +104,17 @@ def _row_of(status: int, codes: list[str], message: str) -> Row:
         return STATUSES[status]
     if status >= 500:
         return _ROWS["broken"]
-    if known_code is not None:
-        return CODES[known_code]
+    if known_codes:
+        return CODES[known_codes[-1]]
     code = f" ({codes[-1]})".translate(_NO_BRACES) if codes else ""
     return {"kind": "TargetError", "message": f"Azure refuses `{{action}}`{code}: {{said}}"}
 
 
 def _matching(column: str, text: str) -> Row | None:
-    return next(
-        (row for row in _ROWS.values() if column in row and re.search(row[column], text)), None
-    )
+    for row in _ROWS.values():
+        if column in row and re.search(row[column], text):
+            return row
+    return None
 
 
 def error_fields(body: object) -> Mapping[str, Any]:
@@ -137,17 +143,19 @@ def _codes(error: object) -> Iterator[str]:
     for detail in error.get("details") or ():
         yield from _codes(detail)
     for item in error.get("additionalInfo") or ():
-        if isinstance(item, Mapping) and item.get("type") == "InnerError":
-            yield from _codes((item.get("info") or {}).get("value"))
+        if value_at(item, "type") == "InnerError":
+            yield from _codes(value_at(item, "info", "value"))
     for name in ("innerError", "innererror"):
         yield from _codes(error.get(name))
 
 
 def _make_error(row: Row, message: str, call: RefusedCall) -> TargetError:
-    action, line = _ACTION.search(message), " ".join(message.split()).rstrip(".")
+    action = _ACTION.search(message)
+    said = " ".join(message.split()).rstrip(".")
+    if len(said) > _LONGEST:
+        said = f"{said[: _LONGEST - 3]}..."
     values = {
-        "said": (line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}...")
-        or "it gives no reason",
+        "said": said or "it gives no reason",
         "action": action["action"] if action else f"{call.method} {call.about}",
         "about": call.about,
         "name": call.about.rpartition("/")[2],
@@ -157,10 +165,9 @@ def _make_error(row: Row, message: str, call: RefusedCall) -> TargetError:
         "scope": call.place.workspace_id,  # of a role assignment
         "login": call.login,
     }
-    hint = row.get("hint")
-    return _KINDS[row["kind"]](
-        row["message"].format(**values), hint=hint.format(**values) if hint else None
-    )
+    kind = _KINDS[row["kind"]]
+    hint = row.get("hint", "").format(**values) or None
+    return kind(row["message"].format(**values), hint=hint)
 
 
 def _causes(error: BaseException) -> list[BaseException]:
@@ -172,11 +179,9 @@ def _causes(error: BaseException) -> list[BaseException]:
         cause = waiting.pop()
         if isinstance(cause, BaseException) and cause not in causes:
             causes.append(cause)
-            waiting += [
-                getattr(cause, "inner_exception", None),
-                getattr(cause, "reason", None),
-                cause.__cause__,
-            ]
+            waiting.append(getattr(cause, "inner_exception", None))
+            waiting.append(getattr(cause, "reason", None))
+            waiting.append(cause.__cause__)
             waiting += cause.args[:1]
     return causes
 

@@ -16,6 +16,7 @@ from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.overlay import user_overlay
 from cloudtrain.plans.plan import Finding, Plan, Upload
 from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunStatus
+from cloudtrain.rules.engine import mapping_at, value_at
 from cloudtrain.targets.azureml.compile.job import RUN_PROPERTY
 from cloudtrain.targets.azureml.parts import machines_of
 from cloudtrain.targets.azureml.reading import Body
@@ -67,43 +68,37 @@ class AzureMLService:
         return settings.credential is not None or credentials_in_sight(self._environ)
 
     def check(self, job: TrainingJob, settings: AzureML, plan: Plan) -> list[Finding]:
-        account = account_of(settings, self._environ, Path.cwd())._replace(
-            overlay=self._overlay() or None
-        )
-        return check_online(
-            self._at(plan.place), plan, machines_of(job, account).instance_type, self._labels
-        )
+        account = account_of(settings, self._environ, Path.cwd())
+        account = account._replace(overlay=self._overlay() or None)
+        instance_type = machines_of(job, account).instance_type
+        return check_online(self._at(plan.place), plan, instance_type, self._labels)
 
     def pin(self, job: AnyJob, settings: AzureML) -> AnyJob:
         """Return the job with the newest versions in place of the labels of environment and data;
         see `Labels`."""
-        account = self._account(
-            settings, "cloudtrain cannot look up `@latest`, because no workspace is configured"
-        )
+        account = self._account(settings, "look up `@latest`")
         return self._labels.pinned(self._at(account.place), job)
 
     def refresh_catalogue(self, settings: AzureML) -> Refreshed:
         from platformdirs import user_config_path
 
-        account = self._account(
-            settings, "cloudtrain cannot list instance types, because no workspace is configured"
-        )
-        folder, today = (
-            user_config_path("cloudtrain", appauthor=False),
-            datetime.now(timezone.utc).date(),
-        )
+        account = self._account(settings, "list instance types")
+        folder = user_config_path("cloudtrain", appauthor=False)
+        today = datetime.now(timezone.utc).date()
         return refresh(self._at(account.place), folder=folder, date=today.isoformat())
 
     def upload(
         self, plan: Plan, bundle: BundleWriter, *, on_bytes: ByteProgress | None = None
     ) -> bool:
         client = self._at(plan.place)
-        data = [item for item in plan.uploads if item.kind == "data"]
-        changes = [upload_data(client, item, on_bytes) for item in data]
-        changes += [
-            make_asset(client, item, bundle, on_bytes) for item in plan.uploads if item not in data
-        ]
-        return any(changes)
+        is_new = False
+        for item in plan.uploads:
+            if item.kind == "data":
+                is_new |= upload_data(client, item, on_bytes)
+        for item in plan.uploads:
+            if item.kind != "data":
+                is_new |= make_asset(client, item, bundle, on_bytes)
+        return is_new
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
         """Send the request, with each label replaced by the version that the check reported.
@@ -118,14 +113,13 @@ class AzureMLService:
         if again and self._ours(plan.ref, plan.request):
             return plan.ref
         content = self._labels.body(client, plan.request, plan.request_json).encode()
-        identity = plan.request["properties"].get("identity") or {}
-        acts_as_user = identity.get("identityType") == "UserIdentity"
-        headers = {_TOKEN: client.token(client.cloud.job_scope)} if acts_as_user else {}
+        headers = {}
+        if value_at(plan.request, "properties", "identity", "identityType") == "UserIdentity":
+            headers[_TOKEN] = client.token(client.cloud.job_scope)
         path = f"jobs/{plan.run_name}"
+        version = self.submit_version
         try:
-            client.send(
-                "PUT", path, api_version=self.submit_version, content=content, headers=headers
-            )
+            client.send("PUT", path, api_version=version, content=content, headers=headers)
         except (NameTaken, TargetUnreachable):
             if not self._ours(plan.ref, plan.request):
                 raise
@@ -142,7 +136,9 @@ class AzureMLService:
     def status(self, ref: RunRef) -> RunStatus:
         job = self._job(ref)
         status = self._status(ref, job)
-        return explain(status, self._log(ref, job)) if status.state is RunState.FAILED else status
+        if status.state is RunState.FAILED:
+            return explain(status, self._log(ref, job))
+        return status
 
     def logs(
         self,
@@ -155,9 +151,9 @@ class AzureMLService:
     ) -> Iterator[LogLine]:
         job = self._job(ref)
         log = self._log(ref, job, rank=rank, instance=instance)
-        return (
-            self._follow(ref, job, log, on_status) if follow else self._so_far(ref, log, on_status)
-        )
+        if follow:
+            return self._follow(ref, job, log, on_status)
+        return self._so_far(ref, log, on_status)
 
     def stop(self, ref: RunRef) -> None:
         if is_ending(self._job(ref)):
@@ -173,13 +169,13 @@ class AzureMLService:
     def runs(self, place: str) -> Iterator[ListedRun]:
         """The service lists the newest first, but does not promise the order within a page, so each
         page is sorted."""
-        pages = self._at(place).pages("jobs", api_version=JOB, query={"listViewType": "ActiveOnly"})
-        for page in pages:
-            # a pipeline's step has none (recorded 2022)
-            jobs = [job for job in page if job.get("properties")]
-            runs = [
-                ListedRun(RunRef("azureml", place, job["name"]), listed_status(job)) for job in jobs
-            ]
+        query = {"listViewType": "ActiveOnly"}
+        for page in self._at(place).pages("jobs", api_version=JOB, query=query):
+            runs = []
+            for job in page:
+                if job.get("properties"):  # a pipeline's step has none (recorded 2022)
+                    ref = RunRef("azureml", place, job["name"])
+                    runs.append(ListedRun(ref, listed_status(job)))
             yield from sorted(runs, key=lambda item: item.status.created or 0.0, reverse=True)
 
     def code(self, ref: RunRef, upload: Upload, scratch: Path) -> Iterator[Path]:
@@ -189,27 +185,26 @@ class AzureMLService:
     def download(self, ref: RunRef, path: str, destination: Path) -> list[Path]:
         return download_results(self._stores(ref.place), self._job(ref), path, destination)
 
-    def _account(self, settings: AzureML, refusal: str) -> AzureMLAccount:
-        """Return the account; raise SettingsError with the message `refusal` if the settings name
-        no workspace."""
+    def _account(self, settings: AzureML, purpose: str) -> AzureMLAccount:
+        """Return the account; raise SettingsError if the settings name no workspace. `purpose` says
+        for what it is needed, such as `list instance types`."""
         account = account_of(settings, self._environ, Path.cwd())
         if account.missing:
+            message = f"cloudtrain cannot {purpose}, because no workspace is configured"
             hint = (
                 "set `subscription_id`, `resource_group` and `workspace` under `[azureml]` "
                 "in cloudtrain.toml"
             )
-            raise SettingsError(refusal, hint=hint)
+            raise SettingsError(message, hint=hint)
         return account
 
     def _job(self, ref: RunRef) -> dict[str, Any]:
         job = self._find(ref)
         if job is None:
-            message = (
-                f"the workspace `{self._at(ref.place).place.workspace}` has no run `{ref.name}`"
-            )
-            raise RunNotFound(
-                message, hint="`cloudtrain ps --target azureml` lists the workspace's runs"
-            )
+            workspace = self._at(ref.place).place.workspace
+            message = f"the workspace `{workspace}` has no run `{ref.name}`"
+            hint = "`cloudtrain ps --target azureml` lists the workspace's runs"
+            raise RunNotFound(message, hint=hint)
         return job
 
     def _find(self, ref: RunRef) -> dict[str, Any] | None:
@@ -225,15 +220,14 @@ class AzureMLService:
         if job is None:
             return False
         if not _is_ours(job, request):
-            raise NameTaken(
-                f"the workspace already has a different job named `{ref.name}`",
-                hint=f"see it with `cloudtrain status {ref}`, or give your job another name",
-                code="CT945",
-            )
+            message = f"the workspace already has a different job named `{ref.name}`"
+            hint = f"see it with `cloudtrain status {ref}`, or give your job another name"
+            raise NameTaken(message, hint=hint, code="CT945")
         return True
 
     def _status(self, ref: RunRef, job: Mapping[str, Any]) -> RunStatus:
-        details, price = self._details(ref), None
+        details = self._details(ref)
+        price = None
         if details.get("startTimeUtc"):  # billing begins at this time
             cluster_of = partial(self._cluster, self._at(ref.place))
             price = hourly_price(job["properties"], details, cluster_of, self._overlay())
@@ -284,9 +278,12 @@ def _is_ours(job: Mapping[str, Any], request: Mapping[str, Any] | None) -> bool:
     compared with `request` instead. Without `request`, a job that lacks the property counts as
     someone else's."""
     properties = job["properties"]
-    mark = (properties.get("properties") or {}).get(RUN_PROPERTY)
+    mark = value_at(properties, "properties", RUN_PROPERTY)
     if mark is not None:
         return bool(mark == job["name"])
-    if request is None or RUN_PROPERTY in (request["properties"].get("properties") or {}):
+    if request is None:
         return False
-    return contains(properties, request["properties"])
+    wanted = request["properties"]
+    if RUN_PROPERTY in mapping_at(wanted, "properties"):
+        return False
+    return contains(properties, wanted)

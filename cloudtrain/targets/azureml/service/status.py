@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from cloudtrain.job.model import format_duration
 from cloudtrain.machines.overlay import Overlay, type_named
 from cloudtrain.machines.table import hourly, over
 from cloudtrain.plans.states import RunState, RunStatus, Transition
+from cloudtrain.rules.engine import mapping_at, value_at
 from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.service.logs import LogFile, RunLog
 from cloudtrain.targets.azureml.service.provider_errors import detail_messages, error_fields
@@ -35,7 +36,10 @@ from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_li
 # 2026, of jobs that could not open their data; the others come from public error reports, and not
 # all have been tested. A message in another form is shown unchanged.
 
-_DETAILS, _TAIL, _FILES, _AT_ONCE = 20, 8192, 64, 8
+_DETAILS = 20
+_TAIL = 8192
+_FILES = 64
+_AT_ONCE = 8
 """Limits: lines that explain a failure, bytes read from a file's end to find them, files, and files
 at a time."""
 
@@ -89,17 +93,24 @@ def reason_of(error: object) -> Reason:
     message = str(fields.get("message") or next(detail_messages(fields), ""))
     body = _unpack(message)
     lines = [line.rstrip() for line in body.splitlines() if line.strip()]
-    code, file = _EXIT_CODE.search(message), _FILE.search(body)
+    code = _EXIT_CODE.search(message)
+    file = _FILE.search(body)
     parts = _IN_PARTS.search(body)
-    cause = None if parts else error_in([_BEFORE_ERROR.sub("", line) for line in lines])
-    text = _APPENDIX.sub("", parts["text"]) if parts else _CEREMONY.sub("", shorten_line(body))
+    if parts:
+        kind = parts["code"]
+        cause = None
+        text = _APPENDIX.sub("", parts["text"])
+    else:
+        kind = str(fields.get("code") or "")
+        cause = error_in([_BEFORE_ERROR.sub("", line) for line in lines])
+        text = _CEREMONY.sub("", shorten_line(body))
+
     if cause or _SAYS_NOTHING.match(text):
-        text = (
-            "the script failed"
-            + (f" with exit code {code[1]}" if code else "")
-            + (f": {cause}" if cause else "")
-        )
-    kind = parts["code"] if parts else str(fields.get("code") or "")
+        text = "the script failed"
+        if code:
+            text += f" with exit code {code[1]}"
+        if cause:
+            text += f": {cause}"
     if kind not in _PLAIN and kind not in text:
         text = f"{kind}: {text}" if text else kind
     return Reason(
@@ -122,12 +133,11 @@ def explain(status: RunStatus, log: RunLog) -> RunStatus:
     if end is None:
         return status
     reason = status.reason or _UNKNOWN
-    return replace(
-        status,
-        reason=shorten_line(reason if end.error in reason else f"{reason}: {end.error}"),
-        details=tuple(end.lines[-_DETAILS:]),
-        failed_rank=end.file.writer.rank,
-    )
+    if end.error not in reason:
+        reason = f"{reason}: {end.error}"
+    details = tuple(end.lines[-_DETAILS:])
+    rank = end.file.writer.rank
+    return replace(status, reason=shorten_line(reason), details=details, failed_rank=rank)
 
 
 class _End(NamedTuple):
@@ -145,24 +155,26 @@ def _first_failure(log: RunLog, file_name: str | None) -> _End | None:
     (`file_name`) is chosen, or else the log that ended first."""
 
     def suspicion(end: _End) -> tuple[bool, bool, float]:
-        return (
-            bool(PEER_LOST.search("\n".join(end.lines[-6:]))),
-            end.file.name != file_name,
-            end.last_modified,
-        )
+        last_lines = "\n".join(end.lines[-6:])
+        is_consequence = PEER_LOST.search(last_lines) is not None
+        return (is_consequence, end.file.name != file_name, end.last_modified)
 
-    ends = list(_ends(log, log.streams[:_FILES])) or list(_ends(log, log.system_files[:_AT_ONCE]))
+    ends = _ends(log, log.streams[:_FILES])
+    if not ends:
+        ends = _ends(log, log.system_files[:_AT_ONCE])
     return min(ends, key=suspicion, default=None)
 
 
-def _ends(log: RunLog, files: Sequence[LogFile]) -> Iterator[_End]:
+def _ends(log: RunLog, files: Sequence[LogFile]) -> list[_End]:
+    ends = []
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        for file, (mtime, lines) in zip(
-            files, pool.map(lambda file: log.tail(file, _TAIL), files), strict=True
-        ):
+        tails = pool.map(lambda file: log.tail(file, _TAIL), files)
+        for file, (mtime, lines) in zip(files, tails, strict=True):
             error = error_in(lines)
             if error is not None:
-                yield _End(file, mtime, [line for line in lines if line.strip()], error)
+                text = [line for line in lines if line.strip()]
+                ends.append(_End(file, mtime, text, error))
+    return ends
 
 
 def _unpack(message: str) -> str:
@@ -171,12 +183,12 @@ def _unpack(message: str) -> str:
         data, _ = json.JSONDecoder().raw_decode(message.strip())
     except ValueError:
         return message
-    texts = (
-        [data.get(name) for name in ("NonCompliant", "Compliant", "message")]
-        if isinstance(data, dict)
-        else []
-    )
-    return next((text for text in texts if isinstance(text, str) and text.strip()), message)
+    if isinstance(data, dict):
+        for name in ("NonCompliant", "Compliant", "message"):
+            text = data.get(name)
+            if isinstance(text, str) and text.strip():
+                return text
+    return message
 
 
 # State, times, reason and cost.
@@ -215,13 +227,12 @@ def status_of(
             f"Azure ML does not tell the state of `{job['name']}`, which is probably a "
             "step of a pipeline"
         )
-        raise TargetError(
-            message,
-            hint="ask for access to the workspace's run history, or name the pipeline's own job",
-        )
+        hint = "ask for access to the workspace's run history, or name the pipeline's own job"
+        raise TargetError(message, hint=hint)
     state = state_of(word)
     creation_time = seconds(details.get("createdTimeUtc")) or _created_at(job)
-    start_time, end_time = seconds(details.get("startTimeUtc")), None
+    start_time = seconds(details.get("startTimeUtc"))
+    end_time = None
     if state.is_final:
         # `lastModifiedUtc` is earlier than the end (recorded 2026)
         end_time = seconds(details.get("endTimeUtc"))
@@ -238,18 +249,17 @@ def status_of(
     if start_time is None or (end_time is None and state.is_final):
         return status
     # A cluster's idle minutes before and after the job do not count.
-    billable = max(0.0, (end_time if end_time is not None else now) - start_time)
-    return replace(
-        status, billable_seconds=billable, cost=None if hourly is None else over(hourly, billable)
-    )
+    last_time = now if end_time is None else end_time
+    billable = max(0.0, last_time - start_time)
+    cost = None if hourly is None else over(hourly, billable)
+    return replace(status, billable_seconds=billable, cost=cost)
 
 
 def listed_status(job: Mapping[str, Any]) -> RunStatus:
     """Return the status of one job in a list of jobs, which lacks the job's start, end and cost."""
     word = job["properties"].get("status") or ""
-    return RunStatus(
-        state_of(word), reason=_WHY.get(word), created=_created_at(job), page=_page(job)
-    )
+    reason = _WHY.get(word)
+    return RunStatus(state_of(word), reason=reason, created=_created_at(job), page=_page(job))
 
 
 def seconds(moment: str | None) -> float | None:
@@ -258,35 +268,36 @@ def seconds(moment: str | None) -> float | None:
     if match is None:
         return None
     zone = (match["zone"] or "Z").replace("Z", "+00:00")
-    whole = datetime.fromisoformat(
-        match["seconds"] + (zone if ":" in zone else f"{zone[:3]}:{zone[3:]}")
-    )
-    return whole.astimezone(timezone.utc).timestamp() + float(match["fraction"] or 0)
+    if ":" not in zone:
+        zone = f"{zone[:3]}:{zone[3:]}"
+    whole = datetime.fromisoformat(match["seconds"] + zone)
+    return whole.timestamp() + float(match["fraction"] or 0)
 
 
 def _created_at(job: Mapping[str, Any]) -> float | None:
-    return seconds((job.get("systemData") or {}).get("createdAt"))
+    return seconds(value_at(job, "systemData", "createdAt"))
 
 
 def _page(job: Mapping[str, Any]) -> str | None:
     """The service lists the address of the job's page in the studio among the job's services."""
-    page: str | None = ((job["properties"].get("services") or {}).get("Studio") or {}).get(
-        "endpoint"
-    )
+    page: str | None = value_at(job, "properties", "services", "Studio", "endpoint")
     return page
 
 
 def _transitions(
     word: str, creation_time: float | None, start_time: float | None, end_time: float | None
-) -> tuple[Transition, ...]:  # fmt: skip
+) -> tuple[Transition, ...]:
     if creation_time is None:
         return ()
-    waiting = word if start_time is None and end_time is None else "Queued"
-    phases = [
-        Transition(waiting, creation_time, start_time if start_time is not None else end_time)
-    ]
-    if start_time is not None:
-        phases.append(Transition("Running" if end_time is not None else word, start_time, end_time))
+    if start_time is None:
+        waiting = word if end_time is None else "Queued"
+        phases = [Transition(waiting, creation_time, end_time)]
+    else:
+        running = word if end_time is None else "Running"
+        phases = [
+            Transition("Queued", creation_time, start_time),
+            Transition(running, start_time, end_time),
+        ]
     if end_time is not None:
         phases.append(Transition(word, end_time, end_time))
     return tuple(phases)
@@ -297,32 +308,27 @@ def _with_reason(
 ) -> RunStatus:
     error = details.get("error")
     if status.state is RunState.FAILED:
-        reason = reason_of(error)
-        return replace(
-            status, reason=reason.text, details=reason.details, exit_code=reason.exit_code
-        )
+        why = reason_of(error)
+        return replace(status, reason=why.text, details=why.details, exit_code=why.exit_code)
     if status.state is RunState.STOPPED:
-        return replace(
-            status, reason=_limit(status, job) or (reason_of(error).text if error else None)
-        )
+        reason = _limit(status, job)
+        if reason is None and error:
+            reason = reason_of(error).text
+        return replace(status, reason=reason)
     if status.reason is None and status.state in (RunState.PENDING, RunState.PREPARING):
         # The service's last warning usually explains why a job is waiting.
-        warnings = [
-            item["message"] for item in details.get("warnings") or () if item.get("message")
-        ]
-        return replace(status, reason=" ".join(str(warnings[-1]).split()) if warnings else None)
+        for item in reversed(details.get("warnings") or ()):
+            if item.get("message"):
+                return replace(status, reason=" ".join(str(item["message"]).split()))
     return status
 
 
 def _limit(status: RunStatus, job: Mapping[str, Any]) -> str | None:
     """Return a note if a job reached its time limit, else None."""
     limit = Body(job).max_runtime
-    if (
-        not limit
-        or status.started is None
-        or status.ended is None
-        or status.ended - status.started < limit
-    ):
+    if not limit or status.started is None or status.ended is None:
+        return None
+    if status.ended - status.started < limit:
         return None
     return f"it reached `max_runtime` ({format_duration(limit)})"
 
@@ -341,19 +347,21 @@ def hourly_price(
 ) -> float | None:
     """In US dollars, for all instances; None if unknown, as it is for spot capacity. `cluster_of`
     is called only if both `details` and the job's body, `properties`, lack the machines."""
-    resources = properties.get("resources") or {}
-    machines = details.get("compute") or {}
+    resources = mapping_at(properties, "resources")
+    machines = mapping_at(details, "compute")
     count = int(machines.get("instanceCount") or resources.get("instanceCount") or 1)
-    priority = machines.get("priority") or (properties.get("queueSettings") or {}).get("jobTier")
+    priority = machines.get("priority") or value_at(properties, "queueSettings", "jobTier")
     compute = properties.get("computeId") or ""
     instance_type = machines.get("vmSize")
     if not instance_type:
         if "/computes/" in compute and not compute.endswith("/serverless"):
-            cluster = ((cluster_of(compute) or {}).get("properties") or {}).get("properties") or {}
-            instance_type, priority = cluster.get("vmSize"), cluster.get("vmPriority")
+            cluster = mapping_at(cluster_of(compute), "properties", "properties")
+            instance_type = cluster.get("vmSize")
+            priority = cluster.get("vmPriority")
         else:
             instance_type = resources.get("instanceType")
-    is_spot = str(priority or "").replace("_", "").lower() in ("spot", "lowpriority")
-    if not instance_type or is_spot:
+    tier = str(priority or "").replace("_", "").lower()
+    if not instance_type or tier in ("spot", "lowpriority"):
         return None
-    return hourly([(type_named("azureml", str(instance_type), overlay), count)])
+    row = type_named("azureml", str(instance_type), overlay)
+    return hourly([(row, count)])

@@ -20,6 +20,7 @@ from cloudtrain.documents.archives import archive_of
 from cloudtrain.errors import TargetError, UsageError
 from cloudtrain.job.sweep import Objective
 from cloudtrain.plans.states import LogLine, RunRef, RunState, RunStatus, Trial
+from cloudtrain.rules.engine import mapping_at, text_at, value_at
 from cloudtrain.targets.adoption import Original
 from cloudtrain.targets.azureml.adopt.requests import originals_in
 from cloudtrain.targets.azureml.service.blobs import Blobs
@@ -46,10 +47,9 @@ class AzureMLTuner(AzureMLService, Tuner):
         """The status has no billable time and no cost, because these belong to the trials."""
         job = self._job(ref)
         status = status_of(job, self._details(ref), None, time.time())
-        total = (job["properties"].get("limits") or {}).get("maxTotalTrials")
-        return replace(
-            status, billable_seconds=None, metrics={"trials": float(total)} if total else {}
-        )
+        total = value_at(job, "properties", "limits", "maxTotalTrials")
+        metrics = {"trials": float(total)} if total else {}
+        return replace(status, billable_seconds=None, metrics=metrics)
 
     def logs(
         self,
@@ -65,28 +65,29 @@ class AzureMLTuner(AzureMLService, Tuner):
 
     def trials(self, ref: RunRef) -> list[Trial]:
         """The trials are ordered by the number at the end of their names."""
-        client, objective = self._at(ref.place), self.objective(ref)
+        client = self._at(ref.place)
+        objective = self.objective(ref)
         try:
-            url = client.gateway(f"history/{HISTORY}", f"runs/{ref.name}/children")
+            path = f"runs/{ref.name}/children"
+            url = client.gateway(f"history/{HISTORY}", path)
             children = client.items(url, api_version=HISTORY)
         except NotThere:
             return []  # the run history shows a new job with a delay
         rows = [row for row in children if not row["runId"].endswith(_NOT_A_TRIAL)]
         rows.sort(key=lambda row: (len(row["runId"]), row["runId"]))
-        metrics = self._metrics(
-            ref, {row["experimentId"] for row in rows if row.get("experimentId")}
-        )
+        experiments = {row["experimentId"] for row in rows if row.get("experimentId")}
+        metrics = self._metrics(ref, experiments)
         return [
             _trial(number, row, metrics.get(row["runId"], {}), objective)
             for number, row in enumerate(rows, 1)
         ]
 
     def objective(self, ref: RunRef) -> Objective | None:
-        objective: dict[str, Any] = self._job(ref)["properties"].get("objective") or {}
+        objective = mapping_at(self._job(ref), "properties", "objective")
+        if not objective:
+            return None
         goal = str(objective.get("goal", "maximize")).lower()
-        return (
-            Objective.model_construct(**{goal: objective["primaryMetric"]}) if objective else None
-        )
+        return Objective.model_construct(**{goal: objective["primaryMetric"]})
 
     def _metrics(self, ref: RunRef, experiments: set[str]) -> dict[str, dict[str, float]]:
         """Map each trial's name to the last values of its metrics."""
@@ -101,7 +102,7 @@ class AzureMLTuner(AzureMLService, Tuner):
         while experiments:
             page = client.post(address, query)
             for run in page.get("runs") or ():
-                rows = (run.get("data") or {}).get("metrics") or ()
+                rows = value_at(run, "data", "metrics") or ()
                 metrics[run["info"]["run_id"]] = {row["key"]: float(row["value"]) for row in rows}
             if not page.get("next_page_token"):
                 break
@@ -112,26 +113,29 @@ class AzureMLTuner(AzureMLService, Tuner):
 def _trial(
     number: int, row: Mapping[str, Any], metrics: Mapping[str, float], objective: Objective | None
 ) -> Trial:
-    state, reason = state_of(row.get("status") or ""), None
+    state = state_of(row.get("status") or "")
+    reason = None
     metric = objective.metric if objective is not None else ""
     value = metrics.get(metric)
     if state is RunState.FAILED:
         reason = reason_of(row.get("error")).text
     elif state is RunState.SUCCEEDED and value is None:
-        state, reason = RunState.FAILED, f"the script never reported `{metric}`"
+        state = RunState.FAILED
+        reason = f"the script never reported `{metric}`"
     elif value is not None and not isfinite(value):
         if state is RunState.SUCCEEDED:
-            state, reason = (
-                RunState.FAILED,
-                f"the last `{metric}` that the script reported is {value}",
-            )
+            state = RunState.FAILED
+            reason = f"the last `{metric}` that the script reported is {value}"
         value = None
-    values = own_value((row.get("tags") or {}).get("hyperparameters"))
+
+    values = own_value(value_at(row, "tags", "hyperparameters"))
+    hyperparameters = {}
+    if isinstance(values, dict):
+        for name, item in values.items():
+            hyperparameters[name.lstrip("-")] = own_value(item)
     return Trial(
         number,
-        {name.lstrip("-"): own_value(item) for name, item in values.items()}
-        if isinstance(values, dict)
-        else {},
+        hyperparameters,
         row["runId"],
         state,
         value,
@@ -157,15 +161,13 @@ def workspace_of(place: str, account: AzureMLAccount) -> AzureMLAccount:
     from `account`."""
     if ":" in place:
         return AzureMLAccount.parse(place)
-    if {"subscription_id", "resource_group"} & set(account.missing):
+    if "subscription_id" in account.missing or "resource_group" in account.missing:
+        message = f"the subscription of the workspace `{place}` is not known"
         hint = (
             "write `azureml://SUBSCRIPTION:RESOURCE_GROUP:WORKSPACE/NAME`, or set "
-            "`subscription_id` and "
-            "`resource_group` under `[azureml]` in cloudtrain.toml"
+            "`subscription_id` and `resource_group` under `[azureml]` in cloudtrain.toml"
         )
-        raise UsageError(
-            f"the subscription of the workspace `{place}` is not known", hint=hint, code="CT933"
-        )
+        raise UsageError(message, hint=hint, code="CT933")
     return account._replace(workspace=place)
 
 
@@ -174,31 +176,32 @@ def fetch_original(
 ) -> Original:
     """Return the job `name` with its code. If the code cannot be read, the result contains only the
     code's id."""
-    client = Client(workspace_of(place, account_of(settings, environ, Path.cwd())), environ)
+    workspace = workspace_of(place, account_of(settings, environ, Path.cwd()))
+    client = Client(workspace, environ)
     try:
         # older ones leave out fields of a body
         document = client.get(f"jobs/{name}", api_version=SUBMIT)
     except NotThere:
-        hint = "`cloudtrain ps --target azureml` lists the workspace's jobs"
         message = f"the workspace `{client.place.workspace}` has no job `{name}`"
+        hint = "`cloudtrain ps --target azureml` lists the workspace's jobs"
         raise UsageError(message, hint=hint, code="CT974") from None
     # as the service answers for a pipeline's step (recorded 2022)
     if not document.get("properties"):
-        raise UsageError(
-            f"Azure ML does not show the body of `{name}`, a step of a pipeline",
-            hint=_FILE,
-            code="CT981",
-        )
+        message = f"Azure ML does not show the body of `{name}`, a step of a pipeline"
+        raise UsageError(message, hint=_FILE, code="CT981")
     originals = originals_in(document, None)
     if len(originals) != 1:
         raise UsageError(f"`{name}` is a pipeline, not a single job", hint=_FILE, code="CT981")
-    own = {key: value for key in ("credential", "cloud") if (value := getattr(client.place, key))}
-    (original,) = originals
-    code_id = str(original.request["properties"].get("codeId") or "").removeprefix("azureml:")
+
+    original = originals[0]
+    own = dict(original.settings)
+    for key in ("credential", "cloud"):
+        value = getattr(client.place, key)
+        if value:
+            own[key] = value
+    code_id = text_at(original.request, "properties", "codeId").removeprefix("azureml:")
     code = _code(client, code_id) if code_id.startswith("/subscriptions/") else None
-    return replace(
-        original, kind=f"the job {name}", settings={**original.settings, **own}, code=code
-    )
+    return replace(original, kind=f"the job {name}", settings=own, code=code)
 
 
 def _code(client: Client, code_id: str) -> bytes | None:
@@ -209,6 +212,8 @@ def _code(client: Client, code_id: str) -> bytes | None:
         except TargetError:
             return None
         files = [file for file in folder.rglob("*") if file.is_file()]
-        if not files or sum(file.stat().st_size for file in files) > _MOST:
+        size = sum(file.stat().st_size for file in files)
+        if not files or size > _MOST:
             return None
-        return archive_of({str(file.relative_to(folder)): file.read_bytes() for file in files})
+        contents = {str(file.relative_to(folder)): file.read_bytes() for file in files}
+        return archive_of(contents)

@@ -29,6 +29,7 @@ from cloudtrain.errors import (
     did_you_mean,
 )
 from cloudtrain.plans.plan import Upload
+from cloudtrain.rules.engine import value_at
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.azureml.compile.places import FOLDER, NAMED_RESULTS, places_of
 from cloudtrain.targets.azureml.parts import UNNAMED
@@ -59,9 +60,11 @@ from cloudtrain.targets.common.transfers import (
 )
 from cloudtrain.targets.contract import BundleWriter, ByteProgress
 
-_FILES_AT_ONCE, _BLOCKS_AT_ONCE = 8, 4
+_FILES_AT_ONCE = 8
+_BLOCKS_AT_ONCE = 4
 
-_WHOLE, _BLOCK = 8 << 20, 4 << 20
+_WHOLE = 8 << 20
+_BLOCK = 4 << 20
 """Sizes in bytes: a file up to the first is uploaded in one request, a larger one in blocks of the
 second."""
 
@@ -88,7 +91,8 @@ def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter
     """Return the address of the copy in the workspace's own storage, which is named by `sha256`,
     the hash of its content. It ends with a slash, as azure-ai-ml 1.35.2 writes the addresses of
     build contexts."""
-    blobs, place = Blobs(client), f"cloudtrain/folders/{sha256}"
+    blobs = Blobs(client)
+    place = f"cloudtrain/folders/{sha256}"
     with _unpack(bundle) as source:
         files = _files(source / folder)
 
@@ -96,29 +100,28 @@ def upload_folder(client: Client, folder: str, sha256: str, bundle: BundleWriter
             _send(container, place, files, blobs, None)
             return str(container.url).partition("?")[0]
 
-        address = blobs.container(DatastorePlace(client.place.workspace_id, OWN_STORE)).use(
-            folder, send
-        )
+        store = DatastorePlace(client.place.workspace_id, OWN_STORE)
+        address = blobs.container(store).use(folder, send)
     return f"{address}/{place}/"
 
 
 def upload_data(client: Client, item: Upload, on_bytes: ByteProgress | None) -> bool:
-    blobs, where = Blobs(client), place_of(item.destination, client.place.workspace_id)
+    blobs = Blobs(client)
+    where = place_of(item.destination, client.place.workspace_id)
     home = blobs.container(where)
+    folder = where.path
+
+    def list_files() -> dict[str, int]:
+        return below(folder, home.sizes(f"{folder}/"))
 
     def send(file: DataFile, report: Report) -> None:
-        home.use(
-            file.path, lambda container: _put(container, f"{where.path}/{file.path}", file, report)
-        )
+        name = f"{folder}/{file.path}"
+        home.use(file.path, lambda container: _put(container, name, file, report))
 
     def remove(name: str) -> None:
-        home.use(name, lambda container: container.delete_blob(f"{where.path}/{name}"))
+        home.use(name, lambda container: container.delete_blob(f"{folder}/{name}"))
 
-    return send_data(
-        item,
-        Storage(lambda: below(where.path, home.sizes(f"{where.path}/")), send, remove),
-        on_bytes,
-    )
+    return send_data(item, Storage(list_files, send, remove), on_bytes)
 
 
 def _put(container: Any, name: str, file: DataFile, report: Report) -> None:
@@ -137,7 +140,8 @@ def _put(container: Any, name: str, file: DataFile, report: Report) -> None:
 @contextmanager
 def _unpack(bundle: BundleWriter) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="cloudtrain-") as folder:
-        archive, source = Path(folder, "bundle.tar.gz"), Path(folder, "code")
+        archive = Path(folder, "bundle.tar.gz")
+        source = Path(folder, "code")
         bundle.write(archive)
         try:
             unpack(archive, source, bundle.sha256)
@@ -167,13 +171,14 @@ def _container(client: Client, place: dict[str, Any]) -> Any:
     the service's answer has a signature, the client uses the signature; otherwise it uses the
     credentials."""
     storage = require("azure.storage.blob", extra="azureml")
-    url = (place.get("credential") or {}).get("sasUri")
     sizes = {"max_single_put_size": _WHOLE, "max_block_size": _BLOCK, "retry_total": _RETRIES}
-    credential = None if url else client.credential
-    options = {**Blobs(client).options, **sizes}
-    return storage.ContainerClient.from_container_url(
-        url or place["blobUri"], credential=credential, **options
-    )
+    options = Blobs(client).options | sizes
+    url = value_at(place, "credential", "sasUri")
+    credential = None
+    if not url:
+        url = place["blobUri"]
+        credential = client.credential
+    return storage.ContainerClient.from_container_url(url, credential=credential, **options)
 
 
 def _send(
@@ -200,9 +205,11 @@ def _send(
 # Files are copied in parts, several parts at once. If a connection breaks or a key expires, only
 # the interrupted part is requested again.
 
-OUTPUTS, LOGS = "outputs", "logs"
+OUTPUTS = "outputs"
+LOGS = "logs"
 
-_FILES, _PARTS = 4, 4
+_FILES = 4
+_PARTS = 4
 """The number of files copied at once, and the number of parts of each."""
 
 _TRIES = 2
@@ -229,30 +236,35 @@ def download(blobs: Blobs, job: Mapping[str, Any], path: str, destination: Path)
     path = results.check_path(path.strip("/"))
     files: dict[str, File] = {}
     for file in results.files(path):
-        files.setdefault(_behind(file.name, path) or file.name.rpartition("/")[2], file)
+        name = _behind(file.name, path) or file.name.rpartition("/")[2]
+        files.setdefault(name, file)
     if not files and path:
-        hint = f"this run can write to {', '.join(f'`{name}/`' for name in results.names)}"
-        raise NothingWritten(f"the run wrote nothing to `{path}`", hint=hint)
+        names = ", ".join(f"`{name}/`" for name in results.names)
+        message = f"the run wrote nothing to `{path}`"
+        raise NothingWritten(message, hint=f"this run can write to {names}")
     return _land(files, destination)
 
 
 def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
     """`destination` is created. Raises `NotThere` if the asset does not exist, and `TargetError` if
     the user may not read its files, or a file's path is not allowed."""
-    address = str(blobs.client.get(code_id, api_version=CODE)["properties"]["codeUri"]).partition(
-        "?"
-    )[0]
+    asset = blobs.client.get(code_id, api_version=CODE)
+    address = str(asset["properties"]["codeUri"]).partition("?")[0]
     container_url, root = code_folder(address)
     container = blobs.beside(container_url)
-    names = [(blob, _behind(blob, root)) for blob in container.sizes(f"{root}/" if root else "")]
-    _land({name: File(name, _opener(container, blob)) for blob, name in names if name}, destination)
+    files = {}
+    for blob in container.sizes(f"{root}/" if root else ""):
+        name = _behind(blob, root)
+        if name:
+            files[name] = File(name, _opener(container, blob))
+    _land(files, destination)
     return destination
 
 
 def _land(files: Mapping[str, File], destination: Path) -> list[Path]:
     """Copy files to their paths in the folder `destination`: all of them, or none."""
     with landing(destination) as staging:
-        places = [(file, staging.place(name)) for name, file in sorted(files.items())]
+        places = [(files[name], staging.place(name)) for name in sorted(files)]
         run_concurrently(_FILES, lambda item, check: _fetch(*item, check), places)
         return staging.move()
 
@@ -262,11 +274,12 @@ def code_folder(address: str) -> tuple[str, str]:
     container. The folder of `upload_code` has one level, and the SDK's has several. A single file
     is in the container itself, whose address ends with a slash (recorded March 2026): the folder is
     empty."""
-    match = re.fullmatch(
-        r"(https://(?:[^/]+/)?[^/]+\.blob\.[^/]+/[^/]+)/?(.*)", address.rstrip("/")
-    )
-    container, _, folder = address.rstrip("/").rpartition("/")
-    return (match[1], match[2]) if match else (container, folder)
+    address = address.rstrip("/")
+    match = re.fullmatch(r"(https://(?:[^/]+/)?[^/]+\.blob\.[^/]+/[^/]+)/?(.*)", address)
+    if match:
+        return match[1], match[2]
+    container, _, folder = address.rpartition("/")
+    return container, folder
 
 
 class Results:
@@ -288,12 +301,10 @@ class Results:
         for name in NAMED_RESULTS:
             if name in self._places and _behind(path, f"{OUTPUTS}/{name}") is not None:
                 path = path.removeprefix(f"{OUTPUTS}/")
-        if not any(_overlap(name, path) for name in self.names) or ".." in path.split("/"):
-            raise UsageError(
-                f"`{path}` is not a result of the run",
-                hint=did_you_mean(path, self.names),
-                code="CT935",
-            )
+        is_result = any(_overlap(name, path) for name in self.names)
+        if not is_result or ".." in path.split("/"):
+            message = f"`{path}` is not a result of the run"
+            raise UsageError(message, hint=did_you_mean(path, self.names), code="CT935")
         return path
 
     def files(self, path: str) -> Iterator[File]:
@@ -307,12 +318,19 @@ class Results:
             where = artifact_place(self._workspace, self._run, f"{OUTPUTS}/")
             yield from self._at(OUTPUTS, where, _behind(path, OUTPUTS) or "")
         if _overlap(LOGS, path):
-            yield from (file for file in self._logs() if _behind(file.name, path) is not None)
+            for file in self._logs():
+                if _behind(file.name, path) is not None:
+                    yield file
 
     def _output(self, name: str, rest: str) -> Iterator[File]:
-        files = list(self._at(name, place_of(self._places[name], self._workspace), rest))
-        elsewhere = None if files else self._resolve(name)
-        yield from files if elsewhere is None else self._at(name, elsewhere, rest)
+        where = place_of(self._places[name], self._workspace)
+        files = list(self._at(name, where, rest))
+        if files:
+            yield from files
+            return
+        elsewhere = self._resolve(name)
+        if elsewhere is not None:
+            yield from self._at(name, elsewhere, rest)
 
     def _resolve(self, name: str) -> Where | None:
         """Return the storage location that the service chose for an output. Returns None if the job
@@ -329,8 +347,10 @@ class Results:
     def _at(self, name: str, where: Where, rest: str) -> Iterator[File]:
         container = self._blobs.container(where)
         root = where.path.rstrip("/")
-        prefix = f"{root}/{rest}" if root else rest
-        for blob in container.sizes(prefix) or (container.sizes(root) if root and not rest else ()):
+        blobs = container.sizes(f"{root}/{rest}" if root else rest)
+        if not blobs and root and not rest:
+            blobs = container.sizes(root)
+        for blob in blobs:
             below = root.rpartition("/")[2] if blob == root else _behind(blob, root)
             if below and _behind(below, rest) is not None:
                 yield File(f"{name}/{below}", _opener(container, blob))
@@ -353,7 +373,9 @@ def _behind(name: str, folder: str) -> str | None:
         return name
     if name == folder:
         return ""
-    return name[len(folder) + 1 :] if name.startswith(f"{folder}/") else None
+    if not name.startswith(f"{folder}/"):
+        return None
+    return name.removeprefix(f"{folder}/")
 
 
 def _overlap(one: str, other: str) -> bool:
@@ -361,11 +383,11 @@ def _overlap(one: str, other: str) -> bool:
 
 
 def _fetch(file: File, place: Path, check: Check) -> None:
-    if not any(_copy(file, place, check) for _ in range(_TRIES)):
-        raise TargetError(
-            f"`{file.name}` changed while cloudtrain copied it",
-            hint="try again when the run has ended",
-        )
+    for _ in range(_TRIES):
+        if _copy(file, place, check):
+            return
+    message = f"`{file.name}` changed while cloudtrain copied it"
+    raise TargetError(message, hint="try again when the run has ended")
 
 
 def _copy(file: File, place: Path, check: Check) -> bool:
@@ -390,9 +412,8 @@ def _copy(file: File, place: Path, check: Check) -> bool:
 
     with place.open("wb") as content:
         content.write(first.data)
-        return all(
-            run_concurrently(_PARTS, copy_parts, range(READ, first.size, READ)[:_PARTS], check)
-        )
+        starts = range(READ, first.size, READ)[:_PARTS]
+        return all(run_concurrently(_PARTS, copy_parts, starts, check))
 
 
 # Create code and environment assets. Their names contain a hash of their content, so existing
@@ -416,30 +437,31 @@ def make_asset(
     if not is_named and _is_there(client, item):
         return False
     if item.content is not None:
-        content = item.content
+        text = item.content
     else:
         where = upload_code(client, item.destination, bundle, on_bytes)
         properties = {"codeUri": where, "isAnonymous": True, "properties": {HASH: item.sha256}}
-        content = json.dumps({"properties": properties})
+        text = json.dumps({"properties": properties})
     if item.folder is not None:
-        content = content.replace(FOLDER, upload_folder(client, item.folder, item.sha256, bundle))
+        folder = upload_folder(client, item.folder, item.sha256, bundle)
+        text = text.replace(FOLDER, folder)
+    api_version = _VERSIONS[item.kind]
     try:
-        client.send(
-            "PUT", item.destination, api_version=_VERSIONS[item.kind], content=content.encode()
-        )
+        client.send("PUT", item.destination, api_version=api_version, content=text.encode())
     except (TargetUnreachable, Denied):
         raise
     except TargetError as error:
         if not _is_there(client, item):  # another process may have made the same asset meanwhile
             raise
         if is_named:
+            asset = f"{name}:{version}"
             message = (
-                f"the environment `{name}:{version}` exists already, and Azure ML does "
-                f"not change it: {error}"
+                f"the environment `{asset}` exists already, and Azure ML does not change it: "
+                f"{error}"
             )
             hint = (
-                f"raise `asset_version`, or use what exists: `environment: {{azureml: "
-                f"azureml:{name}:{version}}}`"
+                "raise `asset_version`, or use what exists: `environment: {azureml: "
+                f"azureml:{asset}}}`"
             )
             raise TargetError(message, hint=hint) from None
     return True
@@ -451,11 +473,10 @@ def _is_there(client: Client, item: Upload) -> bool:
         asset = client.get(item.destination, api_version=_VERSIONS[item.kind])
     except NotThere:
         return False
-    sha256 = ((asset.get("properties") or {}).get("properties") or {}).get(HASH)
+    sha256 = value_at(asset, "properties", "properties", HASH)
     if item.kind == "code" and sha256 != item.sha256:
         name = item.destination.rpartition("/codes/")[2]
         message = f"the code asset `{name}` does not match the hash in its name"
-        raise TargetError(
-            message, hint="archive the asset in the workspace, or submit to another workspace"
-        )
+        hint = "archive the asset in the workspace, or submit to another workspace"
+        raise TargetError(message, hint=hint)
     return True

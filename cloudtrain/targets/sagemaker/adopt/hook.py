@@ -24,20 +24,16 @@ def install(module, emit, keep):
         region = self.meta.region_name
         if operation in TAKEN:
             emit({"operation": operation, "request": params, "region": region})
+        place = "s3://%s/%s" % (params.get("Bucket"), params.get("Key"))
         if operation == "PutObject":
-            keep(
-                "s3://%s/%s" % (params.get("Bucket"), params.get("Key")),
-                bytes_of(params.get("Body", b"")),
-            )
+            keep(place, bytes_of(params.get("Body", b"")))
             return {"ETag": '"0"'}
         if operation == "UploadPart":
-            parts.setdefault(params["Key"], {})[params["PartNumber"]] = bytes_of(
-                params.get("Body", b"")
-            )
+            chunks = parts.setdefault(params["Key"], {})
+            chunks[params["PartNumber"]] = bytes_of(params.get("Body", b""))
             return {"ETag": '"0"'}
         if operation == "CompleteMultipartUpload":
             chunks = parts.pop(params["Key"], {})
-            place = "s3://%s/%s" % (params.get("Bucket"), params.get("Key"))
             keep(place, b"".join(chunks[number] for number in sorted(chunks)))
             return {}
         return answer(operation, params, region)
@@ -58,10 +54,8 @@ def answer(operation, params, region):
     Operations without a prepared response get an empty one with status 200.
     """
     role = params.get("RoleName", ROLE)
-    user, arn = (
-        "arn:aws:sts::%s:assumed-role/%s/session" % (ACCOUNT, ROLE),
-        "arn:aws:iam::%s:role/%s" % (ACCOUNT, role),
-    )
+    user = "arn:aws:sts::%s:assumed-role/%s/session" % (ACCOUNT, ROLE)
+    arn = "arn:aws:iam::%s:role/%s" % (ACCOUNT, role)
     trust = {
         "Effect": "Allow",
         "Action": "sts:AssumeRole",

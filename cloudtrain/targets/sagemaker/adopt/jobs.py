@@ -1,5 +1,5 @@
-"""Turn a CreateTrainingJob request into a job and the target's settings: the inverse of
-`compile/request`.
+"""Turn a CreateTrainingJob request into a job and the target's settings: the inverse of the
+compiler, by the same table of fields.
 
 Details without a matching job field are left out here. They become overrides when the request is
 compared with the one compiled from the job.
@@ -11,22 +11,38 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cloudtrain.job.data import Input
 from cloudtrain.job.distribution import MPI, SMP, NoDistribution
+from cloudtrain.job.model import Model
 from cloudtrain.job.nodes import PLACE_NAME
 from cloudtrain.job.script import job_name_from
+from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.overlay import type_named
+from cloudtrain.plans.comparison import ValuePath
 from cloudtrain.plans.plan import map_texts
-from cloudtrain.rules.engine import mapping_at, text_at, value_at
+from cloudtrain.rules.engine import mapping_at, rows_at, text_at
 from cloudtrain.targets.adoption import Draft, Original
 from cloudtrain.targets.common.services import own_value
 from cloudtrain.targets.sagemaker.adopt.hook import ACCOUNT, ROLE
 from cloudtrain.targets.sagemaker.adopt.trainers import CODE, DRIVERS, draft_fields, place_of
 from cloudtrain.targets.sagemaker.catalogue.images import has_other_toolkit, image_of_uri
 from cloudtrain.targets.sagemaker.compile.machines import DEFAULT_VOLUME_GIB
-from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR, INPUT_MODES
-from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES
+from cloudtrain.targets.sagemaker.compile.places import CHECKPOINT_DIR
+from cloudtrain.targets.sagemaker.fields import (
+    ALGORITHM,
+    CHANNEL_FIELDS,
+    CHANNELS,
+    DEBUGGER,
+    FILE_SYSTEM_FIELDS,
+    MACHINES,
+    PARAMETERS,
+    SETTING,
+    TRAINING_FIELDS,
+    decode_fields,
+    put,
+)
 from cloudtrain.targets.sagemaker.plan import RUN_TAG
-from cloudtrain.targets.sagemaker.reading import DEFAULT_MAX_RUNTIME, Start
+from cloudtrain.targets.sagemaker.reading import DEFAULT_MAX_RUNTIME, Start, image_in
 from cloudtrain.targets.sagemaker.request import (
     GROUPS,
     OF_TOOLKIT,
@@ -36,51 +52,12 @@ from cloudtrain.targets.sagemaker.request import (
     SUBMIT_DIRECTORY,
     JsonMapping,
     JsonObject,
+    without_nulls,
 )
-from cloudtrain.targets.sagemaker.settings import CHECKPOINT_PATH, account_id
-
-# Turn a request's profiler, debugger and their rules into settings: the inverse of
-# `compile/monitoring`.
-
-
-def monitoring_settings(request: JsonMapping, output: str | None) -> JsonObject:
-    """Return the settings; None for each setting with its default value. `output` is the S3 folder
-    of the outputs."""
-    settings: JsonObject = {
-        "profiler_rules": [_rule(row) for row in request.get("ProfilerRuleConfigurations") or ()]
-        or None,
-        "debug_rules": [_rule(row) for row in request.get("DebugRuleConfigurations") or ()] or None,
-    }
-    if value_at(request, "ProfilerConfig", "DisableProfiler") is False:
-        settings |= {"profiler": True, **_by_table(request, "settings_of_profiler")}
-    if (hook := request.get("DebugHookConfig")) is not None:
-        rows = [
-            row for row in hook.get("CollectionConfigurations") or () if "CollectionName" in row
-        ]
-        collections = {row["CollectionName"]: row.get("CollectionParameters") or {} for row in rows}
-        settings |= {"debugger": True, **_by_table(request, "settings_of_debugger")}
-        settings["debugger_collections"] = collections or None
-    usual = [
-        name for name in ("profiler_output", "debugger_output") if settings.get(name) == output
-    ]
-    return settings | dict.fromkeys(usual)
-
-
-def _rule(row: JsonMapping) -> JsonObject:
-    size = row.get("VolumeSizeInGB")
-    rule = {
-        ours: row[theirs] for theirs, ours in SDK_TABLES["rule_settings"].items() if row.get(theirs)
-    }
-    return rule | ({"volume_size": f"{size}g"} if size else {})
-
+from cloudtrain.targets.sagemaker.settings import CHECKPOINT_PATH, SageMaker, account_id
 
 _S3 = re.compile(r"s3://(?P<bucket>[^/]+)/?(?P<key>.*)")
 _REGION = re.compile(r"\d{12}\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.")
-_DATA_TYPES: Mapping[Any, str] = {
-    "ManifestFile": "manifest",
-    "AugmentedManifestFile": "augmented_manifest",
-}
-MODES = {theirs: ours for ours, theirs in INPUT_MODES.items()}
 
 OF_SDK = ("sagemaker_estimator", "sagemaker_s3_output", "sagemaker_training_compiler_")
 """Hyperparameters for images of reinforcement learning and of the Training Compiler (SDK
@@ -117,29 +94,34 @@ def is_of_one_run(name: str) -> bool:
 def _name_every_run(draft: Draft, name: str, *, by_drivers: bool) -> None:
     """Replace the original's name in the places of a draft. Hyperparameters and variables with the
     name leave the draft, so that overrides express them: there cloudtrain replaces the name too."""
-    fields = {
-        key: value
-        for key, value in draft.job.items()
-        if key not in ("name", "hyperparameters", "environment")
-    }
-    draft.job |= map_texts(fields, lambda text: text.replace(name, RUN_NAME))
-    draft.settings = map_texts(draft.settings, lambda text: text.replace(name, RUN_NAME))
-    variables = draft.job.get("environment", {}).get("variables", {})
-    for values in (variables, {} if by_drivers else draft.job.get("hyperparameters", {})):
-        for key in [key for key, value in values.items() if name in str(value)]:
+
+    def name_run(text: str) -> str:
+        return text.replace(name, RUN_NAME)
+
+    for key, value in draft.job.items():
+        if key not in ("name", "hyperparameters", "environment"):
+            draft.job[key] = map_texts(value, name_run)
+    draft.settings = map_texts(draft.settings, name_run)
+
+    _drop_named(draft.job.get("environment", {}).get("variables", {}), name)
+    if not by_drivers:
+        _drop_named(draft.job.get("hyperparameters", {}), name)
+    if draft.job.get("hyperparameters") == {}:
+        del draft.job["hyperparameters"]
+
+
+def _drop_named(values: JsonObject, name: str) -> None:
+    for key in list(values):
+        if name in str(values[key]):
             del values[key]
-    draft.job = {
-        key: value for key, value in draft.job.items() if (key, value) != ("hyperparameters", {})
-    }
 
 
 def _drafts_of_one_run(original: Original) -> Iterator[Draft]:
     request = original.request
-    parameters = mapping_at(request, "HyperParameters")
     if original.start is not None:
         yield from _by_drivers(original, original.start)
-    elif own_value(parameters.get(PROGRAM)):
-        algorithm = mapping_at(request, "AlgorithmSpecification")
+    elif own_value(mapping_at(request, PARAMETERS).get(PROGRAM)):
+        algorithm = mapping_at(request, ALGORITHM)
         if algorithm.get("EnableSageMakerMetricsTimeSeries"):
             yield from _by_framework(original)
         yield _script(original, {"image": {"sagemaker": algorithm.get("TrainingImage", "")}})
@@ -154,86 +136,81 @@ def _by_drivers(original: Original, start: JsonMapping) -> Iterator[Draft]:
     """
     for mode in ("entrypoint", "toolkit"):
         draft = _common(original)
-        environment = {
-            "image": {
-                "sagemaker": mapping_at(original.request, "AlgorithmSpecification")["TrainingImage"]
-            }
-        }
-        environment |= {"requirements": start["requirements"]} if "requirements" in start else {}
-        draft.job["inputs"] = {
-            n: v for n, v in draft.job.get("inputs", {}).items() if n not in (CODE, DRIVERS)
-        }
-        draft.job["environment"] = environment | draft.job.get("environment", {})
-        draft.job |= {
-            "source_dir": original.source or (CODE_FOLDER if original.code else None)
-        } | draft_fields(start)
-        draft.job = _order_fields({name: value for name, value in draft.job.items() if value != {}})
+        job = draft.job
+        image = mapping_at(original.request, ALGORITHM)["TrainingImage"]
+        environment: JsonObject = {"image": {"sagemaker": image}}
+        if "requirements" in start:
+            environment["requirements"] = start["requirements"]
+        job["environment"] = environment | job.get("environment", {})
+
+        inputs = job.get("inputs", {})
+        for channel in (CODE, DRIVERS):
+            inputs.pop(channel, None)
+        code_folder = CODE_FOLDER if original.code else None
+        job["source_dir"] = original.source or code_folder
+        job |= draft_fields(start)
+
+        if not inputs:
+            job.pop("inputs", None)
+        draft.job = _in_order(job, TrainingJob)
         draft.settings["launch"] = mode
         yield draft
 
 
 def _by_framework(original: Original) -> Iterator[Draft]:
-    uri = mapping_at(original.request, "AlgorithmSpecification").get("TrainingImage")
+    uri = mapping_at(original.request, ALGORITHM).get("TrainingImage")
     image = image_of_uri(uri) if isinstance(uri, str) else None
     if image is None:
         return
-    python = ".".join(map(str, image.python_version))
-    fields = {
-        "framework": image.framework,
-        "version": image.version,
-        "base": image.base,
-        "python": python,
-    }
-    yield _script(original, {name: value for name, value in fields.items() if value})
+    environment = {"framework": image.framework, "version": image.version}
+    if image.base:
+        environment["base"] = image.base
+    if image.python_version:
+        environment["python"] = ".".join(map(str, image.python_version))
+    yield _script(original, environment)
 
 
 def _script(original: Original, environment: JsonObject) -> Draft:
     """Return the job of a script that the image's toolkit starts."""
     request = original.request
-    parameters = {
-        name: own_value(text) for name, text in mapping_at(request, "HyperParameters").items()
-    }
     draft = _common(original)
-    job: JsonObject = {
-        "name": draft.job["name"],
-        "source_dir": original.source or (CODE_FOLDER if original.code else "."),
-    }
+    job = draft.job
+    parameters = {name: own_value(text) for name, text in mapping_at(request, PARAMETERS).items()}
+    for name, value in parameters.items():
+        if name not in OF_TOOLKIT and not name.startswith(OF_SDK):
+            job.setdefault("hyperparameters", {})[name] = value
+    job["source_dir"] = original.source or (CODE_FOLDER if original.code else ".")
     job["entry_point"] = parameters[PROGRAM]
-    own = {
-        name: parameters[name]
-        for name in parameters
-        if name not in OF_TOOLKIT and not name.startswith(OF_SDK)
-    }
-    if own:
-        job["hyperparameters"] = own
+    job["environment"] = environment | job.get("environment", {})
+
     distribution = _distribution(Start.of(request), _gpus(request))
-    image = str(mapping_at(request, "AlgorithmSpecification").get("TrainingImage"))
-    # MXNet's servers
-    if distribution and not (distribution["type"] == "tensorflow" and has_other_toolkit(image)):
+    image = str(mapping_at(request, ALGORITHM).get("TrainingImage"))
+    of_mxnet = distribution.get("type") == "tensorflow" and has_other_toolkit(image)
+    if distribution and not of_mxnet:
         job["distribution"] = distribution
     groups = parameters.get(GROUPS)
-    if isinstance(groups, list) and "instance_groups" in draft.job.get("resources", {}):
-        draft.job["resources"]["distribution_groups"] = groups
-    variables = draft.job.pop("environment", {})
-    draft.job = (
-        job
-        | {"environment": environment | variables}
-        | {k: v for k, v in draft.job.items() if k != "name"}
-    )
-    draft.job = _order_fields(draft.job)
+    if isinstance(groups, list) and "instance_groups" in job["resources"]:
+        job["resources"]["distribution_groups"] = groups
+
+    draft.job = _in_order(job, TrainingJob)
     draft.settings["launch"] = "toolkit"
-    code = code_uri(request)
+    _locate_code(draft, original)
+    return draft
+
+
+def _locate_code(draft: Draft, original: Original) -> None:
+    """Say where the code of a script is, and set its bucket unless it is the default."""
+    code = code_uri(original.request)
     if original.code is None and original.source is None:
         fetch = f"aws s3 cp {code} - | tar xz" if code else "copy the code of the job here"
-        draft.comments[("source_dir",)] = (
-            f"guessed: the folder of the job's code. To fetch it:\n  {fetch}"
-        )
-    bucket = _S3.fullmatch(code or "")
-    if bucket:
-        owner = account_id(str(request.get("RoleArn", "")))
-        if bucket["bucket"] != f"sagemaker-{draft.settings.get('region')}-{owner}":  # the default
-            draft.settings["bucket"] = bucket["bucket"]
-    return draft
+        comment = f"guessed: the folder of the job's code. To fetch it:\n  {fetch}"
+        draft.comments[("source_dir",)] = comment
+    match = _S3.fullmatch(code or "")
+    if match:
+        owner = account_id(str(draft.settings.get("role", "")))
+        default = f"sagemaker-{draft.settings.get('region')}-{owner}"
+        if match["bucket"] != default:
+            draft.settings["bucket"] = match["bucket"]
 
 
 def _distribution(start: Start, gpus: int | None) -> JsonObject:
@@ -254,151 +231,163 @@ def _distribution(start: Start, gpus: int | None) -> JsonObject:
     return fields
 
 
-def _order_fields(job: JsonObject) -> JsonObject:
-    order = (
-        "name description source_dir entry_point command hyperparameters distribution resources "
-        "environment inputs"
-    ).split()
-    return {name: job[name] for name in order if name in job} | job
+def _in_order(values: JsonMapping, model: type[Model]) -> JsonObject:
+    """Return the values in the order of the model's fields."""
+    return {name: values[name] for name in model.model_fields if name in values}
+
+
+def _without_defaults(values: JsonMapping, model: type[Model]) -> JsonObject:
+    own: JsonObject = {}
+    for name, value in _in_order(values, model).items():
+        default = model.model_fields[name].get_default(call_default_factory=True)
+        if value is not None and value != default:
+            own[name] = value
+    return own
 
 
 def _image_alone(original: Original) -> Draft:
     """Return a job that runs the image's own entry point, with all hyperparameters of the
     request."""
     draft = _common(original)
-    algorithm = mapping_at(original.request, "AlgorithmSpecification")
-    parameters = mapping_at(original.request, "HyperParameters")
-    own: JsonObject = {}
-    for name, text in parameters.items():
-        value = own_value(text)  # a number such as 64 for `64`, if it turns back into the same text
-        is_number = (
-            isinstance(value, int | float) and not isinstance(value, bool) and str(value) == text
-        )
-        own[name] = value if is_number else text
-    environment = {
-        "image": {"sagemaker": algorithm.get("TrainingImage") or "image-of-the-algorithm:1"}
-    }
-    draft.job["environment"] = environment | draft.job.get("environment", {})
-    draft.job |= {"hyperparameters": own} if own else {}
-    if (
-        own_value(parameters.get(PROGRAM)) is None
-        and original.code is None
-        and original.source is None
-    ):
-        draft.job["source_dir"] = None
-    draft.job, draft.last_resort = _order_fields(draft.job), True
+    job = draft.job
+    parameters = mapping_at(original.request, PARAMETERS)
+    image = mapping_at(original.request, ALGORITHM).get("TrainingImage")
+    environment = {"image": {"sagemaker": image or "image-of-the-algorithm:1"}}
+    job["environment"] = environment | job.get("environment", {})
+    if parameters:
+        job["hyperparameters"] = {name: _number_or_text(text) for name, text in parameters.items()}
+    brings_no_code = original.code is None and original.source is None
+    if brings_no_code and own_value(parameters.get(PROGRAM)) is None:
+        job["source_dir"] = None
+    draft.job = _in_order(job, TrainingJob)
+    draft.last_resort = True
     return draft
+
+
+def _number_or_text(text: Any) -> Any:
+    """Return a number such as 64 for `64`, if it turns back into the same text."""
+    value = own_value(text)
+    if type(value) in (int, float) and str(value) == text:
+        return value
+    return text
+
+
+_COPIED = (
+    "checkpoint.sagemaker",
+    "environment.variables",
+    "max_runtime",
+    "metrics",
+    "tags",
+)
+"""Fields of the job whose values are those of the request."""
 
 
 def _common(original: Original) -> Draft:
     """Return a draft with the fields that do not depend on how the job starts."""
-    request, comments = original.request, dict[tuple[str | int, ...], str]()
+    comments: dict[ValuePath, str] = {}
     name = job_name_from(_STAMP.sub("", original.name) or "training")
     if name != original.name:
         comments[("name",)] = f"was {original.name!r}; every run of cloudtrain adds its own ending"
-    job: JsonObject = {"name": name}
-    job["resources"] = _resources(mapping_at(request, "ResourceConfig"))
-    variables = dict(mapping_at(request, "Environment"))
-    if variables:
-        job["environment"] = {"variables": variables}
-    inputs = dict(_inputs(request))
+
+    values = decode_fields(TRAINING_FIELDS, original.request)
+    if values.get("max_runtime") == DEFAULT_MAX_RUNTIME:
+        del values["max_runtime"]
+    values.get("tags", {}).pop(RUN_TAG, None)
+    job: JsonObject = {"name": name, "resources": _resources(values)}
+    for path in _COPIED:
+        if values.get(path) not in (None, {}):
+            put(job, path, values[path])
+    if "spot" in values:
+        job["spot"] = without_nulls({"max_wait": values.get("spot.max_wait")})
+    inputs = dict(_inputs(original.request))
     for item in inputs.values():
-        # which the script uploads from this machine
-        if (path := original.data.get(item["sagemaker"])) is not None:
-            item |= {"sagemaker": f"./{path}".rstrip("/")} | (
-                {} if path.endswith("/") else {"type": "uri_file"}
-            )
+        _find_on_this_machine(item, original.data)
     if inputs:
         job["inputs"] = inputs
-    checkpoint = mapping_at(request, "CheckpointConfig")
-    if "S3Uri" in checkpoint:
-        job["checkpoint"] = {"sagemaker": checkpoint["S3Uri"]}
-    stopping = mapping_at(request, "StoppingCondition")
-    if request.get("EnableManagedSpotTraining"):
-        wait = stopping.get("MaxWaitTimeInSeconds")
-        job["spot"] = {"max_wait": wait} if wait is not None else {}
-    if stopping.get("MaxRuntimeInSeconds", DEFAULT_MAX_RUNTIME) != DEFAULT_MAX_RUNTIME:
-        job["max_runtime"] = stopping["MaxRuntimeInSeconds"]
-    metrics = mapping_at(request, "AlgorithmSpecification").get("MetricDefinitions")
-    if isinstance(metrics, list) and metrics:
-        job["metrics"] = {
-            row["Name"]: row["Regex"] for row in metrics if {"Name", "Regex"} <= row.keys()
-        }
-    tags = {
-        row["Key"]: row["Value"] for row in request.get("Tags", ()) if row.get("Key") != RUN_TAG
-    }
-    if tags:
-        job["tags"] = tags
-    settings = _settings(original)
+
+    settings = _settings(original, values)
     guessed = (_PLACEHOLDER,) if ACCOUNT in str(settings) else ()
     return Draft(job, settings, comments, settings_head=guessed)
 
 
-def _resources(config: JsonMapping) -> JsonObject:
+def _find_on_this_machine(item: JsonObject, data: Mapping[str, str]) -> None:
+    """Replace the place of an input that the script uploads by its path on this machine."""
+    path = data.get(item["sagemaker"])
+    if path is None:
+        return
+    item["sagemaker"] = f"./{path}".rstrip("/")
+    if not path.endswith("/"):
+        item["type"] = "uri_file"
+
+
+def _resources(values: JsonMapping) -> JsonObject:
     resources: JsonObject = {}
-    groups, preferences = config.get("InstanceGroups"), config.get("InstancePreferences")
+    groups = values.get("resources.instance_groups")
+    preferences = values.get("resources.instance_preferences")
+    count = values.get("resources.instance_count", 1)
     if groups:
-        resources["instance_groups"] = [
-            {
-                "name": row.get("InstanceGroupName", ""),
-                "instance_type": row.get("InstanceType", ""),
-                "instance_count": row.get("InstanceCount", 1),
-            }
-            for row in groups
-        ]
+        resources["instance_groups"] = groups
     elif preferences:
-        counts = [row.get("InstanceCount", config.get("InstanceCount", 1)) for row in preferences]
-        alike = len(set(counts)) == 1
-        if alike:
-            resources["instance_count"] = counts[0]
-        resources["instance_preferences"] = [
-            _preference(row, None if alike else count)
-            for row, count in zip(preferences, counts, strict=True)
-        ]
+        counts = {row.setdefault("instance_count", count) for row in preferences}
+        if len(counts) == 1:
+            resources["instance_count"] = counts.pop()
+            for row in preferences:
+                del row["instance_count"]
+        resources["instance_preferences"] = list(map(_preference, preferences))
     else:
-        resources["instance_count"] = config.get("InstanceCount", 1)
-        resources["instance_type"] = {"sagemaker": config.get("InstanceType", "")}
-    volume = config.get("VolumeSizeInGB", DEFAULT_VOLUME_GIB)
-    return resources | ({"volume_size": f"{volume}g"} if volume != DEFAULT_VOLUME_GIB else {})
+        resources["instance_count"] = count
+        resources["instance_type"] = {"sagemaker": values.get("resources.instance_type", "")}
+    volume = values.get("resources.volume_size")
+    if volume not in (None, f"{DEFAULT_VOLUME_GIB}g"):
+        resources["volume_size"] = volume
+    return resources
 
 
-def _preference(row: JsonMapping, count: int | None) -> Any:
-    """Return a preferred instance type for a job file: its name, or a dict if it has a `count` or a
-    training plan."""
-    name, plans = row.get("InstanceType", ""), row.get("TrainingPlanArns")
-    own = {"instance_count": count, "training_plan": plans[0] if plans else None}
-    options = {key: value for key, value in own.items() if value is not None}
-    return {"instance_type": name, **options} if options else name
+def _preference(row: JsonObject) -> Any:
+    """Return a preferred instance type for a job file: its name, if the row has no more."""
+    if row.keys() == {"instance_type"}:
+        return row["instance_type"]
+    return row or ""
 
 
 def _gpus(request: JsonMapping) -> int | None:
-    config = mapping_at(request, "ResourceConfig")
-    row: JsonObject = next(iter(config.get("InstanceGroups") or [config]), {})
-    entry = type_named("sagemaker", str(row.get("InstanceType", "")), None)
-    return entry.gpus if entry is not None else None
+    config = mapping_at(request, MACHINES)
+    first: JsonMapping = (config.get("InstanceGroups") or [config])[0]
+    entry = type_named("sagemaker", str(first.get("InstanceType", "")), None)
+    if entry is None:
+        return None
+    return entry.gpus
 
 
 def _inputs(request: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
-    job_mode = text_at(request, "AlgorithmSpecification", "TrainingInputMode") or "File"
-    isolated = (
-        str(mapping_at(request, "HyperParameters").get(SUBMIT_DIRECTORY, ""))
-        .strip('"')
-        .startswith("/opt")
-    )
-    channels = request.get("InputDataConfig", ())
+    usual = text_at(request, ALGORITHM, "TrainingInputMode") or "File"
+    directory = str(mapping_at(request, PARAMETERS).get(SUBMIT_DIRECTORY, ""))
+    is_isolated = directory.strip('"').startswith("/opt")
+    channels = rows_at(request, CHANNELS)
     names = {str(channel.get("ChannelName")) for channel in channels}
     for channel in channels:
         name = channel.get("ChannelName")
         key = _input_name(str(name), names)
         names.add(key)
-        own = {} if key == name else {"channel": name}
-        source = mapping_at(channel, "DataSource")
-        if name == "code" and isolated:
+        if name == "code" and is_isolated:
             continue
+        source = mapping_at(channel, "DataSource")
         if "FileSystemDataSource" in source:
-            yield key, _file_system(source["FileSystemDataSource"]) | own
+            item = decode_fields(FILE_SYSTEM_FIELDS, channel)
         elif "S3DataSource" in source:
-            yield key, input_of(source["S3DataSource"], channel, job_mode) | own
+            item = decode_fields(CHANNEL_FIELDS, {"InputMode": usual, **channel})
+        else:
+            continue
+        if key == name:
+            item.pop("channel", None)
+        yield key, _input_of(item)
+
+
+def _input_of(values: JsonMapping) -> JsonObject:
+    item = {"sagemaker": values.get("sagemaker", "")}
+    if "mode" in values:
+        item["mode"] = values["mode"]  # the default, too
+    return item | _without_defaults(values, Input)
 
 
 def _input_name(channel: str, used_names: set[str]) -> str:
@@ -407,82 +396,47 @@ def _input_name(channel: str, used_names: set[str]) -> str:
     if re.fullmatch(PLACE_NAME, channel):
         return channel
     name = re.sub(r"\W", "_", channel, flags=re.ASCII)
-    name = f"_{name}" if name[:1].isdigit() else name
+    if name[:1].isdigit():
+        name = f"_{name}"
     while name in used_names:
         name += "_"
     return name
 
 
-def _file_system(source: JsonMapping) -> JsonObject:
-    scheme = "efs" if source.get("FileSystemType") == "EFS" else "fsx"
-    place = f"{scheme}://{source.get('FileSystemId', '')}{source.get('DirectoryPath', '')}"
-    return {"sagemaker": place} | (
-        {"access": "rw"} if source.get("FileSystemAccessMode") == "rw" else {}
-    )
-
-
-def input_of(source: JsonMapping, channel: JsonMapping, job_mode: str) -> JsonObject:
-    item = {
-        "sagemaker": source.get("S3Uri", ""),
-        "mode": MODES.get(channel.get("InputMode", job_mode)),
-        "shard": source.get("S3DataDistributionType") == "ShardedByS3Key" or None,
-        "data_type": _DATA_TYPES.get(source.get("S3DataType")),
-        "content_type": channel.get("ContentType"),
-        "compression": "gzip" if channel.get("CompressionType") == "Gzip" else None,
-        "record_wrapper": "recordio" if channel.get("RecordWrapperType") == "RecordIO" else None,
-        "shuffle_seed": mapping_at(channel, "ShuffleConfig").get("Seed"),
-        "attribute_names": source.get("AttributeNames") or None,
-        "instance_groups": source.get("InstanceGroupNames") or None,
-    }
-    return {name: value for name, value in item.items() if value is not None}
-
-
-_UNLESS_EMPTY = frozenset(
-    "output_kms_key volume_kms_key network_isolation encrypt_inter_container_traffic "
-    "remote_debug infra_check "
-    "session_tags profiler_parameters debugger_parameters".split()
-)
-"""Settings whose empty value is the default."""
-
-
-def _settings(original: Original) -> JsonObject:
-    request = original.request
-    output = value_at(request, "OutputDataConfig", "S3OutputPath")
-    settings: JsonObject = {"role": None, "region": region_of(original)}
-    settings |= _by_table(request, "settings") | monitoring_settings(request, output)
-    settings |= _by_table(request, "settings_of_records")
-    settings["compress_output"] = False if settings["compress_output"] == "NONE" else None
-    checkpoint = str(settings["checkpoint_path"])
-    if checkpoint == CHECKPOINT_DIR or not re.fullmatch(CHECKPOINT_PATH, checkpoint):
-        settings["checkpoint_path"] = None
-    mode = value_at(request, "AlgorithmSpecification", "TrainingInputMode")
-    settings["input_mode"] = MODES.get(mode) if mode != "File" else None
-    return {name: value for name, value in settings.items() if value is not None}
-
-
-def _by_table(request: JsonMapping, table: str) -> JsonObject:
-    values = {name: value_at(request, *path.split(".")) for name, path in SDK_TABLES[table].items()}
-    return {
-        name: None if name in _UNLESS_EMPTY and not value else value
-        for name, value in values.items()
-    }
+def _settings(original: Original, values: JsonMapping) -> JsonObject:
+    settings: JsonObject = {"region": region_of(original)}
+    for path, value in values.items():
+        if path.startswith(SETTING):
+            settings[path.removeprefix(SETTING)] = value
+    if original.request.get(DEBUGGER) is not None:
+        settings["debugger"] = True
+    if not settings.get("profiler"):
+        for name in ("profiler_output", "profiler_interval", "profiler_parameters"):
+            settings.pop(name, None)
+    for name in ("profiler_output", "debugger_output"):
+        if settings.get(name) == settings.get("output"):
+            settings.pop(name, None)
+    path = str(settings.get("checkpoint_path"))
+    if path == CHECKPOINT_DIR or not re.fullmatch(CHECKPOINT_PATH, path):
+        settings.pop("checkpoint_path", None)
+    return _without_defaults(settings, SageMaker)
 
 
 def region_of(original: Original) -> str | None:
     """Return the region of the request's hyperparameters, else of the settings or of the image's
     address."""
-    request = original.request
-    parameters = mapping_at(request, "HyperParameters")
-    region = own_value(parameters.get(REGION)) or original.settings.get("region")
+    parameters = mapping_at(original.request, PARAMETERS)
+    region = own_value(parameters.get(REGION))
+    region = region or original.settings.get("region")
     if isinstance(region, str) and region:
         return region
-    image = _REGION.match(text_at(request, "AlgorithmSpecification", "TrainingImage"))
+    image = _REGION.match(image_in(original.request))
     return image["region"] if image else None
 
 
 def code_uri(request: JsonMapping) -> str | None:
     """Return the location of the request's code; None if the request does not name one."""
-    submit_directory = own_value(mapping_at(request, "HyperParameters").get(SUBMIT_DIRECTORY))
+    submit_directory = own_value(mapping_at(request, PARAMETERS).get(SUBMIT_DIRECTORY))
     if isinstance(submit_directory, str) and submit_directory.startswith("s3://"):
         return submit_directory
     return place_of(request, CODE) or None

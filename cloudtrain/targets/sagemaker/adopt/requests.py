@@ -5,18 +5,37 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from cloudtrain.documents.toml_json import read_json
 from cloudtrain.errors import UsageError
 from cloudtrain.job.script import job_name_from
+from cloudtrain.rules.engine import rows_at
 from cloudtrain.targets.adoption import Original, Search
 from cloudtrain.targets.sagemaker.catalogue.shapes import members_of, violations
 from cloudtrain.targets.sagemaker.compile.sweep import LONGEST_NAME
 from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES
-from cloudtrain.targets.sagemaker.request import OF_TOOLKIT, PROGRAM, JsonMapping, JsonObject
+from cloudtrain.targets.sagemaker.fields import (
+    ALGORITHM,
+    MACHINES,
+    NAME,
+    OUTPUT,
+    PARAMETERS,
+    ROLE,
+    TAGS,
+    VARIABLES,
+)
+from cloudtrain.targets.sagemaker.request import (
+    OF_TOOLKIT,
+    PROGRAM,
+    JsonMapping,
+    JsonObject,
+    only,
+    without,
+    without_nulls,
+)
 
 # Split a CreateHyperParameterTuningJob request into the training job of its trials and the fields
 # of a sweep.
@@ -29,6 +48,9 @@ _STAMP = re.compile(r"-\d{6}-\d{4}$")
 
 _HASH = len("-00000000-00")
 
+_TUNED_MACHINES = "HyperParameterTuningResourceConfig"
+"""The field of a tuning job with the machines of its training jobs."""
+
 
 def flat(request: JsonMapping) -> JsonObject:
     """Return a tuning job's request in the form of a training job's request.
@@ -36,30 +58,33 @@ def flat(request: JsonMapping) -> JsonObject:
     The fields of the search are added in a canonical form, so that equal searches compare equal.
     """
     definition = dict(request["TrainingJobDefinition"])
-    training = {
-        "TrainingJobName": request.get("HyperParameterTuningJobName", "tuning"),
-        "HyperParameters": definition.pop("StaticHyperParameters", {}),
-        "ResourceConfig": definition.pop(
-            "HyperParameterTuningResourceConfig", definition.get("ResourceConfig")
-        ),
+    static = definition.pop("StaticHyperParameters", {})
+    machines = definition.pop(_TUNED_MACHINES, definition.get(MACHINES))
+    training: JsonObject = {
+        NAME: request.get("HyperParameterTuningJobName", "tuning"),
+        PARAMETERS: static,
+        MACHINES: machines,
         **definition,
-        **{name: request[name] for name in ("Tags", *OF_SEARCH) if request.get(name)},
     }
-    config = json.loads(json.dumps(training.get(OF_SEARCH[0], {})))
-    ranges = config.get("ParameterRanges", {})
-    config["ParameterRanges"] = {
-        kind: sorted(
-            (_with_defaults(kind, row) for row in rows), key=lambda row: str(row.get("Name"))
-        )
-        for kind, rows in sorted(ranges.items())
-        if rows
-    }
+    for name in (TAGS, *OF_SEARCH):
+        if request.get(name):
+            training[name] = request[name]
+    search = _canonical(training.get(OF_SEARCH[0], {}))
+    return without_nulls(training) | {OF_SEARCH[0]: search}
+
+
+def _canonical(search: JsonMapping) -> JsonObject:
+    config: JsonObject = json.loads(json.dumps(search))
+    ranges: JsonObject = {}
+    for kind, rows in sorted(config.get("ParameterRanges", {}).items()):
+        if rows:
+            whole = [_with_defaults(kind, row) for row in rows]
+            ranges[kind] = sorted(whole, key=lambda row: str(row.get("Name")))
+    config["ParameterRanges"] = ranges
     if config.get("Strategy") == "Grid":  # which ends by itself
         config.get("ResourceLimits", {}).pop("MaxNumberOfTrainingJobs", None)
     config.setdefault("TrainingJobEarlyStoppingType", "Off")
-    return {name: value for name, value in training.items() if value is not None} | {
-        OF_SEARCH[0]: config
-    }
+    return config
 
 
 def _with_defaults(kind: str, row: JsonMapping) -> JsonMapping:
@@ -67,8 +92,11 @@ def _with_defaults(kind: str, row: JsonMapping) -> JsonMapping:
     bound."""
     if not kind.startswith(("Continuous", "Integer")):
         return row
-    bounds = {name: str(float(row[name])) for name in ("MinValue", "MaxValue") if name in row}
-    return {"ScalingType": "Auto", **row, **bounds}
+    whole = {"ScalingType": "Auto", **row}
+    for name in ("MinValue", "MaxValue"):
+        if name in row:
+            whole[name] = str(float(row[name]))
+    return whole
 
 
 def sweep_fields(request: JsonMapping) -> Iterator[tuple[str, Any]]:
@@ -76,8 +104,9 @@ def sweep_fields(request: JsonMapping) -> Iterator[tuple[str, Any]]:
     search."""
     if "TrainingJobDefinition" not in request:
         raise ValueError("it has several training jobs")
-    config = request["HyperParameterTuningJobConfig"]
-    objective, limits = config["HyperParameterTuningJobObjective"], config["ResourceLimits"]
+    config = request[OF_SEARCH[0]]
+    objective = config["HyperParameterTuningJobObjective"]
+    limits = config["ResourceLimits"]
     strategy = config["Strategy"].lower()
     is_script = PROGRAM in request["TrainingJobDefinition"].get("StaticHyperParameters", {})
     name = job_name_from(_STAMP.sub("", str(request["HyperParameterTuningJobName"])))
@@ -100,39 +129,38 @@ def sweep_fields(request: JsonMapping) -> Iterator[tuple[str, Any]]:
     yield "driver", "service"
 
 
+_CONTINUOUS = {"Logarithmic": "log", "Linear": "uniform", "Auto": "uniform"}
+_INTEGER = {"Linear": "int", "Auto": "int"}
+
+
 def _ranges(ranges: JsonMapping, *, is_script: bool) -> Iterator[tuple[str, Any]]:
     if ranges.get("AutoParameters"):
         raise ValueError("the tuner itself chooses the ranges (Autotune)")
-    for name, number, kinds in (
-        (
-            "ContinuousParameterRanges",
-            float,
-            {"Logarithmic": "log", "Linear": "uniform", "Auto": "uniform"},
-        ),
-        ("IntegerParameterRanges", int, {"Linear": "int", "Auto": "int"}),
-    ):
-        for row in ranges.get(name, ()):
-            scale = row.get("ScalingType", "Auto")
-            if scale not in kinds:
-                raise ValueError(f"a sweep has no scale `{scale}` for `{row['Name']}`")
-            bounds = [number(row["MinValue"]), number(row["MaxValue"])]
-            yield (
-                row["Name"],
-                {kinds[scale]: bounds} | ({"scale": "auto"} if scale == "Auto" else {}),
-            )
+    for row in ranges.get("ContinuousParameterRanges", ()):
+        yield row["Name"], _range_of(row, float, _CONTINUOUS)
+    for row in ranges.get("IntegerParameterRanges", ()):
+        yield row["Name"], _range_of(row, int, _INTEGER)
     for row in ranges.get("CategoricalParameterRanges", ()):
-        yield row["Name"], [json.loads(text) if is_script else text for text in row["Values"]]
+        read = json.loads if is_script else str
+        yield row["Name"], list(map(read, row["Values"]))
+
+
+def _range_of(
+    row: JsonMapping, number: Callable[[str], float], kinds: Mapping[str, str]
+) -> JsonObject:
+    scale = row.get("ScalingType", "Auto")
+    if scale not in kinds:
+        raise ValueError(f"a sweep has no scale `{scale}` for `{row['Name']}`")
+    bounds = [number(row["MinValue"]), number(row["MaxValue"])]
+    item: JsonObject = {kinds[scale]: bounds}
+    if scale == "Auto":
+        item["scale"] = "auto"
+    return item
 
 
 _OPERATION = "CreateTrainingJob"
 
-_SIGNS = {
-    "TrainingJobName",
-    "AlgorithmSpecification",
-    "ResourceConfig",
-    "OutputDataConfig",
-    "RoleArn",
-}
+_SIGNS = {NAME, ALGORITHM, MACHINES, OUTPUT, ROLE}
 """Fields that identify a request: each request has most of them."""
 
 _SELECTED = ("SelectedInstanceType", "SelectedInstanceCount")
@@ -146,26 +174,17 @@ def originals_in(data: Any, folder: str | None) -> list[Original]:
     """Return the training jobs of a document from the folder `folder`; empty if the document is not
     from SageMaker."""
     originals = list(_originals(_without_nulls(data), folder))
-    if not originals and isinstance(data, Mapping):
-        other = next(
-            (
-                title
-                for key, title in SDK_TABLES["other_documents"].items()
-                if key in data or _camel(key) in data
-            ),
-            None,
-        )
-        if other is not None:
+    if originals or not isinstance(data, Mapping):
+        return originals
+    for key, title in SDK_TABLES["other_documents"].items():
+        if key in data or _camel(key) in data:
+            message = f"this file describes a SageMaker {title}, not a training job"
             hint = (
                 "cloudtrain adopts training jobs; `cloudtrain init` writes a job file to "
                 "fill in by hand"
             )
-            raise UsageError(
-                f"this file describes a SageMaker {other}, not a training job",
-                hint=hint,
-                code="CT981",
-            )
-    return originals
+            raise UsageError(message, hint=hint, code="CT981")
+    return []
 
 
 def _without_nulls(value: Any) -> Any:
@@ -175,12 +194,15 @@ def _without_nulls(value: Any) -> Any:
         return [_without_nulls(item) for item in value]
     if not isinstance(value, Mapping):
         return value
-    full = {key: item for key, item in value.items() if item is not None}
-    full = {
-        key: item if str(key).lower() in _MAPS else _without_nulls(item)
-        for key, item in full.items()
-    }
-    return {key: item for key, item in full.items() if item != {} or value[key] == {}}
+    full: JsonObject = {}
+    for key, item in value.items():
+        inner = item
+        if str(key).lower() not in _MAPS:
+            inner = _without_nulls(item)
+        had_only_nulls = inner == {} and item != {}
+        if inner is not None and not had_only_nulls:
+            full[key] = inner
+    return full
 
 
 _MAPS = ("hyperparameters", "statichyperparameters", "environment")
@@ -190,33 +212,37 @@ def _originals(data: Any, folder: str | None) -> Iterator[Original]:
     if isinstance(data, list):
         for item in data:
             yield from _originals(item, folder)
-    elif not isinstance(data, Mapping):
+    if not isinstance(data, Mapping):
         return
-    elif "Records" in data or "Events" in data:
-        yield from _originals(data.get("Records") or data.get("Events"), folder)
+    if "Records" in data or "Events" in data:
+        events = data.get("Records") or data.get("Events")
+        yield from _originals(events, folder)
     elif isinstance(data.get("CloudTrailEvent"), str):  # `aws cloudtrail lookup-events`
         yield from _originals(_without_nulls(read_json(data["CloudTrailEvent"]).data), folder)
     elif "requestParameters" in data or "detail" in data:
         yield from _event(data, folder)
     elif "TrainingJobDefinition" in data or "TrainingJobDefinitions" in data:
         yield from _tuning(data, folder)
-    elif _SIGNS & data.keys() and len(_SIGNS & data.keys()) >= 3:
-        described = "TrainingJobStatus" in data or "TrainingJobArn" in data
-        kind = (
-            "the output of `aws sagemaker describe-training-job`"
-            if described
-            else "a CreateTrainingJob request"
-        )
+    elif len(_SIGNS & data.keys()) >= 3:
+        kind = "a CreateTrainingJob request"
+        if _is_description(data):
+            kind = "the output of `aws sagemaker describe-training-job`"
         yield _original(data, kind, folder)
+
+
+def _is_description(data: JsonMapping) -> bool:
+    return "TrainingJobStatus" in data or "TrainingJobArn" in data
 
 
 def _event(event: JsonMapping, folder: str | None) -> Iterator[Original]:
     """Yield the request of a CloudTrail event, or of an EventBridge event that contains a
     CloudTrail event."""
-    event = event["detail"] if isinstance(event.get("detail"), Mapping) else event
+    if isinstance(event.get("detail"), Mapping):
+        event = event["detail"]
     request = event.get("requestParameters")
     if event.get("eventName") == _OPERATION and isinstance(request, Mapping):
-        settings = {"region": event["awsRegion"]} if isinstance(event.get("awsRegion"), str) else {}
+        region = event.get("awsRegion")
+        settings = {"region": region} if isinstance(region, str) else {}
         yield _original(_as_request(request, ()), "a CloudTrail event", folder, settings)
 
 
@@ -233,11 +259,14 @@ def _as_request(value: Any, path: tuple[str | int, ...]) -> Any:
     members = members_of(_OPERATION, path)
     if members is None:
         return {key: _as_request(item, (*path, key)) for key, item in value.items()}
-    names = {_camel(name): name for name in members} | {name.lower(): name for name in members}
+    names = {name.lower(): name for name in members}
     body = {}
     for key, item in value.items():
-        name = names.get(key) or names.get(key.lower()) or key
-        body[name] = _as_request(item, (*path, name)) if name in members else item
+        name = names.get(key.lower()) or key
+        if name in members:
+            body[name] = _as_request(item, (*path, name))
+        else:
+            body[name] = item
     return body
 
 
@@ -253,59 +282,70 @@ def _tuning(data: JsonMapping, folder: str | None) -> Iterator[Original]:
         data = _of_one_definition(data, definitions[0])
     name = str(data.get("HyperParameterTuningJobName", "tuning"))
     for definition in definitions:
-        request = {key: value for key, value in definition.items() if key not in _OF_TUNER}
-        request["TrainingJobName"] = str(definition.get("DefinitionName") or name)
-        request["ResourceConfig"] = request.pop(
-            "HyperParameterTuningResourceConfig", request.get("ResourceConfig", {})
-        )
-        ranges = definition.get("HyperParameterRanges") or data.get(
-            "HyperParameterTuningJobConfig", {}
-        ).get("ParameterRanges", {})
-        hints = {
-            str(row.get("Name")): row.get("ValueHint") for row in ranges.get("AutoParameters", ())
-        }
-        request["HyperParameters"] = {**hints, **definition.get("StaticHyperParameters", {})}
-        names = [
-            str(row.get("Name"))
-            for rows in ranges.values()
-            for row in rows
-            if isinstance(row, Mapping)
-        ]
-        searched = [name for name in names if name not in OF_TOOLKIT]
+        search = data.get(OF_SEARCH[0], {})
+        ranges = definition.get("HyperParameterRanges") or search.get("ParameterRanges", {})
         try:
-            fields, why = dict(sweep_fields(data)), ""
+            fields = dict(sweep_fields(data))
+            why = ""
         except ValueError as error:
-            fields, why = {}, f"{error}"
+            fields = {}
+            why = f"{error}"
         except (KeyError, TypeError, AttributeError) as error:
-            fields, why = {}, f"a part of it is missing or not valid: {error}"
+            fields = {}
+            why = f"a part of it is missing or not valid: {error}"
         lost = {OF_SEARCH[0]: f"a sweep cannot express the search: {why}"}
+        searched = _searched(ranges)
         if searched:
-            lost["ParameterRanges"] = (
-                f"the tuner gives these values to each job: {', '.join(searched)}"
-            )
-        if not fields:
-            yield _original(request, f"a training job of the tuning job {name}", folder, lost=lost)
-        else:
+            names = ", ".join(searched)
+            lost["ParameterRanges"] = f"the tuner gives these values to each job: {names}"
+        if fields:
             original = _original(flat(data), f"the tuning job {name}", folder)
             region = _region_of(data.get("HyperParameterTuningJobArn"))
-            settings = {**original.settings, **({"region": region} if region else {})}
+            settings = dict(original.settings)
+            if region:
+                settings["region"] = region
             yield replace(original, settings=settings, search=Search(fields, lost))
+        else:
+            request = _training_job(definition, ranges, name)
+            yield _original(request, f"a training job of the tuning job {name}", folder, lost=lost)
+
+
+def _searched(ranges: JsonMapping) -> list[str]:
+    """Return the names of the script's hyperparameters whose values the tuner chooses."""
+    names = []
+    for kind in ranges:
+        for row in rows_at(ranges, kind):
+            name = str(row.get("Name"))
+            if name not in OF_TOOLKIT:
+                names.append(name)
+    return names
+
+
+def _training_job(definition: JsonMapping, ranges: JsonMapping, name: str) -> JsonObject:
+    """Return the request of a training job that a tuning job defines, with the tuner's hints for
+    the hyperparameters that it chooses."""
+    request = without(definition, _OF_TUNER)
+    hints: JsonObject = {}
+    for row in ranges.get("AutoParameters", ()):
+        hints[str(row.get("Name"))] = row.get("ValueHint")
+    request[NAME] = str(definition.get("DefinitionName") or name)
+    request[MACHINES] = request.pop(_TUNED_MACHINES, request.get(MACHINES, {}))
+    request[PARAMETERS] = {**hints, **definition.get("StaticHyperParameters", {})}
+    return request
 
 
 def _of_one_definition(data: JsonMapping, definition: JsonMapping) -> JsonObject:
     """Return a request with a list of one training job as a request with that job, whose search is
     the request's."""
-    own = {name: definition[key] for key, name in _OF_SEVERAL.items() if key in definition}
-    job = {
-        key: value
-        for key, value in definition.items()
-        if key not in (*_OF_SEVERAL, "DefinitionName")
-    }
-    whole = {key: value for key, value in data.items() if key != "TrainingJobDefinitions"}
-    return whole | {
-        OF_SEARCH[0]: {**data.get(OF_SEARCH[0], {}), **own},
-        "TrainingJobDefinition": job,
-    }
+    whole = without(data, {"TrainingJobDefinitions"})
+    search = dict(data.get(OF_SEARCH[0], {}))
+    job: JsonObject = {}
+    for key, value in definition.items():
+        if key in _OF_SEVERAL:
+            search[_OF_SEVERAL[key]] = value
+        elif key != "DefinitionName":
+            job[key] = value
+    return whole | {OF_SEARCH[0]: search, "TrainingJobDefinition": job}
 
 
 _OF_SEVERAL = {
@@ -329,34 +369,15 @@ def _original(
 
     `kind` describes the document in words. `lost` explains, by field, why fields cannot be adopted.
     """
-    members = members_of(_OPERATION, ()) or ()
-    described = "TrainingJobStatus" in data or "TrainingJobArn" in data
-    request = {
-        key: value
-        for key, value in data.items()
-        if (key in members or not described) and value is not None
-    }
-    config = request.get("ResourceConfig")
-    if isinstance(config, Mapping):
-        request["ResourceConfig"] = {
-            key: value for key, value in config.items() if key not in _SELECTED
-        }
-    parameters = request.get("HyperParameters")
-    if isinstance(parameters, Mapping):
-        request["HyperParameters"] = {
-            key: value for key, value in parameters.items() if key not in _SET_BY_TUNER
-        }
+    request = without_nulls(data)
+    if _is_description(data):
+        request = only(request, members_of(_OPERATION, ()) or ())
+    for section, others in ((MACHINES, _SELECTED), (PARAMETERS, _SET_BY_TUNER)):
+        if isinstance(request.get(section), Mapping):
+            request[section] = without(request[section], others)
     reasons = dict(lost or {})
-    for name in ("Environment", "HyperParameters"):
-        hidden = request.get(name)
-        texts = (
-            [hidden]
-            if isinstance(hidden, str)
-            else list(hidden.values())
-            if isinstance(hidden, Mapping)
-            else []
-        )
-        if _HIDDEN in texts:
+    for name in (VARIABLES, PARAMETERS):
+        if _is_hidden(request.get(name)):
             del request[name]
             reasons[name] = (
                 "CloudTrail hides it: take it from `aws sagemaker describe-training-job`"
@@ -368,17 +389,19 @@ def _original(
                 "describe-training-job`"
             )
             raise UsageError(wrong.message, hint=hint, code="CT981")
+
+    own_settings = dict(settings or {})
     region = _region_of(data.get("TrainingJobArn"))
-    own_settings = {**(settings or {}), **({"region": region} if region else {})}
-    return Original(
-        "sagemaker",
-        request,
-        str(request.get("TrainingJobName", "")),
-        kind,
-        own_settings,
-        folder=folder,
-        lost=reasons,
-    )
+    if region:
+        own_settings["region"] = region
+    name = str(request.get(NAME, ""))
+    return Original("sagemaker", request, name, kind, own_settings, folder=folder, lost=reasons)
+
+
+def _is_hidden(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return _HIDDEN in value.values()
+    return isinstance(value, str) and value == _HIDDEN
 
 
 _SET_BY_TUNER = {
@@ -390,4 +413,6 @@ _SET_BY_TUNER = {
 
 def _region_of(arn: Any) -> str | None:
     parts = arn.split(":") if isinstance(arn, str) else []
-    return parts[3] if len(parts) > 5 and parts[3] else None
+    if len(parts) < 6:
+        return None
+    return parts[3] or None

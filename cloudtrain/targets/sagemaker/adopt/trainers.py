@@ -20,10 +20,19 @@ from cloudtrain.rules.engine import text_at
 from cloudtrain.runtime.sagemaker_launcher.arguments import text_of
 from cloudtrain.targets.common.services import own_value
 from cloudtrain.targets.sagemaker.export.distributions import SDK_TABLES, StartedScript, start_of
+from cloudtrain.targets.sagemaker.fields import ALGORITHM, CHANNELS, MACHINES, PARAMETERS
 from cloudtrain.targets.sagemaker.reading import instances_in
-from cloudtrain.targets.sagemaker.request import MODEL_PARALLEL, JsonMapping, JsonObject
+from cloudtrain.targets.sagemaker.request import (
+    MODEL_PARALLEL,
+    JsonMapping,
+    JsonObject,
+    only,
+    without,
+    without_nulls,
+)
 
-DRIVERS, CODE = "sm_drivers", "code"
+DRIVERS = "sm_drivers"
+CODE = "code"
 """The channels that version 3 adds."""
 
 START = "(start)"
@@ -79,45 +88,50 @@ class Changed(Exception):
 
 def is_trainer(request: JsonMapping) -> bool:
     """Return whether the drivers of version 3 of the SDK start the job."""
-    return DRIVERS in (channel.get("ChannelName") for channel in request.get("InputDataConfig", ()))
+    return any(row.get("ChannelName") == DRIVERS for row in request.get(CHANNELS, ()))
 
 
 def started_by_drivers(request: JsonMapping, uploads: Mapping[str, bytes]) -> JsonObject:
     """Return the launcher, script and arguments that the uploaded drivers of version 3 start."""
-    algorithm = request.get("AlgorithmSpecification", {})
-    if any(algorithm.get(name) != value for name, value in _ENTRYPOINT.items()):
+    algorithm = request.get(ALGORITHM, {})
+    if only(algorithm, _ENTRYPOINT) != _ENTRYPOINT:
         raise Changed("the container starts in another way than version 3's drivers do")
     files = _below(place_of(request, DRIVERS), uploads)
     script = _read_train_script(files)
-    source, distributed = _json(files, "sourcecode.json"), _json(files, "distributed.json")
-    if script.get("command") is None:
-        script |= {
-            "entry_point": source.get("entry_script"),
-            "launcher": _LAUNCHERS.get(script.pop("driver"), "other"),
-        }
+    source = _json(files, "sourcecode.json")
+    distributed = _json(files, "distributed.json")
+    launcher = "single"
+    entry_point = None
+    if "command" not in script:
+        launcher = _LAUNCHERS.get(script["driver"], "other")
+        entry_point = source.get("entry_script")
     _refuse_unknown(files)
-    values = {name: own_value(text) for name, text in request.get("HyperParameters", {}).items()}
+
+    values = {name: own_value(text) for name, text in request.get(PARAMETERS, {}).items()}
+    model_parallel = values.pop(MODEL_PARALLEL, None)
     return _start(
-        script.get("launcher", "single"),
-        entry_point=script.get("entry_point"),
+        launcher,
+        entry_point=entry_point,
         command=script.get("command"),
         requirements=script.get("requirements"),
         processes=distributed.get("process_count_per_node"),
         mpi_options=distributed.get("mpi_additional_options") or [],
-        smp=values.get(MODEL_PARALLEL),
-        arguments={
-            f"--{name}": own_value(value)
-            if isinstance(own_value(value), str)
-            else json.dumps(own_value(value))
-            for name, value in values.items()
-            if name != MODEL_PARALLEL
-        },
+        smp=model_parallel,
+        arguments={f"--{name}": _argument(value) for name, value in values.items()},
     )
+
+
+def _argument(value: Any) -> str:
+    """Return a hyperparameter as version 3's drivers pass it to the script."""
+    own = own_value(value)
+    return own if isinstance(own, str) else json.dumps(own)
 
 
 def _start(launcher: str, *, processes: int | None, **details: Any) -> JsonObject:
     """Return a started program as fields that can be compared, without empty ones."""
-    count = (processes or "one for each GPU") if launcher in ("torchrun", "mpirun") else None
+    count = None
+    if launcher in ("torchrun", "mpirun"):
+        count = processes or "one for each GPU"
     fields = {"launcher": launcher, "processes": count, **details}
     return {name: value for name, value in fields.items() if value not in (None, [], {})}
 
@@ -128,37 +142,34 @@ def started_by_us(request: JsonMapping, region: str) -> JsonObject | None:
     start: StartedScript | None = start_of(dict(request), region)
     if start is None:
         return None
-    values = {name: own_value(text) for name, text in start.hyperparameters.items()}
+    arguments = {}
+    for name, text in start.hyperparameters.items():
+        dashes = "-" if len(name) == 1 else "--"
+        arguments[f"{dashes}{name}"] = text_of(own_value(text))
     return _start(
-        start.launcher if start.launcher != MODEL_PARALLEL else "torchrun",
+        "torchrun" if start.launcher == MODEL_PARALLEL else start.launcher,
         entry_point=start.entry_point,
         command=start.command,
         requirements=start.requirements,
         processes=start.processes,
         mpi_options=shlex.split(start.mpi_options),
         smp=start.model_parallel,
-        arguments={
-            f"-{name}" if len(name) == 1 else f"--{name}": text_of(value)
-            for name, value in values.items()
-        },
+        arguments=arguments,
     )
 
 
 def with_start(request: JsonObject, start: JsonMapping | None) -> JsonObject:
     """Return the request without the fields that start the program; instead, one field describes
     this program."""
-    comparable = {name: value for name, value in request.items() if name != "HyperParameters"}
-    comparable["AlgorithmSpecification"] = {
-        name: value
-        for name, value in request.get("AlgorithmSpecification", {}).items()
-        if name not in _ENTRYPOINT
-    }
-    comparable["InputDataConfig"] = [
-        channel
-        for channel in request.get("InputDataConfig", ())
-        if channel.get("ChannelName") not in (CODE, DRIVERS)
-    ]
-    return comparable if start is None else comparable | {START: dict(start)}
+    comparable = without(request, {PARAMETERS})
+    comparable[ALGORITHM] = without(request.get(ALGORITHM, {}), _ENTRYPOINT)
+    comparable[CHANNELS] = []
+    for channel in request.get(CHANNELS, ()):
+        if channel.get("ChannelName") not in (CODE, DRIVERS):
+            comparable[CHANNELS].append(channel)
+    if start is not None:
+        comparable[START] = dict(start)
+    return comparable
 
 
 def idle_instances(start: JsonMapping, request: JsonMapping) -> dict[str, str]:
@@ -167,10 +178,8 @@ def idle_instances(start: JsonMapping, request: JsonMapping) -> dict[str, str]:
 
     The driver starts only as many processes as one instance has, whatever the number of instances.
     """
-    if (
-        start.get("launcher") != "mpirun"
-        or (instances_in(request.get("ResourceConfig", {})) or 1) == 1
-    ):
+    instances = instances_in(request.get(MACHINES, {})) or 1
+    if start.get("launcher") != "mpirun" or instances == 1:
         return {}
     why = "version 3's MPI driver starts the processes of one instance, and leaves the others idle"
     return {f"{START}.processes": f"{why}; the job starts them on every instance"}
@@ -179,12 +188,11 @@ def idle_instances(start: JsonMapping, request: JsonMapping) -> dict[str, str]:
 def code_of(request: JsonMapping, uploads: Mapping[str, bytes]) -> bytes | None:
     """Return the uploaded code as an archive; None if the script has uploaded no code."""
     files = _below(place_of(request, CODE), uploads)
-    only = (
-        next(iter(files.values()))
-        if len(files) == 1 and next(iter(files)).endswith(".tar.gz")
-        else None
-    )
-    return only or (archive_of(files) if files else None)
+    if len(files) == 1:
+        name, content = next(iter(files.items()))
+        if content and name.endswith(".tar.gz"):
+            return content
+    return archive_of(files) if files else None
 
 
 def lost_in_code(code: bytes | None, start: JsonMapping) -> dict[str, str]:
@@ -193,45 +201,51 @@ def lost_in_code(code: bytes | None, start: JsonMapping) -> dict[str, str]:
 
     The key is the field that the message belongs to. The result is empty if the code uses none of
     them."""
-    texts = [json.dumps(start).encode()]
-    if code is not None:
-        texts += [content for name, content in files_of(code) if name.endswith((".py", ".sh"))]
-    names = ", ".join(
-        sorted({match.decode() for text in texts for match in _ONLY_THERE.findall(text)})
-    )
-    return (
-        {f"{START}.environment": f"the code uses what only version 3's drivers give it: {names}"}
-        if names
-        else {}
-    )
+    found = set(_ONLY_THERE.findall(json.dumps(start).encode()))
+    for name, content in files_of(code) if code is not None else ():
+        if name.endswith((".py", ".sh")):
+            found.update(_ONLY_THERE.findall(content))
+    if not found:
+        return {}
+    names = ", ".join(sorted(match.decode() for match in found))
+    return {f"{START}.environment": f"the code uses what only version 3's drivers give it: {names}"}
 
 
 def draft_fields(start: JsonMapping) -> JsonObject:
     """Return the fields of a job that starts the program described by `start` (see
     `started_by_drivers`)."""
-    fields: JsonObject = {name: start[name] for name in ("entry_point", "command") if name in start}
-    # a number such as 64 for `64`, if cloudtrain would pass the same text to the script
-    own = {
-        name.removeprefix("--"): value if text_of(value := own_value(text)) == text else text
-        for name, text in start.get("arguments", {}).items()
-    }
+    fields = only(start, ("entry_point", "command"))
+    own: JsonObject = {}
+    for name, text in start.get("arguments", {}).items():
+        # a number such as 64 for `64`, if cloudtrain would pass the same text to the script
+        value = own_value(text)
+        if text_of(value) != text:
+            value = text
+        own[name.removeprefix("--")] = value
     if own:
         fields["hyperparameters"] = own
-    distribution: JsonObject = {"torchrun": {"type": "torch"}, "mpirun": {"type": "mpi"}}.get(
-        start["launcher"], {}
-    )
+
+    distribution: JsonObject = {}
     if "smp" in start:
         distribution = {"type": "smp", "version": 2, "parameters": start["smp"]}
+    elif start["launcher"] in _TYPES:
+        distribution["type"] = _TYPES[start["launcher"]]
     if isinstance(start.get("processes"), int):
         distribution["processes_per_instance"] = start["processes"]
     if start.get("mpi_options"):
         distribution["options"] = shlex.join(start["mpi_options"])
-    return fields | ({"distribution": distribution} if distribution else {})
+    if distribution:
+        fields["distribution"] = distribution
+    return fields
+
+
+_TYPES = {"torchrun": "torch", "mpirun": "mpi"}
+"""Maps launchers to types of distributions."""
 
 
 def place_of(request: JsonMapping, channel: str) -> str:
     """Return the S3 address of a channel's data; empty if the request lacks the channel."""
-    for row in request.get("InputDataConfig", ()):
+    for row in request.get(CHANNELS, ()):
         if row.get("ChannelName") == channel:
             return text_at(row, "DataSource", "S3DataSource", "S3Uri")
     return ""
@@ -244,19 +258,27 @@ def covers(address: str, place: str) -> bool:
 
 def _below(address: str, uploads: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the uploads to an address by their paths below it; empty without an address."""
-    places = [place for place in uploads if address and covers(address, place)]
-    return {
-        place[len(address.rstrip("/")) + 1 :] or place.rpartition("/")[2]: uploads[place]
-        for place in places
-    }
+    files: dict[str, bytes] = {}
+    length = len(address.rstrip("/")) + 1
+    for place, content in uploads.items():
+        if address and covers(address, place):
+            path = place[length:] or place.rpartition("/")[2]
+            files[path] = content
+    return files
 
 
 def _digest(text: bytes) -> str:
     """Return a hash of a file's lines, without comments and empty lines, which differ between
     releases."""
-    lines = [line.rstrip() for line in text.decode(errors="replace").splitlines()]
-    code = "\n".join(line for line in lines if line and not line.lstrip().startswith("#"))
-    return hashlib.sha256(code.encode()).hexdigest()[:16]
+    lines = []
+    for line in text.decode(errors="replace").splitlines():
+        if line.strip() and not line.lstrip().startswith("#"):
+            lines.append(line.rstrip())
+    return _hash_of("\n".join(lines))
+
+
+def _hash_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _refuse_unknown(files: Mapping[str, bytes]) -> None:
@@ -264,7 +286,8 @@ def _refuse_unknown(files: Mapping[str, bytes]) -> None:
     for name, content in files.items():
         if name in files_of_job or "__pycache__/" in name:
             continue
-        if _digest(content) not in SDK_TABLES["drivers"].get(name, "").split():
+        known = SDK_TABLES["drivers"].get(name, "").split()
+        if _digest(content) not in known:
             raise Changed(f"`{DRIVERS}/{name}` is none of the SDK's drivers that cloudtrain knows")
 
 
@@ -273,12 +296,15 @@ def _read_train_script(files: Mapping[str, bytes]) -> JsonObject:
     mark = _AFTER_HEAD.search(text)
     end = mark.end() if mark else 0
     match = _WHAT.fullmatch(text[end:])
-    digest = hashlib.sha256(text[:end].encode()).hexdigest()[:16]
-    if digest not in SDK_TABLES["drivers"]["sm_train.sh"].split() or match is None:
+    known = SDK_TABLES["drivers"]["sm_train.sh"].split()
+    if match is None or _hash_of(text[:end]) not in known:
         raise Changed(f"`{DRIVERS}/sm_train.sh` is not made from the SDK's template")
-    command = match["command"] or match["plain"]
-    fields = {"requirements": match["requirements"], "driver": match["driver"], "command": command}
-    return {name: value for name, value in fields.items() if value is not None}
+    fields = {
+        "requirements": match["requirements"],
+        "driver": match["driver"],
+        "command": match["command"] or match["plain"],
+    }
+    return without_nulls(fields)
 
 
 def _json(files: Mapping[str, bytes], name: str) -> JsonObject:

@@ -16,10 +16,12 @@ class ImageContents(NamedTuple):
 
     Attributes:
         framework: the framework whose toolkit runs; `generic` for images without
-        SAGEMAKER_TRAINING_MODULE. toolkit: the version of sagemaker-training. smddprun: whether the
-        data-parallel library is installed. smddpmprun: whether the model-parallel library's wrapper
-        is installed. torch: the version of PyTorch; None if unknown. training_module: the value of
-        SAGEMAKER_TRAINING_MODULE in the image; None if unknown.
+            SAGEMAKER_TRAINING_MODULE.
+        toolkit: the version of sagemaker-training.
+        smddprun: whether the data-parallel library is installed.
+        smddpmprun: whether the model-parallel library's wrapper is installed.
+        torch: the version of PyTorch; None if unknown.
+        training_module: the value of SAGEMAKER_TRAINING_MODULE in the image; None if unknown.
     """
 
     framework: Framework
@@ -44,8 +46,10 @@ class ImageContents(NamedTuple):
         return self._knows(_RDMA_SINCE, instance_type)
 
     def _knows(self, since: Mapping[str, str], instance_type: str) -> bool:
-        first = (version for version, names in since.items() if instance_type in names.split())
-        return any(self.version >= numbers(version) for version in first)
+        for version, names in since.items():
+            if instance_type in names.split():
+                return self.version >= numbers(version)
+        return False
 
 
 _EFA_SINCE = {

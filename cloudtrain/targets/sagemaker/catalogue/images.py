@@ -44,26 +44,32 @@ class ImageEntry(NamedTuple):
         return registries()[self.registry]
 
 
+def _read(name: str) -> JsonMapping:
+    content: JsonObject = json.loads((DATA / name).read_text(encoding="utf-8"))
+    return content
+
+
 @cache
 def tables() -> JsonMapping:
-    content: JsonObject = json.loads((DATA / "images.json").read_text(encoding="utf-8"))
-    return content
+    return _read("images.json")
 
 
 @cache
 def facts() -> JsonMapping:
-    content: JsonObject = json.loads((DATA / "image_facts.json").read_text(encoding="utf-8"))
-    return content
+    return _read("image_facts.json")
 
 
 @cache
 def registries() -> tuple[Mapping[str, str], ...]:
     """Return tables that map regions to accounts. Images of the same accounts and regions share a
     table."""
-    return tuple(
-        {region: account for account, regions in table.items() for region in regions.split()}
-        for table in tables()["registries"]
-    )
+    found: list[Mapping[str, str]] = []
+    for table in tables()["registries"]:
+        account_of: dict[str, str] = {}
+        for account, regions in table.items():
+            account_of |= dict.fromkeys(regions.split(), account)
+        found.append(account_of)
+    return tuple(found)
 
 
 @cache
@@ -74,29 +80,30 @@ def rows(framework: str) -> tuple[ImageEntry, ...]:
     separate images.
     """
     listed = tables()["frameworks"]
-    registries = {row["repository"]: row["registry"] for row in listed["huggingface"]}
-    by_hand = [
-        {**row, "registry": registries[row["beside"]]}
-        for row in facts()["unlisted"].get(framework, ())
-    ]
-    entries = [
-        ImageEntry(
-            version=entry["version"],
-            base=entry.get("base", ""),
-            repository=entry["repository"],
-            pythons=tuple(
-                entry.get("python") or in_range("python", framework, entry["version"], "python")
-            ),
-            devices=tuple(entry["devices"]),
-            suffix=entry.get("suffix", {}),
-            bare=entry.get("bare", False),
-            sdk=entry["sdk"],
-            registry=entry["registry"],
-            in_test=entry.get("in_test", ""),
-        )
-        for entry in [*listed[framework], *by_hand]
-    ]
-    return tuple(sorted(entries, key=lambda row: numbers(row.version)) if by_hand else entries)
+    unlisted = facts()["unlisted"].get(framework, ())
+    entries = list(listed[framework])
+    if unlisted:
+        registry_of = {row["repository"]: row["registry"] for row in listed["huggingface"]}
+        entries += [{**row, "registry": registry_of[row["beside"]]} for row in unlisted]
+        entries.sort(key=lambda row: numbers(row["version"]))
+    return tuple(_entry(framework, row) for row in entries)
+
+
+def _entry(framework: str, row: JsonMapping) -> ImageEntry:
+    version = row["version"]
+    pythons = row.get("python") or in_range("python", framework, version, "python")
+    return ImageEntry(
+        version=version,
+        base=row.get("base", ""),
+        repository=row["repository"],
+        pythons=tuple(pythons),
+        devices=tuple(row["devices"]),
+        suffix=row.get("suffix", {}),
+        bare=row.get("bare", False),
+        sdk=row["sdk"],
+        registry=row["registry"],
+        in_test=row.get("in_test", ""),
+    )
 
 
 def end_of_patches(framework: str, version: str) -> str:
@@ -111,13 +118,17 @@ def in_range(table: str, framework: str, version: str, field: str) -> list[str]:
 
     The result is a list with one item, or empty if no row's range contains the version.
     """
-    return [
-        fact[field]
-        for fact in facts()[table]
-        if fact["framework"] == framework
-        and numbers(fact["from"]) <= numbers(version)
-        and (not fact["to"] or numbers(version)[: len(numbers(fact["to"]))] <= numbers(fact["to"]))
-    ][:1]
+    wanted = numbers(version)
+    for fact in facts()[table]:
+        if fact["framework"] != framework:
+            continue
+        if wanted < numbers(fact["from"]):
+            continue
+        last = numbers(fact["to"])  # empty for an open range
+        comparable = wanted[: len(last)]
+        if comparable <= last:
+            return [fact[field]]
+    return []
 
 
 @cache
@@ -131,12 +142,10 @@ def whole_version(version: str, choices: Collection[str]) -> str | None:
     otherwise None."""
     if version in choices:
         return version
-    short = re.fullmatch(r"\d+\.\d+", version)
-    return max(
-        (one for one in choices if short and one.startswith(f"{version}.")),
-        key=numbers,
-        default=None,
-    )
+    if not re.fullmatch(r"\d+\.\d+", version):
+        return None
+    patches = [one for one in choices if one.startswith(f"{version}.")]
+    return max(patches, key=numbers, default=None)
 
 
 def newest(versions: Iterable[str]) -> str:
@@ -190,18 +199,18 @@ class Image(NamedTuple):
     def engine(self) -> tuple[str, str]:
         """Return the framework and its version; for Hugging Face images, the base framework, such
         as PyTorch."""
-        return (
-            split_base(self.base)
-            if self.framework == "huggingface"
-            else (self.framework, self.version)
-        )
+        if self.framework == "huggingface":
+            return split_base(self.base)
+        return self.framework, self.version
 
     @property
     def python_version(self) -> tuple[int, ...]:
         """Return the Python version: (3, 12) for the tag `py312`, (3,) for `py3`; empty if the
         address names none."""
         match = re.fullmatch(r"py(\d)(\d{0,4})", self.python)
-        return tuple(int(part) for part in match.groups() if part) if match else ()
+        if match is None:
+            return ()
+        return tuple(int(digits) for digits in match.groups() if digits)
 
 
 def describe_image(
@@ -215,45 +224,48 @@ def describe_image(
     """Return an image with the facts from its `address` (registry, repository, tag) and the
     hand-written facts."""
     registry, repository, tag = address
-    engine = split_base(base) if framework == "huggingface" else (framework, version)
-    inside: JsonObject = {"cuda": _cuda(engine, tag) if device == "gpu" else ""}
+    engine = (framework, version)
+    if framework == "huggingface":
+        engine = split_base(base)
     words = tag.split("-")
     # full tags contain `sagemaker`; images with short tags in the older repositories are all made
     # for SageMaker
-    if "sagemaker" in words or not ("ec2" in words or repository in ("pytorch", "tensorflow")):
-        inside |= _libraries(engine, device, repository)
+    has_short_tag = "ec2" not in words and repository not in ("pytorch", "tensorflow")
+    if has_short_tag or "sagemaker" in words:
+        inside = _libraries(engine, device, repository)
     else:
-        inside["doubt"] = (
+        doubt = (
             f"`{tag}` is an image for EC2: it has no training toolkit, and nothing starts the "
             "script"
         )
-    same = (
-        row
-        for row in rows(framework)
-        if (row.version, row.base, row.repository) == (version, base, repository)
-    )
-    row = next(same, None)
-    sdk = 2 if repository == SMP2_REPOSITORY else row.sdk if row else 0
-    inside["in_test"] = row.in_test if row else ""
-    return Image(
-        framework, version, python, device, registry, repository, tag, base, sdk=sdk, **inside
-    )
+        inside = {"doubt": doubt}
+    inside["cuda"] = _cuda(engine, tag) if device == "gpu" else ""
+    for row in rows(framework):
+        if (row.version, row.base, row.repository) == (version, base, repository):
+            inside["sdk"] = row.sdk
+            inside["in_test"] = row.in_test
+            break
+    if repository == SMP2_REPOSITORY:
+        inside["sdk"] = 2
+    return Image(framework, version, python, device, registry, repository, tag, base, **inside)
 
 
 def packages_of(image: Image) -> Mapping[str, str] | None:
     """Return the packages of an image with their versions, by normalized name; None if AWS has not
     published its lock. `tools/gen_sagemaker_packages.py` writes the table."""
-    line = ".".join(image.version.split(".")[:2])
-    if (
-        image.framework != "pytorch"
-        or image.repository == SMP2_REPOSITORY
-        or numbers(line) < (2, 11)
-    ):
+    if image.framework != "pytorch" or image.repository == SMP2_REPOSITORY:
         return None
-    table = json.loads((DATA / "image_packages.json").read_text(encoding="utf-8"))["images"].get(
-        f"{line} {image.device}"
-    )
-    return None if table is None else dict(table)
+    line = _line_of(image.version)
+    if numbers(line) < (2, 11):
+        return None
+    packages: Mapping[str, str] | None
+    packages = _read("image_packages.json")["images"].get(f"{line} {image.device}")
+    return packages
+
+
+def _line_of(version: str) -> str:
+    """Return the first two numbers of a version: `2.8` for `2.8.0`."""
+    return ".".join(version.split(".")[:2])
 
 
 def split_base(base: str) -> tuple[str, str]:
@@ -266,31 +278,28 @@ def split_base(base: str) -> tuple[str, str]:
 def _libraries(engine: tuple[str, str], device: str, repository: str) -> JsonObject:
     """Return the fields of `Image` for the toolkit and SageMaker's libraries. Only GPU images have
     the libraries."""
-    toolkit = next(iter(in_range("toolkit", *engine, "version")), None)
+    framework, version = engine
+    toolkits = in_range("toolkit", framework, version, "version")
+    found: JsonObject = {"toolkit": toolkits[0] if toolkits else None}
     if repository == SMP2_REPOSITORY:
-        entry, doubt = facts()["smp2"].get(engine[1]), None
-        if not entry:
-            doubt = (
-                f"the SDK takes `{engine[1]}` for a PyTorch version, but AWS has published "
-                "images of the model "
+        found["smp"] = 2
+        entry = facts()["smp2"].get(version)
+        if entry:
+            found["smddp"] = bool(entry["smddp"])
+        else:
+            published = ", ".join(smp_versions())
+            found["doubt"] = (
+                f"the SDK takes `{version}` for a PyTorch version, but AWS has published images of "
+                f"the model parallelism library v2 only for PyTorch {published}"
             )
-            doubt += f"parallelism library v2 only for PyTorch {', '.join(smp_versions())}"
-        return {
-            "toolkit": toolkit,
-            "smp": 2,
-            "smddp": bool(entry and entry["smddp"]),
-            "doubt": doubt,
-        }
-    if device != "gpu":
-        return {"toolkit": toolkit}
-    smp1 = any(
-        engine[0] == fact["framework"] and engine[1] in fact["versions"] for fact in facts()["smp1"]
-    )
-    return {
-        "toolkit": toolkit,
-        "smp": int(smp1),
-        "smddp": bool(in_range("smddp", *engine, "source")),
-    }
+    elif device == "gpu":
+        found["smp"] = 0
+        for fact in facts()["smp1"]:
+            versions_of_fact = fact["versions"]
+            if framework == fact["framework"] and version in versions_of_fact:
+                found["smp"] = 1
+        found["smddp"] = bool(in_range("smddp", framework, version, "source"))
+    return found
 
 
 def _cuda(engine: tuple[str, str], tag: str) -> str:
@@ -299,8 +308,9 @@ def _cuda(engine: tuple[str, str], tag: str) -> str:
     match = re.search(r"(?:^|-)cu(\d+)(\d)(?:-|$)", tag)
     if match:
         return f"{match[1]}.{match[2]}"
-    line = ".".join(engine[1].split(".")[:2])
-    return str(facts()["cuda"].get(engine[0], {}).get(line, ""))
+    framework, version = engine
+    of_framework = facts()["cuda"].get(framework, {})
+    return str(of_framework.get(_line_of(version), ""))
 
 
 # Find the contents of an AWS image by its address.
@@ -322,7 +332,9 @@ _WITH_OTHER_TOOLKITS = re.compile(
 def has_other_toolkit(uri: str) -> bool:
     """Return whether an AWS image, or a copy of it, has a training toolkit whose launchers
     cloudtrain does not know."""
-    return image_of_uri(uri) is None and _WITH_OTHER_TOOLKITS.fullmatch(uri) is not None
+    if image_of_uri(uri) is not None:
+        return False
+    return _WITH_OTHER_TOOLKITS.fullmatch(uri) is not None
 
 
 def image_of_uri(uri: str) -> Image | None:
@@ -332,49 +344,47 @@ def image_of_uri(uri: str) -> Image | None:
     `latest`, or no tag.
     """
     match = re.fullmatch(_ADDRESS, uri)
-    if match is None or match["repository"] not in facts()["repositories"]:
+    if match is None or not _is_of_aws(match):
         return None
-    if match["account"] is not None and not any(
-        match["account"] in table.values() for table in registries()
-    ):
-        return None
+    repository = match["repository"]
     framework: str
-    framework, device = facts()["repositories"][match["repository"]]
+    framework, device = facts()["repositories"][repository]
     version, *words = match["tag"].split("-")
     device = device or next(_devices(words), "")
     if not device or not re.fullmatch(r"\d+(\.\d+)+", version):
         return None
-    entries = [row for row in rows(framework) if row.repository == match["repository"]]
+
+    entries = [row for row in rows(framework) if row.repository == repository]
     base = ""
     if framework == "huggingface":
-        engine = "tensorflow" if "tensorflow" in match["repository"] else "pytorch"
-        base = engine + (
-            whole_version(version, [split_base(row.base)[1] for row in entries]) or version
-        )
+        engine = "tensorflow" if "tensorflow" in repository else "pytorch"
+        known = [split_base(row.base)[1] for row in entries]
+        base = engine + (whole_version(version, known) or version)
         entries = [row for row in entries if row.base == base]
-        version = next(
-            (
-                word.removeprefix("transformers")
-                for word in words
-                if word.startswith("transformers")
-            ),
-            "",
-        )
+        named = [word for word in words if word.startswith("transformers")]
+        if not named:
+            return None
+        version = named[0].removeprefix("transformers")
         if not version:
             return None
     # the SDK copies a short version such as `1.13` into the tag, and AWS moves that tag to the
     # newest patch release
     version = whole_version(version, [row.version for row in entries]) or version
-    usual = in_range("python", *(split_base(base) if base else (framework, version)), "python")
-    python = next((word for word in words if re.fullmatch(r"py\d+", word)), next(iter(usual), ""))
-    return describe_image(
-        framework,
-        version,
-        python,
-        device,
-        (match["registry"], match["repository"], match["tag"]),
-        base,
-    )
+
+    pythons = [word for word in words if re.fullmatch(r"py\d+", word)]
+    if not pythons:
+        engine_of = split_base(base) if base else (framework, version)
+        pythons = in_range("python", *engine_of, "python")
+    python = pythons[0] if pythons else ""
+    address = (match["registry"], repository, match["tag"])
+    return describe_image(framework, version, python, device, address, base)
+
+
+def _is_of_aws(address: re.Match[str]) -> bool:
+    if address["repository"] not in facts()["repositories"]:
+        return False
+    account = address["account"]
+    return account is None or any(account in table.values() for table in registries())
 
 
 def _devices(words: Sequence[str]) -> Iterator[str]:
@@ -406,8 +416,11 @@ _TOO_NEW_FOR_P2 = {"pytorch": (1, 13), "tensorflow": (2, 12)}
 def versions(framework: str, device: str | None = None) -> tuple[str, ...]:
     """Return the versions of a framework that have an image for `device`, or for any device, oldest
     first."""
-    names = (row.version for row in rows(framework) if device is None or device in row.devices)
-    return tuple(dict.fromkeys(names))
+    found: dict[str, None] = {}
+    for row in rows(framework):
+        if device is None or device in row.devices:
+            found[row.version] = None
+    return tuple(found)
 
 
 def patched_instead(image: Image, today: str) -> dict[str, str]:
@@ -418,18 +431,21 @@ def patched_instead(image: Image, today: str) -> dict[str, str]:
     their own: of them it is the newest one, if it is newer.
     """
     if image.framework == "huggingface":
-        last = newest(
-            row.version
-            for row in rows("huggingface")
-            if image.device in row.devices and not row.in_test
-        )
-        return {last: ""} if numbers(last) > numbers(image.version) else {}
-    known = (
-        (one, end_of_patches(image.framework, one))
-        for one in versions(image.framework, image.device)
-    )
-    ends = {".".join(one.split(".")[:2]): end for one, end in known if not end or end >= today}
-    return {line: end for line, end in ends.items() if end} or ends
+        released = [row for row in rows("huggingface") if not row.in_test]
+        last = newest(row.version for row in released if image.device in row.devices)
+        if numbers(last) <= numbers(image.version):
+            return {}
+        return {last: ""}
+
+    with_date: dict[str, str] = {}
+    without_date: dict[str, str] = {}
+    for version in versions(image.framework, image.device):
+        end = end_of_patches(image.framework, version)
+        if not end:
+            without_date[_line_of(version)] = end
+        elif end >= today:
+            with_date[_line_of(version)] = end
+    return with_date or without_date
 
 
 def smp_aliases() -> dict[str, str]:
@@ -451,7 +467,9 @@ def smp_versions() -> tuple[str, ...]:
 def device_of(instance: str) -> str:
     """Return `gpu`, `cpu` or `neuron`, which the SDK decides by the family of the instance type."""
     family = _family(instance)
-    return "neuron" if family.startswith("trn") else "gpu" if family[:1] in ("g", "p") else "cpu"
+    if family.startswith("trn"):
+        return "neuron"
+    return "gpu" if family.startswith(("g", "p")) else "cpu"
 
 
 def resolve_image(
@@ -483,39 +501,38 @@ def resolve_image(
         smdistributed: the job uses an smdistributed library, which matters for the old images.
     """
     if framework not in _TITLES:
+        message = f"SageMaker has no images of `{framework}`"
         names = did_you_mean(framework, _TITLES)
-        _fail("framework", f"SageMaker has no images of `{framework}`", f"{names} Or {_OWN_IMAGE}")
-    query = _Query(
-        framework,
-        region,
-        device or device_of(instance or "ml.g5.xlarge"),
-        _python_tag(python),
-        smp2,
-    )
+        _fail("framework", message, f"{names} Or {_OWN_IMAGE}")
+    device = device or device_of(instance or "ml.g5.xlarge")
+    query = _Query(framework, region, device, _python_tag(python), smp2)
     if smp2:
         return _smp2_image(query, version, instance)
+
     row = _row(query, version, base)
-    if _family(instance) == "p2" and numbers(row.version) >= _TOO_NEW_FOR_P2.get(framework, (99,)):
+    too_new = _TOO_NEW_FOR_P2.get(framework, (99,))
+    if _family(instance) == "p2" and numbers(row.version) >= too_new:
         message = (
             f"the image of {query.title} {row.version} does not run on `{instance}`, "
             "whose GPUs are too old"
         )
         hint = "choose a newer type, for example `ml.g5.xlarge`"
         raise JobError([Problem(("resources", "instance_type"), message, hint, code="CT033")])
+
     python_tag = _chosen_python(query, row)
-    prefix = f"{split_base(row.base)[1]}-transformers{row.version}" if row.base else row.version
-    middle = (
-        ()
-        if row.bare
-        else ("neuronx" if row.repository.endswith("neuronx") else query.device, python_tag)
-    )
-    suffix = row.suffix.get(query.device) or _older_suffix(
-        query, row, python_tag, instance, smdistributed
-    )
-    tag = "-".join(filter(None, (prefix, *middle, suffix)))
-    return describe_image(
-        framework, row.version, python_tag, query.device, _address(query, row, tag), row.base
-    )
+    words = [row.version]
+    if row.base:
+        words = [split_base(row.base)[1], f"transformers{row.version}"]
+    if not row.bare:
+        words.append("neuronx" if row.repository.endswith("neuronx") else device)
+        words.append(python_tag)
+    suffix = row.suffix.get(device)
+    if not suffix:
+        suffix = _older_suffix(query, row, python_tag, instance, smdistributed)
+    if suffix:
+        words.append(suffix)
+    address = _address(query, row, "-".join(words))
+    return describe_image(framework, row.version, python_tag, device, address, row.base)
 
 
 class _Query(NamedTuple):
@@ -535,6 +552,7 @@ def _row(query: _Query, version: str | None, base: str | None) -> ImageEntry:
     if not candidates:
         message = f"SageMaker has no image of {query.title} for {DEVICES[query.device]}"
         _fail("framework", message, f"choose another instance type or framework, or {_OWN_IMAGE}")
+
     released = [row for row in candidates if not row.in_test]
     if version is None:  # the newest in the region that has the wanted Python, or else the newest
         here = [row for row in released if query.region in row.accounts] or released
@@ -544,23 +562,36 @@ def _row(query: _Query, version: str | None, base: str | None) -> ImageEntry:
         whole = whole_version(version, [row.version for row in candidates])
     if whole is None:
         _unknown_version(query, version or "", [row.version for row in released])
-    return _pick_base(query, [row for row in candidates if row.version == whole], base)
+    of_version = [row for row in candidates if row.version == whole]
+    return _pick_base(query, of_version, base)
 
 
 def _unknown_version(query: _Query, version: str, choices: Sequence[str]) -> NoReturn:
-    last, near = newest(choices), _nearest(version, choices)
+    last = newest(choices)
+    near = _nearest(version, choices)
     message = f"SageMaker has no image of {query.title} `{version}` for {DEVICES[query.device]}"
-    use = f"use `{near}`" if near == last else f"use `{near}`, or the newest, `{last}`"
-    _fail("version", f"{message}; the newest is `{last}`", f"{use}; or {_OWN_IMAGE}")
+    use = f"use `{near}`"
+    if near != last:
+        use += f", or the newest, `{last}`"
+    message += f"; the newest is `{last}`"
+    _fail("version", message, f"{use}; or {_OWN_IMAGE}")
 
 
 def _nearest(version: str, choices: Sequence[str]) -> str:
     """Return the newest patch release of the same minor version; else the next newer version, else
     the newest."""
     line = numbers(version)[:2]
-    same = [one for one in choices if numbers(one)[:2] == line]
-    newer = [one for one in choices if line and numbers(one)[:2] > line]
-    return newest(same) if same else min(newer or [newest(choices)], key=numbers)
+    in_order = sorted(choices, key=numbers)
+    newer: list[str] = []
+    same: list[str] = []
+    for choice in in_order:
+        if numbers(choice)[:2] == line:
+            same.append(choice)
+        elif line and numbers(choice)[:2] > line:
+            newer.append(choice)
+    if same:
+        return same[-1]
+    return newer[0] if newer else in_order[-1]
 
 
 def _pick_base(query: _Query, candidates: Sequence[ImageEntry], base: str | None) -> ImageEntry:
@@ -569,19 +600,13 @@ def _pick_base(query: _Query, candidates: Sequence[ImageEntry], base: str | None
     if base is None:
         return max(candidates, key=lambda row: (row.base.startswith("pytorch"), numbers(row.base)))
     if query.framework != "huggingface":
-        _fail(
-            "base",
-            f"`base` applies to Hugging Face images, and this is {query.title}",
-            "remove `base`",
-        )
+        message = f"`base` applies to Hugging Face images, and this is {query.title}"
+        _fail("base", message, "remove `base`")
     fitting = [row for row in candidates if row.base == base or row.base.startswith(f"{base}.")]
     if not fitting:
-        options = ", ".join(f"`{row.base}`" for row in candidates)
-        _fail(
-            "base",
-            f"no image of Hugging Face {candidates[0].version} is built on `{base}`",
-            f"use {options}",
-        )
+        message = f"no image of Hugging Face {candidates[0].version} is built on `{base}`"
+        bases = _quoted([row.base for row in candidates], ", ")
+        _fail("base", message, f"use {bases}")
     return max(fitting, key=lambda row: numbers(row.base))
 
 
@@ -600,19 +625,21 @@ def _chosen_python(query: _Query, row: ImageEntry, version: str | None = None) -
     if query.python not in row.pythons:
         has = [_python_version(python) for python in row.pythons]
         message = (
-            f"the image of {query.title} {version or row.version} has Python {' and '.join(has)}"
+            f"the image of {query.title} {version or row.version} has Python {' and '.join(has)}, "
+            f"not {_python_version(query.python)}"
         )
-        use = " or ".join(f"`{one}`" for one in has)
-        _fail(
-            "python",
-            f"{message}, not {_python_version(query.python)}",
-            f"use {use}, or leave out `python`",
-        )
+        _fail("python", message, f"use {_quoted(has, ' or ')}, or leave out `python`")
     return query.python
 
 
-def _python_version(python: str) -> str:
-    return f"{python[2]}.{python[3:]}".rstrip(".")
+def _quoted(names: Iterable[str], joint: str) -> str:
+    return joint.join(f"`{name}`" for name in names)
+
+
+def _python_version(tag: str) -> str:
+    """Return `3.12` for `py312`, and `3` for `py3`."""
+    digits = tag.removeprefix("py")
+    return f"{digits[0]}.{digits[1:]}".rstrip(".")
 
 
 def _older_suffix(
@@ -634,24 +661,24 @@ def _older_suffix(
 
 
 def _address(query: _Query, row: ImageEntry, tag: str) -> tuple[str, str, str]:
-    account = row.accounts.get(query.region)
+    region = query.region
+    account = row.accounts.get(region)
     if account is None:
         message = (
-            f"`{query.region}` has no image of {query.title} {row.version} for "
-            f"{DEVICES[query.device]}"
+            f"`{region}` has no image of {query.title} {row.version} for {DEVICES[query.device]}"
         )
-        near = get_close_matches(query.region, row.accounts, n=3)
-        regions = (
-            ", ".join(f"`{one}`" for one in near) + " or another of the " if near else "one of the "
-        )
+        regions = "one of the "
+        near = get_close_matches(region, row.accounts, n=3)
+        if near:
+            regions = f"{_quoted(near, ', ')} or another of the "
         hint = f"{_OWN_IMAGE}, or use {regions}{len(row.accounts)} regions that have it"
         raise JobError([Problem(("environment",), message, hint, code="CT034")])
-    suffixes = (
-        name for name, regions in tables()["suffixes"].items() if query.region in regions.split()
-    )
-    # in China `amazonaws.com.cn`
-    host = f"{account}.dkr.ecr.{query.region}.{next(suffixes, 'amazonaws.com')}"
-    return host, row.repository, tag
+
+    suffix = "amazonaws.com"
+    for name, regions_of_suffix in tables()["suffixes"].items():
+        if region in regions_of_suffix.split():
+            suffix = name  # in China `amazonaws.com.cn`
+    return f"{account}.dkr.ecr.{region}.{suffix}", row.repository, tag
 
 
 def _smp2_image(query: _Query, version: str | None, instance: str) -> Image:
@@ -661,26 +688,24 @@ def _smp2_image(query: _Query, version: str | None, instance: str) -> Image:
     image's `doubt` then says that AWS has no such image.
     """
     if query.framework != "pytorch" or query.device != "gpu":
-        message = (
-            f"{_SMP2} is for PyTorch on GPUs, not {_TITLES[query.framework]} on "
-            f"{DEVICES[query.device]}"
-        )
+        other = f"{_TITLES[query.framework]} on {DEVICES[query.device]}"
+        message = f"{_SMP2} is for PyTorch on GPUs, not {other}"
         _fail("framework", message, "use `framework: pytorch` and an instance type with GPUs")
-    by_version, aliases, real = (
-        {row.version: row for row in rows("pytorch-smp")},
-        smp_aliases(),
-        smp_versions(),
-    )
-    whole = (
-        newest(real)
-        if version is None
-        else whole_version(version, real) or whole_version(version, [*by_version, *aliases])
-    )
+
+    by_version = {row.version: row for row in rows("pytorch-smp")}
+    aliases = smp_aliases()
+    real = smp_versions()
+    whole: str | None = newest(real)
+    if version is not None:
+        whole = whole_version(version, real)
+        whole = whole or whole_version(version, [*by_version, *aliases])
     if whole is None:
         _unknown_version(query, version or "", real)
+
     row = by_version[aliases.get(whole, whole)]
     python = _chosen_python(query, row, whole)
-    address = _address(query, row, f"{whole}-gpu-{python}-{_smp2_cuda(whole, instance)}")
+    cuda = _smp2_cuda(whole, instance)
+    address = _address(query, row, f"{whole}-gpu-{python}-{cuda}")
     assert address[1] == SMP2_REPOSITORY
     return describe_image("pytorch", whole, python, "gpu", address)
 
@@ -689,11 +714,8 @@ def _smp2_cuda(version: str, instance: str) -> str:
     """The rule is that of sagemaker 2.257.7 (image_uris.py, get_training_image_uri)."""
     if "2.5" in version:
         return "cu124"
-    return (
-        "cu121"
-        if "p5" in instance or any(one in version for one in ("2.1", "2.2", "2.3", "2.4"))
-        else "cu118"
-    )
+    is_newer = any(line in version for line in ("2.1", "2.2", "2.3", "2.4"))
+    return "cu121" if is_newer or "p5" in instance else "cu118"
 
 
 def _family(instance: str) -> str:

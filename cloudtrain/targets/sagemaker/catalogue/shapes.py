@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from cloudtrain.documents.document import load_toml
-from cloudtrain.errors import did_you_mean, dotted
+from cloudtrain.errors import NearName, did_you_mean, dotted
 from cloudtrain.job.nodes import describe_value
 from cloudtrain.machines.table import InstanceTable, InstanceType
 from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
@@ -49,10 +49,14 @@ def _compile(pattern: str) -> tuple[re.Pattern[str], bool]:
     def translate(match: re.Match[str]) -> str:
         nonlocal inside
         if match["high"]:
-            pair = chr(int(match["high"], 16)) + chr(int(match["low"], 16))
-            return re.escape(pair.encode("utf-16-be", "surrogatepass").decode("utf-16-be"))
-        if match["name"]:
-            members = "a-zA-Z0-9" if match["name"] == "Alnum" else "".join(_CLASSES[match["name"]])
+            high = chr(int(match["high"], 16))
+            low = chr(int(match["low"], 16))
+            pair = high + low
+            character = pair.encode("utf-16-be", "surrogatepass").decode("utf-16-be")
+            return re.escape(character)
+        name = match["name"]
+        if name:
+            members = "a-zA-Z0-9" if name == "Alnum" else "".join(_CLASSES[name])
             return members if inside else f"[{members}]"
         if match["open"] and not inside:
             inside = True
@@ -63,17 +67,23 @@ def _compile(pattern: str) -> tuple[re.Pattern[str], bool]:
         return match[0]
 
     expression = re.sub(_TOKEN, translate, pattern)
-    return re.compile(expression, re.ASCII), any(f"\\p{{{name}}}" in pattern for name in _CLASSES)
+    categories = re.findall(r"\\p\{(\w)\}", pattern)
+    return re.compile(expression, re.ASCII), not _CLASSES.keys().isdisjoint(categories)
 
 
 def _categorize(text: str) -> str:
     if text.isascii():
         return text
-    stand_ins = {category: character for category, (_, character) in _CLASSES.items()}
-    return "".join(
-        char if char.isascii() else stand_ins.get(unicodedata.category(char)[0], _OTHER)
-        for char in text
-    )
+    letters: list[str] = []
+    for letter in text:
+        category = unicodedata.category(letter)[0]
+        if letter.isascii():
+            letters.append(letter)
+        elif category in _CLASSES:
+            letters.append(_CLASSES[category][1])
+        else:
+            letters.append(_OTHER)
+    return "".join(letters)
 
 
 # The names, types, limits, patterns and enums that SageMaker accepts in a request, from the
@@ -105,7 +115,8 @@ class ShapeViolation(NamedTuple):
 def violations(request: JsonMapping, operation: str = "CreateTrainingJob") -> list[ShapeViolation]:
     """Return everything in a request that the service's own model forbids, in the order of the
     request."""
-    return list(_check(request, _model()["operations"][operation], (), f"`{operation}`"))
+    shape = _model()["operations"][operation]
+    return list(_check(request, shape, (), f"`{operation}`"))
 
 
 @cache
@@ -119,23 +130,21 @@ def _shape(name: str) -> JsonMapping:
     return shape
 
 
-def _check(value: Any, name: str, path: Place, title: str) -> Iterator[ShapeViolation]:
+def _check(value: object, name: str, path: Place, title: str) -> Iterator[ShapeViolation]:
     """Yield all violations in a value and its parts.
 
     `name` is the value's shape in the service's model, `path` its path in the request, `title` its
     name in messages.
     """
     shape = _shape(name)
-    accepted, words = _TYPES[shape["type"]]
-    if not isinstance(value, accepted) or (isinstance(value, bool) and shape["type"] != "boolean"):
-        yield ShapeViolation(
-            path,
-            f"{title} is {describe_value(value)}, and the service takes {words}",
-            f"write {words}",
-            "type",
-        )
-    elif shape["type"] in _INSIDE:
-        yield from _INSIDE[shape["type"]](value, shape, path, title)
+    kind = shape["type"]
+    accepted, words = _TYPES[kind]
+    is_misplaced_bool = isinstance(value, bool) and kind != "boolean"
+    if is_misplaced_bool or not isinstance(value, accepted):
+        message = f"{title} is {describe_value(value)}, and the service takes {words}"
+        yield ShapeViolation(path, message, f"write {words}", "type")
+    elif kind in _INSIDE:
+        yield from _INSIDE[kind](value, shape, path, title)
 
 
 def _structure(
@@ -144,17 +153,18 @@ def _structure(
     members = shape["members"]
     hints = {name: did_you_mean(str(name), members) for name in value if name not in members}
     for name in shape.get("required", ()):
-        if name not in value and f"did you mean `{name}`?" not in hints.values():
-            yield ShapeViolation(
-                (*path, name), f"{title} needs `{name}`", f"add `{name}`", "missing"
-            )
+        is_misspelt = NearName.of(name) in hints.values()
+        if name not in value and not is_misspelt:
+            message = f"{title} needs `{name}`"
+            place = (*path, name)
+            yield ShapeViolation(place, message, f"add `{name}`", "missing")
     for name, inner in value.items():
+        place = (*path, name)
         if name in hints:
-            yield ShapeViolation(
-                (*path, name), f"{title} has no field `{name}`", hints[name], "unknown"
-            )
+            message = f"{title} has no field `{name}`"
+            yield ShapeViolation(place, message, hints[name], "unknown")
         else:
-            yield from _check(inner, members[name], (*path, name), _title_of((*path, name)))
+            yield from _check(inner, members[name], place, _title_of(place))
 
 
 def _list(
@@ -162,7 +172,8 @@ def _list(
 ) -> Iterator[ShapeViolation]:
     yield from _check_count(len(value), ("entry", "entries"), shape, path, title)
     for index, inner in enumerate(value):
-        yield from _check(inner, shape["member"], (*path, index), _title_of((*path, index)))
+        place = (*path, index)
+        yield from _check(inner, shape["member"], place, _title_of(place))
 
 
 def _map(
@@ -170,44 +181,60 @@ def _map(
 ) -> Iterator[ShapeViolation]:
     yield from _check_count(len(value), ("entry", "entries"), shape, path, title)
     for key, inner in value.items():
-        name = f"{key[:37]}..." if isinstance(key, str) and len(key) > 40 else str(key)
-        yield from _check(key, shape["key"], (*path, key), f"a key of {title}")
-        yield from _check(inner, shape["value"], (*path, key), _title_of((*path, name)))
+        place = (*path, key)
+        yield from _check(key, shape["key"], place, f"a key of {title}")
+        name = str(key)
+        if isinstance(key, str) and len(key) > 40:
+            name = f"{key[:37]}..."
+        yield from _check(inner, shape["value"], place, _title_of((*path, name)))
 
 
 def _string(value: str, shape: JsonMapping, path: Place, title: str) -> Iterator[ShapeViolation]:
     sized = list(_check_count(len(value), ("character", "characters"), shape, path, title))
     yield from sized
+
     if "enum" in shape and value not in shape["enum"]:
         message = f"{title} is {describe_value(value)}, which the service does not know"
-        hint = did_you_mean(value, shape["enum"])
-        fits = len(shape["enum"]) <= MANY or (hint or "").startswith("did you mean")
-        yield ShapeViolation(path, message, hint if fits else None, "enum")
-    if "pattern" in shape and not sized and not matches(shape["pattern"], value):
-        words = _hints().get(shape["pattern"], f"it must match `{shape['pattern']}`")
-        yield ShapeViolation(
-            path, f"{title} is {describe_value(value)}, which the service refuses", words, "pattern"
-        )
+        near = did_you_mean(value, shape["enum"])
+        if len(shape["enum"]) > MANY and not isinstance(near, NearName):
+            near = None
+        yield ShapeViolation(path, message, near, "enum")
+
+    pattern = shape.get("pattern")
+    if pattern is not None and not sized and not matches(pattern, value):
+        message = f"{title} is {describe_value(value)}, which the service refuses"
+        hint = _hints().get(pattern, f"it must match `{pattern}`")
+        yield ShapeViolation(path, message, hint, "pattern")
 
 
 @cache
 def _hints() -> dict[str, str]:
     """Map the service's patterns to words; messages show other patterns unchanged."""
-    return dict(load_toml(Path(__file__).with_name("patterns.toml").read_text("utf-8"))["hints"])
+    text = Path(__file__).with_name("patterns.toml").read_text("utf-8")
+    return dict(load_toml(text)["hints"])
 
 
 def _number(value: int, shape: JsonMapping, path: Place, title: str) -> Iterator[ShapeViolation]:
-    hints = f"write `{shape.get('min')}` or more", f"write `{shape.get('max')}` or less"
-    yield from _check_bounds(value, f"{title} is {value:,}", hints, shape, path)
+    least = f"write `{shape.get('min')}` or more"
+    most = f"write `{shape.get('max')}` or less"
+    fact = f"{title} is {value:,}"
+    yield from _check_bounds(value, fact, (least, most), shape, path)
 
 
 def _check_count(
     count: int, units: tuple[str, str], shape: JsonMapping, path: Place, title: str
 ) -> Iterator[ShapeViolation]:
-    fact = f"{title} has {count:,} {units[count != 1]}" if count else f"{title} is empty"
-    least, most = shape.get("min"), shape.get("max")
-    hints = f"use at least {least} {units[least != 1]}", f"use at most {most} {units[most != 1]}"
-    yield from _check_bounds(count, fact, hints, shape, path)
+    def amount(number: int) -> str:
+        return units[0] if number == 1 else units[1]
+
+    fact = f"{title} is empty"
+    if count:
+        fact = f"{title} has {count:,} {amount(count)}"
+    least = shape.get("min", 0)
+    most = shape.get("max", 0)
+    at_least = f"use at least {least} {amount(least)}"
+    at_most = f"use at most {most} {amount(most)}"
+    yield from _check_bounds(count, fact, (at_least, at_most), shape, path)
 
 
 def _check_bounds(
@@ -250,32 +277,36 @@ def members_of(operation: str, path: Place) -> tuple[str, ...] | None:
     plain value."""
     shape = _shape(_model()["operations"][operation])
     for part in path:
-        shape = _shape(
-            shape["members"][part] if "members" in shape else shape.get("member") or shape["value"]
-        )
+        if "members" in shape:
+            name = shape["members"][part]
+        else:
+            name = shape.get("member") or shape["value"]
+        shape = _shape(name)
     return tuple(shape["members"]) if shape["type"] == "structure" else None
 
 
 def _describe(instance: InstanceType) -> list[tuple[str, str]]:
     """Return labelled facts: the local disk, the toolkit's EFA variables, and which sources list
     the type for SMDDP."""
-    efa = ["FI_PROVIDER=efa"] if instance.efa_in_toolkit else []
-    variables = [*efa, *(["FI_EFA_USE_DEVICE_RDMA=1"] if instance.rdma_in_toolkit else [])]
-    toolkit = "sets " + " and ".join(variables) if variables else "sets no EFA variable"
-    names = [
-        *(["AWS's documentation"] if instance.smddp else []),
-        *(["SDK v2"] if instance.smddp_in_sdk else []),
-    ]
-    return [
-        ("local disk", f"{instance.nvme_gb} GB NVMe" if instance.nvme_gb else "none"),
-        ("toolkit 5.1.4", toolkit),
-        (
-            "SMDDP",
-            "named by " + " and ".join(names)
-            if names
-            else "named neither by AWS's documentation nor by SDK v2",
-        ),
-    ]
+    variables: list[str] = []
+    if instance.efa_in_toolkit:
+        variables.append("FI_PROVIDER=efa")
+    if instance.rdma_in_toolkit:
+        variables.append("FI_EFA_USE_DEVICE_RDMA=1")
+    names: list[str] = []
+    if instance.smddp:
+        names.append("AWS's documentation")
+    if instance.smddp_in_sdk:
+        names.append("SDK v2")
+
+    disk = f"{instance.nvme_gb} GB NVMe" if instance.nvme_gb else "none"
+    toolkit = "sets no EFA variable"
+    if variables:
+        toolkit = f"sets {' and '.join(variables)}"
+    smddp = "named neither by AWS's documentation nor by SDK v2"
+    if names:
+        smddp = f"named by {' and '.join(names)}"
+    return [("local disk", disk), ("toolkit 5.1.4", toolkit), ("SMDDP", smddp)]
 
 
 TABLE = InstanceTable(DATA / "instances.csv", prefix="ml.", fabric="efa", describe=_describe)

@@ -1,8 +1,10 @@
 """Choose the program that starts the processes inside the container, and give the reason.
 
-toolkit     the image's training toolkit, configured by `sagemaker_*` hyperparameters as by the
-SageMaker SDK entrypoint  cloudtrain's launcher from the bundle, through ContainerEntrypoint: exact
-argv, any image with Python image       the image's own entry point, for jobs without code
+* `toolkit`: the image's training toolkit, configured by `sagemaker_*` hyperparameters as by the
+  SageMaker SDK.
+* `entrypoint`: cloudtrain's launcher from the bundle, through ContainerEntrypoint: exact argv, any
+  image with Python.
+* `image`: the image's own entry point, for jobs without code.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from cloudtrain.targets.sagemaker.compile.machines import ChosenImage
 from cloudtrain.targets.sagemaker.compile.places import paths_of
 from cloudtrain.targets.sagemaker.launch.shell import arrives_intact
 from cloudtrain.targets.sagemaker.reading import Mode
-from cloudtrain.targets.sagemaker.request import JsonObject
+from cloudtrain.targets.sagemaker.request import JsonObject, without_nulls
 from cloudtrain.targets.sagemaker.settings import SageMaker
 
 REQUIREMENTS = "requirements.txt"
@@ -62,6 +64,11 @@ _OF_FIELDS = {
 }
 """The field behind a reason for entrypoint mode, and what to write where only the toolkit can start
 the job."""
+
+_OF_DISTRIBUTION = (
+    "distribution.type",
+    "write an `entry_point`, and call its requirements file `requirements.txt`",
+)
 
 
 class LaunchChoice(NamedTuple):
@@ -96,9 +103,8 @@ def launch_of(
     if better:
         return LaunchChoice("entrypoint", better)
     assert image.entry is not None
-    return LaunchChoice(
-        "toolkit", f"{image.entry.toolkit} or older; your arguments survive its shell"
-    )
+    reason = f"{image.entry.toolkit} or older; your arguments survive its shell"
+    return LaunchChoice("toolkit", reason)
 
 
 def _problems(
@@ -117,26 +123,27 @@ def _problems(
             "the `deepspeed` launcher needs a hostfile and ssh between instances, which "
             "SageMaker does not offer"
         )
-        yield Problem(
-            ("distribution", "launch"),
-            message,
-            "use `launch: torch`, or `launch: mpi`",
-            code="CT031",
-        )
-    refused = {"toolkit": entrypoint, "entrypoint": toolkit, "auto": None}[target.launch]
-    if toolkit and entrypoint in _OF_FIELDS:
-        field, hint = _OF_FIELDS[entrypoint]
-        yield Problem((field,), f"{toolkit}; but {entrypoint}", hint, code="CT031")
-    elif toolkit and entrypoint:
-        hint = "write an `entry_point`, and call its requirements file `requirements.txt`"
-        yield Problem(("distribution", "type"), f"{toolkit}; but {entrypoint}", hint, code="CT031")
-    elif refused:
-        message = f"the job cannot start in `{target.launch}` mode: {refused}"
-        path: tuple[str, ...] = ("distribution", "type")
-        if target.launch == "toolkit":
-            path = ("command",) if job.command is not None else ("environment", "requirements")
-            path = _OF_FIELDS[refused][:1] if refused in _OF_FIELDS else path
-        yield Problem(path, message, "leave out `launch` in the target's settings", code="CT031")
+        hint = "use `launch: torch`, or `launch: mpi`"
+        yield Problem(("distribution", "launch"), message, hint, code="CT031")
+
+    if toolkit and entrypoint:
+        field, hint = _OF_FIELDS.get(entrypoint, _OF_DISTRIBUTION)
+        path = tuple(field.split("."))
+        yield Problem(path, f"{toolkit}; but {entrypoint}", hint, code="CT031")
+    elif toolkit and target.launch == "entrypoint":
+        yield _unfit(target, ("distribution", "type"), toolkit)
+    elif entrypoint and target.launch == "toolkit":
+        path = ("environment", "requirements")
+        if entrypoint in _OF_FIELDS:
+            path = (_OF_FIELDS[entrypoint][0],)
+        elif job.command is not None:
+            path = ("command",)
+        yield _unfit(target, path, entrypoint)
+
+
+def _unfit(target: SageMaker, path: tuple[str, ...], reason: str) -> Problem:
+    message = f"the job cannot start in `{target.launch}` mode: {reason}"
+    return Problem(path, message, "leave out `launch` in the target's settings", code="CT031")
 
 
 def python_too_old(image: Image | None) -> str | None:
@@ -145,10 +152,8 @@ def python_too_old(image: Image | None) -> str | None:
     if image is None or not image.python_version or image.python_version >= _OLDEST_PYTHON:
         return None
     has = ".".join(map(str, image.python_version))
-    return (
-        f"the image has Python {has}, and cloudtrain's own launcher needs "
-        f"{'.'.join(map(str, _OLDEST_PYTHON))}"
-    )
+    needs = ".".join(map(str, _OLDEST_PYTHON))
+    return f"the image has Python {has}, and cloudtrain's own launcher needs {needs}"
 
 
 def _only_toolkit(job: TrainingJob, machines: Machines, image: ChosenImage) -> Iterator[str]:
@@ -194,9 +199,11 @@ def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -
     parameters = resolve_hyperparameters(job.hyperparameters, paths_of(job))
     if under_torchrun and (words := misread(hyperparameter_argv(parameters))):
         yield f"the toolkit's torchrun would take `{words[0]}` for its own option"
+    toolkit = image.entry.toolkit
+    script = job.entry_point or "train.py"
     for name, value in parameters.items():
-        if not arrives_intact(value, image.entry.toolkit, script=job.entry_point or "train.py"):
-            yield f"the shell of toolkit {image.entry.toolkit} would break `{name}`"
+        if not arrives_intact(value, toolkit, script=script):
+            yield f"the shell of toolkit {toolkit} would break `{name}`"
 
 
 # Toolkit mode: write the distribution as `sagemaker_*` hyperparameters, which the containers'
@@ -215,9 +222,10 @@ def _better_by_entrypoint(job: TrainingJob, image: ChosenImage, package: bool) -
 
 def distribution_pairs(job: TrainingJob, machines: Machines) -> JsonObject:
     """Return the hyperparameters that tell the toolkit how to start the processes."""
-    grouped = machines.spans and job.distribution.type != "tensorflow"
-    groups: JsonObject = {keys.GROUPS: list(machines.spans)} if grouped else {}
-    return groups | _pairs_of(job.distribution, machines)
+    pairs: JsonObject = {}
+    if machines.spans and job.distribution.type != "tensorflow":
+        pairs[keys.GROUPS] = list(machines.spans)
+    return pairs | _pairs_of(job.distribution, machines)
 
 
 def _pairs_of(distribution: Distribution, machines: Machines) -> JsonObject:
@@ -226,61 +234,57 @@ def _pairs_of(distribution: Distribution, machines: Machines) -> JsonObject:
     if isinstance(distribution, SMP):
         return _smp(distribution, machines)
     if isinstance(distribution, TensorFlow):
-        return {
-            keys.PARAMETER_SERVER
-            if distribution.strategy == "parameter_server"
-            else keys.MIRRORED: True
-        }
+        has_servers = distribution.strategy == "parameter_server"
+        return {keys.PARAMETER_SERVER if has_servers else keys.MIRRORED: True}
     if isinstance(distribution, MPI | Horovod):
         return _mpi(distribution.processes_per_instance, distribution.options)
     if isinstance(distribution, DeepSpeed) and distribution.launch == "mpi":
         return _mpi(distribution.processes_per_instance, "")
     if isinstance(distribution, Torch | DeepSpeed):
-        assert not isinstance(distribution, DeepSpeed) or distribution.launch == "torch", (
-            "`launch_of` refuses others"
-        )
-        type_of_all = (
-            {} if machines.kind == "groups" else {keys.INSTANCE_TYPE: machines.first.instance_type}
-        )
-        return (
-            {keys.TORCH: True}
-            | type_of_all
-            | _processes(distribution.processes_per_instance, machines)
-        )
+        is_torchrun = isinstance(distribution, Torch) or distribution.launch == "torch"
+        assert is_torchrun, "`launch_of` refuses others"
+        pairs: JsonObject = {keys.TORCH: True}
+        if machines.kind != "groups":
+            pairs[keys.INSTANCE_TYPE] = machines.first.instance_type
+        return pairs | _processes(distribution.processes_per_instance, machines)
     return {}
 
 
 def _processes(count: int | None, machines: Machines) -> JsonObject:
     """Return the number of torchrun's processes, unless it is the toolkit's default."""
-    return (
-        {keys.PROCESSES: count}
-        if count is not None and count != machines.first.accelerators
-        else {}
-    )
+    if count is None or count == machines.first.accelerators:
+        return {}
+    return {keys.PROCESSES: count}
 
 
 def _mpi(processes: int | None, options: str) -> JsonObject:
-    # by default, one for each GPU
-    count = {keys.PROCESSES: processes} if processes is not None else {}
-    return {keys.MPI: True, **count, keys.MPI_OPTIONS: options}
+    pairs: JsonObject = {keys.MPI: True}
+    if processes is not None:  # by default, one for each GPU
+        pairs[keys.PROCESSES] = processes
+    return pairs | {keys.MPI_OPTIONS: options}
 
 
 def _smddp(distribution: SMDDP, machines: Machines) -> JsonObject:
-    pairs = {
+    pairs: JsonObject = {
         keys.SMDDP: True,
         keys.INSTANCE_TYPE: machines.first.instance_type,
         keys.SMDDP_OPTIONS: distribution.mpi_options,
     }
-    return pairs | ({keys.TORCH: True} if distribution.launch == "torch" else {})
+    if distribution.launch == "torch":
+        pairs[keys.TORCH] = True
+    return pairs
 
 
 def _smp(distribution: SMP, machines: Machines) -> JsonObject:
-    parameters = {keys.MODEL_PARALLEL: distribution.parameters} if distribution.parameters else {}
-    library = {keys.SMDDP: False, keys.INSTANCE_TYPE: machines.first.instance_type}
+    library: JsonObject = {}
+    if distribution.parameters:
+        library[keys.MODEL_PARALLEL] = distribution.parameters
+    library[keys.SMDDP] = False
+    library[keys.INSTANCE_TYPE] = machines.first.instance_type
     count = distribution.processes_per_instance
     if distribution.version == 2:
-        return parameters | library | {keys.TORCH: True} | _processes(count, machines)
-    return _mpi(count or machines.first.gpus, distribution.mpi_options) | parameters | library
+        return library | {keys.TORCH: True} | _processes(count, machines)
+    return _mpi(count or machines.first.gpus, distribution.mpi_options) | library
 
 
 # Entrypoint mode: one hyperparameter tells cloudtrain's launcher, which is in the bundle, what to
@@ -290,28 +294,24 @@ def _smp(distribution: SMP, machines: Machines) -> JsonObject:
 def launch_pairs(job: TrainingJob, machines: Machines, paths: dict[str, str]) -> JsonObject:
     """Return the hyperparameter that cloudtrain's launcher reads (see
     `cloudtrain.runtime.sagemaker_launcher`)."""
-    launcher = launcher_of(job.distribution)
+    distribution = job.distribution
+    launcher = launcher_of(distribution)
     launch: JsonObject = {"launcher": "single" if launcher == "none" else launcher}
     if job.command is not None:
         launch["command"] = resolve_text(job.command, paths)
     else:
         launch["entry_point"] = job.entry_point
-    distribution = job.distribution
     optional: JsonObject = {
         "processes_per_instance": getattr(distribution, "processes_per_instance", None),
         "instance_groups": list(machines.spans) or None,
         "requirements": job.environment.requirements,
         "arguments": [resolve_text(word, paths) for word in job.arguments] or None,
-        "bare_flags": True if has_bare_flags(job) else None,
+        "bare_flags": has_bare_flags(job) or None,
     }
     if isinstance(distribution, MPI | Horovod):
         optional["mpi_options"] = distribution.options or None
     if isinstance(distribution, TensorFlow):
-        optional |= {
-            "strategy": distribution.strategy,
-            "parameter_servers": distribution.parameter_servers,
-            "workers": distribution.workers,
-        }
-    return {
-        LAUNCH_KEY: launch | {key: value for key, value in optional.items() if value is not None}
-    }
+        optional["strategy"] = distribution.strategy
+        optional["parameter_servers"] = distribution.parameter_servers
+        optional["workers"] = distribution.workers
+    return {LAUNCH_KEY: launch | without_nulls(optional)}

@@ -4,7 +4,6 @@ wanted GPU."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import ceil
 from typing import Any, NamedTuple
 
 from cloudtrain.errors import JobError, Problem
@@ -23,6 +22,15 @@ from cloudtrain.targets.sagemaker.catalogue.images import (
     resolve_image,
 )
 from cloudtrain.targets.sagemaker.catalogue.shapes import violations
+from cloudtrain.targets.sagemaker.fields import (
+    ALGORITHM,
+    CHANNELS,
+    CLUSTER,
+    LIMITS,
+    MACHINES,
+    NAME,
+    OUTPUT,
+)
 from cloudtrain.targets.sagemaker.reading import machine_group
 from cloudtrain.targets.sagemaker.request import ROWS, JsonMapping, JsonObject, rows_by_name
 from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
@@ -34,82 +42,61 @@ DEFAULT_VOLUME_GIB = 30
 def machines_of(job: TrainingJob, account: SageMakerAccount) -> Machines:
     resources = job.resources
     if resources.instance_groups:
-        names = tuple(group.name for group in resources.instance_groups)
-        spans = resources.distribution_groups or names if job.distribution.type != "none" else ()
-        groups = resources.instance_groups
-        return Machines(
-            tuple(
-                machine_group(group.instance_type, group.instance_count, account, group.name)
-                for group in groups
-            ),
-            "groups",
-            spans,
-        )
-    preferred = [(row.instance_type, row.instance_count) for row in resources.instance_preferences]
-    types = preferred or [(_instance_type(job, account), None)]
-    equal = tuple(
-        machine_group(name, count or resources.instance_count, account) for name, count in types
-    )
-    return Machines(equal, "preferences" if preferred else "type")
+        groups = [
+            machine_group(group.instance_type, group.instance_count, account, group.name)
+            for group in resources.instance_groups
+        ]
+        spans: tuple[str, ...] = ()
+        if job.distribution.type != "none":
+            spans = resources.distribution_groups or tuple(group.name for group in groups)
+        return Machines(tuple(groups), "groups", spans)
+    if resources.instance_preferences:
+        preferred = [
+            machine_group(
+                row.instance_type, row.instance_count or resources.instance_count, account
+            )
+            for row in resources.instance_preferences
+        ]
+        return Machines(tuple(preferred), "preferences")
+    name = _instance_type(job, account)
+    return Machines((machine_group(name, resources.instance_count, account),), "type")
 
 
-def resource_config(job: TrainingJob, target: SageMaker, machines: Machines) -> JsonObject:
-    optional = {
-        "KeepAlivePeriodInSeconds": target.keep_alive,
-        "TrainingPlanArn": target.training_plan,
+def machine_values(job: TrainingJob, machines: Machines) -> JsonObject:
+    """Return the values of the request's fields of machines, and of the size of their disks."""
+    values: JsonObject = {
+        "resources.volume_size": job.resources.volume_size or f"{DEFAULT_VOLUME_GIB}g",
+        "resources.instance_type": None,
+        "resources.instance_count": None,
+        "resources.instance_preferences": None,
     }
-    return cluster_config(job, target, machines) | {
-        key: value for key, value in optional.items() if value is not None
-    }
-
-
-def cluster_config(job: TrainingJob, target: SageMaker, machines: Machines) -> JsonObject:
-    """Return `ClusterConfig` of CreateProcessingJob: the machines and the size of their disks."""
-    size = job.resources.volume_size
-    config: JsonObject = {
-        "VolumeSizeInGB": DEFAULT_VOLUME_GIB if size is None else ceil(size / 1024**3)
-    }
-    if machines.kind == "groups":
-        config["InstanceGroups"] = [
+    if machines.kind == "preferences":
+        values["resources.instance_preferences"] = [
             {
-                "InstanceGroupName": group.name,
-                "InstanceType": group.instance_type,
-                "InstanceCount": group.count,
+                "instance_type": group.instance_type,
+                "instance_count": group.count,
+                "training_plan": row.training_plan,
             }
-            for group in machines.groups
+            for group, row in zip(machines.groups, job.resources.instance_preferences, strict=True)
         ]
-    elif machines.kind == "preferences":
-        plans = [row.training_plan for row in job.resources.instance_preferences]
-        config["InstancePreferences"] = [
-            {"InstanceType": group.instance_type, "InstanceCount": group.count}
-            | ({} if plan is None else {"TrainingPlanArns": [plan]})
-            for group, plan in zip(machines.groups, plans, strict=True)
-        ]
-    else:
-        config |= {
-            "InstanceType": machines.first.instance_type,
-            "InstanceCount": machines.first.count,
-        }
-    return (
-        config
-        if target.volume_kms_key is None
-        else config | {"VolumeKmsKeyId": target.volume_kms_key}
-    )
+    elif machines.kind == "type":
+        values["resources.instance_type"] = machines.first.instance_type
+        values["resources.instance_count"] = machines.first.count
+    return values
 
 
 def _instance_type(job: TrainingJob, account: SageMakerAccount) -> str:
     resources = job.resources
-    name = resources.instance_type.of("sagemaker") if resources.instance_type else None
-    if name is not None:
-        return name
+    if resources.instance_type is not None:
+        name = resources.instance_type.of("sagemaker")
+        if name is not None:
+            return name
     if resources.gpu is None:
         # one GPU for one process
         size = "xlarge" if job.distribution.type == "none" else "12xlarge"
         message = "the job does not say on which instance type it runs on SageMaker"
         hint = (
             f"add `instance_type: {{sagemaker: ml.g5.{size}}}`, or describe it: `gpu: A100-40GB`, "
-        )
-        hint += (
             "`gpus_per_instance: 8`, `interconnect: rdma`; `cloudtrain instances` lists the types"
         )
         raise JobError([Problem(("resources", "instance_type"), message, hint, code="CT033")])
@@ -142,9 +129,9 @@ def image_of(job: TrainingJob, account: SageMakerAccount, machines: Machines) ->
     uri = environment.image.of("sagemaker") if environment.image else None
     if uri is not None:
         return ChosenImage(uri, image_of_uri(uri), by_version=False)
-    framework = environment.framework or (
-        "tensorflow" if job.distribution.type == "tensorflow" else "pytorch"
-    )
+    framework = environment.framework
+    if framework is None:
+        framework = "tensorflow" if job.distribution.type == "tensorflow" else "pytorch"
     image = resolve_image(
         framework,
         environment.version,
@@ -155,11 +142,9 @@ def image_of(job: TrainingJob, account: SageMakerAccount, machines: Machines) ->
         smp2=isinstance(job.distribution, SMP) and job.distribution.version == 2,
         smdistributed=isinstance(job.distribution, SMDDP | SMP),
     )
-    assumed = (
-        None
-        if environment.version
-        else f"{framework} {image.version}, the newest that the catalogue has"
-    )
+    assumed = None
+    if not environment.version:
+        assumed = f"{framework} {image.version}, the newest that the catalogue has"
     return ChosenImage(image.uri, image, by_version=True, assumed=assumed)
 
 
@@ -170,18 +155,16 @@ def contents_before(job: TrainingJob, _: SageMaker, account: SageMakerAccount) -
         image = image_of(job, account, machines_of(job, account)).entry
     except JobError:
         image = None
+    python = job.environment.python
     if image is None:
-        return Contents(job.environment.python)
-    name, version = image.engine
-    python = (
-        ".".join(map(str, image.python_version))
-        if len(image.python_version) > 1
-        else job.environment.python
-    )
+        return Contents(python)
+    if len(image.python_version) > 1:
+        python = ".".join(map(str, image.python_version))
     packages = packages_of(image)
-    return Contents(
-        python, (packages or {}).get("torch", version) if name == "pytorch" else None, packages
-    )
+    framework, torch = image.engine
+    if framework != "pytorch":
+        return Contents(python, None, packages)
+    return Contents(python, (packages or {}).get("torch", torch), packages)
 
 
 def _deciding_type(machines: Machines) -> str:
@@ -190,8 +173,11 @@ def _deciding_type(machines: Machines) -> str:
     With several instance groups, this is the type of the first group with GPUs, or else of the
     first group, as in the SDK (2.257.7, `EstimatorBase._get_instance_type`).
     """
-    types = [group.instance_type for group in machines.groups if machines.kind == "groups"]
-    return next((name for name in types if device_of(name) == "gpu"), machines.first.instance_type)
+    if machines.kind == "groups":
+        for group in machines.groups:
+            if device_of(group.instance_type) == "gpu":
+                return group.instance_type
+    return machines.first.instance_type
 
 
 # Merge the user's `sagemaker_overrides` into the finished request.
@@ -200,38 +186,30 @@ FIELD = "sagemaker_overrides"
 
 
 class _Kind(NamedTuple):
-    """The request fields of one API operation that overrides must not remove or make unreadable.
-
-    Attributes:
-        needed: fields that a plan reads from its request: overrides may change them, but may not
-        remove them. read: optional fields that a plan reads. machines: path of the field that holds
-        instance types and counts.
-    """
+    """The request fields of one API operation that overrides must not remove or make unreadable."""
 
     needed: tuple[str, ...]
+    """Fields that a plan reads from its request: overrides may change them, but may not remove
+    them."""
     read: tuple[str, ...]
+    """Optional fields that a plan reads."""
     machines: tuple[str, ...]
+    """The path of the field that holds instance types and counts."""
     choices: tuple[str, ...]
     """Fields that name instance types; one of them is enough."""
 
 
 _KINDS = {
     "CreateTrainingJob": _Kind(
-        needed=(
-            "AlgorithmSpecification",
-            "OutputDataConfig",
-            "ResourceConfig",
-            "StoppingCondition",
-            "TrainingJobName",
-        ),
-        read=("InputDataConfig",),
-        machines=("ResourceConfig",),
+        needed=(ALGORITHM, OUTPUT, MACHINES, LIMITS, NAME),
+        read=(CHANNELS,),
+        machines=(MACHINES,),
         choices=("InstanceType", "InstanceGroups", "InstancePreferences"),
     ),
     "CreateProcessingJob": _Kind(
-        needed=("ProcessingJobName", "ProcessingResources"),
+        needed=("ProcessingJobName", CLUSTER[0]),
         read=("ProcessingOutputConfig",),
-        machines=("ProcessingResources", "ClusterConfig"),
+        machines=CLUSTER,
         choices=("InstanceType", "InstancePreferences"),
     ),
 }
@@ -256,7 +234,8 @@ def with_rows(request: JsonMapping, overrides: JsonMapping) -> JsonObject:
     request's other rows."""
     whole = dict(overrides)
     for name, key in ROWS.items():
-        ours, theirs = rows_by_name(request.get(name), key), rows_by_name(overrides.get(name), key)
+        ours = rows_by_name(request.get(name), key)
+        theirs = rows_by_name(overrides.get(name), key)
         if ours and theirs:
             rows = merged(ours, theirs)
             whole[name] = [rows[row] for row in {**theirs, **ours}]
@@ -267,25 +246,26 @@ def _problems(request: JsonMapping, operation: str) -> Iterator[Problem]:
     kind = _KINDS[operation]
     removed = [name for name in kind.needed if name not in request]
     for name in removed:
-        yield Problem(
-            (FIELD, name),
-            f"`{name}` cannot be removed from the request",
-            "leave it out of the overrides",
-            code="CT035",
-        )
+        message = f"`{name}` cannot be removed from the request"
+        yield Problem((FIELD, name), message, "leave it out of the overrides", code="CT035")
+
+    fields_read = (*kind.needed, *kind.read)
     for fault in violations(request, operation):
-        unreadable = fault.kind == "type" or (
-            fault.kind == "missing" and fault.path[0] in (*kind.needed, *kind.read)
-        )
-        if unreadable and fault.path[0] not in removed:
-            yield Problem((FIELD, *fault.path), fault.message, fault.hint, code="CT035")
+        section = fault.path[0]
+        lacks_part = fault.kind == "missing" and section in fields_read
+        is_unreadable = fault.kind == "type" or lacks_part
+        if is_unreadable and section not in removed:
+            path = (FIELD, *fault.path)
+            yield Problem(path, fault.message, fault.hint, code="CT035")
+
     config = value_at(request, *kind.machines)
     if not isinstance(config, Mapping):
         return
     yield from _counts((FIELD, *kind.machines), config)
     if not any(config.get(key) for key in kind.choices):
         message = f"the overrides leave no instance type in `{kind.machines[-1]}`"
-        hint = "give one of " + ", ".join(f"`{key}`" for key in kind.choices)
+        choices = "`, `".join(kind.choices)
+        hint = f"give one of `{choices}`"
         yield Problem((FIELD, *kind.machines), message, hint, code="CT035")
 
 
@@ -295,14 +275,12 @@ def _counts(path: tuple[str | int, ...], config: JsonMapping) -> Iterator[Proble
     rows: list[tuple[tuple[str | int, ...], Any]] = [(path, config)]
     for key in ("InstanceGroups", "InstancePreferences"):
         entries = config.get(key)
-        rows += [
-            ((*path, key, index), row)
-            for index, row in enumerate(entries if isinstance(entries, list) else [])
-        ]
+        if isinstance(entries, list):
+            for index, row in enumerate(entries):
+                rows.append(((*path, key, index), row))
     for where, row in rows:
         count = row.get("InstanceCount") if isinstance(row, Mapping) else None
         if isinstance(count, int) and count > MAX_COUNT:
             message = f"`InstanceCount` must be at most {MAX_COUNT}, not `{count}`"
-            yield Problem(
-                (*where, "InstanceCount"), message, f"write {MAX_COUNT} or less", code="CT035"
-            )
+            hint = f"write {MAX_COUNT} or less"
+            yield Problem((*where, "InstanceCount"), message, hint, code="CT035")

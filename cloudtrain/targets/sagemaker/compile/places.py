@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -11,6 +10,14 @@ from cloudtrain.errors import Problem
 from cloudtrain.job.data import Input
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL, CODE_INPUT
+from cloudtrain.targets.sagemaker.fields import (
+    CHANNEL_FIELDS,
+    FILE_SYSTEM_FIELDS,
+    MODES,
+    encode_fields,
+    is_file_system,
+    values_of,
+)
 from cloudtrain.targets.sagemaker.request import JsonObject
 from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
 
@@ -27,39 +34,27 @@ CHECKPOINT_VARIABLE = "CLOUDTRAIN_CHECKPOINT_DIR"
 ISOLATED_BUNDLE = f"{INPUT_ROOT}/{CODE_CHANNEL}/sourcedir.tar.gz"
 """The bundle's path in a container without network, which receives the bundle through a channel."""
 
-INPUT_MODES = {"download": "File", "mount": "FastFile", "pipe": "Pipe"}
-"""The service's names of input modes. A channel names its mode only if it differs from the job's
-mode."""
-
-_DATA_TYPES = {
-    "prefix": "S3Prefix",
-    "manifest": "ManifestFile",
-    "augmented_manifest": "AugmentedManifestFile",
-}
-
-_FILE_SYSTEM = re.compile(r"(?P<type>fsx|efs)://(?P<id>fs-[0-9a-f]+)(?P<path>/.*)")
-_FILE_SYSTEM_TYPES = {"fsx": "FSxLustre", "efs": "EFS"}
-
 
 def paths_of(job: TrainingJob) -> dict[str, str]:
     """Map each reference in a job to its path in the container: `inputs.train` to
     `/opt/ml/input/data/train`."""
-    paths = {
-        f"inputs.{name}": _in_folder(f"{INPUT_ROOT}/{item.channel or name}", item)
-        for name, item in job.inputs.items()
-    }
-    paths |= {f"outputs.{name}": f"{OUTPUT_ROOT}/{name}" for name in job.outputs}
+    paths = {}
+    for name, item in job.inputs.items():
+        folder = f"{INPUT_ROOT}/{item.channel or name}"
+        paths[f"inputs.{name}"] = _in_folder(folder, item)
+    for name in job.outputs:
+        paths[f"outputs.{name}"] = f"{OUTPUT_ROOT}/{name}"
     return paths | {"outputs.model": MODEL_DIR, "checkpoint": CHECKPOINT_DIR}
 
 
 def channels(job: TrainingJob, usual: str) -> list[JsonObject]:
     """Return `InputDataConfig` for the job's inputs without problems. `usual` is the default input
     mode."""
-    return [
-        _channel(item.channel or name, item, usual)
-        for name, item in job.inputs.items()
-        if not any(_input_problems(name, item))
-    ]
+    rows = []
+    for name, item in job.inputs.items():
+        if not any(_input_problems(name, item)):
+            rows.append(_channel(item.channel or name, item, usual))
+    return rows
 
 
 def place_problems(job: TrainingJob) -> Iterator[Problem]:
@@ -70,16 +65,14 @@ def place_problems(job: TrainingJob) -> Iterator[Problem]:
     for name, item in job.inputs.items():
         yield from _input_problems(name, item)
     for name, output in job.outputs.items():
-        if output.sagemaker is not None and name != "model":
-            yield Problem(
-                ("outputs", name, "sagemaker"),
-                (
-                    f"output `{name}` cannot have a separate place on SageMaker, which keeps all "
-                    "outputs with the model"
-                ),
-                f"remove it; `cloudtrain download NAME outputs/{name}` gets it from there",
-                code="CT032",
-            )
+        if output.sagemaker is None or name == "model":
+            continue
+        message = (
+            f"output `{name}` cannot have a separate place on SageMaker, which keeps all "
+            "outputs with the model"
+        )
+        hint = f"remove it; `cloudtrain download NAME outputs/{name}` gets it from there"
+        yield Problem(("outputs", name, "sagemaker"), message, hint, code="CT032")
 
 
 def code_channel(uri: str, groups: tuple[str, ...], usual: str) -> JsonObject:
@@ -88,15 +81,15 @@ def code_channel(uri: str, groups: tuple[str, ...], usual: str) -> JsonObject:
     `groups` are the instance groups that get the bundle. If one channel of a job is assigned to
     instance groups, SageMaker requires groups for all channels (SDK 3's `InputData`).
     """
-    source: JsonObject = {
-        "S3DataType": "S3Prefix",
-        "S3Uri": uri,
-        "S3DataDistributionType": "FullyReplicated",
+    values = {
+        "data_type": "prefix",
+        "sagemaker": uri,
+        "shard": False,
+        "instance_groups": groups,
+        "channel": CODE_CHANNEL,
+        "mode": None if usual == "download" else "download",
     }
-    if groups:
-        source["InstanceGroupNames"] = list(groups)
-    mode = {} if usual == "download" else {"InputMode": INPUT_MODES["download"]}
-    return {"DataSource": {"S3DataSource": source}, "ChannelName": CODE_CHANNEL} | mode
+    return encode_fields(CHANNEL_FIELDS, values)
 
 
 def bundle_uri(target: SageMaker, account: SageMakerAccount, sha256: str) -> str:
@@ -114,19 +107,15 @@ def data_place(
     return folder, f"{folder}/{name}" if is_file else folder
 
 
-def output_config(job: TrainingJob, target: SageMaker, account: SageMakerAccount) -> JsonObject:
-    """Return `OutputDataConfig`.
+def output_place(job: TrainingJob, target: SageMaker, account: SageMakerAccount) -> str:
+    """Return the S3 folder for the results of all runs of a job.
 
-    The service appends the job's name and `output/model.tar.gz` or `output/output.tar.gz`.
+    The service appends the run's name and `output/model.tar.gz` or `output/output.tar.gz`.
     """
     model = job.outputs.get("model")
-    place = (model.sagemaker if model else None) or output_root(target, account)
-    config = {"S3OutputPath": place}
-    if target.output_kms_key is not None:
-        config["KmsKeyId"] = target.output_kms_key
-    if not target.compress_output:
-        config["CompressionType"] = "NONE"
-    return config
+    if model is not None and model.sagemaker:
+        return model.sagemaker
+    return output_root(target, account)
 
 
 def output_root(target: SageMaker, account: SageMakerAccount) -> str:
@@ -135,86 +124,73 @@ def output_root(target: SageMaker, account: SageMakerAccount) -> str:
     return target.output or f"{_root(target, account)}/output"
 
 
-def checkpoint_config(
+def checkpoint_values(
     job: TrainingJob, target: SageMaker, account: SageMakerAccount, run_name: str
-) -> JsonObject | None:
-    """Return `CheckpointConfig`; None if the job has no `checkpoint`.
+) -> JsonObject:
+    """Return the places of checkpoints, in S3 and in the container; None for a job without
+    `checkpoint`.
 
     If the job sets no S3 location for checkpoints, each run gets a separate folder.
     """
     if job.checkpoint is None:
-        return None
-    place = job.checkpoint.sagemaker or f"{_root(target, account)}/checkpoints/{run_name}"
-    return {"S3Uri": place, "LocalPath": target.checkpoint_path or CHECKPOINT_DIR}
+        return {"checkpoint.sagemaker": None, "settings.checkpoint_path": None}
+    own_folder = f"{_root(target, account)}/checkpoints/{run_name}"
+    place = job.checkpoint.sagemaker or own_folder
+    path = target.checkpoint_path or CHECKPOINT_DIR
+    return {"checkpoint.sagemaker": place, "settings.checkpoint_path": path}
 
 
 def _root(target: SageMaker, account: SageMakerAccount) -> str:
-    return "/".join(part for part in (f"s3://{account.bucket}", target.prefix.strip("/")) if part)
+    bucket = f"s3://{account.bucket}"
+    prefix = target.prefix.strip("/")
+    return f"{bucket}/{prefix}" if prefix else bucket
 
 
 def _in_folder(folder: str, item: Input | ProcessingInput) -> str:
     """Return an input's path in the container. A single file keeps its name inside the input's
     folder."""
-    return (
-        f"{folder}/{PurePosixPath(item.sagemaker).name}"
-        if item.type == "uri_file" and item.sagemaker
-        else folder
-    )
+    if item.type == "uri_file" and item.sagemaker:
+        return f"{folder}/{PurePosixPath(item.sagemaker).name}"
+    return folder
 
 
 def _channel(name: str, item: Input, usual: str) -> JsonObject:
-    """Return an input as a channel. `usual` is the default input mode."""
+    """Return an input as a channel, which names its mode only if it is not the job's `usual`
+    mode."""
     assert item.sagemaker is not None
-    system = _FILE_SYSTEM.fullmatch(item.sagemaker)
-    if system is not None:
-        source = {
-            "FileSystemId": system["id"],
-            "FileSystemType": _FILE_SYSTEM_TYPES[system["type"]],
-            "DirectoryPath": system["path"],
-            "FileSystemAccessMode": item.access,
-        }
-        return {"DataSource": {"FileSystemDataSource": source}, "ChannelName": name}
-    reading = {
-        "ContentType": item.content_type,
-        "CompressionType": "Gzip" if item.compression is not None else None,
-        "RecordWrapperType": "RecordIO" if item.record_wrapper is not None else None,
-        "InputMode": INPUT_MODES[item.mode] if item.mode != usual else None,
-        "ShuffleConfig": {"Seed": item.shuffle_seed} if item.shuffle_seed is not None else None,
-    }
-    channel = {"DataSource": {"S3DataSource": _s3_source(item)}, "ChannelName": name, **reading}
-    return {name: value for name, value in channel.items() if value is not None}
-
-
-def _s3_source(item: Input) -> JsonObject:
-    source: JsonObject = {
-        "S3DataType": _DATA_TYPES[item.data_type],
-        "S3Uri": item.sagemaker,
-        "S3DataDistributionType": "ShardedByS3Key" if item.shard else "FullyReplicated",
-    }
-    if item.attribute_names:
-        source["AttributeNames"] = list(item.attribute_names)
-    if item.instance_groups:
-        source["InstanceGroupNames"] = list(item.instance_groups)
-    return source
+    fields = FILE_SYSTEM_FIELDS if is_file_system(item.sagemaker) else CHANNEL_FIELDS
+    values = values_of(fields, item)
+    values["channel"] = name
+    if item.mode == usual:
+        values["mode"] = None
+    return encode_fields(fields, values)
 
 
 def _input_problems(name: str, item: Input) -> Iterator[Problem]:
     path = ("inputs", name)
-    if item.sagemaker is None:
-        hint = f"add `sagemaker: s3://BUCKET/PATH` under `inputs.{name}`"
-        yield Problem(path, f"input `{name}` has no location on SageMaker", hint, code="CT032")
-    elif item.mode in ("direct", "eval_mount", "eval_download"):
-        message = f"input `{name}` has the mode `{item.mode}`, which only Azure ML has"
-        yield Problem(
-            (*path, "mode"), message, "use `mount` to read on demand, or `download`", code="CT031"
-        )
-    elif not item.sagemaker.startswith("s3://") and not _FILE_SYSTEM.fullmatch(item.sagemaker):
-        message = f"`{item.sagemaker}` is not a place that SageMaker can read"
+    place = item.sagemaker
+    if place is None:
+        yield _no_location(name)
+    elif item.mode not in MODES.values():
+        yield _mode_of_azure(name, item, "use `mount` to read on demand, or `download`")
+    elif not place.startswith("s3://") and not is_file_system(place):
+        message = f"`{place}` is not a place that SageMaker can read"
         hint = (
             "use `s3://BUCKET/PATH`, `fsx://fs-ID/PATH` or `efs://fs-ID/PATH`; "
-            f"`./{item.sagemaker.lstrip('/')}` uploads it from this machine"
+            f"`./{place.lstrip('/')}` uploads it from this machine"
         )
         yield Problem((*path, "sagemaker"), message, hint, code="CT032")
+
+
+def _no_location(name: str) -> Problem:
+    message = f"input `{name}` has no location on SageMaker"
+    hint = f"add `sagemaker: s3://BUCKET/PATH` under `inputs.{name}`"
+    return Problem(("inputs", name), message, hint, code="CT032")
+
+
+def _mode_of_azure(name: str, item: Input, hint: str) -> Problem:
+    message = f"input `{name}` has the mode `{item.mode}`, which only Azure ML has"
+    return Problem(("inputs", name, "mode"), message, hint, code="CT031")
 
 
 # The locations of a processing job's data, in S3 and in the container.
@@ -224,28 +200,28 @@ _UPLOAD_MODES = {"upload": "EndOfJob", "mount": "Continuous"}
 
 def processing_paths_of(job: ProcessingJob) -> dict[str, str]:
     """Map each reference, such as `inputs.train`, to its path in the container."""
-    paths = {
-        f"inputs.{name}": _in_folder(_folder("input", name, item), item)
-        for name, item in job.inputs.items()
-    }
-    return paths | {
-        f"outputs.{name}": _folder("output", name, item) for name, item in job.outputs.items()
-    }
+    paths = {}
+    for name, item in job.inputs.items():
+        folder = _folder("input", name, item)
+        paths[f"inputs.{name}"] = _in_folder(folder, item)
+    for name, output in job.outputs.items():
+        paths[f"outputs.{name}"] = _folder("output", name, output)
+    return paths
 
 
 def _folder(kind: str, name: str, item: ProcessingInput | ProcessingOutput | None = None) -> str:
     """Return the folder of an input or output in the container: the one that the job gives, or one
     of its name."""
-    return ((item.path if item else None) or f"/opt/ml/processing/{kind}/{name}").rstrip("/")
+    folder = item.path if item else None
+    return (folder or f"/opt/ml/processing/{kind}/{name}").rstrip("/")
 
 
 def inputs(job: ProcessingJob, code_uri: str | None) -> list[JsonObject]:
     """Return `ProcessingInputs`: the job's own inputs, and the bundle unless `code_uri` is None."""
-    rows = [
-        _input(name, item.sagemaker, item)
-        for name, item in job.inputs.items()
-        if item.sagemaker is not None
-    ]
+    rows = []
+    for name, item in job.inputs.items():
+        if item.sagemaker is not None:
+            rows.append(_input(name, item.sagemaker, item))
     if code_uri is not None:
         from cloudtrain.job.processing import ProcessingInput  # training jobs do without its models
 
@@ -257,11 +233,19 @@ def _input(name: str, uri: str, item: ProcessingInput) -> JsonObject:
     place = {
         "S3Uri": uri,
         "LocalPath": _folder("input", name, item),
-        "S3DataType": "ManifestFile" if item.data_type == "manifest" else "S3Prefix",
-        "S3InputMode": "Pipe" if item.mode == "pipe" else "File",
-        "S3DataDistributionType": "ShardedByS3Key" if item.shard else "FullyReplicated",
-        "S3CompressionType": "Gzip" if item.compression == "gzip" else "None",
+        "S3DataType": "S3Prefix",
+        "S3InputMode": "File",
+        "S3DataDistributionType": "FullyReplicated",
+        "S3CompressionType": "None",
     }
+    if item.data_type == "manifest":
+        place["S3DataType"] = "ManifestFile"
+    if item.mode == "pipe":
+        place["S3InputMode"] = "Pipe"
+    if item.shard:
+        place["S3DataDistributionType"] = "ShardedByS3Key"
+    if item.compression == "gzip":
+        place["S3CompressionType"] = "Gzip"
     return {"InputName": name, "AppManaged": False, "S3Input": place}
 
 
@@ -272,10 +256,10 @@ def outputs(
     training jobs."""
     if not job.outputs:
         return {}
-    root = f"{output_root(target, account).rstrip('/')}/{run_name}/output"
-    config: JsonObject = {
-        "Outputs": [_output(name, item, root) for name, item in job.outputs.items()]
-    }
+    folder = output_root(target, account).rstrip("/")
+    config: JsonObject = {"Outputs": []}
+    for name, item in job.outputs.items():
+        config["Outputs"].append(_output(name, item, f"{folder}/{run_name}/output"))
     if target.output_kms_key is not None:
         config["KmsKeyId"] = target.output_kms_key
     return config
@@ -294,46 +278,39 @@ def input_problems(job: ProcessingJob) -> Iterator[Problem]:
     for name, item in job.inputs.items():
         path = ("inputs", name)
         if item.sagemaker is None:
-            hint = f"add `sagemaker: s3://BUCKET/PATH` under `inputs.{name}`"
-            yield Problem(path, f"input `{name}` has no location on SageMaker", hint, code="CT032")
+            yield _no_location(name)
         elif not item.sagemaker.startswith("s3://"):
             message = f"`{item.sagemaker}` is not a place that a processing job can read"
             yield Problem((*path, "sagemaker"), message, "use `s3://BUCKET/PATH`", code="CT032")
-        if item.mode in ("direct", "eval_mount", "eval_download"):
-            message = f"input `{name}` has the mode `{item.mode}`, which only Azure ML has"
-            yield Problem((*path, "mode"), message, "use `download`", code="CT031")
+        if item.mode not in MODES.values():
+            yield _mode_of_azure(name, item, "use `download`")
         if item.compression is not None and item.mode != "pipe":
             message = (
                 f"input `{name}` can only be unpacked on the way (`compression: gzip`) in "
                 "the mode `pipe`"
             )
-            yield Problem(
-                (*path, "compression"),
-                message,
-                "add `mode: pipe`, or unpack it in the script",
-                code="CT031",
-            )
+            hint = "add `mode: pipe`, or unpack it in the script"
+            yield Problem((*path, "compression"), message, hint, code="CT031")
         if name == CODE_INPUT:
-            yield Problem(
-                path,
-                f"`{CODE_INPUT}` is the input that brings the job's own code",
-                "choose another name",
-                code="CT032",
-            )
+            message = f"`{CODE_INPUT}` is the input that brings the job's own code"
+            yield Problem(path, message, "choose another name", code="CT032")
     yield from _path_problems(job)
 
 
 def _path_problems(job: ProcessingJob) -> Iterator[Problem]:
     """Report inputs and outputs with the same folder in the container."""
+    places: dict[tuple[str, str], str] = {}
+    for name, item in job.inputs.items():
+        places["inputs", name] = _folder("input", name, item)
+    for name, output in job.outputs.items():
+        places["outputs", name] = _folder("output", name, output)
+
     owners = {_folder("input", CODE_INPUT): "the job's code"}
-    places = [(("inputs", name), _folder("input", name, item)) for name, item in job.inputs.items()]
-    places += [
-        (("outputs", name), _folder("output", name, item)) for name, item in job.outputs.items()
-    ]
-    for path, place in places:
+    for path, place in places.items():
+        owner = f"`{'.'.join(path)}`"
         if place in owners:
-            message = f"`{'.'.join(path)}` would be in `{place}`, as {owners[place]} is"
-            yield Problem(
-                (*path, "path"), message, "give it another `path`, or leave it out", code="CT032"
-            )
-        owners.setdefault(place, f"`{'.'.join(path)}`")
+            message = f"{owner} would be in `{place}`, as {owners[place]} is"
+            hint = "give it another `path`, or leave it out"
+            yield Problem((*path, "path"), message, hint, code="CT032")
+        else:
+            owners[place] = owner

@@ -18,6 +18,7 @@ from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.choose import Machines
 from cloudtrain.plans.plan import CompileContext, Plan, Upload
 from cloudtrain.plans.processes import Alike, Process, Processes
+from cloudtrain.rules.engine import mapping_at, rows_at, text_at
 from cloudtrain.runtime.sagemaker_processing import container_entrypoint, script_argv
 from cloudtrain.targets.common.compiling import (
     Problems,
@@ -29,21 +30,25 @@ from cloudtrain.targets.sagemaker.compile import places as data
 from cloudtrain.targets.sagemaker.compile.launch import python_too_old
 from cloudtrain.targets.sagemaker.compile.machines import (
     ChosenImage,
-    cluster_config,
     image_of,
+    machine_values,
     machines_of,
     overridden,
 )
 from cloudtrain.targets.sagemaker.compile.places import bundle_uri
 from cloudtrain.targets.sagemaker.compile.training import (
     cost,
-    experiment,
     instances,
     max_runtime,
-    network,
-    tags,
+    network_values,
 )
-from cloudtrain.targets.sagemaker.plan import PROCESSING, outputs_of
+from cloudtrain.targets.sagemaker.fields import (
+    CLUSTER,
+    PROCESSING_FIELDS,
+    encode_fields,
+    values_of,
+)
+from cloudtrain.targets.sagemaker.plan import PROCESSING, RUN_TAG, outputs_of
 from cloudtrain.targets.sagemaker.reading import DEFAULT_MAX_RUNTIME, machines_in
 from cloudtrain.targets.sagemaker.request import JsonObject
 from cloudtrain.targets.sagemaker.settings import SageMaker, SageMakerAccount
@@ -61,19 +66,13 @@ def compile_processing(job: ProcessingJob, target: SageMaker, context: CompileCo
     `context.account` must be a `SageMakerAccount`. CreateProcessingJob uses the target's settings
     for role, bucket, network, keys and experiment; other settings are ignored.
     """
-    problems, view, account, plan = Problems(), job.view, context.account, None
-    machines = problems.value(lambda: machines_of(view, account), None)
-    image = (
-        problems.value(lambda: image_of(view, account, machines), None)
-        if machines is not None
-        else None
-    )
+    problems = Problems()
+    parts = _parts_of(job, target, context, problems)
     problems += [*data.input_problems(job), *_word_problems(job)]
-    if machines is not None and image is not None:
-        code_uri = bundle_uri(target, account, context.bundle.sha256)
-        parts = _Parts(job, view, target, account, context.run_name, code_uri, machines, image)
+    plan = None
+    if parts is not None:
         # cloudtrain's launcher must run in the image, because no toolkit exists for processing jobs
-        if parts.brings_code and (old := python_too_old(image.entry)):
+        if parts.brings_code and (old := python_too_old(parts.image.entry)):
             newer = "use a newer `version`, or an image of your own"
             problems.append(Problem(("environment", "version"), old, newer, code="CT034"))
         plan = problems.value(lambda: _plan(parts, context), None)
@@ -82,13 +81,31 @@ def compile_processing(job: ProcessingJob, target: SageMaker, context: CompileCo
     return plan
 
 
+def _parts_of(
+    job: ProcessingJob, target: SageMaker, context: CompileContext, problems: Problems
+) -> _Parts | None:
+    """Choose the job's machines and image. Errors are added to `problems`; None if there are
+    any."""
+    account: SageMakerAccount = context.account
+    view = job.view
+    machines = problems.value(lambda: machines_of(view, account), None)
+    if machines is None:
+        return None
+    image = problems.value(lambda: image_of(view, account, machines), None)
+    if image is None:
+        return None
+    code_uri = bundle_uri(target, account, context.bundle.sha256)
+    return _Parts(job, view, target, account, context.run_name, code_uri, machines, image)
+
+
 def _plan(parts: _Parts, context: CompileContext) -> Plan:
     """Return the plan, leaving out inputs that SageMaker cannot read."""
     job = parts.job
     request = overridden(_request(parts), overrides_of(job, "sagemaker"), "CreateProcessingJob")
-    machines = machines_in(request["ProcessingResources"]["ClusterConfig"], parts.account)
+    machines = machines_in(mapping_at(request, *CLUSTER), parts.account)
     bundle = context.bundle
     upload = Upload("code", bundle.sha256, parts.code_uri, bundle.size, bundle.file_count)
+    pairs = _summary(parts, machines, request)
     return Plan(
         target="sagemaker",
         run_name=context.run_name,
@@ -96,7 +113,7 @@ def _plan(parts: _Parts, context: CompileContext) -> Plan:
         request=request,
         uploads=(upload,) if parts.brings_code else (),
         processes=_processes(parts, machines.count),
-        summary=tuple((label, text) for label, text in _summary(parts, machines, request) if text),
+        summary=tuple((label, text) for label, text in pairs if text),
         notes=tuple(_notes(parts)),
         place=context.account.place,
         outputs=outputs_of(request, PROCESSING),
@@ -132,7 +149,9 @@ class _Parts:
         """Return the arguments of cloudtrain's launcher, which follow the shell command in
         ContainerEntrypoint."""
         requirements = self.job.environment.requirements
-        return [*(["--requirements", requirements] if requirements else []), *self.program]
+        if not requirements:
+            return self.program
+        return ["--requirements", requirements, *self.program]
 
     @property
     def program(self) -> list[str]:
@@ -147,44 +166,40 @@ class _Parts:
 
 
 def _request(parts: _Parts) -> JsonObject:
-    job, target = parts.job, parts.target
-    request = {
-        "ProcessingJobName": parts.run_name,
-        "ProcessingResources": {
-            "ClusterConfig": cluster_config(parts.view, target, parts.machines)
-        },
-        "AppSpecification": {
-            "ImageUri": parts.image.uri,
-            **({"ContainerArguments": parts.arguments} if parts.arguments else {}),
-            **(
-                {"ContainerEntrypoint": container_entrypoint(parts.words)}
-                if parts.brings_code
-                else {}
-            ),
-        },
-        "RoleArn": parts.account.role,
-        "ProcessingInputs": data.inputs(job, parts.code_uri if parts.brings_code else None),
-        "ProcessingOutputConfig": data.outputs(job, target, parts.account, parts.run_name),
-        "Environment": {
-            key: resolve_text(text, parts.paths) for key, text in job.environment.variables.items()
-        },
-        "NetworkConfig": _network(target),
-        "StoppingCondition": {"MaxRuntimeInSeconds": job.max_runtime or DEFAULT_MAX_RUNTIME},
-        "ExperimentConfig": experiment(target),
-        "Tags": tags(job.tags, parts.run_name),
+    values = values_of(PROCESSING_FIELDS, parts.job, parts.target)
+    return encode_fields(PROCESSING_FIELDS, values | _decisions(parts))
+
+
+def _decisions(parts: _Parts) -> JsonObject:
+    """Return the values that neither the job nor a setting gives as they are sent."""
+    job = parts.job
+    target = parts.target
+    code_uri = None
+    entrypoint = None
+    if parts.brings_code:
+        code_uri = parts.code_uri
+        entrypoint = container_entrypoint(parts.words)
+    network = network_values(target)
+    has_network = target.encrypt_inter_container_traffic or network["settings.subnets"] is not None
+    variables = {
+        name: resolve_text(text, parts.paths) for name, text in job.environment.variables.items()
     }
-    return {key: value for key, value in request.items() if value not in (None, {}, [])}
-
-
-def _network(target: SageMaker) -> JsonObject:
-    """Return the complete network settings, as the SDK's NetworkConfig writes them; empty if
-    nothing is configured."""
-    encrypts, vpc = target.encrypt_inter_container_traffic, network(target)
-    if not (encrypts or vpc or target.network_isolation):
-        return {}
-    config = {"EnableInterContainerTrafficEncryption": encrypts, "VpcConfig": vpc}
-    written = {name: value for name, value in config.items() if value}
-    return written | {"EnableNetworkIsolation": target.network_isolation}
+    return {
+        "name": parts.run_name,
+        "environment.image": parts.image.uri,
+        "hyperparameters": parts.arguments or None,
+        "entry_point": entrypoint,
+        "settings.role": parts.account.role,
+        "inputs": data.inputs(job, code_uri) or None,
+        "outputs": data.outputs(job, target, parts.account, parts.run_name) or None,
+        "environment.variables": variables,
+        # false, too, beside other settings of the network, as the SDK's NetworkConfig writes it
+        "settings.network_isolation": target.network_isolation or (False if has_network else None),
+        "max_runtime": job.max_runtime or DEFAULT_MAX_RUNTIME,
+        "tags": job.tags | {RUN_TAG: parts.run_name},
+        **machine_values(parts.view, parts.machines),
+        **network,
+    }
 
 
 def _word_problems(job: ProcessingJob) -> Iterator[Problem]:
@@ -195,18 +210,22 @@ def _word_problems(job: ProcessingJob) -> Iterator[Problem]:
     if job.command is not None:
         texts["command",] = resolve_text(job.command, paths)
     for name, value in resolve_hyperparameters(job.view.hyperparameters, paths).items():
-        texts["hyperparameters", name] = hyperparameter_argv({name: value})[-1]
+        words = hyperparameter_argv({name: value})
+        texts["hyperparameters", name] = words[-1]
     for path, text in texts.items():
         hint = "write it to a file in the source folder, and give the file's name"
-        hint = "put it into a script: `entry_point: run.sh`" if path == ("command",) else hint
-        if len(text) > LONGEST_WORD:
+        if path == ("command",):
+            hint = "put it into a script: `entry_point: run.sh`"
+        name = path[-1]
+        length = len(text)
+        if length > LONGEST_WORD:
             message = (
-                f"`{path[-1]}` has {len(text)} characters, and a processing job takes at "
+                f"`{name}` has {length} characters, and a processing job takes at "
                 f"most {LONGEST_WORD}"
             )
             yield Problem(path, message, hint, code="CT031")
         elif "\n" in text:
-            message = f"`{path[-1]}` has a line break, which a processing job cannot take"
+            message = f"`{name}` has a line break, which a processing job cannot take"
             yield Problem(path, message, hint, code="CT031")
 
 
@@ -221,18 +240,17 @@ def _processes(parts: _Parts, count: int) -> Processes:
         env = {"CLOUDTRAIN_INSTANCE": str(instance), "CLOUDTRAIN_INSTANCE_COUNT": str(count)}
         return Process(instance, "process", argv, env, rank=instance, local_rank=0)
 
-    return Processes([Alike("process", tuple((instance, 1) for instance in range(count)), process)])
+    one_of_each = tuple((instance, 1) for instance in range(count))
+    return Processes([Alike("process", one_of_each, process)])
 
 
 def _notes(parts: _Parts) -> Iterator[str]:
     if parts.image.assumed is not None:
         yield f"the image is for {parts.image.assumed}"
-    inputs = parts.job.inputs.items()
-    mounted = [
-        f"`{name}`"
-        for name, item in inputs
-        if "mode" in item.model_fields_set and item.mode == "mount"
-    ]
+    mounted = []
+    for name, item in parts.job.inputs.items():
+        if item.mode == "mount" and "mode" in item.model_fields_set:
+            mounted.append(f"`{name}`")
     if mounted:
         yield (
             f"processing jobs have no FastFile mode, so {', '.join(mounted)} will be copied "
@@ -242,18 +260,15 @@ def _notes(parts: _Parts) -> Iterator[str]:
 
 def _summary(parts: _Parts, machines: Machines, request: JsonObject) -> Iterator[tuple[str, str]]:
     job = parts.job
-    sharded = [name for name, item in job.inputs.items() if item.shard]
     yield "target", f"sagemaker ({parts.account.region})"
     yield "instances", instances(machines, together=False)
-    yield (
-        "shards",
-        f"{', '.join(sharded)}: dealt out by file over {machines.count} instances"
-        if sharded
-        else "",
-    )
+    sharded = [name for name, item in job.inputs.items() if item.shard]
+    if sharded:
+        names = ", ".join(sharded)
+        yield "shards", f"{names}: dealt out by file over {machines.count} instances"
     yield "image", parts.image.uri
     yield "script", job.entry_point or job.command or ""
-    outputs = request.get("ProcessingOutputConfig", {}).get("Outputs", ())
-    yield "outputs", "\n".join(item.get("S3Output", {}).get("S3Uri", "") for item in outputs)
+    outputs = rows_at(request, "ProcessingOutputConfig", "Outputs")
+    yield "outputs", "\n".join(text_at(item, "S3Output", "S3Uri") for item in outputs)
     yield "max runtime", format_duration(max_runtime(request))
     yield "cost", cost(machines, request)

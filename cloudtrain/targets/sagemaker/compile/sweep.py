@@ -25,40 +25,64 @@ from cloudtrain.targets.sagemaker.compile.training import (
     finished_request,
     parts_of,
 )
+from cloudtrain.targets.sagemaker.fields import (
+    ALGORITHM,
+    CHANNELS,
+    CHECKPOINT,
+    ENCRYPTION,
+    ISOLATION,
+    LIMITS,
+    MACHINES,
+    NAME,
+    NETWORK,
+    OUTPUT,
+    PARAMETERS,
+    PROFILER,
+    ROLE,
+    SPOT,
+    TAGS,
+    VARIABLES,
+)
 from cloudtrain.targets.sagemaker.launch.shell import arrives_intact
-from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject
+from cloudtrain.targets.sagemaker.request import JsonMapping, JsonObject, only, without
 from cloudtrain.targets.sagemaker.settings import SageMaker
 
 LONGEST_NAME = 32
 """Longest name of a tuning job. The names of its trials are 13 characters longer."""
 
 _SUFFIX = len("-00000000-00")
-_MOST_RANGES, _MOST_VALUES, _MOST_VARIABLES, _MOST_STATIC = 30, 30, 48, 100
+_MOST_RANGES = 30
+_MOST_VALUES = 30
+_MOST_VARIABLES = 48
+_MOST_STATIC = 100
 _LONGEST_VALUE = 256
-_QUOTA, _MOST_AT_ONCE, _MOST_TRIALS = 10, 100, 750
-"""The tuner's limits: trials at once by default and with a raised quota, and trials in all.
+_QUOTA = 10
+"""The most trials at once, without a raised quota."""
+_MOST_AT_ONCE = 100
+_MOST_TRIALS = 750
+"""The most trials of every strategy but random."""
 
-The last limit holds for every strategy but random.
-"""
-
-_KINDS = ("Continuous", "Integer", "Categorical")
 _STRATEGIES = {"grid": "Grid", "random": "Random", "bayesian": "Bayesian", "hyperband": "Hyperband"}
+_SCALES = {"log": "Logarithmic", "uniform": "Linear", "int": "Linear"}
 
 _DEFINITION = (
-    "RoleArn", "InputDataConfig", "VpcConfig", "OutputDataConfig", "StoppingCondition",
-    "EnableNetworkIsolation",
-    "EnableInterContainerTrafficEncryption", "EnableManagedSpotTraining", "RetryStrategy",
-    "Environment",
-)  # fmt: skip
+    ROLE,
+    CHANNELS,
+    NETWORK,
+    OUTPUT,
+    LIMITS,
+    ISOLATION,
+    ENCRYPTION,
+    SPOT,
+    "RetryStrategy",
+    VARIABLES,
+)
 """Fields that a tuning job's training definition shares with a training job."""
 
-_MACHINES = ("InstanceType", "InstanceCount", "VolumeSizeInGB", "VolumeKmsKeyId")
+_MACHINES = ("VolumeSizeInGB", "InstanceType", "InstanceCount", "VolumeKmsKeyId")
 _OF_THE_ALGORITHM = ("TrainingImage", "AlgorithmName", "TrainingInputMode", "MetricDefinitions")
-_TAKEN_APART = {
-    "TrainingJobName", "AlgorithmSpecification", "HyperParameters", "ResourceConfig", "Tags",
-    "CheckpointConfig",
-}  # fmt: skip
-_UNSAID = {"ProfilerConfig": {"DisableProfiler": True}}
+_TAKEN_APART = (NAME, ALGORITHM, PARAMETERS, MACHINES, TAGS, CHECKPOINT)
+_UNSAID = {PROFILER: {"DisableProfiler": True}}
 """Fields that switch a feature off in a training job; in a tuning job the feature is always off."""
 
 _ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a separate job"
@@ -72,32 +96,25 @@ def compile_tuning(sweep: Sweep, target: SageMaker, context: CompileContext) -> 
     problems.refuse()
     assert parts is not None, "nothing stands in the way"
     request = finished_request(parts, overrides_of(sweep.job, "sagemaker"))
-    refused = [
-        Problem(path, text, hint, code="CT061")
-        for path, text, hint in _cannot(sweep, parts, request)
-    ]
+    refused = list(_cannot(sweep, parts, request))
     if refused:
         raise JobError(refused)
     trial = compile_sagemaker(sweep.job, target, context)
-    return tuner_plan(
-        sweep, trial, _tuning_request(sweep, context.run_name, request), _notes(sweep)
-    )
+    tuning = _tuning_request(sweep, context.run_name, request)
+    return tuner_plan(sweep, trial, tuning, _notes(sweep))
 
 
 def _tuning_request(sweep: Sweep, name: str, request: JsonMapping) -> JsonObject:
-    algorithm = {key: request["AlgorithmSpecification"][key] for key in _OF_THE_ALGORITHM
-                 if key in request["AlgorithmSpecification"]}  # fmt: skip
+    algorithm = only(request[ALGORITHM], _OF_THE_ALGORITHM)
     metrics = _metrics(sweep, algorithm.get("MetricDefinitions", []))
-    algorithm |= {"MetricDefinitions": metrics} if metrics else {}
-    static = {
-        key: value for key, value in request["HyperParameters"].items() if key not in sweep.search
-    }
-    machines = {key: value for key, value in request["ResourceConfig"].items() if key in _MACHINES}
+    if metrics:
+        algorithm["MetricDefinitions"] = metrics
+    static = without(request[PARAMETERS], sweep.search)
     definition = {
         "StaticHyperParameters": static,
-        "AlgorithmSpecification": algorithm,
-        "HyperParameterTuningResourceConfig": machines,
-        **{key: request[key] for key in _DEFINITION if key in request},
+        ALGORITHM: algorithm,
+        "HyperParameterTuningResourceConfig": only(request[MACHINES], _MACHINES),
+        **only(request, _DEFINITION),
     }
     return {
         "HyperParameterTuningJobName": name,
@@ -105,7 +122,7 @@ def _tuning_request(sweep: Sweep, name: str, request: JsonMapping) -> JsonObject
         "TrainingJobDefinition": {
             key: value for key, value in definition.items() if value not in ({}, [])
         },
-        "Tags": request["Tags"],
+        TAGS: request[TAGS],
     }
 
 
@@ -125,7 +142,7 @@ def _config(sweep: Sweep) -> JsonObject:
         },
         "ResourceLimits": limits,
         "ParameterRanges": _ranges(sweep),
-        "TrainingJobEarlyStoppingType": "Auto" if sweep.stop_early is not None else "Off",
+        "TrainingJobEarlyStoppingType": "Off" if sweep.stop_early is None else "Auto",
     }
     if sweep.hyperband is not None:
         bounds = {"MinResource": sweep.hyperband.min, "MaxResource": sweep.hyperband.max}
@@ -136,31 +153,36 @@ def _config(sweep: Sweep) -> JsonObject:
 
 
 def _ranges(sweep: Sweep) -> JsonObject:
-    ranges: dict[str, list[JsonObject]] = {f"{kind}ParameterRanges": [] for kind in _KINDS}
+    continuous: list[JsonObject] = []
+    integer: list[JsonObject] = []
+    categorical: list[JsonObject] = []
+    is_script = sweep.job.entry_point is not None
     for name, item in sweep.space.ranges.items():
         if _is_listed(sweep, item):
-            values = [
-                _text(value, as_json=sweep.job.entry_point is not None)
-                for value in item.values or ()
-            ]
-            ranges["CategoricalParameterRanges"].append({"Name": name, "Values": values})
-            continue
-        low, high = item.bounds
-        kind = "IntegerParameterRanges" if item.kind == "int" else "ContinuousParameterRanges"
-        scale = (
-            "Auto"
-            if item.scale
-            else {"log": "Logarithmic", "uniform": "Linear", "int": "Linear"}[item.kind]
-        )
-        bounds = (int(low), int(high)) if item.kind == "int" else (low, high)
-        row = {
-            "Name": name,
-            "MinValue": str(bounds[0]),
-            "MaxValue": str(bounds[1]),
-            "ScalingType": scale,
-        }
-        ranges[kind].append(row)
-    return ranges
+            values = [_text(value, as_json=is_script) for value in item.values or ()]
+            categorical.append({"Name": name, "Values": values})
+        elif item.kind == "int":
+            integer.append(_range_row(name, item))
+        else:
+            continuous.append(_range_row(name, item))
+    return {
+        "ContinuousParameterRanges": continuous,
+        "IntegerParameterRanges": integer,
+        "CategoricalParameterRanges": categorical,
+    }
+
+
+def _range_row(name: str, item: Range) -> JsonObject:
+    low, high = item.bounds
+    if item.kind == "int":
+        low = int(low)
+        high = int(high)
+    return {
+        "Name": name,
+        "MinValue": str(low),
+        "MaxValue": str(high),
+        "ScalingType": "Auto" if item.scale else _SCALES[item.kind],
+    }
 
 
 def _is_listed(sweep: Sweep, item: Range) -> bool:
@@ -168,9 +190,9 @@ def _is_listed(sweep: Sweep, item: Range) -> bool:
 
     The tuner supports no steps, and its grid search accepts only listed values.
     """
-    return item.kind == "choice" or (
-        item.kind == "int" and (sweep.strategy == "grid" or item.step not in (None, 1))
-    )
+    if item.kind == "int":
+        return sweep.strategy == "grid" or item.step not in (None, 1)
+    return item.kind == "choice"
 
 
 def _text(value: Any, *, as_json: bool) -> str:
@@ -183,9 +205,8 @@ def _metrics(sweep: Sweep, metrics: list[dict[str, str]]) -> list[dict[str, str]
     service knows them and refuses definitions."""
     assert sweep.objective is not None, "refused otherwise"
     name = sweep.objective.metric
-    if any(row["Name"] == name for row in metrics) or (
-        ":" in name and sweep.job.entry_point is None
-    ):
+    of_algorithm = ":" in name and sweep.job.entry_point is None
+    if of_algorithm or any(row["Name"] == name for row in metrics):
         return metrics
     plain = name.replace(".", "\\.")
     return [*metrics, {"Name": name, "Regex": rf"\[metrics\].* {plain}=([0-9.eE+-]+)"}]
@@ -204,137 +225,125 @@ def _notes(sweep: Sweep) -> Iterator[str]:
         )
 
 
-def _cannot(
-    sweep: Sweep, parts: TrainingParts, request: JsonMapping
-) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """Yield each feature that the tuner does not support: its path in the sweep, a message, and the
-    alternative."""
-    if len(sweep.name) > LONGEST_NAME - _SUFFIX:
-        most = LONGEST_NAME - _SUFFIX
+def _problem(path: tuple[str, ...], message: str, hint: str = _ALTERNATIVE) -> Problem:
+    return Problem(path, message, hint, code="CT061")
+
+
+def _cannot(sweep: Sweep, parts: TrainingParts, request: JsonMapping) -> Iterator[Problem]:
+    """Yield a problem for each feature that the tuner does not support."""
+    most = LONGEST_NAME - _SUFFIX
+    if len(sweep.name) > most:
         message = f"a tuning job's name has at most {LONGEST_NAME} letters, including a hash"
-        yield ("name",), message, f"shorten it to {most} letters, or {_ALTERNATIVE}"
+        yield _problem(("name",), message, f"shorten it to {most} letters, or {_ALTERNATIVE}")
     if sweep.objective is None:
-        yield ("objective",), "SageMaker's tuner needs an objective", _ALTERNATIVE
+        yield _problem(("objective",), "SageMaker's tuner needs an objective")
     if parts.launch.mode == "entrypoint":
         message = (
             "SageMaker's tuner cannot start cloudtrain's launcher, which this job needs: "
             f"{parts.launch.reason}"
         )
-        yield ("job",), message, _ALTERNATIVE
-    if request.get("CheckpointConfig"):
+        yield _problem(("job",), message)
+    if request.get(CHECKPOINT):
         message = (
             "SageMaker's tuner gives all trials one address for checkpoints, which they would share"
         )
-        yield ("job", "checkpoint"), message, f"remove `checkpoint`, or {_ALTERNATIVE}"
-    if len(request.get("Environment", {})) > _MOST_VARIABLES:
+        yield _problem(("job", "checkpoint"), message, f"remove `checkpoint`, or {_ALTERNATIVE}")
+    if len(request.get(VARIABLES, {})) > _MOST_VARIABLES:
         message = f"a tuning job has at most {_MOST_VARIABLES} environment variables"
-        yield ("job", "environment", "variables"), message, _ALTERNATIVE
+        yield _problem(("job", "environment", "variables"), message)
+
+    hint = f"leave it out, or {_ALTERNATIVE}"
     for field, value in request.items():
-        fields = {*_DEFINITION, *_TAKEN_APART}
-        if field not in fields and _UNSAID.get(field) != value:
-            yield (
-                ("job",),
-                f"SageMaker's tuner has no `{field}`",
-                f"leave it out, or {_ALTERNATIVE}",
-            )
-    for field in request["ResourceConfig"].keys() - set(_MACHINES):
-        yield (
-            ("job", "resources"),
-            f"SageMaker's tuner has no `{field}`",
-            f"leave it out, or {_ALTERNATIVE}",
-        )
-    toolkit = (
-        parts.image.entry.toolkit
-        if parts.launch.mode == "toolkit" and parts.image.entry is not None
-        else None
-    )
-    for name, item in sweep.space.ranges.items():
-        for value in item.choice or ():
-            if toolkit is not None and not arrives_intact(
-                value, toolkit, script=sweep.job.entry_point or "train.py"
-            ):
-                message = (
-                    f"the shell of toolkit {toolkit} would break the value `{value}` of `{name}`"
-                )
-                yield ("search", name), message, _ALTERNATIVE
+        is_known = field in _DEFINITION or field in _TAKEN_APART
+        if not is_known and _UNSAID.get(field) != value:
+            yield _problem(("job",), f"SageMaker's tuner has no `{field}`", hint)
+    for field in request[MACHINES]:
+        if field not in _MACHINES:
+            yield _problem(("job", "resources"), f"SageMaker's tuner has no `{field}`", hint)
+
+    yield from _broken_by_shell(sweep, parts)
     yield from _cannot_search(sweep, request)
 
 
-def _cannot_search(
-    sweep: Sweep, request: JsonMapping
-) -> Iterator[tuple[tuple[str, ...], str, str]]:
+def _broken_by_shell(sweep: Sweep, parts: TrainingParts) -> Iterator[Problem]:
+    if parts.launch.mode != "toolkit" or parts.image.entry is None:
+        return
+    toolkit = parts.image.entry.toolkit
+    if toolkit is None:
+        return
+    script = sweep.job.entry_point or "train.py"
+    for name, item in sweep.space.ranges.items():
+        for value in item.choice or ():
+            if not arrives_intact(value, toolkit, script=script):
+                message = (
+                    f"the shell of toolkit {toolkit} would break the value `{value}` of `{name}`"
+                )
+                yield _problem(("search", name), message)
+
+
+def _cannot_search(sweep: Sweep, request: JsonMapping) -> Iterator[Problem]:
     ranges = sweep.space.ranges
     if len(ranges) > _MOST_RANGES:
         message = (
             f"SageMaker's tuner searches at most {_MOST_RANGES} hyperparameters, and this "
             f"sweep has {len(ranges)}"
         )
-        yield ("search",), message, _ALTERNATIVE
-    if len(request.get("HyperParameters", {}).keys() - ranges.keys()) > _MOST_STATIC:
+        yield _problem(("search",), message)
+    static = request.get(PARAMETERS, {}).keys() - ranges.keys()
+    if len(static) > _MOST_STATIC:
         message = f"a tuning job has at most {_MOST_STATIC} fixed hyperparameters"
-        yield ("job", "hyperparameters"), message, _ALTERNATIVE
+        yield _problem(("job", "hyperparameters"), message)
     if sweep.strategy == "grid" and sweep.trial_count < sweep.space.grid_size:
         message = (
             f"SageMaker's grid runs all {sweep.space.grid_words} combinations, and "
             f"`trials` is {sweep.trials}"
         )
-        yield ("trials",), message, f"remove `trials`, or {_ALTERNATIVE}"
+        yield _problem(("trials",), message, f"remove `trials`, or {_ALTERNATIVE}")
     if sweep.parallel > _MOST_AT_ONCE:
         message = (
             f"a tuning job runs at most {_MOST_AT_ONCE} trials at once, and `parallel` is "
             f"{sweep.parallel}"
         )
-        yield ("parallel",), message, f"write `parallel: {_MOST_AT_ONCE}`, or {_ALTERNATIVE}"
+        hint = f"write `parallel: {_MOST_AT_ONCE}`, or {_ALTERNATIVE}"
+        yield _problem(("parallel",), message, hint)
     if sweep.strategy != "random" and sweep.trial_count > _MOST_TRIALS:
         message = (
             f"a tuning job has at most {_MOST_TRIALS} trials of `{sweep.strategy}`, and "
             f"this {sweep.trial_count:,}"
         )
-        yield ("trials",), message, f"try fewer, use `strategy: random`, or {_ALTERNATIVE}"
+        hint = f"try fewer, use `strategy: random`, or {_ALTERNATIVE}"
+        yield _problem(("trials",), message, hint)
     if sweep.stop_early is not None and sweep.stop_early.bandit is not None:
-        yield (
-            ("stop_early",),
-            "SageMaker's tuner has no bandit rule",
-            f"use `median: {{}}`, or {_ALTERNATIVE}",
-        )
+        message = "SageMaker's tuner has no bandit rule"
+        yield _problem(("stop_early",), message, f"use `median: {{}}`, or {_ALTERNATIVE}")
     if sweep.max_runtime is not None and sweep.max_runtime < 120:
-        yield (
-            ("max_runtime",),
-            "a tuning job's limit is at least 2m",
-            f"write `max_runtime: 2m`, or {_ALTERNATIVE}",
-        )
+        message = "a tuning job's limit is at least 2m"
+        yield _problem(("max_runtime",), message, f"write `max_runtime: 2m`, or {_ALTERNATIVE}")
     for name, item in ranges.items():
-        if name.startswith(("sagemaker_", "_")) or name == "mp_parameters":
-            yield (
-                ("search", name),
-                f"`{name}` is reserved by SageMaker",
-                "give the hyperparameter another name",
-            )
-        if not _is_listed(sweep, item):
-            continue
-        values = item.values or ()
-        if len(values) > _MOST_VALUES:
-            message = (
-                f"SageMaker's tuner takes at most {_MOST_VALUES} listed values, and "
-                f"`{name}` has {len(values)}"
-            )
-            yield (
-                ("search", name),
-                message,
-                f"list fewer, use a range without `step`, or {_ALTERNATIVE}",
-            )
-        elif any(isinstance(value, list | dict) or value is None for value in values):
-            yield (
-                ("search", name),
-                f"`{name}` has values that are neither text nor numbers",
-                _ALTERNATIVE,
-            )
-        elif any(len(_text(value, as_json=True)) > _LONGEST_VALUE for value in values):
-            yield (
-                ("search", name),
-                f"`{name}` has a value of over {_LONGEST_VALUE} letters",
-                f"shorten it, or {_ALTERNATIVE}",
-            )
+        yield from _cannot_try(sweep, name, item)
+
+
+def _cannot_try(sweep: Sweep, name: str, item: Range) -> Iterator[Problem]:
+    """Yield problems with the name and the listed values of one hyperparameter."""
+    path = ("search", name)
+    if name.startswith(("sagemaker_", "_")) or name == "mp_parameters":
+        message = f"`{name}` is reserved by SageMaker"
+        yield _problem(path, message, "give the hyperparameter another name")
+    if not _is_listed(sweep, item):
+        return
+    values = item.values or ()
+    if len(values) > _MOST_VALUES:
+        message = (
+            f"SageMaker's tuner takes at most {_MOST_VALUES} listed values, and "
+            f"`{name}` has {len(values)}"
+        )
+        hint = f"list fewer, use a range without `step`, or {_ALTERNATIVE}"
+        yield _problem(path, message, hint)
+    elif any(isinstance(value, list | dict) or value is None for value in values):
+        yield _problem(path, f"`{name}` has values that are neither text nor numbers")
+    elif any(len(_text(value, as_json=True)) > _LONGEST_VALUE for value in values):
+        message = f"`{name}` has a value of over {_LONGEST_VALUE} letters"
+        yield _problem(path, message, f"shorten it, or {_ALTERNATIVE}")
 
 
 # Requests for tuning jobs that continue earlier tuning jobs through SageMaker's warm start.
@@ -342,10 +351,9 @@ def _cannot_search(
 WARM_START = "IdenticalDataAndAlgorithm"
 """Continues with the same code and data, so that the objectives of all trials can be compared."""
 
-_WARM_START_STRATEGIES = ("Bayesian", "Random")
-_MOST_PARENTS, _WARM_START_MOST_TRIALS, _MOST_RANDOM = 5, 750, 10_000
-"""Limits of a tuning job, including its parents: parent jobs, trials, and trials of a random
-search."""
+_MOST_PARENTS = 5
+_MOST_WITH_PARENTS = {"Bayesian": 750, "Random": 10_000}
+"""The most trials of a tuning job and its parents."""
 
 
 def parents_of(request: JsonMapping) -> list[str]:
@@ -363,35 +371,40 @@ def continued(request: JsonMapping, name: str, trials: int, earlier: int) -> Jso
     A tuning job learns only from the parents that its request names, so the request also names the
     parents of `name`, which started `earlier` trials together with it.
     """
-    config, parents = request["HyperParameterTuningJobConfig"], [*parents_of(request), name]
-    most = _MOST_RANDOM if config["Strategy"] == "Random" else _WARM_START_MOST_TRIALS
-    reason = None
-    if config["Strategy"] not in _WARM_START_STRATEGIES:
-        reason = (
-            "SageMaker can continue only a bayesian or random search, not "
-            f"`{config['Strategy'].lower()}`"
-        )
-    elif len(parents) > _MOST_PARENTS:
-        reason = f"SageMaker can continue a sweep at most {_MOST_PARENTS} times"
-    elif earlier + trials > most:
-        reason = (
-            f"a tuning job has at most {most:,} trials with those that it continues, and "
-            f"this {earlier + trials:,}"
-        )
+    config = dict(request["HyperParameterTuningJobConfig"])
+    parents = [*parents_of(request), name]
+    reason = _cannot_continue(config["Strategy"], len(parents), earlier + trials)
     if reason is not None:
         hint = (
             "submit another sweep; with `driver: cloudtrain`, sweeps continue without these limits"
         )
         raise UsageError(reason, hint=hint, code="CT064")
-    limits = {**config["ResourceLimits"], "MaxNumberOfTrainingJobs": trials}
+
+    limits = dict(config["ResourceLimits"])
+    limits["MaxNumberOfTrainingJobs"] = trials
     limits["MaxParallelTrainingJobs"] = min(limits["MaxParallelTrainingJobs"], trials)
-    # the same seed would draw the same values once more
-    seed = (
-        {"RandomSeed": (config["RandomSeed"] + earlier) % 2**31} if "RandomSeed" in config else {}
-    )
+    config["ResourceLimits"] = limits
+    if "RandomSeed" in config:
+        # the same seed would draw the same values once more
+        config["RandomSeed"] = (config["RandomSeed"] + earlier) % 2**31
     jobs = [{"HyperParameterTuningJobName": parent} for parent in parents]
     return {
         **request,
-        "HyperParameterTuningJobConfig": {**config, "ResourceLimits": limits, **seed},
+        "HyperParameterTuningJobConfig": config,
         "WarmStartConfig": {"ParentHyperParameterTuningJobs": jobs, "WarmStartType": WARM_START},
     }
+
+
+def _cannot_continue(strategy: str, parents: int, trials: int) -> str | None:
+    """Explain why SageMaker cannot continue a search; None if it can."""
+    if strategy not in _MOST_WITH_PARENTS:
+        return f"SageMaker can continue only a bayesian or random search, not `{strategy.lower()}`"
+    if parents > _MOST_PARENTS:
+        return f"SageMaker can continue a sweep at most {_MOST_PARENTS} times"
+    most = _MOST_WITH_PARENTS[strategy]
+    if trials > most:
+        return (
+            f"a tuning job has at most {most:,} trials with those that it continues, and "
+            f"this {trials:,}"
+        )
+    return None

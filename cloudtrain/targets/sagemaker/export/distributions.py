@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cloudtrain.documents.document import load_toml
-from cloudtrain.rules.engine import text_at
+from cloudtrain.rules.engine import text_at, value_at
 from cloudtrain.runtime.sagemaker_launcher import CODE_CHANNEL, LAUNCH_KEY
 from cloudtrain.runtime.torchrun_words import is_module
 from cloudtrain.targets.common.export import Call, Fields
 from cloudtrain.targets.sagemaker import request as keys
 from cloudtrain.targets.sagemaker.compile.places import ISOLATED_BUNDLE, code_channel
+from cloudtrain.targets.sagemaker.fields import (
+    ALGORITHM,
+    CHANNEL_FIELDS,
+    CHANNELS,
+    ISOLATION,
+    NAME,
+    PARAMETERS,
+)
 from cloudtrain.targets.sagemaker.reading import Start
 from cloudtrain.targets.sagemaker.request import (
     GROUPS,
@@ -30,6 +39,8 @@ from cloudtrain.targets.sagemaker.request import (
     TORCH,
     JsonMapping,
     JsonObject,
+    without,
+    without_nulls,
 )
 
 SDK_TABLES = load_toml(Path(__file__).with_name("sdk.toml").read_text("utf-8"))
@@ -45,29 +56,29 @@ KEYS = (
 
 @dataclass(frozen=True)
 class Setting:
-    """Properties of a job that influence how the SDK turns a `distribution` into hyperparameters.
-
-    Attributes:
-        framework: `pytorch`, `tensorflow` or `huggingface`. instance_type: None for a heterogeneous
-        cluster. groups: instance group to instance type, in the request's order; empty for a
-        homogeneous cluster. image_uri: the estimator's argument `image_uri`; empty if the estimator
-        gets a version instead. version: the framework's version, if the estimator gets one.
-        debugger: whether the request turns the debugger on.
-    """
+    """Properties of a job that influence how the SDK turns a `distribution` into
+    hyperparameters."""
 
     framework: str
+    """`pytorch`, `tensorflow` or `huggingface`."""
     instance_type: str | None
+    """None for a heterogeneous cluster."""
     groups: Mapping[str, str]
+    """Maps each instance group to its type, in the request's order; empty for a homogeneous
+    cluster."""
     entry_point: str
     image_uri: str = ""
+    """The estimator's argument `image_uri`; empty if the estimator gets a version instead."""
     version: str | None = None
+    """The framework's version, if the estimator gets one."""
     debugger: bool = False
+    """Whether the request turns the debugger on."""
 
     @property
     def types(self) -> tuple[str, ...]:
-        return (
-            (self.instance_type,) if self.instance_type is not None else tuple(self.groups.values())
-        )
+        if self.instance_type is not None:
+            return (self.instance_type,)
+        return tuple(self.groups.values())
 
 
 def distribution_of(values: JsonMapping) -> JsonObject:
@@ -79,18 +90,17 @@ def distribution_of(values: JsonMapping) -> JsonObject:
     if values.get(TORCH) is True:
         distribution["torch_distributed"] = {"enabled": True}
     if MPI in values:
+        options = values.get(MPI_OPTIONS)
+        count = values.get(PROCESSES)
         distribution["mpi"] = _without_empty(
-            enabled=values[MPI],
-            processes_per_host=values.get(PROCESSES),
-            custom_mpi_options=values.get(MPI_OPTIONS),
+            enabled=values[MPI], processes_per_host=count, custom_mpi_options=options
         )
     if values.get(SMDDP) is True:
         options = _without_empty(enabled=True, custom_mpi_options=values.get(SMDDP_OPTIONS))
         distribution["smdistributed"] = {"dataparallel": options}
     elif SMDDP in values and (MODEL_PARALLEL in values or TORCH in values):
-        distribution["smdistributed"] = {
-            "modelparallel": _without_empty(enabled=True, parameters=values.get(MODEL_PARALLEL))
-        }
+        library = _without_empty(enabled=True, parameters=values.get(MODEL_PARALLEL))
+        distribution["smdistributed"] = {"modelparallel": library}
     elif SMDDP in values:
         distribution["smdistributed"] = {"dataparallel": {"enabled": False}}
     if PARAMETER_SERVER in values:
@@ -137,11 +147,14 @@ def _basic(distribution: JsonMapping, setting: Setting) -> JsonObject:
 
 
 def _library(library: JsonMapping, setting: Setting) -> JsonObject:
+    hyperparameters: JsonObject = {}
     parameters = library.get("modelparallel", {}).get("parameters")
+    if parameters:
+        hyperparameters[MODEL_PARALLEL] = parameters
     data_parallel = library.get("dataparallel", {})
     enabled = data_parallel.get("enabled", False)
-    hyperparameters: JsonObject = {MODEL_PARALLEL: parameters} if parameters else {}
-    hyperparameters |= {SMDDP: enabled, INSTANCE_TYPE: setting.instance_type}
+    hyperparameters[SMDDP] = enabled
+    hyperparameters[INSTANCE_TYPE] = setting.instance_type
     if enabled:
         hyperparameters[SMDDP_OPTIONS] = data_parallel.get("custom_mpi_options", "")
     return hyperparameters
@@ -180,23 +193,24 @@ def objection(distribution: JsonMapping, values: JsonMapping, setting: Setting) 
     return None
 
 
+def _is_on(distribution: JsonMapping, *names: str) -> bool:
+    """Return whether a strategy, such as `mpi` or `smdistributed` `dataparallel`, is enabled."""
+    return bool(value_at(distribution, *names, "enabled"))
+
+
 def _groups_refusal(distribution: JsonMapping, setting: Setting) -> str | None:
-    unknown = [
-        name for name in distribution.get("instance_groups", ()) if name not in setting.groups
-    ]
-    if unknown:
-        return f"the job has no instance group `{unknown[0]}`"
-    count = len(distribution.get("instance_groups", ()))
-    if len(setting.groups) > 1 and count != 1:
-        return (
-            f"it takes exactly one instance group for a distribution, and here are {count or 'all'}"
-        )
+    names = distribution.get("instance_groups", ())
+    for name in names:
+        if name not in setting.groups:
+            return f"the job has no instance group `{name}`"
+    if len(setting.groups) > 1 and len(names) != 1:
+        count = len(names) or "all"
+        return f"it takes exactly one instance group for a distribution, and here are {count}"
     plain_torch = "torch_distributed" in distribution and "smdistributed" not in distribution
-    mpi = distribution.get("mpi", {}).get("enabled", False)
-    data_parallel = (
-        distribution.get("smdistributed", {}).get("dataparallel", {}).get("enabled", False)
+    takes_groups = _is_on(distribution, "mpi") or _is_on(
+        distribution, "smdistributed", "dataparallel"
     )
-    if setting.groups and not plain_torch and not (mpi or data_parallel):
+    if setting.groups and not plain_torch and not takes_groups:
         return "it takes instance groups only with `mpi` and `smdistributed.dataparallel`"
     return None
 
@@ -215,38 +229,38 @@ def _torch_refusal(distribution: JsonMapping, setting: Setting) -> str | None:
         return "it takes `torch_distributed` only with a Python entry point"
     if setting.image_uri:
         return None
-    if any(not name.startswith(("ml.p", "ml.g")) for name in _types(distribution, setting)):
-        return "it takes `torch_distributed` without an image only on GPU instances"
+    for name in _types(distribution, setting):
+        if not name.startswith(("ml.p", "ml.g")):
+            return "it takes `torch_distributed` without an image only on GPU instances"
     if setting.version not in VERSIONS["torch_distributed"]:
         return f"it does not take `torch_distributed` with version {setting.version}"
     return None
 
 
 def _library_refusal(distribution: JsonMapping, setting: Setting) -> str | None:
-    library = distribution.get("smdistributed")
-    if library is None or (
-        "torch_distributed" in distribution and setting.framework != "tensorflow"
-    ):
+    if "smdistributed" not in distribution:
+        return None
+    of_tensorflow = setting.framework == "tensorflow"
+    if "torch_distributed" in distribution and not of_tensorflow:
         return None
     if any("p5.48xlarge" in name for name in setting.types):
         return "it refuses smdistributed on p5 instances"
     if _NO_SMDISTRIBUTED in setting.image_uri:
         return "it refuses smdistributed with this image"
-    supported = VERSIONS[
-        "smddp_tensorflow" if setting.framework == "tensorflow" else "smddp_pytorch"
-    ]
-    enabled = library.get("dataparallel", {}).get("enabled", False)
-    if enabled and not setting.image_uri and setting.version not in supported:
-        return f"it does not take `smdistributed.dataparallel` with version {setting.version}"
-    return None
+    if setting.image_uri or not _is_on(distribution, "smdistributed", "dataparallel"):
+        return None
+    if setting.version in VERSIONS["smddp_tensorflow" if of_tensorflow else "smddp_pytorch"]:
+        return None
+    return f"it does not take `smdistributed.dataparallel` with version {setting.version}"
 
 
 def _mirrored_refusal(distribution: JsonMapping, setting: Setting) -> str | None:
-    if not distribution.get("multi_worker_mirrored_strategy", {}).get("enabled", False):
+    if not _is_on(distribution, "multi_worker_mirrored_strategy"):
         return None
     if setting.framework != "tensorflow":
         return "it takes `multi_worker_mirrored_strategy` only for TensorFlow"
-    if setting.version is None or tuple(map(int, setting.version.split(".")[:2])) < (2, 9):
+    version = (setting.version or "0").split(".")
+    if tuple(map(int, version[:2])) < (2, 9):
         return "it takes `multi_worker_mirrored_strategy` only with a version from 2.9 on"
     if distribution.keys() & {"smdistributed", "parameter_server"}:
         return "it does not take `multi_worker_mirrored_strategy` together with another strategy"
@@ -254,15 +268,15 @@ def _mirrored_refusal(distribution: JsonMapping, setting: Setting) -> str | None
 
 
 def _trainium_refusal(distribution: JsonMapping, setting: Setting) -> str | None:
-    trainium = any(name.startswith("ml.trn") for name in _types(distribution, setting))
-    if trainium and list(distribution) != ["torch_distributed"]:
+    has_trainium = any(name.startswith("ml.trn") for name in _types(distribution, setting))
+    if has_trainium and list(distribution) != ["torch_distributed"]:
         return "it takes only `torch_distributed` on Trainium"
     return None
 
 
 def _debugger_refusal(distribution: JsonMapping, setting: Setting) -> str | None:
-    servers = distribution.get("parameter_server", {}).get("enabled", False)
-    if setting.framework == "tensorflow" and setting.debugger and servers:
+    of_tensorflow = setting.framework == "tensorflow"
+    if of_tensorflow and setting.debugger and _is_on(distribution, "parameter_server"):
         return "it turns the debugger off beside parameter servers"
     return None
 
@@ -278,15 +292,14 @@ _REFUSALS: tuple[Callable[[JsonMapping, Setting], str | None], ...] = (
 
 
 def _without_empty(**values: Any) -> JsonObject:
-    return {
-        name: value for name, value in values.items() if value is not None and value not in ("", {})
-    }
+    return {name: value for name, value in values.items() if value not in (None, "", {})}
 
 
 # Turn the channels of a request into the argument `inputs` of `fit`, a method of SDK version 2's
 # estimators.
 
 _DEFAULTS = {"distribution": "FullyReplicated", "s3_data_type": "S3Prefix"}
+_OF_FILE_SYSTEM = ("FileSystemId", "FileSystemType", "DirectoryPath", "FileSystemAccessMode")
 
 
 def fit_inputs(channels: list[JsonObject]) -> tuple[JsonObject, list[str]]:
@@ -298,35 +311,47 @@ def fit_inputs(channels: list[JsonObject]) -> tuple[JsonObject, list[str]]:
         fields = Fields(channel)
         name = fields.take("ChannelName")
         if "FileSystemDataSource" in channel["DataSource"]:
-            inputs[name] = Call("sagemaker.inputs.FileSystemInput", _take(fields, "file_system"))
+            inputs[name] = _file_system(fields)
         else:
             inputs[name] = _s3(fields)
-        left += [f"InputDataConfig[{number}].{path}" for path in fields.remaining_paths()]
+        for path in fields.remaining_paths():
+            left.append(f"{CHANNELS}[{number}].{path}")
     return inputs, left
 
 
+def _file_system(fields: Fields) -> Call:
+    arguments = {}
+    for name in _OF_FILE_SYSTEM:
+        arguments[snake_case(name)] = fields.take(f"DataSource.FileSystemDataSource.{name}")
+    arguments["content_type"] = fields.take("ContentType")
+    return Call("sagemaker.inputs.FileSystemInput", without_nulls(arguments))
+
+
 def _s3(fields: Fields) -> Call | str:
-    arguments = _take(fields, "channel")
+    arguments = {}
+    for field in CHANNEL_FIELDS:
+        value = fields.take(field.request) if field.word else None
+        if value is not None:
+            arguments[field.word] = value
     seed = fields.take("ShuffleConfig.Seed")
     if seed is not None:
         arguments["shuffle_config"] = Call("sagemaker.inputs.ShuffleConfig", {"seed": seed})
     # the SDK would add a missing one: `left` reports it
-    if arguments.get("distribution") is not None:
-        arguments = {
-            name: value for name, value in arguments.items() if value != _DEFAULTS.get(name)
-        }
-    plain = set(arguments) == {"s3_data"}
-    return str(arguments["s3_data"]) if plain else Call("sagemaker.inputs.TrainingInput", arguments)
+    if "distribution" in arguments:
+        for name, default in _DEFAULTS.items():
+            if arguments.get(name) == default:
+                del arguments[name]
+    if set(arguments) == {"s3_data"}:
+        return str(arguments["s3_data"])
+    return Call("sagemaker.inputs.TrainingInput", arguments)
 
 
-def _take(fields: Fields, table: str) -> JsonObject:
-    return without_nulls(
-        {argument: fields.take(path) for path, argument in SDK_TABLES[table].items()}
-    )
+_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+"""Where a name in camel case such as `S3Uri` has an underscore in snake case, `s3_uri`."""
 
 
-def without_nulls(arguments: JsonMapping) -> JsonObject:
-    return {name: value for name, value in arguments.items() if value is not None}
+def snake_case(name: str) -> str:
+    return _WORD_START.sub("_", name).lower()
 
 
 # Split a request's hyperparameters into two groups: those that the SDK adds to run a script, and
@@ -352,28 +377,30 @@ class ToolkitScript:
 def script_of(request: JsonObject, region: str) -> ToolkitScript | None:
     """Return the script of a request; None if the SDK's estimator for scripts would not send this
     request."""
-    values = _decode(request.get("HyperParameters", {}))
-    channels = list(request.get("InputDataConfig", ()))
-    if values is None or "ContainerEntrypoint" in request["AlgorithmSpecification"]:
+    values = _decode(request.get(PARAMETERS, {}))
+    if values is None or "ContainerEntrypoint" in request[ALGORITHM]:
         return None
-    program, place = values.pop(keys.PROGRAM, None), values.pop(keys.SUBMIT_DIRECTORY, None)
+    channels = list(request.get(CHANNELS, ()))
+    program = values.pop(keys.PROGRAM, None)
+    place = values.pop(keys.SUBMIT_DIRECTORY, None)
     level = values.pop(keys.LOG_LEVEL, None)
-    names = (values.pop(keys.JOB_NAME, None), values.pop(keys.REGION, None))
-    if (
-        names != (request["TrainingJobName"], region)
-        or not isinstance(program, str)
-        or not isinstance(level, int)
-    ):
+    job_name = values.pop(keys.JOB_NAME, None)
+    if job_name != request[NAME] or values.pop(keys.REGION, None) != region:
         return None
-    if request.get("EnableNetworkIsolation") is True:
-        last = channels.pop() if channels else {}
-        archive = text_at(last, "DataSource", "S3DataSource", "S3Uri")
-        # the code must be in the channel that the SDK adds to a network-isolated job
-        is_bundle = place == ISOLATED_BUNDLE and last == code_channel(archive, (), "download")
-        return ToolkitScript(program, archive, level, values, channels) if is_bundle else None
-    if not isinstance(place, str) or not place.startswith("s3://"):
+    if not isinstance(program, str) or not isinstance(level, int):
         return None
-    return ToolkitScript(program, place, level, values, channels)
+
+    if request.get(ISOLATION) is not True:
+        if not isinstance(place, str) or not place.startswith("s3://"):
+            return None
+        return ToolkitScript(program, place, level, values, channels)
+
+    # the code must be in the channel that the SDK adds to a network-isolated job
+    last = channels.pop() if channels else {}
+    archive = text_at(last, "DataSource", "S3DataSource", "S3Uri")
+    if place != ISOLATED_BUNDLE or last != code_channel(archive, (), "download"):
+        return None
+    return ToolkitScript(program, archive, level, values, channels)
 
 
 def _decode(hyperparameters: dict[str, str]) -> JsonObject | None:
@@ -401,22 +428,21 @@ _TOOLKIT = frozenset(
 
 @dataclass(frozen=True)
 class StartedScript:
-    """The program that a request starts.
-
-    Attributes:
-        launcher: `torchrun`, `mpirun`, `single`, or the name of the hyperparameter that selects
-        another launcher. entry_point: the script; None for a command. processes: processes of each
-        instance, or None for one per GPU. hyperparameters: the script's hyperparameters, as text
-        from the request. channels: all channels except the code channel.
-    """
+    """The program that a request starts."""
 
     launcher: str
+    """`torchrun`, `mpirun`, `single`, or the name of the hyperparameter that selects another
+    launcher."""
     archive: str
     channels: list[JsonObject]
+    """All channels except the code channel."""
     hyperparameters: dict[str, str]
+    """The script's hyperparameters, as text from the request."""
     entry_point: str | None = None
+    """The script; None for a command."""
     command: str | None = None
     processes: int | None = None
+    """The processes of each instance; None for one per GPU."""
     mpi_options: str = ""
     model_parallel: JsonObject | None = None
     requirements: str | None = None
@@ -426,7 +452,7 @@ class StartedScript:
 def start_of(request: JsonObject, region: str) -> StartedScript | None:
     """Return the program that a request starts; None without code that the toolkit or cloudtrain's
     launcher starts."""
-    if LAUNCH_KEY in request.get("HyperParameters", {}):
+    if LAUNCH_KEY in request.get(PARAMETERS, {}):
         return _by_our_launcher(request)
     script = script_of(request, region)
     if script is None:
@@ -436,7 +462,7 @@ def start_of(request: JsonObject, region: str) -> StartedScript | None:
         launcher=_launcher(request, values),
         archive=script.source_dir,
         channels=script.channels,
-        hyperparameters=_own(request, {*_TOOLKIT, *KEYS}),
+        hyperparameters=without(request[PARAMETERS], {*_TOOLKIT, *KEYS}),
         entry_point=script.entry_point,
         processes=values.get(keys.PROCESSES),
         mpi_options=values.get(keys.MPI_OPTIONS, ""),
@@ -457,20 +483,20 @@ def _launcher(request: JsonObject, values: JsonObject) -> str:
 
 
 def _by_our_launcher(request: JsonObject) -> StartedScript | None:
-    launch = json.loads(request["HyperParameters"][LAUNCH_KEY])
-    channels = request.get("InputDataConfig", [])
-    code = next((channel for channel in channels if channel["ChannelName"] == CODE_CHANNEL), None)
+    launch = json.loads(request[PARAMETERS][LAUNCH_KEY])
+    channels = {channel["ChannelName"]: channel for channel in request.get(CHANNELS, [])}
+    code = channels.pop(CODE_CHANNEL, None)
     if code is None:
         return None
-    launchers = ("torchrun", "mpirun", "single")
+    launcher = launch["launcher"]
     is_own = "arguments" in launch or is_module(launch.get("entry_point") or "")
+    if is_own or launcher not in ("torchrun", "mpirun", "single"):
+        launcher = LAUNCH_KEY
     return StartedScript(
-        launcher=launch["launcher"]
-        if launch["launcher"] in launchers and not is_own
-        else LAUNCH_KEY,
+        launcher=launcher,
         archive=code["DataSource"]["S3DataSource"]["S3Uri"],
-        channels=[channel for channel in channels if channel is not code],
-        hyperparameters=_own(request, {LAUNCH_KEY}),
+        channels=list(channels.values()),
+        hyperparameters=without(request[PARAMETERS], {LAUNCH_KEY}),
         entry_point=launch.get("entry_point"),
         command=launch.get("command"),
         processes=launch.get("processes_per_instance"),
@@ -478,7 +504,3 @@ def _by_our_launcher(request: JsonObject) -> StartedScript | None:
         requirements=launch.get("requirements"),
         groups=tuple(launch.get("instance_groups", ())),
     )
-
-
-def _own(request: JsonObject, others: set[str]) -> dict[str, str]:
-    return {name: text for name, text in request["HyperParameters"].items() if name not in others}

@@ -15,7 +15,7 @@ Facts about the SDK are those of version 2.257.7.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cloudtrain.errors import JobError, TargetError, dotted
@@ -33,9 +33,32 @@ from cloudtrain.targets.sagemaker.export.distributions import (
     ToolkitScript,
     fit_inputs,
     script_of,
-    without_nulls,
 )
-from cloudtrain.targets.sagemaker.request import INFO, JsonMapping, JsonObject
+from cloudtrain.targets.sagemaker.fields import (
+    CHANNELS,
+    CHECKPOINT,
+    DEBUG_RULES,
+    DEBUGGER,
+    ENCRYPTION,
+    EXPERIMENT,
+    GROUP_FIELDS,
+    IMAGE,
+    ISOLATION,
+    LIMITS,
+    MACHINES,
+    NAME,
+    OUTPUT,
+    PARAMETERS,
+    PROFILER,
+    PROFILER_RULES,
+    RULE_FIELDS,
+    SERVICE_METRICS,
+    SPOT,
+    TENSORBOARD,
+    TRAINING_FIELDS,
+)
+from cloudtrain.targets.sagemaker.reading import image_in
+from cloudtrain.targets.sagemaker.request import INFO, JsonMapping, JsonObject, only, without_nulls
 
 # Find the SDK version 2 class for a request's image, and the version arguments that select this
 # image.
@@ -50,21 +73,21 @@ def version_arguments(
     """Return the version arguments for which the SDK chooses exactly the image `uri`; None if there
     are none."""
     image = image_of_uri(uri)
-    if image is None or image.sdk != 2 or image.device == "neuron" or not image.python:
+    if image is None or image.sdk != 2:
         return None
-    # the SDK chooses by the same type
-    instance = next((name for name in types if device_of(name) == "gpu"), types[0])
-    smp2 = "torch_distributed" in distribution and "modelparallel" in distribution.get(
-        "smdistributed", {}
-    )
+    if image.device == "neuron" or not image.python:
+        return None
+    library = distribution.get("smdistributed", {})
+    smp2 = "torch_distributed" in distribution and "modelparallel" in library
     if smp2 != (image.repository == SMP2_REPOSITORY):
         return None
+    of_gpus = [name for name in types if device_of(name) == "gpu"]
     try:
         picked = resolve_image(
             image.framework,
             image.version,
             region=region,
-            instance=instance,
+            instance=of_gpus[0] if of_gpus else types[0],  # the SDK chooses by the same type
             python=image.python,
             base=image.base or None,
             smp2=smp2,
@@ -87,10 +110,6 @@ def version_arguments(
 # Turn a request's debugger, profiler and TensorBoard fields into arguments of SDK version 2's
 # estimators.
 
-HOOK = "DebugHookConfig"
-PROFILER = "ProfilerConfig"
-DEBUG_RULES = "DebugRuleConfigurations"
-
 
 def monitoring_arguments(fields: Fields, output: str) -> JsonObject:
     """Return the estimator's arguments for these fields. Fields that no argument can express stay
@@ -106,20 +125,21 @@ def monitoring_arguments(fields: Fields, output: str) -> JsonObject:
     rules = [_rule("Rule", row) for row in rows]
     # the SDK refuses profiler rules if the profiler is off
     if fields.take_if(f"{PROFILER}.DisableProfiler", False):
-        rules += [
-            _rule("ProfilerRule", row) for row in fields.take("ProfilerRuleConfigurations", ())
-        ]
-    arguments = _hook(fields.take(HOOK), output) | ({"rules": rules} if rules else {})
-    board = fields.take("TensorBoardOutputConfig")
+        for row in fields.take(PROFILER_RULES, ()):
+            rules.append(_rule("ProfilerRule", row))
+
+    arguments = _hook(fields.take(DEBUGGER), output)
+    if rules:
+        arguments["rules"] = rules
+    board = fields.take(TENSORBOARD)
     if board is not None:
-        arguments["tensorboard_output_config"] = Call(
-            "sagemaker.debugger.TensorBoardOutputConfig", _places(board)
-        )
+        name = "sagemaker.debugger.TensorBoardOutputConfig"
+        arguments["tensorboard_output_config"] = Call(name, _places(board))
     return arguments | _profiler(fields, output)
 
 
 def _rule(kind: str, rule: JsonObject) -> Call:
-    arguments = {argument: rule.get(name) for name, argument in SDK_TABLES["rules"].items()}
+    arguments = {field.word: rule.get(field.request) for field in RULE_FIELDS if field.word}
     arguments["rule_parameters"] = dict(rule.get("RuleParameters", {}))
     if kind == "Rule":
         arguments["collections_to_save"] = []
@@ -134,16 +154,14 @@ def _hook(hook: JsonObject | None, output: str) -> JsonObject:
     arguments = _places(hook)
     if "HookParameters" in hook:
         arguments["hook_parameters"] = hook["HookParameters"]
-    collections = [
-        without_nulls(
-            {"name": one["CollectionName"], "parameters": one.get("CollectionParameters")}
-        )
-        for one in hook.get("CollectionConfigurations", ())
-    ]
-    arguments["collection_configs"] = [
-        Call("sagemaker.debugger.CollectionConfig", one) for one in collections
-    ]
+    rows = hook.get("CollectionConfigurations", ())
+    arguments["collection_configs"] = list(map(_collection, rows))
     return {"debugger_hook_config": Call("sagemaker.debugger.DebuggerHookConfig", arguments)}
+
+
+def _collection(row: JsonObject) -> Call:
+    arguments = {"name": row["CollectionName"], "parameters": row.get("CollectionParameters")}
+    return Call("sagemaker.debugger.CollectionConfig", without_nulls(arguments))
 
 
 def _places(config: JsonObject) -> JsonObject:
@@ -162,9 +180,9 @@ def _profiler(fields: Fields, output: str) -> JsonObject:
     interval = fields.take(f"{PROFILER}.ProfilingIntervalInMilliseconds")
     if place == output and interval is None:
         return {}
-    arguments = {"s3_output_path": place} | (
-        {"system_monitor_interval_millis": interval} if interval else {}
-    )
+    arguments = {"s3_output_path": place}
+    if interval:
+        arguments["system_monitor_interval_millis"] = interval
     return {"profiler_config": Call("sagemaker.debugger.ProfilerConfig", arguments)}
 
 
@@ -174,20 +192,17 @@ def _profiler(fields: Fields, output: str) -> JsonObject:
 
 @dataclass(frozen=True)
 class Form:
-    """The class of an estimator, and the arguments that depend on the class.
-
-    Attributes:
-        framework: the framework whose class is used; None for the generic `Estimator`.
-        channels: the channels that the user gives to `fit`.
-        metrics: the class's default of `EnableSageMakerMetricsTimeSeries`.
-        notes: explanations for calls that may surprise the user.
-    """
+    """The class of an estimator, and the arguments that depend on the class."""
 
     framework: str | None
+    """The framework whose class is used; None for the generic `Estimator`."""
     arguments: JsonObject
     channels: list[JsonObject]
+    """The channels that the user gives to `fit`."""
     metrics: bool | None = None
+    """The class's default of `EnableSageMakerMetricsTimeSeries`."""
     notes: tuple[str, ...] = ()
+    """Explanations for calls that may surprise the user."""
 
 
 def form_of(request: JsonObject, region: str) -> Form:
@@ -196,8 +211,8 @@ def form_of(request: JsonObject, region: str) -> Form:
     if script is None:
         return _plain(request)
     framework = _framework(request, script)
-    checkpoint = request.get("CheckpointConfig", {})
-    if framework in ("pytorch", "tensorflow") and HOOK in request and "LocalPath" in checkpoint:
+    keeps_checkpoints = "LocalPath" in request.get(CHECKPOINT, {})
+    if framework in ("pytorch", "tensorflow") and DEBUGGER in request and keeps_checkpoints:
         return _plain(
             request, "Beside a checkpoint, the framework's class would turn the debugger off."
         )
@@ -205,10 +220,10 @@ def form_of(request: JsonObject, region: str) -> Form:
 
 
 def _plain(request: JsonObject, *notes: str) -> Form:
-    arguments: JsonObject = {"image_uri": request["AlgorithmSpecification"]["TrainingImage"]}
-    if request.get("HyperParameters"):
-        arguments["hyperparameters"] = dict(request["HyperParameters"])
-    return Form(None, arguments, list(request.get("InputDataConfig", ())), notes=notes)
+    arguments: JsonObject = {"image_uri": image_in(request)}
+    if request.get(PARAMETERS):
+        arguments["hyperparameters"] = dict(request[PARAMETERS])
+    return Form(None, arguments, list(request.get(CHANNELS, ())), notes=notes)
 
 
 def _framework(request: JsonObject, script: ToolkitScript) -> str | None:
@@ -217,7 +232,7 @@ def _framework(request: JsonObject, script: ToolkitScript) -> str | None:
     For an AWS image, this is the image's framework. For a user's own image, a class that supports
     the job's distribution is chosen, because the generic class ignores `distribution`.
     """
-    image = image_of_uri(request["AlgorithmSpecification"]["TrainingImage"])
+    image = image_of_uri(image_in(request))
     if image is not None:
         return image.framework
     distribution = dist.distribution_of(script.values)
@@ -229,31 +244,30 @@ def _framework(request: JsonObject, script: ToolkitScript) -> str | None:
 def _with_script(
     request: JsonObject, script: ToolkitScript, framework: str | None, region: str
 ) -> Form:
-    image = request["AlgorithmSpecification"]["TrainingImage"]
     arguments: JsonObject = {"entry_point": script.entry_point, "source_dir": script.source_dir}
     if script.log_level != INFO:
         arguments["container_log_level"] = script.log_level
     values = dict(script.values)
     notes: tuple[str, ...] = ()
     if framework is None:
-        arguments["image_uri"] = image
+        arguments["image_uri"] = image_in(request)
     else:
         choice = _choose_image(request, script, framework, region)
-        arguments |= choice.image | (
-            {"distribution": choice.distribution} if choice.distribution else {}
-        )
-        values = {
-            name: value for name, value in values.items() if name not in choice.hyperparameters
-        }
-        lost = [f"`{name}`" for name in values if name in dist.KEYS] if choice.distribution else []
-        unsent = (f"The SDK's `distribution` would not send {', '.join(lost)}.",) if lost else ()
-        notes = choice.notes + unsent
+        arguments |= choice.image
+        notes = choice.notes
+        for name in choice.hyperparameters:
+            values.pop(name, None)
+        if choice.distribution:
+            arguments["distribution"] = choice.distribution
+            lost = [f"`{name}`" for name in values if name in dist.KEYS]
+            if lost:
+                notes += (f"The SDK's `distribution` would not send {', '.join(lost)}.",)
     if framework == "tensorflow":
         arguments |= _model_dir(values, request, arguments.get("distribution", {}))
     if values:
         arguments["hyperparameters"] = values
-    metrics = True if framework == "huggingface" or "framework_version" in arguments else None
-    return Form(framework, arguments, script.channels, metrics, notes)
+    sends_metrics = framework == "huggingface" or "framework_version" in arguments
+    return Form(framework, arguments, script.channels, sends_metrics or None, notes)
 
 
 def _model_dir(values: JsonObject, request: JsonObject, distribution: JsonObject) -> JsonObject:
@@ -262,9 +276,10 @@ def _model_dir(values: JsonObject, request: JsonObject, distribution: JsonObject
     The class sends the value as a hyperparameter, except if it is False.
     """
     value = values.pop("model_dir", False)
-    output, name = request["OutputDataConfig"]["S3OutputPath"], request["TrainingJobName"]
-    mpi = distribution.get("mpi", {}).get("enabled", False)
-    default = "/opt/ml/model" if mpi else f"{output.rstrip('/')}/{name}/model"
+    default = "/opt/ml/model"
+    if not distribution.get("mpi", {}).get("enabled", False):
+        output = request[OUTPUT]["S3OutputPath"].rstrip("/")
+        default = f"{output}/{request[NAME]}/model"
     return {} if value == default else {"model_dir": value}
 
 
@@ -285,47 +300,53 @@ def _choose_image(
     The image is given as a version if the SDK chooses exactly this image for the version, or else
     by its URI.
     """
-    uri, resources = request["AlgorithmSpecification"]["TrainingImage"], request["ResourceConfig"]
+    uri = image_in(request)
+    resources = request[MACHINES]
     distribution = dist.distribution_of(script.values)
+    groups = resources.get("InstanceGroups", ())
     setting = dist.Setting(
         framework,
         instance_type=resources.get("InstanceType"),
-        groups={
-            group["InstanceGroupName"]: group["InstanceType"]
-            for group in resources.get("InstanceGroups", ())
-        },
+        groups={group["InstanceGroupName"]: group["InstanceType"] for group in groups},
         entry_point=script.entry_point,
-        debugger=HOOK in request,
+        debugger=DEBUGGER in request,
     )
-    by_uri: JsonObject = {"image_uri": uri} | (
-        {"py_version": None} if framework == "huggingface" else {}
-    )
-    version: JsonObject = {}
+    by_uri: JsonObject = {"image_uri": uri}
+    if framework == "huggingface":
+        by_uri["py_version"] = None
+
+    candidates: list[JsonObject] = []
+    by_version = version_arguments(uri, region, setting.types, distribution)
+    if by_version:
+        candidates.append(dict(by_version))
+    candidates.append(dict(by_uri))
     # the SDK checks the version even if an image is given
     if "multi_worker_mirrored_strategy" in distribution:
         entry = image_of_uri(uri)
-        version = {"framework_version": entry.engine[1] if entry else None}
-    by_version, reason = version_arguments(uri, region, setting.types, distribution), None
-    for image in ([by_version] if by_version else []) + [by_uri | version]:
-        named = next((image[name] for name in _VERSIONS if name in image), None)
-        candidate = replace(setting, image_uri=image.get("image_uri", ""), version=named)
-        reason = dist.objection(distribution, script.values, candidate) if distribution else None
+        candidates[-1]["framework_version"] = entry.engine[1] if entry else None
+
+    reason = None
+    for image in candidates:
+        if not distribution:
+            return _Choice(image, {})
+        versions = [*only(image, _VERSIONS).values(), None]
+        uri_given = image.get("image_uri", "")
+        candidate = replace(setting, image_uri=uri_given, version=versions[0])
+        reason = dist.objection(distribution, script.values, candidate)
         if reason is None:
-            names = (
-                frozenset(dist.sdk_hyperparameters(distribution, candidate))
-                if distribution
-                else frozenset[str]()
-            )
-            # group objects, which the SDK compares by identity
-            if "instance_groups" in distribution:
-                numbers = map(list(setting.groups).index, distribution["instance_groups"])
-                distribution = {
-                    **distribution,
-                    "instance_groups": [Ref("instance_groups", one) for one in numbers],
-                }
-            return _Choice(image, distribution, names)
+            sent = frozenset(dist.sdk_hyperparameters(distribution, candidate))
+            return _Choice(image, _with_group_objects(distribution, setting), sent)
     plain = version_arguments(uri, region, setting.types, {}) or by_uri
-    return _Choice(plain, {}, notes=(f"The SDK's own `distribution` is not used: {reason}.",))
+    return _Choice(dict(plain), {}, notes=(f"The SDK's own `distribution` is not used: {reason}.",))
+
+
+def _with_group_objects(distribution: JsonObject, setting: dist.Setting) -> JsonObject:
+    """Replace the names of instance groups by group objects, which the SDK compares by identity."""
+    if "instance_groups" not in distribution:
+        return distribution
+    names = list(setting.groups)
+    groups = [Ref("instance_groups", names.index(one)) for one in distribution["instance_groups"]]
+    return {**distribution, "instance_groups": groups}
 
 
 # The error for requests that an SDK cannot express.
@@ -360,68 +381,81 @@ NO_WAIT = {"wait": False}
 def boto_session(region: str, profile: str | None) -> Call:
     """Return a boto3 session with the profile's credentials, or with boto3's default
     credentials."""
-    return Call(
-        "boto3.Session", {"region_name": region} | ({"profile_name": profile} if profile else {})
-    )
+    arguments = {"region_name": region}
+    if profile:
+        arguments["profile_name"] = profile
+    return Call("boto3.Session", arguments)
 
 
 SDK = "version 2 of the SageMaker SDK"
 
 
 def estimator_program(request: JsonObject, region: str, profile: str | None = None) -> Program:
-    always_sent = [path.split(".") for path in SDK_TABLES["names"]["always_sent"].split()]
-    left_out = {
-        f"{section}.{name}" for section, name in always_sent if name not in request.get(section, {})
-    }
-    left_out |= {dotted(fault.path) for fault in violations(request) if fault.kind == "missing"}
+    left_out = set(_left_out(request))
     if left_out:
         raise refuse(SDK, [f"{path} left out" for path in sorted(left_out)])
+
     fields = Fields(request)
     arguments = _common(fields)
-    experiment = fields.take("ExperimentConfig")
-    metrics = fields.take("AlgorithmSpecification.EnableSageMakerMetricsTimeSeries")
-    # see forms.py
-    for path in ("AlgorithmSpecification.TrainingImage", "HyperParameters", "InputDataConfig"):
+    experiment = fields.take(EXPERIMENT)
+    metrics = fields.take(SERVICE_METRICS)
+    for path in (IMAGE, PARAMETERS, CHANNELS):  # `form_of` expresses them
         fields.take(path)
-    left = fields.remaining_paths() + fit_inputs(request.get("InputDataConfig", []))[1]
+    _, left_of_channels = fit_inputs(request.get(CHANNELS, []))
+    left = fields.remaining_paths() + left_of_channels
     if left:
         raise refuse(SDK, left)
+
     form = form_of(request, region)
     if metrics != form.metrics:
         arguments["enable_sagemaker_metrics"] = metrics
     name = SDK_TABLES["estimators"][form.framework or "generic"]
-    estimator = Call(name, form.arguments | arguments | {"sagemaker_session": Ref("session")})
+    arguments["sagemaker_session"] = Ref("session")
+    estimator = Call(name, form.arguments | arguments)
     # an explicit configuration, so that defaults from configuration files do not change the request
     session = {"boto_session": boto_session(region, profile), "sagemaker_config": NO_CONFIGURATION}
-    inputs, _ = fit_inputs(form.channels)
-    fit = {
-        "inputs": inputs or None,
-        "job_name": request["TrainingJobName"],
-        "experiment_config": experiment,
+    variables = {
+        "session": Call("sagemaker.session.Session", session),
+        **_groups(request),
+        "estimator": estimator,
     }
+    inputs, _ = fit_inputs(form.channels)
+    fit = {"inputs": inputs or None, "job_name": request[NAME], "experiment_config": experiment}
     return Program(
-        {"session": Call("sagemaker.session.Session", session)}
-        | _groups(request)
-        | {"estimator": estimator},
-        "fit",
-        without_nulls(fit),
-        "sagemaker-sdk",
-        form.notes,
-        in_code=NO_WAIT,
+        variables, "fit", without_nulls(fit), "sagemaker-sdk", form.notes, in_code=NO_WAIT
     )
+
+
+_ALWAYS_SENT = (
+    (MACHINES, "VolumeSizeInGB"),
+    (LIMITS, "MaxRuntimeInSeconds"),
+    (OUTPUT, "S3OutputPath"),
+    (PROFILER, "DisableProfiler"),
+)
+"""Fields that the SDK always sends, because it fills in missing ones."""
+
+
+def _left_out(request: JsonObject) -> Iterator[str]:
+    for section, name in _ALWAYS_SENT:
+        if name not in request.get(section, {}):
+            yield f"{section}.{name}"
+    for fault in violations(request):
+        if fault.kind == "missing":
+            yield dotted(fault.path)
 
 
 def _common(fields: Fields) -> JsonObject:
     """Return the arguments that all classes share, and remove the matching fields from `fields`."""
-    fields.take("TrainingJobName")
-    values = {argument: fields.take(path) for path, argument in SDK_TABLES["arguments"].items()}
-    values |= {
-        argument: fields.take_if(path, True) or None
-        for path, argument in SDK_TABLES["flags"].items()
-    }
-    if fields.take("ResourceConfig.InstanceGroups"):
+    fields.take(NAME)
+    values: JsonObject = {}
+    for field in TRAINING_FIELDS:
+        if field.request in (SPOT, ISOLATION, ENCRYPTION):  # sent only if true
+            values[field.word] = fields.take_if(field.request, True) or None
+        elif field.word:
+            values[field.word] = fields.take(field.request)
+    if fields.take(f"{MACHINES}.InstanceGroups"):
         values["instance_groups"] = Ref("instance_groups")
-    if fields.take_if("OutputDataConfig.CompressionType", "NONE"):
+    if fields.take_if(f"{OUTPUT}.CompressionType", "NONE"):
         values["disable_output_compression"] = True
     if values["input_mode"] == "File":
         del values["input_mode"]
@@ -429,9 +463,8 @@ def _common(fields: Fields) -> JsonObject:
 
 
 def _groups(request: JsonObject) -> dict[str, list[Call]]:
-    names = SDK_TABLES["instance_group"]
-    groups = [
-        Call("sagemaker.instance_group.InstanceGroup", {names[key]: group[key] for key in names})
-        for group in request["ResourceConfig"].get("InstanceGroups", ())
-    ]
+    groups = []
+    for group in request[MACHINES].get("InstanceGroups", ()):
+        arguments = {field.word: group[field.request] for field in GROUP_FIELDS}
+        groups.append(Call("sagemaker.instance_group.InstanceGroup", arguments))
     return {"instance_groups": groups} if groups else {}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from cloudtrain.errors import UsageError
@@ -30,8 +31,8 @@ from cloudtrain.targets.common.export import (
 from cloudtrain.targets.sagemaker.export.distributions import (
     SDK_TABLES,
     StartedScript,
+    snake_case,
     start_of,
-    without_nulls,
 )
 from cloudtrain.targets.sagemaker.export.estimator import (
     NO_CONFIGURATION,
@@ -40,9 +41,29 @@ from cloudtrain.targets.sagemaker.export.estimator import (
     estimator_program,
     refuse,
 )
+from cloudtrain.targets.sagemaker.fields import (
+    ALGORITHM,
+    CHANNELS,
+    CHECKPOINT,
+    ENCRYPTION,
+    IMAGE,
+    ISOLATION,
+    LIMITS,
+    MACHINES,
+    METRICS,
+    NAME,
+    NETWORK,
+    OUTPUT,
+    PARAMETERS,
+    PROFILER,
+    ROLE,
+    SPOT,
+    TAGS,
+    VARIABLES,
+)
 from cloudtrain.targets.sagemaker.plan import TRAINING, S3Uri, is_of_api
 from cloudtrain.targets.sagemaker.reading import instances_in
-from cloudtrain.targets.sagemaker.request import JsonObject
+from cloudtrain.targets.sagemaker.request import JsonObject, without_nulls
 from cloudtrain.targets.sagemaker.settings import AwsPlace
 
 SDK = "version 3 of the SageMaker SDK"
@@ -59,8 +80,6 @@ SMP_PARAMETERS = frozenset(SDK_TABLES["names"]["smp_parameters"].split())
 
 _SHAPES = "sagemaker.core.shapes"
 _CONFIGS = "sagemaker.core.training.configs"
-_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-"""Where a name in camel case such as `S3Uri` has an underscore in snake case, `s3_uri`."""
 
 
 def trainer_program(request: JsonObject, region: str, profile: str | None = None) -> Program:
@@ -68,60 +87,57 @@ def trainer_program(request: JsonObject, region: str, profile: str | None = None
     `WITH_DRIVERS`."""
     start = start_of(request, region)
     obstacles = _obstacles(start, request)
-    if obstacles and "ContainerEntrypoint" in request["AlgorithmSpecification"]:
+    if obstacles and "ContainerEntrypoint" in request[ALGORITHM]:
         raise refuse(SDK, obstacles)
-    by_drivers = start if not obstacles else None
+    by_drivers = None if obstacles else start
+
     fields = Fields(request)
-    for path in (
-        *DIFFERENCES,
-        *(WITH_DRIVERS if by_drivers else ("HyperParameters", "InputDataConfig")),
-    ):
-        if path != "ProfilerConfig":
+    fields.take_if(f"{PROFILER}.DisableProfiler", True)
+    kept_whole = (PARAMETERS, CHANNELS)
+    for path in (*DIFFERENCES, *(WITH_DRIVERS if by_drivers else kept_whole)):
+        if path != PROFILER:
             fields.take(path)
-    fields.take_if("ProfilerConfig.DisableProfiler", True)
-    arguments = _arguments(fields, request["TrainingJobName"][:48])
+    arguments: JsonObject = {"sagemaker_session": Ref("session")}
+    arguments |= _arguments(fields, request[NAME][:48])
     if by_drivers:
         arguments |= _with_drivers(by_drivers)
-    elif request.get("HyperParameters"):
-        arguments["hyperparameters"] = dict(request["HyperParameters"])
+    elif request.get(PARAMETERS):
+        arguments["hyperparameters"] = dict(request[PARAMETERS])
     steps = _steps(fields)
     left = fields.remaining_paths()
     if left:
         raise refuse(SDK, left)
-    trainer = Call(
-        "sagemaker.train.model_trainer.ModelTrainer",
-        {"sagemaker_session": Ref("session")} | arguments,
-    )
-    channels = by_drivers.channels if by_drivers else request.get("InputDataConfig", [])
-    note = "" if by_drivers else "The image's own toolkit starts the job: version 3 has no driver."
-    if (
-        by_drivers
-        and by_drivers.launcher == "mpirun"
-        and (instances_in(request["ResourceConfig"]) or 1) > 1
-    ):
-        note = (
-            "Version 3's MPI driver asks mpirun for the processes of one instance: the "
-            "others stay idle."
-        )
-    # its session uploads the drivers to the bucket of the code
-    bucket = {"default_bucket": S3Uri.parse(by_drivers.archive).bucket} if by_drivers else {}
-    session = {
-        "boto_session": boto_session(region, profile),
-        **bucket,
-        "sagemaker_config": NO_CONFIGURATION,
-    }
+
+    session: JsonObject = {"boto_session": boto_session(region, profile)}
+    if by_drivers:
+        # the session uploads the drivers to the bucket of the code
+        session["default_bucket"] = S3Uri.parse(by_drivers.archive).bucket
+    session["sagemaker_config"] = NO_CONFIGURATION
+    channels = by_drivers.channels if by_drivers else request.get(CHANNELS, [])
     return Program(
         {
             "session": Call("sagemaker.core.helper.session_helper.Session", session),
-            "trainer": trainer,
+            "trainer": Call("sagemaker.train.model_trainer.ModelTrainer", arguments),
         },
         "train",
         {"input_data_config": [_shape(f"{_SHAPES}.Channel", channel) for channel in channels]},
         EXTRA,
-        (note,) if note else (),
+        tuple(_notes(by_drivers, request)),
         tuple(steps),
         NO_WAIT,
     )
+
+
+def _notes(by_drivers: StartedScript | None, request: JsonObject) -> Iterator[str]:
+    if by_drivers is None:
+        yield "The image's own toolkit starts the job: version 3 has no driver."
+        return
+    instances = instances_in(request[MACHINES]) or 1
+    if by_drivers.launcher == "mpirun" and instances > 1:
+        yield (
+            "Version 3's MPI driver asks mpirun for the processes of one instance: the "
+            "others stay idle."
+        )
 
 
 def _obstacles(start: StartedScript | None, request: JsonObject) -> list[str]:
@@ -132,58 +148,59 @@ def _obstacles(start: StartedScript | None, request: JsonObject) -> list[str]:
     does not escape hyperparameters, so values with `'` are listed too.
     """
     if start is None:
-        return ["HyperParameters"]
-    groups = {
-        group["InstanceGroupName"] for group in request["ResourceConfig"].get("InstanceGroups", ())
-    }
-    obstacles = (
-        []
-        if start.launcher in ("torchrun", "mpirun", "single")
-        else [f"HyperParameters.{start.launcher}"]
-    )
-    if start.groups and set(start.groups) != groups:
+        return [PARAMETERS]
+    obstacles = []
+    if start.launcher not in ("torchrun", "mpirun", "single"):
+        obstacles.append(f"{PARAMETERS}.{start.launcher}")
+    groups = request[MACHINES].get("InstanceGroups", ())
+    names = [group["InstanceGroupName"] for group in groups]
+    if start.groups and set(start.groups) != set(names):
         obstacles.append("a distribution over some of the instance groups")
     if start.launcher == "torchrun":
-        obstacles += [
-            f"mp_parameters.{name}"
-            for name in sorted(set(start.model_parallel or ()) - SMP_PARAMETERS)
-        ]
-    if start.command is not None and (
-        start.launcher != "single" or " ".join(start.command.split()) != start.command
-    ):
-        obstacles.append(f"the command `{start.command}`")
+        for name in sorted(start.model_parallel or ()):
+            if name not in SMP_PARAMETERS:
+                obstacles.append(f"mp_parameters.{name}")
+    command = start.command
+    if command is not None:
+        is_one_line = " ".join(command.split()) == command
+        if start.launcher != "single" or not is_one_line:
+            obstacles.append(f"the command `{command}`")
     for name, text in start.hyperparameters.items():
         if "'" in text or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
-            obstacles.append(f"HyperParameters.{name}")
+            obstacles.append(f"{PARAMETERS}.{name}")
     return obstacles
+
+
+_PARTS = (LIMITS, OUTPUT, CHECKPOINT, f"{ALGORITHM}.TrainingImageConfig")
+"""Fields of the request that are arguments of the trainer, each with the class of its name."""
 
 
 def _arguments(fields: Fields, base_name: str) -> JsonObject:
     """Return the arguments of `ModelTrainer` that are the same with and without version 3's
     drivers."""
-    compute = _shape(f"{_CONFIGS}.Compute", fields.take("ResourceConfig"))
-    if fields.take_if("EnableManagedSpotTraining", True):
+    compute = _shape(f"{_CONFIGS}.Compute", fields.take(MACHINES))
+    if fields.take_if(SPOT, True):
         compute.arguments["enable_managed_spot_training"] = True
-    network = _shape(f"{_CONFIGS}.Networking", fields.take("VpcConfig", {}))
-    flags = [
-        argument
-        for path, argument in SDK_TABLES["networking"].items()
-        if fields.take_if(path, True)
-    ]
-    network.arguments.update(dict.fromkeys(flags, True))
+    network = _shape(f"{_CONFIGS}.Networking", fields.take(NETWORK, {}))
+    for flag in (ISOLATION, ENCRYPTION):  # sent only if true
+        if fields.take_if(flag, True):
+            network.arguments[snake_case(flag)] = True
+    tags = [_shape(f"{_SHAPES}.Tag", tag) for tag in fields.take(TAGS, [])]
     arguments: JsonObject = {
-        "role": fields.take("RoleArn"),
+        "role": fields.take(ROLE),
         "base_job_name": base_name,
-        "training_image": fields.take("AlgorithmSpecification.TrainingImage"),
-        "training_input_mode": fields.take("AlgorithmSpecification.TrainingInputMode", "File"),
+        "training_image": fields.take(IMAGE),
+        "training_input_mode": fields.take(f"{ALGORITHM}.TrainingInputMode", "File"),
         "compute": compute,
         "networking": network if network.arguments else None,
-        "environment": fields.take("Environment"),
-        "tags": [_shape(f"{_SHAPES}.Tag", tag) for tag in fields.take("Tags", [])] or None,
+        "environment": fields.take(VARIABLES),
+        "tags": tags or None,
     }
-    for path, argument in SDK_TABLES["parts"].items():
-        value, name = fields.take(path), path.rpartition(".")[2]
-        arguments[argument] = None if value is None else _shape(f"{_SHAPES}.{name}", value)
+    for path in _PARTS:
+        name = path.rpartition(".")[2]
+        value = fields.take(path)
+        if value is not None:
+            arguments[snake_case(name)] = _shape(f"{_SHAPES}.{name}", value)
     return without_nulls(arguments)
 
 
@@ -205,9 +222,9 @@ def _with_drivers(start: StartedScript) -> JsonObject:
 def _distribution_call(start: StartedScript) -> Call | None:
     if start.launcher == "single":
         return None
-    arguments: JsonObject = (
-        {} if start.processes is None else {"process_count_per_node": start.processes}
-    )
+    arguments: JsonObject = {}
+    if start.processes is not None:
+        arguments["process_count_per_node"] = start.processes
     if start.launcher == "mpirun":
         if start.mpi_options:
             arguments["mpi_additional_options"] = shlex.split(start.mpi_options)
@@ -218,13 +235,13 @@ def _distribution_call(start: StartedScript) -> Call | None:
 
 
 def _steps(fields: Fields) -> list[tuple[str, JsonObject]]:
-    values = [(name, argument, fields.take(name)) for name, argument in SDK_TABLES["steps"].items()]
-    steps: list[tuple[str, JsonObject]] = [
-        (f"with_{argument}", {argument: _shape(f"{_SHAPES}.{name}", value)})
-        for name, argument, value in values
-        if value is not None
-    ]
-    metrics = fields.take("AlgorithmSpecification.MetricDefinitions")
+    steps: list[tuple[str, JsonObject]] = []
+    for name, argument in SDK_TABLES["steps"].items():
+        value = fields.take(name)
+        if value is not None:
+            shape = _shape(f"{_SHAPES}.{name}", value)
+            steps.append((f"with_{argument}", {argument: shape}))
+    metrics = fields.take(METRICS)
     if metrics is not None:
         shapes = [_shape(f"{_SHAPES}.MetricDefinition", metric) for metric in metrics]
         steps.append(("with_metric_definitions", {"metric_definitions": shapes}))
@@ -234,10 +251,8 @@ def _steps(fields: Fields) -> list[tuple[str, JsonObject]]:
 def _shape(name: str, value: JsonObject) -> Call:
     """Turn a part of the request into an object of version 3, which has the same field names in
     snake case."""
-    return Call(
-        name,
-        {_WORD_START.sub("_", key).lower(): _value(key, inner) for key, inner in value.items()},
-    )
+    arguments = {snake_case(key): _value(key, inner) for key, inner in value.items()}
+    return Call(name, arguments)
 
 
 def _value(key: str, value: Any) -> Any:
@@ -245,7 +260,9 @@ def _value(key: str, value: Any) -> Any:
     if nested is None:
         return value
     name = f"{_SHAPES}.{nested}"
-    return [_shape(name, one) for one in value] if isinstance(value, list) else _shape(name, value)
+    if isinstance(value, list):
+        return [_shape(name, one) for one in value]
+    return _shape(name, value)
 
 
 # The exports of a plan: objects and code of the SDK, and the format of the AWS command line.
@@ -301,10 +318,9 @@ class SageMakerExports:
             TargetError: the SDK cannot express a field of the request; the message names it.
             UsageError: the plan is not for a training job.
         """
-        program, package = (
-            (self._estimator(), "sagemaker<3") if sdk == 2 else (self._trainer(), "sagemaker>=3")
-        )
-        name, install = self._plan.run_name, f"pip install '{package}'"
+        program = self._estimator() if sdk == 2 else self._trainer()
+        install = "pip install 'sagemaker<3'" if sdk == 2 else "pip install 'sagemaker>=3'"
+        name = self._plan.run_name
         title = f"Training job `{name}`, for version {sdk} of the SageMaker Python SDK: {install}"
         if self._plan.uploads:
             title += (

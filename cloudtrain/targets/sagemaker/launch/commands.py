@@ -43,18 +43,24 @@ _SMDDP_PORT = 7592
 def _mpi(setup: HostSetup) -> ToolkitCommand:
     """Return the mpirun call with which the master starts an MPI job (hyperparameter
     `sagemaker_mpi_enabled`)."""
-    hosts, slots = setup.distribution_hosts, setup.processes
-    count = setup.start.settings.get(PROCESSES)
+    hosts = setup.distribution_hosts
+    slots = setup.processes
+    settings = setup.start.settings
     # the toolkit repeats a text instead of multiplying: "4" on two hosts becomes 44
-    quoted = isinstance(count, str)
-    ranks = setup.start.settings.get(RANKS) or (
-        int(count * len(hosts)) if count and quoted else slots * len(hosts)
-    )
-    debug, more = split_options(setup.start.settings.get(MPI_OPTIONS) or "")
+    count = settings.get(PROCESSES)
+    is_text = isinstance(count, str)
+    ranks = settings.get(RANKS) or slots * len(hosts)
+    if count and is_text and not settings.get(RANKS):
+        ranks = int(count * len(hosts))
+    names = hosts
+    if slots != 1 or is_text:
+        names = [f"{host}:{slots}" for host in hosts]
+
+    debug, more = split_options(settings.get(MPI_OPTIONS) or "")
+    credentials = [name for name in _CREDENTIALS if name in setup.given]
     options = (
         "mpirun",
-        "--host",
-        ",".join(hosts if slots == 1 and not quoted else [f"{host}:{slots}" for host in hosts]),
+        "--host", ",".join(names),
         "-np", str(ranks),
         "--allow-run-as-root",
         "--display-map",
@@ -68,12 +74,11 @@ def _mpi(setup: HostSetup) -> ToolkitCommand:
         *_export_options("LD_LIBRARY_PATH", "PATH", f"LD_PRELOAD={HOSTNAME_SHIM}"),
         *more,
         *_efa(setup, setup.host.instance_type, provider=True),
-        *_export_options(*(name for name in _CREDENTIALS if name in setup.given)),
+        *_export_options(*credentials),
         *_export_options(*script_variables(setup), "PYTHONPATH"),
+        *_model_parallel(setup),
     )  # fmt: skip
-    return _mpirun(
-        setup, options + _model_parallel(setup), _model_parallel_wrapper(setup), int(ranks)
-    )
+    return _mpirun(setup, options, _model_parallel_wrapper(setup), int(ranks))
 
 
 def _smddp(setup: HostSetup) -> ToolkitCommand:
@@ -82,19 +87,28 @@ def _smddp(setup: HostSetup) -> ToolkitCommand:
     mpirun starts the script through the library's wrapper `smddprun`, or directly if the image
     lacks `smddprun`.
     """
-    hosts, slots = setup.distribution_hosts, setup.processes
-    several = len(hosts) > 1
+    hosts = setup.distribution_hosts
+    slots = setup.processes
+    ranks = slots * len(hosts)
     instance_type = setup.start.settings.get(INSTANCE_TYPE) or setup.host.instance_type
-    debug, more = split_options(setup.start.settings.get(SMDDP_OPTIONS) or "")
-    server = (
-        f"SMDATAPARALLEL_SERVER_ADDR={setup.master}",
-        f"SMDATAPARALLEL_SERVER_PORT={_SMDDP_PORT}",
-        f"SAGEMAKER_INSTANCE_TYPE={instance_type}",
-    )
+    names = hosts
+    cluster = "SINGLENODE"
+    server: tuple[str, ...] = ()
+    if len(hosts) > 1:
+        names = [f"{host}:{slots}" for host in hosts]
+        cluster = "HOMOGENEOUS"
+        server = (
+            f"SMDATAPARALLEL_SERVER_ADDR={setup.master}",
+            f"SMDATAPARALLEL_SERVER_PORT={_SMDDP_PORT}",
+            f"SAGEMAKER_INSTANCE_TYPE={instance_type}",
+        )
+
+    given = setup.start.settings.get(SMDDP_OPTIONS)
+    debug, more = split_options(given or "")
     options = (
         "mpirun",
-        "--host", ",".join([f"{host}:{slots}" for host in hosts] if several else hosts),
-        "-np", str(slots * len(hosts)),
+        "--host", ",".join(names),
+        "-np", str(ranks),
         "--allow-run-as-root",
         "--tag-output",
         "--oversubscribe",
@@ -103,23 +117,25 @@ def _smddp(setup: HostSetup) -> ToolkitCommand:
         "-mca", "plm_rsh_num_concurrent", str(len(hosts)),
         *_export_options(f"NCCL_SOCKET_IFNAME={INTERFACE}", f"NCCL_DEBUG={debug}"),
         *_export_options("LD_LIBRARY_PATH", "PATH"),
-        *_export_options(f"SMDATAPARALLEL_USE_{'HOMOGENEOUS' if several else 'SINGLENODE'}=1"),
+        *_export_options(f"SMDATAPARALLEL_USE_{cluster}=1"),
         *_export_options("FI_PROVIDER=efa", "RDMAV_FORK_SAFE=1", f"LD_PRELOAD={HOSTNAME_SHIM}"),
         *more,
         *_efa(setup, instance_type, provider=False),
-        *(_export_options(*server) if several else ()),
+        *_export_options(*server),
     )  # fmt: skip
     wrapper = ("smddprun",) if setup.container.smddprun else ()
-    return _mpirun(setup, options, wrapper, slots * len(hosts))
+    return _mpirun(setup, options, wrapper, ranks)
 
 
 def _mpirun(
     setup: HostSetup, options: tuple[str, ...], wrapper: tuple[str, ...], ranks: int
 ) -> ToolkitCommand:
     ranked = (*wrapper, *program(setup, mpi4py=True))
-    pairs = [text.partition("=") for flag, text in pairwise(options) if flag == "-x"]
-    # the last value of a repeated name counts
-    exports = {name: value for name, equals, value in pairs if equals}
+    exports: dict[str, str] = {}
+    for flag, text in pairwise(options):
+        name, equals, value = text.partition("=")
+        if flag == "-x" and equals:
+            exports[name] = value  # the last value of a repeated name counts
     return ToolkitCommand("mpirun", options + ranked, program=ranked, ranks=ranks, exports=exports)
 
 
@@ -169,15 +185,14 @@ def split_options(text: str) -> tuple[str, list[str]]:
 
 def _efa(setup: HostSetup, instance_type: str, *, provider: bool) -> tuple[str, ...]:
     """Return mpirun's options for EFA, with FI_PROVIDER if `provider` is true."""
-    efa = ("FI_PROVIDER=efa", "NCCL_PROTO=simple") if provider else ("NCCL_PROTO=simple",)
-    return (
-        *(_export_options(*efa) if setup.container.sets_efa(instance_type) else ()),
-        *(
-            _export_options("FI_EFA_USE_DEVICE_RDMA=1")
-            if setup.container.sets_rdma(instance_type)
-            else ()
-        ),
-    )
+    variables: list[str] = []
+    if setup.container.sets_efa(instance_type):
+        if provider:
+            variables.append("FI_PROVIDER=efa")
+        variables.append("NCCL_PROTO=simple")
+    if setup.container.sets_rdma(instance_type):
+        variables.append("FI_EFA_USE_DEVICE_RDMA=1")
+    return _export_options(*variables)
 
 
 def _parameters(setup: HostSetup) -> JsonObject | None:
@@ -186,34 +201,40 @@ def _parameters(setup: HostSetup) -> JsonObject | None:
     They come from the hyperparameter `mp_parameters`, or else from the variable
     SM_HP_MP_PARAMETERS.
     """
-    variable = decode_hyperparameters(setup.given).get(f"SM_HP_{MODEL_PARALLEL.upper()}")
-    parameters = setup.start.parameters.get(MODEL_PARALLEL, variable)
+    parameters = setup.start.parameters.get(MODEL_PARALLEL)
+    if MODEL_PARALLEL not in setup.start.parameters:
+        variables = decode_hyperparameters(setup.given)
+        parameters = variables.get(f"SM_HP_{MODEL_PARALLEL.upper()}")
     return parameters if isinstance(parameters, dict) and parameters else None
 
 
 def _model_parallel(setup: HostSetup) -> tuple[str, ...]:
     """Return mpirun's options for the model-parallel library; empty unless the job uses it with
     PyTorch."""
-    torch = setup.container.torch if setup.start.framework == "pytorch" else None
-    if _parameters(setup) is None or torch is None:
+    version = setup.container.torch
+    if version is None or setup.start.framework != "pytorch":
         return ()
-    algorithm = ("NCCL_ALGO=ring",) if int(torch.partition(".")[0]) > 1 else ()
+    if _parameters(setup) is None:
+        return ()
+    major = int(version.partition(".")[0])
+    algorithm = ("NCCL_ALGO=ring",) if major > 1 else ()
     return _export_options("NCCL_PROTO=simple", *algorithm)
 
 
 def _model_parallel_wrapper(setup: HostSetup) -> tuple[str, ...]:
     parameters = _parameters(setup)
-    if (
-        parameters is None
-        or parameters.get("ddp_dist_backend", "auto") != "auto"
-        or not setup.container.smddpmprun
-    ):
+    if parameters is None or not setup.container.smddpmprun:
+        return ()
+    if parameters.get("ddp_dist_backend", "auto") != "auto":
         return ()
     return ("smddpmprun", "-i", setup.host.instance_type, "--allow-bypass")
 
 
 def _export_options(*variables: str) -> tuple[str, ...]:
-    return tuple(word for variable in variables for word in ("-x", variable))
+    options: list[str] = []
+    for variable in variables:
+        options += ["-x", variable]
+    return tuple(options)
 
 
 class ToolkitCommand(NamedTuple):
@@ -221,12 +242,14 @@ class ToolkitCommand(NamedTuple):
 
     Attributes:
         role: `torchrun`, `mpirun`, `process` for the script itself, or `sshd` if the host waits for
-        mpirun's ranks. argv: the command line; empty if `error` is set. env: variables that the
-        launcher sets in addition to the toolkit's. program: the program of each rank; the script
-        itself if no launcher starts ranks. ranks: number of ranks that this command starts: on all
-        hosts for mpirun, otherwise on this host. exports: variables that `mpirun -x NAME=VALUE`
-        sets for every rank. error: why the toolkit stops before it starts anything; None if it
-        starts the command.
+            mpirun's ranks.
+        argv: the command line; empty if `error` is set.
+        env: variables that the launcher sets in addition to the toolkit's.
+        program: the program of each rank; the script itself if no launcher starts ranks.
+        ranks: number of ranks that this command starts: on all hosts for mpirun, otherwise on this
+            host.
+        exports: variables that `mpirun -x NAME=VALUE` sets for every rank.
+        error: why the toolkit stops before it starts anything; None if it starts the command.
     """
 
     role: str
@@ -255,36 +278,42 @@ def _alone(setup: HostSetup) -> ToolkitCommand:
 
 
 def _torchrun(setup: HostSetup) -> ToolkitCommand:
-    kind, container = kind_of(setup.entry_point, package=setup.package), setup.container
+    kind = kind_of(setup.entry_point, package=setup.package)
     if kind != "python":
         what = "Python packages" if kind == "package" else "scripts other than Python's"
         raise ValueError(f"the toolkit does not start {what} with torchrun")
-    hosts, script = setup.distribution_hosts, (setup.entry_point, *argv_of(setup.start.parameters))
-    several = (
-        "--master_addr", setup.master,
-        "--master_port", MASTER_PORT,
-        "--node_rank", str(hosts.index(setup.host.name)),
-    )  # fmt: skip
+
+    hosts = setup.distribution_hosts
+    rendezvous: tuple[str, ...] = ()
+    if len(hosts) > 1:
+        rendezvous = (
+            "--master_addr", setup.master,
+            "--master_port", MASTER_PORT,
+            "--node_rank", str(hosts.index(setup.host.name)),
+        )  # fmt: skip
     is_neuron = setup.given.get("RUN_NEURON_PARALLEL_COMPILE") == "1"
+    wrapper = ("neuron_parallel_compile",) if is_neuron else ()
+    script = (setup.entry_point, *argv_of(setup.start.parameters))
     argv = (
-        *(("neuron_parallel_compile",) if is_neuron else ()),
+        *wrapper,
         "torchrun",
         "--nnodes", str(len(hosts)),
         "--nproc_per_node", str(setup.processes),
-        *(several if len(hosts) > 1 else ()),
+        *rendezvous,
         *script,
     )  # fmt: skip
-    efa = {"FI_PROVIDER": "efa"} if container.sets_efa(setup.host.instance_type) else {}
-    rdma = {"FI_EFA_USE_DEVICE_RDMA": "1", "RDMAV_FORK_SAFE": "1"}
-    env = {
-        **efa,
-        **(rdma if container.sets_rdma(setup.host.instance_type) else {}),
-        "NCCL_SOCKET_IFNAME": INTERFACE,
-        "NCCL_PROTO": "simple",
-    }
-    return ToolkitCommand(
-        "torchrun", argv, env, program=(container.python, "-u", *script), ranks=setup.processes
-    )
+
+    container = setup.container
+    env: dict[str, str] = {}
+    if container.sets_efa(setup.host.instance_type):
+        env["FI_PROVIDER"] = "efa"
+    if container.sets_rdma(setup.host.instance_type):
+        env["FI_EFA_USE_DEVICE_RDMA"] = "1"
+        env["RDMAV_FORK_SAFE"] = "1"
+    env["NCCL_SOCKET_IFNAME"] = INTERFACE
+    env["NCCL_PROTO"] = "simple"
+    ranked = (container.python, "-u", *script)
+    return ToolkitCommand("torchrun", argv, env, program=ranked, ranks=setup.processes)
 
 
 def _by_mpirun(

@@ -45,10 +45,12 @@ class HostSetup:
     """One host of a job, with the configuration files and hardware that the toolkit finds on it.
 
     Attributes:
-        gpus: number of GPUs that `nvidia-smi` lists. neurons: number of logical Neuron cores. cpus:
-        number of logical CPUs. If None, SM_NUM_CPUS is left out. root: the folder that replaces
-        `/opt/ml`. package: whether the bundle's top folder contains a `setup.py`, which makes the
-        script a module.
+        gpus: number of GPUs that `nvidia-smi` lists.
+        neurons: number of logical Neuron cores.
+        cpus: number of logical CPUs. If None, SM_NUM_CPUS is left out.
+        root: the folder that replaces `/opt/ml`.
+        package: whether the bundle's top folder contains a `setup.py`, which makes the script a
+            module.
     """
 
     request: Request
@@ -82,7 +84,8 @@ class HostSetup:
     def entry_point(self) -> str:
         """Return the script's path in the code folder. The variable SAGEMAKER_PROGRAM overrides the
         hyperparameter."""
-        return str(self.given.get("SAGEMAKER_PROGRAM") or self.start.values.get(PROGRAM) or "")
+        name = self.given.get("SAGEMAKER_PROGRAM") or self.start.values.get(PROGRAM)
+        return str(name or "")
 
     @cached_property
     def distribution_groups(self) -> list[str]:
@@ -103,19 +106,18 @@ class HostSetup:
     def key(self) -> str | None:
         """Return the hyperparameter that selects this host's launcher; None if the script runs
         without a launcher."""
-        return self.start.key if self.takes_part or self.start.key == PARAMETER_SERVER else None
+        key = self.start.key
+        return key if self.takes_part or key == PARAMETER_SERVER else None
 
     @cached_property
     def distribution_hosts(self) -> list[str]:
         """Return the names of the hosts in the distribution's instance groups, in the order of
         their ranks."""
-        groups = self.resource["instance_groups"]
-        return [
-            name
-            for group in groups
-            if group["instance_group_name"] in self.distribution_groups
-            for name in group["hosts"]
-        ]
+        names: list[str] = []
+        for group in self.resource["instance_groups"]:
+            if group["instance_group_name"] in self.distribution_groups:
+                names += group["hosts"]
+        return names
 
     @property
     def master(self) -> str:
@@ -135,7 +137,9 @@ class HostSetup:
 
 # TF_CONFIG and the parameter servers that sagemaker-tensorflow-training sets up.
 
-TASK_PORT, SERVER_PORT, MIRRORED_PORT = 2222, 2223, 8890
+TASK_PORT = 2222
+SERVER_PORT = 2223
+MIRRORED_PORT = 8890
 
 
 def serves_parameters(setup: HostSetup) -> bool:
@@ -160,9 +164,10 @@ def task_of(setup: HostSetup) -> tuple[str, int]:
 
 def tf_config(setup: HostSetup) -> dict[str, str]:
     """Return the variable TF_CONFIG; empty if the toolkit does not set it."""
-    if not setup.takes_part or not (serves_parameters(setup) or mirrors(setup)):
+    serves = serves_parameters(setup)
+    if not setup.takes_part or not (serves or mirrors(setup)):
         return {}
-    cluster = _cluster_text(tuple(setup.distribution_hosts), serves_parameters(setup))
+    cluster = _cluster_text(tuple(setup.distribution_hosts), serves)
     kind, index = task_of(setup)
     task = json.dumps({"index": index, "type": kind})
     return {"TF_CONFIG": f'{{"cluster": {cluster}, "environment": "cloud", "task": {task}}}'}
@@ -172,9 +177,9 @@ def tf_config(setup: HostSetup) -> dict[str, str]:
 def _cluster_text(hosts: tuple[str, ...], serves: bool) -> str:
     """Return the TensorFlow cluster as JSON text. `serves` tells whether it has parameter
     servers."""
-    return json.dumps(
-        server_cluster(hosts) if serves else {"worker": _addresses(hosts, MIRRORED_PORT)}
-    )
+    if serves:
+        return json.dumps(server_cluster(hosts))
+    return json.dumps({"worker": _addresses(hosts, MIRRORED_PORT)})
 
 
 def server_cluster(hosts: Sequence[str]) -> dict[str, list[str]]:
@@ -216,11 +221,14 @@ def environment(setup: HostSetup, *, without: Collection[str] = ()) -> dict[str,
     They override variables in the request. The variables that launchers add are not among them:
     `ToolkitCommand.env` and, for the ranks of mpirun, `ToolkitCommand.exports`.
     """
-    left_out = {*without, *(() if setup.cpus is not None else ("SM_NUM_CPUS",))}
+    left_out = set(without)
+    if setup.cpus is None:
+        left_out.add("SM_NUM_CPUS")
+    values = setup.start.values
     return {
-        "SAGEMAKER_JOB_NAME": str(setup.start.values.get(JOB_NAME, "")),
+        "SAGEMAKER_JOB_NAME": str(values.get(JOB_NAME, "")),
         "CURRENT_HOST": setup.host.name,
-        "SAGEMAKER_REGION": str(setup.start.values.get(REGION) or ""),
+        "SAGEMAKER_REGION": str(values.get(REGION) or ""),
         **_of_the_framework(setup),
         **script_variables(setup, without=left_out),
     }
@@ -233,34 +241,38 @@ def _of_the_framework(setup: HostSetup) -> dict[str, str]:
     """
     if setup.start.framework != "pytorch":
         return {}
-    version = {"SM_DLC_TORCH_VERSION": setup.container.torch} if setup.container.torch else {}
-    return {
+    variables = {
         "NCCL_SOCKET_IFNAME": INTERFACE,
         "NCCL_IB_DISABLE": "1",
         "NCCL_DEBUG": "WARN",
         "MASTER_ADDR": setup.master,
         "MASTER_PORT": MASTER_PORT,
-        **version,
     }
+    if setup.container.torch:
+        variables["SM_DLC_TORCH_VERSION"] = setup.container.torch
+    return variables
 
 
 def script_variables(setup: HostSetup, *, without: Collection[str] = ()) -> dict[str, str]:
     """Return the variables that the toolkit writes for the script, and that mpirun passes to its
     ranks."""
     facts = _facts(setup)
-    variables: JsonObject = {
-        name: facts[key] for name, key in _OWN_VARIABLE.items() if key in facts
-    }
-    variables["NUM_CPUS"] = setup.cpus
-    variables["CHANNELS"] = sorted(facts["channel_input_dirs"])
-    variables["TRAINING_ENV"] = facts
-    variables["USER_ARGS"] = argv_of(setup.start.parameters)
-    in_order = {name: variables[name] for name in _ORDER if f"SM_{name}" not in without}
-    in_order |= {
-        f"CHANNEL_{name.upper()}": path for name, path in facts["channel_input_dirs"].items()
-    }
-    in_order |= {f"HP_{key.upper()}": value for key, value in setup.start.parameters.items()}
-    return {f"SM_{name}": text_of(value) for name, value in in_order.items()} | tf_config(setup)
+    channels = facts["channel_input_dirs"]
+    values: JsonObject = {name: facts[key] for name, key in _OWN_VARIABLE.items() if key in facts}
+    values["NUM_CPUS"] = setup.cpus
+    values["CHANNELS"] = sorted(channels)
+    values["TRAINING_ENV"] = facts
+    values["USER_ARGS"] = argv_of(setup.start.parameters)
+
+    variables: dict[str, str] = {}
+    for name in _ORDER:
+        if f"SM_{name}" not in without:
+            variables[f"SM_{name}"] = text_of(values[name])
+    for channel, path in channels.items():
+        variables[f"SM_CHANNEL_{channel.upper()}"] = text_of(path)
+    for parameter, value in setup.start.parameters.items():
+        variables[f"SM_HP_{parameter.upper()}"] = text_of(value)
+    return variables | tf_config(setup)
 
 
 def _facts(setup: HostSetup) -> JsonObject:

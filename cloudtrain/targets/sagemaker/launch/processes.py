@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
@@ -65,10 +65,9 @@ def view(
     them. `package`: whether the bundle's top folder contains a `setup.py`.
     """
     if is_entrypoint(request):
+        devices_of = partial(devices, accelerators=accelerators)
         rows = entry_of or partial(instance_named, "sagemaker")
-        return Processes(
-            launched_processes(request, lambda name: devices(name, accelerators), rows)
-        )
+        return Processes(launched_processes(request, devices_of, rows))
     if request["AlgorithmSpecification"].get("ContainerEntrypoint"):
         return Processes([_own_entrypoint(request)])
 
@@ -103,23 +102,22 @@ class _HostCommand(NamedTuple):
     def roles(self) -> tuple[str, ...]:
         """Return the roles of the processes that the host starts; empty if the toolkit stops with
         an error."""
-        setup = self.setup
         if self.command.error is not None:
             return ()
-        task = (
-            self.command.role == "process"
-            and setup.takes_part
-            and (serves_parameters(setup) or mirrors(setup))
-        )
-        role = task_of(setup)[0] if task else self.command.role
-        return (role, "ps") if serves_parameters(setup) else (role,)
+        setup = self.setup
+        serves = serves_parameters(setup)
+        has_task = setup.takes_part and (serves or mirrors(setup))
+        role = self.command.role
+        if role == "process" and has_task:
+            role = task_of(setup)[0]
+        return (role, "ps") if serves else (role,)
 
     @property
     def env(self) -> dict[str, str]:
         """Return the environment of the process that the host starts, without the variables in
         `LONG`."""
         env = {**self.setup.given, **environment(self.setup, without=LONG), **self.command.env}
-        return {name: value for name, value in env.items() if name not in LONG}
+        return _shortened(env)
 
     def first(self, *, alone: bool) -> Process:
         """Return the process that the host starts.
@@ -127,14 +125,14 @@ class _HostCommand(NamedTuple):
         `alone` tells whether all hosts of the job run the script without a launcher. Each script is
         then one rank.
         """
-        role, rank = self.roles[0], None
+        role = self.roles[0]
+        rank: int | None = None
         if role != self.command.role:  # a task
             rank = self.setup.distribution_hosts.index(self.host.name)
         elif alone:
             rank = self.setup.resource["hosts"].index(self.host.name)
-        return Process(
-            self.host.index, role, self.command.argv, self.env, rank, None if rank is None else 0
-        )
+        local_rank = None if rank is None else 0
+        return Process(self.host.index, role, self.command.argv, self.env, rank, local_rank)
 
     def server(self) -> Process:
         """Return the parameter server of this host as a process.
@@ -144,12 +142,9 @@ class _HostCommand(NamedTuple):
         """
         index = self.setup.resource["hosts"].index(self.host.name)
         argv = ("tf.distribute.Server", "job_name=ps", f"task_index={index}")
-        return Process(
-            self.host.index,
-            "ps",
-            argv,
-            {key: value for key, value in self.env.items() if key != "TF_CONFIG"},
-        )
+        env = self.env
+        env.pop("TF_CONFIG", None)
+        return Process(self.host.index, "ps", argv, env)
 
 
 _Look = Callable[[Host], _HostCommand]
@@ -159,15 +154,33 @@ def _of_the_toolkit(request: Request, look: _Look) -> Iterator[Alike]:
     """Yield the processes that the toolkit starts on the hosts, then the ranks that torchrun or
     mpirun starts."""
     groups = host_groups(request)
-    runs = [run for group in groups for run in _runs(group, look, several=len(groups) > 1)]
+    runs: list[tuple[Host, ...]] = []
+    for group in groups:
+        runs += _runs(group, look, several=len(groups) > 1)
     alone = all(look(run[0]).command.role == "process" for run in runs)
     for run in runs:
         yield from _hosts(run, look, alone)
-    indices = {host.name: host.index for host in hosts(request)}
+
+    by_name = _by_name(hosts(request))
     for group in groups:
-        master = look(group[0]).setup.master
-        for host in (host for host in group if host.name == master):
-            yield from _ranks(look(host), indices)
+        master = by_name[look(group[0]).setup.master]
+        if master in group:
+            yield from _ranks(look(master), by_name)
+
+
+def _by_name(all_hosts: Iterable[Host]) -> dict[str, Host]:
+    return {host.name: host for host in all_hosts}
+
+
+def _shortened(env: dict[str, str]) -> dict[str, str]:
+    for name in LONG:
+        env.pop(name, None)
+    return env
+
+
+def _one_on_each(run: Iterable[Host]) -> tuple[tuple[int, int], ...]:
+    """Return the `Alike.spread` of one process on each host."""
+    return tuple((host.index, 1) for host in run)
 
 
 def _runs(group: Sequence[Host], look: _Look, *, several: bool) -> Iterator[tuple[Host, ...]]:
@@ -177,32 +190,40 @@ def _runs(group: Sequence[Host], look: _Look, *, several: bool) -> Iterator[tupl
     groups and parameter servers, each host forms its own run, because the toolkit may fail on some
     hosts.
     """
-    first = look(group[0])
-    if several and serves_parameters(first.setup):
-        yield from ((host,) for host in group)
+    setup = look(group[0]).setup
+    if several and serves_parameters(setup):
+        for host in group:
+            yield (host,)
         return
-    other = next((host for host in group if host.name != first.setup.master), None)
-    roles = look(other).roles if other else ()
-    for _, run in groupby(
-        group, key=lambda host: look(host).roles if host.name == first.setup.master else roles
-    ):
+
+    master = setup.master
+    others = [host for host in group if host.name != master]
+    roles_of_others = look(others[0]).roles if others else ()
+
+    def roles_of(host: Host) -> tuple[str, ...]:
+        return look(host).roles if host.name == master else roles_of_others
+
+    for _, run in groupby(group, key=roles_of):
         yield tuple(run)
 
 
 def _hosts(run: Sequence[Host], look: _Look, alone: bool) -> Iterator[Alike]:
-    roles, spread = look(run[0]).roles, tuple((host.index, 1) for host in run)
+    roles = look(run[0]).roles
+    spread = _one_on_each(run)
     if roles:
         yield Alike(roles[0], spread, lambda number: look(run[number]).first(alone=alone))
     if roles[1:]:
         yield Alike("ps", spread, lambda number: look(run[number]).server())
 
 
-def _ranks(host: _HostCommand, indices: Mapping[str, int]) -> Iterator[Alike]:
+def _ranks(host: _HostCommand, by_name: Mapping[str, Host]) -> Iterator[Alike]:
     """Yield the ranks that torchrun or mpirun starts, from the distribution's master host."""
-    setup, command = host.setup, host.command
-    where = [indices[name] for name in setup.distribution_hosts]
+    setup = host.setup
+    command = host.command
+    where = [by_name[name].index for name in setup.distribution_hosts]
     if command.role == "mpirun" and setup.processes:
-        exports = {name: value for name, value in command.exports.items() if name != "LD_PRELOAD"}
+        exports = dict(command.exports)
+        exports.pop("LD_PRELOAD", None)
         yield launchers.mpirun_ranks(
             command.program,
             processes=command.ranks,
@@ -211,13 +232,16 @@ def _ranks(host: _HostCommand, indices: Mapping[str, int]) -> Iterator[Alike]:
             exports=exports,
         )
     elif command.role == "torchrun":
+        env: dict[str, str] = {}
+        if len(where) > 1:
+            env = {"MASTER_ADDR": setup.master, "MASTER_PORT": MASTER_PORT}
         yield launchers.torchrun_ranks(
             command.program[2:],
             python=setup.container.python,
             instance_count=len(where),
             processes_per_instance=setup.processes,
             where=where,
-            env={"MASTER_ADDR": setup.master, "MASTER_PORT": MASTER_PORT} if len(where) > 1 else {},
+            env=env,
         )
 
 
@@ -225,15 +249,17 @@ def _own_entrypoint(request: Request) -> Alike:
     """Return one process for each host: the program that replaces the image's entry point, without
     its children."""
     algorithm = request["AlgorithmSpecification"]
-    argv = (*algorithm["ContainerEntrypoint"], *(algorithm.get("ContainerArguments") or ()))
-    numbered = sorted(enumerate(hosts(request)), key=lambda item: item[1].index)
+    arguments = algorithm.get("ContainerArguments") or ()
+    argv = (*algorithm["ContainerEntrypoint"], *arguments)
     env = dict(request.get("Environment") or {})
+    rank_of = {host: rank for rank, host in enumerate(hosts(request))}
+    in_order = sorted(rank_of, key=lambda host: host.index)
 
     def process(number: int) -> Process:
-        place, host = numbered[number]
-        return Process(host.index, "process", argv, env, place, 0)
+        host = in_order[number]
+        return Process(host.index, "process", argv, env, rank_of[host], 0)
 
-    return Alike("process", tuple((host.index, 1) for _, host in numbered), process)
+    return Alike("process", _one_on_each(in_order), process)
 
 
 # The processes of jobs that start cloudtrain's launcher, computed with the launcher's own
@@ -249,11 +275,9 @@ class PlannedHost(NamedTuple):
     environment: dict[str, str]
 
     def process(self, program: HostProgram, rank: int | None) -> Process:
-        env = {**self.environment, **self.plan.environment, **program.env}
-        env = {name: value for name, value in env.items() if name not in LONG}
-        return Process(
-            self.host.index, program.role, program.argv, env, rank, None if rank is None else 0
-        )
+        env = _shortened({**self.environment, **self.plan.environment, **program.env})
+        local_rank = None if rank is None else 0
+        return Process(self.host.index, program.role, program.argv, env, rank, local_rank)
 
 
 def launched_processes(request: Request, devices: Devices, entry_of: EntryOf) -> Iterator[Alike]:
@@ -262,30 +286,32 @@ def launched_processes(request: Request, devices: Devices, entry_of: EntryOf) ->
 
     The processes of hosts like the first one of their kind are computed when they are read.
     """
-    launch, everyone = _launch(request), hosts(request)
-    number = {host.name: place for place, host in enumerate(everyone)}
+    launch = _launch(request)
+    by_name = _by_name(hosts(request))
+    numbers = {name: number for number, name in enumerate(by_name)}
 
     @lru_cache(maxsize=8)
     def look(host: Host) -> PlannedHost:
         return _plan_host(request, host, devices, entry_of(host.instance_type))
 
     def programs(run: Sequence[Host], place: int) -> Alike:
-        def process(n: int) -> Process:
-            program = look(run[n]).plan.programs[place]
-            return look(run[n]).process(program, _rank(launch, program, number[run[n].name]))
+        def process(number: int) -> Process:
+            planned = look(run[number])
+            program = planned.plan.programs[place]
+            rank = _rank(launch, program, numbers[planned.host.name])
+            return planned.process(program, rank)
 
-        return Alike(
-            look(run[0]).plan.programs[place].role, tuple((host.index, 1) for host in run), process
-        )
+        role = look(run[0]).plan.programs[place].role
+        return Alike(role, _one_on_each(run), process)
 
     groups = host_groups(request)
-    by_name = {host.name: host for host in everyone}
-    for run in (run for group in groups for run in _own_launcher_runs(group, look, by_name)):
-        for place in range(len(look(run[0]).plan.programs)):
-            yield programs(run, place)
-    yield from _own_launcher_ranks(
-        launch, [look(group[0]) for group in groups], {host.name: host.index for host in everyone}
-    )
+    for group in groups:
+        for run in _own_launcher_runs(group, look, by_name):
+            for place in range(len(look(run[0]).plan.programs)):
+                yield programs(run, place)
+
+    firsts = [look(group[0]) for group in groups]
+    yield from _own_launcher_ranks(launch, firsts, by_name)
 
 
 def _own_launcher_runs(
@@ -297,15 +323,18 @@ def _own_launcher_runs(
     tasks.
     """
     master = by_name[look(group[0]).plan.hosts[0]]
-    config = next((program.env.get("TF_CONFIG") for program in look(master).plan.programs), None)
+    programs = look(master).plan.programs
+    config = programs[0].env.get("TF_CONFIG") if programs else None
     if config is None:
         yield group
         return
-    tasks: dict[str, list[str]] = {}
+
+    roles: dict[str, list[str]] = {}
     for role, addresses in json.loads(config)["cluster"].items():
         for address in addresses:
-            tasks.setdefault(address.partition(":")[0], []).append(role)
-    for _, run in groupby(group, key=lambda host: tasks.get(host.name)):
+            host_name = address.partition(":")[0]
+            roles.setdefault(host_name, []).append(role)
+    for _, run in groupby(group, key=lambda host: roles.get(host.name)):
         yield tuple(run)
 
 
@@ -327,23 +356,24 @@ def _plan_host(
 
     gpus, neurons = devices(host.instance_type)
     environment = dict(request.get("Environment") or {})
-    variables = {"TRAINING_JOB_NAME": request["TrainingJobName"], **environment}
-    efa = bool(entry and entry.interfaces)
     machine = HostMachine(
-        gpus=gpus, neurons=neurons, cpus=entry.vcpus if entry else 1, efa=efa, variables=variables
+        gpus=gpus,
+        neurons=neurons,
+        cpus=entry.vcpus if entry else 1,
+        efa=bool(entry and entry.interfaces),
+        variables={"TRAINING_JOB_NAME": request["TrainingJobName"], **environment},
     )
-    files = (
-        hyperparameters_file(request),
-        resource_config_of(request, host),
-        input_data_config(request),
-    )
+    hyperparameters = hyperparameters_file(request)
+    resource = resource_config_of(request, host)
+    channels = input_data_config(request)
     try:
-        return PlannedHost(host, launch_plan(*files, machine), environment)
+        plan = launch_plan(hyperparameters, resource, channels, machine)
     except SetupError as error:
         raise _problem(error) from None
     except ValueError as error:  # from shlex, for mpirun options in the overrides
         message = f"the launcher cannot read its options for mpirun: {error}"
         raise JobError([Problem(_WRITTEN, message, "close the quotes", code="CT018")]) from None
+    return PlannedHost(host, plan, environment)
 
 
 def _problem(error: SetupError) -> JobError:
@@ -367,39 +397,44 @@ def _rank(launch: LaunchSpec, program: HostProgram, number: int) -> int | None:
         return None
     config = json.loads(program.env["TF_CONFIG"])
     index: int = config["task"]["index"]
-    return index + 1 if program.role == "worker" and "chief" in config["cluster"] else index
+    if program.role == "worker" and "chief" in config["cluster"]:
+        return index + 1
+    return index
 
 
 def _own_launcher_ranks(
-    launch: LaunchSpec, firsts: list[PlannedHost], indices: Mapping[str, int]
+    launch: LaunchSpec, firsts: list[PlannedHost], by_name: Mapping[str, Host]
 ) -> Iterator[Alike]:
     """Yield the ranks that torchrun or mpirun starts, once for each set of hosts that train
     together."""
     host_sets: set[tuple[str, ...]] = set()
     for host in firsts:
-        program, hosts_of = next(iter(host.plan.programs), None), host.plan.hosts
-        if program is None or program.role not in ("torchrun", "mpirun") or hosts_of in host_sets:
+        plan = host.plan
+        if not plan.programs or plan.hosts in host_sets:
             continue
-        host_sets.add(hosts_of)
-        count = host.plan.processes_per_instance
-        where = [indices[name] for name in hosts_of]
+        program = plan.programs[0]
+        if program.role not in ("torchrun", "mpirun"):
+            continue
+        host_sets.add(plan.hosts)
+        count = plan.processes_per_instance
+        where = [by_name[name].index for name in plan.hosts]
         if program.role == "mpirun":
             options = mpirun_options(count, launch.mpi_options)
-            yield launchers.mpirun_ranks(
-                program.argv[1 + len(options) :], processes=count, where=where
-            )
+            ranked = program.argv[1 + len(options) :]
+            yield launchers.mpirun_ranks(ranked, processes=count, where=where)
             continue
         yield launchers.torchrun_ranks(
             script_of(program),
-            python=host.plan.python,
+            python=plan.python,
             instance_count=len(where),
             processes_per_instance=count,
             where=where,
-            env={name: host.plan.environment[name] for name in ("MASTER_ADDR", "MASTER_PORT")},
+            env={name: plan.environment[name] for name in ("MASTER_ADDR", "MASTER_PORT")},
         )
 
 
 def script_of(program: HostProgram) -> tuple[str, ...]:
     """Return the script and its arguments: the last part of torchrun's argv."""
-    rest = program.argv[program.argv.index("--master_port") + 2 :]
+    port = program.argv.index("--master_port") + 1
+    rest = program.argv[port + 1 :]
     return rest[1:] if rest[0] == "--no_python" else rest

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from shlex import quote
-from typing import Any, Literal
+from typing import Literal
 
 from cloudtrain.runtime.sagemaker_launcher.arguments import argv_of, text_of
 from cloudtrain.targets.sagemaker.catalogue.images import numbers
@@ -24,7 +24,9 @@ from cloudtrain.targets.sagemaker.launch.container import HostSetup
 
 Kind = Literal["python", "package", "shell"]
 
-_SHELL_NAMES_SINCE, _QUOTED_ONCE_SINCE, _ALL_NAMES_SINCE = (5, 1, 2), (5, 1, 3), (5, 1, 4)
+_SHELL_NAMES_SINCE = (5, 1, 2)
+_QUOTED_ONCE_SINCE = (5, 1, 3)
+_ALL_NAMES_SINCE = (5, 1, 4)
 _NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._+-]*(/[A-Za-z0-9._+-]+)*")
 
 
@@ -73,22 +75,23 @@ def script_argv(
 def is_plain_name(name: str) -> bool:
     """Return whether all versions of the toolkit accept a name: a path in the bundle that a shell
     leaves unchanged."""
-    return bool(_NAME.fullmatch(name)) and not {".", ".."} & set(name.split("/"))
+    if {".", ".."} & set(name.split("/")):
+        return False
+    return _NAME.fullmatch(name) is not None
 
 
 def name_refusal(setup: HostSetup) -> str | None:
     """Explain why the toolkit refuses the entry point's name; None if it accepts the name."""
-    name, toolkit = setup.entry_point, setup.container.toolkit
+    name = setup.entry_point
     if not name:
         return "the job names no entry point"
-    shell = kind_of(name, package=setup.package) == "shell"
-    if setup.container.version < (_SHELL_NAMES_SINCE if shell else _ALL_NAMES_SINCE):
-        return None
-    if is_plain_name(name):
+    is_shell = kind_of(name, package=setup.package) == "shell"
+    checked_since = _SHELL_NAMES_SINCE if is_shell else _ALL_NAMES_SINCE
+    if setup.container.version < checked_since or is_plain_name(name):
         return None
     return (
-        f"toolkit {toolkit} does not take `{name}`: a path in the bundle, of letters, digits "
-        "and `. _ + - /` only"
+        f"toolkit {setup.container.toolkit} does not take `{name}`: a path in the bundle, of "
+        "letters, digits and `. _ + - /` only"
     )
 
 
@@ -112,26 +115,27 @@ def uses_shell(toolkit: str) -> bool:
     return numbers(toolkit) < _EXACT_SINCE
 
 
-def arrives(value: Any, toolkit: str, *, script: str = "train.py") -> str | None:
+def arrives(value: object, toolkit: str, *, script: str = "train.py") -> str | None:
     """Return a hyperparameter's value as the script receives it in PyTorch and TensorFlow images.
 
     For example, a shell removes the quotes of `it"s"`, so the script receives `its`. Returns None
     if the value does not arrive as one argument, changes other arguments, or runs as a command.
     """
-    before, after = ("--before", "0", "--value"), ("--after", "0")
+    before = ("--before", "0", "--value")
+    after = ("--after", "0")
     arguments = (*before, text_of(value), *after)
     argv = script_argv(script, arguments, kind=kind_of(script), toolkit=toolkit, python=("python",))
     head = (f"./{script}",) if argv[0] == "/bin/sh" else argv[: -len(arguments)]
+
     tokens = shell_tokens(argv, toolkit)
     if tokens is None or len(tokens) != len(head) + len(arguments):
         return None
-    there = len(head) + len(before)
-    if tokens[:there] != (*head, *before) or tokens[there + 1 :] != after:
-        return None
-    return tokens[there]
+    place = len(head) + len(before)
+    arrived = tokens[place]
+    return arrived if tokens == (*head, *before, arrived, *after) else None
 
 
-def arrives_intact(value: Any, toolkit: str, *, script: str = "train.py") -> bool:
+def arrives_intact(value: object, toolkit: str, *, script: str = "train.py") -> bool:
     """Return whether the script receives a hyperparameter unchanged."""
     return arrives(value, toolkit, script=script) == text_of(value)
 
@@ -148,22 +152,19 @@ def shell_tokens(argv: Sequence[str], toolkit: str) -> tuple[str, ...] | None:
     tokens = words(" ".join(argv)) if uses_shell(toolkit) else argv
     if tokens is None:
         return None
-    starts = [
-        place
-        for place in range(len(tokens) - 2)
-        if tuple(tokens[place : place + 2]) == ("/bin/sh", "-c")
-    ]
-    if not starts:
-        return tuple(tokens)
-    inner = words(tokens[starts[0] + 2])
-    return None if inner is None else (*tokens[: starts[0]], *inner)
+    for place in range(len(tokens) - 2):
+        if tuple(tokens[place : place + 2]) == ("/bin/sh", "-c"):
+            inner = words(tokens[place + 2])
+            return None if inner is None else (*tokens[:place], *inner)
+    return tuple(tokens)
 
 
 def words(line: str) -> list[str] | None:
     """Split a command line into words like a POSIX shell; None if a shell would do more, or a quote
     is not closed."""
     tokens: list[str] = []
-    while line := line.lstrip(" \t"):
+    line = line.lstrip(" \t")
+    while line:
         if line[0] == "#":
             return None if "\n" in line else tokens
         word = _WORD.match(line)
@@ -171,14 +172,16 @@ def words(line: str) -> list[str] | None:
             return None
         pieces = list(re.finditer(_PIECE, word[0], re.DOTALL))
         bare = "".join(piece["bare"] or "" for piece in pieces)
-        if any(
-            opening in bare and closing in bare[bare.index(opening) :]
-            for opening, closing in _PAIRS
-        ):
+        if _is_expanded(bare):
             return None
         tokens.append("".join(map(_unquoted, pieces)))
-        line = line[word.end() :]
+        line = line[word.end() :].lstrip(" \t")
     return tokens
+
+
+def _is_expanded(bare: str) -> bool:
+    """Return whether a word has brackets or braces outside of quotes that a shell expands."""
+    return any(closing in bare.partition(opening)[2] for opening, closing in _PAIRS)
 
 
 def _unquoted(piece: re.Match[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from cloudtrain.errors import InPlace
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import (
     Fault,
@@ -42,27 +43,27 @@ def s3_address(subject: Subject) -> Iterator[Fault]:
     nearly any text. With a wrong address the job starts, and fails when it downloads its data or
     stores its model.
     """
-    own = subject.account.bucket
-    region = "" if "region" in subject.account.missing else subject.account.region
+    account = subject.account
+    region = "" if "region" in account.missing else account.region
+    own = account.bucket
+    own_is_wrong = "bucket" in account.missing or not is_bucket(own, region)
     for path, uri in _addresses(subject):
-        if ("bucket" in subject.account.missing or not is_bucket(own, region)) and uri.startswith(
-            f"s3://{own}"
-        ):
+        if own_is_wrong and uri.startswith(f"s3://{own}"):
             continue  # SM101 and SM105 report it
+        hint = InPlace("write `s3://BUCKET/KEY`")
         match = _S3.fullmatch(uri)
-        bucket = match["bucket"] if match else ""
-        hint = "write `s3://BUCKET/KEY`"
         if match is None:
             yield Fault(f"`{uri}` is not an address in S3", hint, path)
-        elif (
-            uri.startswith("s3://")
-            and not is_bucket(bucket, region)
-            and not bucket.startswith("arn:")
-        ):
-            if is_bucket(bucket.lower(), region):
-                hint = f"write `s3://{bucket.lower()}{match['key'] or ''}`"
-            what = f"`{bucket}` is not the name of a bucket" if bucket else "it names no bucket"
-            yield Fault(f"`{uri}` is not an address in S3: {what}", hint, path)
+            continue
+        bucket = match["bucket"]
+        is_arn = bucket.startswith("arn:")
+        if is_arn or not uri.startswith("s3://") or is_bucket(bucket, region):
+            continue
+        if is_bucket(bucket.lower(), region):
+            key = match["key"] or ""
+            hint = InPlace(f"write `s3://{bucket.lower()}{key}`")
+        what = f"`{bucket}` is not the name of a bucket" if bucket else "it names no bucket"
+        yield Fault(f"`{uri}` is not an address in S3: {what}", hint, path)
 
 
 @rule("SM502", Level.ERROR)
@@ -72,16 +73,13 @@ def channels_repeat(subject: Subject) -> Iterator[Fault]:
     Each channel is a folder `/opt/ml/input/data/NAME`. The channel `code` brings the bundle if
     cloudtrain's own launcher starts the job, or if the container has no network.
     """
-    names = [
-        channel.get("ChannelName") for channel in rows_at(subject.plan.request, "InputDataConfig")
-    ]
+    names = _channel_names(subject)
     for name in dict.fromkeys(names):
-        if names.count(name) < 2 or not isinstance(name, str):
+        count = names.count(name)
+        if count < 2 or not isinstance(name, str):
             continue
-        message, hint = (
-            f"the channel `{name}` comes {names.count(name)} times",
-            "call one of them something else",
-        )
+        message = f"the channel `{name}` comes {count} times"
+        hint = "call one of them something else"
         if name == CODE_CHANNEL:
             message = f"the channel `{name}` brings the job's code"
             hint = f"call the input something else than `{name}`"
@@ -95,20 +93,16 @@ def code_overridden(subject: Subject) -> Iterator[Fault]:
     An empty list, null, or a list of channels without different names replaces the request's
     channels. Without the channel `code`, the container has no code to run.
     """
-    directory = str(mapping_at(subject.plan.request, "HyperParameters").get(SUBMIT_DIRECTORY))
-    needed = read(subject).start.by == "entrypoint" or f"{INPUT_ROOT}/{CODE_CHANNEL}/" in directory
-    names = {
-        channel.get("ChannelName") for channel in rows_at(subject.plan.request, "InputDataConfig")
-    }
-    if needed and CODE_CHANNEL not in names:
+    start = read(subject).start
+    directory = str(start.values.get(SUBMIT_DIRECTORY))
+    from_channel = f"{INPUT_ROOT}/{CODE_CHANNEL}/" in directory
+    needed = from_channel or start.by == "entrypoint"
+    if needed and CODE_CHANNEL not in _channel_names(subject):
         yield Fault(
-            (
-                "the overrides replace all channels, and the channel `code` with the job's code is "
-                "gone"
-            ),
+            "the overrides replace all channels, and the channel `code` with the job's code is "
+            "gone",
             "remove `InputDataConfig` from `sagemaker_overrides`, and write the channels under "
-            "`inputs`; "
-            "`cloudtrain plan` shows what is sent",
+            "`inputs`; `cloudtrain plan` shows what is sent",
             ("sagemaker_overrides", "InputDataConfig"),
         )
 
@@ -121,16 +115,13 @@ def pipe_is_no_folder(subject: Subject) -> Iterator[Fault]:
     `NAME_1`, ...) that can be read only once. Scripts that open files need `mode: mount`, which
     also reads on demand.
     """
+    if read(subject).start.by == "image":
+        return
+    hint = "write `mode: mount`, or accept it with `--ignore SM504` if the script reads the FIFO"
     for name, channel in _channels(subject):
-        if _mode_of(subject, channel) == _PIPE and read(subject).start.by != "image":
-            yield Fault(
-                f"the script finds no folder, but a FIFO `/opt/ml/input/data/{name}_0`",
-                (
-                    "write `mode: mount`, or accept it with `--ignore SM504` if the script reads "
-                    "the FIFO"
-                ),
-                _input_path(subject, name, "mode"),
-            )
+        if _mode_of(subject, channel) == _PIPE:
+            message = f"the script finds no folder, but a FIFO `/opt/ml/input/data/{name}_0`"
+            yield Fault(message, hint, _input_path(subject, name, "mode"))
 
 
 @rule("SM505", Level.WARNING)
@@ -141,16 +132,16 @@ def only_in_pipe_mode(subject: Subject) -> Iterator[Fault]:
     the files arrive as they are in S3 (API reference, Channel).
     """
     for name, channel in _channels(subject):
+        mode = _mode_of(subject, channel)
+        if mode == _PIPE:
+            continue
         for key, field in _PIPE_SETTINGS.items():
-            if channel.get(key) not in (None, "None") and _mode_of(subject, channel) != _PIPE:
-                yield Fault(
-                    (
-                        f"`{field}` has no effect in {_mode_of(subject, channel)} mode: the files "
-                        "arrive as they are in S3"
-                    ),
-                    f"remove `{field}`, or write `mode: pipe` if the script reads a FIFO",
-                    _input_path(subject, name, field),
+            if channel.get(key) not in (None, "None"):
+                message = (
+                    f"`{field}` has no effect in {mode} mode: the files arrive as they are in S3"
                 )
+                hint = f"remove `{field}`, or write `mode: pipe` if the script reads a FIFO"
+                yield Fault(message, hint, _input_path(subject, name, field))
 
 
 @rule("SM506", Level.ERROR)
@@ -164,17 +155,17 @@ def augmented_manifest_needs_pipe(subject: Subject) -> Iterator[Fault]:
     for name, channel in _channels(subject):
         source = mapping_at(channel, "DataSource", "S3DataSource")
         augmented = source.get("S3DataType") == "AugmentedManifestFile"
+        attributes = source.get("AttributeNames")
+        path = _input_path(subject, name, "attribute_names")
         if augmented and _mode_of(subject, channel) != _PIPE:
             message = f"the augmented manifest of `{name}` works in Pipe mode only"
             yield Fault(message, "write `mode: pipe`", _input_path(subject, name, "mode"))
-        if augmented and not source.get("AttributeNames"):
+        if augmented and not attributes:
             message = f"the augmented manifest of `{name}` needs the attributes to read"
-            hint = "write for example `attribute_names: [source-ref, label]`"
-            yield Fault(message, hint, _input_path(subject, name, "attribute_names"))
-        if source.get("AttributeNames") and not augmented:
+            yield Fault(message, "write for example `attribute_names: [source-ref, label]`", path)
+        if attributes and not augmented:
             message = f"`attribute_names` of `{name}` belong to an augmented manifest"
-            hint = "write `data_type: augmented_manifest`, or remove them"
-            yield Fault(message, hint, _input_path(subject, name, "attribute_names"))
+            yield Fault(message, "write `data_type: augmented_manifest`, or remove them", path)
 
 
 @rule("SM507", Level.WARNING)
@@ -185,28 +176,30 @@ def file_system_ignores(subject: Subject) -> Iterator[Fault]:
     compression and modes are not supported. With `shard`, each instance would train on all of the
     data instead of a part.
     """
-    ignored = (
-        "shard",
-        "compression",
-        "record_wrapper",
-        "shuffle_seed",
-        "content_type",
-        "instance_groups",
-    )
     for name, item in subject.job.inputs.items():
-        if item.sagemaker is None or not item.sagemaker.startswith(("fsx://", "efs://")):
+        place = item.sagemaker or ""
+        if not place.startswith(("fsx://", "efs://")):
             continue
-        for field in ignored:
-            if getattr(item, field):
-                yield Fault(
-                    (
-                        f"`{field}` has no effect on a file system: every instance sees all of "
-                        f"`{name}`"
-                    ),
-                    f"remove `{field}`"
-                    + (", and let each rank choose its files" if field == "shard" else ""),
-                    ("inputs", name, field),
-                )
+        for field in _IGNORED_BY_FILE_SYSTEMS:
+            if not getattr(item, field):
+                continue
+            message = (
+                f"`{field}` has no effect on a file system: every instance sees all of `{name}`"
+            )
+            hint = f"remove `{field}`"
+            if field == "shard":
+                hint += ", and let each rank choose its files"
+            yield Fault(message, hint, ("inputs", name, field))
+
+
+_IGNORED_BY_FILE_SYSTEMS = (
+    "shard",
+    "compression",
+    "record_wrapper",
+    "shuffle_seed",
+    "content_type",
+    "instance_groups",
+)
 
 
 @rule("SM508", Level.ERROR)
@@ -217,19 +210,16 @@ def file_system_without_network(subject: Subject) -> Iterator[Fault]:
     """
     if mapping_at(subject.plan.request, "VpcConfig"):
         return
+    hint = (
+        'add `subnets = ["subnet-0123456789abcdef0"]` and `security_group_ids = '
+        '["sg-0123456789abcdef0"]` under `[sagemaker]` in `cloudtrain.toml`'
+    )
     for name, channel in _channels(subject):
         source = value_at(channel, "DataSource", "FileSystemDataSource")
         if isinstance(source, Mapping):
-            yield Fault(
-                (
-                    f"the file system `{source.get('FileSystemId')}` is in a VPC, and the job has "
-                    "no subnets"
-                ),
-                'add `subnets = ["subnet-0123456789abcdef0"]` and `security_group_ids = '
-                '["sg-0123456789abcdef0"]` '
-                "under `[sagemaker]` in `cloudtrain.toml`",
-                _input_path(subject, name, "sagemaker"),
-            )
+            file_system = source.get("FileSystemId")
+            message = f"the file system `{file_system}` is in a VPC, and the job has no subnets"
+            yield Fault(message, hint, _input_path(subject, name, "sagemaker"))
 
 
 @rule("SM509", Level.ERROR)
@@ -240,13 +230,15 @@ def one_object_sharded(subject: Subject) -> Iterator[Fault]:
     instances, which you also pay for, get an empty folder.
     """
     count = subject.reading.machines.spanned_count
+    if count <= 1:
+        return
+    hint = "remove `shard`, or name a folder with at least as many files as instances"
     for name, item in subject.job.inputs.items():
-        if item.shard and item.type == "uri_file" and item.data_type == "prefix" and count > 1:
-            yield Fault(
-                f"`{name}` is one file, so {count - 1} of {count} instances would get nothing",
-                "remove `shard`, or name a folder with at least as many files as instances",
-                ("inputs", name, "shard"),
-            )
+        is_one_object = item.type == "uri_file" and item.data_type == "prefix"
+        if item.shard and is_one_object:
+            idle = count - 1
+            message = f"`{name}` is one file, so {idle} of {count} instances would get nothing"
+            yield Fault(message, hint, ("inputs", name, "shard"))
 
 
 @rule("SM510", Level.NOTICE)
@@ -256,28 +248,30 @@ def sharded_for_one(subject: Subject) -> Iterator[Fault]:
     `shard` has no effect on a single instance, which gets all files. It takes effect with more
     instances.
     """
-    machines = subject.reading.machines
-    if machines.count != 1:
+    if subject.reading.machines.count != 1:
         return
     for name, channel in _channels(subject):
-        if (
-            value_at(channel, "DataSource", "S3DataSource", "S3DataDistributionType")
-            == "ShardedByS3Key"
-        ):
-            yield Fault(
-                f"the one instance gets all of `{name}`",
-                "remove `shard`, or add instances",
-                _input_path(subject, name, "shard"),
-            )
+        source = mapping_at(channel, "DataSource", "S3DataSource")
+        if source.get("S3DataDistributionType") == "ShardedByS3Key":
+            message = f"the one instance gets all of `{name}`"
+            path = _input_path(subject, name, "shard")
+            yield Fault(message, "remove `shard`, or add instances", path)
+
+
+def _channel_names(subject: Subject) -> list[object]:
+    """Return the names of all channels of the request; None for one without a name."""
+    channels = rows_at(subject.plan.request, "InputDataConfig")
+    return [channel.get("ChannelName") for channel in channels]
 
 
 def _channels(subject: Subject) -> Iterator[tuple[str, JsonMapping]]:
     """Yield the name and content of each channel of the request, except the code channel."""
     for channel in rows_at(subject.plan.request, "InputDataConfig"):
         name = channel.get("ChannelName")
-        if isinstance(name, str) and (
-            name != CODE_CHANNEL or read(subject).input_of(name) is not None
-        ):
+        if not isinstance(name, str):
+            continue
+        is_input = read(subject).input_of(name) is not None
+        if is_input or name != CODE_CHANNEL:
             yield name, channel
 
 
@@ -288,7 +282,8 @@ def _mode_of(subject: Subject, channel: JsonMapping) -> str:
 
 
 def _input_path(subject: Subject, name: str, *field: str) -> ValuePath:
-    if path := subject.reading.override_of("InputDataConfig"):
+    path = subject.reading.override_of("InputDataConfig")
+    if path is not None:
         return path
     key = read(subject).input_of(name)
     return ("inputs", key, *field) if key is not None else ()
@@ -301,11 +296,18 @@ def _addresses(subject: Subject) -> Iterator[tuple[ValuePath, str]]:
         uri = value_at(channel, "DataSource", "S3DataSource", "S3Uri")
         if isinstance(uri, str):
             yield _input_path(subject, name, "sagemaker"), uri
-    if checkpoint := text_at(subject.plan.request, "CheckpointConfig", "S3Uri"):
+
+    request = subject.plan.request
+    checkpoint = text_at(request, "CheckpointConfig", "S3Uri")
+    if checkpoint:
         yield ("checkpoint", "sagemaker"), checkpoint
-    if output := text_at(subject.plan.request, "OutputDataConfig", "S3OutputPath"):
-        model = subject.job.outputs.get("model")
-        yield ("outputs", "model", "sagemaker") if model and model.sagemaker else (), output
+
+    output = text_at(request, "OutputDataConfig", "S3OutputPath")
+    model = subject.job.outputs.get("model")
+    if output and model is not None and model.sagemaker:
+        yield ("outputs", "model", "sagemaker"), output
+    elif output:
+        yield (), output
 
 
 # Rules about the network of a SageMaker job (VPC, isolation, encryption) and about the profiler.
@@ -321,11 +323,17 @@ def half_a_network(subject: Subject) -> Iterator[Fault]:
     config = mapping_at(subject.plan.request, "VpcConfig")
     if not config:
         return
-    for key, field in (("Subnets", "subnets"), ("SecurityGroupIds", "security_group_ids")):
+    for key, field, example in _NETWORK:
         if not config.get(key):
-            example = "subnet-0123456789abcdef0" if field == "subnets" else "sg-0123456789abcdef0"
             hint = f'add `{field} = ["{example}"]` under `[sagemaker]` in `cloudtrain.toml`'
             yield Fault(f"the job's VPC has no `{field}`", hint)
+
+
+_NETWORK = (
+    ("Subnets", "subnets", "subnet-0123456789abcdef0"),
+    ("SecurityGroupIds", "security_group_ids", "sg-0123456789abcdef0"),
+)
+"""The keys of a request's network, each with its setting and an example."""
 
 
 @rule("SM702", Level.ERROR)
@@ -336,22 +344,23 @@ def install_without_network(subject: Subject) -> Iterator[Fault]:
     fail. Put the packages into the image. Or put them into the bundle as wheels, and name only
     these, or write `--no-index` into the file.
     """
-    if not subject.plan.request.get("EnableNetworkIsolation") or read(subject).start.by == "image":
+    starter = read(subject).start.by
+    if starter == "image":
+        return
+    if not subject.plan.request.get("EnableNetworkIsolation"):
         return
     from cloudtrain.job.requirements import needs_index
 
     file = subject.job.environment.requirements
-    if file is None and read(subject).start.by == "toolkit":
+    if file is None and starter == "toolkit":
         file = REQUIREMENTS  # the toolkit installs this file wherever it finds it
     if file is not None and needs_index(file, subject.tree.read_text):
-        yield Fault(
-            f"the container has no network, so `{file}` cannot be installed",
-            (
-                "put the packages into the image; or wheels into the bundle, with `--no-index "
-                "--find-links .` in the file"
-            ),
-            ("environment", "requirements"),
+        message = f"the container has no network, so `{file}` cannot be installed"
+        hint = (
+            "put the packages into the image; or wheels into the bundle, with `--no-index "
+            "--find-links .` in the file"
         )
+        yield Fault(message, hint, ("environment", "requirements"))
 
 
 @rule("SM703", Level.WARNING)
@@ -365,11 +374,9 @@ def address_without_network(subject: Subject) -> Iterator[Fault]:
         return
     for name, value in subject.reading.parameters.items():
         if isinstance(value, str) and value.startswith(("s3://", "http://", "https://")):
-            yield Fault(
-                f"the container has no network, and cannot reach `{value}`",
-                f"make it an input, and write `{name}: ${{{{inputs.NAME}}}}`",
-                ("hyperparameters", name),
-            )
+            message = f"the container has no network, and cannot reach `{value}`"
+            hint = f"make it an input, and write `{name}: ${{{{inputs.NAME}}}}`"
+            yield Fault(message, hint, ("hyperparameters", name))
 
 
 @rule("SM704", Level.WARNING)
@@ -378,15 +385,14 @@ def profiler_on_trainium(subject: Subject) -> Iterator[Fault]:
 
     The SageMaker SDK switches the profiler off on `ml.trn` types. Use Neuron's own profiling tools.
     """
-    profiling = mapping_at(subject.plan.request, "ProfilerConfig").get("DisableProfiler") is False
+    config = mapping_at(subject.plan.request, "ProfilerConfig")
+    if config.get("DisableProfiler") is not False:
+        return
+    hint = "remove `profiler = true` from the target's settings for this job"
     for group in subject.reading.machines.groups:
-        if profiling and group.device == "neuron":
+        if group.device == "neuron":
             message = f"the profiler has nothing to show on `{group.instance_type}`"
-            yield Fault(
-                message,
-                "remove `profiler = true` from the target's settings for this job",
-                group.path,
-            )
+            yield Fault(message, hint, group.path)
 
 
 @rule("SM705", Level.NOTICE)

@@ -3,10 +3,11 @@ or changes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date
 
 from cloudtrain.job.distribution import SMP, TensorFlow
+from cloudtrain.machines.choose import MachineGroup
 from cloudtrain.machines.table import InstanceType, instance_types
 from cloudtrain.plans.plan import Level
 from cloudtrain.plans.processes import Processes
@@ -53,18 +54,28 @@ def add_entrypoint_hint(subject: Subject, hint: str) -> str:
     Returns `hint` unchanged if the job needs the toolkit: for SMDDP, SMP, MPI on several instances,
     or an image whose Python is too old for cloudtrain's launcher.
     """
-    bound = (
-        subject.reading.distribution.type in ("smddp", "smp")
-        or python_too_old(read(subject).image) is not None
-    )
-    if bound or (
-        subject.reading.launcher == "mpirun" and subject.reading.machines.spanned_count > 1
-    ):
+    reading = read(subject)
+    has_library = reading.distribution.type in ("smddp", "smp")
+    if has_library or python_too_old(reading.image) is not None:
         return hint
-    return (
+    if reading.launcher == "mpirun" and reading.machines.spanned_count > 1:
+        return hint
+    return type(hint)(
         f'{hint}; or write `launch = "entrypoint"` under `[sagemaker]`, and cloudtrain '
         "starts the script itself"
     )
+
+
+def devices_of(groups: Iterable[MachineGroup]) -> set[str | None]:
+    """Return the accelerators of the groups: `gpu`, `neuron` or `cpu`; None if a type is
+    unknown."""
+    return {group.device for group in groups}
+
+
+def is_toolkits_torchrun(subject: Subject) -> bool:
+    """Return whether the image's toolkit starts torchrun."""
+    reading = read(subject)
+    return reading.launcher == "torchrun" and reading.start.by == "toolkit"
 
 
 @rule("SM321", Level.ERROR)
@@ -76,20 +87,15 @@ def torchrun_too_new(subject: Subject) -> Iterator[Fault]:
     each instance.
     """
     image = read(subject).image
-    if (
-        read(subject).start.by != "toolkit"
-        or subject.reading.launcher != "torchrun"
-        or image is None
-    ):
+    if image is None or not is_toolkits_torchrun(subject):
         return
     framework, version = image.engine
     first = _FIRST_TORCHRUN[image.device]
-    if framework == "pytorch" and numbers(version) < numbers(first):
-        yield Fault(
-            f"the toolkit starts torchrun from PyTorch {first} on, and the image has {version}",
-            add_entrypoint_hint(subject, f"use version `{first}` or newer"),
-            read(subject).image_path,
-        )
+    if framework != "pytorch" or numbers(version) >= numbers(first):
+        return
+    message = f"the toolkit starts torchrun from PyTorch {first} on, and the image has {version}"
+    hint = add_entrypoint_hint(subject, f"use version `{first}` or newer")
+    yield Fault(message, hint, read(subject).image_path)
 
 
 @rule("SM322", Level.ERROR)
@@ -99,28 +105,23 @@ def multi_worker_too_new(subject: Subject) -> Iterator[Fault]:
     The toolkit sets TF_CONFIG for workers in images of TensorFlow 2.9 and later. In older images
     TF_CONFIG is missing, and every instance trains alone.
     """
-    image, distribution = read(subject).image, subject.reading.distribution
-    if (
-        read(subject).start.by != "toolkit"
-        or not isinstance(distribution, TensorFlow)
-        or image is None
-    ):
+    reading = read(subject)
+    image = reading.image
+    distribution = reading.distribution
+    if image is None or not isinstance(distribution, TensorFlow):
+        return
+    if reading.start.by != "toolkit":
         return
     framework, version = image.engine
-    multi_worker = distribution.strategy == "multi_worker_mirrored"
-    if (
-        multi_worker
-        and framework == "tensorflow"
-        and numbers(version) < numbers(_FIRST_MULTI_WORKER)
-    ):
-        yield Fault(
-            (
-                "the toolkit knows `multi_worker_mirrored` from TensorFlow 2.9 on, and the image "
-                f"has {version}"
-            ),
-            add_entrypoint_hint(subject, "use version `2.9` or newer"),
-            read(subject).image_path,
+    if distribution.strategy != "multi_worker_mirrored" or framework != "tensorflow":
+        return
+    if numbers(version) < numbers(_FIRST_MULTI_WORKER):
+        message = (
+            "the toolkit knows `multi_worker_mirrored` from TensorFlow 2.9 on, and the image "
+            f"has {version}"
         )
+        hint = add_entrypoint_hint(subject, "use version `2.9` or newer")
+        yield Fault(message, hint, reading.image_path)
 
 
 @rule("SM323", Level.ERROR)
@@ -134,12 +135,11 @@ def not_on_trainium(subject: Subject) -> Iterator[Fault]:
     distribution = subject.reading.distribution.type
     if distribution in ("torch", "none"):
         return
-    hint, path = "write `distribution: {type: torch}`", ("distribution", "type")
+    hint = "write `distribution: {type: torch}`"
+    path = ("distribution", "type")
     if distribution != subject.job.distribution.type:
-        hint, path = (
-            "remove `HyperParameters` from `sagemaker_overrides`",
-            ("sagemaker_overrides", "HyperParameters"),
-        )
+        hint = "remove `HyperParameters` from `sagemaker_overrides`"
+        path = ("sagemaker_overrides", "HyperParameters")
     for group in subject.reading.machines.spanned:
         if group.device == "neuron":
             message = f"`{distribution}` does not run on `{group.instance_type}`, which is Trainium"
@@ -153,23 +153,22 @@ def server_counts_ignored(subject: Subject) -> Iterator[Fault]:
     It runs one parameter server on every instance, a master on the first instance, and a worker on
     each other instance (sagemaker-tensorflow-training 20.5.0).
     """
-    distribution, count = subject.reading.distribution, subject.reading.machines.spanned_count
+    distribution = subject.reading.distribution
     start = read(subject).start
-    if (
-        start.by != "toolkit"
-        or not isinstance(distribution, TensorFlow)
-        or start.framework != "tensorflow"
-    ):
+    if not isinstance(distribution, TensorFlow):
         return
+    if start.by != "toolkit" or start.framework != "tensorflow":
+        return
+    count = subject.reading.machines.spanned_count
     what = "servers" if distribution.strategy == "parameter_server" else "workers"
     for field in ("parameter_servers", "workers"):
         number = getattr(distribution, field)
         if number is not None and number != count:
-            yield Fault(
-                f"`{field}: {number}` is ignored: the toolkit runs {what} on all {count} instances",
-                add_entrypoint_hint(subject, f"remove `{field}`"),
-                ("distribution", field),
+            message = (
+                f"`{field}: {number}` is ignored: the toolkit runs {what} on all {count} instances"
             )
+            hint = add_entrypoint_hint(subject, f"remove `{field}`")
+            yield Fault(message, hint, ("distribution", field))
 
 
 @rule("SM328", Level.WARNING)
@@ -179,21 +178,22 @@ def idle_instances(subject: Subject) -> Iterator[Fault]:
     cloudtrain's launcher assigns the workers to the instances in turn, and likewise the parameter
     servers. If both counts are smaller than the number of instances, you pay for idle instances.
     """
-    distribution, count = subject.reading.distribution, subject.reading.machines.spanned_count
-    if read(subject).start.by != "entrypoint" or not isinstance(distribution, TensorFlow):
+    distribution = subject.reading.distribution
+    if not isinstance(distribution, TensorFlow):
         return
+    if read(subject).start.by != "entrypoint":
+        return
+    count = subject.reading.machines.spanned_count
     workers = distribution.workers or count
     if distribution.strategy == "parameter_server":  # a chief, and at least one worker
         workers = max(workers, 2, distribution.parameter_servers or 1)
     if workers < count:
-        yield Fault(
-            (
-                f"the tasks are dealt out over {workers} of {count} instances: {count - workers} "
-                "would be idle"
-            ),
-            f"set `resources.instance_count` to {workers}, or `distribution.workers` to {count}",
-            ("distribution", "workers"),
+        idle = count - workers
+        message = (
+            f"the tasks are dealt out over {workers} of {count} instances: {idle} would be idle"
         )
+        hint = f"set `resources.instance_count` to {workers}, or `distribution.workers` to {count}"
+        yield Fault(message, hint, ("distribution", "workers"))
 
 
 @rule("SM325", Level.WARNING)
@@ -204,14 +204,15 @@ def strategy_on_one_instance(subject: Subject) -> Iterator[Fault]:
     a plain script. There, MultiWorkerMirroredStrategy does the same as MirroredStrategy.
     """
     distribution = subject.reading.distribution
-    alone = subject.reading.machines.spanned_count == 1
-    if isinstance(distribution, TensorFlow) and read(subject).start.by == "toolkit" and alone:
+    if not isinstance(distribution, TensorFlow):
+        return
+    if read(subject).start.by != "toolkit":
+        return
+    if subject.reading.machines.spanned_count == 1:
         yield Fault(
             f"`{distribution.strategy}` has no other instance to share with",
-            (
-                "set `instance_count` to 2 or more; or use `distribution: {type: none}` and "
-                "`MirroredStrategy`"
-            ),
+            "set `instance_count` to 2 or more; or use `distribution: {type: none}` and "
+            "`MirroredStrategy`",
             ("resources", "instance_count"),
         )
 
@@ -224,18 +225,16 @@ def torch_without_gpu(subject: Subject) -> Iterator[Fault]:
     starts one process on each instance, unless `processes_per_instance` asks for more. The
     SageMaker SDK refuses such a job.
     """
-    machines = subject.reading.machines
-    if subject.reading.distribution.type == "torch" and {
-        group.device for group in machines.spanned
-    } == {"cpu"}:
-        name = machines.spanned[0].instance_type
+    spanned = subject.reading.machines.spanned
+    if subject.reading.distribution.type != "torch":
+        return
+    if devices_of(spanned) == {"cpu"}:
+        first = spanned[0]
         yield Fault(
-            f"`{name}` has no GPU, so `torch` trains on the CPU, with gloo",
-            (
-                "name a type with GPUs (`cloudtrain instances --gpu A10G`), or accept it with "
-                "`--ignore SM326`"
-            ),
-            machines.spanned[0].path,
+            f"`{first.instance_type}` has no GPU, so `torch` trains on the CPU, with gloo",
+            "name a type with GPUs (`cloudtrain instances --gpu A10G`), or accept it with "
+            "`--ignore SM326`",
+            first.path,
         )
 
 
@@ -263,17 +262,17 @@ def _undivided(subject: Subject, what: str, size: int, *names: str) -> Iterator[
     """Yield a fault for each of these parameters of SMP version 1 that does not divide `size`, the
     size of `what`."""
     smp = subject.reading.distribution
-    parameters = smp.parameters if isinstance(smp, SMP) and smp.version == 1 else {}
+    if not isinstance(smp, SMP) or smp.version != 1:
+        return
     for name in names:
-        count = positive_count(parameters.get(name)) or 1
-        if size % count:
-            fits = max(fitting for fitting in range(1, min(count, size + 1)) if size % fitting == 0)
-            path = ("distribution", "parameters", name)
-            yield Fault(
-                f"{what} cannot be divided by `{name}: {count}`",
-                f"set `{'.'.join(path)}` to {fits}",
-                path,
-            )
+        count = positive_count(smp.parameters.get(name)) or 1
+        if size % count == 0:
+            continue
+        smaller = range(1, min(count, size + 1))
+        fits = max(number for number in smaller if size % number == 0)
+        path = ("distribution", "parameters", name)
+        message = f"{what} cannot be divided by `{name}: {count}`"
+        yield Fault(message, f"set `{'.'.join(path)}` to {fits}", path)
 
 
 @rule("SM329", Level.ERROR)
@@ -303,7 +302,8 @@ def smp_microbatches(subject: Subject) -> Iterator[Fault]:
     for name, value in subject.job.hyperparameters.items():
         batch = positive_count(value)
         if batch and name.replace("-", "_") in _BATCH:
-            yield from _undivided(subject, f"`{name}` is {batch}, which", batch, "microbatches")
+            what = f"`{name}` is {batch}, which"
+            yield from _undivided(subject, what, batch, "microbatches")
 
 
 @rule("SM301", Level.ERROR)
@@ -316,15 +316,14 @@ def image_without_smddp(subject: Subject) -> Iterator[Fault]:
     address (tried with 2.257.7).
     """
     image = read(subject).image
-    if subject.reading.distribution.type == "smddp" and image is not None and not image.smddp:
-        yield Fault(
-            (
-                f"the image of {image_name(image)} does not have `smddp`; "
-                f"{_images_with_smddp(image.engine[0])}"
-            ),
-            _instead_of_smddp(subject),
-            read(subject).image_path or ("distribution",),
-        )
+    if image is None or image.smddp:
+        return
+    if subject.reading.distribution.type != "smddp":
+        return
+    others = _images_with_smddp(image.engine[0])
+    message = f"the image of {image_name(image)} does not have `smddp`; {others}"
+    path = read(subject).image_path or ("distribution",)
+    yield Fault(message, _instead_of_smddp(subject), path)
 
 
 @rule("SM302", Level.ERROR)
@@ -337,13 +336,15 @@ def type_without_smddp(subject: Subject) -> Iterator[Fault]:
     """
     if subject.reading.distribution.type != "smddp":
         return
-    image, hint = read(subject).image, _instead_of_smddp(subject)
-    supported = [row.name for row in instance_types("sagemaker") if row.smddp]
+    image = read(subject).image
+    hint = _instead_of_smddp(subject)
     if image is None or image.smddp:
-        hint += f"; or use {' or '.join(f'`{name}`' for name in supported)}"
+        supported = [f"`{row.name}`" for row in instance_types("sagemaker") if row.smddp]
+        hint += f"; or use {' or '.join(supported)}"
     for group in subject.reading.machines.spanned:
-        if group.known and not group.known.smddp and not group.known.smddp_in_sdk:
-            yield Fault(f"`smddp` does not run on `{group.known.name}`", hint, group.path)
+        entry = group.known
+        if entry and not entry.smddp and not entry.smddp_in_sdk:
+            yield Fault(f"`smddp` does not run on `{entry.name}`", hint, group.path)
 
 
 @rule("SM303", Level.ERROR)
@@ -359,32 +360,29 @@ def distribution_ignored(subject: Subject) -> Iterator[Fault]:
     `distribution`. The toolkits in AWS's images for MXNet, scikit-learn, XGBoost, Chainer and
     reinforcement learning have launchers of their own, which this rule leaves alone.
     """
-    job, start, distribution = subject.job, read(subject).start, subject.reading.distribution
-    if job.entry_point is None and job.command is None and job.distribution.type != "none":
+    reading = read(subject)
+    job = subject.job
+    has_script = job.entry_point is not None or job.command is not None
+    if not has_script and job.distribution.type != "none":
         message = (
             "without a script the image's own entry point runs, and nothing starts "
             f"`{job.distribution.type}`"
         )
         yield Fault(message, "add an `entry_point`, or remove `distribution`", ("distribution",))
-    if (
-        start.by != "toolkit"
-        or start.starts(subject.reading.launcher)
-        or read(subject).has_other_toolkit
-    ):
+
+    start = reading.start
+    if start.by != "toolkit" or reading.has_other_toolkit:
         return
-    count = subject.reading.machines.spanned_count
+    if start.starts(reading.launcher):
+        return
+    kind = reading.distribution.type
+    count = reading.machines.spanned_count
     who = "the one instance" if count == 1 else f"each of the {count} instances"
-    owner = {"generic": "your own image", "pytorch": "PyTorch", "tensorflow": "TensorFlow"}[
-        start.framework
-    ]
-    yield Fault(
-        (
-            f"the training toolkit of {owner} ignores `{distribution.type}`: {who} would run one "
-            "process, alone"
-        ),
-        _how_to_start(subject, start.framework),
-        ("distribution",),
+    owner = "your own image" if start.framework == "generic" else TITLES[start.framework]
+    message = (
+        f"the training toolkit of {owner} ignores `{kind}`: {who} would run one process, alone"
     )
+    yield Fault(message, _how_to_start(subject, start.framework), ("distribution",))
 
 
 @rule("SM304", Level.ERROR)
@@ -395,25 +393,26 @@ def image_without_smp(subject: Subject) -> Iterator[Fault]:
     separate images, which cloudtrain selects by framework and version. In other images, `import
     smdistributed.modelparallel` or `torch.sagemaker` fails.
     """
-    distribution, image = subject.reading.distribution, read(subject).image
-    if not isinstance(distribution, SMP) or image is None or image.smp == distribution.version:
+    distribution = subject.reading.distribution
+    image = read(subject).image
+    if image is None or not isinstance(distribution, SMP):
         return
-    message = (
-        f"the image of {image_name(image)} does not have version {distribution.version} of `smp`"
-    )
+    version = distribution.version
+    if image.smp == version:
+        return
+    message = f"the image of {image_name(image)} does not have version {version} of `smp`"
     if image.smp:
         message += f", but version {image.smp}"
-    yield Fault(
-        message,
-        _image_with_smp(distribution.version),
-        read(subject).image_path or ("distribution",),
-    )
+    path = read(subject).image_path or ("distribution",)
+    yield Fault(message, _image_with_smp(version), path)
 
 
 def _instead_of_smddp(subject: Subject) -> str:
     """Return a hint on how to train without SMDDP."""
     image = read(subject).image
-    framework = image.engine[0] if image is not None else subject.job.environment.framework
+    framework: str | None = subject.job.environment.framework
+    if image is not None:
+        framework = image.engine[0]
     if framework == "tensorflow":
         return (
             "write `distribution: {type: tensorflow}`, and use MultiWorkerMirroredStrategy "
@@ -424,7 +423,9 @@ def _instead_of_smddp(subject: Subject) -> str:
 
 def _images_with_smddp(framework: str) -> str:
     names = [image.version for image in _gpu_images(framework) if image.smddp]
-    return f"those from {names[0]} to {names[-1]} have it" if names else "none has it"
+    if not names:
+        return "none has it"
+    return f"those from {names[0]} to {names[-1]} have it"
 
 
 def _gpu_images(framework: str) -> Iterator[Image]:
@@ -433,16 +434,16 @@ def _gpu_images(framework: str) -> Iterator[Image]:
 
 
 def _image_with_smp(version: int) -> str:
+    of_version_2 = smp_versions()
     if version == 2:
-        return (
-            f"name framework and version instead of an image: PyTorch {join_names(smp_versions())}"
-        )
+        return f"name framework and version instead of an image: PyTorch {join_names(of_version_2)}"
     names = [image.version for image in _gpu_images("pytorch") if image.smp == 1]
-    newer = (
-        "write `distribution: {type: smp, version: 2}`, and `environment: {framework: "
-        "pytorch, version: "
+    old = join_names(names, most=len(names))
+    newest = of_version_2[-1]
+    return (
+        f"use PyTorch {old}; or write `distribution: {{type: smp, version: 2}}`, and "
+        f'`environment: {{framework: pytorch, version: "{newest}"}}`'
     )
-    return f'use PyTorch {join_names(names, most=len(names))}; or {newer}"{smp_versions()[-1]}"}}`'
 
 
 def _how_to_start(subject: Subject, kind: str) -> str:
@@ -494,24 +495,21 @@ def image_for_other_device(subject: Subject) -> Iterator[Fault]:
     image does not support Trainium, and an image for Trainium supports nothing else. For an unknown
     instance type, the SageMaker SDK silently chooses a CPU image.
     """
-    image = read(subject).image
+    reading = read(subject)
+    image = reading.image
     if image is None:
         return
-    devices = {group.device for group in subject.reading.machines.groups}
-    for group in subject.reading.machines.groups:
-        alone = image.device == "neuron" and "neuron" not in devices
-        if group.known and (alone or (group.device, image.device) in _BLIND):
-            yield Fault(
-                (
-                    f"the image is for {DEVICES[image.device]}, and `{group.known.name}` has "
-                    f"{_has(group.known)}"
-                ),
-                (
-                    f"{_by_framework(subject, image.framework)}, or name an image for "
-                    f"{DEVICES[group.device or 'cpu']}"
-                ),
-                read(subject).image_path,
-            )
+    made_for = DEVICES[image.device]
+    groups = reading.machines.groups
+    alone = image.device == "neuron" and "neuron" not in devices_of(groups)
+    for group in groups:
+        if not group.known:
+            continue
+        if alone or (group.device, image.device) in _BLIND:
+            has = f"`{group.known.name}` has {_has(group.known)}"
+            hint = _by_framework(subject, image.framework)
+            hint += f", or name an image for {DEVICES[group.device or 'cpu']}"
+            yield Fault(f"the image is for {made_for}, and {has}", hint, reading.image_path)
 
 
 @rule("SM307", Level.WARNING)
@@ -520,19 +518,15 @@ def gpu_image_without_gpu(subject: Subject) -> Iterator[Fault]:
 
     The job works, but every start downloads several gigabytes of unused CUDA libraries.
     """
-    image, devices = (
-        read(subject).image,
-        {group.device for group in subject.reading.machines.groups},
-    )
-    if image is not None and image.device == "gpu" and devices == {"cpu"}:
-        yield Fault(
-            (
-                f"the image is for GPUs, and `{subject.reading.machines.groups[0].instance_type}` "
-                "has none"
-            ),
-            f"{_by_framework(subject, image.framework)}, or name an instance type with a GPU",
-            read(subject).image_path,
-        )
+    image = read(subject).image
+    groups = subject.reading.machines.groups
+    if image is None or image.device != "gpu":
+        return
+    if devices_of(groups) == {"cpu"}:
+        message = f"the image is for GPUs, and `{groups[0].instance_type}` has none"
+        hint = _by_framework(subject, image.framework)
+        hint += ", or name an instance type with a GPU"
+        yield Fault(message, hint, read(subject).image_path)
 
 
 @rule("SM308", Level.ERROR)
@@ -544,18 +538,20 @@ def image_for_other_processor(subject: Subject) -> Iterator[Fault]:
     format error".
     """
     image = read(subject).image
-    for group in subject.reading.machines.groups if image else ():
-        assert image is not None
-        built_for = "arm64" if "arm64" in f"{image.repository}:{image.tag}" else "x86_64"
-        if group.known and group.known.architecture not in ("", built_for):
-            yield Fault(
-                (
-                    f"`{group.known.name}` has an {group.known.architecture} processor, and the "
-                    f"image is for {built_for}"
-                ),
-                "use an image that is built for it, or another instance type",
-                group.path,
-            )
+    if image is None:
+        return
+    built_for = "x86_64"
+    if "arm64" in image.repository or "arm64" in image.tag:
+        built_for = "arm64"
+    for group in subject.reading.machines.groups:
+        if not group.known:
+            continue
+        processor = group.known.architecture
+        if processor not in ("", built_for):
+            has = f"`{group.known.name}` has an {processor} processor"
+            message = f"{has}, and the image is for {built_for}"
+            hint = "use an image that is built for it, or another instance type"
+            yield Fault(message, hint, group.path)
 
 
 @rule("SM309", Level.NOTICE)
@@ -571,10 +567,16 @@ def image_unpatched(subject: Subject) -> Iterator[Fault]:
     # these images have their own end dates
     if image is None or image.device == "neuron" or image.smp == 2:
         return
-    (framework, version), today = image.engine, str(date.today())
+    framework, version = image.engine
+    today = str(date.today())
     end = end_of_patches(framework, version)
-    if end and end < today and (hint := _patched_instead(subject, image, today)):
-        of = f" of its {TITLES[framework]} {version}" if image.framework == "huggingface" else ""
+    if not end or end >= today:
+        return
+    hint = _patched_instead(subject, image, today)
+    if hint:
+        of = ""
+        if image.framework == "huggingface":
+            of = f" of its {TITLES[framework]} {version}"
         message = (
             f"the image of {image_name(image)} is no longer patched: AWS's support{of} "
             f"ended on {end}"
@@ -585,26 +587,36 @@ def image_unpatched(subject: Subject) -> Iterator[Fault]:
 def _patched_instead(subject: Subject, image: Image, today: str) -> str:
     """Return a hint to ask for the next version that AWS still patches `today`, or for the newest;
     empty if there is none."""
-    kind, environment = subject.reading.distribution.type, subject.job.environment
-    steps = []
-    # newer images lack these
-    if kind in ("smddp", "smp") or (kind == "horovod" and not environment.requirements):
-        steps = [
-            (
-                f"write `distribution: {{type: "
-                f"{'tensorflow' if image.engine[0] == 'tensorflow' else 'torch'}}}`"
-            )
-        ]
     ends = patched_instead(image, today)
-    ways = [f'`version: "{line}"`{f" (until {end})" if end else ""}' for line, end in ends.items()]
-    if not ways:
+    if not ends:
         return ""
+
+    steps: list[str] = []
+    environment = subject.job.environment
+    kind = subject.reading.distribution.type
+    needs_horovod = kind == "horovod" and not environment.requirements
+    if needs_horovod or kind in ("smddp", "smp"):  # newer images lack these
+        steps.append(f"write `distribution: {{type: {_own_distribution(image)}}}`")
     if read(subject).image_path[-1:] != ("version",):
-        return ", and ".join([*steps, _by_framework(subject, image.framework, next(iter(ends)))])
-    steps += ["remove `python`"] if environment.python else []
-    return ", and ".join(
-        [*steps, f"use {ways[0] if steps else ' or '.join(dict.fromkeys(ways[:1] + ways[-1:]))}"]
-    )
+        steps.append(_by_framework(subject, image.framework, next(iter(ends))))
+        return ", and ".join(steps)
+
+    if environment.python:
+        steps.append("remove `python`")
+    ways: list[str] = []
+    for version, end in ends.items():
+        until = f" (until {end})" if end else ""
+        ways.append(f'`version: "{version}"`{until}')
+    wanted = ways[0]
+    if not steps and len(ways) > 1:
+        wanted += f" or {ways[-1]}"
+    steps.append(f"use {wanted}")
+    return ", and ".join(steps)
+
+
+def _own_distribution(image: Image) -> str:
+    """Return the type of the distribution of the image's own framework."""
+    return "tensorflow" if image.engine[0] == "tensorflow" else "torch"
 
 
 @rule("SM314", Level.WARNING)
@@ -615,14 +627,15 @@ def image_in_test(subject: Subject) -> Iterator[Fault]:
     it is not released, the job fails when it pulls the image.
     """
     image = read(subject).image
-    if image is not None and image.in_test:
-        newest = resolve_image(image.framework, region="us-east-1", device=image.device).version
-        message = f"AWS was still testing the image of {image_name(image)} on {image.in_test}"
-        hint = (
-            f'use `version: "{newest}"`, or add `--ignore SM314` if your registry of AWS has '
-            "it by now"
-        )
-        yield Fault(message, hint, read(subject).image_path)
+    if image is None or not image.in_test:
+        return
+    newest = resolve_image(image.framework, region="us-east-1", device=image.device)
+    message = f"AWS was still testing the image of {image_name(image)} on {image.in_test}"
+    hint = (
+        f'use `version: "{newest.version}"`, or add `--ignore SM314` if your registry of AWS has '
+        "it by now"
+    )
+    yield Fault(message, hint, read(subject).image_path)
 
 
 @rule("SM310", Level.WARNING)
@@ -634,21 +647,24 @@ def toolkit_not_known(subject: Subject) -> Iterator[Fault]:
     and `smp` need an image derived from an AWS image: its Dockerfile begins with `FROM` and the
     address of the AWS image.
     """
-    image = read(subject).image
-    if read(subject).start.by == "toolkit" and (image is None or image.toolkit is None):
-        is_named = TRAINING_MODULE in mapping_at(subject.plan.request, "Environment")
-        if is_named or read(subject).has_other_toolkit:
-            return
-        library = subject.reading.distribution.type
-        hint = add_entrypoint_hint(subject, "install sagemaker-training in the image")
-        if library in ("smddp", "smp"):
-            hint = (
-                "begin its Dockerfile with `FROM` and the address of an image of AWS that "
-                f"has `{library}`"
-            )
-        yield Fault(
-            "cloudtrain knows no training toolkit in this image", hint, read(subject).image_path
+    reading = read(subject)
+    image = reading.image
+    if reading.start.by != "toolkit":
+        return
+    if image is not None and image.toolkit is not None:
+        return
+    is_named = TRAINING_MODULE in mapping_at(subject.plan.request, "Environment")
+    if is_named or reading.has_other_toolkit:
+        return
+    library = reading.distribution.type
+    hint = add_entrypoint_hint(subject, "install sagemaker-training in the image")
+    if library in ("smddp", "smp"):
+        hint = (
+            "begin its Dockerfile with `FROM` and the address of an image of AWS that "
+            f"has `{library}`"
         )
+    message = "cloudtrain knows no training toolkit in this image"
+    yield Fault(message, hint, reading.image_path)
 
 
 @rule("SM311", Level.WARNING)
@@ -659,21 +675,19 @@ def image_without_horovod(subject: Subject) -> Iterator[Fault]:
     in aws/deep-learning-containers), so `import horovod` fails on every rank.
     """
     image = read(subject).image
-    if (
-        subject.reading.distribution.type != "horovod"
-        or image is None
-        or subject.job.environment.requirements
-    ):
+    if image is None or subject.job.environment.requirements:
+        return
+    if subject.reading.distribution.type != "horovod":
         return
     framework, version = image.engine
-    if framework in _HOROVOD_ENDS and numbers(version) >= _HOROVOD_ENDS[framework]:
-        other = "tensorflow" if framework == "tensorflow" else "torch"
-        yield Fault(
-            f"the image of {image_name(image)} does not have Horovod",
+    end = _HOROVOD_ENDS.get(framework)
+    if end is not None and numbers(version) >= end:
+        message = f"the image of {image_name(image)} does not have Horovod"
+        hint = (
             "add it to a requirements file as the script `mnist_horovod` does, or use "
-            f"`distribution: {{type: {other}}}`",
-            ("distribution", "type"),
+            f"`distribution: {{type: {_own_distribution(image)}}}`"
         )
+        yield Fault(message, hint, ("distribution", "type"))
 
 
 @rule("SM312", Level.ERROR)
@@ -685,8 +699,10 @@ def image_of_another_framework(subject: Subject) -> Iterator[Fault]:
     one, so both must agree.
     """
     image = read(subject).image
-    needed = missing_framework(subject, image.engine[0] if image else None)
-    if image is not None and needed is not None and not any(distribution_ignored(subject)):
+    if image is None:
+        return
+    needed = missing_framework(subject, image.engine[0])
+    if needed is not None and not any(distribution_ignored(subject)):
         message = f"the image is for {image_name(image)}, and the job needs {TITLES[needed]}"
         yield Fault(message, _instead(subject, needed), read(subject).image_path)
 
@@ -701,29 +717,25 @@ def image_name_contradicts(subject: Subject) -> Iterator[Fault]:
     name = text_at(subject.plan.request, "AlgorithmSpecification", "TrainingImage")
     if read(subject).image is not None or not name:
         return
-    says = framework_of(name)
-    needed = missing_framework(subject, says)
-    if says is not None and needed is not None:
-        message = (
-            f"`{name}` says that it is made for {TITLES[says]}, and the job needs {TITLES[needed]}"
-        )
-        yield Fault(message, _instead(subject, needed), read(subject).image_path)
+    path = read(subject).image_path
+    framework = framework_of(name)
+    needed = missing_framework(subject, framework)
+    if framework is not None and needed is not None:
+        own = TITLES[framework]
+        message = f"`{name}` says that it is made for {own}, and the job needs {TITLES[needed]}"
+        yield Fault(message, _instead(subject, needed), path)
+
+    device = device_of(name)
+    if device is None:
+        return
     for group in subject.reading.machines.groups:
-        device = device_of(name)
-        if (
-            group.known
-            and device is not None
-            and (group.device, device) in (*_BLIND, ("gpu", "neuron"))
-        ):
+        is_blind = (group.device, device) in (*_BLIND, ("gpu", "neuron"))
+        if group.known and is_blind:
             has = f"`{group.known.name}` has {_has(group.known)}"
-            yield Fault(
-                f"`{name}` says that it is made for {DEVICES[device]}, and {has}",
-                (
-                    f"use an image for {DEVICES[group.device or 'cpu']}, or accept this one with "
-                    "`--ignore SM313`"
-                ),
-                read(subject).image_path,
-            )
+            wanted = DEVICES[group.device or "cpu"]
+            message = f"`{name}` says that it is made for {DEVICES[device]}, and {has}"
+            hint = f"use an image for {wanted}, or accept this one with `--ignore SM313`"
+            yield Fault(message, hint, path)
             return
 
 
@@ -742,15 +754,19 @@ def _instead(subject: Subject, framework: str) -> str:
 def _by_framework(subject: Subject, framework: str, version: str = "") -> str:
     """Return a hint to set `framework`, and perhaps `version`, so that cloudtrain chooses the
     image."""
-    words = f'{framework}, version: "{version}"' if version else framework
-    path, hint = read(subject).image_path, f"write `environment: {{framework: {words}}}`"
+    path = read(subject).image_path
     if path[-1:] == ("version",):  # the version belongs to another framework
         device = subject.reading.machines.groups[0].device or "cpu"
-        newest = next(reversed(versions(framework, device) or versions(framework)))
-        return f'write `environment: {{framework: {framework}, version: "{newest}"}}`'
+        known = versions(framework, device) or versions(framework)
+        version = known[-1]
+    words = f'{framework}, version: "{version}"' if version else framework
+    hint = f"write `environment: {{framework: {words}}}`"
     if path[:1] == ("sagemaker_overrides",):
-        return f"remove `{'.'.join(map(str, path[1:]))}` from `sagemaker_overrides`, and {hint}"
-    return f"{hint} instead of `image`" if path[-1:] == ("image",) else hint
+        keys = ".".join(map(str, path[1:]))
+        return f"remove `{keys}` from `sagemaker_overrides`, and {hint}"
+    if path[-1:] == ("image",):
+        hint += " instead of `image`"
+    return hint
 
 
 def _has(entry: InstanceType) -> str:

@@ -3,10 +3,10 @@ job."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
-from cloudtrain.errors import did_you_mean
+from cloudtrain.errors import InPlace, NearName, did_you_mean
 from cloudtrain.job.model import exact_duration, format_duration
 from cloudtrain.machines.choose import MachineGroup
 from cloudtrain.machines.table import instance_named, instance_types
@@ -20,7 +20,7 @@ from cloudtrain.rules.machines import over_ethernet
 from cloudtrain.runtime.sagemaker_launcher.variables import RDMA_FAMILIES
 from cloudtrain.targets.sagemaker.catalogue.images import numbers
 from cloudtrain.targets.sagemaker.reading import read
-from cloudtrain.targets.sagemaker.rules.distribution import distribution_ignored
+from cloudtrain.targets.sagemaker.rules.distribution import devices_of, distribution_ignored
 
 _NEVER = (99,)
 _FINDS_EFA = {"pytorch": (2, 6)}
@@ -42,15 +42,16 @@ def unknown_type(subject: Subject) -> Iterator[Fault]:
     """
     for group in subject.reading.machines.groups:
         name = group.instance_type
-        if group.known is None and instance_named("sagemaker", f"ml.{name}") is None:
-            near = _nearest(name)
-            hint = (
-                f"did you mean `{near}`?"
-                if near
-                else "`cloudtrain instances --target sagemaker` lists the types"
-            )
-            hint = counterpart(name, "sagemaker") or hint
-            yield Fault(f"SageMaker has no instance type `{name}`", hint, group.path)
+        if group.known is not None:
+            continue
+        if instance_named("sagemaker", f"ml.{name}") is not None:
+            continue
+        hint = counterpart(name, "sagemaker")
+        near = _nearest(name)
+        if not hint and near:
+            hint = NearName.of(near)
+        hint = hint or "`cloudtrain instances --target sagemaker` lists the types"
+        yield Fault(f"SageMaker has no instance type `{name}`", hint, group.path)
 
 
 @rule("SM202", Level.ERROR)
@@ -62,9 +63,8 @@ def type_without_prefix(subject: Subject) -> Iterator[Fault]:
     for group in subject.reading.machines.groups:
         name = group.instance_type
         if instance_named("sagemaker", f"ml.{name}"):
-            yield Fault(
-                f"`{name}` is EC2's name for the instance type", f"write `ml.{name}`", group.path
-            )
+            message = f"`{name}` is EC2's name for the instance type"
+            yield Fault(message, InPlace(f"write `ml.{name}`"), group.path)
 
 
 @rule("SM203", Level.WARNING)
@@ -104,19 +104,18 @@ def efa_left_off(subject: Subject) -> Iterator[Fault]:
     from 2.6 on, because EFA's installer 1.38.0 contains it. You can set the variables with all
     plugins; cloudtrain's own launcher sets them (`launch = "entrypoint"`).
     """
-    machines, launcher = subject.reading.machines, subject.reading.launcher
-    if (
-        read(subject).start.by != "toolkit"
-        or machines.spanned_count < 2
-        or launcher in ("none", "tensorflow")
-    ):
+    machines = subject.reading.machines
+    if machines.spanned_count < 2:
+        return
+    if read(subject).start.by != "toolkit":
+        return
+    if subject.reading.launcher in ("none", "tensorflow"):
         return
     for group in machines.spanned:
         missing = _missing_variables(subject, group)
         if group.known and missing:
-            message = (
-                f"the image's toolkit does not set `{' '.join(missing)}` on `{group.known.name}`"
-            )
+            variables = " ".join(missing)
+            message = f"the image's toolkit does not set `{variables}` on `{group.known.name}`"
             yield Fault(message, _how_to_set(subject, missing), group.path)
 
 
@@ -131,24 +130,20 @@ def fixed_disk_too_small(subject: Subject) -> Iterator[Fault]:
     size = mapping_at(subject.plan.request, "ResourceConfig").get("VolumeSizeInGB")
     if not isinstance(size, int):
         return
-    path = subject.reading.override_of("ResourceConfig", "VolumeSizeInGB") or (
-        "resources",
-        "volume_size",
+    overridden = subject.reading.override_of("ResourceConfig", "VolumeSizeInGB")
+    path = overridden or ("resources", "volume_size")
+    hint = (
+        "remove `volume_size`, and read the data on demand with `mode: mount`; or name "
+        "a type with a larger disk"
     )
     for group in subject.reading.machines.groups:
         disk = group.known.nvme_gb if group.known else 0
         if disk and size * _GB_PER_GIB > disk:
-            name = group.instance_type
-            yield Fault(
-                (
-                    f"`volume_size` asks for {size:,} GiB, and `{name}` has a fixed disk of "
-                    f"{disk:,} GB"
-                ),
-                "remove `volume_size`, and read the data on demand with `mode: mount`; or name "
-                "a type with a larger "
-                "disk",
-                path,
+            message = (
+                f"`volume_size` asks for {size:,} GiB, and `{group.instance_type}` has a fixed "
+                f"disk of {disk:,} GB"
             )
+            yield Fault(message, hint, path)
 
 
 @rule("SM208", Level.ERROR)
@@ -161,16 +156,12 @@ def key_for_local_disk(subject: Subject) -> Iterator[Fault]:
     if not text_at(subject.plan.request, "ResourceConfig", "VolumeKmsKeyId"):
         return
     path = subject.reading.override_of("ResourceConfig", "VolumeKmsKeyId") or ()
+    hint = "remove `volume_kms_key` from the target's settings for this job"
     for group in subject.reading.machines.groups:
         if group.known and group.known.nvme_gb:
-            yield Fault(
-                (
-                    f"`{group.known.name}` encrypts its local disk itself and takes no "
-                    "`volume_kms_key`"
-                ),
-                "remove `volume_kms_key` from the target's settings for this job",
-                path,
-            )
+            name = group.known.name
+            message = f"`{name}` encrypts its local disk itself and takes no `volume_kms_key`"
+            yield Fault(message, hint, path)
 
 
 def _nearest(name: str) -> str | None:
@@ -182,28 +173,35 @@ def _nearest(name: str) -> str | None:
     family, _, size = name.lower().removeprefix("ml.").rpartition(".")
     sizes: dict[str, list[str]] = {}
     for row in instance_types("sagemaker"):
-        sizes.setdefault(row.family, []).append(row.name.rpartition(".")[2])
-    nearest = next(iter(get_close_matches(family, sizes, n=1)), None)
-    if nearest is None:
+        row_size = row.name.rpartition(".")[2]
+        sizes.setdefault(row.family, []).append(row_size)
+
+    families = get_close_matches(family, sizes, n=1)
+    if not families:
         return None
-    return f"ml.{nearest}.{get_close_matches(size, sizes[nearest], n=1, cutoff=0)[0]}"
+    nearest = families[0]
+    near_sizes = get_close_matches(size, sizes[nearest], n=1, cutoff=0)
+    return f"ml.{nearest}.{near_sizes[0]}"
 
 
 def _missing_variables(subject: Subject, group: MachineGroup) -> list[str]:
     """Return the EFA variables that the instance type needs and that are not set, such as
     `FI_PROVIDER=efa`."""
-    entry, image = group.known, read(subject).image
-    if entry is None or entry.interconnect != "rdma" or not (entry.gpus or entry.neuron_cores):
+    entry = group.known
+    if entry is None or entry.interconnect != "rdma":
         return []
-    if (
-        image is not None
-        and entry.gpus
-        and numbers(image.engine[1]) >= _FINDS_EFA.get(image.engine[0], _NEVER)
-    ):
+    if not entry.gpus and not entry.neuron_cores:
         return []
-    variables = {"FI_PROVIDER": "efa"} | (
-        {"FI_EFA_USE_DEVICE_RDMA": "1"} if entry.family in RDMA_FAMILIES else {}
-    )
+
+    image = read(subject).image
+    if image is not None and entry.gpus:
+        framework, version = image.engine
+        if numbers(version) >= _FINDS_EFA.get(framework, _NEVER):
+            return []
+
+    variables = {"FI_PROVIDER": "efa"}
+    if entry.family in RDMA_FAMILIES:
+        variables["FI_EFA_USE_DEVICE_RDMA"] = "1"
     return [f"{name}={value}" for name, value in variables.items() if not _is_set(subject, name)]
 
 
@@ -211,25 +209,24 @@ def _is_set(subject: Subject, name: str) -> bool:
     """Return whether the job or any process in the plan sets the variable."""
     if name in mapping_at(subject.plan.request, "Environment"):
         return True
-    return any(
-        name in process.env or any(word.startswith(f"{name}=") for word in process.argv)
-        for process in Processes.of(subject.plan.processes).examples
-    )
+    for process in Processes.of(subject.plan.processes).examples:
+        if name in process.env:
+            return True
+        if any(word.startswith(f"{name}=") for word in process.argv):
+            return True
+    return False
 
 
 def _how_to_set(subject: Subject, missing: list[str]) -> str:
     """Return a hint on how to set the variables. mpirun needs `-x` options to pass them to the
     ranks."""
-    distribution = subject.reading.distribution
     if subject.reading.launcher == "mpirun":
-        field = "options" if distribution.type in ("mpi", "horovod") else "mpi_options"
-        return (
-            f'write `{field}: "{" ".join(f"-x {variable}" for variable in missing)}"` under '
-            "`distribution`"
-        )
-    variables = ", ".join(
-        f'{name}: "{value}"' for name, _, value in (one.partition("=") for one in missing)
-    )
+        is_plain_mpi = subject.reading.distribution.type in ("mpi", "horovod")
+        field = "options" if is_plain_mpi else "mpi_options"
+        options = " ".join(f"-x {variable}" for variable in missing)
+        return f'write `{field}: "{options}"` under `distribution`'
+    pairs = [variable.split("=", 1) for variable in missing]
+    variables = ", ".join(f'{name}: "{value}"' for name, value in pairs)
     return f"write `environment: {{variables: {{{variables}}}}}`"
 
 
@@ -249,10 +246,10 @@ def group_names_repeat(subject: Subject) -> Iterator[Fault]:
     names = [group.name for group in groups]
     for index, name in enumerate(names):
         if name in names[:index]:
+            message = f"two instance groups are called `{name}`"
             path = ("resources", "instance_groups", index, "name")
-            yield Fault(
-                f"two instance groups are called `{name}`", f"call one `{name}-{index + 1}`", path
-            )
+            number = index + 1
+            yield Fault(message, InPlace(f"call one `{name}-{number}`"), path)
 
 
 @rule("SM212", Level.ERROR)
@@ -263,21 +260,18 @@ def unknown_group(subject: Subject) -> Iterator[Fault]:
     `resources.instance_groups`. If the group does not exist, the distribution starts nothing, and
     no instance receives the input.
     """
-    group_names = [group.name for group in subject.reading.resources.instance_groups]
-    fields: list[tuple[ValuePath, tuple[str, ...]]] = [
-        (("resources", "distribution_groups"), subject.job.resources.distribution_groups)
-    ]
-    fields += [
-        (("inputs", name, "instance_groups"), item.instance_groups)
-        for name, item in subject.job.inputs.items()
-    ]
-    for place, names in fields:
+    known = [group.name for group in subject.reading.resources.instance_groups]
+    named: dict[ValuePath, tuple[str, ...]] = {
+        ("resources", "distribution_groups"): subject.job.resources.distribution_groups
+    }
+    for name, item in subject.job.inputs.items():
+        named["inputs", name, "instance_groups"] = item.instance_groups
+
+    for place, names in named.items():
         for index, name in enumerate(names):
-            if name not in group_names:
-                hint = (
-                    did_you_mean(name, group_names)
-                    or "add it to `resources.instance_groups`, or remove it here"
-                )
+            if name not in known:
+                near = did_you_mean(name, known)
+                hint = near or "add it to `resources.instance_groups`, or remove it here"
                 yield Fault(f"the job has no instance group `{name}`", hint, (*place, index))
 
 
@@ -290,20 +284,16 @@ def group_without_gpu(subject: Subject) -> Iterator[Fault]:
     SageMaker SDK silently drops the list of distribution groups, so each group runs a separate
     torchrun (sagemaker 2.257.7).
     """
-    machines = subject.reading.machines
-    if machines.kind != "groups" or subject.reading.launcher not in ("torchrun", "mpirun"):
+    groups = _launched_groups(subject)
+    with_gpu = [group.name for group in groups if group.device in ("gpu", "neuron")]
+    if not with_gpu:
         return
-    with_gpu = [group.name for group in machines.spanned if group.device in ("gpu", "neuron")]
-    for group in machines.spanned:
-        if group.device == "cpu" and with_gpu:
-            yield Fault(
-                (
-                    f"the group `{group.name}` has no GPU, and "
-                    f"`{subject.reading.distribution.type}` spans it"
-                ),
-                f"write `distribution_groups: [{', '.join(with_gpu)}]` under `resources`",
-                group.path,
-            )
+    kind = subject.reading.distribution.type
+    hint = f"write `distribution_groups: [{', '.join(with_gpu)}]` under `resources`"
+    for group in groups:
+        if group.device == "cpu":
+            message = f"the group `{group.name}` has no GPU, and `{kind}` spans it"
+            yield Fault(message, hint, group.path)
 
 
 @rule("SM214", Level.WARNING)
@@ -314,25 +304,26 @@ def groups_unlike(subject: Subject) -> Iterator[Fault]:
     every instance as on the first one. AWS documents only distributions over a single group
     (developer guide, heterogeneous clusters).
     """
-    machines = subject.reading.machines
-    if machines.kind != "groups" or subject.reading.launcher not in ("torchrun", "mpirun"):
-        return
-    kinds = {
-        group.name: group.known.hardware
-        for group in machines.spanned
-        if group.known and group.known.gpus
-    }
+    kinds: dict[str, str] = {}
+    for group in _launched_groups(subject):
+        if group.known and group.known.gpus:
+            kinds[group.name] = group.known.hardware
     if len(set(kinds.values())) > 1:
         text = ", ".join(f"`{name}` has {gpus}" for name, gpus in kinds.items())
         first = next(iter(kinds))
-        yield Fault(
-            f"the distribution spans groups with different GPUs: {text}",
-            (
-                f"write `distribution_groups: [{first}]` under `resources`, or give the groups one "
-                "instance type"
-            ),
-            ("resources", "instance_groups"),
+        message = f"the distribution spans groups with different GPUs: {text}"
+        hint = (
+            f"write `distribution_groups: [{first}]` under `resources`, or give the groups one "
+            "instance type"
         )
+        yield Fault(message, hint, ("resources", "instance_groups"))
+
+
+def _launched_groups(subject: Subject) -> Sequence[MachineGroup]:
+    """Return the instance groups that torchrun or mpirun spans; none in other jobs."""
+    machines = subject.reading.machines
+    is_launched = subject.reading.launcher in ("torchrun", "mpirun")
+    return machines.spanned if is_launched and machines.kind == "groups" else ()
 
 
 @rule("SM215", Level.ERROR)
@@ -342,22 +333,15 @@ def library_over_groups(subject: Subject) -> Iterator[Fault]:
     Both libraries need equal instances, because the toolkit starts them for a homogeneous cluster
     with one instance type (`SMDATAPARALLEL_USE_HOMOGENEOUS`, sagemaker-training 5.1.4).
     """
-    machines, distribution = subject.reading.machines, subject.reading.distribution.type
-    if (
-        distribution not in ("smddp", "smp")
-        or machines.kind != "groups"
-        or len(machines.spanned) < 2
-    ):
+    machines = subject.reading.machines
+    library = subject.reading.distribution.type
+    if library not in ("smddp", "smp") or machines.kind != "groups":
         return
-    first = machines.spanned[0].name
-    yield Fault(
-        (
-            f"`{distribution}` spans the groups "
-            f"{join_names([group.name for group in machines.spanned])}"
-        ),
-        f"write `distribution_groups: [{first}]` under `resources`",
-        ("resources", "distribution_groups"),
-    )
+    names = [group.name for group in machines.spanned]
+    if len(names) > 1:
+        message = f"`{library}` spans the groups {join_names(names)}"
+        hint = f"write `distribution_groups: [{names[0]}]` under `resources`"
+        yield Fault(message, hint, ("resources", "distribution_groups"))
 
 
 @rule("SM216", Level.ERROR)
@@ -367,11 +351,12 @@ def preference_repeats(subject: Subject) -> Iterator[Fault]:
     The service takes the first type with free capacity; each type may appear once (API reference,
     InstancePreference).
     """
-    groups = _preferences(subject)
-    names = [group.instance_type for group in groups]
-    for index, group in enumerate(groups):
-        if names[index] in names[:index]:
-            yield Fault(f"`{names[index]}` is preferred twice", "remove one of them", group.path)
+    seen: set[str] = set()
+    for group in _preferences(subject):
+        name = group.instance_type
+        if name in seen:
+            yield Fault(f"`{name}` is preferred twice", "remove one of them", group.path)
+        seen.add(name)
 
 
 @rule("SM217", Level.ERROR)
@@ -382,19 +367,22 @@ def preferences_need_other_images(subject: Subject) -> Iterator[Fault]:
     processor (GPUs, Trainium, none, or ARM), the image fails to start, or leaves the accelerators
     idle.
     """
-    groups = [group for group in _preferences(subject) if group.known is not None]
-    for group in groups[1:]:
-        first = groups[0]
-        assert group.known is not None
-        assert first.known is not None
-        if (group.device, group.known.architecture) != (first.device, first.known.architecture):
-            yield Fault(
-                f"the image is for `{first.known.name}` ({_kind(first)}), and does not suit "
-                f"`{group.known.name}` "
-                f"({_kind(group)})",
-                f"remove `{group.known.name}`, or put types of one kind into the list",
-                group.path,
+    first: str | None = None
+    image_for = ""
+    for group in _preferences(subject):
+        if group.known is None:
+            continue
+        name = group.known.name
+        kind = f"{_WORDS[group.device or 'cpu']}, {group.known.architecture}"
+        if first is None:
+            first = name
+            image_for = kind
+        elif kind != image_for:
+            message = (
+                f"the image is for `{first}` ({image_for}), and does not suit `{name}` ({kind})"
             )
+            hint = f"remove `{name}`, or put types of one kind into the list"
+            yield Fault(message, hint, group.path)
 
 
 @rule("SM218", Level.ERROR)
@@ -430,26 +418,18 @@ def training_plan_twice(subject: Subject) -> Iterator[Fault]:
     """
     if not mapping_at(subject.plan.request, "ResourceConfig").get("TrainingPlanArn"):
         return
+    hint = "remove `training_plan` from `[sagemaker]` in `cloudtrain.toml`, or from the preference"
     for index, row in enumerate(subject.job.resources.instance_preferences):
         if row.training_plan is not None:
-            yield Fault(
-                f"`{row.instance_type}` has a training plan, and the target has one for all types",
-                (
-                    "remove `training_plan` from `[sagemaker]` in `cloudtrain.toml`, or from the "
-                    "preference"
-                ),
-                ("resources", "instance_preferences", index, "training_plan"),
-            )
+            name = row.instance_type
+            message = f"`{name}` has a training plan, and the target has one for all types"
+            path = ("resources", "instance_preferences", index, "training_plan")
+            yield Fault(message, hint, path)
 
 
 def _preferences(subject: Subject) -> list[MachineGroup]:
     machines = subject.reading.machines
     return list(machines.groups) if machines.kind == "preferences" else []
-
-
-def _kind(group: MachineGroup) -> str:
-    assert group.known is not None
-    return f"{_WORDS[group.device or 'cpu']}, {group.known.architecture}"
 
 
 # Rules that compare the number of processes with the number of GPUs.
@@ -511,10 +491,13 @@ def spot_without_limit(subject: Subject) -> Iterator[Fault]:
     A spot job needs `MaxWaitTimeInSeconds`, which limits waiting and running together. The
     SageMaker SDK sends the job without this limit (2.257.7), and the service refuses the job.
     """
-    if _spot(subject) and read(subject).seconds("MaxWaitTimeInSeconds") is None:
+    if not _spot(subject):
+        return
+    if read(subject).seconds("MaxWaitTimeInSeconds") is None:
         run = read(subject).seconds("MaxRuntimeInSeconds") or 0
         message = "a spot job needs a limit for waiting and running together"
-        yield Fault(message, f"write `spot: {{max_wait: {exact_duration(2 * run)}}}`", ("spot",))
+        hint = f"write `spot: {{max_wait: {exact_duration(2 * run)}}}`"
+        yield Fault(message, hint, ("spot",))
 
 
 @rule("SM402", Level.ERROR)
@@ -539,16 +522,19 @@ def wait_shorter_than_default_run(subject: Subject) -> Iterator[Fault]:
     `spot.max_wait` limits waiting and running together, so it cannot be less than `max_runtime`,
     whose default is one day. The SageMaker SDK sends such a job, and the service refuses it.
     """
-    wait, run = (
-        read(subject).seconds("MaxWaitTimeInSeconds"),
-        read(subject).seconds("MaxRuntimeInSeconds"),
-    )
     if any(wait_shorter_than_run(subject)):
         return  # CT402 reports it
-    if wait is not None and run is not None and wait < run:
-        default = ", the default" if subject.job.max_runtime is None else ""
-        hint = f"set `max_runtime` to at most `{exact_duration(wait)}`"
-        yield Fault(short_wait(wait, exact_duration(run) + default), hint, ("spot", "max_wait"))
+    wait = read(subject).seconds("MaxWaitTimeInSeconds")
+    run = read(subject).seconds("MaxRuntimeInSeconds")
+    if wait is None or run is None:
+        return
+    if wait >= run:
+        return
+    limit = exact_duration(run)
+    if subject.job.max_runtime is None:
+        limit += ", the default"
+    hint = f"set `max_runtime` to at most `{exact_duration(wait)}`"
+    yield Fault(short_wait(wait, limit), hint, ("spot", "max_wait"))
 
 
 @rule("SM404", Level.ERROR)
@@ -558,9 +544,8 @@ def warm_pool_of_groups(subject: Subject) -> Iterator[Fault]:
     Warm pools keep only equal instances, so a job cannot have both `KeepAlivePeriodInSeconds` and
     `InstanceGroups` (developer guide, managed warm pools).
     """
-    if subject.reading.machines.kind == "groups" and read(subject).seconds(
-        "KeepAlivePeriodInSeconds"
-    ):
+    is_kept = read(subject).seconds("KeepAlivePeriodInSeconds")
+    if is_kept and subject.reading.machines.kind == "groups":
         yield Fault(
             "a job with instance groups cannot be kept in a warm pool",
             "remove `keep_alive` from the target's settings for this job",
@@ -616,15 +601,16 @@ def pending_limit_without_effect(subject: Subject) -> Iterator[Fault]:
     `MaxPendingTimeInSeconds` works on `ml.p`, `ml.g` and `ml.trn` types only (API reference,
     StoppingCondition).
     """
-    pending = read(subject).seconds("MaxPendingTimeInSeconds")
-    devices = {group.device for group in subject.reading.machines.groups}
-    if pending is not None and devices == {"cpu"}:
-        name = subject.reading.machines.groups[0].instance_type
+    groups = subject.reading.machines.groups
+    if devices_of(groups) != {"cpu"}:
+        return
+    if read(subject).seconds("MaxPendingTimeInSeconds") is not None:
+        message = f"`max_pending` has no effect on `{groups[0].instance_type}`"
         hint = (
             "remove `max_pending` from the target's settings for this job, or name a type "
             "with GPUs or Trainium"
         )
-        yield Fault(f"`max_pending` has no effect on `{name}`", hint)
+        yield Fault(message, hint)
 
 
 def _spot(subject: Subject) -> bool:

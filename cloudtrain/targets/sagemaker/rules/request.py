@@ -20,6 +20,7 @@ from cloudtrain.rules.engine import (
     text_at,
     value_at,
 )
+from cloudtrain.targets.sagemaker import fields
 from cloudtrain.targets.sagemaker.catalogue.images import registries
 from cloudtrain.targets.sagemaker.catalogue.shapes import ShapeViolation, violations
 from cloudtrain.targets.sagemaker.plan import PROCESSING, RUN_TAG, TRAINING
@@ -65,10 +66,11 @@ def account_incomplete(subject: Subject) -> Iterator[Fault]:
     outputs in a bucket. All jobs share these settings of the target. Write them into
     `cloudtrain.toml` once.
     """
+    missing = set(subject.account.missing)
     for name in subject.account.missing:
         if name == "role" and "RoleArn" in overrides_of(subject.job, "sagemaker"):
             continue
-        if name == "bucket" and {"region", "role"} & set(subject.account.missing):
+        if name == "bucket" and not missing.isdisjoint(("region", "role")):
             continue  # region and role give the SDK's default bucket
         message, line = _WANTED[name]
         yield Fault(message, f"add `{line}` under `[sagemaker]` in `cloudtrain.toml`")
@@ -84,13 +86,11 @@ def role_is_no_role(subject: Subject) -> Iterator[Fault]:
     role = text_at(subject.plan.request, "RoleArn")
     if "role" in subject.account.missing or _ROLE.fullmatch(role):
         return
+    arn = "arn:aws:iam::ACCOUNT:role/NAME"
     assumed = _ASSUMED.fullmatch(role)
-    arn = (
-        f"arn:{assumed[1]}:iam::{assumed[2]}:role/{assumed[3]}"
-        if assumed
-        else "arn:aws:iam::ACCOUNT:role/NAME"
-    )
-    if re.fullmatch(r"[\w+=,.@-]+", role):
+    if assumed:
+        arn = f"arn:{assumed[1]}:iam::{assumed[2]}:role/{assumed[3]}"
+    elif re.fullmatch(r"[\w+=,.@-]+", role):
         arn = f"arn:aws:iam::ACCOUNT:role/{role}"
     yield Fault(f"`{role}` is not the ARN of an IAM role", f'write `role = "{arn}"`')
 
@@ -102,21 +102,22 @@ def role_of_another_partition(subject: Subject) -> Iterator[Fault]:
     AWS, AWS China and AWS GovCloud are separate partitions. A job cannot use a role from another
     partition.
     """
-    role, region = _ROLE.fullmatch(text_at(subject.plan.request, "RoleArn")), subject.account.region
-    if role is None or {"role", "region"} & set(subject.account.missing):
+    account = subject.account
+    if "role" in account.missing or "region" in account.missing:
         return
-    starts = (
-        partition for start, partition in _PARTITIONS.items() if region.startswith(f"{start}-")
-    )
-    own_partition = next(starts, "aws")
-    if role["partition"] != own_partition:
-        yield Fault(
-            (
-                f"the role is in the partition `{role['partition']}`, and the region `{region}` in "
-                f"`{own_partition}`"
-            ),
-            f"use a role that begins with `arn:{own_partition}:iam::`, or another region",
+    own = "aws"
+    for start, partition in _PARTITIONS.items():
+        if account.region.startswith(f"{start}-"):
+            own = partition
+    role = _ROLE.fullmatch(text_at(subject.plan.request, "RoleArn"))
+    if role is not None and role["partition"] != own:
+        of_role = role["partition"]
+        message = (
+            f"the role is in the partition `{of_role}`, and the region `{account.region}` in "
+            f"`{own}`"
         )
+        hint = f"use a role that begins with `arn:{own}:iam::`, or another region"
+        yield Fault(message, hint)
 
 
 @rule("SM104", Level.ERROR)
@@ -129,9 +130,14 @@ def region_misspelt(subject: Subject) -> Iterator[Fault]:
     if "region" in subject.account.missing or _REGION.fullmatch(region):
         return
     zone = _ZONE.fullmatch(region)
-    message = f"`{region}` is an availability zone" if zone else f"`{region}` is not a region"
-    regions = {name for table in registries() for name in table}
-    yield Fault(message, f'write `region = "{zone[1]}"`' if zone else did_you_mean(region, regions))
+    if zone:
+        hint = f'write `region = "{zone[1]}"`'
+        yield Fault(f"`{region}` is an availability zone", hint)
+        return
+    regions: set[str] = set()
+    for table in registries():
+        regions.update(table)
+    yield Fault(f"`{region}` is not a region", did_you_mean(region, regions))
 
 
 @rule("SM105", Level.ERROR)
@@ -142,12 +148,16 @@ def bucket_name(subject: Subject) -> Iterator[Fault]:
     rules). To use a folder in the bucket, set the target's `prefix`.
     """
     bucket = subject.account.bucket
-    if "bucket" in subject.account.missing or is_bucket(bucket, subject.account.region):
+    region = subject.account.region
+    if "bucket" in subject.account.missing or is_bucket(bucket, region):
         return
-    name, _, prefix = bucket.removeprefix("s3://").strip("/").partition("/")
+    path = bucket.removeprefix("s3://").strip("/")
+    name, _, prefix = path.partition("/")
     hint = "use 3 to 63 lower-case letters, digits and hyphens"
-    if is_bucket(name, subject.account.region):
-        hint = f'write `bucket = "{name}"`' + (f' and `prefix = "{prefix}"`' if prefix else "")
+    if is_bucket(name, region):
+        hint = f'write `bucket = "{name}"`'
+        if prefix:
+            hint += f' and `prefix = "{prefix}"`'
     yield Fault(f"`{bucket}` is not the name of an S3 bucket", hint)
 
 
@@ -158,23 +168,19 @@ def key_of_another_region(subject: Subject) -> Iterator[Fault]:
     A job can only use KMS keys and training plans of its own region. A multi-Region key has a
     separate ARN in each region.
     """
-    target, region = subject.settings, subject.account.region
+    if "region" in subject.account.missing:
+        return
+    region = subject.account.region
     for setting in ("volume_kms_key", "output_kms_key", "training_plan"):
-        fields = (getattr(target, setting) or "").split(":")
-        if (
-            fields[0] == "arn"
-            and len(fields) > 4
-            and fields[3] != region
-            and "region" not in subject.account.missing
-        ):
-            yield Fault(
-                f"`{setting}` is in `{fields[3]}`, and the job runs in `{region}`",
-                (
-                    f"use one of `{region}`: `{':'.join([*fields[:3], region, *fields[4:]])}` "
-                    "if it "
-                    "exists"
-                ),
-            )
+        fields = (getattr(subject.settings, setting) or "").split(":")
+        if fields[0] != "arn" or len(fields) < 5:
+            continue
+        other = fields[3]
+        if other != region:
+            fields[3] = region
+            message = f"`{setting}` is in `{other}`, and the job runs in `{region}`"
+            own = ":".join(fields)
+            yield Fault(message, f"use one of `{region}`: `{own}` if it exists")
 
 
 @rule("SM107", Level.WARNING)
@@ -185,16 +191,17 @@ def image_of_another_region(subject: Subject) -> Iterator[Fault]:
     VPC endpoint for ECR only reaches its own region.
     """
     region = subject.account.region
-    places = (("AlgorithmSpecification", "TrainingImage"), ("AppSpecification", "ImageUri"))
-    uri = next(filter(None, (text_at(subject.plan.request, *place) for place in places)), "")
-    match = _REGISTRY.fullmatch(uri)
-    has_region = "region" not in subject.account.missing and _REGION.fullmatch(region)
-    if match and has_region and match["region"] != region:
-        yield Fault(
-            f"the image is in `{match['region']}`, and the job runs in `{region}`",
-            f"use the copy of the image in `{region}`, or make one",
-            read(subject).image_path,
-        )
+    if "region" in subject.account.missing:
+        return
+    if not _REGION.fullmatch(region):
+        return
+    request = subject.plan.request
+    uri = text_at(request, "AlgorithmSpecification", "TrainingImage")
+    match = _REGISTRY.fullmatch(uri or text_at(request, "AppSpecification", "ImageUri"))
+    if match and match["region"] != region:
+        message = f"the image is in `{match['region']}`, and the job runs in `{region}`"
+        hint = f"use the copy of the image in `{region}`, or make one"
+        yield Fault(message, hint, read(subject).image_path)
 
 
 def is_bucket(name: str, region: str) -> bool:
@@ -230,21 +237,15 @@ def identity_overridden(subject: Subject) -> Iterator[Fault]:
     cloudtrain finds its job by this name and this tag. Without them, it could submit a job twice
     after an interruption, and you could not follow, stop or download the run.
     """
-    name, field = (
-        subject.plan.run_name,
-        (TRAINING if subject.processing is None else PROCESSING).name,
-    )
-    name_in_request = subject.plan.request.get(field)
-    if name_in_request != name:
+    name = subject.plan.run_name
+    kind = TRAINING if subject.processing is None else PROCESSING
+    field = kind.name
+    sent_name = subject.plan.request.get(field)
+    if sent_name != name:
         yield Fault(
-            (
-                f"the overrides name the job `{name_in_request}`, and cloudtrain would look for "
-                f"`{name}`"
-            ),
-            (
-                f"remove `{field}` from `sagemaker_overrides`; a job's `name` begins the name of "
-                "its runs"
-            ),
+            f"the overrides name the job `{sent_name}`, and cloudtrain would look for `{name}`",
+            f"remove `{field}` from `sagemaker_overrides`; a job's `name` begins the name of "
+            "its runs",
             ("sagemaker_overrides", field),
         )
     if {"Key": RUN_TAG, "Value": name} not in rows_at(subject.plan.request, "Tags"):
@@ -262,26 +263,21 @@ def reserved_tag(subject: Subject) -> Iterator[Fault]:
     AWS refuses keys that begin with `aws:`. cloudtrain uses the key `cloudtrain:run` for the run's
     name. Each key may appear only once.
     """
-    for key in subject.job.tags:
-        if key == RUN_TAG:
-            yield Fault(
-                f"the tag `{key}` is cloudtrain's own",
-                "remove it, or use another key",
-                ("tags", key),
-            )
+    if RUN_TAG in subject.job.tags:
+        message = f"the tag `{RUN_TAG}` is cloudtrain's own"
+        yield Fault(message, "remove it, or use another key", ("tags", RUN_TAG))
     keys = [str(tag.get("Key")) for tag in rows_at(subject.plan.request, "Tags")]
     for key in dict.fromkeys(keys):
-        path = ("tags", key) if key in subject.job.tags else ("sagemaker_overrides", "Tags")
+        path = ("sagemaker_overrides", "Tags")
+        if key in subject.job.tags:
+            path = ("tags", key)
         if key.lower().startswith("aws:"):
-            yield Fault(
-                f"the tag `{key}` begins with `aws:`, which AWS refuses",
-                f"write `{key[4:] or 'team'}`",
-                path,
-            )
-        if keys.count(key) > 1:
-            yield Fault(
-                f"the tag `{key}` comes {keys.count(key)} times", "remove all but one", path
-            )
+            message = f"the tag `{key}` begins with `aws:`, which AWS refuses"
+            better = key[4:] or "team"
+            yield Fault(message, f"write `{better}`", path)
+        count = keys.count(key)
+        if count > 1:
+            yield Fault(f"the tag `{key}` comes {count} times", "remove all but one", path)
 
 
 @rule("SM113", Level.NOTICE)
@@ -290,15 +286,9 @@ def without_effect(subject: Subject) -> Iterator[Fault]:
 
     CreateTrainingJob has no field for the size of `/dev/shm`, because SageMaker itself decides how
     much of the instance's memory is shared memory. The API also has no field for a description,
-    which stays in the job file.
+    which stays in the job file. Conda files, assets and kinds of data are words of Azure ML.
     """
-    if subject.job.resources.shm_size is not None:
-        message = "SageMaker decides the size of `/dev/shm`, so `shm_size` is not sent"
-        yield Fault(
-            message,
-            "use fewer or smaller data loader workers if it is too small",
-            ("resources", "shm_size"),
-        )
+    return fields.without_effect(subject)
 
 
 def _operation(subject: Subject) -> str:
@@ -308,24 +298,27 @@ def _operation(subject: Subject) -> str:
 def _has_rule_of_its_own(violation: ShapeViolation, operation: str) -> bool:
     """Return whether SM102 reports the violation (roles), SM701 (networks) or SM201 (types of
     training jobs)."""
-    if violation.path == ("RoleArn",) or (
-        violation.path[0] == "VpcConfig" and violation.kind in ("min", "missing")
-    ):
-        return True
-    on_machines = violation.path[0] == "ResourceConfig" and violation.path[-1] == "InstanceType"
-    return operation == "CreateTrainingJob" and on_machines and violation.kind == "enum"
+    path = violation.path
+    if path[0] == "RoleArn":
+        return len(path) == 1
+    if path[0] == "VpcConfig":
+        return violation.kind in ("min", "missing")
+    if path[0] == "ResourceConfig" and path[-1] == "InstanceType":
+        return operation == "CreateTrainingJob" and violation.kind == "enum"
+    return False
 
 
 def _place(subject: Subject, violation: ShapeViolation) -> ValuePath:
     """Return the path of the job field that caused a violation; empty if the target's settings
     caused it."""
     path = violation.path
-    place_in_overrides = _in_overrides(overrides_of(subject.job, "sagemaker"), path)
+    overrides = overrides_of(subject.job, "sagemaker")
+    overridden = _in_overrides(overrides, path)
     # a missing field is reported at its own place
-    if not place_in_overrides and violation.kind == "missing":
-        place_in_overrides = _in_overrides(overrides_of(subject.job, "sagemaker"), path[:-1])
-    if place_in_overrides:
-        return ("sagemaker_overrides", *place_in_overrides)
+    if not overridden and violation.kind == "missing":
+        overridden = _in_overrides(overrides, path[:-1])
+    if overridden:
+        return ("sagemaker_overrides", *overridden)
     for start, place in _PLACES.items():
         if path[: len(start)] == start:
             return place(subject, path[len(start) :])
@@ -349,7 +342,7 @@ _PlaceOf = Callable[[Subject, ValuePath], ValuePath]
 """Turns the rest of a request's path into the path of a job field."""
 
 
-def _by_name(field: tuple[str, ...], section: tuple[str, ...], key: str) -> _PlaceOf:
+def _by_name(field: str, section: tuple[str, ...], key: str) -> _PlaceOf:
     """Return a function that maps a path in the request's list `section`, such as `Tags`, to the
     path of a job field.
 
@@ -359,11 +352,14 @@ def _by_name(field: tuple[str, ...], section: tuple[str, ...], key: str) -> _Pla
 
     def place(subject: Subject, rest: ValuePath) -> ValuePath:
         elements = value_at(subject.plan.request, *section)
-        if not rest or not isinstance(elements, list) or not isinstance(rest[0], int):
-            return field
-        name = elements[rest[0]].get(key) if isinstance(elements[rest[0]], Mapping) else None
-        mapping = value_at(subject.job.model_dump(include={field[0]}), *field)
-        return (*field, name) if isinstance(name, str) and name in (mapping or ()) else field
+        if not isinstance(elements, list) or not rest:
+            return (field,)
+        if not isinstance(rest[0], int):
+            return (field,)
+        name = value_at(elements[rest[0]], key)
+        if isinstance(name, str) and name in getattr(subject.job, field):
+            return (field, name)
+        return (field,)
 
     return place
 
@@ -380,15 +376,23 @@ def _hyperparameter(subject: Subject, rest: ValuePath) -> ValuePath:
     return ("hyperparameters", *rest[:1])
 
 
+def _variable(_subject: Subject, rest: ValuePath) -> ValuePath:
+    return ("environment", "variables", *rest[:1])
+
+
+def _image(subject: Subject, _rest: ValuePath) -> ValuePath:
+    return read(subject).image_path
+
+
+_METRICS = ("AlgorithmSpecification", "MetricDefinitions")
+
 _PLACES: dict[tuple[str, ...], _PlaceOf] = {
     ("HyperParameters",): _hyperparameter,
-    ("Environment",): lambda _subject, rest: ("environment", "variables", *rest[:1]),
-    ("Tags",): _by_name(("tags",), ("Tags",), "Key"),
-    ("AlgorithmSpecification", "MetricDefinitions"): _by_name(
-        ("metrics",), ("AlgorithmSpecification", "MetricDefinitions"), "Name"
-    ),
-    ("AlgorithmSpecification", "TrainingImage"): lambda subject, _rest: read(subject).image_path,
-    ("InputDataConfig",): _by_name(("inputs",), ("InputDataConfig",), "ChannelName"),
+    ("Environment",): _variable,
+    ("Tags",): _by_name("tags", ("Tags",), "Key"),
+    _METRICS: _by_name("metrics", _METRICS, "Name"),
+    ("AlgorithmSpecification", "TrainingImage"): _image,
+    ("InputDataConfig",): _by_name("inputs", ("InputDataConfig",), "ChannelName"),
     ("CheckpointConfig",): _always("checkpoint", "sagemaker"),
     ("ResourceConfig", "InstanceGroups"): _always("resources", "instance_groups"),
     ("ResourceConfig", "InstancePreferences"): _always("resources", "instance_preferences"),
@@ -436,12 +440,10 @@ def warm_pool_costs(subject: Subject) -> Iterator[Fault]:
     Instances that wait for the next job cost as much as instances that train. You pay until another
     job uses them or `keep_alive` ends.
     """
-    keep, price = read(subject).seconds("KeepAlivePeriodInSeconds"), subject.reading.machines.price
+    keep = read(subject).seconds("KeepAlivePeriodInSeconds")
+    price = subject.reading.machines.price
     if keep and price is not None:
-        yield Fault(
-            (
-                f"after the job, the warm pool costs {shared.cost_text(price, keep)} in "
-                f"{format_duration(keep)}"
-            ),
-            "remove `keep_alive` from the target's settings if no other job follows",
-        )
+        cost = shared.cost_text(price, keep)
+        message = f"after the job, the warm pool costs {cost} in {format_duration(keep)}"
+        hint = "remove `keep_alive` from the target's settings if no other job follows"
+        yield Fault(message, hint)

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from posixpath import normpath
 
+from cloudtrain.errors import InPlace
 from cloudtrain.job.distribution import SMP
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Subject, mapping_at, rule
@@ -23,7 +24,11 @@ from cloudtrain.targets.sagemaker.launch.shell import (
     uses_shell,
 )
 from cloudtrain.targets.sagemaker.reading import read
-from cloudtrain.targets.sagemaker.rules.distribution import add_entrypoint_hint
+from cloudtrain.targets.sagemaker.request import JsonObject
+from cloudtrain.targets.sagemaker.rules.distribution import (
+    add_entrypoint_hint,
+    is_toolkits_torchrun,
+)
 
 
 @rule("SM520", Level.ERROR)
@@ -55,7 +60,9 @@ def secrets_left_to_the_script(subject: Subject) -> Iterator[Fault]:
     only the toolkit can start the job (`smddp`, `smp`, MPI between instances), the script must call
     `runtime.load_secrets()` itself.
     """
-    if subject.job.environment.secrets and read(subject).start.by == "toolkit":
+    if not subject.job.environment.secrets:
+        return
+    if read(subject).start.by == "toolkit":
         message = "the image's toolkit starts this job, and does not look up its secrets"
         hint = "begin the script with `from cloudtrain import runtime; runtime.load_secrets()`"
         yield Fault(message, hint, ("environment", "secrets"))
@@ -69,16 +76,9 @@ def shell_script_under_torchrun(subject: Subject) -> Iterator[Fault]:
     own launcher starts other scripts with `--no_python`.
     """
     script = subject.job.entry_point or ""
-    if (
-        read(subject).start.by == "toolkit"
-        and subject.reading.launcher == "torchrun"
-        and not script.endswith(".py")
-    ):
-        yield Fault(
-            f"the toolkit's torchrun cannot start `{script}`",
-            add_entrypoint_hint(subject, "name a Python script"),
-            ("entry_point",),
-        )
+    if is_toolkits_torchrun(subject) and not script.endswith(".py"):
+        hint = add_entrypoint_hint(subject, "name a Python script")
+        yield Fault(f"the toolkit's torchrun cannot start `{script}`", hint, ("entry_point",))
 
 
 @rule("SM342", Level.ERROR)
@@ -89,17 +89,10 @@ def package_under_torchrun(subject: Subject) -> Iterator[Fault]:
     module (`python -m`), which it does not support with torchrun. cloudtrain's own launcher starts
     such a job, except if the target sets `launch = "toolkit"` or the job needs the toolkit.
     """
-    if (
-        read(subject).start.by == "toolkit"
-        and subject.reading.launcher == "torchrun"
-        and "setup.py" in _files(subject)
-    ):
+    if is_toolkits_torchrun(subject) and "setup.py" in _files(subject):
         yield Fault(
-            (
-                "the toolkit treats code with a `setup.py` as a package, which it cannot start "
-                "with "
-                "torchrun"
-            ),
+            "the toolkit treats code with a `setup.py` as a package, which it cannot start with "
+            "torchrun",
             add_entrypoint_hint(subject, "add `/setup.py` to `.cloudtrainignore`"),
             ("source_dir",),
         )
@@ -114,13 +107,12 @@ def entry_point_refused(subject: Subject) -> Iterator[Fault]:
     """
     script = subject.job.entry_point or ""
     name = normpath(script)
-    if read(subject).start.by == "toolkit" and name in _files(subject) and not is_plain_name(name):
+    if read(subject).start.by != "toolkit" or is_plain_name(name):
+        return
+    if name in _files(subject):
         better = re.sub(r"[^A-Za-z0-9._/+-]+", "_", name).lstrip("+-")
-        yield Fault(
-            f"the toolkit refuses the name `{script}`",
-            f"rename it, to `{better}` for example",
-            ("entry_point",),
-        )
+        message = f"the toolkit refuses the name `{script}`"
+        yield Fault(message, f"rename it, to `{better}` for example", ("entry_point",))
 
 
 @rule("SM344", Level.WARNING)
@@ -130,8 +122,7 @@ def requirements_not_installed(subject: Subject) -> Iterator[Fault]:
     The toolkit installs a `requirements.txt` even if the job does not name it. cloudtrain's own
     launcher installs only the file that `environment.requirements` names, as on every target.
     """
-    is_unnamed = subject.job.environment.requirements is None and REQUIREMENTS in _files(subject)
-    if read(subject).start.by == "entrypoint" and is_unnamed:
+    if read(subject).start.by == "entrypoint" and _has_unnamed_requirements(subject):
         yield Fault(
             f"`{REQUIREMENTS}` is in the bundle, and the job does not name it",
             f"write `requirements: {REQUIREMENTS}` under `environment`",
@@ -147,8 +138,7 @@ def requirements_installed_anyway(subject: Subject) -> Iterator[Fault]:
     `environment.requirements` names, so the same job would run with other packages on another
     target.
     """
-    is_unnamed = subject.job.environment.requirements is None and REQUIREMENTS in _files(subject)
-    if read(subject).start.by == "toolkit" and is_unnamed:
+    if read(subject).start.by == "toolkit" and _has_unnamed_requirements(subject):
         yield Fault(
             f"the toolkit installs `{REQUIREMENTS}`, which the job does not name",
             f"write `requirements: {REQUIREMENTS}` under `environment`, so that all targets do",
@@ -164,20 +154,21 @@ def package_not_installed(subject: Subject) -> Iterator[Fault]:
     the script's folder, so the script can import the package from there. The toolkit would install
     the package and its dependencies, but it cannot start packages with torchrun.
     """
-    names = _files(subject)
-    if (
-        read(subject).start.by == "entrypoint"
-        and "setup.py" in names
-        and subject.job.environment.requirements is None
-    ):
+    if read(subject).start.by != "entrypoint":
+        return
+    if subject.job.environment.requirements is not None:
+        return
+    if "setup.py" in _files(subject):
         yield Fault(
             "cloudtrain's own launcher does not install the package of `setup.py`",
-            (
-                "list what it needs in a file, and write `requirements: requirements.txt` under "
-                "`environment`"
-            ),
+            "list what it needs in a file, and write `requirements: requirements.txt` under "
+            "`environment`",
             ("environment", "requirements"),
         )
+
+
+def _has_unnamed_requirements(subject: Subject) -> bool:
+    return subject.job.environment.requirements is None and REQUIREMENTS in _files(subject)
 
 
 def _files(subject: Subject) -> set[str]:
@@ -216,22 +207,21 @@ def broken_by_shell(subject: Subject) -> Iterator[Fault]:
     the quotes.
     """
     image = read(subject).image
-    if read(subject).start.by != "toolkit" or image is None or image.toolkit is None:
+    if image is None or image.toolkit is None:
         return
-    parameters = resolve_hyperparameters(subject.reading.parameters, paths_of(subject.job))
-    for name, value in parameters.items():
-        arrived = arrives(value, image.toolkit, script=subject.job.entry_point or "train.py")
-        if arrived != text_of(value) and not (
-            arrived and " " in arrived and value in (f'"{arrived}"', f"'{arrived}'")
-        ):
-            yield Fault(
-                f"the shell of toolkit {image.toolkit} would break `{name}`: `{value!r}`",
-                add_entrypoint_hint(
-                    subject,
-                    f"write it into a file in the source folder, and give `{name}` the file's name",
-                ),
-                ("hyperparameters", name),
-            )
+    if read(subject).start.by != "toolkit":
+        return
+    script = subject.job.entry_point or "train.py"
+    for name, value in _parameters(subject).items():
+        arrived = arrives(value, image.toolkit, script=script)
+        if arrived == text_of(value):
+            continue
+        in_quotes = (f'"{arrived}"', f"'{arrived}'")
+        if arrived and " " in arrived and value in in_quotes:
+            continue  # meant for the shell
+        message = f"the shell of toolkit {image.toolkit} would break `{name}`: `{value!r}`"
+        hint = f"write it into a file in the source folder, and give `{name}` the file's name"
+        yield Fault(message, add_entrypoint_hint(subject, hint), ("hyperparameters", name))
 
 
 @rule("SM606", Level.ERROR)
@@ -243,21 +233,25 @@ def taken_by_torchrun(subject: Subject) -> Iterator[Fault]:
     `--start`, `--master`, `--rdzv` ("ambiguous option", torch 2.13 on Python 3.11). If cloudtrain
     itself starts torchrun, it writes `--` before such a script; the image's toolkit does not.
     """
-    if read(subject).start.by != "toolkit" or subject.reading.launcher != "torchrun":
+    if not is_toolkits_torchrun(subject):
         return
     image = read(subject).image
-    dashes = image is None or image.engine[0] != "pytorch" or numbers(image.engine[1]) >= (2,)
-    for name, value in resolve_hyperparameters(
-        subject.reading.parameters, paths_of(subject.job)
-    ).items():
+    dashes = True
+    if image is not None and image.engine[0] == "pytorch":
+        dashes = numbers(image.engine[1]) >= (2,)
+    for name, value in _parameters(subject).items():
         for word in misread(hyperparameter_argv({name: value}), dashes=dashes):
-            better = (
-                f"call it `{name}_value`"
-                if word == f"--{name}"
-                else f"write another value for `{name}`"
-            )
-            message = f"torchrun takes `{word.removeprefix('--')}` for its own option, and stops"
+            better = f"write another value for `{name}`"
+            if word == f"--{name}":
+                better = InPlace(f"call it `{name}_value`")
+            option = word.removeprefix("--")
+            message = f"torchrun takes `{option}` for its own option, and stops"
             yield Fault(message, add_entrypoint_hint(subject, better), ("hyperparameters", name))
+
+
+def _parameters(subject: Subject) -> JsonObject:
+    """Return the script's hyperparameters, with the container's paths instead of references."""
+    return resolve_hyperparameters(subject.reading.parameters, paths_of(subject.job))
 
 
 @rule("SM605", Level.ERROR)
@@ -272,15 +266,15 @@ def options_broken_by_shell(subject: Subject) -> Iterator[Fault]:
     distribution = subject.reading.distribution
     field = "mpi_options" if distribution.type in ("smddp", "smp") else "options"
     options = getattr(distribution, field, "")
-    if subject.reading.launcher != "mpirun" or not options or read(subject).start.by == "image":
+    if subject.reading.launcher != "mpirun":
         return
-    if not _options_arrive(subject, options):
+    if read(subject).start.by == "image":
+        return
+    if options and not _options_arrive(subject, options):
         yield Fault(
             f"the container would not read `{field}` as it is written: `{options}`",
-            (
-                "write plain words without quotes; put a value with blanks into "
-                "`environment.variables`"
-            ),
+            "write plain words without quotes; put a value with blanks into "
+            "`environment.variables`",
             ("distribution", field),
         )
 
@@ -288,19 +282,25 @@ def options_broken_by_shell(subject: Subject) -> Iterator[Fault]:
 def _options_arrive(subject: Subject, options: str) -> bool:
     try:
         intended = shlex.split(options)
-        lexer = shlex.shlex(options, posix=True, punctuation_chars=";&|<>()")
+        lexer = shlex.shlex(options, posix=True, punctuation_chars=_SHELL_OPERATORS)
         lexer.whitespace_split = True
-        acts = (
-            any(set(word) <= set(";&|<>()") for word in lexer) or "`" in options or "$(" in options
-        )
+        has_operator = any(set(word) <= set(_SHELL_OPERATORS) for word in lexer)
     except ValueError:
         return False
-    start, words = read(subject).start, options.split()
-    if acts or start.by == "entrypoint":
-        return not acts
-    if start.framework != "generic" and uses_shell(start.container.toolkit):
-        return shell_tokens(words, start.container.toolkit) == tuple(intended)
+    if has_operator or "`" in options or "$(" in options:
+        return False
+
+    start = read(subject).start
+    if start.by == "entrypoint":
+        return True
+    words = options.split()
+    toolkit = start.container.toolkit
+    if start.framework != "generic" and uses_shell(toolkit):
+        return shell_tokens(words, toolkit) == tuple(intended)
     return words == intended and "$" not in options
+
+
+_SHELL_OPERATORS = ";&|<>()"
 
 
 @rule("SM602", Level.ERROR)
@@ -313,18 +313,13 @@ def reserved_parameter(subject: Subject) -> Iterator[Fault]:
     Training Compiler's, belong into `sagemaker_overrides`.
     """
     for name in subject.reading.parameters:
+        path = ("hyperparameters", name)
         if name.startswith(("sagemaker_", "cloudtrain_")):
             better = name.partition("_")[2] or "value"
-            yield Fault(
-                f"`{name}` does not reach the script",
-                f"call it `{better}`",
-                ("hyperparameters", name),
-            )
+            yield Fault(f"`{name}` does not reach the script", InPlace(f"call it `{better}`"), path)
         elif name == "mp_parameters" and isinstance(subject.reading.distribution, SMP):
             message = "`mp_parameters` are overwritten by `distribution.parameters`"
-            yield Fault(
-                message, "write them under `distribution.parameters`", ("hyperparameters", name)
-            )
+            yield Fault(message, "write them under `distribution.parameters`", path)
 
 
 @rule("SM603", Level.WARNING)
@@ -336,21 +331,20 @@ def overwritten_variable(subject: Subject) -> Iterator[Fault]:
     `NCCL_PROTO=simple`. SageMaker sets the variables with the job's name and host. cloudtrain's own
     launcher keeps the job's NCCL variables.
     """
-    names, start = list(_ALWAYS), read(subject).start
+    overwritten = list(_ALWAYS)
+    start = read(subject).start
     if start.by == "toolkit":
-        names += _OVERWRITTEN[start.framework]
-        names += (
-            ["NCCL_PROTO"]
-            if start.framework == "pytorch" and subject.reading.launcher == "torchrun"
-            else []
-        )
+        overwritten += _OVERWRITTEN[start.framework]
+        if start.framework == "pytorch" and subject.reading.launcher == "torchrun":
+            overwritten.append("NCCL_PROTO")
     for name in mapping_at(subject.plan.request, "Environment"):
-        if name in names:
-            hint = f'set it inside the script, before NCCL starts: `os.environ["{name}"] = ...`'
-            if name in _ALWAYS:
-                hint = "remove it"
-            path = ("environment", "variables", name)
-            yield Fault(f"`{name}` is overwritten before the script starts", hint, path)
+        if name not in overwritten:
+            continue
+        hint = f'set it inside the script, before NCCL starts: `os.environ["{name}"] = ...`'
+        if name in _ALWAYS:
+            hint = "remove it"
+        path = ("environment", "variables", name)
+        yield Fault(f"`{name}` is overwritten before the script starts", hint, path)
 
 
 @rule("SM604", Level.WARNING)
@@ -363,11 +357,8 @@ def shell_mode_arguments(subject: Subject) -> Iterator[Fault]:
     """
     if read(subject).start.by != "image":
         return
+    hint = "write it as the image's algorithm expects it, as text"
     for name, value in subject.job.hyperparameters.items():
         if isinstance(value, list | dict):
             message = f"the image gets `{name}` as the text `{value}`"
-            yield Fault(
-                message,
-                "write it as the image's algorithm expects it, as text",
-                ("hyperparameters", name),
-            )
+            yield Fault(message, hint, ("hyperparameters", name))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
+from operator import methodcaller
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, NamedTuple
@@ -62,12 +63,13 @@ _ERRORS: dict[str, Kind] = {
 def error_templates(field: Literal["codes", "exceptions"]) -> Mapping[str, AwsErrorTemplate]:
     """Map AWS's error codes, or botocore's error classes, to cloudtrain's errors, from the table
     `errors.toml`."""
-    rows = load_toml(Path(__file__).with_name("errors.toml").read_text("utf-8"))["errors"]
-    return {
-        name: AwsErrorTemplate(_ERRORS[row["kind"]], row["message"], row.get("hint"))
-        for row in rows
-        for name in row.get(field, "").split()
-    }
+    text = Path(__file__).with_name("errors.toml").read_text("utf-8")
+    templates: dict[str, AwsErrorTemplate] = {}
+    for row in load_toml(text)["errors"]:
+        kind = _ERRORS[row["kind"]]
+        template = AwsErrorTemplate(kind, row["message"], row.get("hint"))
+        templates |= dict.fromkeys(row.get(field, "").split(), template)
+    return templates
 
 
 _NOT_FOUND = re.compile(r"(requested resource not found|could not find)", re.IGNORECASE)
@@ -77,41 +79,41 @@ _NOT_FOUND = re.compile(r"(requested resource not found|could not find)", re.IGN
 def translate_error(error: Exception, call: FailedCall) -> TargetError | SettingsError:
     """Return cloudtrain's error for an error of botocore."""
     template, message = _template_of(error)
-    quota = re.search(r"service limit '([^']+)'", message)
     policy_name = call.service.replace("-", "")  # `servicequotas`, as IAM policies spell it
+    login = "aws sso login"
+    if call.profile:
+        login += f" --profile {call.profile}"
+    # such as `ml.p4d.24xlarge for training job usage`
+    quota = re.search(r"service limit '([^']+)'", message)
+    said = " ".join(message.split()).rstrip(".")
     values = {
-        "said": " ".join(message.split()).rstrip(".") or "it gives no reason",
+        "said": said or "it gives no reason",
         "action": f"{policy_name}:{call.operation}",
         "about": call.about or call.operation,
         "region": call.region or "the default region",
         "profile": call.profile,
-        "login": f"`aws sso login{f' --profile {call.profile}' if call.profile else ''}`",
-        # such as `ml.p4d.24xlarge for training job usage`
+        "login": f"`{login}`",
         "quota": f"`{quota[1]}`" if quota else "it",
     }
-    return template.kind(
-        template.message.format(**values),
-        hint=template.hint.format(**values) if template.hint else None,
-    )
+    hint = template.hint.format(**values) if template.hint else None
+    return template.kind(template.message.format(**values), hint=hint)
 
 
 def _template_of(error: Exception) -> tuple[AwsErrorTemplate, str]:
     response: JsonObject | None = getattr(error, "response", None)
     if response is not None and "Error" in response:
-        code, message = (
-            str(response["Error"].get("Code", "")),
-            str(response["Error"].get("Message", "")),
-        )
+        code = str(response["Error"].get("Code", ""))
+        message = str(response["Error"].get("Message", ""))
         if code == "ValidationException" and _NOT_FOUND.search(message):
             code = "ResourceNotFound"
-        return error_templates("codes").get(code) or _unknown(code, response), message
-    names, templates = (
-        [kind.__name__ for kind in type(error).__mro__],
-        error_templates("exceptions"),
-    )
-    template = next((templates[name] for name in names if name in templates), None)
-    assert template is not None, f"{type(error).__name__} is not an error of botocore"
-    return template, str(error)
+        known = error_templates("codes").get(code)
+        return known or _unknown(code, response), message
+
+    templates = error_templates("exceptions")
+    for kind in type(error).__mro__:
+        if kind.__name__ in templates:
+            return templates[kind.__name__], str(error)
+    raise AssertionError(f"{type(error).__name__} is not an error of botocore")
 
 
 def _unknown(code: str, response: JsonObject) -> AwsErrorTemplate:
@@ -120,10 +122,8 @@ def _unknown(code: str, response: JsonObject) -> AwsErrorTemplate:
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if status >= 500:
         return error_templates("codes")["InternalError"]
-    return AwsErrorTemplate(
-        TargetError,
-        f"AWS refuses `{{action}}` ({code.replace('{', '').replace('}', '')}): {{said}}",
-    )
+    plain_code = code.replace("{", "").replace("}", "")
+    return AwsErrorTemplate(TargetError, f"AWS refuses `{{action}}` ({plain_code}): {{said}}")
 
 
 def not_found(name: str, region: str | None) -> RunNotFound:
@@ -147,7 +147,8 @@ _ATTEMPTS = 8
 AWS_MAX_ATTEMPTS overrides the number.
 """
 
-_CONNECT_TIMEOUT, _READ_TIMEOUT = 10, 60
+_CONNECT_TIMEOUT = 10
+_READ_TIMEOUT = 60
 """Timeouts in seconds."""
 
 _ABOUT = (
@@ -173,9 +174,8 @@ class Clients:
 
         If the credentials have expired, they are read again, and the request is repeated once.
         """
-        answer: JsonObject = self.attempt(
-            service, operation, arguments, lambda client: getattr(client, operation)(**arguments)
-        )
+        use = methodcaller(operation, **arguments)
+        answer: JsonObject = self.attempt(service, operation, arguments, use)
         return answer
 
     def attempt(self, service: str, operation: str, arguments: JsonMapping, use: Any) -> Any:
@@ -230,33 +230,36 @@ class Clients:
     def region(self) -> str | None:
         """Return the region of the requests; None if it is not set, or not known before the first
         request."""
-        return self.place.region or (
-            self._session.region_name if self._session is not None else None
-        )
+        if self.place.region or self._session is None:
+            return self.place.region
+        region: str | None = self._session.region_name
+        return region
 
     def _attempt(self, service: str, operation: str, arguments: JsonMapping, use: Any) -> Any:
         try:
             return use(self._client(service))
         except _errors() as error:
             # `CreateTrainingJob`
-            name = "".join(word.capitalize() for word in operation.split("_"))
-            about = next((str(arguments[key]) for key in _ABOUT if key in arguments), "")
-            raise translate_error(
-                error, FailedCall(service, name, self.region(), self.place.profile, about)
-            ) from error
+            name = operation.title().replace("_", "")
+            about = [str(arguments[key]) for key in _ABOUT if key in arguments]
+            failed = FailedCall(
+                service, name, self.region(), self.place.profile, about[0] if about else ""
+            )
+            raise translate_error(error, failed) from error
 
     def _client(self, service: str) -> Any:
         with self._lock:  # threads may share clients, but not the session that makes them
             if service not in self._made:
                 if self._session is None:
-                    boto3 = require("boto3", extra="sagemaker")
-                    # which boto3 does not read itself
-                    region = self.place.region or self._environ.get("AWS_REGION")
-                    self._session = boto3.Session(
-                        profile_name=self.place.profile, region_name=region
-                    )
+                    self._session = self._new_session()
                 self._made[service] = self._new_client(service)
             return self._made[service]
+
+    def _new_session(self) -> Any:
+        boto3 = require("boto3", extra="sagemaker")
+        # which boto3 does not read itself
+        region = self.place.region or self._environ.get("AWS_REGION")
+        return boto3.Session(profile_name=self.place.profile, region_name=region)
 
     def _new_client(self, service: str) -> Any:
         """Make a client, and translate the ValueError that boto3 raises for an invalid endpoint
@@ -266,24 +269,20 @@ class Clients:
         except _errors():
             raise
         except ValueError as error:
+            message = f"boto3 cannot create a client for {service}: {error}"
             hint = (
                 "begin `AWS_ENDPOINT_URL`, or `endpoint_url` in `~/.aws/config`, with "
                 "`http://` or `https://`"
             )
-            raise SettingsError(
-                f"boto3 cannot create a client for {service}: {error}", hint=hint, code="CT915"
-            ) from error
+            raise SettingsError(message, hint=hint, code="CT915") from error
 
     def _config(self) -> Any:
         config = require("botocore.config", extra="sagemaker")
-        attempts = self._environ.get("AWS_MAX_ATTEMPTS", "")
+        wanted = self._environ.get("AWS_MAX_ATTEMPTS", "")
+        attempts = int(wanted) if wanted.isdigit() else 0
+        mode = self._environ.get("AWS_RETRY_MODE") or "standard"
         return config.Config(
-            retries={
-                "mode": self._environ.get("AWS_RETRY_MODE") or "standard",
-                "total_max_attempts": int(attempts)
-                if attempts.isdigit() and int(attempts)
-                else _ATTEMPTS,
-            },
+            retries={"mode": mode, "total_max_attempts": attempts or _ATTEMPTS},
             connect_timeout=_CONNECT_TIMEOUT,
             read_timeout=_READ_TIMEOUT,
             user_agent_extra=f"cloudtrain/{__version__}",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -53,21 +53,26 @@ def lines_of(
     If a progress bar overwrote a line, only the last state of the line is kept.
     """
     for line in message.rstrip("\r\n").split("\n"):
-        yield _line(line.rstrip("\r").rpartition("\r")[2], time, instance, ranks)
+        last_state = line.rstrip("\r").rpartition("\r")[2]
+        yield _line(last_state, time, instance, ranks)
 
 
 def _line(text: str, time: float, instance: int, ranks: range | None) -> LogLine:
-    if match := _MPI.match(text):
-        return LogLine(time, instance, int(match["rank"]), match["stream"], text[match.end() :])
-    if match := _RANK.match(text):
-        return LogLine(time, instance, int(match["rank"]), "stdout", text[match.end() :])
-    if ranks and (match := _LOCAL.match(text)):
-        return LogLine(
-            time, instance, ranks.start + int(match["local"]), "stdout", text[match.end() :]
-        )
-    return LogLine(
-        time, instance, ranks.start if ranks and len(ranks) == 1 else None, "stdout", text
-    )
+    stream = "stdout"
+    rank = None
+    if ranks and len(ranks) == 1:
+        rank = ranks.start
+    match = _MPI.match(text)
+    if match:
+        stream = match["stream"]
+        rank = int(match["rank"])
+    elif match := _RANK.match(text):
+        rank = int(match["rank"])
+    elif ranks and (match := _LOCAL.match(text)):
+        rank = ranks.start + int(match["local"])
+    if match:
+        text = text[match.end() :]
+    return LogLine(time, instance, rank, stream, text)
 
 
 _HOST = re.compile(r"algo-(?P<number>\d+)(?:-\d+)?$")
@@ -140,7 +145,10 @@ class JobLog(Log):
 
     def tail(self, stream: Stream, count: int) -> list[LogLine]:
         """Return the lines of a stream's last `count` events."""
-        return [line for text in stream.tail(count) for line in self._lines(stream, text, 0)]
+        lines: list[LogLine] = []
+        for message in stream.tail(count):
+            lines += self._lines(stream, message, 0)
+        return lines
 
     def discover(self) -> None:
         """Add new streams of the job to `streams`. Finds none if the account does not have the log
@@ -154,10 +162,11 @@ class JobLog(Log):
         )
         try:
             for page in pages:
-                for name in (row["logStreamName"] for row in page["logStreams"]):
+                for row in page["logStreams"]:
+                    name = row["logStreamName"]
                     stream = Stream(self._clients, self._group, name)
-                    if name not in self._streams and self._instance in (None, stream.instance):
-                        self._streams[name] = stream
+                    if self._instance in (None, stream.instance):
+                        self._streams.setdefault(name, stream)
         except NotThere:
             return
 
@@ -165,16 +174,17 @@ class JobLog(Log):
         """Yield the lines since the last call, ordered by time."""
         self.discover()
         streams = self.streams
-        heap = [
-            (time, number)
-            for number, item in enumerate(streams)
-            if (time := item.next_time()) is not None
-        ]
+        heap: list[tuple[int, int]] = []
+        for number, stream in enumerate(streams):
+            time = stream.next_time()
+            if time is not None:
+                heap.append((time, number))
         heapify(heap)
         while heap:
             time, number = heappop(heap)
             stream = streams[number]
-            yield from self._lines(stream, stream.take()["message"], time / 1000)
+            message = stream.take()["message"]
+            yield from self._lines(stream, message, time / 1000)
             following = stream.next_time()
             if following is not None:
                 heappush(heap, (following, number))
@@ -195,7 +205,8 @@ def ranks_of(description: JsonMapping, overlay: Overlay) -> dict[int, range]:
     types.
     """
     start = Start.of(description)
-    if "ResourceConfig" not in description or not (start.launch or PROGRAM in start.values):
+    has_ranks = start.launch or PROGRAM in start.values
+    if not has_ranks or "ResourceConfig" not in description:
         return {}
     ranks: dict[int, range] = {}
     for world in _worlds(start, hosts(description)):
@@ -211,43 +222,49 @@ def ranks_of(description: JsonMapping, overlay: Overlay) -> dict[int, range]:
 
 def _is_alone(start: Start) -> bool:
     """Return whether each host runs the script without a launcher."""
-    return start.launch.get("launcher") == "single" if start.launch else start.asked is None
+    if start.launch:
+        return start.launch.get("launcher") == "single"
+    return start.asked is None
 
 
 def _count(start: Start, host: Host, overlay: Overlay) -> int | None:
     """Return the number of ranks on a host; None if unknown."""
     if _is_alone(start):
         return 1
-    count = (
-        start.launch.get("processes_per_instance")
-        if start.launch
-        else start.settings.get(PROCESSES)
-    )
+    if start.launch:
+        count = start.launch.get("processes_per_instance")
+    else:
+        count = start.settings.get(PROCESSES)
     if count:
         return _number(count)
     entry = type_named("sagemaker", host.instance_type, overlay)
     return entry.devices if entry is not None else None
 
 
-def _worlds(start: Start, everyone: Iterable[Host]) -> list[list[Host]]:
+def _worlds(start: Start, in_order: Sequence[Host]) -> list[list[Host]]:
     """Return the sets of hosts whose ranks are numbered together, each in the order of ranks.
 
     If the distribution names no instance groups, the toolkit numbers the ranks of each instance
     group separately, and cloudtrain's launcher numbers the ranks of all groups together.
     """
-    in_order = list(everyone)
     if _is_alone(start):
-        return [in_order]
-    groups: dict[str, list[Host]] = {
-        host.group: [] for host in sorted(in_order, key=lambda host: host.index)
-    }
+        return [list(in_order)]
+    groups: dict[str, list[Host]] = {}
+    for host in sorted(in_order, key=lambda host: host.index):
+        groups[host.group] = []
     for host in in_order:
         groups[host.group].append(host)
+
     if start.launch:
-        return [[host for name in start.groups or groups for host in groups.get(name, ())]]
-    if not start.groups:
+        names = list(start.groups or groups)
+    elif start.groups:
+        names = [name for name in groups if name in start.groups]
+    else:
         return list(groups.values())
-    return [[host for name, members in groups.items() if name in start.groups for host in members]]
+    world: list[Host] = []
+    for name in names:
+        world += groups.get(name, ())
+    return [world]
 
 
 def _number(value: Any) -> int | None:

@@ -60,112 +60,105 @@ def check(clients: Clients, plan: Plan) -> list[Finding]:
         return [_finding("SM901", error.message, error.hint)]
     if not answers:
         return [_cut("AWS did not say whose the credentials are", deadline)]
-    context = CheckContext(clients, plan, clients.region() or "", answers[0]["Account"])
+
+    account = answers[0]["Account"]
+    context = CheckContext(clients, plan, clients.region() or "", account)
     checks = _checks(plan)
     results = deadline.answers([partial(_run_check, one, context) for one in checks])
+    findings: list[Finding] = []
+    for result in results:
+        findings += result
     late = len(checks) - len(results)
-    missing = (
-        [_cut(f"{late} of {len(checks)} questions to AWS had no answer", deadline)] if late else []
-    )
-    return [*(finding for result in results for finding in result), *missing]
+    if late:
+        what = f"{late} of {len(checks)} questions to AWS had no answer"
+        findings.append(_cut(what, deadline))
+    return findings
 
 
 def _cut(what: str, deadline: Deadline[Any]) -> Finding:
+    message = f"not everything could be looked at: {what} within {deadline.seconds:g} s"
     hint = (
         "the job may still be right: `--offline` asks nothing, CLOUDTRAIN_CHECK_TIMEOUT=30 "
         "waits longer"
     )
-    return _finding(
-        "SM902", f"not everything could be looked at: {what} within {deadline.seconds:g} s", hint
-    )
+    return _finding("SM902", message, hint)
 
 
 def _checks(plan: Plan) -> list[Check]:
     """Return one function for each check, so that all checks can run in parallel."""
+    checks: list[Check] = [_role, _quota]
     secrets = references(plan.request.get("Environment", {}))
-    prefixes = tuple(f"{upload.destination}/" for upload in plan.uploads if upload.kind == "data")
-    inputs = [
-        (name, uri) for name, uri in _inputs(plan.request) if not f"{uri}/".startswith(prefixes)
-    ]
-    return [
-        _role,
-        _quota,
-        *(partial(_secret, name, place) for name, place in secrets.items()),
-        *(partial(_bucket, bucket, path) for bucket, path in _buckets(plan).items()),
-        *(
-            partial(_input, uri, ("inputs", name, "sagemaker"))
-            for name, uri in inputs
-            if name != "code"
-        ),
-    ]
+    for name, place in secrets.items():
+        checks.append(partial(_secret, name, place))
+    for bucket, path in _buckets(plan).items():
+        checks.append(partial(_bucket, bucket, path))
+    data = [upload for upload in plan.uploads if upload.kind == "data"]
+    folders = tuple(f"{upload.destination}/" for upload in data)
+    for name, uri in _inputs(plan.request):
+        is_uploaded = f"{uri}/".startswith(folders)  # only by the submit, so it is not there yet
+        if not is_uploaded and name != "code":
+            checks.append(partial(_input, uri, ("inputs", name, "sagemaker")))
+    return checks
 
 
 def _inputs(request: JsonMapping) -> Iterator[tuple[str, str]]:
     """Yield the name and S3 address of each input that the job reads from S3."""
-    inputs = [
-        (item["ChannelName"], item.get("DataSource", {}).get("S3DataSource"))
-        for item in request.get("InputDataConfig", ())
-    ]
-    inputs += [
-        (item["InputName"], item.get("S3Input")) for item in request.get("ProcessingInputs", ())
-    ]
-    for name, place in inputs:
+    for item in request.get("InputDataConfig", ()):
+        place = item.get("DataSource", {}).get("S3DataSource")
         if place and place.get("S3Uri"):
-            yield name, place["S3Uri"]
+            yield item["ChannelName"], place["S3Uri"]
+    for item in request.get("ProcessingInputs", ()):
+        place = item.get("S3Input")
+        if place and place.get("S3Uri"):
+            yield item["InputName"], place["S3Uri"]
 
 
 def _run_check(one: Check, context: CheckContext) -> list[Finding]:
     try:
         return list(one(context))
-    except (Denied, TargetUnreachable) as error:
-        return [
-            _finding("SM902", f"not everything could be looked at: {error.message}", error.hint)
-        ]
     except TargetError as error:
-        return [_finding("SM902", error.message, error.hint)]
+        message = error.message
+        if isinstance(error, Denied | TargetUnreachable):
+            message = f"not everything could be looked at: {message}"
+        return [_finding("SM902", message, error.hint)]
 
 
 def _role(context: CheckContext) -> Iterator[Finding]:
     arn = context.plan.request.get("RoleArn", "")
-    owner, name = account_id(arn), arn.rpartition("/")[2]
+    name = arn.rpartition("/")[2]
+    owner = account_id(arn)
     if owner is not None and owner != context.account:
         message = (
             f"the role belongs to the account {owner}, and the credentials to {context.account}"
         )
-        yield _finding(
-            "SM903",
-            message,
-            "log in to that account, or name a role of this one: `role` in [sagemaker]",
-        )
+        hint = "log in to that account, or name a role of this one: `role` in [sagemaker]"
+        yield _finding("SM903", message, hint)
         return
     try:
         role = context.clients.call("iam", "get_role", RoleName=name)["Role"]
     except NotThere:
-        yield _finding(
-            "SM903",
-            f"there is no role `{name}`",
-            "`aws iam list-roles` shows them; set `role` in [sagemaker]",
-        )
+        hint = "`aws iam list-roles` shows them; set `role` in [sagemaker]"
+        yield _finding("SM903", f"there is no role `{name}`", hint)
         return
     if not _trusts_sagemaker(role.get("AssumeRolePolicyDocument", {})):
+        message = f"the role `{name}` does not trust SageMaker, which cannot assume it"
         hint = (
             f"add `{_SERVICE}` to the principals of its trust policy: `aws iam "
             "update-assume-role-policy`"
         )
-        yield _finding(
-            "SM904", f"the role `{name}` does not trust SageMaker, which cannot assume it", hint
-        )
+        yield _finding("SM904", message, hint)
 
 
 def _trusts_sagemaker(policy: JsonMapping) -> bool:
     for statement in _as_list(policy.get("Statement", ())):
         principal = statement.get("Principal", {})
-        services = ["*"] if principal == "*" else _as_list(principal.get("Service", ()))
+        services = ["*"]
+        if principal != "*":
+            services = _as_list(principal.get("Service", ()))
         actions = _as_list(statement.get("Action", ()))
-        may = statement.get("Effect") == "Allow" and bool(
-            {"sts:AssumeRole", "sts:*", "*"}.intersection(actions)
-        )
-        if may and {_SERVICE, "*"}.intersection(services):
+        is_for_us = not {_SERVICE, "*"}.isdisjoint(services)
+        can_assume = not {"sts:AssumeRole", "sts:*", "*"}.isdisjoint(actions)
+        if is_for_us and can_assume and statement.get("Effect") == "Allow":
             return True
     return False
 
@@ -175,55 +168,51 @@ def _buckets(plan: Plan) -> dict[str, ValuePath]:
     one does."""
     request = plan.request
     buckets: dict[str, ValuePath] = {}
+
+    def add(uri: str, path: ValuePath) -> None:
+        buckets.setdefault(S3Uri.parse(uri).bucket, path)
+
     for upload in plan.uploads:
-        buckets.setdefault(S3Uri.parse(upload.destination).bucket, ())
+        add(upload.destination, ())
     if "OutputDataConfig" in request:
-        buckets.setdefault(S3Uri.parse(request["OutputDataConfig"]["S3OutputPath"]).bucket, ())
+        add(request["OutputDataConfig"]["S3OutputPath"], ())
     for item in request.get("ProcessingOutputConfig", {}).get("Outputs", ()):
         if "S3Output" in item:
-            bucket = S3Uri.parse(item["S3Output"]["S3Uri"]).bucket
-            buckets.setdefault(bucket, ("outputs", item["OutputName"], "sagemaker"))
+            add(item["S3Output"]["S3Uri"], ("outputs", item["OutputName"], "sagemaker"))
     if "CheckpointConfig" in request:
-        buckets.setdefault(
-            S3Uri.parse(request["CheckpointConfig"]["S3Uri"]).bucket, ("checkpoint", "sagemaker")
-        )
+        add(request["CheckpointConfig"]["S3Uri"], ("checkpoint", "sagemaker"))
     return buckets
 
 
 def _bucket(bucket: str, path: ValuePath, context: CheckContext) -> Iterator[Finding]:
+    here = context.region
     try:
         answer = context.clients.call("s3", "head_bucket", Bucket=bucket)
     except NotThere:
-        hint = (
-            f"`aws s3 mb s3://{bucket} --region {context.region}` makes it; or name another "
-            "in [sagemaker]"
-        )
+        hint = f"`aws s3 mb s3://{bucket} --region {here}` makes it; or name another in [sagemaker]"
         yield _finding("SM905", f"there is no bucket `{bucket}`", hint, path)
         return
     headers = answer["ResponseMetadata"]["HTTPHeaders"]
     region: str | None = answer.get("BucketRegion") or headers.get("x-amz-bucket-region")
-    if region and context.region and region != context.region:
-        message = (
-            f"the bucket `{bucket}` is in `{region}`, and the job would run in `{context.region}`"
-        )
-        yield _finding(
-            "SM906", message, f'use a bucket of `{context.region}`, or `region = "{region}"`', path
-        )
+    if region and here and region != here:
+        message = f"the bucket `{bucket}` is in `{region}`, and the job would run in `{here}`"
+        hint = f'use a bucket of `{here}`, or `region = "{region}"`'
+        yield _finding("SM906", message, hint, path)
 
 
 def _input(uri: str, path: ValuePath, context: CheckContext) -> Iterator[Finding]:
     where = S3Uri.parse(uri)
+    bucket = where.bucket
     try:
         page = context.clients.call(
-            "s3", "list_objects_v2", Bucket=where.bucket, Prefix=where.key, MaxKeys=1
+            "s3", "list_objects_v2", Bucket=bucket, Prefix=where.key, MaxKeys=1
         )
     except NotThere:
-        yield _finding(
-            "SM905", f"there is no bucket `{where.bucket}`", "look at the bucket's name", path
-        )
+        message = f"there is no bucket `{bucket}`"
+        yield _finding("SM905", message, "look at the bucket's name", path)
         return
     if not page.get("Contents"):
-        hint = f"`aws s3 ls s3://{where.bucket}/` shows what is there"
+        hint = f"`aws s3 ls s3://{bucket}/` shows what is there"
         yield _finding("SM907", f"there is nothing under `{uri}`", hint, path)
 
 
@@ -238,20 +227,25 @@ _READ = {
 
 
 def _secret(name: str, place: str, context: CheckContext) -> Iterator[Finding]:
+    role = context.plan.request.get("RoleArn", "")
     scheme, _, where = place.partition(":")
-    where, role = where.partition("#")[0], context.plan.request.get("RoleArn", "")
     if scheme not in _READ or account_id(role) is None:
         return
     action, form = _READ[scheme]
-    partition = role.split(":")[1]
-    resource = form.format(region=context.region, account=context.account, name=where.lstrip("/"))
-    arn = where if where.startswith("arn:") else f"arn:{partition}:{resource}"
+    arn = where.partition("#")[0]
+    if not arn.startswith("arn:"):
+        partition = role.split(":")[1]
+        path = arn.lstrip("/")
+        resource = form.format(region=context.region, account=context.account, name=path)
+        arn = f"arn:{partition}:{resource}"
+
     words = {"PolicySourceArn": role, "ActionNames": [action], "ResourceArns": [arn]}
-    results = context.clients.call("iam", "simulate_principal_policy", **words)["EvaluationResults"]
-    if any(result["EvalDecision"] != "allowed" for result in results):
-        path = ("environment", "secrets", name)
-        message = f"the role `{role.rpartition('/')[2]}` may not read the secret `{name}`"
-        yield _finding("SM522", message, f"allow it `{action}` on `{arn}`", path)
+    answer = context.clients.call("iam", "simulate_principal_policy", **words)
+    if any(result["EvalDecision"] != "allowed" for result in answer["EvaluationResults"]):
+        role_name = role.rpartition("/")[2]
+        message = f"the role `{role_name}` may not read the secret `{name}`"
+        hint = f"allow it `{action}` on `{arn}`"
+        yield _finding("SM522", message, hint, ("environment", "secrets", name))
 
 
 def _quota(context: CheckContext) -> Iterator[Finding]:
@@ -263,33 +257,34 @@ def _quota(context: CheckContext) -> Iterator[Finding]:
         for quota in page["Quotas"]:
             count = counts.pop(quota["QuotaName"], 0)
             if count > quota["Value"]:
-                yield _finding(
-                    "SM908",
-                    (
-                        f"the account may use {quota['Value']:g} of `{quota['QuotaName']}`, and "
-                        "the "
-                        f"job needs {count}"
-                    ),
-                    "ask for more: `aws service-quotas request-service-quota-increase "
-                    "--service-code sagemaker "
-                    f"--quota-code {quota['QuotaCode']} --desired-value {count}`",
-                    ("resources", "instance_count"),
-                )
+                yield _too_few(quota, count)
         if not counts:
             return
+
+
+def _too_few(quota: JsonMapping, count: int) -> Finding:
+    message = (
+        f"the account may use {quota['Value']:g} of `{quota['QuotaName']}`, and the job needs "
+        f"{count}"
+    )
+    hint = (
+        "ask for more: `aws service-quotas request-service-quota-increase --service-code "
+        f"sagemaker --quota-code {quota['QuotaCode']} --desired-value {count}`"
+    )
+    return _finding("SM908", message, hint, ("resources", "instance_count"))
 
 
 def _quotas_needed(request: JsonMapping) -> dict[str, int]:
     """Map each quota's name in Service Quotas to the number of the job's instances that count
     against it."""
-    use = (
-        "spot training job usage"
-        if request.get("EnableManagedSpotTraining")
-        else "training job usage"
-    )
     resources = request.get("ResourceConfig")
+    use = "training job usage"
     if resources is None:
-        use, resources = "processing job usage", request["ProcessingResources"]["ClusterConfig"]
+        resources = request["ProcessingResources"]["ClusterConfig"]
+        use = "processing job usage"
+    elif request.get("EnableManagedSpotTraining"):
+        use = "spot training job usage"
+
     needed: dict[str, int] = {}
     for group in resources.get("InstanceGroups") or [resources]:
         if "InstanceType" in group:
@@ -298,7 +293,7 @@ def _quotas_needed(request: JsonMapping) -> dict[str, int]:
     return needed
 
 
-def _as_list(value: Any) -> list[Any]:
+def _as_list(value: object) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
@@ -330,55 +325,52 @@ def refresh(clients: Clients, region: str, *, folder: Path, date: str) -> Refres
     pages = clients.pages(
         "pricing", "get_products", ServiceCode="AmazonSageMaker", Filters=filters, MaxResults=100
     )
-    prices = dict(
-        price
-        for page in pages
-        for text in page.get("PriceList", ())
-        if (price := _price(text)) is not None
-    )
-    table = {
-        name: {"price": price, "price_date": date, "price_source": f"AWS price list, {region}"}
-        for name, price in sorted(prices.items())
-        if instance_named("sagemaker", name) is not None
-    }
+    prices: dict[str, float] = {}
+    for page in pages:
+        found = map(_price, page.get("PriceList", ()))
+        prices.update(pair for pair in found if pair is not None)
+
+    table: dict[str, dict[str, object]] = {}
+    unknown: list[str] = []
+    source = f"AWS price list, {region}"
+    for name, price in sorted(prices.items()):
+        if instance_named("sagemaker", name) is None:
+            unknown.append(name)
+        else:
+            table[name] = {"price": price, "price_date": date, "price_source": source}
     if not table:
-        raise TargetError(
-            f"AWS's price list has no training instances in `{region}`",
-            hint="check `region` under `[sagemaker]` in cloudtrain.toml",
-            code="CT941",
-        )
+        message = f"AWS's price list has no training instances in `{region}`"
+        hint = "check `region` under `[sagemaker]` in cloudtrain.toml"
+        raise TargetError(message, hint=hint, code="CT941")
+
     about = f"prices of SageMaker training in {region}, asked on {date}"
     file = write_refreshed(folder, "sagemaker", table, about=about)
-    unknown = sorted(prices.keys() - table.keys())
-    notes = (
-        (f"without those that the catalogue does not know: {', '.join(unknown)}",)
-        if unknown
-        else ()
-    )
+    notes: tuple[str, ...] = ()
+    if unknown:
+        notes = (f"without those that the catalogue does not know: {', '.join(unknown)}",)
     return Refreshed(file, region, len(table), (), notes)
 
 
 def _price(text: Any) -> tuple[str, float] | None:
     """Return an instance type and its dollars per hour; None if the entry is not an on-demand
     training instance."""
+    prices: list[float] = []
     try:
         entry = json.loads(text)
         match = _TRAINING.fullmatch(entry["product"]["attributes"]["usagetype"])
-        dimensions = [
-            dimension
-            for term in entry["terms"]["OnDemand"].values()
-            for dimension in term["priceDimensions"].values()
-        ]
-        prices = [
-            float(dimension["pricePerUnit"]["USD"])
-            for dimension in dimensions
-            if str(dimension.get("unit")).casefold() in ("hrs", "hours", "hour")
-        ]
+        for term in entry["terms"]["OnDemand"].values():
+            for dimension in term["priceDimensions"].values():
+                unit = str(dimension.get("unit")).casefold()
+                if unit in ("hrs", "hours", "hour"):
+                    prices.append(float(dimension["pricePerUnit"]["USD"]))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    if match is None or len(prices) != 1 or not isfinite(prices[0]) or prices[0] <= 0:
+    if match is None or len(prices) != 1:
         return None
-    return match[1], prices[0]
+    price = prices[0]
+    if not isfinite(price) or price <= 0:
+        return None
+    return match[1], price
 
 
 declare_all(Path(__file__).with_suffix(".toml"))

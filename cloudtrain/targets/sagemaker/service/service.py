@@ -19,7 +19,7 @@ from cloudtrain.errors import NameTaken, SettingsError, TargetError, TargetUnrea
 from cloudtrain.job.model import format_duration
 from cloudtrain.job.training import TrainingJob
 from cloudtrain.machines.overlay import Overlay, type_named, user_overlay
-from cloudtrain.machines.table import hourly, over
+from cloudtrain.machines.table import InstanceType, hourly, over
 from cloudtrain.plans.plan import Finding, Plan, Upload
 from cloudtrain.plans.states import ListedRun, LogLine, RunRef, RunState, RunStatus, Transition
 from cloudtrain.targets.common.services import Denied, NotThere, Pace, contains, follow
@@ -68,23 +68,23 @@ def is_ours(
     `request`. Without both permission and `request`, the result is True, because the job's name
     contains a hash of plan and submitter.
     """
-    name = description[kind.name]
+    tags: dict[str, str] = {}
     try:
-        pages = clients.pages("sagemaker", "list_tags", ResourceArn=description[kind.arn])
-        tags = {tag["Key"]: tag["Value"] for page in pages for tag in page["Tags"]}
+        for page in clients.pages("sagemaker", "list_tags", ResourceArn=description[kind.arn]):
+            tags |= {tag["Key"]: tag["Value"] for tag in page["Tags"]}
     except Denied:
         return request is None or _same(description, request)
     if RUN_TAG in tags:
-        return bool(tags[RUN_TAG] == name)
-    if request is None or any(tag["Key"] == RUN_TAG for tag in request.get("Tags", ())):
+        return bool(tags[RUN_TAG] == description[kind.name])
+    if request is None:
+        return False
+    if any(tag["Key"] == RUN_TAG for tag in request.get("Tags", ())):
         return False
     return _same(description, request)  # the overrides remove the tag
 
 
 def _same(description: JsonMapping, request: JsonMapping) -> bool:
-    return all(
-        contains(description.get(field), request[field]) for field in _COMPARED if field in request
-    )
+    return contains(description, {key: request[key] for key in _COMPARED if key in request})
 
 
 # Shorten the service's message about a failed job to one line with the reason, and find the rank
@@ -119,29 +119,36 @@ def reason_of(message: str) -> FailureReason:
     An error type such as `ClientError` or `CapacityError` stays at the beginning of the line.
     `AlgorithmError` is dropped, because SageMaker reports it for every failure of the script.
     """
-    kind, body = _KIND.match(message.strip()), _KIND.sub("", message.strip())
-    head = f"{kind[0].strip()} " if kind is not None and kind["kind"] != "AlgorithmError" else ""
+    body = message.strip()
+    head = ""
+    kind = _KIND.match(body)
+    if kind is not None:
+        body = body[kind.end() :]
+        if kind["kind"] != "AlgorithmError":
+            head = f"{kind[0].strip()} "
+
     script = _USER_SCRIPT.search(body)
-    lines = [
-        line.rstrip()
-        for line in (script["message"] if script else body).splitlines()
-        if line.strip()
-    ]
-    rank, code = _RANK.search(body), _EXIT_CODE.search(message)
-    first = _LAST_EXIT_CODE.sub("", lines[0]) if lines else ""
-    error = error_in(lines)
-    text = (
-        first
-        if not script and (rank or len(lines) == 1 or _ENDED.search(first))
-        else error or first
-    )
+    output = body
+    if script:
+        output = script["message"]
+    lines = [line.rstrip() for line in output.splitlines() if line.strip()]
+    text = _LAST_EXIT_CODE.sub("", lines[0]) if lines else ""
+    rank = _RANK.search(body)
+    is_short = len(lines) == 1
+    says_all = rank or is_short or _ENDED.search(text)
+    if script or not says_all:
+        text = error_in(lines) or text
+
+    code = _EXIT_CODE.search(message)
     if script and code:
-        text = f"the script failed with exit code {code[1]}" + (f": {text}" if text else "")
+        reason = f": {text}" if text else ""
+        text = f"the script failed with exit code {code[1]}{reason}"
+    details = lines if script else lines[1:]
+    if is_short:
+        details = []
     return FailureReason(
         text=shorten_line(head + text) or "the service gives no reason",
-        details=tuple(
-            lines[1:] if len(lines) > 1 and not script else lines if len(lines) > 1 else ()
-        ),
+        details=tuple(details),
         rank=int(rank[1]) if rank else None,
         exit_code=int(code[1]) if code else None,
     )
@@ -150,9 +157,11 @@ def reason_of(message: str) -> FailureReason:
 # Turn the service's job description into a `RunStatus`: state, reason, phases, times, metrics and
 # cost.
 
-STATES = {
+_STATES = Path(__file__).with_name("states.toml")
+
+STATES: dict[str, dict[str, RunState]] = {
     table: {word: RunState(state) for word, state in rows.items()}
-    for table, rows in load_toml(Path(__file__).with_name("states.toml").read_text("utf-8")).items()
+    for table, rows in load_toml(_STATES.read_text("utf-8")).items()
 }
 """Maps the service's states to those of runs: a job's primary and secondary status, and a tuning
 job's status."""
@@ -164,9 +173,8 @@ _BILLED_FROM = ("Downloading", "DownloadingTrainingImage", "Training")
 def state_of(primary: str, secondary: str | None) -> RunState:
     """Return the state for a job's primary and secondary status. A job with an unknown status
     counts as running."""
-    return STATES["primary"].get(primary) or STATES["secondary"].get(
-        secondary or "", RunState.RUNNING
-    )
+    state = STATES["primary"].get(primary)
+    return state or STATES["secondary"].get(secondary or "", RunState.RUNNING)
 
 
 def job_state(description: JsonMapping, kind: JobKind) -> RunState:
@@ -176,64 +184,65 @@ def job_state(description: JsonMapping, kind: JobKind) -> RunState:
 def status_of(description: JsonMapping, kind: JobKind, rate: float | None, now: float) -> RunStatus:
     """Return the status of a described job. Its instances cost `rate` US dollars per hour, if
     known."""
-    state, rows = job_state(description, kind), description.get("SecondaryStatusTransitions", ())
+    state = job_state(description, kind)
+    rows = description.get("SecondaryStatusTransitions", ())
+    metrics = description.get("FinalMetricDataList", ())
+    # of a job that never started, the time of its last change
+    end = description.get(kind.end_time) or description.get("LastModifiedTime")
     status = RunStatus(
         state=state,
         reason=_reason(description, state),
         created=seconds(description.get("CreationTime")),
         started=seconds(description.get(kind.start_time)),
-        # of a job that never started, the time of its last change
-        ended=seconds(description.get(kind.end_time) or description.get("LastModifiedTime"))
-        if state.is_final
-        else None,
-        transitions=tuple(
-            Transition(
-                row["Status"],
-                row["StartTime"].timestamp(),
-                seconds(row.get("EndTime")),
-                row.get("StatusMessage"),
-            )
-            for row in rows
-        ),
-        metrics={
-            item["MetricName"]: item["Value"] for item in description.get("FinalMetricDataList", ())
-        },
+        ended=seconds(end) if state.is_final else None,
+        transitions=tuple(map(_transition, rows)),
+        metrics={item["MetricName"]: item["Value"] for item in metrics},
         restarts=sum(row["Status"] in ("Interrupted", "Restarting") for row in rows),
     )
     return _with_money(_with_failure(status, description), description, rate, now)
+
+
+def _transition(row: JsonMapping) -> Transition:
+    start = row["StartTime"].timestamp()
+    end = seconds(row.get("EndTime"))
+    return Transition(row["Status"], start, end, row.get("StatusMessage"))
 
 
 def listed_status(summary: JsonMapping, kind: JobKind) -> RunStatus:
     state = job_state(summary, kind)
     created = seconds(summary.get("CreationTime"))
     end_time = seconds(summary.get(kind.end_time)) if state.is_final else None
-    return RunStatus(state, created=created, started=created if end_time else None, ended=end_time)
+    started = created if end_time else None
+    return RunStatus(state, created=created, started=started, ended=end_time)
 
 
 def _reason(description: JsonMapping, state: RunState) -> str | None:
-    secondary, stopping = (
-        description.get("SecondaryStatus"),
-        description.get("StoppingCondition", {}),
-    )
+    secondary = description.get("SecondaryStatus")
+    limits = description.get("StoppingCondition", {})
     if secondary == "MaxRuntimeExceeded":
-        return f"it reached `max_runtime` ({_duration(stopping.get('MaxRuntimeInSeconds'))})"
+        return f"it reached `max_runtime` ({_duration(limits.get('MaxRuntimeInSeconds'))})"
     if secondary == "MaxWaitTimeExceeded":
-        return f"it reached `spot.max_wait` ({_duration(stopping.get('MaxWaitTimeInSeconds'))})"
+        return f"it reached `spot.max_wait` ({_duration(limits.get('MaxWaitTimeInSeconds'))})"
     if secondary == "Interrupted":
         return "spot capacity was taken away; the job continues when capacity returns"
     if state is RunState.LOST:
         return "the service is deleting the job"
+    if state is not RunState.PENDING:
+        return None
     transitions = description.get("SecondaryStatusTransitions") or [{}]
-    message = transitions[-1].get("StatusMessage") if state is RunState.PENDING else None
+    message = transitions[-1].get("StatusMessage")
     return " ".join(message.split()) if message else None
 
 
 def _with_failure(status: RunStatus, description: JsonMapping) -> RunStatus:
-    reason, message = description.get("FailureReason"), description.get("ExitMessage")
+    text = description.get("FailureReason")
     # a processing job's own message replaces a reason that is missing or says only that the script
     # failed
-    text = message if message and (not reason or reason.startswith("AlgorithmError")) else reason
-    if status.state is not RunState.FAILED and not (text and status.state is RunState.STOPPED):
+    message = description.get("ExitMessage")
+    if message and (not text or text.startswith("AlgorithmError")):
+        text = message
+    failing = (RunState.FAILED, RunState.STOPPED) if text else (RunState.FAILED,)
+    if status.state not in failing:
         return status
     failure = reason_of(text or "")
     return replace(
@@ -248,41 +257,39 @@ def _with_failure(status: RunStatus, description: JsonMapping) -> RunStatus:
 def _with_money(
     status: RunStatus, description: JsonMapping, rate: float | None, now: float
 ) -> RunStatus:
-    billed, trained = (
-        description.get("BillableTimeInSeconds"),
-        description.get("TrainingTimeInSeconds"),
-    )
+    billed = description.get("BillableTimeInSeconds")
+    trained = description.get("TrainingTimeInSeconds")
     lasted = float(billed) if billed is not None else _metered_seconds(status, now)
+    cost = None
+    if lasted is not None and rate is not None:
+        cost = over(rate, lasted)
+    saved = None
     is_spot = description.get("EnableManagedSpotTraining")
-    return replace(
-        status,
-        billable_seconds=lasted,
-        cost=None if lasted is None or rate is None else over(rate, lasted),
-        saved=1 - billed / trained if billed is not None and trained and is_spot else None,
-    )
+    if is_spot and billed is not None and trained is not None:
+        saved = 1 - billed / trained
+    return replace(status, billable_seconds=lasted, cost=cost, saved=saved)
 
 
 def hourly_price(description: JsonMapping, overlay: Overlay) -> float | None:
     """Return the US dollars per hour for all instances of the job; None if a price is unknown."""
-    resources = description.get("ResourceConfig") or description.get("ProcessingResources", {}).get(
-        "ClusterConfig", {}
-    )
-    groups = resources.get("InstanceGroups") or [resources]
-    return hourly(
-        (
-            type_named("sagemaker", group.get("InstanceType") or "", overlay),
-            group.get("InstanceCount", 1),
-        )
-        for group in groups
-    )
+    resources = description.get("ResourceConfig")
+    if not resources:
+        resources = description.get("ProcessingResources", {}).get("ClusterConfig", {})
+    machines: list[tuple[InstanceType | None, int]] = []
+    for group in resources.get("InstanceGroups") or [resources]:
+        entry = type_named("sagemaker", group.get("InstanceType") or "", overlay)
+        machines.append((entry, group.get("InstanceCount", 1)))
+    return hourly(machines)
 
 
 def _metered_seconds(status: RunStatus, now: float) -> float | None:
     """Return the seconds from the start of billing, if it has started, to the job's end, or to
     `now`."""
-    starts = (item.started for item in status.transitions if item.phase in _BILLED_FROM)
-    end = status.ended if status.ended is not None else now
-    return next((max(0.0, end - start) for start in starts), None)
+    end = now if status.ended is None else status.ended
+    for item in status.transitions:
+        if item.phase in _BILLED_FROM:
+            return max(0.0, end - item.started)
+    return None
 
 
 def _duration(seconds: int | None) -> str:
@@ -293,7 +300,8 @@ def seconds(moment: datetime | None) -> float | None:
     return None if moment is None else moment.timestamp()
 
 
-_TAIL_STREAMS, _TAIL_EVENTS = 4, 40
+_TAIL_STREAMS = 4
+_TAIL_EVENTS = 40
 """The part of a failed job's output that is searched for the reason: the last events of the first
 streams."""
 
@@ -336,11 +344,10 @@ class SageMakerService:
         if "region" in account.missing:
             message = "prices depend on the region, and none is set"
             raise SettingsError(message, hint="set `region` under `[sagemaker]` in cloudtrain.toml")
-        folder, today = (
-            user_config_path("cloudtrain", appauthor=False),
-            datetime.now(timezone.utc).date(),
-        )
-        clients = self._at(account._replace(region=pricing_region(account.region)).place)
+        folder = user_config_path("cloudtrain", appauthor=False)
+        today = datetime.now(timezone.utc).date()
+        served_by = account._replace(region=pricing_region(account.region))
+        clients = self._at(served_by.place)
         return refresh(clients, account.region, folder=folder, date=today.isoformat())
 
     def upload(
@@ -350,17 +357,19 @@ class SageMakerService:
 
         clients = self._at(plan.place)
         owner = account_id(plan.request.get("RoleArn", ""))
-        kms_key = plan.request.get(kind_of(plan.request).outputs, {}).get("KmsKeyId")
-
-        results = []
+        outputs = plan.request.get(kind_of(plan.request).outputs, {})
+        is_new = False
         for item in plan.uploads:
-            bucket_owner = owner if owner and f"-{owner}/" in item.destination else None
-            results.append(
-                upload(
-                    clients, item, bundle, owner=bucket_owner, kms_key=kms_key, on_bytes=on_bytes
-                )
+            uploaded = upload(
+                clients,
+                item,
+                bundle,
+                owner=owner if owner and f"-{owner}/" in item.destination else None,
+                kms_key=outputs.get("KmsKeyId"),
+                on_bytes=on_bytes,
             )
-        return any(results)
+            is_new = is_new or uploaded
+        return is_new
 
     def submit(self, plan: Plan, *, again: bool = False) -> RunRef:
         """If SageMaker refuses the request because the job exists, the job may be this run's:
@@ -388,11 +397,9 @@ class SageMakerService:
     def status(self, ref: RunRef) -> RunStatus:
         kind, description = self._find_job(ref)
         status = self._status(kind, description)
-        return (
-            self._explain(ref, kind, description, status)
-            if status.state is RunState.FAILED
-            else status
-        )
+        if status.state is not RunState.FAILED:
+            return status
+        return self._explain(ref, kind, description, status)
 
     def logs(
         self,
@@ -405,9 +412,10 @@ class SageMakerService:
     ) -> Iterator[LogLine]:
         kind, description = self._find_job(ref)
         log = self._log(ref, kind, description, instance)
-        lines = (
-            self._follow(ref, kind, log, on_status) if follow else self._so_far(ref, log, on_status)
-        )
+        if follow:
+            lines = self._follow(ref, kind, log, on_status)
+        else:
+            lines = self._so_far(ref, log, on_status)
         return lines if rank is None else _of_rank(lines, rank)
 
     def stop(self, ref: RunRef) -> None:
@@ -439,9 +447,8 @@ class SageMakerService:
         try:
             for page in pages:
                 for summary in page[kind.summaries]:
-                    yield ListedRun(
-                        RunRef("sagemaker", place, summary[kind.name]), listed_status(summary, kind)
-                    )
+                    ref = RunRef("sagemaker", place, summary[kind.name])
+                    yield ListedRun(ref, listed_status(summary, kind))
         except Denied:
             if kind is TRAINING:  # users without permission for processing jobs have none to list
                 raise
@@ -450,7 +457,8 @@ class SageMakerService:
         from cloudtrain.targets.common.archives import unpacked
         from cloudtrain.targets.sagemaker.service.transfer import fetch
 
-        where, archive = S3Uri.parse(upload.destination), scratch / "sourcedir.tar.gz"
+        where = S3Uri.parse(upload.destination)
+        archive = scratch / "sourcedir.tar.gz"
         with suppress(NotThere):
             fetch(self._at(ref.place), where.bucket, where.key, archive)
             yield from unpacked(archive, upload.sha256, scratch)
@@ -492,7 +500,8 @@ class SageMakerService:
         return job_state(description, kind)
 
     def _status(self, kind: JobKind, description: JsonMapping) -> RunStatus:
-        return status_of(description, kind, hourly_price(description, self._overlay()), time.time())
+        rate = hourly_price(description, self._overlay())
+        return status_of(description, kind, rate, time.time())
 
     def _ours(self, ref: RunRef, kind: JobKind, request: JsonMapping | None = None) -> bool:
         """Return whether the job exists, and refuse one that cloudtrain did not create (see
@@ -501,11 +510,9 @@ class SageMakerService:
         if description is None:
             return False
         if not is_ours(self._at(ref.place), kind, description, request):
-            raise NameTaken(
-                f"the account already has a different {kind.noun} job named `{ref.name}`",
-                hint=f"see it with `cloudtrain status {ref}`, or give your job another name",
-                code="CT945",
-            )
+            message = f"the account already has a different {kind.noun} job named `{ref.name}`"
+            hint = f"see it with `cloudtrain status {ref}`, or give your job another name"
+            raise NameTaken(message, hint=hint, code="CT945")
         return True
 
     def _log(
@@ -517,9 +524,11 @@ class SageMakerService:
     def _follow(
         self, ref: RunRef, kind: JobKind, log: JobLog, on_status: Callable[[RunStatus], None] | None
     ) -> Iterator[LogLine]:
-        return follow(
-            log, lambda: self._status(*self._find_job(ref, (kind,))), on_status, self._pace
-        )
+        def ask() -> RunStatus:
+            _, description = self._find_job(ref, (kind,))
+            return self._status(kind, description)
+
+        return follow(log, ask, on_status, self._pace)
 
     def _so_far(
         self, ref: RunRef, log: JobLog, on_status: Callable[[RunStatus], None] | None
@@ -551,7 +560,10 @@ class SageMakerService:
 def _of_rank(lines: Iterator[LogLine], rank: int) -> Iterator[LogLine]:
     marked = unmarked = False
     for line in lines:
-        marked, unmarked = marked or line.rank is not None, unmarked or line.rank is None
+        if line.rank is None:
+            unmarked = True
+        else:
+            marked = True
         if line.rank == rank:
             yield line
     if unmarked and not marked:
@@ -563,13 +575,13 @@ def _of_rank(lines: Iterator[LogLine], rank: int) -> Iterator[LogLine]:
 
 
 def _with_output(status: RunStatus, lines: list[LogLine], error: str) -> RunStatus:
-    rank = next(
-        (line.rank for line in reversed(lines) if line.text.strip().startswith(error[:40])), None
-    )
+    rank = status.failed_rank
+    if rank is None:
+        start = error[:40]
+        failed = [line.rank for line in lines if line.text.strip().startswith(start)]
+        rank = failed[-1] if failed else None
     reason = status.reason or ""
-    return replace(
-        status,
-        reason=reason if error in reason else f"{reason}: {error}",
-        details=tuple(line.text for line in lines[-20:]),
-        failed_rank=status.failed_rank if status.failed_rank is not None else rank,
-    )
+    if error not in reason:
+        reason = f"{reason}: {error}"
+    details = tuple(line.text for line in lines[-20:])
+    return replace(status, reason=reason, details=details, failed_rank=rank)

@@ -38,7 +38,9 @@ from cloudtrain.targets.sagemaker.service.clients import Clients
 _PART = 16 << 20
 """Size of one part in bytes; larger files are uploaded in several parts at once."""
 
-_MARK, _SIZE, _CHECKSUM = "cloudtrain-sha256", "cloudtrain-bytes", "cloudtrain-checksum"
+_MARK = "cloudtrain-sha256"
+_SIZE = "cloudtrain-bytes"
+_CHECKSUM = "cloudtrain-checksum"
 """Metadata of an uploaded bundle: the hash of its content, and size and checksum of the archive."""
 
 
@@ -58,28 +60,28 @@ def upload(
         owner: the account that must own the bucket. A bucket of another account is refused.
         kms_key: the KMS key that encrypts the object. Default: the bucket's key.
     """
-    if item.kind == "data":
-        return _upload_data(clients, item, owner, kms_key, on_bytes)
     where = S3Uri.parse(item.destination)
-    place = {"Bucket": where.bucket, "Key": where.key} | (
-        {"ExpectedBucketOwner": owner} if owner else {}
-    )
+    bucket = {"Bucket": where.bucket}
+    if owner:
+        bucket["ExpectedBucketOwner"] = owner
+    extras = _extras(owner, kms_key)
+    if item.kind == "data":
+        return _upload_data(clients, item, bucket, extras, on_bytes)
+
+    place = {**bucket, "Key": where.key}
     if _is_there(clients, place, item.sha256):
         return False
     with tempfile.TemporaryDirectory(prefix="cloudtrain-") as folder:
         archive = Path(folder, "sourcedir.tar.gz")
         bundle.write(archive)
-        metadata = {
+        size = archive.stat().st_size
+        extras["Metadata"] = {
             _MARK: item.sha256,
-            _SIZE: str(archive.stat().st_size),
+            _SIZE: str(size),
             _CHECKSUM: _checksum(archive),
         }
-        count = None if on_bytes is None else _counting(archive.stat().st_size, on_bytes)
-        extras = {
-            "Metadata": metadata,
-            "ContentType": "application/gzip",
-            **_extras(owner, kms_key),
-        }
+        extras["ContentType"] = "application/gzip"
+        count = None if on_bytes is None else _counting(size, on_bytes)
         _send(clients, archive, place, extras, count)
     return True
 
@@ -87,13 +89,11 @@ def upload(
 def _upload_data(
     clients: Clients,
     item: Upload,
-    owner: str | None,
-    kms_key: str | None,
+    bucket: dict[str, str],
+    extras: JsonObject,
     on_bytes: ByteProgress | None,
 ) -> bool:
     where = S3Uri.parse(item.destination)
-    bucket = {"Bucket": where.bucket} | ({"ExpectedBucketOwner": owner} if owner else {})
-    extras = _extras(owner, kms_key)
 
     def sizes() -> dict[str, int]:
         objects = clients.objects(Prefix=where.folder, **bucket)
@@ -101,7 +101,8 @@ def _upload_data(
 
     def send(file: DataFile, report: Report) -> None:
         count = _counting(file.size, lambda byte_count, _: report(byte_count))
-        _send(clients, file.place, {**bucket, "Key": where.folder + file.path}, extras, count)
+        place = {**bucket, "Key": where.folder + file.path}
+        _send(clients, file.place, place, extras, count)
 
     def remove(name: str) -> None:
         clients.call("s3", "delete_object", Key=where.folder + name, **bucket)
@@ -127,23 +128,27 @@ def _is_there(clients: Clients, place: dict[str, str], sha256: str) -> bool:
             continue
     if answer is None:
         return False
-    metadata, checksum = answer["Metadata"], answer.get("ChecksumSHA256")
-    checksum = checksum and checksum.partition("-")[0]  # the number of parts may follow it
-    is_whole = metadata.get(_SIZE) == str(answer["ContentLength"]) and checksum in (
-        None,
-        metadata.get(_CHECKSUM),
-    )
-    return bool(metadata.get(_MARK) == sha256 and is_whole)
+
+    metadata = answer["Metadata"]
+    size = str(answer["ContentLength"])
+    if metadata.get(_MARK) != sha256 or metadata.get(_SIZE) != size:
+        return False
+    checksum = answer.get("ChecksumSHA256")
+    if checksum:
+        checksum = checksum.partition("-")[0]  # the number of parts may follow it
+    return checksum is None or checksum == metadata.get(_CHECKSUM)
 
 
 def _checksum(archive: Path) -> str:
     """Return the SHA-256 that S3 reports for the archive: for an upload in parts, the hash of the
     parts' hashes."""
     with archive.open("rb") as file:
-        digests = [hashlib.sha256(part).digest() for part in iter(partial(file.read, _PART), b"")]
-    is_one_part = archive.stat().st_size < _PART
-    whole = b"".join(digests) or hashlib.sha256().digest()
-    return b64encode(whole if is_one_part else hashlib.sha256(whole).digest()).decode()
+        parts = iter(partial(file.read, _PART), b"")
+        digests = [hashlib.sha256(part).digest() for part in parts]
+    digest = b"".join(digests) or hashlib.sha256().digest()
+    if archive.stat().st_size >= _PART:
+        digest = hashlib.sha256(digest).digest()
+    return b64encode(digest).decode()
 
 
 def _extras(owner: str | None, kms_key: str | None) -> JsonObject:
@@ -164,18 +169,20 @@ def _send(
 ) -> None:
     transfer = require("boto3.s3.transfer", extra="sagemaker")
     config = transfer.TransferConfig(multipart_threshold=_PART, multipart_chunksize=_PART)
+    bucket = place["Bucket"]
 
     def send(client: Any) -> None:
         with archive.open("rb") as file:
             client.upload_fileobj(
-                file, place["Bucket"], place["Key"], ExtraArgs=extras, Callback=count, Config=config
+                file, bucket, place["Key"], ExtraArgs=extras, Callback=count, Config=config
             )
 
-    clients.attempt("s3", "put_object", {"Bucket": place["Bucket"]}, send)
+    clients.attempt("s3", "put_object", {"Bucket": bucket}, send)
 
 
 def _counting(total: int, on_bytes: ByteProgress) -> Callable[[int], None]:
-    byte_count, lock = 0, Lock()
+    byte_count = 0
+    lock = Lock()
 
     def count(amount: int) -> None:
         nonlocal byte_count
@@ -287,21 +294,28 @@ def download(
     folder goes directly into `destination`. If `path` is empty, all results are downloaded, each
     into a subfolder, such as `model/`. `lines` returns the log lines of the job.
     """
-    place, every = path.strip("/"), (*places, LOGS)
-    wanted = [(*_find(place, every), "")] if place else [(name, "", f"{name}/") for name in every]
+    place = path.strip("/")
+    every = (*places, LOGS)
+    if place:
+        name, rest = _find(place, every)
+        wanted = [(name, rest, "")]
+    else:
+        wanted = [(name, "", f"{name}/") for name in every]
     with landing(destination) as staging:
         for name, rest, prefix in wanted:
             if name == LOGS:
                 _stage_logs(lines(), rest, staging, prefix)
-            elif places[name].key.endswith(".tar.gz"):
-                _stage_archive(
-                    clients, places[name], rest, staging, prefix, may_hold_more=name == "outputs"
-                )
+                continue
+            where = places[name]
+            if where.key.endswith(".tar.gz"):
+                is_output = name == "outputs"
+                _stage_archive(clients, where, rest, staging, prefix, may_hold_more=is_output)
             else:
-                _stage_folder(clients, places[name], rest, staging, prefix)
+                _stage_folder(clients, where, rest, staging, prefix)
         files = staging.move()
     if place and not files:
-        hint = f"a run writes to {', '.join(f'`{folder}/`' for folder in every)}"
+        folders = [f"`{folder}/`" for folder in every]
+        hint = f"a run writes to {', '.join(folders)}"
         raise NothingWritten(f"the run wrote nothing to `{place}`", hint=hint)
     return files
 
@@ -310,12 +324,13 @@ def _find(place: str, names: Sequence[str]) -> tuple[str, str]:
     """Split the wanted path into the name of a location, such as `model`, and the path below this
     location."""
     for name in names:
+        if place != name and not place.startswith(f"{name}/"):
+            continue
         rest = place.removeprefix(name)
-        if rest != place and rest[:1] in ("", "/") and ".." not in rest.split("/"):
+        if ".." not in rest.split("/"):
             return name, rest.strip("/")
-    raise UsageError(
-        f"`{place}` is not a result of the run", hint=did_you_mean(place, names), code="CT935"
-    )
+    hint = did_you_mean(place, names)
+    raise UsageError(f"`{place}` is not a result of the run", hint=hint, code="CT935")
 
 
 def _stage_archive(
@@ -349,14 +364,11 @@ def _is_output_folder(names: list[str], rest: str) -> bool:
     The archive then contains files under `data/`, and otherwise only `success` or `failure`.
     Returns False if `names` contain `rest`, the path that the user wants.
     """
+    if rest and any(_below(name, "", rest) is not None for name in names):
+        return False
     others = {name for name in names if not name.startswith("data/")}
-    has_rest = rest and any(_below(name, "", rest) is not None for name in names)
-    return (
-        bool(others)
-        and others <= {"success", "failure"}
-        and len(others) < len(names)
-        and not has_rest
-    )
+    has_data = len(others) < len(names)
+    return has_data and bool(others) and others <= {"success", "failure"}
 
 
 def _below(name: str, inner: str, rest: str) -> str | None:
@@ -372,18 +384,20 @@ def _below(name: str, inner: str, rest: str) -> str | None:
         return name
     if name == rest:
         return name.rpartition("/")[2]
-    return name.removeprefix(f"{rest}/") if name.startswith(f"{rest}/") else None
+    folder = f"{rest}/"
+    return name.removeprefix(folder) if name.startswith(folder) else None
 
 
 def _stage_folder(clients: Clients, where: S3Uri, rest: str, staging: Staging, prefix: str) -> None:
     """Download the objects under the path `rest` in an S3 folder. All names are checked before the
     first download."""
-    objects = []
+    objects: list[tuple[str, Path]] = []
     for item in clients.objects(Bucket=where.bucket, Prefix=f"{where.folder}{rest}"):
-        name = _below(item["Key"].removeprefix(where.folder), "", rest)
+        key = item["Key"]
+        name = _below(key.removeprefix(where.folder), "", rest)
         if name and not name.endswith("/"):
             safe_name(name)
-            objects.append((item["Key"], staging.place(f"{prefix}{name}")))
+            objects.append((key, staging.place(f"{prefix}{name}")))
     for key, place in objects:
         fetch(clients, where.bucket, key, place)
 
@@ -401,8 +415,12 @@ def _stage_logs(lines: Iterable[LogLine], rest: str, staging: Staging, prefix: s
     with their rank."""
     texts: dict[str, list[str]] = {}
     for line in lines:
-        tag = f"[rank {line.rank}] " if line.rank is not None else ""
-        texts.setdefault(f"algo-{line.instance + 1}.log", []).append(f"{tag}{line.text}\n")
+        text = f"{line.text}\n"
+        if line.rank is not None:
+            text = f"[rank {line.rank}] {text}"
+        name = f"algo-{line.instance + 1}.log"
+        texts.setdefault(name, []).append(text)
     for name in sorted(texts):
         if rest in ("", name):
-            staging.place(f"{prefix}{name}").write_text("".join(texts[name]), encoding="utf-8")
+            place = staging.place(f"{prefix}{name}")
+            place.write_text("".join(texts[name]), encoding="utf-8")

@@ -49,24 +49,25 @@ class SageMakerTuner(SageMakerService):
         _, description = self._find_job(ref)
         state = STATES["tuning"].get(description[TUNING.status], RunState.RUNNING)
         counts = description.get("TrainingJobStatusCounters", {})
-        ended_count = sum(
-            counts.get(name, 0) for name in ("Completed", "NonRetryableError", "Stopped")
-        )
+        ended = sum(counts.get(name, 0) for name in ("Completed", "NonRetryableError", "Stopped"))
         limits = description["HyperParameterTuningJobConfig"].get("ResourceLimits", {})
-        earlier = sum(self._trials_of(ref._replace(name=name)) for name in parents_of(description))
-        total = limits.get("MaxNumberOfTrainingJobs", 0) + earlier
-        metrics = {"trials": float(total), "ended": float(ended_count + earlier)}
-        best_job = (
-            description.get("OverallBestTrainingJob") or description.get("BestTrainingJob") or {}
-        )
-        best = best_job.get("FinalHyperParameterTuningJobObjectiveMetric")
+        total = limits.get("MaxNumberOfTrainingJobs", 0)
+        for name in parents_of(description):
+            earlier = self._trials_of(ref._replace(name=name))
+            total += earlier
+            ended += earlier
+        metrics = {"trials": float(total), "ended": float(ended)}
+
+        best_job = description.get("OverallBestTrainingJob") or description.get("BestTrainingJob")
+        best = (best_job or {}).get("FinalHyperParameterTuningJobObjectiveMetric")
         if best is not None:
             metrics[best["MetricName"]] = float(best["Value"])
+        created = seconds(description.get("CreationTime"))
         return RunStatus(
             state,
             description.get("FailureReason"),
-            created=seconds(description.get("CreationTime")),
-            started=seconds(description.get("CreationTime")),
+            created=created,
+            started=created,
             ended=seconds(description.get(TUNING.end_time)) if state.is_final else None,
             metrics=metrics,
         )
@@ -87,22 +88,22 @@ class SageMakerTuner(SageMakerService):
     def stop(self, ref: RunRef) -> None:
         """Ask the tuner and every running trial to stop. Does nothing if the tuning job has
         ended."""
-        if STATES["tuning"].get(self._find_job(ref)[1][TUNING.status]) is RunState.RUNNING:
+        _, description = self._find_job(ref)
+        if STATES["tuning"].get(description[TUNING.status]) is RunState.RUNNING:
             self._at(ref.place).call("sagemaker", TUNING.stop, **{TUNING.name: ref.name})
 
     def trials(self, ref: RunRef) -> list[Trial]:
         """The trials of the tuning jobs that this one continues come first."""
-        rows = [
-            row
-            for name in [*parents_of(self._find_job(ref)[1]), ref.name]
-            for row in self._rows(ref, name)
-        ]
+        _, description = self._find_job(ref)
+        rows: list[JsonObject] = []
+        for name in (*parents_of(description), ref.name):
+            rows += self._rows(ref, name)
         return [_trial(number, row) for number, row in enumerate(rows, 1)]
 
     def objective(self, ref: RunRef) -> Objective | None:
-        config = self._find_job(ref)[1]["HyperParameterTuningJobConfig"].get(
-            "HyperParameterTuningJobObjective"
-        )
+        _, description = self._find_job(ref)
+        tuning = description["HyperParameterTuningJobConfig"]
+        config = tuning.get("HyperParameterTuningJobObjective")
         if config is None:
             return None
         word = "maximize" if config["Type"] == "Maximize" else "minimize"
@@ -123,7 +124,8 @@ class SageMakerTuner(SageMakerService):
             MaxResults=100,
         )
         try:
-            yield from (row for page in pages for row in page["TrainingJobSummaries"])
+            for page in pages:
+                yield from page["TrainingJobSummaries"]
         except NotThere:
             if name == ref.name:
                 raise
@@ -138,15 +140,17 @@ class SageMakerTuner(SageMakerService):
 
 
 def _trial(number: int, row: JsonMapping) -> Trial:
-    final = row.get("FinalHyperParameterTuningJobObjectiveMetric") or {}
     state = state_of(row["TrainingJobStatus"], None)
-    value = final.get("Value")
     reason = row.get("FailureReason")
+    final = row.get("FinalHyperParameterTuningJobObjectiveMetric") or {}
+    value = final.get("Value")
     if value is None and state is RunState.SUCCEEDED:
-        state, reason = RunState.FAILED, "the script never printed the objective"
+        state = RunState.FAILED
+        reason = "the script never printed the objective"
+    texts = row.get("TunedHyperParameters", {})
     return Trial(
         number,
-        {name: own_value(text) for name, text in row.get("TunedHyperParameters", {}).items()},
+        {name: own_value(text) for name, text in texts.items()},
         row["TrainingJobName"],
         state,
         None if value is None else float(value),
@@ -174,19 +178,20 @@ def fetch_original(
     code's S3 address."""
     clients = Clients(AwsPlace.parse(place), environ)
     try:
-        description = clients.call("sagemaker", "describe_training_job", TrainingJobName=name)
+        document = dict(clients.call("sagemaker", "describe_training_job", TrainingJobName=name))
     except NotThere:
+        message = f"there is no training job `{name}` in this account and region"
         hint = "`cloudtrain ps --target sagemaker` lists the account's jobs"
-        raise UsageError(
-            f"there is no training job `{name}` in this account and region", hint=hint, code="CT974"
-        ) from None
-    document: JsonObject = {
-        key: value for key, value in description.items() if key != "ResponseMetadata"
-    }
-    pages = clients.pages("sagemaker", "list_tags", ResourceArn=description["TrainingJobArn"])
-    document["Tags"] = [row for page in pages for row in page.get("Tags", ())]
+        raise UsageError(message, hint=hint, code="CT974") from None
+    document.pop("ResponseMetadata", None)
+    tags: list[JsonObject] = []
+    for page in clients.pages("sagemaker", "list_tags", ResourceArn=document["TrainingJobArn"]):
+        tags += page.get("Tags", ())
+    document["Tags"] = tags
+
     (original,) = originals_in(document, None)
-    job, code = with_code(original, dict(_objects(clients, original.request)))
+    objects = dict(_objects(clients, original.request))
+    job, code = with_code(original, objects)
     return replace(job, kind=f"the job {name}", code=code)
 
 
@@ -196,18 +201,20 @@ def _objects(clients: Clients, request: JsonMapping) -> Iterator[tuple[str, byte
     drivers = place_of(request, DRIVERS)
     places = [drivers, place_of(request, CODE)] if drivers else [code_uri(request)]
     left = _MOST
-    for where in (S3Uri.parse(place) for place in places if place):
+    for place in places:
+        if not place:
+            continue
+        where = S3Uri.parse(place)
         try:
             for row in clients.objects(Bucket=where.bucket, Prefix=where.key):
-                if row["Key"].endswith("/"):
+                key = row["Key"]
+                if key.endswith("/"):
                     continue
                 left -= row["Size"]
                 if left < 0:
                     return
-                yield (
-                    f"s3://{where.bucket}/{row['Key']}",
-                    _content(clients, where.bucket, row["Key"]),
-                )
+                content = _content(clients, where.bucket, key)
+                yield f"s3://{where.bucket}/{key}", content
         except TargetError:
             continue  # the code is gone, or the caller may not read it
 

@@ -54,7 +54,10 @@ def shell_script(script: str, /, **values: object) -> str:
     """Return the text of `SCRIPT.sh`. `@NAME@` becomes the value with that name. A line `source
     FILE.sh` becomes the text of that file, because the cluster gets one text."""
     text = Path(__file__).with_name(f"{script}.sh").read_text("utf-8")
-    return _PARTS.sub(
-        lambda part: shell_script(part["file"]) if part["file"] else str(values[part["value"]]),
-        text,
-    )
+
+    def fill(part: re.Match[str]) -> str:
+        if part["file"]:
+            return shell_script(part["file"])
+        return str(values[part["value"]])
+
+    return _PARTS.sub(fill, text)
