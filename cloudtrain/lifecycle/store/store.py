@@ -591,15 +591,22 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        with translate_errors(self._folder):
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-            except BaseException:
-                if self._db.in_transaction:  # a full disk has rolled the transaction back already
-                    self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
+        with translate_errors(self._folder), transaction(self._db):
+            yield
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """Run a block in one transaction. If the block or its COMMIT fails, the transaction ends, so
+    that the next one can begin."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:  # a full disk has rolled the transaction back already
+            db.execute("ROLLBACK")
+        raise
 
 
 def _is_whole(record: JobRecord) -> bool:
