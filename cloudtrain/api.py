@@ -207,7 +207,7 @@ def submit(
     """
     from cloudtrain.lifecycle.runs.find import kind_of
     from cloudtrain.lifecycle.submission.once import Watch
-    from cloudtrain.lifecycle.submission.submit import new
+    from cloudtrain.lifecycle.submission.submit import make_sending
     from cloudtrain.lifecycle.submission.submit import submit as send
 
     place = _where(job, target, profile).queued(queue, priority)
@@ -226,7 +226,7 @@ def submit(
     while True:
         try:
             ready = _prepare(job, place, ignore, place_of)
-            sending = new(ready, file=file, online=online, watch=watch)
+            sending = make_sending(ready, file=file, online=online, watch=watch)
             return run_of(send(sending, place.here))
         except SourceChanged as error:
             if not error.may_plan_again or not plans_left:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from cloudtrain.errors import TargetError, UsageError, did_you_mean
 from cloudtrain.job.data import Checkpoint
 from cloudtrain.lifecycle.runs.run import Run
-from cloudtrain.lifecycle.submission.submit import repeat, submit
+from cloudtrain.lifecycle.submission.submit import make_repetition, submit
 from cloudtrain.plans.plan import Plan, Upload, map_texts
 from cloudtrain.plans.states import REHEARSAL, Metrics, RunRef, RunState
 from cloudtrain.rules.engine import join_names
@@ -117,7 +117,7 @@ def send(original: Original, settings: Settings, make: Callable[[str], LaunchSpe
         )
 
     service = service_of(DEFAULT_TARGET, settings)
-    sending = repeat(plan, original.job_name, service, _NoBundle(), settings)
+    sending = make_repetition(plan, original.job_name, service, _NoBundle(), settings)
     return Run(submit(sending, settings).record, settings)
 
 

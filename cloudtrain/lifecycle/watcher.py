@@ -33,7 +33,7 @@ from cloudtrain.lifecycle.detached.driven import (
 from cloudtrain.lifecycle.detached.waiting import ChainService, Order
 from cloudtrain.lifecycle.store.schema import open_store
 from cloudtrain.lifecycle.submission.once import Watch, recover, send_once
-from cloudtrain.lifecycle.submission.submit import after_wait
+from cloudtrain.lifecycle.submission.submit import make_delayed
 from cloudtrain.plans.states import RunState, RunStatus
 from cloudtrain.system.files import remove_folder
 from cloudtrain.system.processes import ProcessLock
@@ -163,7 +163,7 @@ class Watcher:
         order = self.order
         watch = Watch(on_run=lambda _: self._moment("accepted"))
         code = Archive(self._folder.archive, order.bundle)
-        sending = after_wait(order, self._target, code, watch=watch)
+        sending = make_delayed(order, self._target, code, watch=watch)
         try:
             with open_store(self._folder.sending) as store:
                 recover(store, lambda name: service_of(name, self._service))

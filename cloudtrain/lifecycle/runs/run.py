@@ -290,7 +290,11 @@ class Run:
             UsageError: the run had secrets, which are not kept, and `overrides` do not supply them.
             TargetError: the target refused the request, or the code no longer exists.
         """
-        from cloudtrain.lifecycle.submission.submit import again, changed, submit
+        from cloudtrain.lifecycle.submission.submit import (
+            make_changed_rerun,
+            make_rerun,
+            submit,
+        )
 
         here = self._settings
         record = self.show().kept
@@ -298,11 +302,11 @@ class Run:
         if on_run is not None:
             watch = watch._replace(on_run=lambda found: on_run(Run.of_submitted(found, here)))
         if not overrides:
-            sending = again(self._row, record, here, name=name, watch=watch)
+            sending = make_rerun(self._row, record, here, name=name, watch=watch)
             return Run.of_submitted(submit(sending, here), here)
         if name is not None:
             overrides = [*overrides, f"name={name}"]
-        with changed(
+        with make_changed_rerun(
             self._row, record, overrides, here, ignore=ignore, online=online, watch=watch
         ) as sending:
             return Run.of_submitted(submit(sending, here), here)

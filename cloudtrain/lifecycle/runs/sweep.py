@@ -152,13 +152,15 @@ class SweepRun(Run):
             hint = f"`cloudtrain continue {self.name} --trials 10` adds ten trials"
             raise UsageError(f"all trials of `{self.name}` have ended", hint=hint, code="CT993")
 
-        from cloudtrain.lifecycle.submission.submit import continued, submit
+        from cloudtrain.lifecycle.submission.submit import make_continuation, submit
 
         here = self._settings
         watch = Watch()
         if on_run is not None:
             watch = Watch(on_run=lambda found: on_run(SweepRun.of_submitted(found, here)))
-        sending = continued(self._row, self.show().kept, self._service, trials, here, watch=watch)
+        sending = make_continuation(
+            self._row, self.show().kept, self._service, trials, here, watch=watch
+        )
         return SweepRun.of_submitted(submit(sending, here), here)
 
     def _keep_budget(self, more: int, hint: str) -> None:

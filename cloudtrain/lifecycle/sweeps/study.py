@@ -24,7 +24,7 @@ from math import inf, isfinite
 from pathlib import Path
 from random import Random
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.errors import MissingExtra, TargetError
 from cloudtrain.job.model import value_text
@@ -331,7 +331,15 @@ _KEPT = 3
 reports."""
 
 
-def reason_to_stop(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
+class StopReason(NamedTuple):
+    """Why a trial is stopped. With `is_complete`, it has made all reports that hyperband allows, so
+    it counts as succeeded."""
+
+    text: str
+    is_complete: bool = False
+
+
+def reason_to_stop(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> StopReason | None:
     """Return why the trial should stop now; None if it should continue. A trial that has reported
     only NaN and infinite values so far continues."""
     objective = sweep.objective
@@ -342,6 +350,7 @@ def reason_to_stop(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str |
         return _halved(sweep, trial, others)
     if sweep.stop_early is None:
         return None
+
     # compare only what others have reported
     step = min(step, max((len(other.reports) for other in others), default=0))
     if step == 0 or step <= sweep.stop_early.after:
@@ -353,7 +362,9 @@ def reason_to_stop(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str |
     return _beyond_slack(objective, sweep.stop_early.bandit.slack, trial, others)
 
 
-def _below_median(objective: Objective, trial: Trial, others: Sequence[Trial]) -> str | None:
+def _below_median(objective: Objective, trial: Trial, others: Sequence[Trial]) -> StopReason | None:
+    """Return a reason if the trial's best value is worse than the median of the others' averages
+    over as many reports."""
     step = len(trial.reports)
     averages = [sum(reports) / step for reports in _first_reports(others, step)]
     averages = list(filter(isfinite, averages))
@@ -363,7 +374,7 @@ def _below_median(objective: Objective, trial: Trial, others: Sequence[Trial]) -
     middle = median(averages)
     if not (isfinite(own) and objective.better(middle, own)):
         return None
-    return (
+    return StopReason(
         f"its best {objective.metric}, {own:.4g}, was worse than the median of the others, "
         f"{middle:.4g}"
     )
@@ -371,7 +382,9 @@ def _below_median(objective: Objective, trial: Trial, others: Sequence[Trial]) -
 
 def _beyond_slack(
     objective: Objective, slack: float, trial: Trial, others: Sequence[Trial]
-) -> str | None:
+) -> StopReason | None:
+    """Return a reason if the trial's best value is worse than the best of the others, after as many
+    reports, by more than the fraction `slack` of the latter."""
     bests = [_best(objective, reports) for reports in _first_reports(others, len(trial.reports))]
     if not bests:
         return None
@@ -381,18 +394,21 @@ def _beyond_slack(
     allowed = best - width if objective.goal == "maximize" else best + width
     if not (isfinite(own) and objective.better(allowed, own)):
         return None
-    return (
+    return StopReason(
         f"its best {objective.metric}, {own:.4g}, was outside the slack around the best, {best:.4g}"
     )
 
 
-def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
+def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> StopReason | None:
+    """Return why hyperband stops the trial: it has made the most reports, or is not among the best
+    third at a rung."""
     assert sweep.hyperband is not None, "whoever calls has looked"
     assert sweep.objective is not None, "the rules have asked for it"
     objective = sweep.objective
     step = len(trial.reports)
     if step >= sweep.hyperband.max:
-        return f"ended by hyperband after {step} reports, the maximum of a trial"
+        text = f"ended by hyperband after {step} reports, the maximum of a trial"
+        return StopReason(text, is_complete=True)
     rungs = _rungs(sweep.hyperband.min, sweep.hyperband.max)
     bracket = trial.number % len(rungs)
     for rung in rungs[bracket:]:
@@ -404,7 +420,7 @@ def _halved(sweep: Sweep, trial: Trial, others: Sequence[Trial]) -> str | None:
         kept = (len(rivals) + 1) // _KEPT
         if isfinite(own) and kept >= 1 and better >= kept:
             reports = "1 report" if rung == 1 else f"{rung} reports"
-            return f"not among the best third after {reports}"
+            return StopReason(f"not among the best third after {reports}")
     return None
 
 
