@@ -346,9 +346,8 @@ class Comparison:
         step, these are causes such as the data order; at a later step, causes such as the optimizer
         state. If the steps around the resumption were not reported, return all of these causes."""
         first = self.resumed_at
-        if first is None or first not in self.whole:
-            return (*_AT_THE_FIRST_STEP, *_AFTER_IT)
-        if first - 1 not in self.whole and first - 1 != self.saved_at:
+        known = (*self.whole, self.saved_at)
+        if first is None or first not in self.whole or first - 1 not in known:
             return (*_AT_THE_FIRST_STEP, *_AFTER_IT)
         return _AT_THE_FIRST_STEP if step == first else _AFTER_IT
 

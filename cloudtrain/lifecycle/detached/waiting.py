@@ -49,9 +49,13 @@ class Order:
         uploads = [item for item in self.plan.uploads if item.kind != "data"]
         plan["uploads"] = [item._asdict() for item in uploads]
 
-        order: dict[str, object] = {"plan": plan, "after": list(map(str, self.after))}
-        for name in ("bundle", "key", "submitter"):
-            order[name] = getattr(self, name)
+        order = {
+            "plan": plan,
+            "after": list(map(str, self.after)),
+            "bundle": self.bundle,
+            "key": self.key,
+            "submitter": self.submitter,
+        }
         return json.dumps(order)
 
     @classmethod

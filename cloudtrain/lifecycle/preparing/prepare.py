@@ -175,29 +175,23 @@ class _Required(NamedTuple):
 def _with_requirements(job: AnyJob, tree: Tree, where: Where, *, is_new: bool) -> _Required:
     """Add the list of packages to a job: of the file that it names, or of one beside it."""
     named = job.environment.requirements
-    if named == NOTHING:
-        return _Required(_requiring(job, None), tree)
     file = _requirements_beside(job, tree, where) if named is None else named
     if file is None:
         return _Required(job, tree)
-    from cloudtrain.lifecycle.preparing.environment import Unusable, with_requirements
+    from cloudtrain.lifecycle.preparing.environment import Unusable, requiring, with_requirements
 
+    if named == NOTHING:
+        return _Required(requiring(job, None), tree)
     is_named = named is not None
     try:
         found = with_requirements(
-            _requiring(job, file), tree, where, is_named=is_named, is_new=is_new
+            requiring(job, file), tree, where, is_named=is_named, is_new=is_new
         )
     except JobError as error:
         if is_named:
             return _Required(job, tree, refusal=error)
         return _Required(job, tree, Unusable(file, error.problems[0]))
     return _Required(*found)
-
-
-def _requiring(job: AnyJob, file: str | None) -> AnyJob:
-    """Return the job with another requirements file."""
-    environment = job.environment.model_copy(update={"requirements": file})
-    return job.model_copy(update={"environment": environment})
 
 
 def _requirements_beside(job: AnyJob, tree: Tree, where: Where) -> str | None:

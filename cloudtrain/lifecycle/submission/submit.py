@@ -169,8 +169,7 @@ def make_rerun(
         with_outputs = replace(old_plan, outputs=store.outputs_of(row.name))
         notes = (f"the code and the request are those of `{row.name}`",)
         plan = replace(with_outputs.renamed(new_name), job_name=job_name, notes=notes)
-        if watch.on_plan is not None:
-            watch.on_plan(plan)
+        _approve(plan, watch)
         return plan
 
     def record(store: Store, plan: Plan) -> tuple[Origin, JobRecord]:
