@@ -270,8 +270,7 @@ class Driver:
 
     def _end_unsent(self, number: int, state: RunState, reason: str) -> None:
         """Record the end of a trial that has no run."""
-        fields = told(number, state, reason=reason, ended=time.time())
-        self._journal.write("told", **fields)
+        self._journal.write("told", **told(number, state, reason=reason, ended=time.time()))
 
     def _watch(self, trial: Trial) -> bool:
         """Check a running trial, and record its result if it has ended. Return whether the trial
@@ -416,15 +415,18 @@ class Driver:
             store.record(name, status)
 
     def _say(self, text: str) -> None:
+        """Write a message into the sweep's log, unless it is the last one again."""
         if self._last_message != text:
             self._last_message = text
             self._journal.write("said", text=text)
 
     def _write_status(self, state: RunState, reason: str | None) -> None:
         study = self._journal.study
-        metrics: dict[str, float] = {"trials": self._total}
-        metrics["ended"] = len(study.ended)
-        metrics["running"] = len(study.open)
+        metrics: dict[str, float] = {
+            "trials": self._total,
+            "ended": len(study.ended),
+            "running": len(study.open),
+        }
         best = best_of(study.trials.values(), self._objective)
         if best is not None and self._objective is not None:
             metrics["best_trial"] = best.number
@@ -432,8 +434,14 @@ class Driver:
         progress = {}
         if not state.is_final:
             progress = dict(sorted(self._progress.items())[:_SHOWN])
-        times = {"start_time": self._start_time, "since": self._since}
-        self._folder.write_status(state, reason, **times, metrics=metrics, progress=progress)
+        self._folder.write_status(
+            state,
+            reason,
+            start_time=self._start_time,
+            since=self._since,
+            metrics=metrics,
+            progress=progress,
+        )
 
     def _end(self) -> None:
         trials = self._journal.study.ended

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from math import isfinite
@@ -167,8 +167,7 @@ class Side:
             return self.record.bundle
         for upload in self.plan.get("uploads", ()):
             if upload["kind"] == "code":
-                sha256: str = upload["sha256"]
-                return sha256
+                return str(upload["sha256"])
         return None
 
     @property
@@ -301,16 +300,16 @@ def difference(before: Side, after: Side, settings: Settings) -> Difference:
     run's target."""
     target: list[Change] = []
     job = None
-    request: list[Change] = []
+    request: Iterable[Change] = ()
     code = None
     notes: list[str] = []
-    results: list[Change] = []
+    results: Iterable[Change] = ()
 
     old_target = before.plan["target"]
     new_target = after.plan["target"]
     is_same_target = old_target == new_target
     if is_same_target:
-        request += changes_between(before.request, after.request)
+        request = changes_between(before.request, after.request)
     else:
         target.append(Change(("target",), old_target, new_target))
         notes.append("the requests are for different targets and are not compared")
@@ -327,7 +326,7 @@ def difference(before: Side, after: Side, settings: Settings) -> Difference:
             notes.append(f"{with_old}, `{after.title}` with {new.version}")
 
     if before.results and after.results:
-        results += changes_between(before.results, after.results)
+        results = changes_between(before.results, after.results)
     return Difference(
         before=before.title,
         after=after.title,

@@ -130,13 +130,11 @@ def _without_foreign_indexes(output: str, source: str) -> str:
     """Leave out the indexes that the source does not name, because they are this machine's, and all
     credentials."""
 
-    def without_login(match: re.Match[str]) -> str:
-        return _LOGIN.sub("", match[0])
-
     def if_named(match: re.Match[str]) -> str:
         return match[0] if match[1] in source else ""
 
-    output = re.sub(r"(?m)^--(?:extra-)?index-url .*\n", without_login, output)
+    index = r"(?m)^--(?:extra-)?index-url .*\n"
+    output = re.sub(index, lambda match: _LOGIN.sub("", match[0]), output)
     return re.sub(r"(?m)^--\S+ (\S+)\n", if_named, output)
 
 

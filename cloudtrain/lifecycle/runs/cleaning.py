@@ -132,6 +132,7 @@ def _clean_environments(state_dir: Path, *, are_used: bool) -> None:
     submit has used for two weeks. If `are_used`, unfinished runs may use these environments, so
     they are kept."""
     links = {link.resolve().parent: link for link in environment_links(state_dir)}
+
     for folder in _folders(state_dir / _ENVIRONMENTS):
         if folder.is_symlink():
             continue

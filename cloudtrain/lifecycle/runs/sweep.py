@@ -315,8 +315,8 @@ class SweepRun(Run):
         spent = sum(known)
         has_ended = status.state.is_final
         if longest is None:
-            has_open_end = not (has_ended and all(part.is_over for part in parts))
-            return SweepCost(spent, None if has_open_end else 0.0)
+            are_over = all(part.is_over for part in parts)
+            return SweepCost(spent, 0.0 if has_ended and are_over else None)
 
         most_per_trial = over(hourly, longest)
         to_start = more

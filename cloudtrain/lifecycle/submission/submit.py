@@ -396,8 +396,8 @@ def _lost_secrets(row: RunRecord, paths: Sequence[str]) -> UsageError:
     if none is in the job."""
     what = "an address in the settings or the request"
     hint = "submit the job again"
-    paths = list(dict.fromkeys(paths))
     if paths:
+        paths = list(dict.fromkeys(paths))
         what = join_names(paths, len(paths))
         options = " ".join(f"--set {path}=VALUE" for path in paths)
         hint = f"give it again: `cloudtrain rerun {row.name} {options}`"
