@@ -192,6 +192,6 @@ class Watcher:
         return _Ended(RunState.FAILED, reason)
 
     def _sleep(self) -> None:
-        """Sleep until the next check, or until SIGTERM."""
+        """Sleep until the next check is due, or until SIGTERM."""
         sleep_until_woken(self._wake, self._pause)
         self._pause = min(self._pause * 1.5, watch_interval() * _SLOWEST)

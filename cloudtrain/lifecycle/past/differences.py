@@ -298,11 +298,11 @@ def results_of(status: RunStatus, reports: Sequence[Mapping[str, float]]) -> dic
 def difference(before: Side, after: Side, settings: Settings) -> Difference:
     """Compare two sides. If the code differs, code that is not on this machine is fetched from the
     run's target."""
-    target: list[Change] = []
+    target = []
     job = None
     request: Iterable[Change] = ()
     code = None
-    notes: list[str] = []
+    notes = []
     results: Iterable[Change] = ()
 
     old_target = before.plan["target"]

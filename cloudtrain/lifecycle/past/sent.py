@@ -439,7 +439,7 @@ def _find_files(files: Iterable[Entry], folders: Iterator[Path]) -> dict[str, st
     Searches the folders one after the other until all files are found. Files without such a
     location are left out."""
     left = list(files)
-    places: dict[str, str] = {}
+    places = {}
     while left:
         folder = next(folders, None)
         if folder is None:

@@ -157,7 +157,7 @@ class _Search(NamedTuple):
 
     def _choose(self, rows: Sequence[RunRecord]) -> tuple[RunRecord, RunState]:
         """Return the newest run of a job that has succeeded, or else the newest that goes on."""
-        states: list[RunState] = []
+        states = []
         for row in rows:
             state = self._state_of(row)
             if state is RunState.SUCCEEDED:
@@ -314,8 +314,8 @@ def place_data(job: AnyJob, where: Where) -> tuple[AnyJob, tuple[Upload, ...], t
     notes for the plan."""
     target = where.target
     inputs = dict(job.inputs)
-    uploads: dict[str, Upload] = {}
-    problems: list[Problem] = []
+    uploads = {}
+    problems = []
     for name, item in job.inputs.items():
         if not is_uploaded(item, target):
             continue
@@ -388,14 +388,14 @@ def with_secret_places(
     A local run that emulates another target uses a secret's location for `local`, or if there is
     none, the secret's location for the emulated target.
     """
-    places: dict[str, str] = {}
-    problems: list[Problem] = []
+    places = {}
+    problems = []
     candidates = [target]
     if emulated is not None:
         candidates.append(target_of(emulated))
 
     for name, secret in job.environment.secrets.items():
-        wrong: list[str] = []
+        wrong = []
         for candidate in candidates:
             place = secret.of(candidate.name)
             if place and place.partition(":")[0] in candidate.facts.secrets:

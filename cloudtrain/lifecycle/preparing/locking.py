@@ -46,7 +46,7 @@ def lock(
     """
     environment = job.environment
     read_file = reader_of(Tree(folder, (), (), Bundle("", 0, 0)))
-    texts: list[str] = []
+    texts = []
 
     def read(path: str) -> str | None:
         text = _LOGIN.sub("", read_file(path) or "")
@@ -169,7 +169,7 @@ def _packages_to_keep(blocks: Mapping[str, str], *, is_torch_held: bool) -> set[
     """Return the packages that the file names, and those that they need. What only a held torch
     needs is left out."""
     kept = set[str]()
-    needed_by: dict[str, set[str]] = {}
+    needed_by = {}
     for name, block in blocks.items():
         comments = re.findall(r"(?m)^ +#(?: via)?(?: +(\S.*))?$", block)
         needed_by[name] = {*comments} - {"", _OF_THE_IMAGE}

@@ -469,7 +469,7 @@ class Ready:
         waits = self.waits_for if may_wait else ()
         unwritten = {item.path for item in self.awaited if item.ref in waits}
 
-        findings: list[Finding] = []
+        findings = []
         if ask:
             answers = self.service.check(self.work.view, self.where.settings, plan)
             findings += [finding for finding in answers if finding.path not in unwritten]
@@ -625,7 +625,7 @@ def _declared_below(source: Path, job: AnyJob, state_dir: Path) -> dict[str, str
     code = [os.path.normpath(name) for name in (*files, *words) if name]
     root = os.path.realpath(source)
 
-    descriptions: dict[str, str] = {}
+    descriptions = {}
     for what, address in _declared(job, state_dir):
         for way in _ways_to(address, root):
             path = os.path.relpath(way, root)
@@ -667,7 +667,7 @@ class _Source(NamedTuple):
 
 
 def _source_of(job: AnyJob, settings: Settings) -> _Source:
-    """Return the location of a job's code."""
+    """Return the location of a job's code: its folder, one file, or none."""
     if job.source_dir is None:
         return _Source(job.folder or settings.cwd, alone=True)
     if job.source_dir.startswith(BUNDLED):
@@ -684,9 +684,9 @@ def _environment_beside(job: AnyJob, source: _Source) -> tuple[AnyJob, dict[str,
     """Find the conda file and the build folder of a job if they are outside of the code. Return the
     job with their names in the bundle, a mapping from these names to their locations, and notes for
     the plan."""
-    changes: dict[str, str] = {}
-    beside: dict[str, str] = {}
-    notes: list[str] = []
+    changes = {}
+    beside = {}
+    notes = []
     for field, exists in (("conda_file", os.path.isfile), ("build", os.path.isdir)):
         path = getattr(job.environment, field)
         if path is None:

@@ -176,8 +176,8 @@ class ReadySweep:
 
         specification = Specification(NAMELESS_SWEEP, self.sweep, self.first)
         count = self.sweep.trial_count
-        plans: list[Plan] = []
-        shown: list[PlannedTrial] = []
+        plans = []
+        shown = []
         for number in range(1, min(_SHOWN, count) + 1):
             values = propose(self.sweep, number)
             plans.append(specification.trial_plan(number, values))
