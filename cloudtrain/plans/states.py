@@ -92,6 +92,7 @@ class _Brief:
 
 
 def _brief(name: str, value: Any) -> str:
+    """Return the repr of a field's value; of transitions, only the phases."""
     if isinstance(value, RunState):
         return str(value)
     if name in ("started", "ended", "created"):
@@ -217,10 +218,13 @@ class Metrics:
         found = line.values
         if found is None or line.is_metrics:
             return line.metrics
+
+        # Every rank precedes the launchers, which have none.
         rank = (True, line.instance) if line.rank is None else (False, line.rank)
         names = found.keys() - PLACES
         for name in names:
             self._rank_of[name] = min(rank, self._rank_of.get(name, rank))
+
         of_others = {name for name in names if self._rank_of[name] != rank}
         if names and names == of_others:
             return None
@@ -229,6 +233,7 @@ class Metrics:
     def every(self, lines: Iterable[LogLine]) -> list[dict[str, float]]:
         """Return the values of all lines. If several ranks print a metric, only the values of the
         lowest rank are kept, even if that rank starts to print later."""
+        # The second pass knows the lowest rank of each metric from the first.
         measured = [line for line in lines if self.of(line)]
         return [values for values in map(self.of, measured) if values]
 

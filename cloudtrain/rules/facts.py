@@ -28,6 +28,7 @@ _AFTER = {"K80": "T4", "M60": "A10", "P40": "A100", "P100": "A100", "V100": "A10
 v3, NVadsA10 v5, NC A100 v4)."""
 
 _FABRICS = {"efa": "EFA", "infiniband": "InfiniBand", "": "RDMA"}
+"""The names of fast networks, by the word in a table of instance types."""
 
 
 def fabric(entry: InstanceType) -> str:
@@ -64,6 +65,7 @@ def has_rdma_somewhere(entry: InstanceType) -> bool:
 
 
 def _is_fast_twin(row: InstanceType, entry: InstanceType) -> bool:
+    """Return whether `row` has a fast network and the GPU model of `entry`."""
     return row.interconnect == "rdma" and _model(row) == _model(entry)
 
 
@@ -159,23 +161,27 @@ def counterpart(name: str, target: str) -> str | None:
         entry = instance_named(other, name) or instance_named(other, table.prefix + name)
         if other == target or entry is None:
             continue
+
         theirs = f"`{name}` is {find_target(other).title}'s name"
-        same = _same_gpus(entry, target)
-        if same is not None:
-            return f"write `{same.name}`, which has {same.hardware} too; {theirs}"
+        match = _type_with_same_gpus(entry, target)
+        if match is not None:
+            return f"write `{match.name}`, which has {match.hardware} too; {theirs}"
         title = find_target(target).title
         return f"{theirs}; `cloudtrain instances --target {target}` lists those of {title}"
     return None
 
 
-def _same_gpus(entry: InstanceType, target: str) -> InstanceType | None:
+def _type_with_same_gpus(entry: InstanceType, target: str) -> InstanceType | None:
+    """Return the type on `target` that cloudtrain chooses for the GPUs of `entry`, and its fast
+    network if it has one; None if there is none."""
     if not entry.gpu:
         return None
+
+    network: Literal["rdma"] | None = None
+    if entry.interconnect == "rdma":
+        network = "rdma"
     try:
-        fast: Literal["rdma"] | None = None
-        if entry.interconnect == "rdma":
-            fast = "rdma"
-        return choose(target, gpu=entry.gpu, gpus_per_instance=entry.gpus, interconnect=fast)
+        return choose(target, gpu=entry.gpu, gpus_per_instance=entry.gpus, interconnect=network)
     except JobError:
         return None
 
@@ -239,6 +245,7 @@ def declared_places(job: TrainingJob, target: str, *, outputs: bool = True) -> I
             rows.append(("output", name, output, ("outputs", name)))
     if job.checkpoint is not None:
         rows.append(("checkpoint", "checkpoint", job.checkpoint, ("checkpoint",)))
+
     for kind, name, addresses, path in rows:
         address = addresses.of(target)
         if address is not None:
@@ -292,6 +299,7 @@ def too_new(source: str, version: Version) -> Iterator[tuple[str, Version]]:
         tree = parse_python(source)
     except SyntaxError:
         return
+
     for module, name in sorted(set(_imports(tree))):
         first = FIRST_VERSION.get((module, name), (0, 0))
         if first > version:
@@ -303,6 +311,8 @@ def uses_pipelining(source: str) -> bool:
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield module and name of every absolute import, the name empty for a module. An imported name
+    may be a module, so it is also yielded as one."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
