@@ -61,9 +61,7 @@ class Ignored(NamedTuple):
 
 def content_hash(entries: Iterable[Entry]) -> str:
     """Return the hash of all entries, which must be sorted by path."""
-    lines = []
-    for entry in entries:
-        lines.append(line_of(entry.path, entry.sha256, entry.executable, entry.target))
+    lines = [line_of(entry.path, entry.sha256, entry.executable, entry.target) for entry in entries]
     return hash_lines(lines)
 
 

@@ -429,20 +429,17 @@ class Plan(Printable):
         """Return the job as YAML for the service's command line."""
         return str(self._export("to_yaml")())
 
-    def _exports(self) -> Any:
-        """Return the target's exports of this plan; None if no other tool can send the request."""
-        exports = part(find_usable(self.target), PlanExports)
-        return None if exports is None else exports.of(self)
-
     def _export(self, method: str) -> Any:
         """Return a method of the target's exports, or refuse with the names of the targets that
         have it (CT904)."""
-        export = getattr(self._exports(), method, None)
+        exports = part(find_usable(self.target), PlanExports)
+        own = None if exports is None else exports.of(self)
+        export = getattr(own, method, None)
         if export is not None:
             return export
 
-        all_exports = all_parts(PlanExports)
-        names = [name for name, exports in all_exports.items() if hasattr(exports, method)]
+        by_target = all_parts(PlanExports)
+        names = [name for name, other in by_target.items() if hasattr(other, method)]
         calls = " or ".join(f'`ct.plan(job, "{name}").{method}()`' for name in names)
         message = f"a plan for `{self.target}` has no `{method}`"
         raise UsageError(message, hint=f"write {calls}" if calls else None, code="CT904")

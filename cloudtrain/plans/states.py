@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from cloudtrain.errors import UsageError
-from cloudtrain.runtime.metrics import PREFIX, parse_metrics
+from cloudtrain.runtime.metrics import parse_metrics
 
 if TYPE_CHECKING:
     from cloudtrain.job.sweep import Objective
@@ -193,15 +193,13 @@ class LogLine:
     @property
     def is_metrics(self) -> bool:
         """Whether the line is a `[metrics]` line, which holds only values."""
-        return PREFIX in self.text and parse_metrics(self.text) is not None
+        return parse_metrics(self.text) is not None
 
     @property
     def metrics(self) -> dict[str, float] | None:
         """The values of a `[metrics]` line. For any other line, this is `values`, which may be
         None."""
-        values = None
-        if PREFIX in self.text:
-            values = parse_metrics(self.text)
+        values = parse_metrics(self.text)
         return self.values if values is None else values
 
 

@@ -48,25 +48,21 @@ def one_for_all(entry: InstanceType, count: int) -> InstanceType | None:
     """Return an offered type of which one instance has as many GPUs as `count` instances of
     `entry`, preferably with at least the same GPU memory; None if there is none."""
 
-    def has_all(row: InstanceType) -> bool:
+    def fits(row: InstanceType) -> bool:
         if entry.gpus == 0 or _model(row) != _model(entry):
             return False
         return row.gpus >= entry.gpus * count
 
-    def has_memory_too(row: InstanceType) -> bool:
-        return has_all(row) and _holds_as_much(row, entry)
-
-    return _best(entry, has_memory_too, has_all)
+    return _best(entry, fits, lambda row: not _holds_as_much(row, entry))
 
 
 def has_rdma_somewhere(entry: InstanceType) -> bool:
     """Return whether the target offers a type with the GPU model of `entry` and a fast network."""
-    return _best(entry, lambda row: _is_fast_twin(row, entry)) is not None
 
+    def fits(row: InstanceType) -> bool:
+        return row.interconnect == "rdma" and _model(row) == _model(entry)
 
-def _is_fast_twin(row: InstanceType, entry: InstanceType) -> bool:
-    """Return whether `row` has a fast network and the GPU model of `entry`."""
-    return row.interconnect == "rdma" and _model(row) == _model(entry)
+    return _best(entry, fits) is not None
 
 
 def with_rdma(entry: InstanceType) -> str | None:
@@ -74,17 +70,15 @@ def with_rdma(entry: InstanceType) -> str | None:
     preference: a type with the GPU model of `entry` and at least its GPU memory; one with its GPU
     model; one with at least its GPU memory."""
 
-    def is_twin(row: InstanceType) -> bool:
-        return _is_fast_twin(row, entry)
+    def fits(row: InstanceType) -> bool:
+        if row.interconnect != "rdma":
+            return False
+        return _model(row) == _model(entry) or (row.gpus > 0 and _holds_as_much(row, entry))
 
-    def is_no_less(row: InstanceType) -> bool:
-        is_fast = row.interconnect == "rdma" and row.gpus > 0
-        return is_fast and _holds_as_much(row, entry)
+    def lack(row: InstanceType) -> tuple[bool, bool]:
+        return _model(row) != _model(entry), not _holds_as_much(row, entry)
 
-    def is_both(row: InstanceType) -> bool:
-        return is_twin(row) and is_no_less(row)
-
-    better = _best(entry, is_both, is_twin, is_no_less)
+    better = _best(entry, fits, lack)
     return f"use `{better.name}` ({describe(better)})" if better else None
 
 
@@ -108,24 +102,23 @@ def successor(entry: InstanceType) -> str | None:
     return f"use for example `{best.name}` ({describe(best)})" if best else None
 
 
-def _best(entry: InstanceType, *wishes: Callable[[InstanceType], bool]) -> InstanceType | None:
-    """Return the cheapest offered type of the target of `entry` that fulfils the first of the
-    wishes that any type fulfils; None if there is none. Types without a price come last. Slices of
+def _best(
+    entry: InstanceType,
+    fits: Callable[[InstanceType], bool],
+    lack: Callable[[InstanceType], object] = bool,
+) -> InstanceType | None:
+    """Return the cheapest offered type of the target of `entry` that fits; None if there is none.
+    Types with a smaller `lack` come before cheaper ones, and types without a price last. Slices of
     GPUs and Arm machines are never returned."""
 
     def rank(row: InstanceType) -> tuple[object, ...]:
-        return row.price or inf, row.gpus, row.vcpus, row.name
+        return lack(row), row.price or inf, row.gpus, row.vcpus, row.name
 
-    offered = []
-    for row in instance_types(entry.target):
+    rows = []
+    for row in filter(fits, instance_types(entry.target)):
         if not last_day(row) and not row.gpu_slice and row.architecture == "x86_64":
-            offered.append(row)
-    for fits in wishes:
-        rows = filter(fits, offered)
-        best = min(rows, key=rank, default=None)
-        if best is not None:
-            return best
-    return None
+            rows.append(row)
+    return min(rows, key=rank, default=None)
 
 
 def _model(row: InstanceType) -> tuple[str, str]:

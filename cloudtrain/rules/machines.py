@@ -170,7 +170,7 @@ def cost_text(price: Price, seconds: int) -> str:
 
 
 def _dollars(price: Price, seconds: int) -> str:
-    """Return the cost as text: `$1,234.56`, or `more than $1,234.56` if a part has no price."""
+    """Return the cost as text: `$1,234.56`, or `more than $1,234.56` if the price is not exact."""
     dollars = f"${price.over(seconds):,.2f}"
     return dollars if price.exact else f"more than {dollars}"
 

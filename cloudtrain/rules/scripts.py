@@ -102,7 +102,7 @@ def folder_is_missing(subject: Subject) -> Iterator[Fault]:
     FileNotFoundError. The rule reads `open`, `torch.save`, `joblib.dump`, `np.save`, `savefig` and
     `to_csv` with relative paths that are constants, and is silent where the script makes folders.
     """
-    # A folder that the service makes needs no report, and no other needs a second one.
+    # The folders that the service saves need no report, and no other needs a second one.
     done = set(find_target(subject.reading.service).facts.saved_folders)
     for file, line, folder in subject.syntax.written:
         is_there = any(entry.path.startswith(f"{folder}/") for entry in subject.tree.entries)

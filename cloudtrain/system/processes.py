@@ -179,7 +179,6 @@ class Moment(NamedTuple):
 
 
 def read_clock() -> Moment:
-    """Return the current moment."""
     uptime = 0.0
     if hasattr(time, "CLOCK_BOOTTIME"):
         uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
