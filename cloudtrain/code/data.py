@@ -130,8 +130,10 @@ def files_below(folder: Path, prefix: str = "", above: tuple[Path, ...] = ()) ->
     for entry in entries:
         if entry.name not in folders:
             yield _data_file(prefix + entry.name, Path(entry.path))
+
+    above = (*above, real)
     for name in sorted(folders):
-        yield from files_below(folder / name, f"{prefix}{name}/", (*above, real))
+        yield from files_below(folder / name, f"{prefix}{name}/", above)
 
 
 def _data_file(path: str, place: Path) -> DataFile:

@@ -258,8 +258,8 @@ def includes(root: str, own: Iterable[str]) -> tuple[dict[str, Included], list[P
             )
             problems.append(_problem(f"{shown} {fault}", hint, line))
         elif name in origins:
-            both = f"from {origins[name]} and from {shown}"
-            message = f"the bundle would have `{escape_path(name)}` {both}"
+            sources = f"from {origins[name]} and from {shown}"
+            message = f"the bundle would have `{escape_path(name)}` {sources}"
             problems.append(_problem(message, "remove the line, or rename one of the two", line))
         else:
             real = os.path.realpath(place)

@@ -320,6 +320,7 @@ def _texts(tokens: Sequence[bytes]) -> list[bytes]:
 
 
 def _split(tokens: Sequence[bytes], separator: bytes) -> list[list[bytes]]:
+    """Split tokens at each separator, as `bytes.split` splits bytes."""
     parts: list[list[bytes]] = [[]]
     for token in tokens:
         if token == separator:
@@ -356,7 +357,8 @@ class PatternIndex:
             if key.where == "whole":
                 self._whole.setdefault(key, []).append(number)
             else:
-                table = self._tables.setdefault((key.by_name, key.where, len(key.text)), {})
+                position = (key.by_name, key.where, len(key.text))
+                table = self._tables.setdefault(position, {})
                 table.setdefault(key.text, []).append(number)
 
     def candidates(self, path: bytes) -> list[int]:

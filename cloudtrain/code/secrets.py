@@ -118,6 +118,7 @@ def _complete(item: Mapping[str, object], parts: Mapping[str, str]) -> dict[str,
 
 
 def _parse_rule(item: Mapping[str, Any]) -> SecretForm:
+    """Return a rule from a table, which has some fields under gitleaks' names."""
     fields = dict(item)
     fields["keywords"] = _encoded(item["keywords"])
     fields["certain"] = not fields.pop("uncertain", False)

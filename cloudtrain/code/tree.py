@@ -590,7 +590,8 @@ def _tar(sources: Iterable[tuple[Entry, str | bytes]]) -> Iterator[bytes]:
         length += len(header) + entry.size + padding
     # A tar ends with two empty blocks, and fills its last record.
     end = 2 * _TAR_BLOCK
-    yield bytes(end + -(length + end) % _RECORD)
+    padding = -(length + end) % _RECORD
+    yield bytes(end + padding)
 
 
 def _header(entry: Entry) -> bytes:

@@ -371,17 +371,18 @@ def _table(block: Table, width: int | None) -> Iterator[Line]:
 
     if width is not None:
         least = 12 if block.is_cut else 24
-        least_total = _total([*widths[:-1], min(widths[-1], least)])
-        if block.is_cut and least_total > width:
+        shortened = min(widths[-1], least)
+        if block.is_cut and _total([*widths[:-1], shortened]) > width:
             headers.pop()
             widths.pop()
             rows = [row[:-1] for row in rows]
 
         # The first column leaves the least width to the last one, or the width of its header if
         # that is larger.
+        least = max(width_of(headers[-1]), least)
         others = widths[1:]
         if others:
-            others[-1] = min(others[-1], max(width_of(headers[-1]), least))
+            others[-1] = min(others[-1], least)
         room = width - _total([0, *others])
         widths[0] = min(widths[0], max(room, width_of(headers[0])))
 
@@ -547,6 +548,7 @@ def _folded(lines: Iterable[Line], width: int) -> Iterator[Line]:
         pieces = [item]
         is_command = before and before[-1] in _PROMPTS
         if not is_command and "`" not in last.text:
+            # A piece ends after `/` or `,`, or where it fills the room.
             pieces = re.findall(rf"[^/,]{{0,{room - 1}}}[/,]+|[^/,]{{1,{room}}}", item)
 
         parts = [lead]

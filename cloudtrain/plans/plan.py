@@ -299,6 +299,7 @@ class Plan(Printable):
         old = re.compile(rf"{re.escape(self.run_name)}(?![0-9])")
 
         def change(text: str) -> str:
+            # Most texts do not hold the name, and looking for it is faster than the expression.
             return old.sub(name, text) if self.run_name in text else text
 
         def rename_process(process: Process) -> Process:
@@ -310,6 +311,7 @@ class Plan(Printable):
             values["processes"] = self.processes.mapped(rename_process)
         else:
             values["processes"] = tuple(map(rename_process, self.processes))
+
         return replace(self, **values)
 
     def to_dict(self) -> dict[str, Any]:
@@ -500,6 +502,7 @@ def canonical_json(value: Any) -> str:
 
 
 def _upload_row(upload: Upload) -> tuple[str, str]:
+    """Return label and value for a row of `Pairs`."""
     files = "file" if upload.file_count == 1 else "files"
     amount = f"{upload.file_count:,} {files}, {format_size(upload.size)}"
     if upload.source is not None:

@@ -208,6 +208,8 @@ class Metrics:
     matches, only the lowest rank counts."""
 
     def __init__(self) -> None:
+        # The lowest rank that has printed each metric: False and its number, or for a launcher True
+        # and the number of its instance.
         self._rank_of: dict[str, tuple[bool, int]] = {}
 
     def of(self, line: LogLine) -> dict[str, float] | None:
@@ -217,8 +219,9 @@ class Metrics:
         if found is None or line.is_metrics:
             return line.metrics
 
-        # Every rank precedes the launchers, which have none.
-        rank = (True, line.instance) if line.rank is None else (False, line.rank)
+        rank = (True, line.instance)
+        if line.rank is not None:
+            rank = (False, line.rank)
         names = found.keys() - PLACES
         for name in names:
             self._rank_of[name] = min(rank, self._rank_of.get(name, rank))

@@ -336,6 +336,7 @@ class Rule(NamedTuple):
     def _documentation(self) -> str:
         if self.check is None:
             return inspect.cleandoc(self.text)
+
         text = inspect.getdoc(self.check)
         assert text, f"the rule {self.code} has no text"
         return text

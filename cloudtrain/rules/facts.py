@@ -73,7 +73,8 @@ def with_rdma(entry: InstanceType) -> str | None:
     def fits(row: InstanceType) -> bool:
         if row.interconnect != "rdma":
             return False
-        return _model(row) == _model(entry) or (row.gpus > 0 and _holds_as_much(row, entry))
+        is_no_less = row.gpus > 0 and _holds_as_much(row, entry)
+        return is_no_less or _model(row) == _model(entry)
 
     def lack(row: InstanceType) -> tuple[bool, bool]:
         return _model(row) != _model(entry), not _holds_as_much(row, entry)
@@ -182,6 +183,10 @@ def _type_with_same_gpus(entry: InstanceType, target: str) -> InstanceType | Non
 # The locations that a job reads and writes, as normalized addresses that can be compared.
 
 
+_PARTS_OF_ROOTS = {"file": 1, "storage": 3}
+"""Number of parts in the address of a root, by its scheme; 2 for others."""
+
+
 class DataPlace(NamedTuple):
     """One location of the job's data.
 
@@ -209,7 +214,7 @@ class DataPlace(NamedTuple):
     @property
     def is_root(self) -> bool:
         """Whether the location is a whole bucket, datastore, container or file system."""
-        return len(self.parts) <= {"file": 1, "storage": 3}.get(self.parts[0], 2)
+        return len(self.parts) <= _PARTS_OF_ROOTS.get(self.parts[0], 2)
 
     @property
     def folder(self) -> str:
@@ -254,7 +259,8 @@ def split_uri(uri: str) -> tuple[str, ...]:
 
 def split_path(path: str) -> tuple[str, ...]:
     """Return the parts of a path on this machine, with links resolved."""
-    return ("file", *pathlib.Path(os.path.realpath(path)).parts[1:])
+    real = pathlib.Path(os.path.realpath(path))
+    return ("file", *real.parts[1:])
 
 
 # Names of torch's distributed training, each with the PyTorch version that introduced it.

@@ -123,7 +123,9 @@ def budget_without_price(subject: Subject) -> Iterator[Fault]:
     if price is not None and (price.exact or price.over(run or 0) > budget):
         return
     unchecked = "is not known, so `max_cost` cannot be checked"
-    for name, group in {group.instance_type: group for group in machines.groups}.items():
+
+    by_type = {group.instance_type: group for group in machines.groups}
+    for name, group in by_type.items():
         if not name:
             hint = "name the type with `instance_type` under `resources`, on a cluster too"
             yield Fault(f"the instance type of the job {unchecked}", hint)
@@ -246,12 +248,12 @@ def instead(subject: Subject, entry: InstanceType, code: str) -> str:
     instance count, a hint to use a single instance also says to remove that override. The hint says
     how to accept Ethernet as well: with `--ignore` and the rule's `code`."""
     accept = f"or accept Ethernet with `--ignore {code}`"
-    whole = one_for_all(entry, subject.reading.machines.spanned_count)
-    if whole is None:
+    single = one_for_all(entry, subject.reading.machines.spanned_count)
+    if single is None:
         better = with_rdma(entry) or f"use a type with {fabric(entry)}"
         return f"{better}, {accept}"
 
-    hint = f"use one `{whole.name}` ({describe(whole)}), which needs no network, {accept}"
+    hint = f"use one `{single.name}` ({describe(single)}), which needs no network, {accept}"
     field = ("resources", "instance_count")
     path = subject.reading.locate(field)
     return hint if path == field else f"{removal(path)}, and {hint}"

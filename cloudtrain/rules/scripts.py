@@ -279,7 +279,9 @@ def _options_with_paths(subject: Subject) -> Iterator[Fault]:
         is_outside = path == ".." or path.startswith("../")
         if is_paid and path.startswith(("/", "~/")) and not path.startswith(_EVERYWHERE):
             is_outside = path != "/tmp"
-        existing = _exists_here(subject, path) if is_outside and "\0" not in path else None
+        if not is_outside or "\0" in path:
+            continue
+        existing = _exists_here(subject, path)
         if existing is None:
             continue
 

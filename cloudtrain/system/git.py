@@ -174,6 +174,8 @@ class Differences:
         return git.returncode, None if is_empty else digest.hexdigest()
 
     def _start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start git in the folder of the code, in a session of its own, so that its children can be
+        killed with it."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         self._process = subprocess.Popen(
             [*_SAFE, *arguments],

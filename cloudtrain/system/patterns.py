@@ -115,6 +115,7 @@ class MetricPatterns:
             raise TooSlow
 
     def _drop(self, name: str, why: str) -> None:
+        """Stop reading a metric, and complain. `why` completes the sentence about its pattern."""
         assert self._patterns is not None
         del self._patterns[name]
         self.complaints.append(

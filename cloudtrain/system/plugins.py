@@ -199,8 +199,8 @@ def _load_plugin(entry: EntryPoint) -> Any:
     entries = [other for other in declared() if other.name == name]
     packages = dict.fromkeys(map(package_of, entries))
     if len(packages) > 1:
-        both = " and ".join(f"`{other}`" for other in packages)
-        message = f"two packages have a target `{name}`: {both}"
+        names = " and ".join(f"`{other}`" for other in packages)
+        message = f"two packages have a target `{name}`: {names}"
         return PluginFault(name, message, f"uninstall one: `pip uninstall {package}`")
 
     find_target(DEFAULT_TARGET)  # a built-in target brings the check of the contract
