@@ -297,6 +297,7 @@ def scan(
         _check_size(result)
         _check_names(result)
 
+        # Files are opened without following links, and an installation may consist of links.
         own_files = {path: file.resolve() for path, file in runtime_files().items()}
         links = _link_entries(root, result)
         entries = [*_file_entries(result, own_files), *links]

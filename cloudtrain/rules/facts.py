@@ -106,7 +106,7 @@ def successor(entry: InstanceType) -> str | None:
 def _best(
     entry: InstanceType,
     fits: Callable[[InstanceType], bool],
-    lack: Callable[[InstanceType], object] = bool,
+    lack: Callable[[InstanceType], object] = lambda _: None,
 ) -> InstanceType | None:
     """Return the cheapest offered type of the target of `entry` that fits; None if there is none.
     Types with a smaller `lack` come before cheaper ones, and types without a price last. Slices of
@@ -157,9 +157,9 @@ def counterpart(name: str, target: str) -> str | None:
             continue
 
         theirs = f"`{name}` is {find_target(other).title}'s name"
-        match = _type_with_same_gpus(entry, target)
-        if match is not None:
-            return f"write `{match.name}`, which has {match.hardware} too; {theirs}"
+        equal = _type_with_same_gpus(entry, target)
+        if equal is not None:
+            return f"write `{equal.name}`, which has {equal.hardware} too; {theirs}"
         title = find_target(target).title
         return f"{theirs}; `cloudtrain instances --target {target}` lists those of {title}"
     return None

@@ -103,7 +103,7 @@ def possible_secret(subject: Subject) -> Iterator[Fault]:
 
 def _secret_faults(subject: Subject, words: str, *, certain: bool) -> Iterator[Fault]:
     """Yield a fault for each secret in the job's values, the certain ones or the possible ones.
-    `words` are the verb of its message."""
+    `words` begin the predicate of its message: `holds a secret`."""
     reason = "and the request shows it to everyone who may read the job"
     for secret in secret_values(subject.job):
         if secret.certain is certain:
@@ -202,7 +202,7 @@ def _by_rules(values: Sequence[tuple[ValuePath, str]]) -> Iterator[SecretValue]:
 
     from cloudtrain.code.secrets import matches
 
-    # Offsets in `content` become a value, and offsets in its text.
+    # Each match becomes a value and offsets in it.
     starts = list(accumulate(map(len, lines), initial=0))
     for match in matches(content, spans, _AS_FILE):
         number = bisect_right(starts, match.start) - 1
