@@ -290,23 +290,23 @@ def _metadata(project: Table, version: str, folders: Mapping[str, str]) -> dict[
 
 
 def _archive(files: dict[str, tuple[bytes, bool]], record: str) -> bytes:
-    """Return a wheel of files with their contents, and whether each is executable. It is not
-    compressed, because libraries compress differently, and the bundle is compressed."""
+    """Return a wheel of files with their contents, and whether each is executable. `record` is the
+    path of the list of files, which comes last. The wheel is not compressed, because libraries
+    compress differently, and the bundle is compressed."""
+    members = dict(sorted(files.items()))
+    rows = f"{record},,\n"  # the record lists itself without a hash
+    for name, (content, _) in members.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
+        quoted = name.replace('"', '""')
+        rows += f'"{quoted}",sha256={digest.decode()},{len(content)}\n'
+    members[record] = (rows.encode(), False)
+
     output = io.BytesIO()
-    # The record lists itself without a hash.
-    rows = f"{record},,\n"
     with zipfile.ZipFile(output, "w") as archive:
-
-        def write(name: str, content: bytes, executable: bool) -> None:
+        for name, (content, executable) in members.items():
+            mode = 0o100755 if executable else 0o100644
             info = zipfile.ZipInfo(name)  # of 1980-01-01
-            info.create_system = 3
-            info.external_attr = (0o100755 if executable else 0o100644) << 16
+            info.create_system = 3  # Unix, which `external_attr` is for
+            info.external_attr = mode << 16
             archive.writestr(info, content)
-
-        for name, (content, executable) in sorted(files.items()):
-            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest())
-            quoted = name.replace('"', '""')
-            rows += f'"{quoted}",sha256={digest.rstrip(b"=").decode()},{len(content)}\n'
-            write(name, content, executable)
-        write(record, rows.encode(), False)
     return output.getvalue()

@@ -352,9 +352,9 @@ def _flat(blocks: Iterable[Block]) -> Iterator[Block]:
 def _pairs(block: Pairs, width: int | None) -> Iterator[Line]:
     labels = [on_one_line(label) for label, _ in block.rows]
     label_width = max(map(width_of, labels), default=0) + GAP
-    for label, (_, cell) in zip(labels, block.rows, strict=True):
+    for label, cell in block.rows:
         span = as_span(cell)
-        name = label
+        name = on_one_line(label)
         for line in wrap(span.text, width, indent=INDENT + label_width):
             yield [_INDENTED, Span(_pad(name, label_width), "dim"), Span(line, span.style)]
             name = ""

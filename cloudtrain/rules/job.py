@@ -83,11 +83,12 @@ def variable_name(subject: Subject) -> Iterator[Fault]:
     A name consists of letters, digits and underscores, and does not start with a digit. This is
     SageMaker's pattern, and shells can export only such names.
     """
-    for name, _, path in variables(subject):
+    for variable in variables(subject):
+        name = variable.name
         if not _VARIABLE_NAME.fullmatch(name):
             better = re.sub(r"[^A-Za-z0-9_]", "_", name).lstrip("0123456789") or "NAME"
             message = f"`{name}` is not a valid name for an environment variable"
-            yield Fault(message, InPlace(f"write `{better}`"), path)
+            yield Fault(message, InPlace(f"write `{better}`"), variable.path)
 
 
 @rule("CT204", Level.ERROR)
@@ -270,6 +271,9 @@ def field_without_effect(subject: Subject) -> Iterator[Fault]:
     values = _values(reading)
     of_job = Reading(reading.target, subject.job, reading.account, subject.plan)
     for path, value in _values(of_job).items():
+        if path == ("spot", "max_wait") and ("spot",) not in values:
+            continue  # the fault of `spot` says it
+
         actual = values.get(path)
         place = reading.locate(path)
 
@@ -285,8 +289,6 @@ def field_without_effect(subject: Subject) -> Iterator[Fault]:
         is_same = actual == value
         if value in ("true", "false"):  # another tool may write a bool for it
             is_same = str(actual).lower() == value
-        if path == ("spot", "max_wait") and ("spot",) not in values:
-            continue  # the fault of `spot` says it
         if place != path and not is_same:
             message = f"`{dotted(path)}` has no effect, because `{section}` sets another value"
             yield Fault(message, removal(place), place)
