@@ -70,7 +70,7 @@ def local_layout(
         run_name=run_name,
         workspace_id=workspace,
         hosts=addresses("127.0", 1, body.instances),
-        listen=lambda instance, port: (LOOPBACK, f"${{{{ports.instance_{instance}_{port}}}}}"),
+        endpoint=lambda instance, port: (LOOPBACK, f"${{{{ports.instance_{instance}_{port}}}}}"),
         data=data,
         code=tuple(f"{run_dir}/instances/{number}/wd" for number in range(body.instances)),
         paths=local_paths(body, data),
@@ -236,7 +236,7 @@ def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: Compile
         )
         raise JobError([Problem(path, message, "submit it to Azure ML", code="CT031")])
 
-    local_processes = [_here(stage, process, len(started)) for process in started]
+    local_processes = [_local_process(stage, process, len(started)) for process in started]
     shown_processes = []
     for process in local_processes:
         env = {name: value for name, value in process.env.items() if name not in LONG}
@@ -280,22 +280,30 @@ def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> 
     return Stage(job, body, layout, account, target.python or account.python, run_dir)
 
 
-def _here(stage: Stage, process: Process, world_size: int) -> Process:
+def _local_process(stage: Stage, process: Process, world_size: int) -> Process:
+    """Return a process with the variables that it has on this machine."""
     env = dict(process.env)
     for name in INTERFACE_VARIABLES:
         if env.get(name) == INTERFACE:
             env[name] = "lo"
+
+    # The service sets no MASTER_PORT for MPI, and the ranks use its port 6105. Another program of
+    # this machine may use that port.
     if stage.body.kind == "Mpi":
-        env.setdefault("MASTER_PORT", stage.layout.listen(0, MASTER_PORT)[1])
-    env |= _shares(stage, process.instance, world_size)
+        _, port = stage.layout.endpoint(0, MASTER_PORT)
+        env.setdefault("MASTER_PORT", port)
+
+    # This machine's share replaces what the job says. Its network is only a default: the job may
+    # name another one.
+    env |= _machine_variables(stage, process.instance, world_size)
     for name, value in loopback_variables(stage.account.loopback).items():
         env.setdefault(name, value)
     return replace(process, env=env)
 
 
-def _shares(stage: Stage, instance: int, world_size: int) -> dict[str, str]:
-    """On the PATH, the job's `python` comes first, followed by the other programs in the
-    interpreter's folder."""
+def _machine_variables(stage: Stage, instance: int, world_size: int) -> dict[str, str]:
+    """Return the variables with an instance's share of this machine. On the PATH, the job's
+    `python` comes first, followed by the other programs in the interpreter's folder."""
     machine = stage.account.machine
     beside = stage.python.rpartition("/")[0]
     variables = {

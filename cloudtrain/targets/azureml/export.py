@@ -35,15 +35,19 @@ _TABLES = load_toml(Path(__file__).with_name("export.toml").read_text("utf-8"))
 
 def job_of(request: JsonMapping, run_name: str) -> JsonObject:
     """Return the job with the fields of `command(...)` and of the YAML schema, such as `compute`
-    and `limits.timeout`. Inputs that are plain values become strings. Empty mappings that
-    azure-ai-ml adds itself are left out."""
+    and `limits.timeout`.
+
+    Raises:
+        TargetError: azure-ai-ml has no words for a field, or would send another command.
+    """
     try:
         fields = tool_codec().decode(request["properties"])
     except Inexpressible as error:
         raise _refusal(error.paths) from None
-    wrong = _words_rewritten(fields["command"], fields.get("inputs", {}))
-    if wrong:
-        raise _refusal(wrong)
+
+    changed = _changed_references(fields["command"], fields.get("inputs", {}))
+    if changed:
+        raise _refusal(changed)
     return {"name": run_name, **fields}
 
 
@@ -63,13 +67,14 @@ _REFERENCE = re.compile(r"\$\{\{inputs\.([\w.-]+)\}\}")
 """Matches references that the tool looks up among the inputs, and refuses if they name none."""
 
 
-def _words_rewritten(command: str, inputs: JsonMapping) -> list[str]:
-    """Return what the tool would rewrite in a command, or refuse."""
-    words = [match[0] for match in _OLD_REFERENCE.finditer(command)]
+def _changed_references(command: str, inputs: JsonMapping) -> list[str]:
+    """Return the references that the tool does not send as they are: those in the old form, which
+    it rewrites, and those that name no input, which it refuses."""
+    references = [match[0] for match in _OLD_REFERENCE.finditer(command)]
     for match in _REFERENCE.finditer(command):
         if match[1] not in inputs:
-            words.append(match[0])
-    return [f"{word} in command" for word in dict.fromkeys(words)]
+            references.append(match[0])
+    return [f"{reference} in command" for reference in dict.fromkeys(references)]
 
 
 # The job as calls of azure-ai-ml: `command(...)`, and the client that sends it.

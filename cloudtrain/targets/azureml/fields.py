@@ -286,10 +286,12 @@ _IN_ENVIRONMENT = (
     "asset_version", "description", "tags",
 )  # fmt: skip
 _OF_SMP = ("mpi_options", "version", "parameters")
-_ONLY_SAGEMAKER = (
+"""Fields that share what the request has there, or what reports them."""
+
+ONLY_SAGEMAKER = (
     "shard", "content_type", "compression", "record_wrapper", "attribute_names", "shuffle_seed",
 )  # fmt: skip
-"""Fields that share what the request has there, or what reports them."""
+"""Fields of an input that the body lacks. The rule AZ505 reports them."""
 
 FIELDS: tuple[Field, ...] = (
     Field("", JOB_TYPE),
@@ -559,7 +561,7 @@ FIELDS: tuple[Field, ...] = (
             "remove `instance_groups`: every instance gets the input",
         ),
     ),
-    *(Field(f"inputs.*.{name}", effect=Refused("AZ505")) for name in _ONLY_SAGEMAKER),
+    *(Field(f"inputs.*.{name}", effect=Refused("AZ505")) for name in ONLY_SAGEMAKER),
 )
 """Several rows may have the same request path; the first one says what the request has there."""
 

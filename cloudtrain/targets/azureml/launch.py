@@ -131,9 +131,6 @@ JOBS = "/mnt/azureml/cr/j"
 """The service's folder of jobs. The service names each job's folder by a number; the run's name
 stands in for it."""
 
-Listen = Callable[[int, int], tuple[str, str]]
-"""Maps an instance and a port to the address and port where other processes reach it."""
-
 
 @dataclass(frozen=True)
 class JobLayout:
@@ -141,7 +138,8 @@ class JobLayout:
 
     Attributes:
         hosts: the address of each instance, as it appears in lists of hosts.
-        listen: maps an instance and a port to the address and port where other processes reach it.
+        endpoint: maps an instance and a port to the address and port where other processes reach
+            it.
         data: the folder that holds inputs and outputs.
         code: the working directory of each instance.
         paths: maps `inputs.NAME` and `outputs.NAME` to the text that the script gets.
@@ -151,7 +149,7 @@ class JobLayout:
     run_name: str
     workspace_id: str
     hosts: tuple[str, ...]
-    listen: Listen
+    endpoint: Callable[[int, int], tuple[str, str]]
     data: str
     code: tuple[str, ...]
     paths: dict[str, str]
@@ -179,7 +177,7 @@ def service_layout(body: Body, run_name: str, workspace_id: str, gpus: int | Non
         run_name=run_name,
         workspace_id=workspace_id,
         hosts=hosts,
-        listen=lambda instance, port: (hosts[instance], str(port)),
+        endpoint=lambda instance, port: (hosts[instance], str(port)),
         data=data,
         code=(f"{folder}/exe/wd",) * body.instances,
         paths=service_paths(body, data),
@@ -231,7 +229,7 @@ def cluster_text(all_tasks: tuple[Task, ...], layout: JobLayout) -> str:
     """Return the addresses of all tasks as JSON: the part of TF_CONFIG that all tasks share."""
     cluster: dict[str, list[str]] = {}
     for each in all_tasks:
-        address = layout.listen(each.instance, FIRST_PORT + each.local_rank)
+        address = layout.endpoint(each.instance, FIRST_PORT + each.local_rank)
         cluster.setdefault(each.kind, []).append(":".join(address))
     return json.dumps(cluster)
 
@@ -260,7 +258,7 @@ _DEFAULTS = {"Mpi": {"NCCL_SOCKET_IFNAME": INTERFACE}}
 def _pytorch(body: Body, layout: JobLayout) -> Iterator[Alike]:
     """The service starts the processes itself, without torchrun, so variables that only torchrun
     sets are missing."""
-    address, port = layout.listen(0, MASTER_PORT)
+    address, port = layout.endpoint(0, MASTER_PORT)
     count = body.processes_per_instance
 
     def process(rank: int) -> Process:
@@ -287,7 +285,7 @@ def _mpi(body: Body, layout: JobLayout) -> Iterator[Alike]:
     if layout.is_multi:
         master = {
             "AZ_BATCHAI_MPI_MASTER_NODE": layout.hosts[0],
-            "AZ_BATCH_MASTER_NODE": ":".join(layout.listen(0, BATCH_PORT)),
+            "AZ_BATCH_MASTER_NODE": ":".join(layout.endpoint(0, BATCH_PORT)),
         }
 
     def process(rank: int) -> Process:

@@ -139,18 +139,19 @@ class Runner:
             raise TargetUnreachable(message, hint=self._hint) from None
         except OSError as error:
             raise self._not_started(argv, error) from None
-        self._judge(process.returncode, process.stderr)
+        self._check_exit(process.returncode, process.stderr)
         return self._answer(process.stdout)
 
     def send(
         self, script: str, *arguments: str, chunks: Iterable[bytes], on_sent: Callable[[int], None]
     ) -> bytes:
-        """The script reads `chunks` from stdin. `on_sent` gets the number of bytes of each sent
-        chunk."""
+        """Run a script that reads `chunks` from stdin, and return its output. `on_sent` gets the
+        number of bytes of each sent chunk."""
         with self._open(script, arguments, subprocess.PIPE) as process:
             assert process.stdin is not None, "it is a pipe"
             output = _drain(process.stdout)
             errors = _drain(process.stderr)
+            # A script that fails stops reading; its exit code tells why.
             with suppress(BrokenPipeError):
                 for chunk in chunks:
                     process.stdin.write(chunk)
@@ -160,7 +161,7 @@ class Runner:
             code = process.wait()
             answer = output()
             error = errors()
-        self._judge(code, error)
+        self._check_exit(code, error)
         return self._answer(answer)
 
     def read(self, script: str, *arguments: str, take: Callable[[IO[bytes]], None]) -> None:
@@ -175,12 +176,12 @@ class Runner:
             try:
                 take(process.stdout)
             except BaseException:
-                process.kill()
+                process.kill()  # it may wait forever for a reader
                 raise
-            process.stdout.read()
+            process.stdout.read()  # what `take` left, so that the script can end
             code = process.wait()
             error = errors()
-        self._judge(code, error)
+        self._check_exit(code, error)
 
     def _open(self, script: str, arguments: Sequence[str], stdin: int) -> subprocess.Popen[bytes]:
         argv = self._argv(script, arguments)
@@ -202,12 +203,14 @@ class Runner:
         return [*ssh_argv(self._state_dir), "--", self.host, command]
 
     def _answer(self, output: bytes) -> bytes:
+        """Return a script's own output, which follows the mark."""
         _, mark, answer = output.partition(_MARK)
         if not mark:
             raise TargetUnreachable(f"{self._where} did not answer", hint=self._hint)
         return answer
 
-    def _judge(self, code: int, stderr: bytes) -> None:
+    def _check_exit(self, code: int, stderr: bytes) -> None:
+        """Raise the error that an exit code and the error output of a script mean, if any."""
         if code == 0:
             return
         errors = find_errors(stderr.decode("utf-8", "replace"))

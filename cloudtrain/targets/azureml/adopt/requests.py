@@ -134,19 +134,23 @@ def _remove_added(body: JsonObject) -> None:
 def _steps(
     properties: JsonMapping, name: str, settings: JsonMapping, folder: str | None
 ) -> Iterator[Original]:
+    """Yield the steps of a pipeline's body that are commands, each as a command job."""
     jobs = properties.get("jobs") or {}
-    inline: JsonObject = {}
+    commands: JsonObject = {}
     lost: dict[str, str] = {}
     for step, job in jobs.items():
         if isinstance(job, Mapping) and "command" in job:
-            inline[step] = job
+            commands[step] = job
         else:
             lost[f"jobs.{step}"] = why_left_out(job)
-    for step, job in inline.items():
-        body = {JOB_TYPE: "Command", **job}
-        body.pop("type", None)
-        kind = f"step {step} of the pipeline {name}".rstrip()
+
+    pipeline = f"the pipeline {name}" if name else "the pipeline"
+    for step, job in commands.items():
+        # A step names its kind in `type`, a job's body in `jobType`.
+        body = {JOB_TYPE: "Command", **without(job, ("type",))}
         request = {"properties": body}
+        kind = f"step {step} of {pipeline}"
+        # Each step is adopted alone, so each tells of all steps that are left out.
         yield Original("azureml", request, step, kind, settings, folder=folder, lost=lost)
 
 

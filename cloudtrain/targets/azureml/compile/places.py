@@ -309,15 +309,15 @@ def _asset_from_image(
 def _asset_from_build(
     environment: Environment, folder: str, context: CompileContext
 ) -> ChosenEnvironment:
-    """By default a hash of the folder's content identifies the environment, because the folder's
-    address is known only after the upload."""
+    """Return the environment that Azure ML builds from `folder`, a folder of the bundle."""
     dockerfile = posixpath.normpath(environment.dockerfile or "Dockerfile")
-    if context.build is None:
+    if context.build is None:  # the folder has no Dockerfile
         file = posixpath.normpath(f"{folder}/{dockerfile}")
         hint = (
             "write the folder's path relative to `source_dir`, and the file's name in `dockerfile`"
         )
         raise _wrong("build", f"the bundle has no file `{file}`", hint)
+    # The folder's address is known only after its upload, which replaces the placeholder.
     definition = {"build": {"contextUri": FOLDER, "dockerfilePath": dockerfile}}
     return _asset(environment, definition, context)
 
@@ -325,6 +325,8 @@ def _asset_from_build(
 def _asset(
     environment: Environment, definition: JsonMapping, context: CompileContext
 ) -> ChosenEnvironment:
+    """Return an environment that is registered with `definition` before the job. By default its
+    version is a hash of the definition and of the content of the folder that it is built from."""
     if environment.asset_version is not None and environment.asset_name is None:
         message = "`asset_version` needs an `asset_name`"
         raise _wrong("asset_version", message, "add `asset_name`, or remove it")
@@ -339,6 +341,7 @@ def _asset(
     for name in ("description", "tags"):
         if value := getattr(environment, name):
             labelled[name] = value
+    # Azure ML can update the description and the tags of an environment with a name.
     identity = properties if environment.asset_name else labelled
     text = canonical_json({"properties": identity}) + folder_hash
     digest = hashlib.sha256(text.encode()).hexdigest()

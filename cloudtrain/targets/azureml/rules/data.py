@@ -14,6 +14,7 @@ from cloudtrain.job.nodes import PLACE_NAME, mend_name
 from cloudtrain.plans.plan import Level
 from cloudtrain.rules.engine import Fault, Subject, ValuePath, rule, text_at
 from cloudtrain.targets.azureml.compile.places import CHECKPOINT, DEFAULT_STORE, MODEL, SCHEMES
+from cloudtrain.targets.azureml.fields import ONLY_SAGEMAKER
 from cloudtrain.targets.azureml.parts import asset_id, asset_meant, parse_label
 from cloudtrain.targets.azureml.reading import read
 
@@ -41,16 +42,6 @@ _REFUSED = {
     "autoDeleteSetting": "autoDeleteSetting",
 }
 """Maps fields of an output that the service refuses to the names that users know."""
-
-_ONLY_SAGEMAKER = (
-    "shard",
-    "content_type",
-    "compression",
-    "record_wrapper",
-    "attribute_names",
-    "shuffle_seed",
-)
-"""Fields of an input that the body lacks."""
 
 
 @rule("AZ501", Level.ERROR)
@@ -160,21 +151,16 @@ def only_on_sagemaker(subject: Subject) -> Iterator[Fault]:
     if subject.processing is not None:
         return
     for name, item in subject.job.inputs.items():
-        for field in _ONLY_SAGEMAKER:
-            if getattr(item, field):
-                what = (
-                    "every instance reads all of it"
-                    if field == "shard"
-                    else "the input is read unchanged"
-                )
-                message = f"`{field}` of input `{name}` has no effect on Azure ML: {what}"
-                by_rank = (
-                    ", and take a part by `RANK` and `WORLD_SIZE` in the script"
-                    if field == "shard"
-                    else ""
-                )
-                hint = f"remove `{field}`{by_rank}"
-                yield Fault(message, hint, ("inputs", name, field))
+        for field in ONLY_SAGEMAKER:
+            if not getattr(item, field):
+                continue
+            effect = "the input is read unchanged"
+            hint = f"remove `{field}`"
+            if field == "shard":
+                effect = "every instance reads all of it"
+                hint += ", and take a part by `RANK` and `WORLD_SIZE` in the script"
+            message = f"`{field}` of input `{name}` has no effect on Azure ML: {effect}"
+            yield Fault(message, hint, ("inputs", name, field))
 
 
 @rule("AZ506", Level.ERROR)

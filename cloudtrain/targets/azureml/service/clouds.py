@@ -83,7 +83,9 @@ def cloud_of(name: str | None, environ: Mapping[str, str], fetch: Callable[[str]
 
 
 def _read_clouds(answer: Any) -> Iterator[Cloud]:
-    for item in answer if isinstance(answer, list) else [answer]:
+    """Yield the clouds that a metadata service describes: a list, or a single one."""
+    items = answer if isinstance(answer, list) else [answer]
+    for item in items:
         try:
             yield Cloud(
                 name=item["name"],
@@ -93,7 +95,9 @@ def _read_clouds(answer: Any) -> Iterator[Cloud]:
                 storage=item["suffixes"]["storage"],
             )
         except (KeyError, TypeError, AttributeError) as error:
-            message = f"the metadata of a cloud lacks the field {error}"
+            message = "the metadata of a cloud has an unknown form"
+            if isinstance(error, KeyError):
+                message = f"the metadata of a cloud lacks the field {error}"
             hint = f"check the address in {METADATA_URL}"
             raise TargetError(message, hint=hint, code="CT917") from None
 

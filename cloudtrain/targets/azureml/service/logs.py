@@ -21,7 +21,7 @@ from cloudtrain.plans.states import LogLine
 from cloudtrain.targets.azureml.launch import tasks
 from cloudtrain.targets.azureml.reading import Body
 from cloudtrain.targets.azureml.service.blobs import Blobs, DatastorePlace, Piece, Result, read
-from cloudtrain.targets.common.services import Denied, Expired, NotThere
+from cloudtrain.targets.common.services import Denied, Expired, NotThere, line_text
 
 # Find the rank that wrote a log file from the file's name, and split a growing file into lines.
 #
@@ -106,21 +106,18 @@ class Cutter:
 
     def feed(self, data: bytes) -> Iterator[str]:
         """Add bytes, and yield the lines that are now complete."""
-        *whole, pending = (self._pending + data).split(b"\n")
+        *complete, pending = (self._pending + data).split(b"\n")
         # A progress bar returns to the start of its line; only its last state is kept.
         start = pending.rstrip(b"\r").rfind(b"\r") + 1
         self._pending = pending[start:]
-        return map(_text, whole)
+        return map(line_text, complete)
 
     def rest(self) -> Iterator[str]:
+        """Yield the last line if it has no newline."""
         pending = self._pending
         self._pending = b""
         if pending:
-            yield _text(pending)
-
-
-def _text(line: bytes) -> str:
-    return line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
+            yield line_text(pending)
 
 
 ARTIFACTS = "workspaceartifactstore"
