@@ -77,6 +77,7 @@ def fill_command(body: Body, paths: Mapping[str, str]) -> str:
     with spaces as one argument."""
     literals = {f"inputs.{name}" for name, item in body.inputs.items() if is_literal(item)}
     command = body.command
+
     parts = []
     end = 0
     quotes = _Quotes()
@@ -94,6 +95,7 @@ def fill_command(body: Body, paths: Mapping[str, str]) -> str:
 
 
 def _quote_for(text: str, around: str) -> str:
+    """Escape a text for the quotes `around` it; quote it if there are none."""
     if around == "'":
         return text.replace("'", "'\\''")
     if around == '"':
@@ -213,24 +215,26 @@ def tasks(body: Body) -> tuple[Task, ...]:
     """Return the parameter servers, followed by the workers."""
     servers = body.parameter_servers
     workers = body.workers
-    behind = servers if servers + workers <= body.instances else 0
+    # The workers begin behind the servers if every task can have an instance of its own.
+    first_worker = servers if servers + workers <= body.instances else 0
     roles = [("ps", number, number) for number in range(servers)]
-    roles += [("worker", number, behind + number) for number in range(workers)]
-    every = []
-    on_instance = [0] * body.instances
+    roles += [("worker", number, first_worker + number) for number in range(workers)]
+
+    all_tasks = []
+    counts = [0] * body.instances
     for kind, index, place in roles:
         instance = place % body.instances
-        every.append(Task(kind, index, instance, on_instance[instance]))
-        on_instance[instance] += 1
-    return tuple(every)
+        all_tasks.append(Task(kind, index, instance, counts[instance]))
+        counts[instance] += 1
+    return tuple(all_tasks)
 
 
 def cluster_text(all_tasks: tuple[Task, ...], layout: JobLayout) -> str:
     """Return the addresses of all tasks as JSON: the part of TF_CONFIG that all tasks share."""
     cluster: dict[str, list[str]] = {}
-    for each in all_tasks:
-        address = layout.endpoint(each.instance, FIRST_PORT + each.local_rank)
-        cluster.setdefault(each.kind, []).append(":".join(address))
+    for task in all_tasks:
+        address = layout.endpoint(task.instance, FIRST_PORT + task.local_rank)
+        cluster.setdefault(task.kind, []).append(":".join(address))
     return json.dumps(cluster)
 
 
@@ -307,10 +311,10 @@ def _mpi(body: Body, layout: JobLayout) -> Iterator[Alike]:
 def _tensorflow(body: Body, layout: JobLayout) -> Iterator[Alike]:
     """Parameter servers come first. The AZUREML_PROCESS_NAME of TensorFlow's processes is
     unknown."""
-    every = tasks(body)
-    servers = tuple(task for task in every if task.kind == "ps")
-    workers = tuple(task for task in every if task.kind == "worker")
-    cluster = cluster_text(every, layout)
+    all_tasks = tasks(body)
+    servers = tuple(task for task in all_tasks if task.kind == "ps")
+    workers = tuple(task for task in all_tasks if task.kind == "worker")
+    cluster = cluster_text(all_tasks, layout)
 
     def group(kind: str, members: tuple[Task, ...], first_rank: int) -> Alike:
         def process(number: int) -> Process:
@@ -345,6 +349,7 @@ an argv."""
 
 
 def _on_each(layout: JobLayout, count: int) -> tuple[tuple[int, int], ...]:
+    """Return pairs of an instance and the number of its processes."""
     return tuple((instance, count) for instance in range(len(layout.hosts)))
 
 
@@ -371,10 +376,10 @@ instances."""
 
 
 def common_variables(
-    body: Body, layout: JobLayout, instance: int, *, whole: bool = True
+    body: Body, layout: JobLayout, instance: int, *, with_long: bool = True
 ) -> dict[str, str]:
-    """The service's variables override the job's. If `whole` is false, the variables in `LONG` are
-    left out."""
+    """The service's variables override the job's. If `with_long` is false, the variables in `LONG`
+    are left out."""
     variables = dict(body.variables)
     for name, item in body.inputs.items():
         prefix = "AZUREML_PARAMETER" if is_literal(item) else "AZURE_ML_INPUT"
@@ -382,7 +387,7 @@ def common_variables(
     for name in body.outputs:
         variables[f"AZURE_ML_OUTPUT_{name}"] = layout.paths[f"outputs.{name}"]
     variables |= _of_the_run(body, layout) | _of_the_instance(layout, instance)
-    if whole:
+    if with_long:
         return variables | _of_all_hosts(layout, instance)
     return {name: value for name, value in variables.items() if name not in LONG}
 
@@ -436,15 +441,15 @@ def _of_all_hosts(layout: JobLayout, instance: int) -> dict[str, str]:
 # Every process of a job, with its argv and environment.
 
 
-def processes(body: Body, layout: JobLayout, *, whole: bool = True) -> Processes:
+def processes(body: Body, layout: JobLayout, *, with_long: bool = True) -> Processes:
     """Return every process, in order of start; none for Ray, whose processes are unknown. If
-    `whole` is false, the variables in `LONG` are left out, as for `Plan.processes`."""
+    `with_long` is false, the variables in `LONG` are left out, as for `Plan.processes`."""
     argv = ("bash", "-c", fill_command(body, layout.paths))
     defaults = _DEFAULTS.get(body.kind, {})
 
     @lru_cache(maxsize=4)
     def variables_of(instance: int) -> dict[str, str]:
-        return common_variables(body, layout, instance, whole=whole)
+        return common_variables(body, layout, instance, with_long=with_long)
 
     def complete(own: Process) -> Process:
         env = {**defaults, **variables_of(own.instance), **own.env}

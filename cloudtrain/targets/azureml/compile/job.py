@@ -385,7 +385,7 @@ def _plan(parts: Parts, request: JsonObject) -> Plan:
     machines = machines_in(body, parts.machines, parts.account)
     gpus = machines.known.gpus if machines.known is not None else None
     layout = service_layout(body, context.run_name, workspace_id, gpus)
-    started = processes(body, layout, whole=False)
+    started = processes(body, layout, with_long=False)
     places = places_of(request, context.run_name, workspace_id)
     return Plan(
         target="azureml",
