@@ -80,17 +80,16 @@ def _changed_references(command: str, inputs: JsonMapping) -> list[str]:
 # The job as calls of azure-ai-ml: `command(...)`, and the client that sends it.
 
 EXTRA = "azureml-sdk"
-_SDK = "azure.ai.ml"
-_ENTITIES = "azure.ai.ml.entities"
 
 RESOURCES = ("instance_count", "instance_type", "locations", "docker_args", "shm_size")
 """Resources that are arguments of `command`."""
 
 
 def _command(job: JsonMapping) -> Call:
+    """Return the call `command(...)` for the fields of `job_of`."""
     arguments: JsonObject = {}
     for name, value in job.items():
-        if name in ("limits", "queue_settings"):
+        if name in ("limits", "queue_settings"):  # their fields are arguments themselves
             arguments |= value
         elif name == "resources":
             arguments |= _resources(value)
@@ -101,24 +100,27 @@ def _command(job: JsonMapping) -> Call:
             arguments[name] = {key: call(item) for key, item in value.items()}
         else:
             arguments[name] = value
-    return Call(f"{_SDK}.command", arguments)
+    return Call("azure.ai.ml.command", arguments)
 
 
 def _resources(resources: JsonObject) -> JsonObject:
+    """Return the arguments of `command` for the resources: their fields, or one object if `command`
+    lacks one of them."""
     if resources and resources.keys() <= set(RESOURCES):
         return resources
-    return {"resources": Call(f"{_ENTITIES}.JobResourceConfiguration", dict(resources))}
+    return {"resources": Call("azure.ai.ml.entities.JobResourceConfiguration", dict(resources))}
 
 
 def _input(item: Any) -> Any:
-    return Call(f"{_SDK}.Input", dict(item)) if isinstance(item, dict) else item
+    return Call("azure.ai.ml.Input", dict(item)) if isinstance(item, dict) else item
 
 
 def _output(item: JsonMapping) -> Call:
-    return Call(f"{_SDK}.Output", dict(item))
+    return Call("azure.ai.ml.Output", dict(item))
 
 
 def _object(value: JsonMapping) -> Call:
+    """Return the call of the class that the field `type` means."""
     arguments = dict(value)
     kind = arguments.pop("type")
     return Call(_TABLES["classes"][kind], arguments)
@@ -175,6 +177,7 @@ def yaml_job(job: JsonMapping, place: AzureMLAccount, *, remark: str = "") -> st
             own_modes = MODES.get(item["type"], ())
             if item.get("mode", "direct") not in (*_EVERY_MODE, *own_modes):
                 wrong.append(f"inputs.{name}.mode")
+            # `job` keeps its own inputs, without the prefix.
             path = _yaml_job_id(item["path"])
             document["inputs"] = {**document["inputs"], name: {**item, "path": path}}
     if wrong:
@@ -267,6 +270,7 @@ class AzureMLExports:
             TargetError: the SDK cannot express a field of the request; the message names it.
         """
         program = Program({"job": _command(self._job())}, "", {}, EXTRA)
+        # Remarks about experimental classes are no concern of the user's.
         logger = logging.getLogger(_REMARKS)
         level = logger.level
         logger.setLevel(logging.ERROR)
@@ -288,6 +292,7 @@ class AzureMLExports:
         )
         if self._plan.uploads:
             title += f"\n\n{self._needs}\n"
+
         place = self._place
         arguments = {
             "credential": _credential(place),
@@ -297,7 +302,7 @@ class AzureMLExports:
         }
         if place.cloud:
             arguments["cloud"] = place.cloud
-        client = Call(f"{_SDK}.MLClient", arguments)
+        client = Call("azure.ai.ml.MLClient", arguments)
         variables = {"job": _command(self._job()), "ml_client": client}
         program = Program(variables, "jobs.create_or_update", {"job": Ref("job")}, EXTRA)
         return python_code(program, title=title)
@@ -314,6 +319,7 @@ class AzureMLExports:
 
     @property
     def _needs(self) -> str:
+        """The sentence that names the uploads which the job needs."""
         things = " and ".join(f"the {upload.kind}" for upload in self._plan.uploads)
         return f"Needs what `cloudtrain submit` uploads: {things}."
 

@@ -73,6 +73,7 @@ def _capacity(
         message = f"{size} is not sold as spot capacity in {location}"
         yield finding_of("AZ909", message, "remove `spot`, or name another type", _TYPE)
         return
+
     vcpus = int(offer["vCPUs"]) * count
     usages = _list_entries(client, location, "usages")
     names = [_ALL_SPARE] if is_spot else [str(offer["family"]), _ALL]
@@ -115,10 +116,10 @@ def _is_of(usage: Mapping[str, Any], name: str) -> bool:
 
 
 def _list_entries(client: Client, location: str, what: str) -> list[dict[str, Any]]:
-    provider = (
-        f"/subscriptions/{client.place.subscription_id}/providers/Microsoft.MachineLearningServices"
-    )
-    path = f"{provider}/locations/{location}/{what}"
+    """Return what the service lists for a region: its `vmSizes` or `usages`."""
+    subscription = f"/subscriptions/{client.place.subscription_id}"
+    provider = "providers/Microsoft.MachineLearningServices"
+    path = f"{subscription}/{provider}/locations/{location}/{what}"
     return client.items(path, api_version=COMPUTE)
 
 
@@ -167,11 +168,13 @@ def check(client: Client, plan: Plan, instance_type: str, labels: Labels) -> lis
         raise  # `--ignore` cannot help here
     except CloudtrainError as error:
         return [finding_of("AZ901", error.message, error.hint)]
+
     question = _Question(client, plan, instance_type, labels)
     checks = [_environment, *_places(question)]
     # Azure does not document how to ask for its machines
     if not question.body.is_on_virtual_cluster:
         checks.insert(0, _compute if question.body.compute else _serverless)
+
     findings: list[Finding] = []
     with ThreadPoolExecutor(max_workers=_THREADS) as pool:
         for answers in pool.map(lambda check: _answers(check, question), checks):
@@ -180,6 +183,7 @@ def check(client: Client, plan: Plan, instance_type: str, labels: Labels) -> lis
 
 
 def _answers(check: _Check, question: _Question) -> list[Finding]:
+    """Return the findings of a check. A failed query becomes a warning."""
     try:
         return list(check(question))
     except (Denied, TargetUnreachable) as error:
@@ -189,6 +193,7 @@ def _answers(check: _Check, question: _Question) -> list[Finding]:
 
 
 def _compute(question: _Question) -> Iterator[Finding]:
+    """Check the compute that the job names."""
     compute_id = question.body.compute
     assert compute_id is not None, "the job names one"
     name = question.body.compute_name
@@ -201,6 +206,7 @@ def _compute(question: _Question) -> Iterator[Finding]:
             hint = "make one with `az ml compute create`, or leave `compute` out"
         yield finding_of("AZ904", f"the workspace has no compute `{name}`", hint)
         return
+
     properties = compute["properties"]
     yield from _kind(question, name, properties)
     yield from _readiness(name, properties)
@@ -209,6 +215,7 @@ def _compute(question: _Question) -> Iterator[Finding]:
 
 
 def _kind(question: _Question, name: str, properties: Mapping[str, Any]) -> Iterator[Finding]:
+    """Report a compute that cannot run jobs, or not on several machines."""
     kind = properties.get("computeType")
     hint = "name a cluster, or leave `compute` out to run serverless"
     if kind not in _RUNS_JOBS:
@@ -222,6 +229,7 @@ def _kind(question: _Question, name: str, properties: Mapping[str, Any]) -> Iter
 
 
 def _readiness(name: str, properties: Mapping[str, Any]) -> Iterator[Finding]:
+    """Report a compute that is broken or switched off."""
     state = properties.get("provisioningState")
     inner = mapping_at(properties, "properties")
     if state in _BROKEN:
@@ -244,12 +252,14 @@ def _readiness(name: str, properties: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _message_of(error: Mapping[str, Any]) -> str:
+    """Return the message or the code of an error in one line; empty if it has neither."""
     inner = error.get("error") or error
     text = str(inner.get("message") or inner.get("code") or "")
     return " ".join(text.split())
 
 
 def _size(question: _Question, name: str, machines: Mapping[str, Any]) -> Iterator[Finding]:
+    """Report `machines` of another type than the plan's, or fewer of them than the job needs."""
     size = machines.get("vmSize")
     planned = question.instance_type
     if size and planned and size.lower() != planned.lower():
@@ -257,6 +267,7 @@ def _size(question: _Question, name: str, machines: Mapping[str, Any]) -> Iterat
         row = instance_named("azureml", size)  # the service writes sizes in capitals
         hint = f"name the cluster's type (`{row.name if row else size}`), or another cluster"
         yield finding_of("AZ907", message, hint, _TYPE)
+
     most = value_at(machines, "scaleSettings", "maxNodeCount")
     count = question.body.instances
     if most is not None and count > most:
@@ -266,6 +277,7 @@ def _size(question: _Question, name: str, machines: Mapping[str, Any]) -> Iterat
 
 
 def _serverless(question: _Question) -> Iterator[Finding]:
+    """Check the capacity for a serverless job. Of several regions, only the best counts."""
     body = question.body
     size = body.instance_type
     workspace = question.client.workspace
@@ -290,6 +302,7 @@ def _identity(question: _Question, owner: str, identities: Any) -> Iterator[Find
     identity = question.body.mapping("identity")
     if identity.get("identityType") != "Managed":
         return
+
     users = mapping_at(identities, "userAssignedIdentities")
     client = identity.get("clientId")
     resource = identity.get("resourceId")
@@ -312,10 +325,12 @@ def _identity(question: _Question, owner: str, identities: Any) -> Iterator[Find
 
 
 def _environment(question: _Question) -> Iterator[Finding]:
+    """Report a registered environment that the workspace lacks, or the version of its label."""
     environment = question.body.environment
     uploads = {upload.destination for upload in question.plan.uploads}
     if environment in uploads or not environment.startswith("/subscriptions/"):
-        return  # the submit makes the former; the service checks those in registries
+        return  # the submit makes the uploaded ones; the service checks those in registries
+
     path = ("environment", "azureml")
     label = parse_label(environment)
     if label:
@@ -346,6 +361,7 @@ def _meaning(question: _Question, label: Labelled, code: str, path: ValuePath) -
 
 
 def _places(question: _Question) -> Iterator[_Check]:
+    """Yield a check for each asset or datastore that the inputs and outputs name."""
     workspace = question.client.place.workspace_id
     things = set[str]()
     for kind, code in (("inputs", "AZ913"), ("outputs", "AZ914")):
@@ -360,6 +376,7 @@ def _places(question: _Question) -> Iterator[_Check]:
 
 
 def _thing(uri: str, workspace: str) -> str | None:
+    """Return the id of the asset or datastore in an address; None if it names neither."""
     if uri.startswith("/subscriptions/"):
         return uri
     try:
@@ -372,11 +389,14 @@ def _thing(uri: str, workspace: str) -> str | None:
 
 
 def _exists(thing: str, code: str, path: ValuePath) -> _Check:
+    """Return a check that reports a missing `thing` (an id) as `code`."""
+
     def look(question: _Question) -> Iterator[Finding]:
         label = parse_label(thing)
         if label:
             yield from _meaning(question, label, code, path)
             return
+
         inside = thing.partition("/workspaces/")[2].partition("/")[2]
         kind, _, name = inside.partition("/")
         try:
@@ -425,6 +445,7 @@ def refresh(client: Client, *, folder: Path, date: str) -> Refreshed:
             notes.append(f"{without}: {error.message}")
             return None
 
+    # only the sizes are indispensable
     sizes = _list_entries(client, location, "vmSizes")
     usages = if_allowed(lambda: _list_entries(client, location, "usages"), "without the quota")
     skus_path = f"/subscriptions/{client.place.subscription_id}/providers/Microsoft.Compute/skus"
@@ -433,6 +454,7 @@ def refresh(client: Client, *, folder: Path, date: str) -> Refreshed:
         lambda: client.items(skus_path, api_version=SKUS, query=here),
         "the InfiniBand of sizes that are new is guessed from their names",
     )
+
     table = overlay_of(sizes, usages or (), skus, date=date, location=location)
     about = f"Azure ML's VM sizes in {location}, asked on {date}"
     file = write_refreshed(folder, "azureml", table, about=about)
