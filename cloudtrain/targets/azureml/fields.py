@@ -145,7 +145,7 @@ LITERAL = "literal"
 
 
 def _listed(value: object) -> list[Any]:
-    """Encode the texts of a setting. The other form of the setting, one text, has another row."""
+    """Encode a tuple of texts. A setting that is one text has a row of its own."""
     if not isinstance(value, tuple):
         raise Inexpressible("")
     return list(value)

@@ -92,7 +92,8 @@ _PREFIX = "printf '\\001cloudtrain\\001\\n'\n"
 TIMEOUT = 180.0
 """Time limit in seconds for a script that transfers no file."""
 
-_ERRORS = load_toml(Path(__file__).with_name("words.toml").read_text("utf-8"))["errors"]
+WORDS = load_toml(Path(__file__).with_name("words.toml").read_text("utf-8"))
+"""What Slurm's words and the scripts' exit codes mean."""
 
 _COMMAND = re.compile(r"^(?:\w+: )?error: |^(?:-?bash|cloudtrain): (?:line \d+: )?")
 """The prefix of a message: `sbatch: error: `, or of the shell's own: `cloudtrain: line 3: `."""
@@ -217,13 +218,13 @@ class Runner:
         if self.host is not None and code == _SSH_FAILED:
             message = f"{self._where} cannot be reached: {errors or 'ssh gave no reason'}"
             raise TargetUnreachable(message, hint=self._hint)
-        if any(word in errors for word in _ERRORS["unreachable"]):
+        if any(word in errors for word in WORDS["errors"]["unreachable"]):
             message = f"the Slurm cluster does not answer: {errors}"
             raise TargetUnreachable(message, hint="try again in a minute")
         if code == _NOT_FOUND or "command not found" in errors:
             raise self._unavailable(errors or "a command is missing")
         hint = "this message comes from Slurm; run `sinfo` or `scontrol` on the cluster for details"
-        if any(word in errors for word in _ERRORS["of_files"]):
+        if any(word in errors for word in WORDS["errors"]["of_files"]):
             where = f"on `{self.host}`" if self.host else "on this machine"
             hint = (
                 f"look at `shared_dir` of `[slurm]` {where}: it must exist, be yours to "

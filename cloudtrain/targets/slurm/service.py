@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from cloudtrain.documents.document import load_toml
 from cloudtrain.errors import NameTaken, RunNotFound, TargetError, TargetUnreachable
 from cloudtrain.machines.table import NodeKind
 from cloudtrain.plans.plan import Plan
@@ -21,7 +20,7 @@ from cloudtrain.targets.common.archives import unpacked
 from cloudtrain.targets.common.tracebacks import PEER_LOST, error_in, shorten_line
 from cloudtrain.targets.contract import BundleWriter, ByteProgress, Service
 from cloudtrain.targets.slurm.online import check, list_nodes
-from cloudtrain.targets.slurm.runner import CommandFailed, Runner
+from cloudtrain.targets.slurm.runner import WORDS, CommandFailed, Runner
 from cloudtrain.targets.slurm.scripts import Record, parse_records
 from cloudtrain.targets.slurm.settings import SlurmAccount
 from cloudtrain.targets.slurm.transfer import ClusterLog, download, fetch, provide, upload
@@ -75,14 +74,12 @@ def _call(
     return answer.decode().strip()
 
 
-_TABLES = load_toml(Path(__file__).with_name("words.toml").read_text("utf-8"))
-
 _KINDS = {"unreachable": TargetUnreachable, "taken": NameTaken, "refused": TargetError}
 
 
 def _explain(error: CommandFailed, name: str) -> TargetError:
     """Return the error that a script's exit code means; the same error for an unknown code."""
-    row = _TABLES["exits"].get(str(error.exit_status))
+    row = WORDS["exits"].get(str(error.exit_status))
     if row is None:
         return error
     kind, message, hint = row
@@ -100,7 +97,7 @@ class Meaning(NamedTuple):
 
 
 MEANINGS = {
-    word: Meaning(RunState(state), *reason) for word, (state, *reason) in _TABLES["states"].items()
+    word: Meaning(RunState(state), *reason) for word, (state, *reason) in WORDS["states"].items()
 }
 
 
@@ -114,7 +111,7 @@ def meaning_of(word: str) -> Meaning:
 
 # Derive the status of a run, and the reason of its failure, from its record.
 
-_BROKEN: dict[str, str] = _TABLES["broken"]
+_BROKEN: dict[str, str] = WORDS["broken"]
 _EARLY = "the batch script ended early"
 _RANK = re.compile(r"node_\d+\.rank_(\d+)\.stderr\.log")
 _DETAILS = 12
@@ -239,7 +236,7 @@ def _waiting(record: Record) -> str | None:
     """Return Slurm's reason why the job waits, and what helps; None if Slurm gives no reason."""
     if not record.why or record.why == "None":
         return None
-    advice: dict[str, str] = _TABLES["advice"]
+    advice: dict[str, str] = WORDS["advice"]
     known = [word for word in advice if record.why.startswith(word)]
     text = f"it waits: {record.why}"
     if not known:

@@ -239,7 +239,7 @@ class SlurmAccount:
         return cls(unquote(host) or None, "/" + "/".join(names))
 
 
-# as the other targets
+# Every target's function takes the settings.
 def examine(settings: Slurm, account: SlurmAccount) -> str | None:  # noqa: ARG001
     """Return the login node and the shared folder as text; None if the settings have no shared
     folder."""
