@@ -156,6 +156,7 @@ def _own_places(stage: Stage) -> dict[str, str]:
 
 
 def _folders(stage: Stage) -> tuple[str, ...]:
+    """Return the folders that must exist before the processes start."""
     own = _own_places(stage)
     folders = [stage.layout.data, *own.values()]
     for name, path in stage.outputs.items():
@@ -166,6 +167,7 @@ def _folders(stage: Stage) -> tuple[str, ...]:
 
 
 def _links(stage: Stage, count: int) -> Iterator[Link]:
+    """Yield the links to inputs, to outputs and to the logs of `count` ranks."""
     for name, item in stage.job.inputs.items():
         if item.local is not None:
             path = stage.layout.paths[f"inputs.{name}"]
@@ -227,6 +229,7 @@ INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "UCX_NET_DEVI
 
 
 def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: CompileContext) -> Plan:
+    """Return the plan of a local run. Raises `JobError` if the job cannot be emulated."""
     stage = _stage(job, target, context)
     started = processes(stage.body, stage.layout)
     if not started:
@@ -237,6 +240,7 @@ def compile_as_azureml(job: TrainingJob, target: LocalSettings, context: Compile
         raise JobError([Problem(path, message, "submit it to Azure ML", code="CT031")])
 
     local_processes = [_local_process(stage, process, len(started)) for process in started]
+    # The plan leaves out what repeats the request.
     shown_processes = []
     for process in local_processes:
         env = {name: value for name, value in process.env.items() if name not in LONG}
@@ -264,13 +268,14 @@ def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> 
         )
         hint = "run it here without `--emulate azureml`"
         problems.append(Problem(("distribution", "type"), message, hint, code="CT030"))
+
     local_job, _ = problems.value(
         lambda: scaled_job(job, target, account), (placed_job(job, target), None)
     )
     environment = job.environment.model_copy(update={"requirements": None})
     local_job = local_job.model_copy(update={"environment": environment})
-    here = context._replace(account=ACCOUNT)
-    plan = problems.value(lambda: compile_azureml(local_job, AzureML(), here), None)
+    azureml_context = context._replace(account=ACCOUNT)
+    plan = problems.value(lambda: compile_azureml(local_job, AzureML(), azureml_context), None)
     if problems or plan is None:
         raise JobError(without_echoes(problems))
 
