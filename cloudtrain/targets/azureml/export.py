@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
-from cloudtrain.documents.document import load_toml
+from cloudtrain.documents.document import load_table
 from cloudtrain.errors import TargetError
 from cloudtrain.plans.document import shell_word, visible, visible_yaml
 from cloudtrain.plans.plan import Plan
@@ -26,7 +25,7 @@ from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.export import Call, Program, Ref, build, python_code
 from cloudtrain.targets.common.fields import Inexpressible
 
-_TABLES = load_toml(Path(__file__).with_name("export.toml").read_text("utf-8"))
+_TABLES = load_table(__file__, "export.toml")
 
 
 # The job with the fields that azure-ai-ml's YAML and Python objects share. If azure-ai-ml cannot

@@ -213,7 +213,7 @@ class Body:
 
 
 def _mappings(entries: JsonMapping) -> Mapping[str, JsonMapping]:
-    """Return the entries that are mappings, as they must be."""
+    """Return the entries that are mappings. Overrides may set others."""
     return {name: item for name, item in entries.items() if isinstance(item, Mapping)}
 
 

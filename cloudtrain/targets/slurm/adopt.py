@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from cloudtrain.documents.document import load_toml
+from cloudtrain.documents.document import load_table
 from cloudtrain.targets.adoption import BatchSettings
 
-_TABLES = load_toml(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+_TABLES = load_table(__file__, "adopt.toml")
 _TEXTS = _TABLES["texts"]
 _KNOWN = _TABLES["known"]
 _REFUSED = _TABLES["refused"]

@@ -13,7 +13,7 @@ from tempfile import gettempdir
 from threading import Thread
 from typing import IO
 
-from cloudtrain.documents.document import load_toml
+from cloudtrain.documents.document import load_table
 from cloudtrain.errors import TargetError, TargetUnavailable, TargetUnreachable
 from cloudtrain.system.private import make_private_folder, require_own
 from cloudtrain.targets.common.tracebacks import shorten_line
@@ -92,7 +92,7 @@ _PREFIX = "printf '\\001cloudtrain\\001\\n'\n"
 TIMEOUT = 180.0
 """Time limit in seconds for a script that transfers no file."""
 
-WORDS = load_toml(Path(__file__).with_name("words.toml").read_text("utf-8"))
+WORDS = load_table(__file__, "words.toml")
 """What Slurm's words and the scripts' exit codes mean."""
 
 _COMMAND = re.compile(r"^(?:\w+: )?error: |^(?:-?bash|cloudtrain): (?:line \d+: )?")

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from cloudtrain.documents.document import Unreadable, load_toml, read_document, read_text
+from cloudtrain.documents.document import Unreadable, load_table, read_document, read_text
 from cloudtrain.errors import UsageError, did_you_mean
 from cloudtrain.job.data import DataType
 from cloudtrain.targets.adoption import Original
@@ -36,7 +36,7 @@ _WORKSPACE = re.compile(
     r"/providers/Microsoft\.MachineLearningServices/workspaces/(?P<workspace>[^/]+)"
 )
 
-TABLES = load_toml(Path(__file__).parent.with_name("export.toml").read_text("utf-8"))
+TABLES = load_table(__file__, "../export.toml")
 """The names that azure-ai-ml has for the parts of a job."""
 
 _KINDS: dict[str, str] = TABLES["kinds"]

@@ -8,11 +8,10 @@ environment.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from cloudtrain.documents.document import load_toml
+from cloudtrain.documents.document import load_table
 from cloudtrain.errors import SettingsError, TargetError, did_you_mean
 from cloudtrain.system.plugins import require
 from cloudtrain.targets.azureml.settings import az_folder, az_subscriptions
@@ -47,7 +46,7 @@ class Cloud(NamedTuple):
         return f"{self.studio}/.default"
 
 
-_TABLES = load_toml(Path(__file__).with_name("clouds.toml").read_text("utf-8"))
+_TABLES = load_table(__file__, "clouds.toml")
 
 BUILT_IN = {name: Cloud(name, **row) for name, row in _TABLES["clouds"].items()}
 

@@ -11,10 +11,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from cloudtrain.documents.document import load_toml
+from cloudtrain.documents.document import load_table
 from cloudtrain.errors import NameTaken, TargetError, TargetUnreachable
 from cloudtrain.rules.engine import value_at
-from cloudtrain.targets.azureml.catalogue import DATA
 from cloudtrain.targets.azureml.settings import AzureMLAccount
 from cloudtrain.targets.common.services import Denied, Expired, NotThere
 
@@ -37,7 +36,7 @@ _KINDS: Mapping[str, type[TargetError]] = {
     for kind in (Denied, Expired, NameTaken, NotThere, TargetError, TargetUnreachable)
 }
 
-_ROWS: dict[str, Row] = load_toml((DATA / "errors.toml").read_text("utf-8"))
+_ROWS: dict[str, Row] = load_table(__file__, "../data/errors.toml")
 """The errors that replace Azure's. `_make_error` fills in the fields of their texts, such as
 `{said}`."""
 

@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from cloudtrain.documents.document import load_toml
+from cloudtrain.documents.document import load_table
 from cloudtrain.errors import TargetError
 from cloudtrain.job.model import format_duration
 from cloudtrain.machines.overlay import Overlay, type_named
@@ -199,7 +198,7 @@ def _unpack(message: str) -> str:
 
 # State, times, reason and cost.
 
-_TABLES = load_toml(Path(__file__).with_name("states.toml").read_text("utf-8"))
+_TABLES = load_table(__file__, "states.toml")
 STATES: dict[str, RunState] = {word: RunState(ours) for word, ours in _TABLES["states"].items()}
 _WHY: dict[str, str] = _TABLES["reasons"]
 

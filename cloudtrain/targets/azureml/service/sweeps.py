@@ -100,7 +100,7 @@ class AzureMLTuner(AzureMLService, Tuner):
             "max_results": _PAGE,
         }
         metrics: dict[str, dict[str, float]] = {}
-        while experiments:  # a search in no experiment would be refused
+        while experiments:  # a sweep that has not started yet has none
             page = client.post(address, query)
             for run in page.get("runs") or ():
                 rows = value_at(run, "data", "metrics") or ()
@@ -115,7 +115,7 @@ def _trial(
     number: int, row: Mapping[str, Any], metrics: Mapping[str, float], objective: Objective | None
 ) -> Trial:
     """Return a trial from its run. Without a finite value of the objective, a completed trial
-    counts as failed, as in a sweep that cloudtrain drives."""
+    counts as failed."""
     state = state_of(row.get("status") or "")
     reason = None
     metric = objective.metric if objective is not None else ""
