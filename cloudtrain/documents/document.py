@@ -293,10 +293,14 @@ def load_toml(text: str) -> dict[str, Any]:
     return data
 
 
+def load_table(module_file: str, path: str) -> dict[str, Any]:
+    """Return the values of a TOML file. `path` is relative to the folder of the module."""
+    return load_toml(Path(module_file).parent.joinpath(path).read_text("utf-8"))
+
+
 def parser_hints(language: str) -> dict[str, str]:
     """Map messages of the parser of a language, or parts of these messages, to hints."""
-    table = load_toml(Path(__file__).with_name("hints.toml").read_text("utf-8"))
-    hints: dict[str, str] = table[language]
+    hints: dict[str, str] = load_table(__file__, "hints.toml")[language]
     return hints
 
 

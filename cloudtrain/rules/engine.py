@@ -407,6 +407,11 @@ def level_of(code: str) -> Level:
     return registered[code].level
 
 
+def finding_of(code: str, message: str, hint: str | None, path: ValuePath = ()) -> Finding:
+    """Return a finding with the severity that is declared for its code."""
+    return Finding(code, level_of(code), message, hint, path)
+
+
 _PORTABLE_MODULES = ("cloudtrain.rules.job", "cloudtrain.rules.scripts", "cloudtrain.rules.values")
 
 
