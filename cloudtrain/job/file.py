@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from cloudtrain.documents.document import (
+    BYTE_ORDER_MARK,
     Content,
     Format,
     Positions,
@@ -150,7 +151,7 @@ _OF_JOB = "job."
 def _readable(text: str, format: Format, file: str) -> Content:
     try:
         empty = Unreadable("the job file is empty", _START[format], code="CT003")
-        if not text.strip("\ufeff \t\r\n"):
+        if not text.strip(f"{BYTE_ORDER_MARK} \t\r\n"):
             raise empty
         document = read_document(text, format)
         if document.data in (None, {}) and not document.problems:
