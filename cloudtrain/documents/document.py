@@ -183,7 +183,8 @@ def read_document(text: str, format: Format) -> Content:
     if most_values > MAX_VALUES:
         raise too_large()
 
-    reader: Callable[[str], Content] = getattr(import_module(_MODULES[format]), f"read_{format}")
+    module = import_module(_MODULES[format])
+    reader: Callable[[str], Content] = getattr(module, f"read_{format}")
     try:
         return reader(text.removeprefix(BYTE_ORDER_MARK))
     except RecursionError:
@@ -222,7 +223,8 @@ def read_bytes(path: str | Path, most: int = MAX_BYTES, accept: Accept | None = 
     """
     # `os.stat` instead of `Path.stat`: most paths are plain strings.
     _check(os.stat(path), path, most)
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    descriptor = os.open(path, flags)
 
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(file.fileno())

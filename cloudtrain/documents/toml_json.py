@@ -75,7 +75,9 @@ def read_toml(text: str) -> Content:
 def toml_text(value: object) -> str:
     """Return a value as TOML on one line."""
     if isinstance(value, Mapping):
-        entries = [f"{toml_key(name)} = {toml_text(inner)}" for name, inner in value.items()]
+        entries = []
+        for name, inner in value.items():
+            entries.append(f"{toml_key(name)} = {toml_text(inner)}")
         return "{" + ", ".join(entries) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml_text, value)) + "]"

@@ -218,10 +218,13 @@ def _hint_for_text(value: object, spelling: str | None) -> str | None:
 
 def _hint_for_integer(value: object) -> str | None:
     """Return the hint for a text or a float that stands for an integer; None for other values."""
-    if isinstance(value, str) and len(value) < 20 and value.strip().isdecimal():
-        return f"write `{int(value)}`, without quotes"
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return f"write `{int(value)}`"
+    if isinstance(value, str):
+        is_short = len(value) < 20
+        if is_short and value.strip().isdecimal():
+            return f"write `{int(value)}`, without quotes"
+    elif isinstance(value, float) and value.is_integer():
+        is_exact = abs(value) < 2**53
+        return f"write `{int(value)}`" if is_exact else None
     return None
 
 

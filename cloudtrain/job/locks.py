@@ -115,7 +115,8 @@ class _Reader(NamedTuple):
             if place.count("..") > DEEPEST or self.read(project) is None:
                 break
 
-        if "[tool.poetry]" in text or self.read(posixpath.join(folder, "poetry.lock")) is not None:
+        poetry_lock = posixpath.join(folder, "poetry.lock")
+        if "[tool.poetry]" in text or self.read(poetry_lock) is not None:
             raise unread(f"`{file}` is a project of Poetry, which cloudtrain does not read", POETRY)
         hint = "run `uv lock`, or name a requirements file"
         raise stale(f"`{file}` has no `uv.lock` beside it, so the versions are not decided", hint)
@@ -205,8 +206,8 @@ class _Reader(NamedTuple):
         for item in members:
             offered.update(item.get(table, ()))
         for name in sorted(asked - offered):
-            words = ", ".join(f"`{known}`" for known in sorted(offered)) or "none"
-            hint = f"it has {words}; run `uv lock` after a change of `pyproject.toml`"
+            words = [f"`{known}`" for known in sorted(offered)] or ["none"]
+            hint = f"it has {', '.join(words)}; run `uv lock` after a change of `pyproject.toml`"
             raise unread(f"`{lock}` has no {field[:-1]} `{name}`", hint, field)
 
     def check_python(self, what: str, wanted: str | None) -> None:
@@ -252,7 +253,7 @@ class _Reader(NamedTuple):
         source of their own, as uv.lock writes them."""
         elsewhere = set()
         for name, source in sources.items():
-            if not all("index" in one for one in _as_list(source)):
+            if any("index" not in entry for entry in _as_list(source)):
                 elsewhere.add(normal(name))
 
         wanted = []
@@ -324,7 +325,11 @@ class _Reader(NamedTuple):
             "extras": {*self.extras},
             "dependency_groups": {*self.groups},
         }
-        return any(parsed.evaluate(values | {"extra": extra}) for extra in ("", *extras))
+        for extra in ("", *extras):
+            values["extra"] = extra
+            if parsed.evaluate(values):
+                return True
+        return False
 
 
 _EXTRA_OF_CONFLICT = re.compile(r"extra (?P<operator>==|!=) '(?P<name>(?:extra|group)-\d+-[^']*)'")
@@ -455,7 +460,8 @@ class _Graph:
         if len(choices) > 1:
             if "source" in dependency:
                 source = dependency["source"]
-                choices = [item for item in choices if item.get("source") == source] or choices
+                of_source = [item for item in choices if item.get("source") == source]
+                choices = of_source or choices
             choices = [item for item in choices if self._is_for_platform(item)]
         if not choices:
             message = f"`{self.file}` has no version of `{name}` for {self.reader.platform}"

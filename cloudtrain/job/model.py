@@ -388,7 +388,8 @@ def parse_time(text: str) -> int | None:
     elif len(numbers) == 2:  # minutes and seconds
         numbers = [0, *numbers]
     hours, minutes, seconds = numbers
-    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+    hours += 24 * int(days or 0)
+    return (60 * hours + minutes) * 60 + seconds
 
 
 def format_duration(seconds: float) -> str:

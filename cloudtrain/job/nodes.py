@@ -58,8 +58,7 @@ class SchemaNode(NamedTuple):
             return self.inner
         if self.kind == "json":
             return self
-        tagged_model = self.model(tag)
-        for model in [tagged_model] if tagged_model else self.models.values():
+        for model in self._models_with(tag):
             if part in model.model_fields:
                 return node_of_field(model, str(part))
         return None
@@ -67,12 +66,15 @@ class SchemaNode(NamedTuple):
     def field_names(self, tag: object = None) -> list[str]:
         """Return the names of the fields that are allowed at this node. If the node is one of
         several models, `tag` selects a model. Without `tag`, return the fields of all models."""
-        tagged_model = self.model(tag)
-        models = [tagged_model] if tagged_model else list(self.models.values())
         names: dict[str, None] = {}
-        for model in models:
+        for model in self._models_with(tag):
             names.update(dict.fromkeys(model.model_fields))
         return list(names)
+
+    def _models_with(self, tag: object) -> Iterable[type[BaseModel]]:
+        """Return the model that `tag` selects, or all models if it selects none."""
+        model = self.model(tag)
+        return self.models.values() if model is None else [model]
 
 
 JSON = SchemaNode("json", "a JSON value")
@@ -252,9 +254,8 @@ def placed(problem: Problem, file: str, positions: Positions) -> Problem:
     """Return the problem with the file, and the line and column of the value that causes it, if
     they are known."""
     place = positions.of(problem.path, key=isinstance(problem, KeyProblem))
-    if place is None:
-        return replace(problem, file=file, line=None, column=None)
-    return replace(problem, file=file, line=place.line, column=place.column)
+    line, column = place or (None, None)
+    return replace(problem, file=file, line=line, column=column)
 
 
 @dataclass(frozen=True)
@@ -268,10 +269,9 @@ class MissingProblem(Problem):
     def is_echo_of(self, other: Problem) -> bool:
         """Return whether the other problem reports a misspelt name, with a hint that names this
         missing field or a field that can be given instead."""
-        if not isinstance(other, KeyProblem) or other.path[:-1] != self.path[:-1]:
-            return False
+        is_beside = other.path[:-1] == self.path[:-1]
         hint = other.hint or ""
-        if isinstance(hint, ValidNames):
+        if not isinstance(other, KeyProblem) or not is_beside or isinstance(hint, ValidNames):
             return False
         names = (self.path[-1], *self.alternatives)
         return any(f"`{name}" in hint for name in names)
@@ -298,7 +298,9 @@ def describe_value(value: object, spelling: str | None = None) -> str:
     original spelling of a number."""
     if isinstance(value, str):
         text = json.dumps(value, ensure_ascii=False)
-        return f"`{text[:37]}...`" if len(text) > 40 else f"`{text}`"
+        if len(text) > 40:
+            text = f"{text[:37]}..."
+        return f"`{text}`"
     if value is None or isinstance(value, bool):
         return f"`{json.dumps(value)}`"
     if isinstance(value, int | float):

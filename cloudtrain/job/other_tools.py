@@ -70,7 +70,8 @@ def elsewhere_hint(name: str, parent: SchemaNode, root: SchemaNode) -> str | Non
     word = _snake_case(name)
     home = _home(word, parent, root)
     if home is None:
-        if word in _ACCOUNT or any(word in own.settings.model_fields for own in all_targets()):
+        settings = [target.settings.model_fields for target in all_targets()]
+        if any(word in names for names in (_ACCOUNT, *settings)):
             return "put it in `cloudtrain.toml`: it is a setting of the target, not of a job"
         # Of two paths with the same last name, the first one counts.
         paths = {path.rpartition(".")[2]: path for path in reversed(_paths(root))}
@@ -106,8 +107,8 @@ def other_type_hint(path: tuple[str | int, ...], root: SchemaNode) -> str | None
         holder = holder.child(part) if holder is not None else None
     if holder is None or holder.kind != "choice":
         return None
-    others = ", ".join(f"`type: {kind}`" for kind in _types_with(path[-1], holder))
-    return f"remove it: it belongs to {others}" if others else None
+    others = [f"`type: {kind}`" for kind in _types_with(path[-1], holder)]
+    return f"remove it: it belongs to {', '.join(others)}" if others else None
 
 
 def _snake_case(name: str) -> str:

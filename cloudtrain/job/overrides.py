@@ -77,7 +77,8 @@ def override(
 
 def _outside(path: ValuePath, values: dict[ValuePath, str]) -> dict[ValuePath, str]:
     """Return the values that are not at or below `path`."""
-    return {other: text for other, text in values.items() if other[: len(path)] != path}
+    length = len(path)
+    return {other: text for other, text in values.items() if other[:length] != path}
 
 
 def _for_script(problem: Problem, text: str, model: type[BaseModel]) -> Problem:

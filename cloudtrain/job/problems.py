@@ -110,12 +110,14 @@ def problems_of(
             continue
 
         wording = explain(item, path, node, parent, source)
+        error_type = item["type"]
+        is_key = item["loc"][-1:] == ("[key]",)
         problem_type = Problem
-        if item["type"] == "extra_forbidden" or item["loc"][-1:] == ("[key]",):
+        if is_key or error_type == "extra_forbidden":
             problem_type = KeyProblem
-        elif item["type"] == "missing":
+        elif error_type == "missing":
             problem_type = MissingProblem
-        elif item["type"] == "union_tag_invalid":
+        elif error_type == "union_tag_invalid":
             path = (*path, "type")
         problems.append(problem_type(path, wording.message, wording.hint, code=wording.code))
 

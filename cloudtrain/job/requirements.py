@@ -337,7 +337,8 @@ def _clause_is_met(operator: str, version: str, installed_version: str) -> bool:
         is_equal = installed[: len(wanted)] == wanted
         return is_equal == (operator == "==")
     if operator == "~=":
-        return installed >= wanted and installed[: len(wanted) - 1] == wanted[:-1]
+        series = wanted[:-1]
+        return installed >= wanted and installed[: len(series)] == series
 
     # 1.2 is 1.2.0
     length = max(len(installed), len(wanted))

@@ -160,10 +160,11 @@ def _take_short_forms(schema: Schema, model: type[BaseModel]) -> None:
     Example: one instance type for all targets."""
     for name in model.model_fields:
         shape = node_of_field(model, name)
+        inner = shape.inner
         own = schema["properties"][name]
         if shape.kind == "model" and shape.has_parser:
             own["anyOf"].insert(0, {"type": "string"})
-        elif shape.inner is not None and shape.inner.kind == "model" and shape.inner.has_parser:
+        elif inner is not None and inner.kind == "model" and inner.has_parser:
             key = "items" if shape.kind == "list" else "additionalProperties"
             own[key] = {"anyOf": [{"type": "string"}, own[key]]}
 

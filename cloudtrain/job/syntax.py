@@ -482,14 +482,17 @@ def _saved_to(call: ast.Call) -> ast.expr | None:
         return None
 
     name = ast.unparse(call.func)
-    position, key = _SAVES.get(name) or _SAVES.get(last, (-1, ""))
+    is_known = name in _SAVES
+    if not is_known and last not in _SAVES:  # such as `dump` of another package than joblib
+        return None
+    position, key = _SAVES[name if is_known else last]
     path: ast.expr | None = None
-    if 0 <= position < len(call.args):
+    if position < len(call.args):
         path = call.args[position]
     for word in call.keywords:
-        if key and word.arg == key:
+        if word.arg == key:
             path = word.value
-    if last == "save" and name not in _SAVES:  # of Keras
+    if last == "save" and not is_known:  # of Keras
         text = ast.unparse(path or call)
         return path if text[:-1].endswith((".keras", ".h5")) else None
     return path
@@ -799,7 +802,10 @@ def _holder(call: ast.Call, nodes: list[ast.AST]) -> str:
         if node.value is not call or len(node.targets) > 1:
             continue
         target = node.targets[0]
-        if isinstance(target, ast.Name) and sum(_binds(other, target.id) for other in nodes) == 1:
+        if not isinstance(target, ast.Name):
+            break
+        bindings = sum(_binds(other, target.id) for other in nodes)
+        if bindings == 1:
             return target.id
     raise _NotCertain
 

@@ -149,10 +149,9 @@ class Correction(NamedTuple):
 
     def error(self, message: str, hint: str) -> SettingsError:
         """Return an error that names this instance type and its position in the file."""
-        problem = Problem((self.target, self.name), message, hint, self.file, code=_CODE)
-        if self.place is not None:
-            problem = replace(problem, line=self.place.line, column=self.place.column)
-        return SettingsError.of([problem])
+        line, column = self.place or (None, None)
+        path = (self.target, self.name)
+        return SettingsError.of([Problem(path, message, hint, self.file, line, column, code=_CODE)])
 
 
 Overlay = tuple[Correction, ...]
