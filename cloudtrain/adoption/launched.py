@@ -69,17 +69,22 @@ def srun_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         word = rest.pop(0)
         if word == "--":
             break
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-        else:
-            name = _SHORT.get(word[1], word[1])
-            equals = ""
-            value = word[2:]
+        name, value = _split_option(word)
         name = name.replace("_", "-")
-        if not value and not equals and rest and name not in OPTIONS["srun"]["flags"]:
+        takes_next = "=" not in word and name not in OPTIONS["srun"]["flags"]
+        if not value and takes_next and rest:
             value = rest.pop(0)
         options[name] = value
     return options, rest
+
+
+def _split_option(word: str) -> tuple[str, str]:
+    """Return the long name of an option of `sbatch` or `srun`, and the value in the same word:
+    `--nodes=2`, `-N2`."""
+    if word.startswith("--"):
+        name, _, value = word[2:].partition("=")
+        return name, value
+    return _SHORT.get(word[1:2], word[1:2]), word[2:]
 
 
 # Why the job lacks an option of `srun`.
@@ -311,11 +316,7 @@ def _directives(text: str) -> dict[str, str]:
                 options[f"#SBATCH {word}"] = ""
                 continue
 
-            if word.startswith("--"):
-                name, _, value = word[2:].partition("=")
-            else:
-                name = _SHORT.get(word[1:2], word[1:2])
-                value = word[2:]
+            name, value = _split_option(word)
             if not value and "=" not in word and words and not words[0].startswith("-"):
                 value = words.pop(0)
             options[name] = value

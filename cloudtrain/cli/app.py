@@ -112,14 +112,12 @@ class Command(TyperCommand):
         elif not script.endswith(".py"):
             return args
 
-        is_separated = words[:1] == ["--"]
-        if not is_separated:
+        if words[:1] == ["--"]:
+            del words[0]
+        else:
             self._refuse_misplaced(script, words)
         if is_module:
-            rest = words[1:] if is_separated else words
-            return [*args[: end - 1], "--", script, *rest]
-        if is_separated:
-            return args
+            return [*args[: end - 1], "--", script, *words]
         return [*args[: end + 1], "--", *words]
 
     def _first_argument(self, args: list[str]) -> int | None:

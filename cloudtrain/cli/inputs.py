@@ -242,14 +242,17 @@ def target_of(options: SubmitOptions) -> Where:
     place = where(name, near=near, profile=options.profile)
     target = place.settings
 
-    values = {option: getattr(options, option) for option in _OF_THE_TARGET}
-    typed = {option: value for option, value in values.items() if value is not None}
-    if target.type != DEFAULT_TARGET:
-        if is_script:  # the job has them
-            typed = {option: value for option, value in typed.items() if option not in _OF_THE_JOB}
-        for option, value in typed.items():
+    typed = dict[str, Any]()
+    for option in _OF_THE_TARGET:
+        value = getattr(options, option)
+        if value is None:
+            continue
+        if target.type != DEFAULT_TARGET:
+            if is_script and option in _OF_THE_JOB:  # the job has it
+                continue
             if option not in _ALSO_ELSEWHERE or option not in type(target).model_fields:
                 raise _works_only_here(option, value, target.type)
+        typed[option] = value
 
     if is_script and _needs_no_launcher(options, target):
         typed["launcher"] = "python"

@@ -538,8 +538,8 @@ class LiveView:
         now = time.monotonic()
         size = (options.max_width, console.size.height)
         drawn = self._drawn
-        is_old = drawn is None or now - drawn.time >= 1 / _REFRESHES_PER_SECOND
-        if drawn is None or is_old or drawn.size != size:
+        shortest = 1 / _REFRESHES_PER_SECOND
+        if drawn is None or drawn.size != size or now - drawn.time >= shortest:
             with self._changing:
                 parts = self._parts(now, *size)
             full_height = options.update(height=None)

@@ -72,9 +72,8 @@ def examine() -> list[Diagnosis]:
         Diagnosis("cloudtrain", "ok", f"{__version__} in {package}"),
         Diagnosis("python", "ok", f"{version}, {sys.executable}"),
     ]
-    findings += map(_examined, _EXAMINATIONS)
-
     targets = all_targets()
+    findings += map(_examined, _EXAMINATIONS)
     findings += filter(None, map(_account, targets))
     findings += _plugins(targets)
     for target in targets:
