@@ -88,7 +88,7 @@ def adopt(
             source, arguments, execute=execute, python=python, time_limit=time_limit
         )
         return adopt_original(select_original(originals, job), Path(folder))
-    except CloudtrainError:
+    except CloudtrainError:  # some of them are a ValueError or a LookupError, too
         raise
     except _WRONG_TYPES as error:
         # a service has accepted the job, or gets it from a script: then the mistake is cloudtrain's

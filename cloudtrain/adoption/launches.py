@@ -394,20 +394,7 @@ def _mpirun(words: Sequence[str], folder: str) -> TrainingLaunch:
                 option = f"{word} {rest.pop(0)}".strip()
             launch.lost[word] = f"write `{option}` into `distribution.options` where it is needed"
 
-    if slots:
-        launch.instances = len(slots)
-    elif total and launch.processes:
-        launch.instances = total // launch.processes
-    if not launch.processes and total:
-        launch.processes = total // launch.instances
-    elif not launch.processes:
-        launch.processes = slots[0] if slots else None
-    started = (launch.processes or 0) * launch.instances
-    if total and launch.processes and total != started:
-        each = f"{launch.instances} instances with {launch.processes} processes each"
-        launch.lost["-np"] = (
-            f"{total} processes are not {each}: correct `resources` and `distribution`"
-        )
+    _share_processes(launch, total, slots)
     if passed_on:
         launch.distribution["options"] = shlex.join(passed_on)
 
@@ -420,6 +407,27 @@ def _mpirun(words: Sequence[str], folder: str) -> TrainingLaunch:
         launch.is_command = True
     launch.program = rest
     return launch
+
+
+def _share_processes(launch: TrainingLaunch, total: int | None, slots: Sequence[int]) -> None:
+    """Set the instances and the processes on each, from the `total` of the processes and the
+    `slots` of each host."""
+    if slots:
+        launch.instances = len(slots)
+    elif total and launch.processes:
+        launch.instances = total // launch.processes
+
+    if not launch.processes:
+        launch.processes = slots[0] if slots else None
+        if total:
+            launch.processes = total // launch.instances
+
+    count = launch.processes
+    if total and count and total != count * launch.instances:
+        launch.lost["-np"] = (
+            f"{total} processes are not {launch.instances} instances with {count} processes each: "
+            "correct `resources` and `distribution`"
+        )
 
 
 def _take_count(words: list[str]) -> int | None:

@@ -14,6 +14,7 @@ _MOST = 1 << 20
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+# NAME, NAME[INDEX], NAME-DEFAULT, NAME:-DEFAULT
 _PARAMETER = re.compile(r"([A-Za-z_]\w*)(?:\[([@*]|\d+)\])?(?:(:?)-([^'\"\\]*))?", re.DOTALL)
 _SPACE = re.compile(r"[ \t\n]+")
 _REDIRECTION = re.compile(r"(?:\d*|&)(<<<|<<-?|>>|<>|[<>])(&?)")
@@ -87,8 +88,10 @@ class _Reader:
             command, separator = self._command()
             command.after_pipe = is_after_pipe
             is_after_pipe = separator in ("|", "|&")
+
             lines = self.text[start : self.at].replace("\\\n", " ")
             command.text = " ".join(lines.split()).rstrip("&|;() ")
+
             if command.words and not self._declares(command):
                 command.exported = dict(self.exported)
                 commands.append(command)
