@@ -61,7 +61,7 @@ def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> P
     # an input without a path here has a made-up one
     plan = None if problems else _plan(job, target, context)
     problems += [without_path(name) for name, item in job.inputs.items() if item.local is None]
-    problems.refuse(plan)
+    problems.raise_if_any(plan)
     assert plan is not None
     return plan
 

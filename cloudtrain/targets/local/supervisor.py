@@ -96,6 +96,8 @@ class Ending:
 
 
 class Supervisor:
+    """Starts, watches and ends the processes of one run."""
+
     def __init__(
         self, folder: RunFolder, lock: ProcessLock, umask: int, *, is_queued: bool = False
     ) -> None:
@@ -144,6 +146,7 @@ class Supervisor:
             self._not_queued = f"could not enter the queue: {_words(error)}"
 
     def _stand_in_queue(self) -> None:
+        """Enter the queue for the GPUs or CPU slots that the run needs."""
         from cloudtrain.targets.local.waiting import QueuePlace
 
         assert self.spec.queue is not None, "the submitter has looked"
@@ -151,6 +154,8 @@ class Supervisor:
         self._place.enter(self.spec.queue)
 
     def run(self) -> None:
+        """Run to the final status. If the folder is removed, kill the processes and write
+        nothing."""
         try:
             self._run()
         except FolderGone:
@@ -186,6 +191,7 @@ class Supervisor:
         if self._not_queued is not None:
             raise NotStarted(self._not_queued)
         self._prepare()
+
         if self.spec.after:
             if not self._wait_for_runs():
                 return False
@@ -193,15 +199,18 @@ class Supervisor:
                 self._stand_in_queue()
         for name in _SOON:
             import_module(f"{__package__}.{name}")
+
         if self._place is not None:
             gpus = self._place.wait(self._must_stop)
             if gpus is None:
                 return False
             self._gpus = gpus
         self._publish(state="preparing", started=time.time(), reason=None)
+        # a run that has got its GPUs or slots is not queued any more: `_start` sees the request
         return self._place is not None or not self._asked_to_stop
 
     def _must_stop(self) -> bool:
+        """Return whether the run was asked to stop. Raises `FolderGone`."""
         self._check_folder()
         return self._asked_to_stop
 
@@ -337,7 +346,7 @@ class Supervisor:
                 self._note_end(pid)
             self._note_launched()
             self._discover()
-            self._decide(time.monotonic())
+            self._end_or_kill(time.monotonic())
             self._publish_news()
 
     def _discover(self) -> None:
@@ -397,19 +406,24 @@ class Supervisor:
                 break
         return self.deaths.are_consequences(self.output)
 
-    def _decide(self, now: float) -> None:
+    def _end_or_kill(self, now: float) -> None:
+        """End the run if it was asked to stop or its time is over. If it already ends and the grace
+        period is over, kill what is left."""
+        if self.ending is not None:
+            if now >= self.ending.kill_at:
+                self.ending.killed += self._sweep()
+                # a process that is stuck in the kernel survives SIGKILL: try again later
+                self.ending.kill_at = now + _FAILURE_GRACE
+            return
+
         grace = self.spec.grace_period
-        if self.ending is None and self._asked_to_stop:
+        if self._asked_to_stop:
             self._end("stopped", "stopped on request", grace)
-        elif self.ending is None and self._stop_at is not None and now >= self._stop_at:
-            self._end(
-                "stopped", f"stopped after its max_runtime of {self.spec.max_runtime} s", grace
-            )
-        elif self.ending is None and self._fail_at is not None and now >= self._fail_at:
+        elif self._stop_at is not None and now >= self._stop_at:
+            reason = f"stopped after its max_runtime of {self.spec.max_runtime} s"
+            self._end("stopped", reason, grace)
+        elif self._fail_at is not None and now >= self._fail_at:
             self._end("failed", None, _FAILURE_GRACE)
-        elif self.ending is not None and now >= self.ending.kill_at:
-            self.ending.killed += self._sweep()
-            self.ending.kill_at = now + _FAILURE_GRACE
 
     def _end(self, state: str, reason: str | None, grace: float) -> None:
         self.ending = Ending(state, reason, time.monotonic() + grace)

@@ -85,8 +85,8 @@ def _compile_processing(job: ProcessingJob, target: Local, context: CompileConte
         )
     shards = [name for name, item in view.inputs.items() if item.shard]
     plain = target.model_copy(update={"emulate": None})
-    whole = problems.value(lambda: compile_local(_mark_shards(view), plain, context), None)
-    problems.refuse()
+    whole = problems.collect_from(lambda: compile_local(_mark_shards(view), plain, context), None)
+    problems.raise_if_any()
     assert whole is not None
     specification = LaunchSpecification.from_json(whole.request)
     count = specification.instances

@@ -375,7 +375,7 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
     """Return the plan of a job that runs on this machine as SageMaker would run it."""
     account: LocalAccount = context.account
     problems = Problems()
-    scaled = problems.value(lambda: scaled_job(job, target, account), None)
+    scaled = problems.collect_from(lambda: scaled_job(job, target, account), None)
     sagemaker = account.emulated or SageMaker()
     there = ACCOUNT._replace(region=sagemaker.region or ACCOUNT.region)
     parts = parts_of(

@@ -75,8 +75,8 @@ def compile_processing(job: ProcessingJob, target: SageMaker, context: CompileCo
         if parts.brings_code and (old := python_too_old(parts.image.entry)):
             newer = "use a newer `version`, or an image of your own"
             problems.append(Problem(("environment", "version"), old, newer, code="CT034"))
-        plan = problems.value(lambda: _plan(parts, context), None)
-    problems.refuse(plan)
+        plan = problems.collect_from(lambda: _plan(parts, context), None)
+    problems.raise_if_any(plan)
     assert plan is not None
     return plan
 
@@ -88,10 +88,10 @@ def _parts_of(
     any."""
     account: SageMakerAccount = context.account
     view = job.view
-    machines = problems.value(lambda: machines_of(view, account), None)
+    machines = problems.collect_from(lambda: machines_of(view, account), None)
     if machines is None:
         return None
-    image = problems.value(lambda: image_of(view, account, machines), None)
+    image = problems.collect_from(lambda: image_of(view, account, machines), None)
     if image is None:
         return None
     code_uri = bundle_uri(target, account, context.bundle.sha256)

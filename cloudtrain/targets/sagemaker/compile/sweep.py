@@ -93,7 +93,7 @@ def compile_tuning(sweep: Sweep, target: SageMaker, context: CompileContext) -> 
     problems = Problems()
     parts = parts_of(sweep.job, target, context, problems)
     problems += place_problems(sweep.job)
-    problems.refuse()
+    problems.raise_if_any()
     assert parts is not None, "nothing stands in the way"
     request = finished_request(parts, overrides_of(sweep.job, "sagemaker"))
     refused = list(_cannot(sweep, parts, request))
