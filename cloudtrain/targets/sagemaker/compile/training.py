@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 from cloudtrain.errors import JobError, Problem
@@ -321,9 +322,8 @@ def finished_request(parts: TrainingParts, overrides: JsonMapping) -> JsonObject
     """Return the request with the user's overrides. Launch hyperparameters that the toolkit cannot
     read are refused."""
     written = overridden(request_of(parts), overrides)
-    request: JsonObject = map_texts(
-        written, lambda text: text.replace(keys.RUN_NAME, parts.run_name)
-    )
+    name_run = methodcaller("replace", keys.RUN_NAME, parts.run_name)
+    request: JsonObject = map_texts(written, name_run)
     parameters = decode_hyperparameters(request.get(PARAMETERS, {}))
     overridden_parameters = mapping_at(overrides_of(parts.job, "sagemaker"), PARAMETERS)
 
