@@ -231,7 +231,7 @@ class SentJob(Printable):
 
         text = ""
         for line in lines:
-            # one comment of one line each, whatever characters a name in it has
+            # a name in it may hold line breaks, which would end the comment
             comment = on_one_line(" ".join(line.split()))
             text += f"# {comment}\n"
         return text + yaml_text(self.job)

@@ -146,14 +146,14 @@ class _Search(NamedTuple):
     def _candidates(self, name: str) -> tuple[list[RunRecord], bool]:
         """Return the runs that match a name, newest first, and whether the name is a job's name."""
         if name == NEWEST:
-            return self._usable(self.store.newest(limit=_SEARCHED_RUNS))[:1], False
+            return self._on_target(self.store.newest(limit=_SEARCHED_RUNS))[:1], False
         exact = self.store.get(name)
-        if exact is not None and self._usable([exact]):
+        if exact is not None and self._on_target([exact]):
             return [exact], False
-        of_job = self._usable(self.store.newest(job=name))
+        of_job = self._on_target(self.store.newest(job=name))
         if of_job:
             return of_job, True
-        return self._usable(self.store.starting_with(name)), False
+        return self._on_target(self.store.starting_with(name)), False
 
     def _choose(self, rows: Sequence[RunRecord]) -> tuple[RunRecord, RunState]:
         """Return the newest run of a job that has succeeded, or else the newest that goes on."""
@@ -186,7 +186,7 @@ class _Search(NamedTuple):
         except RunNotFound:
             return RunState.LOST
 
-    def _usable(self, rows: Sequence[RunRecord]) -> list[RunRecord]:
+    def _on_target(self, rows: Sequence[RunRecord]) -> list[RunRecord]:
         """Return those of the runs that are on the target and were sent."""
         return [row for row in rows if row.target == self.target and row.stage in SENT]
 
@@ -197,7 +197,7 @@ class _Search(NamedTuple):
         if file is not None:
             path = os.path.relpath(file, self.settings.cwd)
             return f"run it there first: `cloudtrain submit {quote(path)} --target {self.target}`"
-        rows = self._usable(self.store.newest(limit=_SEARCHED_RUNS))
+        rows = self._on_target(self.store.newest(limit=_SEARCHED_RUNS))
         names = [row.job_name for row in rows] + [row.name for row in rows]
         similar = did_you_mean(name, list(dict.fromkeys(names))[:8])
         return similar or f"submit a job of that name with `--target {self.target}`"

@@ -152,7 +152,7 @@ def runs(
             newest = partial(store.newest, job=job, where=conditions, trials=trials)
             rows = _candidates(newest, states, limit, rehearsals)
         found = (_refresh(kind_of(row)(row, settings)) for row in rows)
-    # lazily, so that no target is asked about more than `limit` runs
+    # lazily, so that no target is asked about a run after the last one that is returned
     wanted = (item for item in found if _is_wanted(item, states, job, rehearsals))
     return Runs(islice(wanted, limit))
 

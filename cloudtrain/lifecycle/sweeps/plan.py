@@ -60,7 +60,7 @@ def prepare_sweep(
 
     queued = _queued(where)
     first = prepare(job, queued, ignore=ignore, place_of=in_job)
-    # without the queue, a trial runs with the GPUs and slots that there are
+    # without the queue, a trial may ask for more than this machine has
     if queued is not where and _is_too_large(first):
         first = prepare(job, where, ignore=ignore, place_of=in_job)
     if first.context.after:

@@ -340,8 +340,8 @@ reports."""
 
 
 class StopReason(NamedTuple):
-    """Why a trial is stopped. With `is_complete`, it has made all reports that hyperband allows, so
-    it counts as succeeded."""
+    """Why a trial is stopped. If `is_complete`, it has made all reports that hyperband allows, and
+    counts as succeeded."""
 
     text: str
     is_complete: bool = False
