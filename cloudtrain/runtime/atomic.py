@@ -21,6 +21,12 @@ from typing import Any, BinaryIO, NamedTuple, SupportsIndex, cast
 
 from .errors import SetupError
 
+Entry = dict[str, Any]
+"""A file in a manifest: its length and its checksums."""
+
+Files = Mapping[str, Entry]
+"""The files of a manifest, by their names."""
+
 MANIFEST = "checkpoint.json"
 
 ASIDE = ".writing-"
@@ -53,17 +59,19 @@ class BlockChecksums:
             view = view[piece.nbytes :]
 
     @property
-    def entry(self) -> dict[str, Any]:
+    def entry(self) -> Entry:
         """Return the file's entry for the manifest: its length, and the checksum of each block. Use
         it after all bytes have been added."""
-        rest = [f"{self._crc:08x}"] if self.size % BLOCK else []
-        return {"size": self.size, "block": BLOCK, "crc32": [*self._checksums, *rest]}
+        checksums = list(self._checksums)
+        if self.size % BLOCK:
+            checksums.append(f"{self._crc:08x}")
+        return {"size": self.size, "block": BLOCK, "crc32": checksums}
 
 
 class CheckedFile:
     """A binary file that computes length and checksum of the data while writing it."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: Any) -> None:
         self._file = file
         self._crc = 0
         self.size = 0
@@ -71,21 +79,25 @@ class CheckedFile:
 
     def write(self, data: Any) -> int:
         """Write all of `data` (any bytes-like object). Return the number of bytes written."""
-        view = memoryview(data)
-        self._crc = zlib.crc32(view, self._crc)
+        view = memoryview(data).cast("B")
         self.size += view.nbytes
         try:
-            return self._file.write(view)
+            self._write(view)
         except OSError as error:
             self.failure = error
             raise
+        return view.nbytes
+
+    def _write(self, view: memoryview) -> None:
+        self._crc = zlib.crc32(view, self._crc)
+        self._file.write(view)
 
     def flush(self) -> None:
         """Hand buffered data to the operating system."""
         self._file.flush()
 
     @property
-    def entry(self) -> dict[str, Any]:
+    def entry(self) -> Entry:
         """Return the file's entry for the manifest: its length and its checksum."""
         return {"size": self.size, "crc32": f"{self._crc:08x}"}
 
@@ -110,7 +122,7 @@ def save_error(folder: Path, error: OSError, *, on_every_rank: bool = False) -> 
     return SetupError(message, hint=hint, on_every_rank=on_every_rank)
 
 
-def write_checked(path: Path, write: Callable[[BinaryIO], None]) -> dict[str, Any]:
+def write_checked(path: Path, write: Callable[[BinaryIO], None]) -> Entry:
     """Create the file `path`, fill it by calling `write`, and sync it to disk. Return its entry for
     the manifest."""
     with path.open("wb") as file:
@@ -125,15 +137,22 @@ def write_checked(path: Path, write: Callable[[BinaryIO], None]) -> dict[str, An
 def write_file(path: Path, data: bytes) -> None:
     """Replace a file. At any moment it holds either all of `data` or its earlier content."""
     aside = path.with_name(f".{path.name}.writing")
-    write_checked(aside, lambda file: cast(None, file.write(data)))
+    _write_synced(aside, data)
     aside.replace(path)
     sync_folder(path.parent)
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def publish(aside: Path, final: Path, manifest: Mapping[str, Any]) -> None:
     """Write the manifest into the temporary folder `aside` and rename the folder to `final`."""
     text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
-    write_checked(aside / MANIFEST, lambda file: cast(None, file.write(text.encode())))
+    _write_synced(aside / MANIFEST, text.encode())
     sync_folder(aside)
     aside.rename(final)
     sync_folder(final.parent)
@@ -142,21 +161,18 @@ def publish(aside: Path, final: Path, manifest: Mapping[str, Any]) -> None:
 def file_names(folder: Path) -> list[str]:
     """Return the relative paths of all files under `folder`, sorted, so that all ranks have the
     same order."""
-    return sorted(
-        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
-    )
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return sorted(path.relative_to(folder).as_posix() for path in files)
 
 
-def entries(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+def entries(folder: Path, names: Iterable[str]) -> dict[str, Entry]:
     """Sync the files `names` under `folder` to disk. Return a map from name to length and
     checksums."""
     files = {}
     for name in names:
-        path = folder / name
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
         checksums = BlockChecksums()
-        with path.open("rb") as file:
+        with (folder / name).open("rb") as file:
+            os.fsync(file.fileno())
             while piece := file.read(1 << 20):
                 checksums.update(piece)
         files[name] = checksums.entry
@@ -167,14 +183,13 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the manifest in `folder`; None if it is missing or damaged, or if a file that it lists
     is missing or has another length."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
-        files = manifest["files"]
-        whole = all(
-            (folder / name).stat().st_size == entry["size"] for name, entry in files.items()
-        )
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text("utf-8"))
+        for name, entry in manifest["files"].items():
+            if (folder / name).stat().st_size != entry["size"]:
+                return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return cast(dict[str, Any], manifest) if whole else None
+    return manifest
 
 
 def is_whole(folder: Path, reader: int = 0, readers: int = 1) -> bool:
@@ -185,16 +200,15 @@ def is_whole(folder: Path, reader: int = 0, readers: int = 1) -> bool:
     if manifest is None:
         return False
     try:
-        files = share_of(manifest["files"], reader, readers)
-        return all(_has_checksums(folder / name, entry) for name, entry in files.items())
+        for name, entry in share_of(manifest["files"], reader, readers).items():
+            block, kind, checksums = blocks_of(entry)
+            with (folder / name).open("rb") as file:
+                for expected in checksums:
+                    if checksum(kind, _pieces_of(file, block)) != expected:
+                        return False
     except (OSError, KeyError, TypeError, ValueError):
         return False
-
-
-def _has_checksums(path: Path, entry: Mapping[str, Any]) -> bool:
-    block, kind, checksums = blocks_of(entry)
-    with path.open("rb") as file:
-        return all(checksum(kind, _pieces_of(file, block)) == value for value in checksums)
+    return True
 
 
 class Blocks(NamedTuple):
@@ -209,7 +223,7 @@ class Blocks(NamedTuple):
     """The checksum of each block, in hexadecimal digits."""
 
 
-def blocks_of(entry: Mapping[str, Any]) -> Blocks:
+def blocks_of(entry: Entry) -> Blocks:
     """Return a file's blocks and their checksums, from the file's entry in a manifest.
 
     Raises:
@@ -221,7 +235,8 @@ def blocks_of(entry: Mapping[str, Any]) -> Blocks:
     if isinstance(checksums, str):
         return Blocks(max(1, size), kind, [checksums])
     block = entry["block"]
-    if not (isinstance(block, int) and block > 0 and len(checksums) == -(-size // block)):
+    is_length = isinstance(block, int) and block > 0
+    if not is_length or len(checksums) != -(-size // block):
         raise ValueError("the number of checksums does not match the file's length")
     return Blocks(block, kind, checksums)
 
@@ -229,27 +244,27 @@ def blocks_of(entry: Mapping[str, Any]) -> Blocks:
 def checksum(kind: str, pieces: Iterable[Any]) -> str:
     """Return one checksum of all `pieces` together, in hexadecimal digits. `kind` is `crc32` or
     `sha256`."""
-    if kind == "sha256":
-        hashed = hashlib.sha256()
-        for piece in pieces:
-            hashed.update(piece)
-        return hashed.hexdigest()
     crc = 0
+    hashed = hashlib.sha256()
     for piece in pieces:
-        crc = zlib.crc32(piece, crc)
-    return f"{crc:08x}"
+        if kind == "sha256":
+            hashed.update(piece)
+        else:
+            crc = zlib.crc32(piece, crc)
+    return hashed.hexdigest() if kind == "sha256" else f"{crc:08x}"
 
 
-def share_of(files: Mapping[str, Any], reader: int, readers: int) -> dict[str, Any]:
+def share_of(files: Files, reader: int, readers: int) -> Files:
     """Return one reader's share of the files. The largest files are assigned first, each to the
     reader with the fewest bytes so far."""
     loads = [0] * readers
-    shares: list[dict[str, Any]] = [{} for _ in range(readers)]
+    share = {}
     for name in sorted(files, key=lambda name: (-files[name]["size"], name)):
         least = loads.index(min(loads))
         loads[least] += files[name]["size"]
-        shares[least][name] = files[name]
-    return shares[reader]
+        if least == reader:
+            share[name] = files[name]
+    return share
 
 
 def _pieces_of(file: BinaryIO, length: int) -> Iterator[bytes]:
@@ -274,16 +289,12 @@ def sync_folder(folder: Path) -> None:
 
 def whole_step(step: SupportsIndex) -> int:
     """Return the step as a Python integer, for file names and JSON."""
-    try:
+    with contextlib.suppress(TypeError):
         number = operator.index(step)
-    except TypeError:
-        number = -1
-    if number < 0:
-        raise SetupError(
-            f"the step `{step!r}` is not a whole number of at least 0",
-            hint="pass the number of steps so far: 0, 1, 2",
-        )
-    return number
+        if number >= 0:
+            return number
+    hint = "pass the number of steps so far: 0, 1, 2"
+    raise SetupError(f"the step `{step!r}` is not a whole number of at least 0", hint=hint)
 
 
 # Prepare data once on every instance. The first process to arrive prepares the data while the

@@ -27,7 +27,8 @@ _PATIENCE = 30.0
 def log_batch_address(tracking_uri: str) -> str:
     """Return the address that receives metrics: the REST interface behind an `azureml://` tracking
     URI."""
-    address = tracking_uri.replace("azureml://", "https://", 1).partition("?")[0].rstrip("/")
+    path = tracking_uri.partition("?")[0].rstrip("/")
+    address = path.replace("azureml://", "https://", 1)
     return address.replace("/mlflow/v1.0/", "/mlflow/v2.0/", 1) + "/api/2.0/mlflow/runs/log-batch"
 
 
@@ -50,11 +51,10 @@ class Sender:
         """Queue `values` for sending. The value named `step` is the step of all the others."""
         now = int(time.time() * 1000)
         step = int(values.get("step", values.get("epoch", 0)))
-        rows = [
-            {"key": name, "value": value, "timestamp": now, "step": step}
-            for name, value in values.items()
-            if name != "step"
-        ]
+        rows = []
+        for name, value in values.items():
+            if name != "step":
+                rows.append({"key": name, "value": value, "timestamp": now, "step": step})
         if rows:
             self._waiting.put(rows)
 
@@ -68,8 +68,9 @@ class Sender:
             rows = self._waiting.get()
             if rows is None:
                 return
+            body = {"run_id": self._run_id, "metrics": rows, "params": [], "tags": []}
             try:
-                self._post({"run_id": self._run_id, "metrics": rows, "params": [], "tags": []})
+                self._post(body)
             except OSError as error:  # URLError and HTTPError are
                 if not self._complained:
                     self._complained = True
@@ -91,8 +92,9 @@ def send(values: dict[str, float]) -> None:
     """Send reported metrics if the job runs on Azure ML; do nothing elsewhere."""
     global _sender
     if _sender is None:
-        names = ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_TRACKING_TOKEN")
-        uri, run_id, token = (os.environ.get(name, "") for name in names)
+        uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+        run_id = os.environ.get("MLFLOW_RUN_ID")
+        token = os.environ.get("MLFLOW_TRACKING_TOKEN")
         if not uri.startswith("azureml://") or not run_id or not token:
             return
         import atexit

@@ -17,10 +17,10 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NoReturn
 
-from cloudtrain.runtime.environment import detect_environment
+from cloudtrain.runtime.environment import Variables, detect_environment
 from cloudtrain.runtime.errors import SetupError, tell
 from cloudtrain.runtime.shards import link_share
 
@@ -31,18 +31,17 @@ RANKS = frozenset("RANK LOCAL_RANK NODE_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT"
 
 
 def prepare(
-    arguments: Sequence[str], variables: Mapping[str, str], directory: str
+    arguments: Sequence[str], variables: Variables, directory: str
 ) -> tuple[list[str], dict[str, str]]:
     """For each sharded input, fill a folder below `directory` with links to this instance's share
     of the files. Return the script's argv and environment."""
     shards, argv = _parse(arguments)
     here = detect_environment(variables)
     environment = {name: value for name, value in variables.items() if name not in RANKS}
-    environment |= {
-        "CLOUDTRAIN_INSTANCE": str(here.rank),
-        "CLOUDTRAIN_INSTANCE_COUNT": str(here.world_size),
-        "PYTHONPATH": os.pathsep.join(filter(None, (os.getcwd(), variables.get("PYTHONPATH")))),
-    }
+    environment["CLOUDTRAIN_INSTANCE"] = str(here.rank)
+    environment["CLOUDTRAIN_INSTANCE_COUNT"] = str(here.world_size)
+    paths = filter(None, (os.getcwd(), variables.get("PYTHONPATH")))
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
     for name, path in shards.items():
         # Becomes a part of texts.
         share = os.path.join(directory, name)
@@ -51,11 +50,14 @@ def prepare(
         except OSError as error:
             hint = "see that the job's identity may read it; `az ml job show` prints this identity"
             raise SetupError(f"the input `{name}` cannot be read: {error}", hint=hint) from None
-        share_of = f"{files} file{'' if files == 1 else 's'} of the input `{name}`"
-        tell(f"instance {here.rank} of {here.world_size} (the first is 0) has {share_of}")
+        noun = "file" if files == 1 else "files"
+        instance = f"instance {here.rank} of {here.world_size} (the first is 0)"
+        tell(f"{instance} has {files} {noun} of the input `{name}`")
         own = re.compile(rf"{re.escape(path)}(?![\w.-])")  # not `/data2` if the path is `/data`
-        argv = [own.sub(share.replace("\\", r"\\"), word) for word in argv]
-        environment |= {f"CLOUDTRAIN_INPUT_{name.upper()}": share, f"AZURE_ML_INPUT_{name}": share}
+        text = share.replace("\\", r"\\")
+        argv = [own.sub(text, word) for word in argv]
+        environment[f"CLOUDTRAIN_INPUT_{name.upper()}"] = share
+        environment[f"AZURE_ML_INPUT_{name}"] = share
     return argv, environment
 
 
@@ -69,9 +71,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
         argv, environment = prepare(arguments, os.environ, tempfile.mkdtemp(prefix="cloudtrain-"))
         program = shutil.which(argv[0])
         if program is None:
-            raise SetupError(
-                f"`{argv[0]}` is not on the PATH", hint="use an environment that has it"
-            )
+            hint = "use an environment that has it"
+            raise SetupError(f"`{argv[0]}` is not on the PATH", hint=hint)
     except SetupError as error:
         error.tell()
         raise SystemExit(1) from None
@@ -82,20 +83,18 @@ def main(arguments: Sequence[str]) -> NoReturn:
 def _parse(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Return a map from the names of the sharded inputs to their paths, and the script's argv."""
     if "--" not in arguments[:-1]:
-        raise SetupError(
-            "no program was given",
-            hint=f"python -m {MODULE} --shard NAME=PATH -- PROGRAM ARGUMENTS",
-        )
-    end = list(arguments).index("--")
-    options = list(arguments[:end])
+        hint = f"python -m {MODULE} --shard NAME=PATH -- PROGRAM ARGUMENTS"
+        raise SetupError("no program was given", hint=hint)
+    options = list(arguments)
     shards = {}
-    while options:
-        name, equals, path = options[1].partition("=") if len(options) > 1 else ("", "", "")
-        if options[0] != "--shard" or not (name and equals and path):
-            raise SetupError(f"`{' '.join(options)}` is not `--shard NAME=PATH`")
+    while options[0] != "--":
+        end = options.index("--")
+        name, _, path = options[1].partition("=")
+        if options[0] != "--shard" or not name or not path:
+            raise SetupError(f"`{' '.join(options[:end])}` is not `--shard NAME=PATH`")
         shards[name] = path.rstrip("/") or "/"
         del options[:2]
-    return shards, list(arguments[end + 1 :])
+    return shards, options[1:]
 
 
 if __name__ == "__main__":

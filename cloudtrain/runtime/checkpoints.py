@@ -24,6 +24,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, SupportsIndex
 
@@ -51,6 +52,10 @@ _TORCH = "state.pt"
 _PICKLE = "state.pickle"
 
 
+OnFolder = Callable[[Path], object]
+"""Writes or reads a checkpoint in a folder."""
+
+
 class Saved(NamedTuple):
     """A checkpoint on disk."""
 
@@ -75,12 +80,16 @@ class Checkpoints:
 
     def __init__(self, directory: str | Path | None = None, keep: int | None = None) -> None:
         self.directory = Path(directory) if directory is not None else checkpoint_dir()
-        self.keep = keep if keep is not None else _keep_from_environment()
+        if keep is None:
+            text = os.environ.get("CLOUDTRAIN_CHECKPOINT_KEEP", "3")
+            if not text.isdecimal():
+                message = f"`CLOUDTRAIN_CHECKPOINT_KEEP` is `{text}`, which is not a whole number"
+                raise SetupError(message)
+            keep = int(text)
+        self.keep = keep
         if self.keep < 1:
-            raise SetupError(
-                f"`keep` is {self.keep}, so no checkpoint would be kept",
-                hint="set `keep` to at least 1",
-            )
+            message = f"`keep` is {self.keep}, so no checkpoint would be kept"
+            raise SetupError(message, hint="set `keep` to at least 1")
 
     def save(self, state: Any, step: SupportsIndex) -> Path | None:
         """Write `state` on rank 0, and return the checkpoint's path there. The other ranks return
@@ -109,7 +118,7 @@ class Checkpoints:
             _read_state(aside, "cpu", only_check=True)
             return self._publish(aside, step, files)
 
-    def save_sharded(self, write: Callable[[Path], object], step: SupportsIndex) -> Path | None:
+    def save_sharded(self, write: OnFolder, step: SupportsIndex) -> Path | None:
         """Save a checkpoint to which every rank writes its part. `write(folder)` is called on all
         ranks with one shared folder.
 
@@ -124,20 +133,22 @@ class Checkpoints:
         with self._writing():
             return self._save_sharded(write, whole_step(step))
 
-    def _save_sharded(self, write: Callable[[Path], object], step: int) -> Path | None:
+    def _save_sharded(self, write: OnFolder, step: int) -> Path | None:
         environment = detect_environment()
-        aside = self._make_aside(step) if environment.is_main else self.directory / f"{ASIDE}{step}"
+        aside = self.directory / f"{ASIDE}{step}"
+        if environment.is_main:
+            self._make_aside(step)
         wait_for_all()
-        checksums = write(aside)
-        checksums = checksums if isinstance(checksums, dict) else {}
-        checked = {name for part in from_every(sorted(checksums)) for name in part}
+
+        written = write(aside)
+        own = dict(written) if isinstance(written, dict) else {}
+        checked = set(chain.from_iterable(from_every(sorted(own))))
         rest = [name for name in file_names(aside) if name not in checked]
-        mine = rest[environment.rank :: environment.world_size]
-        files = {
-            name: entry
-            for part in from_every({**checksums, **entries(aside, mine)})
-            for name, entry in part.items()
-        }
+        own.update(entries(aside, rest[environment.rank :: environment.world_size]))
+        files = {}
+        for part in from_every(own):
+            files.update(part)
+
         path = self._publish(aside, step, files) if environment.is_main else None
         wait_for_all()
         return path
@@ -158,23 +169,23 @@ class Checkpoints:
         The ranks of an instance divide the checkpoint's files among themselves, so each instance
         reads every byte once.
         """
-        names = from_main([checkpoint.path.name for checkpoint in self._all()])
         place = detect_environment()
-        for name in names:
-            checkpoint = _parse(self.directory / name)
-            whole = checkpoint is not None and is_whole(
-                checkpoint.path, place.local_rank, place.local_world_size
-            )
+        for path in self._agreed_paths():
+            checkpoint = _parse(path)
+            whole = is_whole(path, place.local_rank, place.local_world_size)
             if not any_rank(not whole):
                 return checkpoint
             if not whole:
-                notice(
-                    f"skipped the checkpoint `{self.directory / name}`: torn or missing",
-                    every_rank=True,
-                )
+                notice(f"skipped the checkpoint `{path}`: torn or missing", every_rank=True)
         return None
 
-    def load_sharded(self, read: Callable[[Path], object]) -> Saved | None:
+    def _agreed_paths(self) -> list[Path]:
+        """Return the paths of the checkpoints that rank 0 sees, newest first. Other ranks may see
+        other ones."""
+        names = from_main([checkpoint.path.name for checkpoint in self._all()])
+        return [self.directory / name for name in names]
+
+    def load_sharded(self, read: OnFolder) -> Saved | None:
         """Let every rank read its part of the newest whole checkpoint. Return this checkpoint, or
         None if no checkpoint exists or all are incomplete.
 
@@ -188,22 +199,18 @@ class Checkpoints:
         from .sharded import TornError
 
         torn = False
-        for name in from_main([checkpoint.path.name for checkpoint in self._all()]):
-            checkpoint = _parse(self.directory / name)
-            if not any_rank(checkpoint is None or read_manifest(checkpoint.path) is None):
-                assert checkpoint is not None
+        for path in self._agreed_paths():
+            if not any_rank(read_manifest(path) is None):
                 try:
-                    read(checkpoint.path)
-                    return checkpoint
+                    read(path)
+                    return _parse(path)
                 except TornError:
                     torn = True
-            notice(f"skipped the checkpoint `{self.directory / name}`: torn or missing")
+            notice(f"skipped the checkpoint `{path}`: torn or missing")
         if torn:
             raise SetupError(
-                (
-                    f"every checkpoint in `{self.directory}` is damaged, and parts of one were "
-                    "already loaded"
-                ),
+                f"every checkpoint in `{self.directory}` is damaged, and parts of one were already "
+                "loaded",
                 hint="remove the checkpoints to start from the beginning",
             )
         return None
@@ -225,12 +232,10 @@ class Checkpoints:
     def _all(self) -> list[Saved]:
         """Return all checkpoints in the folder, whole or torn, newest first. Only their folders'
         names are read."""
-        checkpoints = (
-            [_parse(path) for path in self.directory.iterdir()] if self.directory.is_dir() else []
-        )
-        return sorted(
-            (checkpoint for checkpoint in checkpoints if checkpoint is not None), reverse=True
-        )
+        if not self.directory.is_dir():
+            return []
+        checkpoints = filter(None, map(_parse, self.directory.iterdir()))
+        return sorted(checkpoints, reverse=True)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -252,7 +257,8 @@ class Checkpoints:
         older = self._all()
         number = older[0].number + 1 if older else 1
         final = self.directory / f"{number:06d}-step-{step}"
-        publish(aside, final, {"version": 1, "step": step, "number": number, "files": files})
+        manifest = {"version": 1, "step": step, "number": number, "files": files}
+        publish(aside, final, manifest)
         whole = [checkpoint for checkpoint in older if read_manifest(checkpoint.path) is not None]
         for checkpoint in {*older} - {*whole[: self.keep - 1]}:
             shutil.rmtree(checkpoint.path, ignore_errors=True)
@@ -261,14 +267,9 @@ class Checkpoints:
 
 def _parse(path: Path) -> Saved | None:
     match = _NAME.fullmatch(path.name)
-    return Saved(int(match[1]), int(match[2]), path) if match else None
-
-
-def _keep_from_environment() -> int:
-    text = os.environ.get("CLOUDTRAIN_CHECKPOINT_KEEP", "3")
-    if not text.isdecimal():
-        raise SetupError(f"`CLOUDTRAIN_CHECKPOINT_KEEP` is `{text}`, which is not a whole number")
-    return int(text)
+    if match is None:
+        return None
+    return Saved(int(match[1]), int(match[2]), path)
 
 
 def _read_state(folder: Path, map_location: Any, *, only_check: bool = False) -> Any:
@@ -280,59 +281,52 @@ def _read_state(folder: Path, map_location: Any, *, only_check: bool = False) ->
     try:
         import torch
     except ModuleNotFoundError:
-        raise SetupError(
-            f"the checkpoint `{folder}` was written with torch, which is not installed",
-            hint="pip install torch",
-        ) from None
+        message = f"the checkpoint `{folder}` was written with torch, which is not installed"
+        raise SetupError(message, hint="pip install torch") from None
     from inspect import signature
 
-    # from torch 2.1 on
-    unread = {"mmap": True} if only_check and "mmap" in signature(torch.load).parameters else {}
+    options = {"map_location": map_location, "weights_only": True}
+    if only_check and "mmap" in signature(torch.load).parameters:  # from torch 2.1 on
+        options["mmap"] = True
     try:
-        return torch.load(
-            str(folder / _TORCH), map_location=map_location, weights_only=True, **unread
-        )
+        return torch.load(str(folder / _TORCH), **options)
     except pickle.UnpicklingError as error:
         match = _REFUSED.search(str(error))
         what = f"a `{match[1]}`, which is" if match else "what is"
-        raise SetupError(
-            f"the checkpoint holds {what} neither a tensor nor plain data",
-            hint=(
-                "save `model.state_dict()`, `optimizer.state_dict()` and plain numbers "
-                "(`float(x)`), not the objects"
-            ),
-        ) from None
+        hint = (
+            "save `model.state_dict()`, `optimizer.state_dict()` and plain numbers (`float(x)`), "
+            "not the objects"
+        )
+        message = f"the checkpoint holds {what} neither a tensor nor plain data"
+        raise SetupError(message, hint=hint) from None
 
 
 # Files of plain data and numpy arrays, for scripts without torch. Reading a file never runs code.
 
 _ALLOWED = frozenset(
     {
-        ("collections", "OrderedDict"),
-        ("numpy", "dtype"),
-        ("numpy", "ndarray"),
-        ("_codecs", "encode"),
-    }
-    | {
-        (f"numpy.{core}.{module}", name)
-        for core in ("core", "_core")
-        for module, name in (
-            ("multiarray", "_reconstruct"),
-            ("multiarray", "scalar"),
-            ("numeric", "_frombuffer"),
-        )
+        "collections.OrderedDict",
+        "numpy.dtype",
+        "numpy.ndarray",
+        "_codecs.encode",
+        "numpy.core.multiarray._reconstruct",
+        "numpy.core.multiarray.scalar",
+        "numpy.core.numeric._frombuffer",
+        "numpy._core.multiarray._reconstruct",
+        "numpy._core.multiarray.scalar",
+        "numpy._core.numeric._frombuffer",
     }
 )
 
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ALLOWED:
-            raise SetupError(
-                (
-                    f"the checkpoint holds a `{module}.{name}`, which is neither plain data nor a "
-                    "numpy array"
-                ),
-                hint="save only numbers, strings, arrays, and lists or dicts of them",
+        whole_name = f"{module}.{name}"
+        if whole_name not in _ALLOWED:
+            message = (
+                f"the checkpoint holds a `{whole_name}`, which is neither plain data nor a numpy "
+                "array"
             )
+            hint = "save only numbers, strings, arrays, and lists or dicts of them"
+            raise SetupError(message, hint=hint)
         return super().find_class(module, name)

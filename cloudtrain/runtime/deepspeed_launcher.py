@@ -20,11 +20,11 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from cloudtrain.runtime.environment import detect_environment
+from cloudtrain.runtime.environment import Variables, detect_environment
 from cloudtrain.runtime.errors import SetupError, tell
 from cloudtrain.runtime.sagemaker_launcher.machine import this_machine
 
@@ -56,36 +56,27 @@ def options_of(arguments: Sequence[str]) -> dict[str, str]:
     return options
 
 
-def deepspeed_argv(
-    arguments: Sequence[str], variables: Mapping[str, str], *, gpus: int
-) -> list[str]:
+def deepspeed_argv(arguments: Sequence[str], variables: Variables, *, gpus: int) -> list[str]:
     """Write the hostfile and return the command that this instance runs. `gpus` is this instance's
     number of GPUs."""
     options = options_of(arguments)
     environment = detect_environment(variables)
     count = environment.node_count
-    if count > 1 and "--autotuning" in options:
-        raise SetupError(
-            (
-                f"DeepSpeed's autotuning needs ssh between instances, which this job of {count} "
-                "instances lacks"
-            ),
-            hint=(
-                "tune on one instance (`instance_count: 1`), then train on several with the result"
-            ),
-        )
     if count == 1:
-        choice = (
-            []
-            if any(name in options for name in CHOICES)
-            else ["--num_gpus", _slots(options, variables, gpus)]
+        if any(name in options for name in CHOICES):
+            return ["deepspeed", *arguments]
+        return ["deepspeed", "--num_gpus", _slots(options, variables, gpus), *arguments]
+    if "--autotuning" in options:
+        message = (
+            f"DeepSpeed's autotuning needs ssh between instances, which this job of {count} "
+            "instances lacks"
         )
-        return ["deepspeed", *choice, *arguments]
+        hint = "tune on one instance (`instance_count: 1`), then train on several with the result"
+        raise SetupError(message, hint=hint)
     if environment.master_addr is None:
+        message = "the address of the first instance is unknown: `MASTER_ADDR` is not set"
         hint = "on Azure ML the distribution is `PyTorch` with one process per instance"
-        raise SetupError(
-            "the address of the first instance is unknown: `MASTER_ADDR` is not set", hint=hint
-        )
+        raise SetupError(message, hint=hint)
     hosts = _hosts(variables, count)
     slots = _slots(options, variables, gpus)
     hostfile = Path(tempfile.mkdtemp(prefix="cloudtrain-"), "hostfile")
@@ -120,11 +111,13 @@ def main(arguments: Sequence[str]) -> NoReturn:
     os.execv(program, argv)
 
 
-def _slots(options: Mapping[str, str], variables: Mapping[str, str], gpus: int) -> str:
+def _slots(options: Variables, variables: Variables, gpus: int) -> str:
     """Return the number of slots per instance: the number in `options`, else `gpus` (NVIDIA GPUs),
     else AZ_BATCHAI_GPU_COUNT, which counts other GPUs as well."""
-    option = next((options[name] for name in COUNTS if name in options), "")
-    text = option or str(gpus or variables.get("AZ_BATCHAI_GPU_COUNT", ""))
+    text = str(gpus) if gpus else variables.get("AZ_BATCHAI_GPU_COUNT", "")
+    given = [options[name] for name in COUNTS if name in options]
+    if given and given[0]:
+        text = given[0]
     if text.isdecimal() and int(text):
         return text
     hint = "give the job `processes_per_instance`, or an instance type with GPUs"
@@ -133,12 +126,14 @@ def _slots(options: Mapping[str, str], variables: Mapping[str, str], gpus: int) 
     )
 
 
-def _hosts(variables: Mapping[str, str], count: int) -> list[str]:
+def _hosts(variables: Variables, count: int) -> list[str]:
     """Return `count` different names for the instances: the names in AZ_BATCH_HOST_LIST, or
     invented names if the list has another number of names. Without ssh, DeepSpeed only counts the
     names."""
-    hosts = [host for host in variables.get("AZ_BATCH_HOST_LIST", "").split(",") if host]
-    return hosts if len(set(hosts)) == count else [f"instance-{number}" for number in range(count)]
+    hosts = list(filter(None, variables.get("AZ_BATCH_HOST_LIST", "").split(",")))
+    if len(set(hosts)) == count:
+        return hosts
+    return [f"instance-{number}" for number in range(count)]
 
 
 if __name__ == "__main__":

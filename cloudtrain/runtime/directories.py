@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from .environment import detect_environment
 from .errors import SetupError
-
-Variables = Mapping[str, str]
 
 INPUTS = (
     "CLOUDTRAIN_INPUT_{upper}",
@@ -53,44 +50,38 @@ def input_dir(name: str, *, default: str | Path | None = None) -> Path:
     Raises:
         SetupError: the folder does not exist.
     """
-    folder = _first(INPUTS, name, os.environ) or _channel(name, os.environ)
-    usual = Path(default if default is not None else Path("data", name))
-    path = folder or usual
+    usual = Path("data", name) if default is None else Path(default)
+    path = _first(INPUTS, name) or _channel(name) or usual
     if not path.exists():
-        raise SetupError(
-            f"the input `{name}` was not found: `{path}` does not exist",
-            hint=(
-                f"put the data into `{usual}`, or set `CLOUDTRAIN_INPUT_{name.upper()}` to its "
-                "folder"
-            ),
-        )
+        variable = f"CLOUDTRAIN_INPUT_{name.upper()}"
+        hint = f"put the data into `{usual}`, or set `{variable}` to its folder"
+        message = f"the input `{name}` was not found: `{path}` does not exist"
+        raise SetupError(message, hint=hint)
     return path
 
 
 def output_dir(name: str) -> Path:
     """Create and return the folder of the output `name`; `model` means `model_dir()`."""
-    return (
-        model_dir()
-        if name == "model"
-        else _create(_first(OUTPUTS, name, os.environ) or _default_folder(name))
-    )
+    if name == "model":
+        return model_dir()
+    return _create(_first(OUTPUTS, name), name)
 
 
 def model_dir() -> Path:
     """Create and return the folder for the trained model, which the target keeps."""
-    return _create(_first(MODEL, "model", os.environ) or _default_folder("model"))
+    return _create(_first(MODEL, "model"), "model")
 
 
 def checkpoint_dir() -> Path:
     """Create and return the folder for checkpoints. It outlives the run, and a resumed run finds
     its files there."""
-    folder = _first(CHECKPOINT, "checkpoint", os.environ)
-    on_sagemaker = (
-        Path(os.environ.get("SM_MODEL_DIR") or "/opt/ml/model").parent / SAGEMAKER_CHECKPOINTS
-    )
-    if folder is None and detect_environment().platform == "sagemaker" and on_sagemaker.is_dir():
-        return on_sagemaker
-    return _create(folder or _default_folder("checkpoint"))
+    folder = _first(CHECKPOINT, "checkpoint")
+    if folder is None and detect_environment().platform == "sagemaker":
+        model = Path(os.environ.get("SM_MODEL_DIR") or "/opt/ml/model")
+        beside = model.parent / SAGEMAKER_CHECKPOINTS
+        if beside.is_dir():
+            return beside
+    return _create(folder, "checkpoint")
 
 
 def run_dir() -> Path | None:
@@ -100,32 +91,31 @@ def run_dir() -> Path | None:
     return Path(text) if text else None
 
 
-def _first(templates: tuple[str, ...], name: str, variables: Variables) -> Path | None:
+def _first(templates: tuple[str, ...], name: str) -> Path | None:
     for template in templates:
-        value = variables.get(template.format(name=name, upper=name.upper()))
+        value = os.environ.get(template.format(name=name, upper=name.upper()))
         if value:
             return Path(value, name) if template in SHARED else Path(value)
     return None
 
 
-def _channel(name: str, variables: Variables) -> Path | None:
+def _channel(name: str) -> Path | None:
     """Return the folder of the SageMaker channel whose name has `-` or `.` where the input's `name`
     has `_`; None without such a channel."""
-    variable = f"SM_CHANNEL_{name.upper()}"
-    values = (
-        value
-        for key, value in variables.items()
-        if re.sub(r"\W", "_", key) in (variable, f"SM_CHANNEL{name.upper()}")
-    )
-    return next((Path(value) for value in values if value), None)
+    upper = name.upper()
+    for key, value in os.environ.items():
+        plain = re.sub(r"\W", "_", key)
+        if value and plain in (f"SM_CHANNEL_{upper}", f"SM_CHANNEL{upper}"):
+            return Path(value)
+    return None
 
 
-def _default_folder(name: str) -> Path:
-    """Return the default folder for results. On Azure ML it is below `outputs/`, which Azure ML
-    uploads."""
-    return Path("outputs", name) if detect_environment().platform == "azureml" else Path(name)
-
-
-def _create(path: Path) -> Path:
-    path.mkdir(parents=True, exist_ok=True)
-    return path
+def _create(folder: Path | None, name: str) -> Path:
+    """Create and return a folder for results; default: `name` under the working directory. On
+    Azure ML it is below `outputs/`, which Azure ML uploads."""
+    if folder is None:
+        folder = Path(name)
+        if detect_environment().platform == "azureml":
+            folder = Path("outputs", name)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

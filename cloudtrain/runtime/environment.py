@@ -30,26 +30,24 @@ from .tf_config import read_tf_config
 # v3, these are used instead.
 
 Variables = Mapping[str, str]
+Names = tuple[str, ...]
+"""Variables that may hold the same; the first one that is set counts."""
 
 TOOLKIT_PORT = 7777
 
 
 def first_host(variables: Variables) -> str | None:
     """Return the host of rank 0; None outside SageMaker."""
-    if variables.get("SM_MASTER_ADDR"):
-        return variables["SM_MASTER_ADDR"]
+    address = variables.get("SM_MASTER_ADDR")
+    if address:
+        return address
     groups = _json(variables, "SM_INSTANCE_GROUPS_DICT", {})
-    spanned = _json(variables, "SM_DISTRIBUTION_INSTANCE_GROUPS", [])
-    hosts = [host for name in spanned if name in groups for host in groups[name].get("hosts", ())]
-    hosts = hosts or _json(variables, "SM_HOSTS", [])
+    for name in _json(variables, "SM_DISTRIBUTION_INSTANCE_GROUPS", []):
+        hosts = groups.get(name, {}).get("hosts")
+        if hosts:
+            return str(hosts[0])
+    hosts = _json(variables, "SM_HOSTS", [])
     return str(hosts[0]) if hosts else None
-
-
-def _sagemaker_port(variables: Variables) -> int:
-    """Return the port of rank 0: `SM_MASTER_PORT`, or if it is not set, the toolkit's port,
-    7777."""
-    text = variables.get("SM_MASTER_PORT", "")
-    return int(text) if text.isdecimal() else TOOLKIT_PORT
 
 
 def sagemaker_place(variables: Variables) -> tuple[int, int]:
@@ -57,7 +55,9 @@ def sagemaker_place(variables: Variables) -> tuple[int, int]:
     SageMaker."""
     hosts = _json(variables, "SM_HOSTS", [])
     own = variables.get("SM_CURRENT_HOST")
-    return (hosts.index(own), len(hosts)) if own in hosts else (0, 1)
+    if own not in hosts:
+        return 0, 1
+    return hosts.index(own), len(hosts)
 
 
 def _json(variables: Variables, name: str, default: Any) -> Any:
@@ -76,13 +76,13 @@ _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 _FIRST_NODE = re.compile(r"([^\[,]+)(?:\[(\w+)[^\]]*\]([^,]*))?")
 
 
-def is_started_by_srun(variables: Mapping[str, str]) -> bool:
+def is_started_by_srun(variables: Variables) -> bool:
     """Return whether `srun` started this process. A batch script has the variables of a task, too,
     but only `srun` sets the variable of a step."""
     return "SLURM_STEP_ID" in variables or "SLURM_JOB_ID" not in variables
 
 
-def tasks_on_this_node(variables: Mapping[str, str]) -> int | None:
+def tasks_on_this_node(variables: Variables) -> int | None:
     """Return the number of this step's tasks on this node, from a list such as `2(x3),1` and the
     node's number; None without a valid list."""
     text = variables.get("SLURM_STEP_TASKS_PER_NODE") or variables.get("SLURM_TASKS_PER_NODE") or ""
@@ -91,26 +91,30 @@ def tasks_on_this_node(variables: Mapping[str, str]) -> int | None:
         match = _TASKS.fullmatch(part.strip())
         if match is None:
             return None
-        counts += [int(match[1])] * int(match[2] or 1)
+        tasks, nodes = match.groups("1")
+        counts += [int(tasks)] * int(nodes)
     node = variables.get("SLURM_NODEID", "0")
-    return counts[int(node)] if node.isdecimal() and int(node) < len(counts) else None
+    if not node.isdecimal() or int(node) >= len(counts):
+        return None
+    return counts[int(node)]
 
 
-def first_node(variables: Mapping[str, str]) -> str | None:
+def first_node(variables: Variables) -> str | None:
     """Return the host of rank 0, which is the first in the node list: `gpu01` for `gpu[01-03,7]`.
     Return None without a list."""
     text = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST") or ""
     match = _FIRST_NODE.match(text)
-    return "".join(part for part in match.groups() if part) if match else None
+    if match is None:
+        return None
+    return "".join(match.groups(""))
 
 
-def _slurm_port(variables: Mapping[str, str]) -> int:
+def _slurm_port(variables: Variables) -> int:
     """Return a port that is the same for all tasks of a job, and most likely different for other
     jobs on the node."""
-    job = variables.get("SLURM_JOB_ID", "0")
-    step = variables.get("SLURM_STEP_ID", "0")
-    digits = [int(text) if text.isdecimal() else 0 for text in (job, step)]
-    return 20000 + (digits[0] * 7 + digits[1]) % 10000
+    job = _decimal(variables, "SLURM_JOB_ID", 0)
+    step = _decimal(variables, "SLURM_STEP_ID", 0)
+    return 20000 + (job * 7 + step) % 10000
 
 
 # Find the address of rank 0. Only torchrun and Azure ML's PyTorch distribution provide it; under
@@ -122,33 +126,37 @@ def _slurm_port(variables: Mapping[str, str]) -> int:
 # the port 6105. SageMaker lists its hosts; its toolkit's port is 7777.
 
 
-def _host_part(name: str) -> Callable[[Variables], str | None]:
-    return lambda variables: variables.get(name, "").partition(":")[0] or None
-
-
-MASTERS: tuple[tuple[Callable[[Variables], str | None], Callable[[Variables], int]], ...] = (
-    (lambda variables: variables.get("MASTER_ADDR") or None, lambda _: 29500),
-    (_host_part("AZ_BATCH_MASTER_NODE"), lambda _: 6105),
-    (_host_part("AZ_BATCHAI_MPI_MASTER_NODE"), lambda _: 6105),
-    (first_host, _sagemaker_port),
-    (first_node, _slurm_port),
-)
-"""The launchers that know the address, and the port to use where `MASTER_PORT` is not set. The
-first one that knows wins."""
-
-
 def find_master(variables: Variables, *, one_node: bool) -> tuple[str | None, int]:
     """Return address and port of rank 0. If no launcher's variable has the address, it is
     `127.0.0.1` on one node, and None on several."""
-    for address_of, port_of in MASTERS:
-        address = address_of(variables)
-        if address is not None:
-            return address, _port(variables, port_of(variables))
-    return ("127.0.0.1" if one_node else None), _port(variables, _port_of_mpirun(variables))
+    address, usual_port = _known_master(variables)
+    if address is None and one_node:
+        address = "127.0.0.1"
+    return address, _decimal(variables, "MASTER_PORT", usual_port)
 
 
-def _port(variables: Variables, default: int) -> int:
-    text = variables.get("MASTER_PORT", "")
+def _known_master(variables: Variables) -> tuple[str | None, int]:
+    """Return the address from the first variable that has it, or None, and the port to use where
+    `MASTER_PORT` is not set."""
+    address = variables.get("MASTER_ADDR")
+    if address:
+        return address, 29500
+    for name in ("AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE"):
+        host = variables.get(name, "").partition(":")[0]
+        if host:
+            return host, 6105
+    address = first_host(variables)
+    if address is not None:
+        return address, _decimal(variables, "SM_MASTER_PORT", TOOLKIT_PORT)
+    address = first_node(variables)
+    if address is not None:
+        return address, _slurm_port(variables)
+    return None, _port_of_mpirun(variables)
+
+
+def _decimal(variables: Variables, name: str, default: int) -> int:
+    """Return the number in a variable; `default` if it is not set or holds something else."""
+    text = variables.get(name, "")
     return int(text) if text.isdecimal() else default
 
 
@@ -157,7 +165,9 @@ def _port_of_mpirun(variables: Variables) -> int:
     likely another one for another `mpirun`, so that two jobs can share a machine. Without mpirun,
     it is 29500."""
     name = variables.get("PMIX_NAMESPACE") or variables.get("OMPI_MCA_ess_base_jobid")
-    return 20000 + zlib.crc32(name.encode()) % 10000 if name else 29500
+    if not name:
+        return 29500
+    return 20000 + zlib.crc32(name.encode()) % 10000
 
 
 # The launchers' variables, and what they say about this process.
@@ -214,21 +224,27 @@ class Launcher:
 
     name: str
     rank: str
-    world_size: tuple[str, ...]
-    local_rank: tuple[str, ...]
-    local_world_size: tuple[str, ...] = ()
-    node_rank: tuple[str, ...] = ()
-    node_count: tuple[str, ...] = ()
+    world_size: Names
+    local_rank: Names
+    local_world_size: Names = ()
+    node_rank: Names = ()
+    node_count: Names = ()
     tasks_on_node: Callable[[Variables], int | None] = lambda _: None
     is_task: Callable[[Variables], bool] = lambda _: True
 
     def has_started(self, variables: Variables) -> bool:
         """Return whether this launcher started the process that has these environment variables."""
-        return (
-            self.rank in variables
-            and any(name in variables for name in self.world_size)
-            and self.is_task(variables)
-        )
+        if self.rank not in variables or not self.is_task(variables):
+            return False
+        return any(name in variables for name in self.world_size)
+
+
+def _is_torchrun(variables: Variables) -> bool:
+    # accelerate sets LOCAL_WORLD_SIZE to 1 on CPUs, also where Azure ML has started several
+    # processes
+    if "LOCAL_WORLD_SIZE" not in variables:
+        return False
+    return "GROUP_RANK" in variables or "AZUREML_NODE_COUNT" not in variables
 
 
 LAUNCHERS = (
@@ -240,12 +256,7 @@ LAUNCHERS = (
         local_world_size=("LOCAL_WORLD_SIZE",),
         node_rank=("GROUP_RANK",),
         node_count=("GROUP_WORLD_SIZE",),
-        # accelerate sets LOCAL_WORLD_SIZE to 1 on CPUs, also where Azure ML has started several
-        # processes
-        is_task=lambda variables: (
-            "LOCAL_WORLD_SIZE" in variables
-            and ("GROUP_RANK" in variables or "AZUREML_NODE_COUNT" not in variables)
-        ),
+        is_task=_is_torchrun,
     ),
     # Azure ML's PyTorch flavour starts the processes itself; so does anyone who sets RANK by hand
     Launcher(
@@ -289,14 +300,20 @@ def detect_environment(variables: Variables | None = None) -> Environment:
     Raises:
         SetupError: a variable is not a whole number, or the numbers contradict each other.
     """
-    variables = os.environ if variables is None else variables
-    platform = next(
-        (name for name, marks in PLATFORMS if any(mark in variables for mark in marks)), "local"
-    )
+    if variables is None:
+        variables = os.environ
+    platform = _platform_of(variables)
     for launcher in LAUNCHERS:
         if launcher.has_started(variables):
             return _of_launcher(launcher, variables, platform)
     return _of_tensorflow(variables, platform) or _of_instance(variables, platform)
+
+
+def _platform_of(variables: Variables) -> str:
+    for name, marks in PLATFORMS:
+        if any(mark in variables for mark in marks):
+            return name
+    return "local"
 
 
 def _of_launcher(launcher: Launcher, variables: Variables, platform: str) -> Environment:
@@ -304,7 +321,8 @@ def _of_launcher(launcher: Launcher, variables: Variables, platform: str) -> Env
     world_size = _number(variables, launcher.world_size, 1)
     local_rank = _number(variables, launcher.local_rank, 0)
     local_world_size = _local_world_size(launcher, variables, rank, world_size, local_rank)
-    if not (0 <= rank < world_size and 0 <= local_rank < local_world_size <= world_size):
+    is_rank = 0 <= rank < world_size
+    if not is_rank or not 0 <= local_rank < local_world_size <= world_size:
         raise SetupError(
             f"the variables of {launcher.name} contradict each other: rank {rank} of {world_size}, "
             f"local rank {local_rank} of {local_world_size}",
@@ -343,7 +361,9 @@ def _local_world_size(
     node_rank = _number(variables, launcher.node_rank, 0)
     if node_rank > 0:  # the ranks below this instance's first one fill the instances before it
         return max(1, (rank - local_rank) // node_rank)
-    return world_size if any(name in variables for name in launcher.local_rank) else 1
+    if any(name in variables for name in launcher.local_rank):
+        return world_size
+    return 1
 
 
 def _of_instance(variables: Variables, platform: str) -> Environment:
@@ -361,54 +381,44 @@ def _of_tensorflow(variables: Variables, platform: str) -> Environment | None:
     has the first rank, then come the workers, then the other roles, which the world size does not
     count."""
     config = read_tf_config(variables)
-    cluster = (config or {}).get("cluster") or {}
-    if not cluster:
+    if config is None or not config["cluster"]:
         return None
-    task = config["task"] if config else {}
-    role = str(task.get("type", "worker"))
-    index = int(task.get("index", 0))
-    order = [
-        (kind, i)
-        for kind in ("chief", "worker", "ps", "evaluator")
-        for i in range(len(cluster.get(kind, ())))
-    ]
-    if (role, index) not in order:
+    role = str(config["task"].get("type", "worker"))
+    index = int(config["task"].get("index", 0))
+    hosts: dict[tuple[str, int], str] = {}  # of the tasks, in the order of ranks
+    for kind in ("chief", "worker", "ps", "evaluator"):
+        for number, address in enumerate(config["cluster"].get(kind, ())):
+            hosts[kind, number] = address.rpartition(":")[0]
+    own = (role, index)
+    if own not in hosts:
         if role != "evaluator":  # TensorFlow keeps the evaluator out of the cluster
             raise SetupError(f"`TF_CONFIG` has no `{role}` {index} in its cluster")
-        order.append((role, index))
-    hosts = {task: _host(cluster, *task) for task in order}
-    trainers = [task for task in order if task[0] in ("chief", "worker")]
+        hosts[own] = ""
     names = list(dict.fromkeys(hosts.values()))
-    mine = hosts[role, index]
-    neighbours = [task for task in trainers if hosts[task] == mine]
+    trainers = [task for task in hosts if task[0] in ("chief", "worker")]
+    neighbours = [task for task in trainers if hosts[task] == hosts[own]]
     return Environment(
         launcher="tensorflow",
         platform=platform,
-        rank=order.index((role, index)),
+        rank=list(hosts).index(own),
         world_size=len(trainers),
-        local_rank=neighbours.index((role, index)) if (role, index) in neighbours else 0,
+        local_rank=neighbours.index(own) if own in neighbours else 0,
         local_world_size=max(1, len(neighbours)),
-        node_rank=names.index(mine),
+        node_rank=names.index(hosts[own]),
         node_count=len([name for name in names if name]),
         master_addr=hosts[trainers[0]] if trainers else None,
         role=role,
     )
 
 
-def _host(cluster: Mapping[str, list[str]], role: str, index: int) -> str:
-    addresses = cluster.get(role, [])
-    return addresses[index].rpartition(":")[0] if index < len(addresses) else ""
-
-
-def _number(variables: Variables, names: tuple[str, ...], default: int) -> int:
+def _number(variables: Variables, names: Names, default: int) -> int:
     for name in names:
         if name in variables:
             try:
                 return int(variables[name])
             except ValueError:
-                raise SetupError(
-                    f"`{name}` is `{variables[name]}`, which is not a whole number"
-                ) from None
+                text = f"`{name}` is `{variables[name]}`, which is not a whole number"
+                raise SetupError(text) from None
     return default
 
 

@@ -16,6 +16,12 @@ PEER_LOST = (
 """Parts of error messages that report the loss of another rank. Such errors are consequences of the
 first failure."""
 
+OTHER_MODEL_HINT = (
+    "give the options with which it was saved, or remove the checkpoints to start from the "
+    "beginning"
+)
+"""What to do about a checkpoint of another model."""
+
 _TAG = r"(?:\[\d+,\d+\]<std(?:err|out)>:)?"
 """What mpirun writes before each line."""
 
@@ -34,13 +40,16 @@ class SetupError(Exception):
         self.on_every_rank = on_every_rank
 
     def __str__(self) -> str:
-        return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
+        if self.hint is None:
+            return self.message
+        return f"{self.message}\nhint: {self.hint}"
 
     def tell(self) -> None:
         """Write message and hint to stderr."""
-        sys.stderr.write(
-            f"error: {self.message}\n" + (f"\nhint: {self.hint}\n" if self.hint else "")
-        )
+        text = f"error: {self.message}\n"
+        if self.hint:
+            text += f"\nhint: {self.hint}\n"
+        sys.stderr.write(text)
 
 
 def tell(text: str) -> None:
@@ -55,7 +64,7 @@ def find_told(lines: Sequence[str]) -> tuple[int, str] | None:
     import re
 
     has_hint = False
-    for index in range(len(lines) - 1, -1, -1):
+    for index in reversed(range(len(lines))):
         match = re.match(_TAG + r"(error|hint): (.*)", lines[index])
         if match is None:
             continue

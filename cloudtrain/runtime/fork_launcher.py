@@ -154,9 +154,8 @@ class ForkLauncher:
             _become(environment, folder, options.program)
         self._alive[pid] = rank
         if folder is not None:
-            write_file(
-                folder / RANK_FILE, json.dumps({"pid": pid, "environment": environment}).encode()
-            )
+            text = json.dumps({"pid": pid, "environment": environment})
+            write_file(folder / RANK_FILE, text.encode())
         if self._is_stopping:
             os.kill(pid, signal.SIGTERM)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
@@ -202,13 +201,9 @@ def _become(
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         os.environ.update(environment)
         if folder is not None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
             for descriptor, name in ((1, "stdout.log"), (2, "stderr.log")):
-                os.dup2(
-                    os.open(
-                        folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600
-                    ),
-                    descriptor,
-                )
+                os.dup2(os.open(folder / name, flags, 0o600), descriptor)
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()
         # it serves until the rank ends

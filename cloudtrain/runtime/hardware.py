@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from itertools import takewhile
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -46,14 +47,14 @@ def chosen_gpus(gpus: str, environ: Mapping[str, str]) -> tuple[str, ...]:
 def visible_ids(text: str) -> tuple[str, ...]:
     """Parse a value of CUDA_VISIBLE_DEVICES. As in CUDA, an empty value means no GPUs, and the ids
     after `-1` are ignored."""
-    ids = [part.strip() for part in text.split(",")]
-    end = next((index for index, part in enumerate(ids) if part in _END), len(ids))
-    return tuple(ids[:end])
+    ids = map(str.strip, text.split(","))
+    return tuple(takewhile(lambda part: part not in _END, ids))
 
 
 def present_gpus(devices: str | os.PathLike[str]) -> int:
     try:
         # No pathlib here.
-        return sum(1 for name in os.listdir(devices) if _DEVICE.fullmatch(name))
+        names = os.listdir(devices)
     except OSError:
         return 0
+    return len(list(filter(_DEVICE.fullmatch, names)))

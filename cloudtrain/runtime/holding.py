@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,15 +35,12 @@ def hold_at(step: float) -> Iterator[None]:
         yield
         return
     del os.environ[VARIABLE]
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    try:
-        before = signal.set_wakeup_fd(writer)
-    except ValueError:  # not in the main thread, where signals are handled
-        os.close(reader)
-        os.close(writer)
+    if threading.current_thread() is not threading.main_thread():  # which handles signals
         yield
         return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer)
     try:
         yield
         deadline = time.monotonic() + _PATIENCE

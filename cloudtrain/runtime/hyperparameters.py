@@ -15,6 +15,7 @@ import os
 import sys
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,6 +33,9 @@ Least = Mapping[str, float]
 element. None always passes."""
 
 NO_BOUNDS: Least = {}
+
+Kinds = tuple[Any, ...]
+"""Types, or the options of a Literal."""
 
 _REQUIRED = object()
 
@@ -63,7 +67,8 @@ def arguments(
     After this call, an uncaught SetupError ends the script with its message instead of a traceback.
     """
     tell_setup_errors()
-    argv = sys.argv[1:] if argv is None else argv
+    if argv is None:
+        argv = sys.argv[1:]
     if _asks_for_help(defaults, argv):
         _print_help(defaults)
         raise SystemExit(0)
@@ -85,40 +90,43 @@ def read_arguments(
     declare."""
     declared = _declarations(defaults)
     names = {_fold(name): name for name in declared}
-    arguments: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     ignored: list[str] = []
     problems: list[str] = []
     for key, value in _from_sagemaker(sm_hps).items():
         if _fold(key) in names:
-            arguments[names[_fold(key)]] = value
+            given[names[_fold(key)]] = value
     for key, texts in _split(argv):
-        name = names.get(_fold(key.lstrip("-")))
+        plain = _fold(key.lstrip("-"))
         try:
-            if name is not None:
-                arguments[name] = _text_of(texts, declared[name][0])
-            elif _fold(key.lstrip("-")) in PLATFORM_ARGUMENTS:
+            if plain in names:
+                name = names[plain]
+                given[name] = _text_of(texts, declared[name][0])
+            elif plain in PLATFORM_ARGUMENTS:
                 ignored.append(key)
             else:
-                problems.append(f"`{key}` is not an option of the script" + _nearest(key, declared))
+                near = _nearest(plain, declared)
+                problems.append(f"`{key}` is not an option of the script{near}")
         except ValueError as error:
             problems.append(f"`{key}` {error}")
+
     values = {name: default for name, (_, default) in declared.items()}
-    for name, value in arguments.items():
+    for name, value in given.items():
         try:
             values[name] = convert(value, declared[name][0])
         except ValueError as error:
             problems.append(f"`--{name}`: {error}")
-    problems += [f"`--{name}` is required" for name, value in values.items() if value is _REQUIRED]
-    problems += [
-        f"`--{name}`: `{number}` is not {least} or more"
-        for name, least in at_least.items()
-        for number in (values[name] if isinstance(values[name], (list, tuple)) else [values[name]])
-        if isinstance(number, (int, float)) and not number >= least
-    ]
+
+    problems += [f"`--{name}` is required" for name in values if values[name] is _REQUIRED]
+    for name, least in at_least.items():
+        value = values[name]
+        numbers = value if isinstance(value, (list, tuple)) else [value]
+        for number in numbers:
+            if isinstance(number, (int, float)) and not number >= least:
+                problems.append(f"`--{name}`: `{number}` is not {least} or more")
     if problems:
-        raise SetupError(
-            "; ".join(problems), hint="`--help` lists the arguments, their types and defaults"
-        )
+        hint = "`--help` lists the arguments, their types and defaults"
+        raise SetupError("; ".join(problems), hint=hint)
     return _fill(defaults, values), ignored
 
 
@@ -127,7 +135,7 @@ def _declarations(defaults: Any) -> dict[str, tuple[Any, Any]]:
         return {name: (kind_of(value), value) for name, value in defaults.items()}
     if not is_dataclass(defaults):
         raise TypeError("`arguments` takes a dataclass or a mapping of defaults")
-    hints = get_type_hints(defaults if isinstance(defaults, type) else type(defaults))
+    hints = get_type_hints(_class_of(defaults))
     declared = {}
     for field in fields(defaults):
         default: Any = _REQUIRED if field.default is MISSING else field.default
@@ -142,7 +150,11 @@ def _declarations(defaults: Any) -> dict[str, tuple[Any, Any]]:
 def _fill(defaults: Any, values: dict[str, Any]) -> Any:
     if isinstance(defaults, Mapping):
         return SimpleNamespace(**values)
-    return (defaults if isinstance(defaults, type) else type(defaults))(**values)
+    return _class_of(defaults)(**values)
+
+
+def _class_of(defaults: Any) -> Any:
+    return defaults if isinstance(defaults, type) else type(defaults)
 
 
 def _split(argv: Sequence[str]) -> list[tuple[str, list[str]]]:
@@ -151,14 +163,17 @@ def _split(argv: Sequence[str]) -> list[tuple[str, list[str]]]:
     pairs: list[tuple[str, list[str]]] = []
     open_key = False
     for token in argv:
+        if open_key and not _is_key(token):
+            pairs[-1][1].append(token)
+            continue
+        key = token
+        texts = []
         if _is_key(token):
             key, equals, text = token.partition("=")
-            pairs.append((key, [text] if equals else []))
             open_key = not equals
-        elif open_key:
-            pairs[-1][1].append(token)
-        else:
-            pairs.append((token, []))
+            if equals:
+                texts = [text]
+        pairs.append((key, texts))
     return pairs
 
 
@@ -166,33 +181,29 @@ def _is_key(token: str) -> bool:
     """Return whether a token is a key. `--key` and `-k` are keys, `-1` and `-.5` are not."""
     if token.startswith("--"):
         return len(token) > 2
-    return (
-        len(token) >= 2
-        and token[0] == "-"
-        and token[1].isalpha()
-        and (len(token) == 2 or token[2] == "=")
-    )
+    if token[:1] != "-" or not token[1:2].isalpha():
+        return False
+    return token[2:3] in ("", "=")
 
 
 def _text_of(texts: list[str], kind: Any) -> str:
     """Join the tokens of one value. For a list, `--key a b c` means the same as `--key a,b,c`."""
+    if not texts and kind is bool:
+        return "True"
     if not texts:
-        return "True" if kind is bool else _empty(kind)
-    if len(texts) > 1 and not is_one_of(kind, CONTAINERS):
-        raise ValueError(f"needs one value, not {len(texts)}: `{' '.join(texts)}`")
-    if len(texts) > 1 and is_one_of(kind, SEQUENCES) and texts[0][:1] not in ("[", "(", "{"):
+        try:
+            convert("", kind)  # a shell may have dropped an empty value
+        except ValueError:
+            raise ValueError("needs a value") from None
+        return ""
+    whole = " ".join(texts)  # older SageMaker toolkits take `[1, 2]` apart at the space
+    if len(texts) == 1:
+        return whole
+    if not is_one_of(kind, CONTAINERS):
+        raise ValueError(f"needs one value, not {len(texts)}: `{whole}`")
+    if is_one_of(kind, SEQUENCES) and whole[:1] not in ("[", "(", "{"):
         return ",".join(text.strip(",") for text in texts)
-    return " ".join(texts)  # older SageMaker toolkits take `[1, 2]` apart at the space
-
-
-def _empty(kind: Any) -> str:
-    """Return the empty text as the value of a key without a value, because a shell may have dropped
-    an empty value."""
-    try:
-        convert("", kind)
-    except ValueError:
-        raise ValueError("needs a value") from None
-    return ""
+    return whole
 
 
 def _from_sagemaker(text: str) -> dict[str, Any]:
@@ -201,9 +212,8 @@ def _from_sagemaker(text: str) -> dict[str, Any]:
     try:
         values = json.loads(text)
     except ValueError as error:
-        raise SetupError(
-            f"`SM_HPS` is not JSON: {error}", hint="unset `SM_HPS` outside SageMaker"
-        ) from None
+        hint = "unset `SM_HPS` outside SageMaker"
+        raise SetupError(f"`SM_HPS` is not JSON: {error}", hint=hint) from None
     return values if isinstance(values, dict) else {}
 
 
@@ -211,28 +221,30 @@ def _fold(name: str) -> str:
     return name.replace("-", "_")
 
 
-def _nearest(key: str, declared: Mapping[str, Any]) -> str:
+def _nearest(name: str, declared: Mapping[str, Any]) -> str:
     from difflib import get_close_matches
 
-    near = get_close_matches(_fold(key.lstrip("-")), list(declared), n=1, cutoff=0.75)
+    near = get_close_matches(name, list(declared), n=1, cutoff=0.75)
     return f" (did you mean `--{near[0]}`?)" if near else ""
 
 
 def _asks_for_help(defaults: Any, argv: Sequence[str]) -> bool:
     """Return whether the last argument is `-h` or `--help`. `-h 3` is the hyperparameter `h`, and
     so is `-h` if the script declares `h`."""
-    last = argv[-1] if argv else ""
-    return last in ("-h", "--help") and last.lstrip("-") not in _declarations(defaults)
+    if not argv or argv[-1] not in ("-h", "--help"):
+        return False
+    return argv[-1].lstrip("-") not in _declarations(defaults)
 
 
 def _print_help(defaults: Any) -> None:
     if not detect_environment().is_main:
         return
     for name, (kind, default) in _declarations(defaults).items():
-        type_name = getattr(kind, "__name__", None) if isinstance(kind, type) else None
-        required = default is _REQUIRED
-        sys.stdout.write(f"  --{name:<24} {type_name or str(kind).replace('typing.', ''):<12} ")
-        sys.stdout.write("required\n" if required else f"default {default!r}\n")
+        kind_name = str(kind).replace("typing.", "")
+        if isinstance(kind, type):
+            kind_name = kind.__name__
+        rest = "required" if default is _REQUIRED else f"default {default!r}"
+        sys.stdout.write(f"  --{name:<24} {kind_name:<12} {rest}\n")
 
 
 # Convert texts from the command line to the types that the script declares.
@@ -288,18 +300,15 @@ def kind_of(value: Any) -> Any:
         return Any
     if isinstance(value, (list, tuple)) and value:
         first = type(value[0])
-        alike = all(type(item) is first for item in value) and first in _SCALARS
-        if alike:
+        if first in _SCALARS and all(type(item) is first for item in value):
             if isinstance(value, list):
                 return list[first]  # type: ignore[valid-type]
             return tuple[first, ...]  # type: ignore[valid-type]
     return type(value)
 
 
-def _convert_union(value: Any, options: tuple[Any, ...]) -> Any:
-    if type(None) in options and (
-        value is None or (isinstance(value, str) and value.lower() in _NONE)
-    ):
+def _convert_union(value: Any, options: Kinds) -> Any:
+    if type(None) in options and str(value).lower() in _NONE:
         return None
     problem = None
     for option in options:
@@ -321,75 +330,69 @@ def _bool(value: Any) -> bool:
 
 
 def _int(value: Any) -> int:
-    if isinstance(value, bool):
-        raise ValueError(f"`{value}` is not a whole number")
-    try:
-        return int(value) if not isinstance(value, float) else _whole(value)
-    except (TypeError, ValueError, OverflowError):
-        pass
-    try:
-        return _whole(float(value))  # 1e4
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"`{value}` is not a whole number") from None
-
-
-def _whole(number: float) -> int:
-    if number != int(number):
-        raise ValueError(f"`{number}` is not a whole number")
-    return int(number)
+    if not isinstance(value, (bool, float)):
+        with suppress(TypeError, ValueError):
+            return int(value)
+    with suppress(TypeError, ValueError, OverflowError):
+        number = float(value)  # 1e4
+        if number == int(number) and not isinstance(value, bool):
+            return int(number)
+    raise ValueError(f"`{value}` is not a whole number")
 
 
 def _float(value: Any) -> float:
-    try:
-        if not isinstance(value, bool):
+    if not isinstance(value, bool):
+        with suppress(TypeError, ValueError):
             return float(value)
-    except (TypeError, ValueError):
-        pass
     raise ValueError(f"`{value}` is not a number")
 
 
-def _str(value: Any) -> str:
-    return "" if value is None else str(value)
-
-
-def _choice(value: Any, options: tuple[Any, ...]) -> Any:
+def _choice(value: Any, options: Kinds) -> Any:
     for option in options:
         if value == option or str(value) == str(option):
             return option
-    raise ValueError(f"`{value}` is not one of " + ", ".join(f"`{option}`" for option in options))
+    names = ", ".join(f"`{option}`" for option in options)
+    raise ValueError(f"`{value}` is not one of {names}")
 
 
-def _list(value: Any, element: tuple[Any, ...]) -> list[Any]:
-    return [convert(item, element[0] if element else Any) for item in _items(value, element)]
+def _list(value: Any, elements: Kinds) -> list[Any]:
+    kind = elements[0] if elements else Any
+    return [convert(item, kind) for item in _items(value, elements)]
 
 
-def _items(value: Any, elements: tuple[Any, ...]) -> Sequence[Any]:
+def _items(value: Any, elements: Kinds) -> Sequence[Any]:
     if not isinstance(value, str):
         return value if isinstance(value, SEQUENCES) else [value]
+    text = value.strip()
+    literal = None
     are_texts = any(is_one_of(element, _TEXTS) for element in elements)
-    literal = None if are_texts and value.strip()[:1] not in ("[", "(") else _literal(value)
-    if literal is None:
-        return [item.strip() for item in value.split(",")] if value.strip() else []
-    return literal if isinstance(literal, SEQUENCES) else [literal]
+    if not are_texts or text[:1] in ("[", "("):
+        literal = _literal(text)
+    if literal is not None:
+        return literal if isinstance(literal, SEQUENCES) else [literal]
+    if not text:
+        return []
+    return [item.strip() for item in text.split(",")]
 
 
-def _tuple(value: Any, elements: tuple[Any, ...]) -> tuple[Any, ...]:
-    if elements and elements[-1] is not Ellipsis:
-        items = _items(value, elements)
-        if len(items) != len(elements):
-            raise ValueError(f"`{value}` has {len(items)} values instead of {len(elements)}")
-        # Python 3.9
-        return tuple(convert(item, kind) for item, kind in zip(items, elements))  # noqa: B905
-    return tuple(_list(value, elements))
+def _tuple(value: Any, elements: Kinds) -> Kinds:
+    if not elements or elements[-1] is Ellipsis:
+        return tuple(_list(value, elements))
+    items = _items(value, elements)
+    if len(items) != len(elements):
+        raise ValueError(f"`{value}` has {len(items)} values instead of {len(elements)}")
+    return tuple(map(convert, items, elements))
 
 
-def _dict(value: Any, elements: tuple[Any, ...]) -> dict[Any, Any]:
+def _dict(value: Any, elements: Kinds) -> dict[Any, Any]:
     mapping = _literal(value) if isinstance(value, str) else value
     if not isinstance(mapping, dict):
-        pairs = [pair.partition("=") for pair in str(value).split(",") if pair.strip()]
-        if any(not equals for _, equals, _ in pairs):
-            raise ValueError(f"`{value}` is not written as `a=1,b=2`")
-        mapping = {key.strip(): text for key, _, text in pairs}
+        mapping = {}
+        for pair in filter(str.strip, str(value).split(",")):
+            key, equals, text = pair.partition("=")
+            if not equals:
+                raise ValueError(f"`{value}` is not written as `a=1,b=2`")
+            mapping[key.strip()] = text
     key_kind, value_kind = elements or (Any, Any)
     return {convert(key, key_kind): convert(item, value_kind) for key, item in mapping.items()}
 
@@ -417,10 +420,10 @@ _SCALARS: dict[Any, Callable[[Any], Any]] = {
     bool: _bool,
     int: _int,
     float: _float,
-    str: _str,
-    Path: lambda value: Path(_str(value)),
+    str: lambda value: "" if value is None else str(value),
+    Path: lambda value: Path("" if value is None else str(value)),
 }
-_CONTAINERS: dict[Any, Callable[[Any, tuple[Any, ...]], Any]] = {
+_CONTAINERS: dict[Any, Callable[[Any, Kinds], Any]] = {
     list: _list,
     tuple: _tuple,
     dict: _dict,

@@ -32,7 +32,8 @@ def open_store(port: int = 0) -> Any:
     # public, but not exported in its type hints
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    version = tuple(map(int, torch.__version__.split(".")[:2]))
+    major, minor = torch.__version__.split(".")[:2]
+    version = (int(major), int(minor))
     listener = socket.socket()
     # an earlier attempt's connections may linger
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -60,14 +61,11 @@ def hold_master_store(variables: Mapping[str, str] = os.environ) -> Any:
     machine; under torchrun, whose agent has the store. Return None also if the port is taken, which
     torch reports later.
     """
+    if variables.get("RANK") != "0" or variables.get("MASTER_ADDR") != ADDRESS:
+        return None
     port = variables.get("MASTER_PORT", "")
-    agents = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if (
-        variables.get("RANK") != "0"
-        or variables.get("MASTER_ADDR") != ADDRESS
-        or not port.isdecimal()
-        or agents
-    ):
+    has_agents = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if has_agents or not port.isdecimal():
         return None
     try:
         return open_store(int(port))

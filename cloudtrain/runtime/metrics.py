@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import time
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
 from .errors import SetupError
 
@@ -34,19 +34,22 @@ def report(**values: SupportsFloat) -> None:
     from .environment import detect_environment
 
     environment = detect_environment()
-    if "step" in values and environment.world_size > 1 and "CLOUDTRAIN_RUN_DIR" in os.environ:
+    has_step = "step" in values
+    if has_step and environment.world_size > 1 and "CLOUDTRAIN_RUN_DIR" in os.environ:
         note_step(environment.rank, float(values["step"]))
-    if environment.is_main:
-        if "step" in values and "total" in values:
-            left = seconds_left(float(values["step"]), float(values["total"]))
-            values = {**values, **({} if left is None else {LEFT: round(left, 1)})}
-        if "step" in values and "CLOUDTRAIN_HOLD_AT_STEP" in os.environ:
-            from .holding import hold_at
+    if not environment.is_main:
+        return
+    if has_step and "total" in values:
+        left = seconds_left(float(values["step"]), float(values["total"]))
+        if left is not None:
+            values[LEFT] = round(left, 1)
+    if not has_step or "CLOUDTRAIN_HOLD_AT_STEP" not in os.environ:
+        _write(values)
+        return
+    from .holding import hold_at
 
-            with hold_at(float(values["step"])):
-                _write(values)
-        else:
-            _write(values)
+    with hold_at(float(values["step"])):
+        _write(values)
 
 
 def check_finite(step: float, **values: SupportsFloat) -> None:
@@ -59,13 +62,11 @@ def check_finite(step: float, **values: SupportsFloat) -> None:
     """
     for name, value in values.items():
         if not math.isfinite(value):
-            raise SetupError(
-                f"`{name}` is {float(value)} at step {step}: the training has diverged",
-                hint=(
-                    "lower the learning rate, and run it again: it resumes from the newest "
-                    "checkpoint"
-                ),
+            message = f"`{name}` is {float(value)} at step {step}: the training has diverged"
+            hint = (
+                "lower the learning rate, and run it again: it resumes from the newest checkpoint"
             )
+            raise SetupError(message, hint=hint)
 
 
 def _write(values: dict[str, SupportsFloat]) -> None:
@@ -87,12 +88,12 @@ def format_metrics(values: dict[str, SupportsFloat]) -> str:
     """
     for name in values:
         if not _NAME.fullmatch(name):
-            raise ValueError(
-                f"`{name}` is not a name for a metric: use letters, digits and `_ . / -`"
-            )
+            message = f"`{name}` is not a name for a metric: use letters, digits and `_ . / -`"
+            raise ValueError(message)
     if not values:
         raise ValueError("a metric line needs at least one value, for example `report(loss=0.25)`")
-    return " ".join([PREFIX, *(f"{name}={_text(value)}" for name, value in values.items())])
+    words = [f"{name}={_text(value)}" for name, value in values.items()]
+    return " ".join([PREFIX, *words])
 
 
 def parse_metrics(line: str) -> dict[str, float] | None:
@@ -112,10 +113,10 @@ def parse_metrics(line: str) -> dict[str, float] | None:
 
 
 def _text(value: SupportsFloat) -> str:
-    if isinstance(value, int):
-        return str(int(value))
+    plain: Any = value
     item = getattr(value, "item", None)  # tensors and numpy scalars know whether they are whole
-    plain = item() if callable(item) else value
+    if callable(item):
+        plain = item()
     return str(int(plain)) if isinstance(plain, int) else f"{float(plain):.7g}"
 
 
@@ -142,7 +143,8 @@ def seconds_left(step: float, total: float) -> float | None:
     first, moment = _began[0]
     if step <= first:
         return None
-    return max(0.0, (total - step) * (now - moment) / (step - first))
+    elapsed = now - moment
+    return max(0.0, (total - step) * elapsed / (step - first))
 
 
 def note_step(rank: int, step: float) -> None:

@@ -23,9 +23,12 @@ _PROCESSES = ("-n", "--n", "-c", "--np")
 _VALUES = {
     **dict.fromkeys((*_ONCE, "-x", "-H", "-N"), 1),
     **dict.fromkeys(
-        "--am --host --hostfile --machinefile --npernode --npersocket --output-filename".split(), 1
+        (
+            "--am --host --hostfile --machinefile --npernode --npersocket --output-filename "
+            "--path --prefix --tune --wdir"
+        ).split(),
+        1,
     ),
-    **dict.fromkeys("--path --prefix --tune --wdir".split(), 1),
     **dict.fromkeys("-mca --mca -gmca --gmca".split(), 2),
 }
 """How many words follow an option, where that is known. No word follows the other options."""

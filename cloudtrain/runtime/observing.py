@@ -17,12 +17,10 @@ FOLDER = "diagnostics"
 PROFILE = "CLOUDTRAIN_PROFILE"
 MEMORY = "CLOUDTRAIN_MEMORY_HISTORY"
 
-RECORDER_NAMES = (
-    ((2, 8), "TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"),
-    ((0, 0), "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
-)
-"""For each torch version from which it applies: the variables for the size of NCCL's flight
-recorder and for its file, to which torch appends the rank.
+RECORDER_NAMES = ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE")
+OLD_RECORDER_NAMES = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+"""The variables for the size of NCCL's flight recorder and for its file, to which torch appends the
+rank: from torch 2.8 on, and before.
 https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html"""
 
 ENTRIES = "2000"
@@ -42,8 +40,10 @@ def record_flights() -> None:
     before creating the process group."""
     import torch
 
-    version = tuple(map(int, torch.__version__.split(".")[:2]))
-    _, entries, place = next(row for row in RECORDER_NAMES if version >= row[0])
+    major, minor = torch.__version__.split(".")[:2]
+    entries, place = RECORDER_NAMES
+    if (int(major), int(minor)) < (2, 8):
+        entries, place = OLD_RECORDER_NAMES
     os.environ.setdefault(entries, ENTRIES)
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
     if os.environ[entries] != "0":
@@ -70,7 +70,8 @@ def watch_memory() -> None:
 
 
 def _write_snapshot(memory: Any) -> None:
-    path = diagnostics_dir() / f"out_of_memory_rank_{detect_environment().rank}.pickle"
+    rank = detect_environment().rank
+    path = diagnostics_dir() / f"out_of_memory_rank_{rank}.pickle"
     memory._dump_snapshot(str(path))
     notice(f"out of memory: what held it is in `{path}`", every_rank=True)
 
@@ -93,39 +94,43 @@ class StepProfile:
     """
 
     def __init__(self, text: str = "") -> None:
-        text = text or os.environ.get(PROFILE, "")
-        match = _PLAN.fullmatch(text) if text else None
-        if text and match is None:
-            raise SetupError(
-                f"`{text}` is not a profile",
-                hint="write steps and ranks, as in `10-12@0,4` or `10-12@all`",
-            )
-        self.first = int(match[1]) if match else -1
-        self.last = int(match[2] or match[1]) if match else -1
-        rank = detect_environment().rank
-        ranks = (match[3] or "0") if match else ""
-        self.is_on = match is not None and (ranks == "all" or str(rank) in ranks.split(","))
+        self.first = -1
+        self.last = -1
+        self.is_on = False
         self._profiler: Any = None
-        if match and self.last < self.first:
+        text = text or os.environ.get(PROFILE, "")
+        if not text:
+            return
+        match = _PLAN.fullmatch(text)
+        if match is None:
+            hint = "write steps and ranks, as in `10-12@0,4` or `10-12@all`"
+            raise SetupError(f"`{text}` is not a profile", hint=hint)
+        self.first = int(match[1])
+        self.last = int(match[2] or match[1])
+        if self.last < self.first:
             raise SetupError(f"`{text}` ends before it begins", hint="write the smaller step first")
+        ranks = match[3] or "0"
+        own = str(detect_environment().rank)
+        self.is_on = ranks == "all" or own in ranks.split(",")
 
     def begin(self, step: int) -> None:
         """Mark the beginning of `step`. Call it before every step, including steps that are not
         recorded."""
-        if not self.is_on:
+        if self._profiler is not None:
+            if step > self.last:
+                self.end()
             return
-        if self._profiler is None and self.first <= step <= self.last:
-            import torch
-            from torch.profiler import ProfilerActivity, profile
+        is_wanted = self.first <= step <= self.last
+        if not self.is_on or not is_wanted:
+            return
+        import torch
+        from torch.profiler import ProfilerActivity, profile
 
-            kinds = [
-                ProfilerActivity.CPU,
-                *([ProfilerActivity.CUDA] if torch.cuda.is_available() else []),
-            ]
-            self._profiler = profile(activities=kinds, record_shapes=False, with_stack=False)
-            self._profiler.start()
-        elif self._profiler is not None and step > self.last:
-            self.end()
+        kinds = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            kinds.append(ProfilerActivity.CUDA)
+        self._profiler = profile(activities=kinds, record_shapes=False, with_stack=False)
+        self._profiler.start()
 
     def end(self) -> None:
         """Write the recorded trace, if there is one."""
@@ -135,9 +140,7 @@ class StepProfile:
         self._profiler = None
         self.is_on = False
         profiler.stop()
-        path = (
-            diagnostics_dir()
-            / f"trace_steps_{self.first}-{self.last}_rank_{detect_environment().rank}.json"
-        )
+        rank = detect_environment().rank
+        path = diagnostics_dir() / f"trace_steps_{self.first}-{self.last}_rank_{rank}.json"
         profiler.export_chrome_trace(str(path))
         notice(f"a trace of steps {self.first} to {self.last} is in `{path}`", every_rank=True)

@@ -48,12 +48,11 @@ def choose_backend(
     if backend != AUTO:
         problem = _problem(backend, gpus=gpus, folded=folded)
         if problem:
-            raise SetupError(
-                f"the backend `{backend}` cannot run here: {problem}",
-                hint="use `auto`, which chooses a backend that can run",
-            )
+            message = f"the backend `{backend}` cannot run here: {problem}"
+            raise SetupError(message, hint="use `auto`, which chooses a backend that can run")
         return NCCL if backend == "nccl" else backend
-    if gpus and not folded and not alone and not sends and _smddp_problem() is None:
+    may_be_smddp = gpus and not (folded or alone or sends)
+    if may_be_smddp and _smddp_problem() is None:
         return "smddp"
     return "gloo" if _problem("nccl", gpus=gpus, folded=folded) else NCCL
 
@@ -73,16 +72,14 @@ def _problem(backend: str, *, gpus: int, folded: bool) -> str | None:
     if backend == "smddp":
         return _smddp_problem()
     for name in ("mpi", "ucc"):
-        if name in backend and not getattr(dist, f"is_{name}_available", bool)():
+        is_available = getattr(dist, f"is_{name}_available", bool)
+        if name in backend and not is_available():
             return f"this PyTorch is built without {name}"
-    backends = {"gloo", "nccl", "mpi", "smddp", "ucc", "fake"}
     parts = {part.rpartition(":")[2] for part in backend.split(",")}
-    unknown = sorted(parts - backends)
-    return (
-        f"`{unknown[0]}` is not a backend; there are `auto`, `smddp`, `nccl`, `gloo` and `mpi`"
-        if unknown
-        else None
-    )
+    unknown = sorted(parts - {"gloo", "nccl", "mpi", "smddp", "ucc", "fake"})
+    if not unknown:
+        return None
+    return f"`{unknown[0]}` is not a backend; there are `auto`, `smddp`, `nccl`, `gloo` and `mpi`"
 
 
 def _smddp_problem() -> str | None:
@@ -161,20 +158,23 @@ def init_process_group(
 
     environment = detect_environment()
     tell_setup_errors()
-    limit = timedelta(
-        seconds=timeout if timeout is not None else seconds_from("CLOUDTRAIN_TIMEOUT", 1800)
-    )
-    allowed = patience if patience is not None else seconds_from("CLOUDTRAIN_PATIENCE", 300)
-    store = _fresh_store(environment, limit, allowed)
-    meet(store, environment, allowed)
+    if timeout is None:
+        timeout = seconds_from("CLOUDTRAIN_TIMEOUT", 1800)
+    if patience is None:
+        patience = seconds_from("CLOUDTRAIN_PATIENCE", 300)
+    limit = timedelta(seconds=timeout)
+    store = _fresh_store(environment, limit, patience)
+    meet(store, environment, patience)
+
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    folded = gpus > 0 and _gpu_is_shared(environment, store, environment.local_rank % gpus)
+    device = torch.device("cpu")
+    folded = False
     if gpus:
+        device = torch.device("cuda", environment.local_rank % gpus)
+        folded = _gpu_is_shared(environment, store, device.index)
         record_flights()
-    backend = choose_backend(
-        backend, gpus=gpus, folded=folded, alone=environment.world_size == 1, sends=sends
-    )
-    device = torch.device("cuda", environment.local_rank % gpus) if gpus else torch.device("cpu")
+    alone = environment.world_size == 1
+    backend = choose_backend(backend, gpus=gpus, folded=folded, alone=alone, sends=sends)
     if gpus:
         torch.cuda.set_device(device)
         watch_memory()
@@ -204,8 +204,8 @@ def destroy_process_group() -> None:
 def any_rank(flag: bool) -> bool:
     """Return True on every rank if `flag` is true on any rank. Every rank must call it. Without a
     process group, return `flag`."""
-    dist = _active_group()
-    if dist is None or dist.get_world_size() == 1:
+    dist = _several_ranks()
+    if dist is None:
         return flag
     import torch
 
@@ -216,8 +216,8 @@ def any_rank(flag: bool) -> bool:
 
 def from_main(value: Any) -> Any:
     """Return rank 0's `value` on every rank. Every rank must call it."""
-    dist = _active_group()
-    if dist is None or dist.get_world_size() == 1:
+    dist = _several_ranks()
+    if dist is None:
         return value
     import torch
 
@@ -228,11 +228,15 @@ def from_main(value: Any) -> Any:
 
 def from_every(value: Any) -> list[Any]:
     """Return the values of all ranks, in rank order, on every rank. Every rank must call it."""
-    dist = _active_group()
-    if dist is None or dist.get_world_size() == 1:
+    dist = _several_ranks()
+    if dist is None:
         return [value]
-    values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value, group=control_group())
+    return _gather(value, dist.get_world_size(), control_group())
+
+
+def _gather(value: Any, count: int, group: Any) -> list[Any]:
+    values: list[Any] = [None] * count
+    _torch_distributed().all_gather_object(values, value, group=group)
     return values
 
 
@@ -241,26 +245,26 @@ def wait_for_all() -> None:
     any_rank(False)
 
 
-def _barrier_to_the_end(rounds: int = 3, patience: float = 1.0) -> None:
+def _barrier_to_the_end() -> None:
     """Run barriers until gloo's threads have released their tensors.
 
     A gloo thread releases its reference to a tensor some time after the collective has returned,
     and needs Python's interpreter lock to do so. If the interpreter exits before that, the process
     aborts with SIGABRT after the training was done: "terminate called without an active exception"
     (torch 2.13; `bench/leaving.py` counts how often; a single process has gloo's threads, too). The
-    tensor's reference count shows whether a thread still refers to it. There are several `rounds`,
+    tensor's reference count shows whether a thread still refers to it. There are several rounds,
     because threads of earlier collectives may be late, too, and at last all threads must sleep.
     """
     import torch
 
-    for _ in range(rounds):
+    for _ in range(3):
         votes = torch.zeros(1)
         ours = sys.getrefcount(votes)
         _torch_distributed().all_reduce(votes, group=control_group())
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + _LEAVING
         while sys.getrefcount(votes) > ours and time.monotonic() < deadline:
             time.sleep(0.001)
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + _LEAVING
     while True:
         time.sleep(0.001)  # a thread that waits for the interpreter lock gets it now
         if not _gloo_runs() or time.monotonic() > deadline:
@@ -276,6 +280,9 @@ def _gloo_runs() -> bool:
                 return True
     return False
 
+
+_LEAVING = 1.0
+"""Seconds to wait for gloo's threads in each round."""
 
 _GLOO_THREAD = "pt_gloo_runloop"
 """The name that torch gives to gloo's threads."""
@@ -311,20 +318,19 @@ class InstanceProcesses:
         instance must call it."""
         if len(self.ranks) == 1:
             return [value]
-        values: list[Any] = [None] * len(self.ranks)
-        _torch_distributed().all_gather_object(values, value, group=self.group)
-        return values
+        return _gather(value, len(self.ranks), self.group)
 
     def send(self, data: bytearray, users: list[int]) -> None:
         """Send `data` to each process in `users`. These processes must call `receive`."""
-        if users:
-            tensor = _as_tensor(data)
-            sending = [
-                _torch_distributed().isend(tensor, self.ranks[user], group=self.group)
-                for user in users
-            ]
-            for work in sending:
-                work.wait()
+        if not users:
+            return
+        tensor = _as_tensor(data)
+        sending = []
+        for user in users:
+            work = _torch_distributed().isend(tensor, self.ranks[user], group=self.group)
+            sending.append(work)
+        for work in sending:
+            work.wait()
 
     def receive(self, data: bytearray, sender: int) -> None:
         """Receive bytes from `sender` into `data`, which must have the right length."""
@@ -344,17 +350,18 @@ under the keys of the first."""
 
 def instance_group() -> InstanceProcesses:
     """Return the processes of this instance as a group. Every rank must call it."""
-    dist = _active_group()
-    if dist is None or dist.get_world_size() == 1:
+    dist = _several_ranks()
+    if dist is None:
         return InstanceProcesses((0,), 0, None)
     main = id(dist.group.WORLD)
     if main not in _instance:
+        own = dist.get_rank()
         nodes = from_every(detect_environment().node_rank)
-        ranks = tuple(rank for rank, node in enumerate(nodes) if node == nodes[dist.get_rank()])
+        ranks = tuple(rank for rank, node in enumerate(nodes) if node == nodes[own])
         group = control_group()
         if 1 < len(ranks) < len(nodes):
             group = dist.new_group(list(ranks), backend="gloo", use_local_synchronization=True)
-        _instance[main] = InstanceProcesses(ranks, ranks.index(dist.get_rank()), group)
+        _instance[main] = InstanceProcesses(ranks, ranks.index(own), group)
     return _instance[main]
 
 
@@ -375,6 +382,15 @@ def _active_group() -> Any:
     return dist if dist.is_available() and dist.is_initialized() else None
 
 
+def _several_ranks() -> Any:
+    """Return the module torch.distributed if a process group of several ranks exists, else
+    None."""
+    dist = _active_group()
+    if dist is None or dist.get_world_size() == 1:
+        return None
+    return dist
+
+
 def _fresh_store(environment: Environment, timeout: timedelta, patience: float) -> Any:
     """Return the store through which ranks meet, without keys of an earlier attempt.
 
@@ -387,15 +403,13 @@ def _fresh_store(environment: Environment, timeout: timedelta, patience: float) 
     if environment.world_size == 1:
         return dist.HashStore()
     if environment.master_addr is None:
-        raise SetupError(
-            f"the address of rank 0 is unknown, and the job has {environment.world_size} "
-            "processes on "
-            f"{environment.node_count} instances",
-            hint=(
-                "set `MASTER_ADDR` to the first host and `MASTER_PORT` to a free port there, "
-                "on every process"
-            ),
+        size = f"{environment.world_size} processes on {environment.node_count} instances"
+        hint = (
+            "set `MASTER_ADDR` to the first host and `MASTER_PORT` to a free port there, on every "
+            "process"
         )
+        message = f"the address of rank 0 is unknown, and the job has {size}"
+        raise SetupError(message, hint=hint)
     os.environ.setdefault("MASTER_ADDR", environment.master_addr)
     os.environ.setdefault("MASTER_PORT", str(environment.master_port))
     master_store = hold_master_store({**os.environ, "RANK": str(environment.rank)})
@@ -415,8 +429,9 @@ def _gpu_is_shared(environment: Environment, store: Any, index: int) -> bool:
 
     if environment.world_size == 1:
         return False
-    properties = torch.cuda.get_device_properties(index)
-    gpu = getattr(properties, "uuid", None) or f"{os.environ.get('CUDA_VISIBLE_DEVICES')}/{index}"
+    gpu = getattr(torch.cuda.get_device_properties(index), "uuid", None)
+    if not gpu:
+        gpu = f"{os.environ.get('CUDA_VISIBLE_DEVICES')}/{index}"
     users = store.add(f"cloudtrain/gpu/{socket.gethostname()}/{gpu}", 1)
     shared = store.add("cloudtrain/gpus_shared", int(users > 1))
     if store.add("cloudtrain/gpus_counted", 1) == environment.world_size:
@@ -448,24 +463,18 @@ def seconds_from(variable: str, default: float) -> float:
 def find_store(environment: Environment, patience: float) -> Any:
     """Return the store at `MASTER_ADDR` and `MASTER_PORT`. The store's server is torchrun's agent,
     or without torchrun, rank 0."""
-    import torch.distributed as dist
-
+    dist = _torch_distributed()
+    rank = environment.rank
     limit = timedelta(seconds=patience)
     try:
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-            # public, and not in the hints
-            rendezvous: Any = dist.rendezvous  # type: ignore[attr-defined]
-            store, _, _ = next(
-                rendezvous("env://", environment.rank, environment.world_size, timeout=limit)
-            )
-            return store
-        make: Any = dist.TCPStore  # type: ignore[attr-defined]
-        place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        is_main = environment.rank == 0
-        return make(
-            *place,
+            meeting = dist.rendezvous("env://", rank, environment.world_size, timeout=limit)
+            return next(meeting)[0]
+        return dist.TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
             environment.world_size,
-            is_main,
+            rank == 0,
             limit,
             wait_for_workers=False,
             multi_tenant=True,
@@ -473,18 +482,13 @@ def find_store(environment: Environment, patience: float) -> Any:
     # torch's DistStoreError and its kin are RuntimeErrors
     except (RuntimeError, ValueError) as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        words = str(error).strip().splitlines()
-        raise SetupError(
-            (
-                f"rank {environment.rank} cannot reach rank 0 at `{address}` within "
-                f"{patience:g} s: "
-                f"{''.join(words[:1])}"
-            ),
-            hint=(
-                "read the log of rank 0; check its address, and that its port is open between "
-                "the instances"
-            ),
-        ) from None
+        reason = "".join(str(error).strip().splitlines()[:1])
+        message = f"rank {rank} cannot reach rank 0 at `{address}` within {patience:g} s: {reason}"
+        hint = (
+            "read the log of rank 0; check its address, and that its port is open between the "
+            "instances"
+        )
+        raise SetupError(message, hint=hint) from None
 
 
 def meet(store: Any, environment: Environment, patience: float) -> None:
@@ -502,28 +506,26 @@ def meet(store: Any, environment: Environment, patience: float) -> None:
 
 
 def _raise_missing(store: Any, environment: Environment, patience: float) -> None:
-    missing = [rank for rank in range(environment.world_size) if not store.check([_key(rank)])]
+    ranks = range(environment.world_size)
+    missing = [rank for rank in ranks if not store.check([_key(rank)])]
     if not missing:
         return
-    came = [rank for rank in range(environment.world_size) if rank not in missing]
+    came = [rank for rank in ranks if rank not in missing]
     hosts = sorted({store.get(_key(rank)).decode() for rank in came[:64]})
-    word = (
-        f"ranks {_list_ranks(missing)} did not arrive"
-        if len(missing) > 1
-        else f"rank {missing[0]} did not arrive"
+    word = "rank" if len(missing) == 1 else "ranks"
+    arrived = f"{len(came)} of {environment.world_size} processes have arrived"
+    problem = f"{word} {_list_ranks(missing)} did not arrive within {patience:g} s"
+    hint = (
+        "read the logs of the missing ranks, which may have failed while starting; to wait "
+        "longer, set `CLOUDTRAIN_PATIENCE` to a number of seconds"
     )
-    raise SetupError(
-        f"{word} within {patience:g} s; {len(came)} of {environment.world_size} processes have "
-        "arrived, on "
-        f"{', '.join(hosts[:8])}",
-        hint="read the logs of the missing ranks, which may have failed while starting; "
-        "to wait longer, set `CLOUDTRAIN_PATIENCE` to a number of seconds",
-    )
+    raise SetupError(f"{problem}; {arrived}, on {', '.join(hosts[:8])}", hint=hint)
 
 
 def _list_ranks(ranks: Sequence[int]) -> str:
-    more = f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
-    return ", ".join(map(str, ranks[:_MOST_NAMED])) + more
+    names = ", ".join(map(str, ranks[:_MOST_NAMED]))
+    more = len(ranks) - _MOST_NAMED
+    return f"{names} and {more} more" if more > 0 else names
 
 
 def _key(rank: int) -> str:

@@ -60,30 +60,28 @@ def restore_random_states(text: str | None) -> None:
     random.setstate((version, tuple(words), gauss))
     if "numpy" in state and "numpy.random" in sys.modules:
         name, keys, *rest = state["numpy"]
-        numpy = sys.modules["numpy"]
-        sys.modules["numpy.random"].set_state((name, numpy.array(keys, dtype="uint32"), *rest))
+        array = sys.modules["numpy"].array(keys, dtype="uint32")
+        sys.modules["numpy.random"].set_state((name, array, *rest))
     if "torch" in state and "torch" in sys.modules:
         import torch
 
-        torch.set_rng_state(torch.tensor(list(bytes.fromhex(state["torch"])), dtype=torch.uint8))
+        torch.set_rng_state(_tensor_of(state["torch"]))
         if "cuda" in state and torch.cuda.is_available():
-            torch.cuda.set_rng_state(
-                torch.tensor(list(bytes.fromhex(state["cuda"])), dtype=torch.uint8)
-            )
+            torch.cuda.set_rng_state(_tensor_of(state["cuda"]))
+
+
+def _tensor_of(digits: str) -> Any:
+    """Return the bytes with these hexadecimal digits as a tensor."""
+    import torch
+
+    return torch.tensor(list(bytes.fromhex(digits)), dtype=torch.uint8)
 
 
 def _mine() -> dict[str, Any]:
-    version, words, gauss = random.getstate()
-    state: dict[str, Any] = {"python": [version, list(words), gauss]}
+    state: dict[str, Any] = {"python": random.getstate()}
     if "numpy.random" in sys.modules:
-        name, keys, position, has_gauss, cached = sys.modules["numpy.random"].get_state()
-        state["numpy"] = [
-            str(name),
-            [int(key) for key in keys],
-            int(position),
-            int(has_gauss),
-            float(cached),
-        ]
+        name, keys, *rest = sys.modules["numpy.random"].get_state()
+        state["numpy"] = [name, keys.tolist(), *rest]
     if "torch" in sys.modules:
         import torch
 

@@ -15,13 +15,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from pathlib import Path
-from shlex import quote
 
-from cloudtrain.runtime.errors import SetupError, tell
-from cloudtrain.runtime.sagemaker_launcher import CODE_INPUT, FIND_PYTHON, ROOT
+from cloudtrain.runtime.sagemaker_launcher import CODE_INPUT, ROOT, shell_line
 from cloudtrain.runtime.sagemaker_launcher.machine import read_config
 from cloudtrain.runtime.secret_values import forms_of, masked, resolved
 
@@ -53,27 +50,19 @@ def container_entrypoint(
     """Return the `ContainerEntrypoint`. It unpacks the bundle and runs this module with the
     arguments `words`, followed by the `ContainerArguments`. For emulation, `root` and `python`
     replace the container's paths."""
-    line = _LINE.format(root=quote(root), python=quote(python) if python else FIND_PYTHON)
-    return ["/bin/sh", "-c", line, "sh", *words]
+    return ["/bin/sh", "-c", shell_line(_LINE, root, python), "sh", *words]
 
 
 def main(arguments: Sequence[str], root: Path | None = None) -> int:
     """Run the script and return the container's exit code: the script's exit code, or 128 plus the
     number of the signal that killed the script."""
-    from cloudtrain.runtime.sagemaker_launcher.children import Children
-    from cloudtrain.runtime.sagemaker_launcher.failure import fitting
+    from cloudtrain.runtime.sagemaker_launcher.children import run_guarded
 
-    root = root or Path.cwd().parents[2]
-    children = Children()
-    signal.signal(signal.SIGTERM, lambda *_: children.ask_to_stop())
-    try:
-        return _run(list(arguments), root, children)
-    except SetupError as error:
-        error.tell()
-        _write_message(root, fitting(str(error), []))
-        return 1
-    finally:
-        children.sweep()
+    folder = root or Path.cwd().parents[2]
+    return run_guarded(
+        lambda children: _run(list(arguments), folder, children),
+        lambda text: _write_message(folder, text),
+    )
 
 
 def script_argv(words: Sequence[str], python: str = "python3", shell: str = "/bin/sh") -> list[str]:
@@ -81,8 +70,8 @@ def script_argv(words: Sequence[str], python: str = "python3", shell: str = "/bi
     a script with its arguments, or `--command LINE`."""
     if words[:1] == ["--command"]:
         return [shell, "-c", *words[1:]]
-    suffix = Path(words[0]).suffix
-    return [*({".py": [python], ".sh": [shell]}.get(suffix, [])), *words]
+    interpreter = {".py": python, ".sh": shell}.get(Path(words[0]).suffix)
+    return list(words) if interpreter is None else [interpreter, *words]
 
 
 def variables_of(config: Mapping[str, Any], resource: Mapping[str, Any]) -> dict[str, str]:
@@ -98,26 +87,27 @@ def variables_of(config: Mapping[str, Any], resource: Mapping[str, Any]) -> dict
         "SM_HOSTS": json.dumps(hosts, separators=(",", ":")),
     }
     for item in config.get("ProcessingInputs") or ():
+        name = item["InputName"]
         place = item.get("S3Input") or item.get("DatasetDefinition") or {}
-        if item["InputName"] != CODE_INPUT and place.get("LocalPath"):
-            variables[f"CLOUDTRAIN_INPUT_{item['InputName'].upper()}"] = place["LocalPath"]
-    for item in (config.get("ProcessingOutputConfig") or {}).get("Outputs") or ():
-        if (item.get("S3Output") or {}).get("LocalPath"):
-            variables[f"CLOUDTRAIN_OUTPUT_{item['OutputName'].upper()}"] = item["S3Output"][
-                "LocalPath"
-            ]
+        if name != CODE_INPUT and place.get("LocalPath"):
+            variables[f"CLOUDTRAIN_INPUT_{name.upper()}"] = place["LocalPath"]
+    outputs = config.get("ProcessingOutputConfig") or {}
+    for item in outputs.get("Outputs") or ():
+        place = item.get("S3Output") or {}
+        if place.get("LocalPath"):
+            variables[f"CLOUDTRAIN_OUTPUT_{item['OutputName'].upper()}"] = place["LocalPath"]
     return variables
 
 
 def _run(words: list[str], root: Path, children: Children) -> int:
     from cloudtrain.runtime.install import install
+    from cloudtrain.runtime.sagemaker_launcher.children import exit_code_of
     from cloudtrain.runtime.sagemaker_launcher.plan import HostProgram
 
     code = root / CODE_DIR
-    own = variables_of(
-        read_config(root / "config/processingjobconfig.json"),
-        read_config(root / "config/resourceconfig.json"),
-    )
+    config = read_config(root / "config/processingjobconfig.json")
+    resource = read_config(root / "config/resourceconfig.json")
+    own = variables_of(config, resource)
     path = os.pathsep.join(filter(None, (str(code), os.environ.get("PYTHONPATH"))))
     environment = {"PYTHONUNBUFFERED": "1", **os.environ, **own, "PYTHONPATH": path}
     if words[:1] == ["--requirements"]:
@@ -126,25 +116,23 @@ def _run(words: list[str], root: Path, children: Children) -> int:
     secrets = resolved(environment)
     environment.update(secrets)
     argv = script_argv(words, sys.executable)
-    tell("starting " + " ".join(map(quote, argv)))
-    is_shell = argv[0] != sys.executable
-    children.start(
-        HostProgram("the script", tuple(argv), signal="group" if is_shell else "leader"),
-        environment,
-        str(code),
-    )
+    receiver = "leader" if argv[0] == sys.executable else "group"
+    program = HostProgram("the script", tuple(argv), signal=receiver)
+    children.start(program, environment, str(code))
     exit_code, failed = children.finish(())
     if failed is not None and not children.asked_to_stop:
         _write_message(root, masked(_explain_failure(failed, own), forms_of(secrets)))
-    return 128 - exit_code if exit_code < 0 else exit_code
+    return exit_code_of(exit_code)
 
 
 def _explain_failure(failed: Child, own: Mapping[str, str]) -> str:
     from cloudtrain.runtime.sagemaker_launcher.failure import failure_text
 
     assert failed.exit_code is not None, "it has ended"
-    where = f" on {own['SM_CURRENT_HOST']}" if own["CLOUDTRAIN_INSTANCE_COUNT"] != "1" else ""
-    return failure_text(f"{failed.program.role}{where}", failed.exit_code, failed.read_stderr_end())
+    who = failed.program.role
+    if own["CLOUDTRAIN_INSTANCE_COUNT"] != "1":
+        who += f" on {own['SM_CURRENT_HOST']}"
+    return failure_text(who, failed.exit_code, failed.read_stderr_end())
 
 
 def _write_message(root: Path, text: str) -> None:
@@ -152,8 +140,8 @@ def _write_message(root: Path, text: str) -> None:
     service joins the messages of several instances."""
     from cloudtrain.runtime.sagemaker_launcher.failure import write_once
 
-    whole = text.encode("utf-8", "replace")[: MESSAGE_LIMIT - 1].decode("utf-8", "ignore") + "\n"
-    write_once(root / "output" / "message", whole.encode())
+    start = text.encode("utf-8", "replace")[: MESSAGE_LIMIT - 1]
+    write_once(root / "output" / "message", start.decode("utf-8", "ignore") + "\n")
 
 
 if __name__ == "__main__":

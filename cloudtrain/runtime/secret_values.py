@@ -21,10 +21,15 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any
 
 from cloudtrain.runtime.errors import SetupError
+
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    Variables = Mapping[str, str]
 
 VARIABLE = "CLOUDTRAIN_SECRETS"
 """The variable that maps name to reference, as JSON."""
@@ -42,17 +47,20 @@ _SHORTEST = 4
 text."""
 
 
-def resolved(variables: Mapping[str, str]) -> dict[str, str]:
+def resolved(variables: Variables) -> dict[str, str]:
     """Look up the job's secrets. Return the variables to set, which override `variables`; an empty
     dict without secrets.
 
     The result also contains a new `CLOUDTRAIN_SECRETS`, which refers to these variables
     (`env:NAME`), so that a second call returns the same values.
     """
-    values = {name: _value(name, place, variables) for name, place in references(variables).items()}
-    if not values:
-        return {}
-    return dict(values, **{VARIABLE: json.dumps({name: "env:" + name for name in values})})
+    values = {}
+    for name, place in references(variables).items():
+        values[name] = _value(name, place, variables)
+    if values:
+        again = {name: f"env:{name}" for name in values}
+        values[VARIABLE] = json.dumps(again)
+    return values
 
 
 def load_secrets() -> None:
@@ -65,22 +73,21 @@ def load_secrets() -> None:
     os.environ.update(resolved(os.environ))
 
 
-def references(variables: Mapping[str, str]) -> dict[str, str]:
+def references(variables: Variables) -> dict[str, str]:
     """Return a map from the name of each secret of the job to its reference."""
     secrets: dict[str, str] = json.loads(variables.get(VARIABLE) or "{}")
     return secrets
 
 
-def forms_of(values: Mapping[str, str]) -> tuple[str, ...]:
+def forms_of(values: Variables) -> tuple[str, ...]:
     """Return the texts that `masked` must hide, the longest first: each secret in `values`, which
     `resolved` returned, and each line of it. Texts of less than 4 characters are left out."""
-    texts = {
-        line
-        for name, value in values.items()
-        if name != VARIABLE
-        for line in (value, *value.splitlines())
-    }
-    return tuple(sorted((text for text in texts if len(text) >= _SHORTEST), key=len, reverse=True))
+    texts = set()
+    for name, value in values.items():
+        if name != VARIABLE:
+            texts.update([value, *value.splitlines()])
+    long = [text for text in texts if len(text) >= _SHORTEST]
+    return tuple(sorted(long, key=len, reverse=True))
 
 
 def masked(text: str, forms: Iterable[str]) -> str:
@@ -90,34 +97,29 @@ def masked(text: str, forms: Iterable[str]) -> str:
     return text
 
 
-def _value(name: str, place: str, variables: Mapping[str, str]) -> str:
+def _value(name: str, place: str, variables: Variables) -> str:
+    problem = f"the secret `{name}` cannot be read"
     scheme, _, where = place.partition(":")
     reader = _READERS.get(scheme)
     if reader is None:
-        raise SetupError(
-            f"the secret `{name}` cannot be read: `{scheme}:` is not a known source of secrets"
-        )
+        raise SetupError(f"{problem}: `{scheme}:` is not a known source of secrets")
     try:
         value = reader(where, variables)
     except SetupError as error:
-        raise SetupError(
-            f"the secret `{name}` cannot be read: {error.message}", hint=error.hint
-        ) from None
+        raise SetupError(f"{problem}: {error.message}", hint=error.hint) from None
     if not value:
-        raise SetupError(f"the secret `{name}` cannot be read: `{place}` is empty")
+        raise SetupError(f"{problem}: `{place}` is empty")
     return value
 
 
-def _of_variable(name: str, variables: Mapping[str, str]) -> str:
+def _of_variable(name: str, variables: Variables) -> str:
     if name not in variables:
-        raise SetupError(
-            f"the variable `{name}` is not set",
-            hint=f"set it before you submit: `export {name}=...`",
-        )
+        hint = f"set it before you submit: `export {name}=...`"
+        raise SetupError(f"the variable `{name}` is not set", hint=hint)
     return variables[name]
 
 
-def _of_file(path: str, variables: Mapping[str, str]) -> str:  # noqa: ARG001 - as the other readers
+def _of_file(path: str, variables: Variables) -> str:  # noqa: ARG001 - as the other readers
     # As it was written.
     place = os.path.expanduser(path)
     try:
@@ -126,17 +128,15 @@ def _of_file(path: str, variables: Mapping[str, str]) -> str:  # noqa: ARG001 - 
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise SetupError(
-            f"`{path}`: {reason}", hint=f"write it into `{path}`, and `chmod 600 {path}`"
-        ) from None
+        hint = f"write it into `{path}`, and `chmod 600 {path}`"
+        raise SetupError(f"`{path}`: {reason}", hint=hint) from None
     if mode & 0o077:
-        raise SetupError(
-            f"other users may read `{path}` (mode {mode:o})", hint=f"`chmod 600 {path}`"
-        )
+        message = f"other users may read `{path}` (mode {mode:o})"
+        raise SetupError(message, hint=f"`chmod 600 {path}`")
     return text.rstrip("\r\n")
 
 
-def _of_secrets_manager(where: str, variables: Mapping[str, str]) -> str:
+def _of_secrets_manager(where: str, variables: Variables) -> str:
     name, _, key = where.partition("#")
     hint = f"allow `secretsmanager:GetSecretValue` on `{name}` to the job's role"
     answer = _ask_aws("secretsmanager", "get_secret_value", {"SecretId": name}, variables, hint)
@@ -152,16 +152,15 @@ def _of_secrets_manager(where: str, variables: Mapping[str, str]) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _of_parameter_store(name: str, variables: Mapping[str, str]) -> str:
+def _of_parameter_store(name: str, variables: Variables) -> str:
     hint = f"allow `ssm:GetParameter` on `{name}`, and `kms:Decrypt` on its key, to the job's role"
-    answer = _ask_aws(
-        "ssm", "get_parameter", {"Name": name, "WithDecryption": True}, variables, hint
-    )
+    words = {"Name": name, "WithDecryption": True}
+    answer = _ask_aws("ssm", "get_parameter", words, variables, hint)
     return str(answer["Parameter"]["Value"])
 
 
 def _ask_aws(
-    service: str, method: str, words: dict[str, Any], variables: Mapping[str, str], hint: str
+    service: str, method: str, words: dict[str, Any], variables: Variables, hint: str
 ) -> Mapping[str, Any]:
     try:
         import boto3  # type: ignore[import-untyped]  # it has no types
@@ -176,20 +175,18 @@ def _ask_aws(
     for variable in ("AWS_REGION", "AWS_DEFAULT_REGION", "SAGEMAKER_REGION"):
         region = region or variables.get(variable)
     try:
-        answer: Mapping[str, Any] = getattr(boto3.client(service, region_name=region), method)(
-            **words
-        )
+        client = boto3.client(service, region_name=region)
+        answer: Mapping[str, Any] = getattr(client, method)(**words)
     except ClientError as error:
         fault = error.response.get("Error", {})
-        raise SetupError(
-            f"AWS refused the request: {fault.get('Code')}: {fault.get('Message')}", hint=hint
-        ) from None
+        message = f"AWS refused the request: {fault.get('Code')}: {fault.get('Message')}"
+        raise SetupError(message, hint=hint) from None
     except BotoCoreError as error:
         raise SetupError(f"the request to AWS failed: {error}", hint=hint) from None
     return answer
 
 
-def _of_key_vault(where: str, variables: Mapping[str, str]) -> str:
+def _of_key_vault(where: str, variables: Variables) -> str:
     vault, slash, name = where.partition("/")
     if not slash:
         return _of_workspace(where)
@@ -198,9 +195,8 @@ def _of_key_vault(where: str, variables: Mapping[str, str]) -> str:
     token = _identity_token("https://" + host.split(".", 1)[1], variables)
     headers = {"Authorization": "Bearer " + token}
     hint = f"give the job's managed identity the role `Key Vault Secrets User` on `{vault}`"
-    return str(
-        _get_json(f"{endpoint}/secrets/{name}?api-version=7.4", headers, hint, "the vault")["value"]
-    )
+    address = f"{endpoint}/secrets/{name}?api-version=7.4"
+    return str(_get_json(address, headers, hint, "the vault")["value"])
 
 
 def _of_workspace(name: str) -> str:
@@ -208,35 +204,36 @@ def _of_workspace(name: str) -> str:
     try:
         from azureml.core import Run  # type: ignore[import-not-found]  # no extra of ours has it
     except ImportError:
-        raise SetupError(
-            "azureml-core, which reads the workspace's vault, is not installed here", hint=hint
-        ) from None
+        message = "azureml-core, which reads the workspace's vault, is not installed here"
+        raise SetupError(message, hint=hint) from None
     try:
         return str(Run.get_context().get_secret(name) or "")
     except Exception as error:  # noqa: BLE001 - the package has no base class for its errors
         raise SetupError(f"the workspace's vault refused the request: {error}", hint=hint) from None
 
 
-def _identity_token(resource: str, variables: Mapping[str, str]) -> str:
+def _identity_token(resource: str, variables: Variables) -> str:
     """Return an access token of the job's managed identity, from Azure ML's endpoint or else from
     the virtual machine's metadata service."""
     from urllib.parse import urlencode
 
-    endpoint = variables.get("MSI_ENDPOINT")
-    secret = variables.get("MSI_SECRET")
-    client = variables.get("DEFAULT_IDENTITY_CLIENT_ID")
     words = {"api-version": "2018-02-01", "resource": resource}
     headers = {"Metadata": "true"}
-    if client:
-        words["clientid" if endpoint and secret else "client_id"] = client
+    client_key = "client_id"
+    endpoint = variables.get("MSI_ENDPOINT")
+    secret = variables.get("MSI_SECRET")
     if endpoint and secret:
-        words["api-version"], headers = "2017-09-01", {"secret": secret}
+        words["api-version"] = "2017-09-01"
+        headers = {"secret": secret}
+        client_key = "clientid"
     else:
         endpoint = _IDENTITY
+    client = variables.get("DEFAULT_IDENTITY_CLIENT_ID")
+    if client:
+        words[client_key] = client
+    address = f"{endpoint}?{urlencode(words)}"
     hint = 'give the compute a managed identity, or set `identity = "managed"` in [azureml]'
-    answer = _get_json(
-        f"{endpoint}?{urlencode(words)}", headers, hint, "the job's managed identity", proxy=False
-    )
+    answer = _get_json(address, headers, hint, "the job's managed identity", proxy=False)
     return str(answer["access_token"])
 
 
@@ -248,10 +245,11 @@ def _get_json(
     from urllib.error import HTTPError
     from urllib.request import ProxyHandler, Request, build_opener
 
-    opener = build_opener(*([] if proxy else [ProxyHandler({})]))
+    opener = build_opener() if proxy else build_opener(ProxyHandler({}))
+    request = Request(address, headers=headers)
     for attempt in range(3):
         try:
-            with opener.open(Request(address, headers=headers), timeout=10) as answer:
+            with opener.open(request, timeout=10) as answer:
                 body: Mapping[str, Any] = json.loads(answer.read().decode("utf-8"))
                 return body
         except HTTPError as error:

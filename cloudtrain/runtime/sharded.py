@@ -17,31 +17,53 @@ import io
 import os
 import pickle
 import re
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .atomic import BlockChecksums, blocks_of, checksum, original_error, read_manifest, save_error
-from .errors import SetupError
+from .atomic import (
+    BlockChecksums,
+    CheckedFile,
+    Entry,
+    Files,
+    blocks_of,
+    checksum,
+    original_error,
+    read_manifest,
+    save_error,
+)
+from .errors import OTHER_MODEL_HINT, SetupError
 from .process_group import any_rank, instance_group
 
 METADATA = ".metadata"
 
 _DCP = "torch.distributed.checkpoint"
 _ALLOWED = frozenset(
-    {(f"{_DCP}.metadata", name) for name in (
-        "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta",
-        "TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING",
-    )}
-    | {(f"{_DCP}.filesystem", "_StorageInfo")}
-    | {("torch", "Size"), ("torch.serialization", "_get_layout")}
-    | {("pathlib", name) for name in ("PosixPath", "Path", "PurePosixPath")}
-    | {("pathlib._local", name) for name in ("PosixPath", "Path", "PurePosixPath")}
-    | {("collections", "OrderedDict")}
-)  # fmt: skip
+    {
+        f"{_DCP}.metadata.BytesStorageMetadata",
+        f"{_DCP}.metadata.ChunkStorageMetadata",
+        f"{_DCP}.metadata.Metadata",
+        f"{_DCP}.metadata.MetadataIndex",
+        f"{_DCP}.metadata.StorageMeta",
+        f"{_DCP}.metadata.TensorProperties",
+        f"{_DCP}.metadata.TensorStorageMetadata",
+        f"{_DCP}.metadata._MEM_FORMAT_ENCODING",
+        f"{_DCP}.filesystem._StorageInfo",
+        "torch.Size",
+        "torch.serialization._get_layout",
+        "pathlib.PosixPath",
+        "pathlib.Path",
+        "pathlib.PurePosixPath",
+        "pathlib._local.PosixPath",
+        "pathlib._local.Path",
+        "pathlib._local.PurePosixPath",
+        "collections.OrderedDict",
+    }
+)
 """The types in torch's metadata, beside numbers, texts and torch's data types (2.6 to 2.13)."""
 
 
@@ -55,30 +77,17 @@ _SYNCED_AT_ONCE = 128 << 20
 """Bytes after which the written data is synced, so that the disk works while more is computed."""
 
 
-class CheckedStream:
+class CheckedStream(CheckedFile):
     """An output file. While large blocks are written, a second thread computes their checksums and
     a third syncs the file. No data is copied or read again."""
 
     def __init__(self, file: Any) -> None:
-        self._file = file
+        super().__init__(file)
         self._checksums = BlockChecksums()
         self._beside = ThreadPoolExecutor(1)
         self._disk = ThreadPoolExecutor(1)
         self._syncing: Future[None] | None = None
         self._synced = 0
-        self.size = 0
-        self.failure: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        """Write all of `data`. Return the number of bytes."""
-        view = memoryview(data).cast("B")
-        self.size += view.nbytes
-        try:
-            self._write(view)
-        except OSError as error:
-            self.failure = error
-            raise
-        return view.nbytes
 
     def _write(self, view: memoryview) -> None:
         if view.nbytes < _WORTH_A_THREAD:
@@ -90,9 +99,8 @@ class CheckedStream:
                 self._file.write(view)
             finally:
                 checking.result()  # from here on the memory is the caller's again
-        if self.size - self._synced > _SYNCED_AT_ONCE and (
-            self._syncing is None or self._syncing.done()
-        ):
+        is_syncing = self._syncing is not None and not self._syncing.done()
+        if self.size - self._synced > _SYNCED_AT_ONCE and not is_syncing:
             self._check_sync()
             self._file.flush()
             self._syncing = self._disk.submit(os.fsync, self._file.fileno())
@@ -108,7 +116,7 @@ class CheckedStream:
         """Return the number of bytes written."""
         return self.size
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> Entry:
         """Finish writing. Return the file's length and checksums."""
         self._beside.shutdown()
         self._disk.shutdown()
@@ -119,9 +127,7 @@ class CheckedStream:
         return getattr(self._file, name)
 
 
-def write_shards(
-    state: dict[str, Any], folder: Path, *, group: Any = None
-) -> dict[str, dict[str, Any]]:
+def write_shards(state: dict[str, Any], folder: Path, *, group: Any = None) -> dict[str, Entry]:
     """Write this rank's part of `state` into `folder`. Every rank must call it. The ranks
     communicate through `group`.
 
@@ -130,7 +136,7 @@ def write_shards(
     import torch.distributed.checkpoint
     from torch.distributed.checkpoint import filesystem
 
-    entries: dict[str, dict[str, Any]] = {}
+    entries: dict[str, Entry] = {}
 
     class Hashing(filesystem.FileSystem):
         @contextmanager
@@ -236,15 +242,10 @@ def read_shards(state: dict[str, Any], folder: Path) -> None:
         dcp.load(state, storage_reader=ShardReader(folder), planner=Planner())
     except dcp.api.CheckpointException as error:
         causes = [failure for failure, _ in error.failures.values()]
-        other = next((cause for cause in causes if _OTHER_MODEL.match(str(cause))), None)
-        if other is not None:
-            raise SetupError(
-                f"the checkpoint `{folder}` is of another model: {other}",
-                hint=(
-                    "give the options with which it was saved, or remove the checkpoints to "
-                    "start from the beginning"
-                ),
-            ) from None
+        for cause in causes:
+            if _OTHER_MODEL.match(str(cause)):
+                message = f"the checkpoint `{folder}` is of another model: {cause}"
+                raise SetupError(message, hint=OTHER_MODEL_HINT) from None
         for kind in (SetupError, TornError):
             for cause in causes:
                 if isinstance(cause, kind):
@@ -252,9 +253,9 @@ def read_shards(state: dict[str, Any], folder: Path) -> None:
         raise
 
 
-def _files_of(folder: Path) -> dict[str, Any]:
+def _files_of(folder: Path) -> Files:
     try:
-        files: dict[str, Any] = (read_manifest(folder) or {})["files"]
+        files: Files = (read_manifest(folder) or {})["files"]
         for entry in files.values():
             blocks_of(entry)
     except (KeyError, TypeError, ValueError):
@@ -262,65 +263,71 @@ def _files_of(folder: Path) -> dict[str, Any]:
     return files
 
 
-def _read_metadata(folder: Path, files: dict[str, Any]) -> Any:
-    blocks = [
-        Block(METADATA, number) for number in range(len(blocks_of(files[METADATA]).checksums))
-    ]
+def _read_metadata(folder: Path, files: Files) -> Any:
+    count = len(blocks_of(files[METADATA]).checksums)
+    blocks = [Block(METADATA, number) for number in range(count)]
     parts = [data for _, data in read_blocks(folder, files, blocks)]
-    whole = b"".join(part for part in parts if part is not None)
     if any_rank(None in parts):
         raise TornError(folder)
-    return parse_metadata(whole, folder)
+    return parse_metadata(b"".join(filter(None, parts)), folder)
 
 
-def _read_items(
-    folder: Path, files: dict[str, Any], metadata: Any, plan: Any, planner: Any
-) -> None:
+def _read_items(folder: Path, files: Files, metadata: Any, plan: Any, planner: Any) -> None:
     """Read the data that torch's `plan` requests for this rank, and pass it to `planner`. Each part
     is passed as soon as its last block has been read."""
-    items: dict[tuple[str, int, int], list[Any]] = {}
-    spans: dict[tuple[str, int, int], range] = {}
+    items: dict[_Place, list[Any]] = defaultdict(list)
+    blocks: dict[_Place, list[Block]] = {}
     failure: Exception | None = None
     try:
         for item in plan.items:
             info = metadata.storage_data[item.storage_index]
             place = (info.relative_path, info.offset, info.length)
-            items.setdefault(place, []).append(item)
-            spans[place] = _span_of(folder, files, *place)
+            items[place].append(item)
+            blocks[place] = _blocks_at(folder, files, *place)
     except Exception as error:  # noqa: BLE001 - told when the other ranks have what they wait for
         failure = error
-    waiting = sorted(spans)
+
+    waiting = deque(sorted(blocks))
     cache: dict[Block, memoryview] = {}
-    blocks = {Block(name, number) for (name, _, _), numbers in spans.items() for number in numbers}
-    for block, data in read_blocks(folder, files, blocks):
+    for block, data in read_blocks(folder, files, chain.from_iterable(blocks.values())):
         if failure is not None:
             continue
         try:
             if data is None:
                 raise TornError(folder)
             cache[block] = data
-            while waiting and Block(waiting[0][0], spans[waiting[0]][-1]) <= block:
-                place = waiting.pop(0)
-                name, offset, length = place
-                start = offset - spans[place][0] * blocks_of(files[name]).length
-                parts = [cache[Block(name, number)] for number in spans[place]]
-                whole = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
-                _fill(planner, items[place], whole[start : start + length], folder)
-            first = Block(waiting[0][0], spans[waiting[0]][0]) if waiting else None
-            cache = {one: view for one, view in cache.items() if first is not None and one >= first}
+            while waiting and blocks[waiting[0]][-1] <= block:
+                place = waiting.popleft()
+                part = _cut(files, cache, blocks[place], place)
+                _fill(planner, items[place], part, folder)
+            for old in tuple(cache):
+                if not waiting or old < blocks[waiting[0]][0]:
+                    del cache[old]
         except Exception as error:  # noqa: BLE001
             failure = error
     if failure is not None:
         raise failure
 
 
-def _span_of(folder: Path, files: dict[str, Any], name: str, offset: int, length: int) -> range:
-    """Return the numbers of the blocks that hold the `length` bytes at `offset` of the file
-    `name`."""
-    if name not in files or not 0 <= offset < offset + length <= files[name]["size"]:
+def _cut(
+    files: Files, cache: Mapping[Block, memoryview], blocks: list[Block], place: _Place
+) -> memoryview:
+    """Return the bytes at `place`, which lie in `blocks`."""
+    name, offset, length = place
+    views = [cache[block] for block in blocks]
+    whole = views[0] if len(views) == 1 else memoryview(b"".join(views))
+    start = offset - blocks[0].number * blocks_of(files[name]).length
+    return whole[start : start + length]
+
+
+def _blocks_at(folder: Path, files: Files, name: str, offset: int, length: int) -> list[Block]:
+    """Return the blocks that hold the `length` bytes at `offset` of the file `name`."""
+    end = offset + length
+    if name not in files or not 0 <= offset < end <= files[name]["size"]:
         raise _forgery_error(folder, f"it reads {length} bytes of `{name}` from {offset} on")
-    block = blocks_of(files[name]).length
-    return range(offset // block, (offset + length - 1) // block + 1)
+    size = blocks_of(files[name]).length
+    numbers = range(offset // size, (end - 1) // size + 1)
+    return [Block(name, number) for number in numbers]
 
 
 def _fill(planner: Any, items: list[Any], data: memoryview, folder: Path) -> None:
@@ -336,8 +343,9 @@ def _fill(planner: Any, items: list[Any], data: memoryview, folder: Path) -> Non
             planner.load_bytes(item, io.BytesIO(data))
             continue
         if tensor is None:
+            file = io.BytesIO(data)
             try:
-                tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+                tensor = torch.load(file, map_location="cpu", weights_only=True)
             except pickle.UnpicklingError:
                 raise _forgery_error(folder, f"`{item.dest_index.fqn}` is not a tensor") from None
         piece = narrow_tensor_by_index(tensor, item.storage_offsets, item.lengths)
@@ -372,7 +380,7 @@ class _Unpickler(pickle.Unpickler):
 
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
-        if (module, name) not in _ALLOWED:
+        if f"{module}.{name}" not in _ALLOWED:
             raise _forgery_error(self._folder, f"it names `{module}.{name}`")
         return super().find_class(module, name)
 
@@ -398,6 +406,10 @@ class TornError(Exception):
     """A file differs from its entry in the manifest."""
 
 
+_Place = tuple[str, int, int]
+"""A part of a file: the file's name, the part's offset and its length."""
+
+
 class Block(NamedTuple):
     """A block of a file, identified by the file's name and the block's number. Sorting puts the
     blocks of a file into their order on disk."""
@@ -407,7 +419,7 @@ class Block(NamedTuple):
 
 
 def read_blocks(
-    folder: Path, files: Mapping[str, Mapping[str, Any]], wanted_blocks: Iterable[Block]
+    folder: Path, files: Files, wanted_blocks: Iterable[Block]
 ) -> Iterator[tuple[Block, memoryview | None]]:
     """Yield each wanted block with its bytes, in sorted order. The bytes are None if their checksum
     differs from the one in `files`, the manifest's entries.
@@ -417,21 +429,23 @@ def read_blocks(
     never come.
     """
     group = instance_group()
+    own = group.local_rank
     users: dict[Block, list[int]] = defaultdict(list)
     for process, blocks in enumerate(group.gather(sorted(set(wanted_blocks)))):
         for block in blocks:
             users[Block(*block)].append(process)
     reader_of = _share_out(users)
-    mine = [block for block in sorted(users) if group.local_rank in users[block]]
-    to_read = deque(block for block in mine if reader_of[block] == group.local_rank)
+    mine = [block for block in sorted(users) if own in users[block]]
+    to_read = deque(block for block in mine if reader_of[block] == own)
     reading: deque[Future[bytearray]] = deque()
     with ThreadPoolExecutor(2) as pool:
         for block in mine:
-            if reader_of[block] == group.local_rank:
+            if reader_of[block] == own:
                 while to_read and len(reading) < _AHEAD:
                     reading.append(pool.submit(_read_block, folder, files, to_read.popleft()))
                 data = reading.popleft().result()
-                group.send(data, [user for user in users[block] if user != group.local_rank])
+                users[block].remove(own)
+                group.send(data, users[block])
             else:
                 data = bytearray(_length_of(files, block) + 1)
                 group.receive(data, reader_of[block])
@@ -442,21 +456,24 @@ def _share_out(users: Mapping[Block, list[int]]) -> dict[Block, int]:
     """Return a map from each block to the process that reads it: of the processes that need the
     block, the one with the fewest blocks so far. `users` maps each block to the processes that need
     it."""
-    loads: dict[int, int] = defaultdict(int)
+    loads: Counter[int] = Counter()
     reader_of = {}
-    for block in sorted(users, key=lambda block: (len(users[block]), block)):
-        reader = min(users[block], key=lambda user: (loads[user], user))
+    blocks = sorted(users)
+    blocks.sort(key=lambda block: len(users[block]))
+    for block in blocks:
+        reader = min(sorted(users[block]), key=loads.__getitem__)
         loads[reader] += 1
         reader_of[block] = reader
     return reader_of
 
 
-def _length_of(files: Mapping[str, Mapping[str, Any]], block: Block) -> int:
+def _length_of(files: Files, block: Block) -> int:
     length = blocks_of(files[block.name]).length
-    return int(min(length, files[block.name]["size"] - block.number * length))
+    rest = files[block.name]["size"] - block.number * length
+    return int(min(length, rest))
 
 
-def _read_block(folder: Path, files: Mapping[str, Mapping[str, Any]], block: Block) -> bytearray:
+def _read_block(folder: Path, files: Files, block: Block) -> bytearray:
     """Return the block's bytes and one more byte: 1 if the block has the right checksum, else 0.
     The additional byte tells the processes that receive the block whether it is damaged."""
     length, kind, checksums = blocks_of(files[block.name])
@@ -470,5 +487,6 @@ def _read_block(folder: Path, files: Mapping[str, Mapping[str, Any]], block: Blo
                 position += count
     except OSError:
         return data
-    data[-1] = checksum(kind, [view]) == checksums[block.number]
+    found = checksum(kind, [view])
+    data[-1] = found == checksums[block.number]
     return data

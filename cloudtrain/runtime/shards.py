@@ -23,9 +23,11 @@ def link_share(directory: str, source: str, index: int, count: int) -> int:
         OSError: the source cannot be read, or the folder cannot be written.
     """
     os.stat(source)  # what is not there is no single file
-    is_folder = os.path.isdir(source)
-    folder = source if is_folder else os.path.dirname(source)
-    keys = keys_in(source) if is_folder else [os.path.basename(source)]
+    folder, name = os.path.split(source)
+    keys = [name]
+    if os.path.isdir(source):
+        folder = source
+        keys = keys_in(source)
     os.makedirs(directory, exist_ok=True)
     mine = deal(keys, count)[index]
     for key in mine:

@@ -34,7 +34,9 @@ def read_tf_config(variables: Mapping[str, str] | None = None) -> dict[str, Any]
         SetupError: `TF_CONFIG`, its cluster or its task is not a JSON object, or the task's index
             is not a number.
     """
-    text = (os.environ if variables is None else variables).get("TF_CONFIG", "")
+    if variables is None:
+        variables = os.environ
+    text = variables.get("TF_CONFIG", "")
     if not text.strip():
         return None
     try:
@@ -43,29 +45,12 @@ def read_tf_config(variables: Mapping[str, str] | None = None) -> dict[str, Any]
         raise SetupError(f"`TF_CONFIG` is not JSON: {error}") from None
     if not isinstance(config, dict):
         raise SetupError("`TF_CONFIG` is not a JSON object")
-    cluster, task = (_object(config, member) for member in ("cluster", "task"))
-    roles = {ROLES.get(role, role): places for role, places in cluster.items() if places}
-    return {**config, "cluster": roles, "task": _task(task)}
+    cluster = {}
+    for role, places in _object(config, "cluster").items():
+        if places:
+            cluster[ROLES.get(role, role)] = places
 
-
-def apply_tf_config(variables: MutableMapping[str, str] | None = None) -> None:
-    """Change `TF_CONFIG` in `variables` to the form that tf.distribute accepts. Call it before
-    `import tensorflow`. `variables` are environment variables; default: those of this process."""
-    target = os.environ if variables is None else variables
-    config = read_tf_config(target)
-    if config is not None:
-        target["TF_CONFIG"] = json.dumps(config)
-
-
-def _object(config: Mapping[str, Any], member: str) -> dict[str, Any]:
-    value = config.get(member) or {}
-    if not isinstance(value, dict):
-        raise SetupError(f"`{member}` in `TF_CONFIG` is not a JSON object")
-    return value
-
-
-def _task(config: Mapping[str, Any]) -> dict[str, Any]:
-    task = dict(config)
+    task = dict(_object(config, "task"))
     if "type" in task:
         task["type"] = ROLES.get(task["type"], task["type"])
     if "index" in task:
@@ -75,4 +60,21 @@ def _task(config: Mapping[str, Any]) -> dict[str, Any]:
             raise SetupError(
                 f"the task in `TF_CONFIG` has the index `{task['index']}`, which is not a number"
             ) from None
-    return task
+    return {**config, "cluster": cluster, "task": task}
+
+
+def apply_tf_config(variables: MutableMapping[str, str] | None = None) -> None:
+    """Change `TF_CONFIG` in `variables` to the form that tf.distribute accepts. Call it before
+    `import tensorflow`. `variables` are environment variables; default: those of this process."""
+    if variables is None:
+        variables = os.environ
+    config = read_tf_config(variables)
+    if config is not None:
+        variables["TF_CONFIG"] = json.dumps(config)
+
+
+def _object(config: Mapping[str, Any], member: str) -> dict[str, Any]:
+    value = config.get(member) or {}
+    if not isinstance(value, dict):
+        raise SetupError(f"`{member}` in `TF_CONFIG` is not a JSON object")
+    return value

@@ -133,15 +133,11 @@ def _open_usual_store(arguments: Sequence[str]) -> Any:
     from torch.distributed.run import parse_args
 
     options = parse_args(list(arguments))  # type: ignore[no-untyped-call]
-    usual = (
-        options.rdzv_backend == "static" and not options.rdzv_endpoint and not options.standalone
-    )
-    here = (
-        options.master_addr == ADDRESS
-        and options.master_port is not None
-        and options.node_rank == 0
-    )
-    return open_store(options.master_port) if usual and here else None
+    if options.rdzv_backend != "static" or options.rdzv_endpoint or options.standalone:
+        return None
+    if options.master_addr != ADDRESS or options.node_rank != 0:
+        return None
+    return None if options.master_port is None else open_store(options.master_port)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -36,18 +36,24 @@ def misread(words: Sequence[str], *, dashes: bool = True) -> list[str]:
     """Return the script arguments that torchrun would refuse as ambiguous options. Pass
     `dashes=False` for torch before 2.0, whose options have only underscores."""
     options = _BOTH if dashes else _UNDERSCORES
-    names = ((word, word[2:].partition("=")[0]) for word in words if word[:2] == "--")
-    unknown = ((word, name) for word, name in names if name and name not in options)
-    return [
-        word for word, name in unknown if sum(option.startswith(name) for option in options) > 1
-    ]
+    refused = []
+    for word in words:
+        name = word[2:].partition("=")[0]
+        if not word.startswith("--") or not name or name in options:
+            continue
+        matches = [option for option in options if option.startswith(name)]
+        if len(matches) > 1:
+            refused.append(word)
+    return refused
 
 
 def guard_program(program: Sequence[str]) -> list[str]:
     """Return the end of torchrun's command line: the script and its arguments, with `--` before
     them if needed. `-m` is an option of torchrun too, so it stays before `--`."""
-    start = 1 if program[0] == "-m" else 0
-    return [*program[:start], "--", *program[start:]] if misread(program) else list(program)
+    words = list(program)
+    if misread(words):
+        words.insert(int(words[0] == "-m"), "--")
+    return words
 
 
 def words_of_script(entry_point: str) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 
 from .environment import detect_environment
-from .errors import SetupError
+from .errors import OTHER_MODEL_HINT, SetupError
 
 loaded_paths: list[Path] = []
 """The checkpoint that this process has loaded, if any."""
@@ -25,13 +25,8 @@ def tell_setup_errors() -> None:
     ) -> None:
         # torch's words
         if loaded_paths and str(error).startswith("Error(s) in loading state_dict"):
-            error = SetupError(
-                f"{error}\n(loaded: the checkpoint `{loaded_paths[-1]}`)",
-                hint=(
-                    "give the options with which it was saved, or remove the checkpoints to "
-                    "start from the beginning"
-                ),
-            )
+            message = f"{error}\n(loaded: the checkpoint `{loaded_paths[-1]}`)"
+            error = SetupError(message, hint=OTHER_MODEL_HINT)
         if not isinstance(error, SetupError):
             before(kind, error, traceback)
         elif not error.on_every_rank or _speaks():

@@ -54,11 +54,11 @@ class TargetSettings(Model):
     def from_files(self, files: tuple[str, ...], budget_file: str | None = None) -> Self:
         """Return the same settings with `settings_files` set to `files`, and with that
         `budget_file`."""
-        same = self.model_copy()
+        settings = self.model_copy()
         # only fields are frozen
-        same._files = files  # type: ignore[misc]
-        same._budget_file = budget_file  # type: ignore[misc]
-        return same
+        settings._files = files  # type: ignore[misc]
+        settings._budget_file = budget_file  # type: ignore[misc]
+        return settings
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with the given fields replaced, like `Model.replace`. The copy keeps
@@ -88,6 +88,7 @@ class SettingsFile(NamedTuple):
 
 
 def read_settings(path: Path) -> SettingsFile:
+    """Read one settings file. Raises a `SettingsError` with all problems of its tables."""
     document = read_trusted_toml(path, code="CT911")
     file = SettingsFile(path, document.data, document.positions)
     problems = [file.placed(problem) for problem in _table_problems(file.tables)]
@@ -111,6 +112,8 @@ def _placed(problem: Problem, files: Sequence[SettingsFile], bases: Sequence[Val
 
 
 def _table_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield problems with the names and types of tables. Their fields are checked when the settings
+    of a target are made."""
     target = tables.get("target", DEFAULT_TARGET)
     if not isinstance(target, str):
         message = f"`target` must be text, not {describe_value(target)}"
@@ -131,6 +134,8 @@ def _table_problems(tables: Mapping[str, Any]) -> Iterator[Problem]:
 def _unknown(
     tables: Mapping[str, Any], known_names: Collection[str], above: ValuePath = ()
 ) -> Iterator[Problem]:
+    """Yield problems with values that are no tables, or have none of these names. `above` is the
+    path of `tables`."""
     for name, table in tables.items():
         path = (*above, name)
         if name not in known_names:
@@ -241,14 +246,15 @@ class Settings(NamedTuple):
                     budget = reduce(getitem, path, source.tables)
                     budgets.setdefault(str(source.path), budget)
 
-        own = str(own_file())
-        if own in budgets:
-            lower: Any = settings.replace(max_cost=budgets[own])
+        users_file = str(own_file())
+        if users_file in budgets:
+            lower: Any = settings.replace(max_cost=budgets[users_file])
             if lower.max_cost < getattr(settings, "max_cost", 0.0):
-                return lower.from_files((), own)  # type: ignore[no-any-return]
+                return lower.from_files((), users_file)  # type: ignore[no-any-return]
         return settings.from_files((), next(iter(budgets), None))
 
     def _profile(self, name: str | None) -> Mapping[str, Any]:
+        """Return the tables of a profile, by target. Raises `SettingsError` for an unknown name."""
         if name is None:
             return {}
         profiles: Mapping[str, Any] = (self.tables or {}).get("profiles", {})
@@ -326,6 +332,7 @@ def _files(cwd: Path, near: Path | None) -> Iterator[Path]:
 
 
 def _merge(weak: Mapping[str, Any], strong: Mapping[str, Any]) -> dict[str, Any]:
+    """Return tables with the values of both; where both have a value, that of `strong`."""
     tables = dict(weak)
     for key, value in strong.items():
         weaker = tables.get(key)

@@ -115,6 +115,13 @@ RIGHT: dict[str, tuple[str, Case]] = {
         "SM501",
         Case(account=account(bucket="BUCKET", missing=("bucket",))),
     ),
+    "a role by the overrides": (
+        "SM101",
+        Case(
+            {"sagemaker_overrides": {"RoleArn": "arn:aws:iam::123456789012:role/Train"}},
+            account=account(missing=("role",)),
+        ),
+    ),
     "no role is known, which SM101 says": (
         "SM102",
         Case(account=account(role="ROLE", missing=("role",))),
@@ -297,6 +304,14 @@ WRONG: dict[str, tuple[str, Case, str]] = {
             },
         ),
         "remove `HyperParameters.sagemaker_mpi_custom_mpi_options` from `sagemaker_overrides`",
+    ),
+    "a bucket that the role of an override does not give": (
+        "SM101",
+        Case(
+            {"sagemaker_overrides": {"RoleArn": "arn:aws:iam::123456789012:role/Train"}},
+            account=account(bucket="BUCKET", missing=("role", "bucket")),
+        ),
+        'bucket = "NAME"',
     ),
     "a session of the role": (
         "SM102",

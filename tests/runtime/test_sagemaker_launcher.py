@@ -501,6 +501,7 @@ def test_a_host_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     monkeypatch.setattr(network, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(network, "tell", told.append)
     with pytest.raises(SetupError, match="has no address after"):
-        network.wait_for_name("algo-1.invalid", tell=told.append, patience=0.5)
+        network.wait_for_name("algo-1.invalid", patience=0.5)
     assert told == ["waiting for the host `algo-1.invalid`"]

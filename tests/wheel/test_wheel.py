@@ -39,7 +39,7 @@ def test_the_description_has_no_link_into_the_checkout(wheel: Path) -> None:
     text = metadata.get_payload()
     assert "## What runs where" in text
     assert "**Status: alpha.**" in text
-    assert re.search(r"^\* \d+ checks read a job", text, re.MULTILINE)
+    assert "* Hundreds of checks read a job" in text
     assert not re.findall(r"\]\((?!https://)", text)
 
 

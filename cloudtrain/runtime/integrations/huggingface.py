@@ -32,9 +32,8 @@ def train(trainer: Any, **arguments: Any) -> Any:
     """
     tell_setup_errors()
     _load_to_numbered_cpus()
-    if not any(
-        isinstance(callback, HuggingFaceCallback) for callback in trainer.callback_handler.callbacks
-    ):
+    callbacks = trainer.callback_handler.callbacks
+    if not any(isinstance(callback, HuggingFaceCallback) for callback in callbacks):
         trainer.add_callback(HuggingFaceCallback())
     if "resume_from_checkpoint" not in arguments and trainer.args.resume_from_checkpoint is None:
         arguments["resume_from_checkpoint"] = from_main(newest_checkpoint(checkpoint_dir()))
@@ -47,9 +46,10 @@ def _load_to_numbered_cpus() -> None:
     optimizer."""
     import torch
 
-    torch.serialization.register_package(
-        19, lambda _: None, lambda item, to: item if to.startswith("cpu:") else None
-    )
+    def restore(item: Any, place: str) -> Any:
+        return item if place.startswith("cpu:") else None
+
+    torch.serialization.register_package(19, lambda _: None, restore)
 
 
 # where transformers is not installed, it is Any
@@ -79,8 +79,9 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         """Report the numbers that the Trainer logs, but not the last mean of a resumed one, which
         lacks losses."""
-        wrong = ("train_loss",) if self._resumed and "train_runtime" in (logs or {}) else ()
-        values = {name: value for name, value in (logs or {}).items() if name not in wrong}
+        values = dict(logs or {})
+        if self._resumed and "train_runtime" in values:
+            values.pop("train_loss", None)
         self._reports.log(state.global_step, state.max_steps, values)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -103,12 +104,10 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]
         if detect_environment().is_main:
             folder = Path(args.output_dir, f"checkpoint-{state.global_step}")
             (folder / MANIFEST).unlink(missing_ok=True)
-            manifest = {
-                "version": 1,
-                "step": state.global_step,
-                "files": entries(folder, file_names(folder)),
-            }
-            write_file(folder / MANIFEST, json.dumps(manifest, indent=1).encode() + b"\n")
+            files = entries(folder, file_names(folder))
+            manifest = {"version": 1, "step": state.global_step, "files": files}
+            text = json.dumps(manifest, indent=1) + "\n"
+            write_file(folder / MANIFEST, text.encode())
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Exit if the training was stopped. Otherwise set the output folder to `model_dir()`, where
@@ -121,11 +120,11 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc]
 def newest_checkpoint(directory: Path) -> str | None:
     """Return the path of the Trainer's newest whole checkpoint in a folder, or None if there is
     none. Torn checkpoints are skipped with a notice."""
-    checkpoints = [
-        (int(match[1]), path)
-        for path in directory.iterdir()
-        if (match := _NAME.fullmatch(path.name))
-    ]
+    checkpoints = []
+    for path in directory.iterdir():
+        match = _NAME.fullmatch(path.name)
+        if match is not None:
+            checkpoints.append((int(match[1]), path))
     for _, path in sorted(checkpoints, reverse=True):
         if is_whole(path):
             return str(path)

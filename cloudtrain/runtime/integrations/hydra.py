@@ -22,22 +22,22 @@ def overrides_of(arguments: Sequence[str]) -> list[str]:
     overrides: list[str] = []
     waiting = list(arguments)
     while waiting:
-        name, equals, value = waiting.pop(0).partition("=")
-        if not name.startswith("--") or (
-            not equals and (not waiting or waiting[0].startswith("--"))
-        ):
-            overrides.append(name + equals + value)
+        word = waiting.pop(0)
+        name, equals, value = word.partition("=")
+        has_value = equals or (waiting and not waiting[0].startswith("--"))
+        if not name.startswith("--") or not has_value:
+            overrides.append(word)
             continue
-        value = value if equals else waiting.pop(0)
-        overrides.append(
-            f"{name[2:]}={value}"
-            if _AS_IT_IS.fullmatch(value)
-            else f"{name[2:]}='{_escaped(value)}'"
-        )
+        if not equals:
+            value = waiting.pop(0)
+        if not _AS_IT_IS.fullmatch(value):
+            value = f"'{_escaped(value)}'"
+        overrides.append(f"{name[2:]}={value}")
     return overrides
 
 
 def _escaped(text: str) -> str:
     """Return the text for use between single quotes: each quote gets a backslash, and the
     backslashes directly before a quote or at the end of the text are doubled."""
-    return re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)
+    doubled = re.sub(r"(\\+)(?='|$)", r"\1\1", text)
+    return doubled.replace("'", "\\'")

@@ -60,12 +60,10 @@ class _Hooks:
         )
         names = from_every(self.resumes_from)
         if len({*names}) > 1:
+            told = ", ".join(f"`{name}`" if name else "none" for name in names)
+            folder = self.checkpoints.directory
             raise SetupError(
-                (
-                    "the processes see different newest checkpoints in "
-                    f"`{self.checkpoints.directory}`: "
-                )
-                + ", ".join(f"`{name}`" if name else "none" for name in names),
+                f"the processes see different newest checkpoints in `{folder}`: {told}",
                 hint="keep checkpoints in a folder that every instance can read",
             )
 
@@ -130,9 +128,10 @@ class _Hooks:
         self._save(trainer)
 
     def _save(self, trainer: Any) -> None:
-        self.checkpoints.save_sharded(
-            lambda folder: trainer.save_checkpoint(folder / _FILE), trainer.global_step
-        )
+        def write(folder: Path) -> None:
+            trainer.save_checkpoint(folder / _FILE)
+
+        self.checkpoints.save_sharded(write, trainer.global_step)
 
     def _skip_batches(self, trainer: Any, loaders: Any, count: int) -> None:
         """Draw the order of the interrupted epoch again, and skip the batches that were already

@@ -29,16 +29,16 @@ class StepReports:
         """Report a step with the finite numbers among `values`. `total` is the number of the last
         step. In names, characters that a metric line does not allow are replaced."""
         self._last = time.monotonic()
-        numbers = {
-            _metric_name(name): number
-            for name, value in values.items()
-            if (number := _number(value)) is not None
-        }
-        numbers.update({"step": step}, **({"total": int(total)} if 0 < total < math.inf else {}))
-        report(
-            **{name: numbers.pop(name) for name in ("step", "epoch", "total") if name in numbers},
-            **numbers,
-        )
+        numbers: dict[str, int | float] = {}
+        for name, value in values.items():
+            number = _number(value)
+            if number is not None:
+                numbers[_metric_name(name)] = number
+        numbers["step"] = step
+        if 0 < total < math.inf:
+            numbers["total"] = int(total)
+        first = {name: numbers.pop(name) for name in ("step", "epoch", "total") if name in numbers}
+        report(**first, **numbers)
 
     def tick(self, step: int, total: float, values: Mapping[str, Any]) -> None:
         """Report the step if nothing was reported for a while. In a rehearsal run that pauses at a
@@ -56,9 +56,8 @@ def require_all_processes(count: int, hint: str) -> None:
     """
     world_size = detect_environment().world_size
     if count < world_size:
-        raise SetupError(
-            f"the trainer uses {count} of the {world_size} processes of this job", hint=hint
-        )
+        message = f"the trainer uses {count} of the {world_size} processes of this job"
+        raise SetupError(message, hint=hint)
 
 
 def spare_workers(loaders: Iterable[Any]) -> None:
@@ -89,8 +88,10 @@ def _metric_name(name: str) -> str:
 
 def _number(value: Any) -> int | float | None:
     item = getattr(value, "item", None)
-    try:
-        plain = item() if callable(item) else value
-    except (RuntimeError, ValueError):  # a tensor of several numbers
-        return None
-    return plain if isinstance(plain, (int, float)) and math.isfinite(plain) else None
+    if callable(item):
+        try:
+            value = item()
+        except (RuntimeError, ValueError):  # a tensor of several numbers
+            return None
+    is_number = isinstance(value, (int, float)) and math.isfinite(value)
+    return value if is_number else None

@@ -53,13 +53,15 @@ def container_entrypoint(root: str = ROOT, python: str | None = None) -> list[st
     SageMaker allows at most 256 characters in each argument, and no line breaks (botocore:
     TrainingContainerEntrypointString).
     """
+    return ["/bin/sh", "-c", shell_line(_LINE, root, python)]
+
+
+def shell_line(template: str, root: str, python: str | None) -> str:
+    """Fill in the root folder and the interpreter; default: the image's own Python."""
     from shlex import quote
 
-    return [
-        "/bin/sh",
-        "-c",
-        _LINE.format(root=quote(root), python=quote(python) if python else FIND_PYTHON),
-    ]
+    words = quote(python) if python else FIND_PYTHON
+    return template.format(root=quote(root), python=words)
 
 
 CONTAINER_ENTRYPOINT = tuple(container_entrypoint())

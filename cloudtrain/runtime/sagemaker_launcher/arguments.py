@@ -19,8 +19,12 @@ def decode_hyperparameters(hyperparameters: Mapping[str, str]) -> dict[str, Any]
 def split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return two mappings: the script's hyperparameters, and those that are reserved for the
     launcher."""
-    ours = {key: value for key, value in values.items() if key.startswith(RESERVED_PREFIXES)}
-    return {key: value for key, value in values.items() if key not in ours}, ours
+    user = dict(values)
+    reserved = {}
+    for key in values:
+        if key.startswith(RESERVED_PREFIXES):
+            reserved[key] = user.pop(key)
+    return user, reserved
 
 
 def argv_of(values: Mapping[str, Any], *, bare_flags: bool = False) -> list[str]:
@@ -29,12 +33,13 @@ def argv_of(values: Mapping[str, Any], *, bare_flags: bool = False) -> list[str]
     alone, and a false value is left out."""
     argv = []
     for key in sorted(values):
-        word = f"-{key}" if len(key) == 1 else f"--{key}"
+        dashes = "-" if len(key) == 1 else "--"
+        word = dashes + key
         value = values[key]
-        if bare_flags and isinstance(value, bool):
-            argv += [word] if value else []
-        else:
+        if not bare_flags or not isinstance(value, bool):
             argv += [word, text_of(value)]
+        elif value:
+            argv.append(word)
     return argv
 
 

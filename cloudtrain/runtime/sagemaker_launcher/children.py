@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from shlex import quote
 from typing import Any, NamedTuple
 
-from cloudtrain.runtime.errors import SetupError
+from cloudtrain.runtime.errors import SetupError, tell
 
+from .failure import fitting
 from .plan import HostProgram
 
 REMEMBERED = 1 << 18
@@ -83,8 +85,10 @@ class Child:
             self._group_was_told = True
             _signal(os.killpg, self.pid, signal.SIGTERM)
             return
-        ranks = self._ranks() if self.program.signal == "ranks" else []
-        for pid in ranks or [self.pid]:
+        pids = [self.pid]
+        if self.program.signal == "ranks":
+            pids = self._ranks() or pids
+        for pid in pids:
             _signal(os.kill, pid, signal.SIGTERM)
 
     def kill_ranks(self) -> None:
@@ -111,9 +115,17 @@ class Child:
             _write_all(2, chunk)
             self._said += chunk
             del self._said[:-REMEMBERED]
-            if not has_reported and _ENDING_RANKS in self._said[-2 * len(chunk) - 80 :]:
+            newest = self._said[-2 * len(chunk) - 80 :]
+            if not has_reported and _ENDING_RANKS in newest:
                 has_reported = True
                 self._on_failing(self)
+
+
+class Result(NamedTuple):
+    """How a host's processes ended."""
+
+    exit_code: int
+    failed: Child | None
 
 
 class Children:
@@ -126,7 +138,8 @@ class Children:
         self.asked_to_stop = False
 
     def start(self, program: HostProgram, environment: Mapping[str, str], directory: str) -> None:
-        """Start one process."""
+        """Tell which program starts, and start it."""
+        tell("starting " + " ".join(map(quote, program.argv)))
         try:
             popen = subprocess.Popen(
                 program.argv,
@@ -136,18 +149,17 @@ class Children:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            hint = (
-                "install Open MPI in the image"
-                if program.role == "mpirun"
-                else "use an image that has it"
-            )
+            hint = "use an image that has it"
+            if program.role == "mpirun":
+                hint = "install Open MPI in the image"
             words = getattr(error, "strerror", None) or str(error)
             raise SetupError(f"could not start `{program.argv[0]}`: {words}", hint=hint) from None
         child = Child(program, popen, lambda child: self.events.put(("failing", child)))
         self.children.append(child)
-        threading.Thread(
-            target=lambda: self.events.put(("ended", (child, child.wait()))), daemon=True
-        ).start()
+        threading.Thread(target=self._report_end, args=(child,), daemon=True).start()
+
+    def _report_end(self, child: Child) -> None:
+        self.events.put(("ended", (child, child.wait())))
 
     def ask_to_stop(self) -> None:
         """Record a request to stop. A signal handler calls it."""
@@ -159,7 +171,7 @@ class Children:
         lost."""
         self.events.put(("chief", exit_code))
 
-    def finish(self, finishes: tuple[str, ...]) -> tuple[int, Child | None]:
+    def finish(self, finishes: tuple[str, ...]) -> Result:
         """Wait until the host's processes have ended. Return the host's exit code, and the failed
         process, or None if none failed.
 
@@ -167,12 +179,13 @@ class Children:
         `finishes` succeeds. They are killed if they have not ended after a short time. If the job
         is stopped, they are not killed, so that they can save.
         """
-        result: tuple[int, Child | None] | None = None
+        result: Result | None = None
         kill_at: float | None = None
         running = len(self.children)  # whose end was not heard of here yet
         while running:
             kind, value = self._next(kill_at)
-            running -= kind == "ended"
+            if kind == "ended":
+                running -= 1
             if kind == "late":
                 self._each_alive("kill" if result else "kill_ranks")
                 kill_at = None
@@ -180,15 +193,15 @@ class Children:
                 kill_at = None if self.asked_to_stop else time.monotonic() + FAILURE_GRACE
             elif kind == "stop":
                 self._each_alive("terminate")
-            elif result is None and (kind == "chief" or self._decides(value, finishes)):
-                code = (1 if value is None else value) if kind == "chief" else value[1]
-                result = code, value[0] if kind == "ended" and code else None
-                self._each_alive("terminate")
-                kill_at = time.monotonic() + FAILURE_GRACE
-        return result or (
-            max((child.exit_code or 0 for child in self.children), key=abs, default=0),
-            None,
-        )
+            elif result is None:
+                result = self._result_of(kind, value, finishes)
+                if result is not None:
+                    self._each_alive("terminate")
+                    kill_at = time.monotonic() + FAILURE_GRACE
+        if result is not None:
+            return result
+        codes = [child.exit_code or 0 for child in self.children]
+        return Result(max(codes, key=abs, default=0), None)
 
     def sweep(self) -> None:
         """Kill all processes that still run in the children's sessions."""
@@ -202,11 +215,17 @@ class Children:
         except Empty:
             return "late", None
 
-    def _decides(self, exit_event: tuple[Child, int], finishes: tuple[str, ...]) -> bool:
-        child, exit_code = exit_event
+    def _result_of(self, kind: str, value: Any, finishes: tuple[str, ...]) -> Result | None:
+        """Return the host's exit code and the failed process if an end decides them: that of the
+        chief, or that of a process, unless the job is being stopped."""
+        if kind == "chief":
+            return Result(1 if value is None else value, None)
+        child, exit_code = value
         if self.asked_to_stop:
-            return False
-        return exit_code != 0 or child.program.role in finishes
+            return None
+        if exit_code:
+            return Result(exit_code, child)
+        return Result(0, None) if child.program.role in finishes else None
 
     def _each_alive(self, act: str) -> None:
         for child in self.children:
@@ -217,9 +236,8 @@ class Children:
 def _has_members(group: int) -> bool:
     """Return whether a process of the group still runs. Zombies do not count, because their parent
     may never collect them."""
-    return any(
-        process.group == group and process.state not in "ZX" for process in _processes().values()
-    )
+    members = [process for process in _processes().values() if process.group == group]
+    return any(process.state not in "ZX" for process in members)
 
 
 def ranks_below(launcher: int, mark: bytes) -> list[int]:
@@ -231,8 +249,14 @@ def ranks_below(launcher: int, mark: bytes) -> list[int]:
     saving. If instead the ranks themselves are signalled, they have the whole grace period, and
     mpirun ends after them.
     """
-    parents = {pid: process.parent for pid, process in _processes().items()}
-    marked = {pid for pid in parents if _carries(pid, mark)}
+    parents = {}
+    marked = set()
+    for pid, process in _processes().items():
+        parents[pid] = process.parent
+        with suppress(OSError):
+            variables = Path(f"/proc/{pid}/environ").read_bytes()
+            if b"\0" + mark in b"\0" + variables:
+                marked.add(pid)
 
     def is_below(pid: int) -> bool:
         while pid in parents:
@@ -253,17 +277,10 @@ def _processes() -> dict[int, _Process]:
             stat = folder.joinpath("stat").read_text("ascii", "replace")
         except OSError:
             continue
-        state, parent, group = stat.rpartition(")")[2].split()[:3]
-        processes[int(folder.name)] = _Process(state, int(parent), int(group))
+        state, parent, group, *_ = stat.rpartition(")")[2].split()
+        process = _Process(state, int(parent), int(group))
+        processes[int(folder.name)] = process
     return processes
-
-
-def _carries(pid: int, mark: bytes) -> bool:
-    try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return False
-    return any(part.startswith(mark) for part in variables.split(b"\0"))
 
 
 def _signal(send: Callable[[int, int], None], pid: int, number: int) -> None:
@@ -279,3 +296,25 @@ def _write_all(descriptor: int, data: bytes) -> None:
             view = view[os.write(descriptor, view) :]
         except OSError:  # nobody listens any more; the process itself must not wait for it
             return
+
+
+def exit_code_of(code: int) -> int:
+    """Return a process's exit code as a shell has it: 128 plus the number of the signal that killed
+    the process, which is negative in `code`."""
+    return 128 - code if code < 0 else code
+
+
+def run_guarded(run: Callable[[Children], int], write_reason: Callable[[str], None]) -> int:
+    """Call `run` with the children of this container, and return its exit code. SIGTERM stops the
+    children. If `run` raises a SetupError, tell it, pass it to `write_reason` and return 1. No
+    child outlives this call."""
+    children = Children()
+    signal.signal(signal.SIGTERM, lambda *_: children.ask_to_stop())
+    try:
+        return run(children)
+    except SetupError as error:
+        error.tell()
+        write_reason(fitting(str(error), []))
+        return 1
+    finally:
+        children.sweep()

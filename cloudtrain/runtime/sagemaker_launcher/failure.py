@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import re
 import signal
-import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from cloudtrain.runtime.errors import PEER_LOST, find_told
+from cloudtrain.runtime.errors import PEER_LOST, find_told, tell
 
 LIMIT = 1024
 
@@ -32,15 +32,21 @@ def failure_text(role: str, exit_code: int, stderr: str, files: Iterable[Path] =
     the error, and as many last lines of the traceback as fit. `stderr` is the last part of the
     process's stderr; `files` are those with the ranks' stderr, if torchrun redirected it."""
     who = role
-    cause = _ROOT_CAUSE.search(stderr)
     lines = stderr.splitlines()
+    cause = _ROOT_CAUSE.search(stderr)
     if cause:
         who = f"rank {cause[1]}"
         exit_code = int(cause[3])
-        own = [line for path in files if path.parent.name == cause[2] for line in _read(path)]
+        own: list[str] = []
+        for path in files:
+            if path.parent.name == cause[2]:
+                with suppress(OSError):
+                    own += path.read_text("utf-8", "replace").splitlines()[-400:]
         lines = own or _lines_of_rank(lines, cause[1])
     message, details = last_error(lines)
-    head = f"{who} {how_it_ended(exit_code)}" + (f": {message}" if message else "")
+    head = f"{who} {how_it_ended(exit_code)}"
+    if message:
+        head += f": {message}"
     return fitting(head, details)
 
 
@@ -48,13 +54,12 @@ def how_it_ended(exit_code: int) -> str:
     """Describe an exit code: `failed with exit code 1`, `was killed by SIGKILL (...)`."""
     if exit_code >= 0:
         return f"failed with exit code {exit_code}"
+    if exit_code == -signal.SIGKILL:
+        return "was killed by SIGKILL (most likely the host ran out of memory)"
     try:
-        name = signal.Signals(-exit_code).name
+        return f"was killed by {signal.Signals(-exit_code).name}"
     except ValueError:
-        name = f"signal {-exit_code}"
-    return f"was killed by {name}" + (
-        " (most likely the host ran out of memory)" if name == "SIGKILL" else ""
-    )
+        return f"was killed by signal {-exit_code}"
 
 
 def last_error(lines: Sequence[str]) -> tuple[str, list[str]]:
@@ -66,21 +71,36 @@ def last_error(lines: Sequence[str]) -> tuple[str, list[str]]:
     error: tuple[str, list[str]] | None = None
     report = find_told(clean)
     if report is not None:
-        hint = next(index for index in range(report[0], len(clean)) if "hint: " in clean[index])
-        error = report[1], [line for line in clean[report[0] : hint + 1] if line]
-    for start in (index for index, line in enumerate(clean) if line.strip() == _HEADER):
-        end = next(
-            (i for i in range(start + 1, len(clean)) if clean[i] and not clean[i][0].isspace()),
-            None,
-        )
-        if end is None or clean[end].startswith(_LAUNCHER_ERRORS):
+        end = report[0]
+        while "hint: " not in clean[end]:
+            end += 1
+        error = report[1], [line for line in clean[report[0] : end + 1] if line]
+
+    for start, line in enumerate(clean):
+        if line.strip() != _HEADER:
             continue
-        if report is None or (start > report[0] and not re.search(PEER_LOST, clean[end])):
-            error = clean[end], clean[start : end + 1]
+        traceback = _traceback_at(clean, start)
+        if not traceback or traceback[-1].startswith(_LAUNCHER_ERRORS):
+            continue
+        is_lost_peer = re.search(PEER_LOST, traceback[-1])
+        if report is None or (start > report[0] and not is_lost_peer):
+            error = traceback[-1], traceback
     if error is not None:
         return error
+
     others = [line for line in clean if line.strip() and not _LAUNCHER_LINES.match(line)]
-    return (others[-1].strip() if others else ""), others[-10:]
+    message = others[-1].strip() if others else ""
+    return message, others[-10:]
+
+
+def _traceback_at(lines: list[str], start: int) -> list[str]:
+    """Return the traceback whose header is the line `start`, up to the line that is not indented;
+    nothing if it is incomplete."""
+    for end in range(start + 1, len(lines)):
+        line = lines[end]
+        if line and not line[0].isspace():
+            return lines[start : end + 1]
+    return []
 
 
 def fitting(head: str, details: Sequence[str]) -> str:
@@ -89,39 +109,28 @@ def fitting(head: str, details: Sequence[str]) -> str:
     if len(head) > LIMIT:
         half = (LIMIT - 3) // 2
         return f"{head[:half]}...{head[-half:]}"
+    start = len(details)
     room = LIMIT - len(head)
-    count = 0
-    for line in reversed(details):
-        room -= len(line) + 1
-        if room < 0:
-            break
-        count += 1
-    return "\n".join([head, *details[len(details) - count :]])
+    while start > 0 and room > len(details[start - 1]):
+        start -= 1
+        room -= len(details[start]) + 1
+    return "\n".join([head, *details[start:]])
 
 
-def write_once(path: Path, content: bytes) -> None:
-    """Write the failure's reason, `content`, to `path`, unless the script has written this file
+def write_once(path: Path, text: str) -> None:
+    """Write the failure's reason, `text`, to `path`, unless the script has written this file
     itself. If writing fails, print the reason to stderr."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
-            path.write_bytes(content)
+            path.write_bytes(text.encode("utf-8", "replace"))
     except OSError as error:
-        text = content.decode("utf-8", "replace").rstrip()
-        sys.stderr.write(
-            f"cloudtrain: the reason cannot be written to `{path}`: {error}; it is: {text}\n"
-        )
+        tell(f"the reason cannot be written to `{path}`: {error}; it is: {text.rstrip()}")
 
 
-def _lines_of_rank(lines: Sequence[str], rank: str) -> list[str]:
+def _lines_of_rank(lines: list[str], rank: str) -> list[str]:
     """Return the lines with the rank's prefix, such as `[rank3]:`, or all lines if no traceback has
     this prefix. torch adds the prefix to tracebacks once the process group exists."""
     own = [line for line in lines if line.startswith(f"[rank{rank}]:")]
-    return own if any(_HEADER in line for line in own) else list(lines)
-
-
-def _read(path: Path) -> list[str]:
-    try:
-        return path.read_text("utf-8", "replace").splitlines()[-400:]
-    except OSError:
-        return []
+    has_traceback = any(_HEADER in line for line in own)
+    return own if has_traceback else lines

@@ -11,12 +11,16 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.hardware import cpu_count, gpu_ids
 
 from . import TRN2_CORES
+
+if TYPE_CHECKING:
+    Variables = Mapping[str, str]
+    Config = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class HostMachine:
 
 
 def this_machine(
-    variables: Mapping[str, str], instance_type: str, *, devices: Path = Path("/dev")
+    variables: Variables, instance_type: str, *, devices: Path = Path("/dev")
 ) -> HostMachine:
     """Return the `HostMachine` of this process's container. `devices` is the folder of the device
     files."""
@@ -59,10 +63,9 @@ def _neurons(instance_type: str, devices: Path) -> int:
     if instance_type == "ml.trn2.48xlarge":
         return TRN2_CORES
     try:
-        output = subprocess.run(
-            ["neuron-ls", "-j"], stdout=subprocess.PIPE, check=True, timeout=60
-        ).stdout
-        return sum(int(device.get("nc_count", 0)) for device in json.loads(output.decode()))
+        output = subprocess.check_output(["neuron-ls", "-j"], timeout=60)
+        found = json.loads(output.decode())
+        return sum(int(device.get("nc_count", 0)) for device in found)
     except (OSError, subprocess.SubprocessError, ValueError):
         return 0
 
@@ -77,7 +80,7 @@ def _names(folder: Path) -> list[str]:
 # The files that SageMaker writes into every container.
 
 
-def read_config(path: Path) -> Mapping[str, Any]:
+def read_config(path: Path) -> Config:
     """Read a configuration file."""
     try:
         config = json.loads(path.read_text("utf-8"))

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from cloudtrain.runtime.errors import SetupError
+from cloudtrain.runtime.errors import SetupError, tell
 
 EMULATION = "CLOUDTRAIN_EMULATED_ENDPOINTS"
 """The variable with a JSON object, `algo-1:7777` to `127.0.0.1:20123`. It is set where several
@@ -39,7 +39,7 @@ class Network:
     def of(cls, variables: Mapping[str, str]) -> Network:
         """Return the network that the environment variables describe."""
         text = variables.get(EMULATION)
-        return cls(json.loads(text) if text is not None else None)
+        return cls() if text is None else cls(json.loads(text))
 
     def place(self, host: str, port: int) -> tuple[str, int]:
         """Return the real address and port of `host:port`."""
@@ -50,9 +50,9 @@ class Network:
         return address, int(number)
 
 
-def wait_for_name(address: str, *, tell: Callable[[str], None], patience: float = PATIENCE) -> None:
-    """Wait until the host name resolves, because hosts start at different times. `tell` is called
-    with a message if the wait is long."""
+def wait_for_name(address: str, *, patience: float = PATIENCE) -> None:
+    """Wait until the host name resolves, because hosts start at different times. A message tells
+    that it waits."""
     deadline = time.monotonic() + patience
     has_told = False
     while True:
@@ -61,11 +61,9 @@ def wait_for_name(address: str, *, tell: Callable[[str], None], patience: float 
             return
         except OSError as error:
             if time.monotonic() > deadline:
+                message = f"the host `{address}` has no address after {patience:.0f} s: {error}"
                 hint = "the other instance may not have started; look at its log"
-                raise SetupError(
-                    f"the host `{address}` has no address after {patience:.0f} s: {error}",
-                    hint=hint,
-                ) from None
+                raise SetupError(message, hint=hint) from None
         if not has_told:
             tell(f"waiting for the host `{address}`")
             has_told = True

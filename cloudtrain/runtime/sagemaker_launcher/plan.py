@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cloudtrain.runtime.errors import SetupError
 from cloudtrain.runtime.mpi_options import mpirun_options
@@ -17,6 +17,9 @@ from .arguments import argv_of, decode_hyperparameters, split
 from .machine import HostMachine
 from .network import Network
 from .variables import RDMA_FAMILIES, instance_groups, sm_variables
+
+if TYPE_CHECKING:
+    from .machine import Config, Variables
 
 LAUNCHERS = ("torchrun", "mpirun", "tensorflow", "single")
 
@@ -50,26 +53,23 @@ class LaunchSpec:
     """Whether true hyperparameters become `--key` alone, and false ones are left out."""
 
 
-def read_launch(reserved: Mapping[str, Any]) -> LaunchSpec:
+def read_launch(reserved: Config) -> LaunchSpec:
     """Read the launch specification from `reserved`, the launcher's hyperparameters."""
     value = reserved.get(LAUNCH_KEY)
     if not isinstance(value, dict):
-        message = (
-            f"the hyperparameter `{LAUNCH_KEY}` is missing"
-            if value is None
-            else f"`{LAUNCH_KEY}` is not a JSON object"
-        )
-        raise SetupError(
-            message, hint="submit the job with cloudtrain, which adds this hyperparameter"
-        )
+        message = f"`{LAUNCH_KEY}` is not a JSON object"
+        if value is None:
+            message = f"the hyperparameter `{LAUNCH_KEY}` is missing"
+        hint = "submit the job with cloudtrain, which adds this hyperparameter"
+        raise SetupError(message, hint=hint)
     unknown = sorted(set(value) - {field.name for field in fields(LaunchSpec)})
     if unknown:
         raise _refusal(f"has the unknown key `{unknown[0]}`")
-    launch = LaunchSpec(**{**value, "instance_groups": tuple(value.get("instance_groups") or ())})
+    groups = tuple(value.get("instance_groups") or ())
+    launch = LaunchSpec(**{**value, "instance_groups": groups})
     if launch.launcher not in LAUNCHERS:
-        raise _refusal(
-            f"names the launcher `{launch.launcher}`, which is none of {', '.join(LAUNCHERS)}"
-        )
+        names = ", ".join(LAUNCHERS)
+        raise _refusal(f"names the launcher `{launch.launcher}`, which is none of {names}")
     if (launch.entry_point is None) == (launch.command is None):
         raise _refusal("must have either an `entry_point` or a `command`")
     return launch
@@ -144,9 +144,9 @@ class LaunchPlan:
 
 
 def launch_plan(
-    hyperparameters: Mapping[str, str],
-    resource_config: Mapping[str, Any],
-    input_data_config: Mapping[str, Any],
+    hyperparameters: Variables,
+    resource_config: Config,
+    input_data_config: Config,
     machine: HostMachine,
     *,
     root: str = ROOT,
@@ -159,14 +159,16 @@ def launch_plan(
     launch = read_launch(reserved)
     host = resource_config["current_host"]
     hosts_of = instance_groups(resource_config)
-    groups = launch.instance_groups or (() if launch.launcher == "single" else tuple(hosts_of))
-    hosts = [name for group in groups for name in hosts_of.get(group, ())]
+    groups = launch.instance_groups
+    if not groups and launch.launcher != "single":
+        groups = tuple(hosts_of)
+    hosts: list[str] = []
+    for group in groups:
+        hosts += hosts_of.get(group, ())
+    master = (hosts or resource_config["hosts"])[0]
     arguments = [*launch.arguments, *argv_of(user, bare_flags=launch.bare_flags)]
-    setup = _HostSetup(
-        launch, machine, root, network or Network(), host, hosts or [host], arguments
-    )
-    alone = launch.launcher == "single" or host not in hosts
-    start = _single(setup) if alone else _LAUNCHERS[launch.launcher](setup)
+    network = network or Network()
+    setup = _HostSetup(launch, machine, root, network, host, hosts or [host], arguments)
     sm = sm_variables(
         user,
         reserved,
@@ -175,28 +177,33 @@ def launch_plan(
         machine,
         root=root,
         program=launch.entry_point or "",
+        arguments=arguments,
         groups=groups,
+        hosts=hosts,
+        master=master,
     )
-    first = (hosts or list(resource_config["hosts"]))[0]
-    environment = {**_defaults(setup, resource_config), **sm, **_own(setup, first)}
-    several = not alone and len(hosts) > 1
-    return replace(
-        start,
+    environment = {**_defaults(setup, resource_config), **sm, **_own(setup, master)}
+
+    alone = launch.launcher == "single" or host not in hosts
+    plan = _single(setup) if alone else _LAUNCHERS[launch.launcher](setup)
+    endpoints = (*plan.endpoints, f"{master}:{MASTER_PORT}")
+    whole = replace(
+        plan,
         environment=dict(sorted(environment.items())),
         hosts=(host,) if alone else tuple(hosts),
         requirements=launch.requirements,
-        wait_for=_address(setup.network, start.endpoints[0])
-        if several and start.endpoints
-        else None,
-        watch=hosts[0] if several and start.finishes else None,
-        endpoints=tuple(dict.fromkeys((*start.endpoints, f"{first}:{MASTER_PORT}"))),
+        endpoints=tuple(dict.fromkeys(endpoints)),
         python=setup.python,
     )
-
-
-def _address(network: Network, endpoint: str) -> str:
-    host, _, port = endpoint.rpartition(":")
-    return network.place(host, int(port))[0]
+    if alone or len(hosts) == 1:
+        return whole
+    if plan.endpoints:
+        name, _, port = plan.endpoints[0].rpartition(":")
+        address, _ = network.place(name, int(port))
+        whole = replace(whole, wait_for=address)
+    if plan.finishes:
+        whole = replace(whole, watch=hosts[0])
+    return whole
 
 
 @dataclass(frozen=True)
@@ -229,12 +236,16 @@ class _HostSetup:
         if self.launch.command is not None:
             return [self.machine.shell, "-c", self.launch.command]
         assert self.launch.entry_point is not None
-        shell = [self.machine.shell] if self.launch.entry_point.endswith(".sh") else []
-        return [*shell, *words_of_script(self.launch.entry_point), *self.arguments]
+        words = [*words_of_script(self.launch.entry_point), *self.arguments]
+        if self.launch.entry_point.endswith(".sh"):
+            return [self.machine.shell, *words]
+        return words
 
     def direct(self) -> tuple[str, ...]:
         """Return the argv that starts the script without a launcher."""
-        return tuple([self.python, *self.program()] if self.is_python else self.program())
+        if self.is_python:
+            return (self.python, *self.program())
+        return tuple(self.program())
 
     @property
     def signal(self) -> str:
@@ -255,18 +266,23 @@ class _HostSetup:
 def _torchrun(setup: _HostSetup) -> LaunchPlan:
     """Return the torchrun process of this host. Its options are written with underscores, which
     every torch since 1.9 accepts."""
+    module = "torch.distributed.run"
+    if setup.network.is_emulated:
+        module = "cloudtrain.runtime.torchrun"
     address, port = setup.master
+    if len(setup.hosts) == 1:
+        address = "127.0.0.1"
     argv = [
-        setup.python, "-m",
-        "cloudtrain.runtime.torchrun" if setup.network.is_emulated else "torch.distributed.run",
+        setup.python, "-m", module,
         "--nnodes", str(len(setup.hosts)),
         "--nproc_per_node", str(setup.processes),
         "--node_rank", str(setup.hosts.index(setup.host)),
-        "--master_addr", address if len(setup.hosts) > 1 else "127.0.0.1",
+        "--master_addr", address,
         "--master_port", str(port),
-        *([] if setup.is_python else ["--no_python"]),
-        *guard_program(setup.program()),
     ]  # fmt: skip
+    if not setup.is_python:
+        argv.append("--no_python")
+    argv += guard_program(setup.program())
     endpoint = f"{setup.hosts[0]}:{MASTER_PORT}"
     program = HostProgram("torchrun", tuple(argv))
     return LaunchPlan((program,), processes_per_instance=setup.processes, endpoints=(endpoint,))
@@ -281,8 +297,8 @@ def _mpirun(setup: _HostSetup) -> LaunchPlan:
             ),
             hint="use an image with sagemaker-training, or `distribution: {type: torch}`",
         )
-    argv = ["mpirun", *mpirun_options(setup.processes, setup.launch.mpi_options), *setup.direct()]
-    program = HostProgram("mpirun", tuple(argv), signal="ranks")
+    options = mpirun_options(setup.processes, setup.launch.mpi_options)
+    program = HostProgram("mpirun", ("mpirun", *options, *setup.direct()), signal="ranks")
     return LaunchPlan((program,), processes_per_instance=setup.processes)
 
 
@@ -291,54 +307,57 @@ def _tensorflow(setup: _HostSetup) -> LaunchPlan:
     TF_CONFIG. Parameter servers run the script, too."""
     tasks = _tasks(setup.launch, setup.hosts)
     cluster: dict[str, list[str]] = {}
-    for role, _, host, port in tasks:
-        address, number = setup.network.place(host, port)
-        cluster.setdefault(role, []).append(f"{address}:{number}")
-    programs = tuple(
-        HostProgram(role, setup.direct(), _task_variables(cluster, role, index), setup.signal)
-        for role, index, host, _ in tasks
-        if host == setup.host
-    )
-    endpoints = tuple(f"{host}:{port}" for _, _, host, port in tasks)
-    if "ps" not in cluster:
-        return LaunchPlan(programs, endpoints=endpoints)
-    watched = f"{setup.hosts[0]}:{WATCH_PORT}"
-    return LaunchPlan(programs, endpoints=(*endpoints, watched), finishes=("chief",))
+    endpoints = []
+    for role, places in tasks.items():
+        cluster[role] = []
+        for host, port in places:
+            address, number = setup.network.place(host, port)
+            cluster[role].append(f"{address}:{number}")
+            endpoints.append(f"{host}:{port}")
+
+    programs = []
+    for role, places in tasks.items():
+        for index, (host, _) in enumerate(places):
+            if host == setup.host:
+                variables = _task_variables(cluster, role, index)
+                programs.append(HostProgram(role, setup.direct(), variables, setup.signal))
+
+    finishes: tuple[str, ...] = ()
+    if "ps" in tasks:
+        endpoints.append(f"{setup.hosts[0]}:{WATCH_PORT}")
+        finishes = ("chief",)
+    return LaunchPlan(tuple(programs), endpoints=tuple(endpoints), finishes=finishes)
 
 
-def _tasks(launch: LaunchSpec, hosts: Sequence[str]) -> list[tuple[str, int, str, int]]:
-    """Return role, index, host and port of every task. Tasks are assigned to the hosts in turn.
-    Tasks on the same host have different ports."""
-    count = len(hosts)
+def _tasks(launch: LaunchSpec, hosts: Sequence[str]) -> dict[str, list[tuple[str, int]]]:
+    """Return host and port of every task, by role and in the order of the tasks' indices."""
+    count = launch.workers or len(hosts)
     if launch.strategy == "multi_worker_mirrored":
-        return [
-            ("worker", n, hosts[n % count], WORKER_PORT + n // count)
-            for n in range(launch.workers or count)
-        ]
-    trainers = max(launch.workers or count, 2)  # the chief only coordinates; one more must work
-    return [
-        *(
-            (
-                "worker" if n else "chief",
-                max(n - 1, 0),
-                hosts[n % count],
-                CHIEF_PORT + 2 * (n // count),
-            )
-            for n in range(trainers)
-        ),
-        *(
-            ("ps", n, hosts[n % count], SERVER_PORT + 2 * (n // count))
-            for n in range(launch.parameter_servers or 1)
-        ),
-    ]
+        return {"worker": _places(hosts, count, WORKER_PORT, 1)}
+    # the chief only coordinates; one more must work
+    trainers = _places(hosts, max(count, 2), CHIEF_PORT, 2)
+    servers = _places(hosts, launch.parameter_servers or 1, SERVER_PORT, 2)
+    return {"chief": trainers[:1], "worker": trainers[1:], "ps": servers}
+
+
+def _places(hosts: Sequence[str], count: int, port: int, distance: int) -> list[tuple[str, int]]:
+    """Assign `count` tasks to the hosts in turn. Return host and port of each task. The ports on
+    one host begin with `port` and lie `distance` apart."""
+    places = []
+    for number in range(count):
+        before, index = divmod(number, len(hosts))
+        places.append((hosts[index], port + distance * before))
+    return places
 
 
 def _task_variables(cluster: Mapping[str, Sequence[str]], role: str, index: int) -> dict[str, str]:
     """Return the variables of a task. Parameter servers see no GPU, because TensorFlow would
     reserve all GPU memory and leave none to the host's workers."""
     config = {"cluster": cluster, "environment": "cloud", "task": {"index": index, "type": role}}
-    hidden = {"CUDA_VISIBLE_DEVICES": "-1"} if role == "ps" else {}
-    return {"TF_CONFIG": json.dumps(config, sort_keys=True), **hidden}
+    variables = {"TF_CONFIG": json.dumps(config, sort_keys=True)}
+    if role == "ps":
+        variables["CUDA_VISIBLE_DEVICES"] = "-1"
+    return variables
 
 
 def _single(setup: _HostSetup) -> LaunchPlan:
@@ -348,17 +367,19 @@ def _single(setup: _HostSetup) -> LaunchPlan:
 _LAUNCHERS = {"torchrun": _torchrun, "mpirun": _mpirun, "tensorflow": _tensorflow}
 
 
-def _own(setup: _HostSetup, first: str) -> dict[str, str]:
-    """Return the variables that the launcher sets in addition to the `SM_` variables. `first` is
-    the master's host."""
+def _own(setup: _HostSetup, master: str) -> dict[str, str]:
+    """Return the variables that the launcher sets in addition to the `SM_` variables. `master` is
+    the host of rank 0."""
     variables = setup.machine.variables
-    address, port = setup.network.place(first, MASTER_PORT)
-    path = variables.get("PYTHONPATH")
+    address, port = setup.network.place(master, MASTER_PORT)
+    path = f"{setup.root}/code"
+    if variables.get("PYTHONPATH"):
+        path += f":{variables['PYTHONPATH']}"
     return {
         "CURRENT_HOST": setup.host,
         "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
-        "PYTHONPATH": f"{setup.root}/code" + (f":{path}" if path else ""),
+        "PYTHONPATH": path,
         "SAGEMAKER_JOB_NAME": variables.get("TRAINING_JOB_NAME", ""),
         "SAGEMAKER_REGION": variables.get("AWS_REGION", ""),
     }
@@ -369,7 +390,7 @@ _RANK_OUTPUT = ("PET_TEE", "PET_REDIRECTS", "PET_LOG_DIR")
 `[default3]:`. So the log of a host, which is all that SageMaker keeps, can be read rank by rank."""
 
 
-def _defaults(setup: _HostSetup, resource: Mapping[str, Any]) -> dict[str, str]:
+def _defaults(setup: _HostSetup, resource: Config) -> dict[str, str]:
     """Return the default environment variables of the host's processes. The job's own environment
     overrides them.
 
@@ -386,14 +407,14 @@ def _defaults(setup: _HostSetup, resource: Mapping[str, Any]) -> dict[str, str]:
     }
     if len(setup.hosts) > 1:
         defaults["GLOO_SOCKET_IFNAME"] = interface
-    if setup.launch.launcher == "torchrun" and not any(
-        name in setup.machine.variables for name in _RANK_OUTPUT
-    ):
+    variables = setup.machine.variables
+    is_set = any(name in variables for name in _RANK_OUTPUT)
+    if setup.launch.launcher == "torchrun" and not is_set:
         defaults.update(PET_TEE="3", PET_LOG_DIR=f"{setup.root}/logs")
     if setup.machine.efa:
         defaults["FI_PROVIDER"] = "efa"
-        if str(resource.get("current_instance_type", "")).split(".")[1:2] in [
-            [family] for family in RDMA_FAMILIES
-        ]:
+        instance_type = str(resource.get("current_instance_type", ""))
+        family = instance_type.partition(".")[2].partition(".")[0]
+        if family in RDMA_FAMILIES:
             defaults.update(FI_EFA_USE_DEVICE_RDMA="1", RDMAV_FORK_SAFE="1")
-    return {name: value for name, value in defaults.items() if name not in setup.machine.variables}
+    return {name: value for name, value in defaults.items() if name not in variables}

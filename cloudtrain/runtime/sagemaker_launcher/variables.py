@@ -9,12 +9,14 @@ otherwise the archive's S3 URI. The input channel that holds the code has no var
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from . import CODE_CHANNEL, LAUNCH_KEY
-from .arguments import argv_of
+from . import CODE_CHANNEL
 from .machine import HostMachine
+
+if TYPE_CHECKING:
+    from .machine import Config
 
 HOMOGENEOUS = "homogeneousCluster"
 """SageMaker's name for the only group of a cluster whose instances all have one type."""
@@ -37,40 +39,43 @@ RDMA_FAMILIES = (
 p6-b*, trn1n and trn2."""
 
 
-def instance_groups(resource: Mapping[str, Any]) -> dict[str, list[str]]:
+def instance_groups(resource: Config) -> dict[str, list[str]]:
     """Return a map from each instance group to its hosts. If there are no groups, as in SageMaker's
     local mode, all hosts form one group."""
-    groups = resource.get("instance_groups") or []
-    hosts_by_group = {group["instance_group_name"]: list(group["hosts"]) for group in groups}
+    hosts_by_group = {}
+    for group in resource.get("instance_groups") or []:
+        hosts_by_group[group["instance_group_name"]] = list(group["hosts"])
     return hosts_by_group or {HOMOGENEOUS: list(resource["hosts"])}
 
 
 def sm_variables(
-    user: Mapping[str, Any],
-    reserved: Mapping[str, Any],
-    resource: Mapping[str, Any],
-    channels: Mapping[str, Any],
+    user: Config,
+    reserved: Config,
+    resource: Config,
+    channels: Config,
     machine: HostMachine,
     *,
     root: str,
     program: str,
+    arguments: Sequence[str],
     groups: Sequence[str],
+    hosts: Sequence[str],
+    master: str,
 ) -> dict[str, str]:
     """Return every `SM_` variable of one host. `user` and `reserved` are the hyperparameters of the
     script, decoded from JSON, and of the launcher; `resource` is `resourceconfig.json`, `channels`
     is `inputdataconfig.json`. `root` is `/opt/ml`, or the folder that takes its place under
-    emulation; `program` is empty if the job runs a command; `groups` are the instance groups of the
-    distribution."""
-    channels = {name: channel for name, channel in channels.items() if name != CODE_CHANNEL}
+    emulation; `program` is empty if the job runs a command; `arguments` are those of the script.
+    `groups` and `hosts` are the instance groups and the hosts of the distribution; `master` is the
+    host of rank 0."""
+    channels = dict(channels)
+    channels.pop(CODE_CHANNEL, None)
+    folders = {name: f"{root}/input/data/{name}" for name in channels}
     hosts_of = instance_groups(resource)
     own_group = resource.get("current_group_name", HOMOGENEOUS)
-    groups_dict = {
-        group["instance_group_name"]: group for group in resource.get("instance_groups") or []
-    }
-    distribution_hosts = [host for group in groups for host in hosts_of.get(group, ())]
-    master = (distribution_hosts or resource["hosts"])[0]
-    same = {
-        "channel_input_dirs": {name: f"{root}/input/data/{name}" for name in channels},
+    described = resource.get("instance_groups") or []
+    groups_dict = {group["instance_group_name"]: group for group in described}
+    values = {
         "current_host": resource["current_host"],
         "current_instance_group": own_group,
         "current_instance_group_hosts": hosts_of.get(own_group, []),
@@ -98,10 +103,11 @@ def sm_variables(
         "resource_config": dict(resource),
         "user_entry_point": program,
     }
-    whole = {
-        **same,
+    training_env = {
+        **values,
         "additional_framework_parameters": dict(reserved),
-        "distribution_hosts": distribution_hosts,
+        "channel_input_dirs": folders,
+        "distribution_hosts": hosts,
         "hyperparameters": dict(user),
         "is_master": resource["current_host"] == master,
         "is_modelparallel_enabled": None,
@@ -111,23 +117,20 @@ def sm_variables(
         "master_hostname": master,
         "topology": resource.get("topology", []),
     }
-    launch = reserved.get(LAUNCH_KEY) or {}
-    plain = {key: value for key, value in same.items() if key != "channel_input_dirs"}
-    plain.update(
-        hps=dict(user),
-        framework_params=dict(reserved),
-        channels=sorted(channels),
-        training_env=whole,
-        user_args=[
-            *launch.get("arguments", ()),
-            *argv_of(user, bare_flags=bool(launch.get("bare_flags"))),
-        ],
-    )
+
+    values["hps"] = dict(user)
+    values["framework_params"] = dict(reserved)
+    values["channels"] = sorted(channels)
+    values["training_env"] = training_env
+    values["user_args"] = arguments
     if resource.get("topology"):
-        plain["topology"] = resource["topology"]
-    plain.update({f"channel_{name}": path for name, path in same["channel_input_dirs"].items()})
-    plain.update({f"hp_{key}": value for key, value in user.items() if "=" not in key})
-    return {f"SM_{name.upper()}": text_of(value) for name, value in plain.items()}
+        values["topology"] = resource["topology"]
+    for name, folder in folders.items():
+        values[f"channel_{name}"] = folder
+    for key, value in user.items():
+        if "=" not in key:
+            values[f"hp_{key}"] = value
+    return {f"SM_{name.upper()}": text_of(value) for name, value in values.items()}
 
 
 def text_of(value: Any) -> str:

@@ -269,13 +269,13 @@ def _stage(job: TrainingJob, target: LocalSettings, context: CompileContext) -> 
         hint = "run it here without `--emulate azureml`"
         problems.append(Problem(("distribution", "type"), message, hint, code="CT030"))
 
-    local_job, _ = problems.value(
+    local_job, _ = problems.collect_from(
         lambda: scaled_job(job, target, account), (placed_job(job, target), None)
     )
     environment = job.environment.model_copy(update={"requirements": None})
     local_job = local_job.model_copy(update={"environment": environment})
     azureml_context = context._replace(account=ACCOUNT)
-    plan = problems.value(lambda: compile_azureml(local_job, AzureML(), azureml_context), None)
+    plan = problems.collect_from(lambda: compile_azureml(local_job, AzureML(), azureml_context), None)
     if problems or plan is None:
         raise JobError(without_echoes(problems))
 

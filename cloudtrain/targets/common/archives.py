@@ -23,16 +23,17 @@ from cloudtrain.targets.contract import BundleWriter
 
 
 def put_archive(archive: Path, bundle: BundleWriter) -> bool:
-    """Return False if the archive exists unchanged. Raises `SourceChanged` if a source file changed
-    after cloudtrain had read it, and `OSError`."""
+    """Write the bundle's archive. Return False if the archive exists unchanged. Raises
+    `SourceChanged` if a source file changed after cloudtrain had read it, and `OSError`."""
     note = archive.with_name(f"{archive.name}.whole")
     stamp = _stamp(archive)
     if stamp is not None and stamp == _read(note):
         os.utime(archive.parent)  # `prune` removes archives that no submit has used for a day
         return False
+
     make_private_folder(archive.parent)
     bundle.write(archive)
-    new_stamp = _stamp(archive) or ""
+    new_stamp = _stamp(archive) or ""  # empty if it was removed at once; then it is written again
     replace_private(note, new_stamp.encode("ascii"))
     return True
 
@@ -134,15 +135,16 @@ def copy_places(
         }
         return _copy_named(outputs, destination)
 
-    name, _, below = path.partition("/")
+    name, _, inner_path = path.partition("/")
     if name in extras:
-        files = _below(extras[name], below)
-        if below and not files:
+        files = _below(extras[name], inner_path)
+        if inner_path and not files:
             hint = f"`{name}/` copies the whole output"
             raise NothingWritten(f"the run wrote nothing to `{path}`", hint=hint)
         return _copy(files, destination)
 
     existing = [place for place in _find(path, places) if place.exists()]
+    # the job may set a link as an output's own folder
     existing = [place for place in existing if place in tops or not _leaves(place, roots)]
     if not existing:
         names = [f"`{name}/`" for name in places]
@@ -165,6 +167,8 @@ def _no_outputs(
 
 
 def _find(path: str, places: Mapping[str, Places]) -> list[Path]:
+    """Return where `path` can stand on this machine, once for each folder of its output. Raises
+    `UsageError` if `path` begins with no output's name."""
     words = path.split("/")
     for length in (2, 1):  # an output's name can have two parts, as `outputs/scores`
         name = "/".join(words[:length])
@@ -180,7 +184,8 @@ def _find(path: str, places: Mapping[str, Places]) -> list[Path]:
 
 
 def _files(places: Places, roots: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
-    """Of two files with the same relative path, the later one is used."""
+    """Yield path, relative to its folder, and file of all files in `places`. Of two files with the
+    same relative path, the later one counts."""
     from cloudtrain.runtime.atomic import ASIDE
 
     def is_copied(folder: str, name: str) -> bool:
@@ -226,12 +231,13 @@ def _below(files: Files, path: str) -> dict[str, Path]:
     }
 
 
-def _copy_named(places: Mapping[str, Files], destination: Path) -> list[Path]:
-    paths: dict[str, Path] = {}
-    for name, files in places.items():
-        for file, path in files.items():
-            paths[f"{name}/{file}"] = path
-    return _copy(paths, destination)
+def _copy_named(outputs: Mapping[str, Files], destination: Path) -> list[Path]:
+    """Copy the files of each output into a subfolder with the output's name."""
+    all_files: dict[str, Path] = {}
+    for name, files in outputs.items():
+        for path, file in files.items():
+            all_files[f"{name}/{path}"] = file
+    return _copy(all_files, destination)
 
 
 def _copy(files: Mapping[str, Path], destination: Path) -> list[Path]:

@@ -76,12 +76,14 @@ def resolve_hyperparameters(
 
 
 def has_bare_flags(job: TrainingJob) -> bool:
+    """Return whether a hyperparameter is written as a flag without a value."""
     if not job.bare_flags:
         return False
     return any(isinstance(value, bool) for value in job.hyperparameters.values())
 
 
 def arguments_of(job: TrainingJob, paths: Mapping[str, str]) -> list[str]:
+    """Return the job's `arguments`, followed by its hyperparameters as options."""
     own = [resolve_text(word, paths) for word in job.arguments]
     values = resolve_hyperparameters(job.hyperparameters, paths)
     return own + argv_of(values, bare_flags=job.bare_flags)
@@ -141,14 +143,17 @@ def variables_of(
 
 
 def resolve_text(text: str, paths: Mapping[str, str]) -> str:
+    """Replace references such as `${{inputs.train}}` by their paths. References without a path
+    stay, because overrides may hold any text."""
+
     def path_of(reference: str) -> str:
-        # overrides hold any text
         return paths.get(reference, f"${{{{{reference}}}}}")
 
     return replace_references(text, path_of)
 
 
 def _fill_texts(value: Any, fill: Callable[[str], str]) -> Any:
+    """Return a copy of JSON data with `fill` applied to every text except keys."""
     if isinstance(value, str):
         return fill(value)
     if isinstance(value, Mapping):
@@ -248,17 +253,18 @@ class CompileError(JobError):
 class Problems(list[Problem]):
     """The problems of one job, in the order in which they were found."""
 
-    def value(self, make: Callable[[], Value], instead: Instead) -> Value | Instead:
+    def collect_from(self, make: Callable[[], Value], instead: Instead) -> Value | Instead:
         """Return the result of `make`. If `make` raises a `JobError`, collect its problems and
         return `instead`."""
         try:
             return make()
         except JobError as error:
+            # two steps that read the same field report the same problem
             self += [problem for problem in error.problems if problem not in self]
             return instead
 
-    def refuse(self, plan: Plan | None = None) -> None:
-        """If any problems were collected, raise an error with these problems and `plan`."""
+    def raise_if_any(self, plan: Plan | None = None) -> None:
+        """Raise a `CompileError` with the problems and `plan`. Do nothing without problems."""
         if self:
             raise CompileError(self, plan)
 

@@ -66,7 +66,11 @@ def build(program: Program, **objects: Any) -> tuple[Any, dict[str, Any]]:
     scope: dict[str, Any] = {}
     for name, value in program.variables.items():
         given = objects.get(name)
-        scope[name] = _make(value, scope, program.extra) if given is None else given
+        if given is None:
+            scope[name] = _make(value, scope, program.extra)
+        else:
+            scope[name] = given
+
     result = scope[program.result]
     for method, arguments in program.steps:
         made = _make(arguments, scope, program.extra)
@@ -75,12 +79,14 @@ def build(program: Program, **objects: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def build_arguments(program: Program) -> dict[str, Any]:
-    """These arguments of the program's `method` must not refer to variables."""
+    """Return the arguments of the last call, which must not refer to variables."""
     arguments: dict[str, Any] = _make(program.arguments, {}, program.extra)
     return arguments
 
 
 def _make(value: Any, scope: dict[str, Any], extra: str) -> Any:
+    """Return the object that a value of a program stands for: calls are executed, and references
+    replaced by the variables in `scope`."""
     if isinstance(value, Call):
         module, _, attribute = value.name.rpartition(".")
         arguments = _make(value.arguments, scope, extra)
@@ -123,6 +129,7 @@ class Fields:
         return bool(value == expected_value)
 
     def put_back(self, path: str, value: object) -> None:
+        """Mark a field that was taken as unused."""
         *parents, name = path.split(".")
         place = self._unused
         for parent in parents:
@@ -130,10 +137,12 @@ class Fields:
         place[name] = value
 
     def remaining_paths(self) -> list[str]:
+        """Return the dotted paths of the unused fields, sorted."""
         return sorted(_leaves(self._unused))
 
 
 def _leaves(value: object, path: str = "") -> Iterator[str]:
+    """Yield the paths of all values that are no mappings."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _leaves(inner, f"{path}.{key}" if path else key)
@@ -162,11 +171,12 @@ def python_code(program: Program, *, title: str) -> str:
         "\n".join(_layout("", sending, "", 0)),
     ]
     code = "\n\n".join(blocks) + "\n"
-    ast.parse(code)
+    ast.parse(code)  # fails here rather than in the user's hands
     return code
 
 
 def _imports(program: Program) -> Iterator[str]:
+    """Yield the import lines for all calls of the program, sorted."""
     modules: dict[str, set[str]] = {}
     steps = [arguments for _, arguments in program.steps]
     for call in _calls([program.variables, steps, program.arguments]):
@@ -188,6 +198,8 @@ def _imports(program: Program) -> Iterator[str]:
 
 
 def _statements(program: Program) -> Iterator[str]:
+    """Yield the lines of all statements before the last call. The notes stand above the last
+    variable."""
     for name, value in program.variables.items():
         if name == program.result:
             yield ""
@@ -201,6 +213,7 @@ def _statements(program: Program) -> Iterator[str]:
 
 
 def _calls(value: object) -> Iterator[Call]:
+    """Yield every call in a value, also those in the arguments of other calls."""
     if isinstance(value, Call):
         yield value
         value = value.arguments
@@ -244,17 +257,20 @@ def _items(value: object) -> Iterator[tuple[str, object]]:
 
 
 def _brackets(value: object) -> tuple[str, str]:
+    """Return the text before and after the items of a call, a dict or a list."""
     if isinstance(value, Call):
         return f"{_name(value)}(", ")"
     return ("{", "}") if isinstance(value, dict) else ("[", "]")
 
 
 def _name(call: Call) -> str:
+    """Return the name by which the code calls the function, according to its imports."""
     module, _, name = call.name.rpartition(".")
     return call.name if module in _WHOLE else name
 
 
 def _inline(value: object) -> str:
+    """Return the code for a value on one line."""
     if isinstance(value, Call | dict | list):
         opening, closing = _brackets(value)
         items = [f"{name}{_inline(item)}" for name, item in _items(value)]

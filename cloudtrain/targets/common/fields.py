@@ -48,7 +48,8 @@ SAME = Codec(_unchanged, _unchanged)
 
 
 def only(fits: Callable[[Any], bool], codec: Codec = SAME) -> Codec:
-    """Refuse the values of the request that do not fit, in both directions."""
+    """Return the codec with a check: in both directions, it refuses values of the request for which
+    `fits` returns False."""
 
     def check(value: Any) -> Any:
         if not fits(value):
@@ -65,10 +66,11 @@ TEXTS = only(lambda value: isinstance(value, list) and all(type(one) is str for 
 
 
 def words(table: Mapping[Any, Any]) -> Codec:
-    """Look up a value in a table from the request's words to the tool's."""
+    """Return the codec that looks up a value in a table from the request's words to the tool's."""
     inverse = {word: value for value, word in table.items()}
 
     def look_up(value: Any, there: Mapping[Any, Any]) -> Any:
+        # True would find 1, and a list or dict has no hash
         if isinstance(value, bool | dict | list) or value not in there:
             raise Inexpressible("")
         return there[value]
@@ -77,8 +79,8 @@ def words(table: Mapping[Any, Any]) -> Codec:
 
 
 def _gather(items: Iterable[tuple[str, Callable[[Any], Any], Any]]) -> list[Any]:
-    """Convert values, and report the parts of all that cannot be converted together. An item is the
-    value's name, the function and the value."""
+    """Convert values. An item is the value's name, the function and the value. Raises
+    `Inexpressible` with the wrong parts of all values together."""
     converted = []
     wrong: list[str] = []
     for name, convert, value in items:
@@ -98,13 +100,12 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def each(codec: Codec) -> Codec:
-    """Code every value of a mapping."""
+    """Return the codec of a mapping whose values `codec` codes."""
 
     def convert_all(value: Any, convert: Callable[[Any], Any]) -> dict[str, Any]:
         items = _mapping(value)
-        return dict(
-            zip(items, _gather((name, convert, one) for name, one in items.items()), strict=True)
-        )
+        converted = _gather((name, convert, inner) for name, inner in items.items())
+        return dict(zip(items, converted, strict=True))
 
     return Codec(
         lambda value: convert_all(value, codec.decode),
@@ -174,6 +175,7 @@ def keys_of_fields(fields: tuple[Field, ...]) -> dict[ValuePath, KeysOf]:
         if field.job and not field.job.startswith("settings."):
             path, star, _ = field.job.partition(".*")
             keys = tuple(field.request.partition(".*")[0].split("."))
+            # `inputs.*`: the name of the input is a part of the place in the request, too
             keys_of = keys_named(*keys) if star else keys_at(keys)
             paths.setdefault(tuple(path.split(".")), keys_of)
     return paths

@@ -92,7 +92,8 @@ def local_plan(
 
 
 def local_outputs(specification: LaunchSpecification) -> dict[str, str]:
-    """If several instances have a folder for the output, return the first instance's folder."""
+    """Map each output to its folder, except the logs. If several instances have a folder for the
+    output, it is the first instance's."""
     outputs: dict[str, str] = {}
     for name, folders in specification.downloads().items():
         if name != "logs":
@@ -104,6 +105,7 @@ def local_outputs(specification: LaunchSpecification) -> dict[str, str]:
 
 
 def this_machine(environ: Mapping[str, str], *, devices: Path = Path("/dev")) -> Machine:
+    """Return the hardware that processes with the variables `environ` may use."""
     return Machine(cpu_count(), gpu_ids(environ, devices=devices), _memory())
 
 
@@ -127,14 +129,15 @@ def find_mpirun(python: str, environ: Mapping[str, str]) -> str | None:
     for folders in (_folder_of(python, path), path, _folder_of(sys.executable, path)):
         program = shutil.which("mpirun", path=folders)
         if program is not None:
-            # A link stays the name that it is called by.
+            # links are not followed: a program may act according to its name
             return os.path.abspath(program)
     return None
 
 
 def _folder_of(program: str, path: str) -> str:
+    """Return the folder of a program on the path; empty if there is none. A link is not followed:
+    in a virtual environment, the interpreter is a link out of it."""
     file = shutil.which(program, path=path)
-    # As above.
     return os.path.dirname(os.path.abspath(file)) if file else ""
 
 

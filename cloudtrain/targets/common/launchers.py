@@ -51,10 +51,10 @@ def loopback_variables(interface: str) -> dict[str, str]:
 
 def install_mpirun() -> str:
     """Return the hint for machines without mpirun."""
-    more = (
+    commands = (
         "`apt install openmpi-bin`, `brew install open-mpi`, `conda install -c conda-forge openmpi`"
     )
-    return f"`{pip_line('mpi')}`, or install Open MPI: {more}"
+    return f"`{pip_line('mpi')}`, or install Open MPI: {commands}"
 
 
 _REDIRECT = (
@@ -90,21 +90,22 @@ def mpirun_ranks(
         exports: additional variables for all ranks.
     """
     size = slots or processes
+    # positions in `where`: the last instance with ranks gets the rest of them
     last = min((processes - 1) // size, len(where) - 1) if processes else 0
     rest = processes - last * size
 
     def rank(number: int) -> Process:
         place = min(number // size, last)
-        on_instance = number - place * size
+        local_rank = number - place * size
         local_size = rest if place == len(where) - 1 else size
         variables = {
             **(exports or {}),
-            "OMPI_COMM_WORLD_LOCAL_RANK": str(on_instance),
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(local_rank),
             "OMPI_COMM_WORLD_LOCAL_SIZE": str(local_size),
             "OMPI_COMM_WORLD_RANK": str(number),
             "OMPI_COMM_WORLD_SIZE": str(processes),
         }
-        return Process(where[place], "rank", tuple(program), variables, number, on_instance)
+        return Process(where[place], "rank", tuple(program), variables, number, local_rank)
 
     counts = [(where[place], size) for place in range(last)]
     if rest:

@@ -54,16 +54,19 @@ def requested_size(job: TrainingJob, machine: Machine) -> JobSize:
 
 
 def local_size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
-    """Numbers that `target` sets are used exactly. The job's numbers are reduced to the machine's
-    capacity: its GPUs, or its CPUs if it has no GPUs. Processes are reduced before instances, so
-    that a job with several instances still runs with several."""
+    """Return the size of the job on this machine. Numbers that `target` sets are used exactly. The
+    job's numbers are reduced to the machine's capacity: its GPUs, or its CPUs if it has no GPUs.
+    Processes are reduced before instances, so that a job with several instances still runs with
+    several."""
     full_size = requested_size(job, machine)
     capacity = machine.gpus or machine.cpus
+
     if target.instance_count is not None:
         instances = target.instance_count
     else:
         room = max(1, capacity // (target.processes_per_instance or 1))
         instances = min(full_size.instances, room)
+
     if target.processes_per_instance is not None:
         processes = target.processes_per_instance
     else:
@@ -72,8 +75,8 @@ def local_size(job: TrainingJob, target: LocalSettings, machine: Machine) -> Job
 
 
 def local_tasks(job: TrainingJob, target: LocalSettings, machine: Machine) -> Tasks:
-    """`instance_count` of the target sets the workers exactly. The job's workers and servers are
-    each reduced to the machine's capacity."""
+    """Return the tasks of a TensorFlow job on this machine. `instance_count` of the target sets the
+    workers exactly. The job's workers and servers are each reduced to the machine's capacity."""
     tasks = requested_tasks(job)
     if target.instance_count is not None:
         return Tasks.of(target.instance_count, tasks.servers)
@@ -113,8 +116,8 @@ def scaled_job(
         problems.append(Problem(("distribution", "type"), message, hint, code="CT030"))
     problems += no_ray(job.distribution, "on this machine")
 
-    size = _size(job, target, account.machine)
-    # which only the target's settings can ask
+    size = _emulated_size(job, target, account.machine)
+    # only the target's settings can ask for more: `_emulated_size` reduces the job's own numbers
     if size.instances > MOST_INSTANCES or size.world_size > MOST_PROCESSES:
         message = (
             f"{size} (instances x processes) is too much to emulate: at most "
@@ -145,6 +148,7 @@ def placed_job(job: TrainingJob, target: LocalSettings) -> TrainingJob:
         path = item.of(DEFAULT_TARGET)
         if path is None or item.of(service) is not None:
             continue
+
         place = f"{target_of(service).facts.emulated_places}/{name}"
         if item.type == "uri_file":
             place += f"/{PurePath(path).name}"
@@ -158,10 +162,10 @@ MOST_PROCESSES = 2048
 gets a list of them. Each process is a separate Python process on this machine."""
 
 
-def _size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
+def _emulated_size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
     """Numbers that `target` sets are used exactly. The job's are also reduced to the limits of an
     emulation."""
-    size = _fitting(job, target, machine)
+    size = _fitting_size(job, target, machine)
     instances = size.instances
     if not target.instance_count:
         instances = min(instances, MOST_INSTANCES)
@@ -171,7 +175,8 @@ def _size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
     return JobSize(instances, processes)
 
 
-def _fitting(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
+def _fitting_size(job: TrainingJob, target: LocalSettings, machine: Machine) -> JobSize:
+    """Return the size that fits the machine, with at least one instance per instance group."""
     # one task per host; a host without a task would have nothing to do
     if isinstance(job.distribution, TensorFlow):
         capacity = machine.gpus or machine.cpus
@@ -196,6 +201,7 @@ def _groups(groups: tuple[InstanceGroup, ...], instances: int) -> tuple[Instance
 
 
 def _distribution(job: TrainingJob, size: JobSize) -> Any:
+    """Return the job's distribution with numbers of processes or tasks that `size` allows."""
     distribution = job.distribution
     update: dict[str, int] = {}
     if "processes_per_instance" in type(distribution).model_fields:

@@ -60,6 +60,7 @@ class Deadline(Generic[T]):
             threads.append(thread)
         for thread in threads:
             time_left = self._end - time.monotonic()
+            # a negative timeout would be an error
             thread.join(max(0.0, time_left))
 
         if errors:
@@ -80,8 +81,7 @@ class Pace:
     Attributes:
         every: pause between two reads of the log.
         per_stream: with N streams, the pause is at least N times this value, because CloudWatch
-            allows an account
-        only about 25 reads a second.
+            allows an account only about 25 reads a second.
         settle: how long to wait for another line of an ended job, because services deliver lines
             late.
         patience: how long the service may be unreachable.
@@ -130,7 +130,7 @@ def follow(
 ) -> Iterator[LogLine]:
     """Yield the lines of a job as they arrive, until the job has ended and its log has no new
     lines. Without `to_end`, yield only the lines so far."""
-    told: RunStatus | None = None
+    reported: RunStatus | None = None
     end_time: float | None = None  # when the end was first seen; only silence after it counts
     answer_time = quiet_since = time.monotonic()
     pause = pace.every
@@ -138,9 +138,9 @@ def follow(
         try:
             status = status_of()  # before the log, which may be complete when the status is final
             steady = replace(status, billable_seconds=None, cost=None)  # these change at every look
-            if on_status is not None and steady != told:
+            if on_status is not None and steady != reported:
                 on_status(status)
-                told = steady
+                reported = steady
             for line in log.new_lines():
                 quiet_since = time.monotonic()
                 yield line
@@ -210,22 +210,25 @@ def trial_lines(
 ) -> Iterator[LogLine]:
     """Yield a line for each trial that has started or ended. With `follow`, go on until the sweep
     has ended. `every`: seconds between two requests for the trials."""
-    lines: set[tuple[str, int]] = set()
+    written: set[tuple[str, int]] = set()
     objective = tuner.objective(ref)
     while True:
         status = tuner.status(ref)
         if on_status is not None:
             on_status(status)
+
         trials = tuner.trials(ref)
         best = best_of(trials, objective)
         for trial in trials:
-            for which, text in enumerate(_texts(trial, objective, best)):
-                # an old line's text changes when another trial is the best
-                line = (trial.run, which)
-                if line not in lines:
-                    lines.add(line)
-                    written = trial.ended or trial.started or time.time()
-                    yield LogLine(written, 0, None, "stdout", text)
+            for number, text in enumerate(_texts(trial, objective, best)):
+                # not by its text, which changes when another trial becomes the best
+                line = (trial.run, number)
+                if line in written:
+                    continue
+                written.add(line)
+                event_time = trial.ended or trial.started or time.time()
+                yield LogLine(event_time, 0, None, "stdout", text)
+
         if status.state.is_final or not follow:
             return
         time.sleep(every)
@@ -241,7 +244,8 @@ def refuse_rank(ref: RunRef, rank: int | None, instance: int | None) -> None:
 
 
 def own_value(text: object) -> Any:
-    """Anything that is not JSON text is returned unchanged."""
+    """Return the value that a tuner's text stands for. Anything that is not JSON text is returned
+    unchanged."""
     if not isinstance(text, str):
         return text
     try:
@@ -251,6 +255,7 @@ def own_value(text: object) -> Any:
 
 
 def _texts(trial: Trial, objective: Objective | None, best: Trial | None) -> Iterator[str]:
+    """Yield the line about a trial's start, and if it has ended, the line about its end."""
     pairs = [f"{name}={value_text(value)}" for name, value in trial.values.items()]
     yield f"trial {trial.number} started as {trial.run}: {' '.join(pairs)}"
     if not trial.state.is_final:

@@ -172,12 +172,14 @@ class LaunchSpecification:
         content: dict[str, Any] = {"version": 1, **_json_of(self)}
         if self.emulates:
             return content
+        # the order matters only to who reads a printed plan: the hash is that of sorted keys
         last = ("links", "places")
         return dict(sorted(content.items(), key=lambda item: item[0] in last))
 
     def downloads(self) -> "dict[str, tuple[Path, ...]]":
-        """A download of several folders combines them, because an emulated job writes its model on
-        every host."""
+        """Map what can be downloaded, such as `model` and `outputs/scores`, to its folders. The
+        contents of several folders are combined, because an emulated job writes its model on every
+        host."""
         from pathlib import Path
 
         places = self.places
@@ -190,17 +192,17 @@ class LaunchSpecification:
             for variable, path in env.items():
                 if not variable.startswith(_OUTPUT) or variable == f"{_OUTPUT}MODEL":
                     continue
-                # the variable has the name in capitals, the folder as in the job
-                name = variable.removeprefix(_OUTPUT)
+                # the variable has the name in capitals; a default folder has it as in the job
+                capitals = variable.removeprefix(_OUTPUT)
                 folder = Path(path).name
-                own = folder if folder.upper() == name else name.lower()
-                places[f"outputs/{own}"] = (path,)
+                name = folder if folder.upper() == capitals else capitals.lower()
+                places[f"outputs/{name}"] = (path,)
         places = places | {"logs": (f"{self.run_dir}/logs",)}
         return {name: tuple(map(Path, folders)) for name, folders in places.items()}
 
 
 def _json_of(value: "Any") -> "Any":
-    """Fields with their default values are left out."""
+    """Return a value as JSON data. Fields with their default values are left out."""
     if isinstance(value, tuple):
         return [_json_of(item) for item in value]
     if isinstance(value, dict):
@@ -216,8 +218,9 @@ def _json_of(value: "Any") -> "Any":
 
 
 def _read(kind: "Any", data: "Any", where: str) -> "Any":
-    """Convert JSON data to the type `kind`. Unknown keys are ignored."""
-    if isinstance(kind, UnionType):
+    """Convert JSON data to the type `kind`, a field's annotation. Unknown keys are ignored. Raises
+    `ValueError` with the position `where`, which begins with a dot."""
+    if isinstance(kind, UnionType):  # always `TYPE | None`
         if data is None:
             return None
         return _read(kind.__args__[0], data, where)

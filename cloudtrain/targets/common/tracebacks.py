@@ -23,14 +23,16 @@ def error_in(lines: Sequence[str]) -> str | None:
     """Return the last line that names an exception; None without such a line. If the runtime told
     an error and only exceptions follow that are consequences, return the message of this error."""
     told = errors.find_told(lines)
+
     last: str | None = None
-    last_cause = -1
+    last_cause = -1  # line of the last exception that is not a consequence
     for number, line in enumerate(lines):
         match = _NAMED_ERROR.match(line)
         if match is not None:
             last = match[1]
             if not _CONSEQUENCE.search(last):
                 last_cause = number
+
     if told is not None and last_cause < told[0]:
         return shorten_line(told[1])
     return None if last is None else shorten_line(last)

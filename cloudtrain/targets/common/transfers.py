@@ -40,14 +40,14 @@ def run_concurrently(
     failed."""
     stop_event = Event()
 
-    def goes_on() -> None:
+    def check_both() -> None:
         check()
         if stop_event.is_set():
             raise Ended
 
     with ThreadPoolExecutor(count) as pool:
         try:
-            futures = [pool.submit(work, item, goes_on) for item in items]
+            futures = [pool.submit(work, item, check_both) for item in items]
             for future in as_completed(futures):
                 future.result()
         except BaseException:
@@ -79,7 +79,12 @@ class Storage(NamedTuple):
 
 
 def send_data(item: Upload, storage: Storage, on_bytes: ByteProgress | None) -> bool:
-    """Return False if all files are already in storage."""
+    """Upload the files of `item` that storage lacks. Return False if it lacks none.
+
+    Raises:
+        TargetError: the storage folder holds files of something else.
+        UnreadableData: the data has changed since the plan, or cannot be read.
+    """
     sizes = storage.sizes()
     if len(sizes) == item.file_count and sum(sizes.values()) == item.size:
         return False
@@ -91,6 +96,7 @@ def send_data(item: Upload, storage: Storage, on_bytes: ByteProgress | None) -> 
         message = f"`{item.destination}` holds `{stranger}`, which is not part of this data"
         hint = "remove this file: only cloudtrain may write to that folder"
         raise TargetError(message, hint=hint, code="CT986")
+
     missing = [file for file in data.files if sizes.get(file.path) != file.size]
     sent_before = data.size - sum(file.size for file in missing)
     report = count_bytes(data.size, on_bytes, sent_before)
@@ -102,10 +108,11 @@ def send_data(item: Upload, storage: Storage, on_bytes: ByteProgress | None) -> 
 
         try:
             storage.send(file, count)
-            whole = file.is_as_it_was
-        except OSError:
-            whole = False
-        if not whole:
+            is_unchanged = file.is_as_it_was
+        except OSError:  # such as a file that was removed
+            is_unchanged = False
+        if not is_unchanged:
+            # a mixture of the old and the new content must not stay
             with suppress(TargetError):
                 storage.remove(file.path)
             raise _changed(item)
@@ -139,8 +146,8 @@ def _changed(item: Upload) -> UnreadableData:
 def count_bytes(
     total: int, on_bytes: ByteProgress | None, sent_before: int = 0
 ) -> Callable[[str, int], None]:
-    """The returned function takes a file's name and the bytes of it sent so far. `on_bytes` gets
-    those of all files."""
+    """Return a function that takes a file's name and the bytes of it sent so far. `on_bytes` gets
+    the bytes sent of all files, and `total`."""
     amounts: dict[str, int] = {}
     lock = Lock()
     sent_of_all = sent_before
@@ -157,8 +164,8 @@ def count_bytes(
 
 
 def below(folder: str, names: Mapping[str, int]) -> dict[str, int]:
-    """`names` maps the full names in a storage listing to sizes. Entries for folders are left
-    out."""
+    """Return the sizes of the files below `folder`, by their paths relative to it. `names` maps the
+    full names in a storage listing to sizes. Entries for folders are left out."""
     prefix = folder.rstrip("/") + "/"
     sizes: dict[str, int] = {}
     for name, size in names.items():

@@ -40,11 +40,13 @@ from cloudtrain.targets.local.settings import Local
 
 
 def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
-    """Return the plan of a job on this machine. `context.account` is a `LocalAccount`."""
+    """Return the plan of a job on this machine. `context.account` is a `LocalAccount`. Raises
+    `CompileError` with all problems of the job."""
     if target.emulate is not None:
         emulate = part(find_target(target.emulate), Emulator)
         assert emulate is not None, "the settings accept only targets that can be emulated"
         return emulate(job, target, context)
+
     account: LocalAccount = context.account
     problems = Problems(_job_problems(job, account, target.python or account.python))
     if target.launcher != "torchrun" and job.distribution.type != "torch":
@@ -58,10 +60,11 @@ def compile_local(job: TrainingJob, target: Local, context: CompileContext) -> P
         problems += _fork_problems(job, account)
     if job.distribution.type == "tensorflow":
         problems += _task_problems(job, target, account)
-    # an input without a path here has a made-up one
+
+    # with a path missing, there is still a plan for the rules: the input has a made-up path
     plan = None if problems else _plan(job, target, context)
     problems += [without_path(name) for name, item in job.inputs.items() if item.local is None]
-    problems.refuse(plan)
+    problems.raise_if_any(plan)
     assert plan is not None
     return plan
 
@@ -73,6 +76,7 @@ def _plan(job: TrainingJob, target: Local, context: CompileContext) -> Plan:
 
     archive = run.account.archive(context.bundle)
     written = [path for name, path in run.paths.items() if not name.startswith("inputs.")]
+
     started = [StartedProcess.of(process, launch.signal) for process in launch.processes]
     specification = LaunchSpecification(
         name=context.run_name,
@@ -135,6 +139,7 @@ class _RunLayout:
             env |= loopback_variables(self.account.loopback)
         env["OMP_NUM_THREADS"] = str(max(1, machine.cpus // processes))
 
+        # the code first, then the job's PYTHONPATH, or else the submitter's
         python_path = variables.pop("PYTHONPATH", "${{env.PYTHONPATH}}")
         env["PYTHONPATH"] = self.code_dir
         if python_path:
@@ -260,6 +265,7 @@ def _tensorflow(run: _RunLayout) -> _Launch:
     cluster: dict[str, list[str]] = {}
     for (kind, _), port in zip(tasks, ports, strict=True):
         cluster.setdefault(kind, []).append("127.0.0.1:${{ports." + port + "}}")
+    # the cluster is as long as the list of tasks, so its JSON text is made once for all of them
     head = canonical_json({"cluster": cluster, "environment": "cloud"})
 
     def process(rank: int) -> Process:
@@ -301,10 +307,13 @@ _LAUNCHERS: dict[str, Callable[[_RunLayout], _Launch]] = {
 
 
 def _launcher_of(job: TrainingJob) -> str:
+    """Return the launcher for the job's distribution. SMDDP's jobs start through torchrun here."""
     return "torchrun" if job.distribution.type == "smddp" else launcher_of(job.distribution)
 
 
 def _job_problems(job: TrainingJob, account: LocalAccount, python: str) -> Iterator[Problem]:
+    """Yield what this machine cannot start, whatever the settings. `python` is the run's
+    interpreter, beside which mpirun was searched."""
     yield from option_problems(job)
     if job.entry_point is None and job.command is None:
         message = "the job runs its image's own entry point, but the local target runs no images"
@@ -343,8 +352,8 @@ def _fork_problems(job: TrainingJob, account: LocalAccount) -> Iterator[Problem]
 
 
 def _task_problems(job: TrainingJob, target: Local, account: LocalAccount) -> Iterator[Problem]:
-    """Only `instance_count` of the settings can cause it: the job's own numbers are reduced to this
-    machine."""
+    """Yield a problem if the job has too many tasks. Only `instance_count` of the settings can
+    cause it: the job's own numbers are reduced to this machine."""
     workers, servers = local_tasks(job, target, account.machine)
     if workers + servers > MOST_TASKS:
         message = (

@@ -71,7 +71,8 @@ class RunFolder:
         self.unpacked = f"{path}/unpacked"
 
     def read_launch(self) -> LaunchSpecification:
-        """Raises `TargetError` if the file cannot be read, or is damaged."""
+        """Read the launch specification. Raises `TargetError` if the file cannot be read, or is
+        damaged."""
         # 9 ms that no submitter need wait for
         from cloudtrain.targets.common.specification import LaunchSpecification
 
@@ -111,6 +112,7 @@ class RunFolder:
             self._write_short(status)
 
     def _write_short(self, status: dict[str, Any]) -> None:
+        """Overwrite the status file in place, without details and metrics."""
         short = dict(status, details=[], metrics={}, reason=(status["reason"] or "")[:1000] or None)
         content = json.dumps(short).encode()
         assert len(content) < _SHORT, "everything long was left out"
@@ -123,8 +125,8 @@ class RunFolder:
             os.close(descriptor)
 
     def read_preempted(self) -> dict[str, Any] | None:
-        """The marker that the script's runtime wrote when it saved and exited early: `step` and
-        `signal`, if known."""
+        """Read the marker that the script's runtime wrote when it saved and exited early: `step`
+        and `signal`, if known. Return None without a marker."""
         try:
             with open(self.preempted, "rb") as file:
                 marker = json.load(file)
@@ -136,8 +138,8 @@ class RunFolder:
 
 
 def new_status(pid: int, now: float, *, token: str = "", is_queued: bool = False) -> dict[str, Any]:
-    """The keys are `pid`, the supervisor's process id, `token`, which the run's processes have in
-    their environment, and fields of `RunStatus`."""
+    """Return the first status of a run. The keys are `pid`, the supervisor's process id, `token`,
+    which the run's processes have in their environment, and fields of `RunStatus`."""
     return {
         "state": "queued" if is_queued else "preparing",
         "reason": None,
@@ -167,6 +169,7 @@ def command(module: str, *arguments: str) -> list[str]:
     standard library's. It skips `site`, which would double its start-up time. cloudtrain's own
     folder comes last in `sys.path`."""
     root = os.path.abspath(__file__)
+    # up to the folder that holds the package
     for _ in __name__.split("."):
         root = os.path.dirname(root)
     return [sys.executable, "-I", "-S", "-c", _BOOT, root, f"{__package__}.{module}", *arguments]

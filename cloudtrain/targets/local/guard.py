@@ -22,7 +22,11 @@ def main(arguments: list[str]) -> None:
             word = line.strip()
             if word == "done":
                 return
-            (alive.add if word[0] == "+" else alive.discard)(int(word[1:]))
+            pid = int(word[1:])
+            if word[0] == "+":
+                alive.add(pid)
+            else:
+                alive.discard(pid)
     from cloudtrain.targets.local.verdict import finish
 
     finish(run_dir, token, alive)

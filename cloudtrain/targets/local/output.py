@@ -62,6 +62,8 @@ class LineSplitter:
         self.pending = data[end:]
         if b"\r" in self.pending:
             lines += self._progress(now)
+
+        # a line without an end must not grow for ever
         *pieces, self.pending = _pieces(self.pending)
         return lines + [piece.decode("utf-8", "replace") for piece in pieces]
 
@@ -73,22 +75,25 @@ class LineSplitter:
         return _texts(rest + b"\n") if rest.strip(b"\r") else []
 
     def _progress(self, now: float) -> list[str]:
+        """Drop all but the newest states of a progress bar. If none was recorded lately, return its
+        newest complete state."""
         states = self.pending.split(b"\r")
         # the newest state, and the one before it, for when the newest is empty
         self.pending = b"\r".join(states[-2:])
-        whole = [state for state in states[:-1] if state]
-        if not whole or now - self._progress_at < PROGRESS_EVERY:
+        complete = [state for state in states[:-1] if state]
+        if not complete or now - self._progress_at < PROGRESS_EVERY:
             return []
         self._progress_at = now
-        return _texts(whole[-1] + b"\n")
+        return _texts(complete[-1] + b"\n")
 
 
 def _texts(data: bytes) -> list[str]:
     """Split `data`, which ends with a newline, into lines."""
     lines = data.decode("utf-8", "replace").split("\n")
-    lines.pop()
+    lines.pop()  # the empty text after the last newline
     if b"\r" in data:
         lines = [line.rstrip("\r").rpartition("\r")[2] for line in lines]
+    # a character has at most four bytes, so shorter lines are surely not too long
     if len(data) > LONGEST and max(map(len, lines)) > LONGEST // 4:
         return [
             piece.decode("utf-8", "replace") for line in lines for piece in _pieces(line.encode())
@@ -145,9 +150,11 @@ class OutputFile:
 
     @property
     def consumed(self) -> int:
+        """The position in the file up to which all lines were returned."""
         return self.offset - len(self.lines.pending)
 
     def read(self, limit: int) -> bytes:
+        """Read up to `limit` bytes more; none at the present end of the file."""
         chunk = os.pread(self._descriptor, limit, self.offset)
         self.offset += len(chunk)
         return chunk
@@ -185,9 +192,12 @@ class SourceFinder:
 
     @property
     def restarts(self) -> int:
+        """How often the ranks were restarted: the number of a rank's files of one stream, less
+        one."""
         return max(self._attempts.values(), default=1) - 1
 
     def launched(self) -> Iterator[OutputFile]:
+        """Yield the new output files of the processes that the supervisor starts."""
         for index, process in enumerate(self._spec.processes):
             for stream in STREAMS:
                 path = launched_log(self._logs, process, index, stream)
@@ -202,18 +212,21 @@ class SourceFinder:
         """Yield the output files of ranks that appeared since the last call. Without `at_once`,
         leave out files whose rank is not known yet, but may be soon."""
         if self._spec.launcher == "mpirun":
-            for rank in range(self._spec.world_size):
-                yield from self._streams(f"{self._logs}/instance_0/rank_{rank}.", 0, rank, rank)
+            for number in range(self._spec.world_size):
+                stem = f"{self._logs}/instance_0/rank_{number}."
+                yield from self._streams(stem, 0, number, number)
         if self._spec.launcher not in ("torchrun", "fork"):
             return
         for instance in range(self._spec.instances):
             for local_rank, folder in rank_folders(f"{self._logs}/instance_{instance}"):
-                if (number := self._rank(instance, local_rank, folder, at_once)) is not None:
-                    yield from self._streams(f"{folder}/", instance, local_rank, number)
+                rank = self._rank(instance, local_rank, folder, at_once)
+                if rank is not None:
+                    yield from self._streams(f"{folder}/", instance, local_rank, rank)
 
     def _streams(
         self, stem: str, instance: int, local_rank: int, rank: int
     ) -> Iterator[OutputFile]:
+        """Yield the new files of one rank. `stem` is their path up to the name of the stream."""
         for stream in STREAMS:
             path = f"{stem}{stream}.log"
             try:
@@ -236,31 +249,32 @@ class SourceFinder:
         rank instead. Only ranks of torchrun on several instances can be unknown: torchrun assigns
         global ranks at each rendezvous."""
         per_instance = self._spec.world_size // self._spec.instances
-        usual = instance * per_instance + local_rank
+        likely_rank = instance * per_instance + local_rank
         if self._spec.instances == 1 or self._spec.launcher == "fork":
-            return usual
+            return likely_rank
+
         rank = self._rank_of(instance, local_rank)
-        if rank is not None or at_once:
-            return usual if rank is None else rank
+        if rank is not None:
+            return rank
         since = self._waiting.setdefault(folder, time.monotonic())
-        return usual if time.monotonic() - since > _KNOWN_SOON else None
+        has_waited = time.monotonic() - since > _KNOWN_SOON
+        return likely_rank if at_once or has_waited else None
 
 
 def rank_folders(folder: str) -> Iterator[tuple[int, str]]:
     """Yield each rank's local rank and the folder of its output, attempt by attempt. `folder` is
     the log folder of one instance."""
-    attempts = [
-        f"{folder}/{run}/{attempt}"
-        for run in _names(folder)
-        for attempt in _names(f"{folder}/{run}")
-        if attempt.startswith("attempt_")
-    ]
+    attempts: list[str] = []
+    for run in _names(folder):
+        inside = f"{folder}/{run}"
+        attempts += [f"{inside}/{name}" for name in _names(inside) if name.startswith("attempt_")]
     for attempt in sorted(attempts, key=lambda path: int(path.rpartition("_")[2])):
         for name in sorted(filter(str.isdecimal, _names(attempt)), key=int):
             yield int(name), f"{attempt}/{name}"
 
 
 def _names(folder: str) -> list[str]:
+    """Return the names in a folder; none if it is missing or a file."""
     try:
         return os.listdir(folder)
     except OSError:
@@ -306,12 +320,14 @@ class RunOutput:
 
     @property
     def restarts(self) -> int:
+        """How often the ranks were restarted."""
         return self._finder.restarts
 
     def resume(self) -> None:
         """Continue after the last complete batch in the journal of a dead supervisor. Remove an
         incomplete batch, also from the ranks' own files, which are written first."""
-        size = whole = 0
+        size = 0
+        complete_size = 0
         self._rank_sizes = {}
         with open(self._folder.journal, "rb") as journal:
             for line in journal:
@@ -321,8 +337,8 @@ class RunOutput:
                     self._places[record["file"]] = record
                     # earlier versions wrote none
                     self._rank_sizes[record["rank"]] = record.get("size")
-                    whole = size
-        os.ftruncate(self._journal, whole)
+                    complete_size = size
+        os.ftruncate(self._journal, complete_size)
 
     def pump(self, *, at_once: bool = False) -> bool:
         """Read a limited amount of the available output. Return True if more is available.
@@ -333,7 +349,7 @@ class RunOutput:
             self._find_at = now + _FIND_EVERY
             for source in (*self._finder.launched(), *self._finder.new_ranks(at_once=at_once)):
                 self._adopt(source)
-        # every source has its turn
+        # a list, because `any` would stop at the first source with more, and starve the others
         return any([self._read(source, now) for source in self._sources])  # noqa: C419
 
     def drain(self) -> None:
@@ -349,7 +365,7 @@ class RunOutput:
 
     def tail(self, instance: int, rank: int | None, stream: str) -> list[str]:
         """Return the last lines that a rank wrote, or the instance's launcher if `rank` is None."""
-        return list(self._tails.get((-1 if rank is not None else instance, rank, stream), ()))
+        return list(self._tails.get(_tail_key(instance, rank, stream), ()))
 
     def close(self) -> None:
         for source in self._sources:
@@ -358,6 +374,7 @@ class RunOutput:
             os.close(descriptor)
 
     def _adopt(self, source: OutputFile) -> None:
+        """Follow a file, from the position that a resumed journal names."""
         place = self._places.get(self._relative(source))
         if place is not None and place["inode"] == source.inode:
             source.offset = place["offset"]
@@ -368,6 +385,7 @@ class RunOutput:
         return os.path.relpath(source.path, self._folder.path)
 
     def _read(self, source: OutputFile, now: float) -> bool:
+        """Copy the next bytes of a file. Return True if there may be more."""
         before = source.consumed
         chunk = source.read(_CHUNK)
         if chunk:
@@ -387,8 +405,10 @@ class RunOutput:
         source.erase(start, [form.encode() for form in self.hidden])
 
     def _write(self, source: OutputFile, lines: list[str], now: float) -> None:
+        """Write a batch of lines to the journal, with the record that ends it."""
         if not lines:
             return
+
         records = self._records(source, lines, now)
         place: dict[str, Any] = {
             "file": self._relative(source), "inode": source.inode, "offset": source.consumed,
@@ -400,27 +420,33 @@ class RunOutput:
         _write_all(self._journal, "".join(records).encode("ascii"))
 
     def _records(self, source: OutputFile, lines: list[str], now: float) -> list[str]:
-        """Also add the lines to their rank's own file, and remember the last lines for `tail`."""
+        """Return the journal's records of these lines. Also add the lines to their rank's own file,
+        and remember the last lines for `tail`."""
         rank = source.rank
         stream = source.stream
-        key = (-1 if rank is not None else source.instance, rank, stream)
-        if key not in self._tails:
-            self._tails[key] = deque(maxlen=_REMEMBERED)
-        self._tails[key].extend(lines[-_REMEMBERED:])
+        tail = self._tails.setdefault(
+            _tail_key(source.instance, rank, stream), deque(maxlen=_REMEMBERED)
+        )
+        tail.extend(lines[-_REMEMBERED:])
         values = self._values(lines, rank)
         if rank is not None:
-            _write_all(self._rank_file(rank), ("\n".join(lines) + "\n").encode("utf-8", "replace"))
+            text = "\n".join(lines) + "\n"
+            _write_all(self._rank_file(rank), text.encode("utf-8", "replace"))
+
+        # written by hand, because this runs for every line
         head = (
             f'{{"time": {now:.3f}, "instance": {source.instance}, "rank": {json.dumps(rank)}, '
             f'"stream": "{stream}", "attempt": {source.attempt}, "text": '
         )
         if self._patterns is None:
             return [f"{head}{_text(line)}}}\n" for line in lines]
+
         records = []
         for number, line in enumerate(lines):
             metrics = f', "values": {json.dumps(values[number])}' if number in values else ""
             records.append(f"{head}{_text(line)}{metrics}}}\n")
-        # Warnings about the patterns appear as if the first instance's launcher had written them.
+
+        # warnings about the patterns appear as if the first instance's launcher had written them
         first = {
             "time": round(now, 3),
             "instance": 0,
@@ -435,35 +461,49 @@ class RunOutput:
         return records
 
     def _rank_file(self, rank: int) -> int:
-        if rank not in self._rank_files:
-            path = f"{self._folder.logs}/rank_{rank}.log"
-            self._rank_files[rank] = open_private(path, _APPEND)
-            whole = None if self._rank_sizes is None else self._rank_sizes.get(rank, 0)
-            if whole is not None and os.fstat(self._rank_files[rank]).st_size > whole:
-                os.ftruncate(self._rank_files[rank], whole)
-        return self._rank_files[rank]
+        """Return the descriptor of a rank's own file. After `resume`, the file is first cut to what
+        the journal holds."""
+        if rank in self._rank_files:
+            return self._rank_files[rank]
+
+        path = f"{self._folder.logs}/rank_{rank}.log"
+        descriptor = open_private(path, _APPEND)
+        self._rank_files[rank] = descriptor
+        if self._rank_sizes is not None:
+            size = self._rank_sizes.get(rank, 0)
+            if size is not None and os.fstat(descriptor).st_size > size:
+                os.ftruncate(descriptor, size)
+        return descriptor
 
     def _values(self, lines: list[str], rank: int | None) -> dict[int, dict[str, float]]:
         """Search lines with the job's patterns. Map each index in `lines` to its values, and update
         `metrics`. The runtime's own `[metrics]` lines are not searched; their values only update
         `metrics`."""
         values_of: dict[int, dict[str, float]] = {}
-        own = sys.maxsize if rank is None else rank
+        order = sys.maxsize if rank is None else rank  # a launcher counts after all ranks
         for number, line in enumerate(lines):
             if "[metrics]" in line:
                 from cloudtrain.runtime.metrics import parse_metrics
 
-                if (values := parse_metrics(line)) is not None:
-                    self.metrics.update(values)
+                own_values = parse_metrics(line)
+                if own_values is not None:
+                    self.metrics.update(own_values)
                     continue
-            if self._patterns is not None and (values := self._patterns.read(line)) is not None:
+            values = None if self._patterns is None else self._patterns.read(line)
+            if values is not None:
                 values_of[number] = values
                 # the lowest rank counts, as in plans.states.Metrics
                 for name, value in values.items():
-                    if own <= self._lowest.setdefault(name, own):
-                        self._lowest[name] = own
+                    if order <= self._lowest.setdefault(name, order):
+                        self._lowest[name] = order
                         self.metrics[name] = value
         return values_of
+
+
+def _tail_key(instance: int, rank: int | None, stream: str) -> tuple[int, int | None, str]:
+    """Return the key of the last lines of a rank, which may change its instance at a restart, or of
+    the instance's launcher."""
+    return (-1 if rank is not None else instance, rank, stream)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -474,7 +514,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
         while view:
             view = view[os.write(descriptor, view) :]
     except OSError:
-        size = len(data) - len(view)
-        whole = data.rfind(b"\n", 0, size) + 1
-        os.ftruncate(descriptor, os.fstat(descriptor).st_size - (size - whole))
+        written = len(data) - len(view)
+        complete = data.rfind(b"\n", 0, written) + 1
+        os.ftruncate(descriptor, os.fstat(descriptor).st_size - (written - complete))
         raise

@@ -46,8 +46,10 @@ class Ports:
         self._sockets.clear()
 
     def _take(self) -> int:
+        """Bind a socket to a free port, and return the port."""
         import socket  # 6 ms that most runs need not pay
 
+        # at random, because runs that start together would all try the same ports first
         for number in (*random.sample(_ports_to_listen(), 50), 0):
             sock = socket.socket()
             try:
@@ -102,32 +104,33 @@ def command_of(
     environ: Mapping[str, str],
     gpus: Sequence[str] = (),
 ) -> tuple[list[str], dict[str, str]]:
-    """`gpus`: the GPUs of each instance, if the run got its GPUs from the queue."""
+    """Return the argv and environment of a process, with placeholders replaced. `gpus`: the GPUs of
+    each instance, if the run got its GPUs from the queue."""
     argv = [fill(argument, ports, environ, gpus) for argument in process.argv]
-    own = {name: fill(value, ports, environ, gpus) for name, value in process.env.items()}
-    return argv, {**environ, **own}
+    variables = {name: fill(value, ports, environ, gpus) for name, value in process.env.items()}
+    return argv, {**environ, **variables}
 
 
 def shares_of(gpus: Sequence[str], instances: int) -> list[str]:
     """Divide the GPUs among the instances. Return each instance's GPUs as in CUDA_VISIBLE_DEVICES:
     `0,1`."""
-    each = len(gpus) // instances
-    return [",".join(gpus[number * each : (number + 1) * each]) for number in range(instances)]
+    size = len(gpus) // instances
+    return [",".join(gpus[number * size : (number + 1) * size]) for number in range(instances)]
 
 
 def make_folders(spec: LaunchSpecification, logs: str, *, umask: int) -> None:
-    """`umask` is the submitter's. It applies to folders outside the run's own folder."""
+    """Make the folders of the specification, and those of the logs. `umask` is the submitter's. It
+    applies to folders outside the run's own folder."""
     own = f"{spec.run_dir}/"
-    for folder in (
-        *spec.directories,
-        *(f"{logs}/instance_{number}" for number in range(spec.instances)),
-    ):
+    log_folders = [f"{logs}/instance_{number}" for number in range(spec.instances)]
+    for folder in (*spec.directories, *log_folders):
         previous = os.umask(UMASK if folder.startswith(own) else umask)
         os.makedirs(folder, exist_ok=True)
         os.umask(previous)
 
 
 def make_files(spec: LaunchSpecification) -> None:
+    """Write the files of the specification, and make its links except those to shares."""
     for path, text in (spec.files or {}).items():
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w", encoding="utf-8") as file:
@@ -141,7 +144,8 @@ def make_files(spec: LaunchSpecification) -> None:
 
 
 def link_shares(spec: LaunchSpecification) -> None:
-    """The inputs must be complete, so the runs that write them must have ended."""
+    """Link each instance's share of sharded inputs. The inputs must be complete, so the runs that
+    write them must have ended."""
     for link in spec.links or ():
         if link.shard is not None:
             from cloudtrain.runtime.shards import link_share
@@ -160,9 +164,8 @@ def unpack_code(spec: LaunchSpecification, marker: str) -> None:
 
     code = spec.code
     archive = Path(code.archive)
-    directories = [
-        folder for folder in (code.directory, *(code.copies or ())) if folder is not None
-    ]
+    folders = (code.directory, *(code.copies or ()))
+    directories = [folder for folder in folders if folder is not None]
     try:
         for directory in directories:
             unpack(archive, Path(directory), code.sha256)
@@ -185,7 +188,7 @@ def taken_gpus(
     n-th GPU that the instance sees. GPUs that a process names in CUDA_VISIBLE_DEVICES count even if
     this machine does not have them."""
     ranks = max(1, spec.world_size // spec.instances)
-    gpus = dict[str, None]()
+    gpus = dict[str, None]()  # a set in the order of arrival
     for process, environment in zip(spec.processes, environments, strict=True):
         ids = visible_ids(environment[VISIBLE]) if VISIBLE in process.env else gpu_ids(environment)
         gpus.update(dict.fromkeys(ids[:ranks]))

@@ -41,6 +41,7 @@ class Stat(NamedTuple):
 
 
 def processes() -> list[int]:
+    """Return the ids of all processes of this machine."""
     if HAS_PROC:
         return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
     return list(_psutil().pids())
@@ -52,9 +53,11 @@ def stat_of(pid: int) -> Stat | None:
     content = _read(f"/proc/{pid}/stat")
     if content is None:
         return None
-    fields = content[content.rindex(b")") + 2 :].split()  # the name before it may hold anything
+    # the program's name, in parentheses, may hold anything
+    fields = content[content.rindex(b")") + 2 :].split()
     is_zombie = fields[0] in (b"Z", b"X")
-    return Stat(int(fields[1]), int(fields[3]), is_zombie, int(fields[49]) if is_zombie else None)
+    wait_status = int(fields[49]) if is_zombie else None
+    return Stat(int(fields[1]), int(fields[3]), is_zombie, wait_status)
 
 
 def environment_of(pid: int) -> dict[str, str] | None:
@@ -74,7 +77,10 @@ def carries(pid: int, variable: str) -> bool:
         name, _, value = variable.partition("=")
         return (_psutil_environment(pid) or {}).get(name) == value
     content = _read(f"/proc/{pid}/environ")
-    return content is not None and b"\0" + os.fsencode(variable) + b"\0" in b"\0" + content + b"\0"
+    if content is None:
+        return False
+    # whole entries are compared, so both ends need a separator
+    return b"\0" + os.fsencode(variable) + b"\0" in b"\0" + content + b"\0"
 
 
 RUN_DIR = "CLOUDTRAIN_RUN_DIR"
@@ -88,12 +94,14 @@ def is_folder_in_use(run_dir: str) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
+    """Return the ids of the processes that a process, or any thread of it, has started."""
     if not HAS_PROC:
         table = _psutil()
         try:
             return [child.pid for child in table.Process(pid).children()]
         except table.Error:
             return []
+
     children: list[int] = []
     try:
         threads = os.listdir(f"/proc/{pid}/task")
@@ -169,6 +177,7 @@ def members(token: str, known_pids: Iterable[int] = ()) -> list[int]:
     roots = set(known_pids)
     own = os.getpid()
     marker = f"{TOKEN}={token}"
+
     stats: dict[int, Stat] = {}
     for pid in processes():
         stat = stat_of(pid)
@@ -187,6 +196,7 @@ def members(token: str, known_pids: Iterable[int] = ()) -> list[int]:
         if pid == own or stat.is_zombie:
             continue
         is_known = stat.session in roots or (roots and descends(pid))
+        # a file is read only where the table does not tell
         if is_known or (token and carries(pid, marker)):
             found.append(pid)
     return found
@@ -211,6 +221,7 @@ def kill_run(token: str, known_pids: Iterable[int] = ()) -> int:
     deadline = time.monotonic() + _PATIENCE
     while pids := members(token, roots):
         for pid in pids:
+            # the process has ended meanwhile, or belongs to another user
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         victims.update(pids)
@@ -263,6 +274,7 @@ class Exits:
         self._gone: list[int] = []
 
     def add(self, pid: int) -> None:
+        """Watch a process. One that has already ended is reported by the next `wait`."""
         if self._events is None:
             self._polled.add(pid)
             return
@@ -282,6 +294,7 @@ class Exits:
         pids = self._gone
         self._gone = []
         timeout = 0 if pids else seconds
+
         if self._events is None:
             time.sleep(timeout)
         else:
@@ -289,6 +302,7 @@ class Exits:
                 self._events.unregister(descriptor)
                 os.close(descriptor)
                 pids.append(self._pid_of.pop(descriptor))
+
         for pid in tuple(self._polled):
             stat = stat_of(pid)
             if stat is None or stat.is_zombie:
@@ -307,6 +321,7 @@ class RankTable:
         self._read: set[str] = set()
 
     def pids(self, instance: int | None = None) -> list[int]:
+        """Return the ids of the running ranks, of one instance or of all."""
         return [rank.pid for rank in self._alive.values() if instance in (None, rank.instance)]
 
     def rank_of(self, instance: int, local_rank: int) -> int | None:
@@ -317,21 +332,27 @@ class RankTable:
     def discover(self, launchers: Iterable[tuple[int, int]]) -> list[RankProcess]:
         """Return the new ranks below the launchers, which are given as pairs (process id,
         instance)."""
-        return self._adopt(
-            [rank for pid, instance in launchers for rank in self._below(pid, instance, _DEPTH)]
-        )
+        new: list[RankProcess] = []
+        for pid, instance in launchers:
+            new += self._below(pid, instance, _DEPTH)
+        return self._adopt(new)
 
     def announced(self, logs: str, instances: int) -> list[RankProcess]:
         """Return the new ranks in the files that the fork launcher writes."""
         new = []
         for instance in range(instances):
             for _, folder in rank_folders(f"{logs}/instance_{instance}"):
-                if folder not in self._read and (record := _record(f"{folder}/{RANK_FILE}")):
-                    self._read.add(folder)
-                    new.append(RankProcess(record["pid"], instance, record["environment"]))
+                if folder in self._read:
+                    continue
+                record = _read_rank_file(f"{folder}/{RANK_FILE}")
+                if record is None:
+                    continue  # not written yet, so the folder is looked at again
+                self._read.add(folder)
+                new.append(RankProcess(record["pid"], instance, record["environment"]))
         return self._adopt(new)
 
     def _adopt(self, new: list[RankProcess]) -> list[RankProcess]:
+        """Watch new ranks for their end, and return them."""
         for rank in new:
             self._alive[rank.pid] = rank
             self._rank_of[rank.instance, rank.local_rank] = rank.rank
@@ -350,6 +371,7 @@ class RankTable:
         return rank, os.waitstatus_to_exitcode(stat.wait_status)
 
     def _below(self, pid: int, instance: int, depth: int) -> list[RankProcess]:
+        """Return the new ranks among the descendants of a process, down to `depth` levels."""
         ranks: list[RankProcess] = []
         for child in children_of(pid):
             if child in self._alive:
@@ -362,7 +384,7 @@ class RankTable:
         return ranks
 
 
-def _record(path: str) -> dict[str, Any] | None:
+def _read_rank_file(path: str) -> dict[str, Any] | None:
     try:
         with open(path, "rb") as file:
             record: dict[str, Any] = json.load(file)
@@ -449,6 +471,7 @@ def launch(
 
 
 def _send(kill: Callable[[int, int], None], pid: int) -> None:
+    """Send SIGTERM with `os.kill` or `os.killpg`. Ignore a process that has ended."""
     try:
         kill(pid, signal.SIGTERM)
     except ProcessLookupError:

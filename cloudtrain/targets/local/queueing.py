@@ -103,6 +103,7 @@ class QueueOrder:
         self.waiting.insert(place, one)
 
     def leave(self, run: str) -> None:
+        """Remove all entries of a run."""
         self._keep(lambda name: name != run)
 
     def forget(self, is_over: Callable[[str], bool]) -> None:
@@ -113,6 +114,7 @@ class QueueOrder:
         self._keep(lambda run: run not in over)
 
     def runs(self) -> set[str]:
+        """Return the names of all runs in the queue, also of dropped ones."""
         waiting = {one.run for one in self.waiting}
         held = {one.run for one in self.held}
         return waiting | held | {*self.dropped}
@@ -134,18 +136,21 @@ class QueueOrder:
             return False
         if before == run:
             return True
+
         one = self.waiting.pop(place - 1)
-        there = 0
+        index = 0
         if last:
-            there = len(self.waiting)
+            index = len(self.waiting)
         elif before is not None:
-            there = (self.place_of(before) or 1) - 1
+            index = (self.place_of(before) or 1) - 1
+
+        # between its new neighbours' priorities, so that runs which enter later stand in order
         priority = one.priority
-        if there > 0:
-            priority = min(priority, self.waiting[there - 1].priority)
-        if there < len(self.waiting):
-            priority = max(priority, self.waiting[there].priority)
-        self.waiting.insert(there, replace(one, priority=priority))
+        if index > 0:
+            priority = min(priority, self.waiting[index - 1].priority)
+        if index < len(self.waiting):
+            priority = max(priority, self.waiting[index].priority)
+        self.waiting.insert(index, replace(one, priority=priority))
         return True
 
     def grant(self, now: float) -> None:
@@ -155,7 +160,7 @@ class QueueOrder:
         busy = {gpu for one in self.held for gpu in one.gpus}
         used_slots = sum(one.slots for one in self.held)
         are_slots_reserved = False
-        for one in tuple(self.waiting):
+        for one in tuple(self.waiting):  # a copy, because runs that start leave the list
             free = tuple(gpu for gpu in one.gpus if gpu not in busy)[: one.count]
             if one.gpus and len(free) == one.count:
                 busy.update(free)
@@ -172,12 +177,12 @@ class QueueOrder:
         """Map each waiting run to the runs whose end it watches for. The first waiting run watches
         all runs that hold GPUs or slots; every other waiting run watches its predecessor. So the
         end of a run, for any reason, wakes one process."""
-        watched_by = dict[str, frozenset[str]]()
-        before = frozenset(one.run for one in self.held)
+        watched = dict[str, frozenset[str]]()
+        ahead = frozenset(one.run for one in self.held)
         for one in self.waiting:
-            watched_by[one.run] = before
-            before = frozenset((one.run,))
-        return watched_by
+            watched[one.run] = ahead
+            ahead = frozenset((one.run,))
+        return watched
 
     def _start(self, one: Waiting, holder: Held) -> None:
         self.waiting.remove(one)
@@ -199,12 +204,14 @@ class Queue:
 
     @classmethod
     def of(cls, run_dir: str) -> Queue:
+        """Return the queue of the state folder that holds a run's folder."""
         return cls(os.path.dirname(os.path.dirname(run_dir)))
 
     def run_dir(self, run: str) -> str:
         return f"{self._state_dir}/runs/{run}"
 
     def fifo(self, run: str) -> str:
+        """Return the path of the FIFO that wakes the run's supervisor."""
         return f"{self.run_dir(run)}/waiting"
 
     def is_alive(self, run: str) -> bool:
@@ -212,7 +219,8 @@ class Queue:
         return is_held(Path(RunFolder(self.run_dir(run)).lock))
 
     def is_over(self, run: str) -> bool:
-        """Whether the supervisor has ended, and the run has a final status or no status at all."""
+        """Return whether the supervisor has ended, and the run has a final status or no status at
+        all."""
         if self.is_alive(run):
             return False
         status = RunFolder(self.run_dir(run)).read_status()
@@ -246,24 +254,26 @@ class Queue:
             order = self.read()
             before = asdict(order)
             watched_before = order.watched()
+
             order.forget(self.is_over)
             how(order)
             order.grant(time.time())
+
             after = asdict(order)
             if after != before:
                 watched = order.watched()
-                for run in [
-                    run for run, runs in watched_before.items() if watched.get(run) != runs
-                ]:
-                    self._wake(run)
+                # before the table is written: see the head of this module
+                for run, runs in watched_before.items():
+                    if watched.get(run) != runs:
+                        self._wake(run)
                 replace_private(self._table, json.dumps(after).encode())
             return order
         finally:
             os.close(lock)
 
     def _wake(self, run: str) -> None:
-        """A dead supervisor is left alone. If its FIFO is full, the bytes already in it will wake
-        it."""
+        """Write a byte to the FIFO of a run's supervisor. A dead supervisor is left alone. If its
+        FIFO is full, the bytes already in it will wake it."""
         try:
             descriptor = os.open(self.fifo(run), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:

@@ -151,9 +151,11 @@ def missing_from(python: str, requirements: Iterable[PipLine]) -> list[tuple[Pip
 
 
 def _ask(python: str, names: list[str]) -> tuple[dict[str, str | None], dict[str, str]] | None:
+    """Return the installed versions of packages, and the values of environment markers; None if the
+    interpreter does not answer."""
     if python == sys.executable:
         return interpreter.versions_of(names), interpreter.machine()
-    # Not isolated, because the job also sees PYTHONPATH and the user's own packages.
+    # not isolated, because the job also sees PYTHONPATH and the user's own packages
     argv = [python, interpreter.__file__, json.dumps(names)]
     try:
         with subprocess.Popen(
@@ -275,6 +277,7 @@ def _will_install(subject: Subject) -> bool:
 
 
 def _lines(tree: Tree, file: str) -> Iterator[PipLine]:
+    """Yield the requirements in a file of the job, and in the files that it includes."""
     from cloudtrain.job.requirements import pip_lines
 
     return pip_lines(os.path.normpath(file), tree.read_text)
@@ -312,7 +315,7 @@ def _file_on_the_way(folder: str) -> str | None:
     """Return the file at the folder's path or at one of its parents. A path that cannot be read
     counts as missing."""
     there = str(Path(folder))
-    # A text for each of ten thousand parents, not a path.
+    # text, because a `Path` for each of ten thousand parents takes time
     while not os.path.exists(there):
         there = os.path.dirname(there) or "."
     return None if os.path.isdir(there) else there

@@ -54,9 +54,11 @@ class JournalReader(services.Log):
 
     def new_lines(self) -> Iterator[LogLine]:
         """Yield the lines written since the last call."""
+        # a search in the bytes is faster than reading every record as JSON
         mark = b""
         if self._rank is not None:
             mark = f'"rank": {self._rank}, "stream"'.encode()
+
         try:
             file = self._path.open("rb")
         except FileNotFoundError:
@@ -137,6 +139,7 @@ def working_files(spec: LaunchSpecification, marker: Path) -> dict[str, Path]:
     folders |= dict.fromkeys(code.copies or (), "st_ctime_ns")
     folders |= dict.fromkeys(code.unpacked or (), "st_mtime_ns")
 
+    # what the run saves elsewhere is no working file
     places: set[str] = set()
     for paths in spec.downloads().values():
         places.update(map(str, paths))
@@ -148,7 +151,8 @@ def working_files(spec: LaunchSpecification, marker: Path) -> dict[str, Path]:
 
 
 def _newer(root: str, since: int, places: Iterable[str], clock: str) -> Iterator[tuple[str, Path]]:
-    """Leaves out the folders in `places`, and links to folders, which can lead out of `root`."""
+    """Yield path below `root` and file of all files whose time `clock` is later than `since`.
+    Leaves out the folders in `places`, and links to folders, which can lead out of `root`."""
     for folder, folders, names in os.walk(root):
         kept = [name for name in folders if name not in _NOT_RESULTS]
         folders[:] = sorted(name for name in kept if f"{folder}/{name}" not in places)
@@ -183,6 +187,7 @@ def standing(run_dir: str) -> dict[str, Any]:
 
 
 def _refuse(order: QueueOrder, run: str) -> None:
+    """Raise the error about a run that does not wait."""
     hint = "`cloudtrain queue` lists the runs that wait"
     if order.held_by(run):
         hint = f"`cloudtrain stop {run}` ends it"
@@ -221,7 +226,7 @@ class LocalService(Service):
     names_are_unique = True
 
     def __init__(self, state_dir: Path, *, environ: Mapping[str, str]) -> None:
-        # As the plan will write it.
+        # absolute, because plans contain this path
         self._state_dir = Path(os.path.abspath(state_dir))
         self._environ = environ
 
@@ -247,6 +252,7 @@ class LocalService(Service):
         return is_new
 
     def _build(self, spec: LaunchSpecification) -> None:
+        """Build the job's environment, unless it exists. Raises `TargetError` or `OSError`."""
         from cloudtrain.code.unpack import unpack
         from cloudtrain.runtime.install import build
 
@@ -370,6 +376,7 @@ class LocalService(Service):
         order = self._change_queue(lambda order: order.move(ref.name, other, last=last))
         if order is None:
             return
+        # one of the two does not wait
         missing = ref.name
         if other is not None and order.place_of(ref.name) is not None:
             missing = other
@@ -404,7 +411,7 @@ class LocalService(Service):
             return
         for entry in entries:
             try:
-                # Thousands of runs.
+                # text, because a `Path` for each of thousands of runs takes time
                 start_time = os.stat(f"{entry.path}/launch.json").st_mtime_ns
             except OSError:
                 continue
@@ -436,6 +443,7 @@ class LocalService(Service):
         return TargetError(f"{what} cannot be written: {error}", hint=hint)
 
     def _elsewhere(self) -> str:
+        """Return the hint for a full or read-only disk."""
         return f"move the state folder: CLOUDTRAIN_STATE_DIR (now `{self._state_dir}`)"
 
     def _folder(self, run_name: str) -> RunFolder:
@@ -445,6 +453,7 @@ class LocalService(Service):
         return RunRef(DEFAULT_TARGET, host_name(), run_name)
 
     def _folder_of(self, ref: RunRef) -> RunFolder:
+        """Return the folder of an existing run. Raises `RunNotFound`."""
         if ref.place != host_name():
             message = f"the run `{ref.name}` belongs to the machine `{ref.place}`"
             hint = f"log in to `{ref.place}` and run the command there"
@@ -475,11 +484,12 @@ class LocalService(Service):
 
 
 def _is_taken_over(folder: RunFolder) -> bool:
-    # RunFolder speaks in strings.
+    """Return whether a supervisor has taken over the run."""
     return os.path.exists(folder.status)
 
 
 def _read(folder: RunFolder) -> dict[str, Any]:
+    """Return the status in the run's folder. Raises `RunNotFound` if the folder was removed."""
     status = folder.read_status()
     if status is None:
         raise _no_run(Path(folder.path).name)

@@ -23,24 +23,27 @@ if TYPE_CHECKING:
 
 
 def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield problems with fields that have no effect together, or with `emulate`."""
     if local.get("priority") and "queue" not in local:
         message = "`priority` has no effect without `queue`: the run starts at once"
         yield Problem(("priority",), message, "add `--queue`, or remove `priority`", code="CT018")
     name = local.get("emulate")
     if not isinstance(name, str):
         return
-    if name not in emulated_targets():
+
+    known = emulated_targets()
+    if name not in known:
         message = f"`emulate` cannot be {describe_value(name)}"
-        hint = did_you_mean(name, emulated_targets())
-        yield Problem(
-            ("emulate",), message, hint or did_you_mean("", emulated_targets()), code="CT013"
-        )
+        hint = did_you_mean(name, known) or did_you_mean("", known)
+        yield Problem(("emulate",), message, hint, code="CT013")
         return
+
     service = find_target(name).title
     if local.get("max_restarts"):
         message = f"`max_restarts` has no effect with `emulate`: {service} does not restart ranks"
         yield Problem(("max_restarts",), message, "remove one of them", code="CT018")
-    if (launcher := local.get("launcher", "torchrun")) != "torchrun":
+    launcher = local.get("launcher", "torchrun")
+    if launcher != "torchrun":
         message = (
             f"`launcher: {launcher}` has no effect with `emulate`: the ranks start as "
             f"{service} starts them"
@@ -49,6 +52,7 @@ def _local_rules(local: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def emulated_targets() -> list[str]:
+    """Return the names of the targets that this machine can emulate."""
     return [target.name for target in all_targets() if has_part(target, Emulator)]
 
 
@@ -130,7 +134,8 @@ _CONDAS = ("conda", "mamba", "micromamba")
 
 
 def find_interpreter(name: str, environ: Mapping[str, str], cwd: Path) -> Path | None:
-    """`name` is `conda:NAME`, `uv` or a path. None if the environment does not exist."""
+    """Return the path of the interpreter that `name` means: `conda:NAME`, `uv` or a path. None if
+    the environment does not exist."""
     if name == UV:
         places = _uv_environments(environ, cwd)
     elif name.startswith(CONDA):
@@ -145,7 +150,8 @@ def find_interpreter(name: str, environ: Mapping[str, str], cwd: Path) -> Path |
 
 
 def with_absolute_python(settings: Local, environ: Mapping[str, str], cwd: Path) -> Local:
-    """`conda:NAME` and `uv` become a path. LO102 reports an environment that does not exist."""
+    """Return the settings with a path in place of `conda:NAME` and `uv`. LO102 reports an
+    environment that does not exist."""
     python = settings.python
     if python is None:
         return settings
@@ -175,6 +181,7 @@ def _conda_environments(name: str, environ: Mapping[str, str]) -> Iterator[Path]
                 yield Path(folder, name)
     for root in _conda_roots(environ):
         yield root if name == "base" else root / "envs" / name
+
     home = Path(environ.get("HOME") or Path.home())
     yield home / ".conda" / "envs" / name
     try:
@@ -188,6 +195,7 @@ def _conda_environments(name: str, environ: Mapping[str, str]) -> Iterator[Path]
 
 
 def _conda_roots(environ: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the folders where conda, mamba or micromamba may be installed."""
     if environ.get("MAMBA_ROOT_PREFIX"):
         yield Path(environ["MAMBA_ROOT_PREFIX"])
     path = environ.get("PATH", "")
@@ -195,4 +203,4 @@ def _conda_roots(environ: Mapping[str, str]) -> Iterator[Path]:
     programs += [shutil.which(name, path=path) for name in _CONDAS]
     for program in programs:
         if program:
-            yield Path(program).resolve().parent.parent
+            yield Path(program).resolve().parent.parent  # of `ROOT/bin/conda`

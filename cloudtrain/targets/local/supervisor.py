@@ -96,6 +96,8 @@ class Ending:
 
 
 class Supervisor:
+    """Starts, watches and ends the processes of one run."""
+
     def __init__(
         self, folder: RunFolder, lock: ProcessLock, umask: int, *, is_queued: bool = False
     ) -> None:
@@ -144,6 +146,7 @@ class Supervisor:
             self._not_queued = f"could not enter the queue: {_words(error)}"
 
     def _stand_in_queue(self) -> None:
+        """Enter the queue for the GPUs or CPU slots that the run needs."""
         from cloudtrain.targets.local.waiting import QueuePlace
 
         assert self.spec.queue is not None, "the submitter has looked"
@@ -151,6 +154,8 @@ class Supervisor:
         self._place.enter(self.spec.queue)
 
     def run(self) -> None:
+        """Run to the final status. If the folder is removed, kill the processes and write
+        nothing."""
         try:
             self._run()
         except FolderGone:
@@ -186,6 +191,7 @@ class Supervisor:
         if self._not_queued is not None:
             raise NotStarted(self._not_queued)
         self._prepare()
+
         if self.spec.after:
             if not self._wait_for_runs():
                 return False
@@ -193,15 +199,18 @@ class Supervisor:
                 self._stand_in_queue()
         for name in _SOON:
             import_module(f"{__package__}.{name}")
+
         if self._place is not None:
             gpus = self._place.wait(self._must_stop)
             if gpus is None:
                 return False
             self._gpus = gpus
         self._publish(state="preparing", started=time.time(), reason=None)
+        # a run that has got its GPUs or slots is not queued any more: `_start` sees the request
         return self._place is not None or not self._asked_to_stop
 
     def _must_stop(self) -> bool:
+        """Return whether the run was asked to stop. Raises `FolderGone`."""
         self._check_folder()
         return self._asked_to_stop
 
@@ -224,6 +233,7 @@ class Supervisor:
     # preparing
 
     def _prepare(self) -> None:
+        """Make the folders and files, and unpack the code. Raises `NotStarted`."""
         from cloudtrain.targets.local import prepare
 
         try:
@@ -235,14 +245,17 @@ class Supervisor:
             raise NotStarted(f"could not prepare the run: {_words(error)}") from error
 
     def _start(self) -> None:
+        """Start the processes. Raises `NotStarted`."""
         from cloudtrain.targets.local import prepare
 
         if not self.is_queued:
             self._prepare()
         try:
+            # only now, when the runs that write the inputs have ended
             prepare.link_shares(self.spec)
         except Exception as error:
             raise NotStarted(f"could not prepare the run: {_words(error)}") from error
+
         from cloudtrain.targets.local.output import RunOutput
         from cloudtrain.targets.local.processes import TOKEN, Exits, RankTable
         from cloudtrain.targets.local.verdict import Deaths
@@ -251,6 +264,7 @@ class Supervisor:
         self.ranks = RankTable(self.exits)
         self.deaths = Deaths(self.spec)
         self.output = RunOutput(self.folder, self.spec, self.ranks.rank_of)
+
         ports = prepare.Ports(self.spec.ports)
         shares = prepare.shares_of(self._gpus, self.spec.instances)
         environ = {**os.environ, TOKEN: self.token}
@@ -259,9 +273,12 @@ class Supervisor:
             for process in self.spec.processes
         ]
         ports.release()
-        self._look_up_secrets([environment for _, environment in commands])
+
+        environments = [environment for _, environment in commands]
+        self._look_up_secrets(environments)
         if self._place is None:
-            self._tell_queue([environment for _, environment in commands])
+            self._tell_queue(environments)
+
         if not self._asked_to_stop:
             for index, (argv, environment) in enumerate(commands):
                 self._launch(index, argv, environment)
@@ -270,6 +287,8 @@ class Supervisor:
             self._stop_at = time.monotonic() + self.spec.max_runtime
 
     def _look_up_secrets(self, environments: list[dict[str, str]]) -> None:
+        """Add the job's secrets to the environments, and hide their values in the output. Raises
+        `NotStarted` if a secret cannot be read."""
         if not any("CLOUDTRAIN_SECRETS" in environment for environment in environments):
             return
         import site
@@ -278,19 +297,20 @@ class Supervisor:
         from cloudtrain.runtime.secret_values import forms_of, resolved
 
         site.main()  # a secret may need an SDK, and this process started without installed packages
+        secrets: dict[str, str] = {}
         try:
-            secrets = next(
-                values for environment in environments if (values := resolved(environment))
-            )
+            for environment in environments:
+                # all processes have the same secrets, so one that names them is enough
+                secrets = secrets or resolved(environment)
         except SetupError as error:
-            raise NotStarted(
-                f"{error.message}; {error.hint}" if error.hint else error.message
-            ) from None
+            raise NotStarted(_words(error)) from None
         for environment in environments:
             environment.update(secrets)
         self.output.hidden = forms_of(secrets)
 
     def _tell_queue(self, environments: list[dict[str, str]]) -> None:
+        """Record in the queue which GPUs a run uses that did not wait for them, so that waiting
+        runs leave them alone."""
         from cloudtrain.targets.local.prepare import taken_gpus
 
         gpus = taken_gpus(self.spec, environments)
@@ -328,19 +348,26 @@ class Supervisor:
     # running
 
     def _watch(self) -> None:
-        while any(item.exit_code is None for item in self.launched) or (
-            self.ending is not None and any(item.is_leaving() for item in self.launched)
-        ):
+        """Follow the processes until all have ended."""
+        while self._is_running():
             self._check_folder()
             has_more = self.output.pump()
             for pid in self.exits.wait(0 if has_more else _TICK):
                 self._note_end(pid)
             self._note_launched()
             self._discover()
-            self._decide(time.monotonic())
+            self._end_or_kill(time.monotonic())
             self._publish_news()
 
+    def _is_running(self) -> bool:
+        """Return whether a process still runs. While the run ends, also wait for what the processes
+        have started."""
+        if any(item.exit_code is None for item in self.launched):
+            return True
+        return self.ending is not None and any(item.is_leaving() for item in self.launched)
+
     def _discover(self) -> None:
+        """Find new ranks below the launchers, and tell the guard about them."""
         if self.spec.launcher == "fork":
             new = self.ranks.announced(self.folder.logs, self.spec.instances)
         else:
@@ -351,6 +378,8 @@ class Supervisor:
             self._tell_guard(f"+{rank.pid}")
 
     def _note_end(self, pid: int) -> None:
+        """Record the end of a rank; ignore other processes. If the launcher will not restart it,
+        the run fails after the time that the launcher has to notice."""
         end = self.ranks.ended(pid)
         if end is None:
             return
@@ -361,6 +390,8 @@ class Supervisor:
             self._fail_at = time.monotonic() + self.spec.patience
 
     def _note_launched(self) -> None:
+        """Look which of the started processes have ended, and end the run if it cannot go on, or if
+        it has done its work."""
         for item in self.launched:
             if not item.poll():
                 continue
@@ -371,22 +402,24 @@ class Supervisor:
             if self.ending is not None:
                 continue
             if item.exit_code:
-                if item.exit_code < 0 and item.rank is None:
-                    self.deaths.launcher_was_killed(item)
-                if self._awaits_culprit(item):
-                    self._fail_at = (
-                        time.monotonic() + _CULPRIT_GRACE
-                        if self._fail_at is None
-                        else self._fail_at
-                    )
-                else:
-                    self._end("failed", None, _FAILURE_GRACE)
-            else:  # other processes, such as parameter servers, never exit
-                roles = self.spec.finishes
-                if roles and all(
-                    item.exit_code == 0 for item in self.launched if item.role in roles
-                ):
-                    self._end("succeeded", None, _FINISHED_GRACE)
+                self._note_failure(item)
+                continue
+
+            # other processes, such as parameter servers, never exit
+            roles = self.spec.finishes
+            finishing = [other for other in self.launched if other.role in roles]
+            if roles and all(other.exit_code == 0 for other in finishing):
+                self._end("succeeded", None, _FINISHED_GRACE)
+
+    def _note_failure(self, process: Launched) -> None:
+        """End the run, but not before the process that caused the failure has named its error."""
+        assert process.exit_code is not None
+        if process.exit_code < 0 and process.rank is None:
+            self.deaths.launcher_was_killed(process)
+        if not self._awaits_culprit(process):
+            self._end("failed", None, _FAILURE_GRACE)
+        elif self._fail_at is None:
+            self._fail_at = time.monotonic() + _CULPRIT_GRACE
 
     def _awaits_culprit(self, process: Launched) -> bool:
         """Return whether the process failed because of another one, which has not ended yet."""
@@ -397,21 +430,27 @@ class Supervisor:
                 break
         return self.deaths.are_consequences(self.output)
 
-    def _decide(self, now: float) -> None:
+    def _end_or_kill(self, now: float) -> None:
+        """End the run if it was asked to stop or its time is over. If it already ends and the grace
+        period is over, kill what is left."""
+        if self.ending is not None:
+            if now >= self.ending.kill_at:
+                self.ending.killed += self._sweep()
+                # a process that is stuck in the kernel survives SIGKILL: try again later
+                self.ending.kill_at = now + _FAILURE_GRACE
+            return
+
         grace = self.spec.grace_period
-        if self.ending is None and self._asked_to_stop:
+        if self._asked_to_stop:
             self._end("stopped", "stopped on request", grace)
-        elif self.ending is None and self._stop_at is not None and now >= self._stop_at:
-            self._end(
-                "stopped", f"stopped after its max_runtime of {self.spec.max_runtime} s", grace
-            )
-        elif self.ending is None and self._fail_at is not None and now >= self._fail_at:
+        elif self._stop_at is not None and now >= self._stop_at:
+            reason = f"stopped after its max_runtime of {self.spec.max_runtime} s"
+            self._end("stopped", reason, grace)
+        elif self._fail_at is not None and now >= self._fail_at:
             self._end("failed", None, _FAILURE_GRACE)
-        elif self.ending is not None and now >= self.ending.kill_at:
-            self.ending.killed += self._sweep()
-            self.ending.kill_at = now + _FAILURE_GRACE
 
     def _end(self, state: str, reason: str | None, grace: float) -> None:
+        """Ask all processes to exit within `grace` seconds. `state` becomes the final state."""
         self.ending = Ending(state, reason, time.monotonic() + grace)
         if state == "stopped":
             self._publish(state="stopping", reason=reason)
@@ -421,17 +460,20 @@ class Supervisor:
     # the end
 
     def _conclude(self) -> None:
+        """Derive the final state from how the processes ended, and write it."""
         if self.ending is None and self._asked_to_stop:
             self.ending = Ending("stopped", "stopped on request", 0)
         elif self.ending is None and any(item.exit_code for item in self.launched):
             self.ending = Ending("failed", None, 0)
         self._sweep()
         self.output.drain()
+
         marker = self.folder.read_preempted()
         note = None
         if marker is not None:
             step = marker.get("step")
             note = "; the script saved and left" + (f" at step {step}" if step is not None else "")
+
         if self.ending is not None and self.ending.state == "stopped":
             force = f"; {FORCED}" if self.ending.killed else ""
             self._close("stopped", reason=f"{self.ending.reason}{note or ''}{force}")
@@ -469,10 +511,12 @@ class Supervisor:
             self._place.leave()
 
     def _sweep(self) -> int:
+        """Kill the run's remaining processes. Return how many there were."""
         from cloudtrain.targets.local import processes as killing
 
         if not self.launched:
             return killing.kill_run(self.token)
+        # ids of ranks that have ended may belong to other processes by now
         for pid in self.exits.wait(0):
             self._note_end(pid)
         pids = [item.pid for item in self.launched if not item.is_empty]
@@ -481,22 +525,26 @@ class Supervisor:
     # status updates
 
     def _publish(self, **changes: Any) -> None:
+        """Write the status with these changes. Raises `FolderGone`."""
         self.status.update(changes)
         self._published_at = time.monotonic()
         self._check_folder()
         OWN.write_status(self.status)
 
     def _check_folder(self) -> None:
+        """Raises `FolderGone`."""
         if not self.lock.is_in_place():
             raise FolderGone
 
     def _publish_news(self) -> None:
+        """Write new metrics and restarts, but not too often."""
         news = {"metrics": dict(self.output.metrics), "restarts": self.output.restarts}
         is_news = any(self.status[name] != value for name, value in news.items())
         if is_news and time.monotonic() - self._published_at >= _PUBLISH_EVERY:
             self._publish(**news)
 
     def _tell_guard(self, line: str) -> None:
+        """Write a line to the guard, in the words of `guard.py`."""
         if self._guard is None:
             return
         try:

@@ -60,7 +60,7 @@ class LocalTarget(Target):
 
             machine = machine._replace(gpu_ids=chosen_gpus(settings.gpus, environ))
         return launch.LocalAccount(
-            # As the plan will write it.
+            # absolute, because plans contain this path
             state_dir=os.path.abspath(state_dir),
             python=sys.executable,
             machine=machine,
@@ -96,7 +96,6 @@ class LocalTarget(Target):
 def _interpreter(settings: Local) -> tuple[str, str]:
     """Return the interpreter's path, and the real file behind its links. An upgrade changes the
     real file, so the upgraded interpreter counts as a different interpreter."""
-    path = os.path.abspath(
-        shutil.which(settings.python or sys.executable) or settings.python or sys.executable
-    )
+    python = settings.python or sys.executable
+    path = os.path.abspath(shutil.which(python) or python)
     return path, os.path.realpath(path)

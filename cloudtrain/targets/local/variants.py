@@ -44,13 +44,15 @@ def compile_here(job: AnyJob, settings: Local, context: CompileContext) -> Plan:
     """Return the plan of a job on this machine, with the environment to build, and with what the
     run waits for: its place in the queue, and other runs. `context.account` is a `LocalAccount`."""
     environment = _environment(job, settings, context)
-    own = settings
+    run_settings = settings
     if environment is not None:
-        own = settings.model_copy(update={"python": f"{environment.folder}/bin/python"})
+        run_settings = settings.model_copy(update={"python": f"{environment.folder}/bin/python"})
+
     if isinstance(job, TrainingJob):
-        plan = compile_local(job, own, context)
+        plan = compile_local(job, run_settings, context)
     else:
-        plan = _compile_processing(job, own, context)
+        plan = _compile_processing(job, run_settings, context)
+
     if environment is not None:
         words = (
             f"{environment.folder}\n`{environment.requirements}` on top of what "
@@ -68,6 +70,8 @@ def compile_here(job: AnyJob, settings: Local, context: CompileContext) -> Plan:
 
 
 def _compile_processing(job: ProcessingJob, target: Local, context: CompileContext) -> Plan:
+    """Return the plan of a processing job: that of the same training job, with the shards of each
+    instance in place of the inputs."""
     problems = Problems()
     view = job.view
     if target.emulate is not None:
@@ -75,35 +79,33 @@ def _compile_processing(job: ProcessingJob, target: Local, context: CompileConte
             f"`--emulate {target.emulate}` emulates training jobs only, and this is a "
             "processing job"
         )
-        problems.append(
-            Problem(
-                ("kind",),
-                message,
-                "leave `--emulate` out: each instance gets its shard anyway",
-                code="CT031",
-            )
-        )
+        hint = "leave `--emulate` out: each instance gets its shard anyway"
+        problems.append(Problem(("kind",), message, hint, code="CT031"))
+
     shards = [name for name, item in view.inputs.items() if item.shard]
-    plain = target.model_copy(update={"emulate": None})
-    whole = problems.value(lambda: compile_local(_mark_shards(view), plain, context), None)
-    problems.refuse()
-    assert whole is not None
-    specification = LaunchSpecification.from_json(whole.request)
+    settings = target.model_copy(update={"emulate": None})
+    plan = problems.collect_from(lambda: compile_local(_mark_shards(view), settings, context), None)
+    problems.raise_if_any()
+    assert plan is not None
+    specification = LaunchSpecification.from_json(plan.request)
     count = specification.instances
     run_dir = specification.run_dir
 
     processes = []
     started = []
-    for process, item in zip(whole.processes, specification.processes, strict=True):
+    for process, item in zip(plan.processes, specification.processes, strict=True):
         shares = {_mark(name): _share(run_dir, process.instance, name) for name in shards}
         placed = _with_paths(process, shares, count)
         processes.append(placed)
         started.append(replace(item, argv=placed.argv, env=placed.env))
+
     links = []
     for name in shards:
         data = str(view.inputs[name].local)
         for instance in range(count):
             links.append(Link(_share(run_dir, instance, name), data, (instance, count)))
+
+    # all instances write to the same folders, so those of the first stand for all
     places: dict[str, tuple[str, ...]] = {}
     for name in job.outputs:
         folder = processes[0].env[f"CLOUDTRAIN_OUTPUT_{name.upper()}"]
@@ -112,11 +114,11 @@ def _compile_processing(job: ProcessingJob, target: Local, context: CompileConte
         specification, processes=tuple(started), links=tuple(links), places=places
     )
 
-    summary = [line for line in whole.summary if line[0] not in _ONLY_TRAINING]
+    summary = [line for line in plan.summary if line[0] not in _ONLY_TRAINING]
     if shards:
         summary.append(("shards", f"{', '.join(shards)}: dealt out by file over {count} instances"))
     return replace(
-        whole,
+        plan,
         request=specification.to_json(),
         processes=tuple(processes),
         summary=tuple(summary),
@@ -125,16 +127,18 @@ def _compile_processing(job: ProcessingJob, target: Local, context: CompileConte
 
 
 def _share(run_dir: str, instance: int, name: str) -> str:
+    """Return the folder with an instance's share of the input `name`."""
     return f"{run_dir}/instances/{instance}/input/{name}"
 
 
 def _mark(name: str) -> str:
-    """The job is compiled once with this placeholder; `_with_paths` replaces it with each
-    instance's folder."""
+    """Return the placeholder for the folder of a sharded input. The job is compiled once with it;
+    `_with_paths` replaces it with each instance's folder."""
     return f"${{{{shares.{name}}}}}"
 
 
 def _mark_shards(view: TrainingJob) -> TrainingJob:
+    """Return the job with a placeholder for the folder of each sharded input."""
     inputs = dict(view.inputs)
     for name, item in view.inputs.items():
         if item.shard and item.local is not None:
@@ -143,8 +147,8 @@ def _mark_shards(view: TrainingJob) -> TrainingJob:
 
 
 def _with_paths(process: Process, shares: Mapping[str, str], count: int) -> Process:
-    """`shares` maps placeholders to the folders that replace them; `count` is the number of
-    instances."""
+    """Return the process with the folders of its instance. `shares` maps placeholders to the
+    folders that replace them; `count` is the number of instances."""
 
     def fill(text: str) -> str:
         for mark, share in shares.items():
@@ -170,6 +174,7 @@ def _queue_plan(plan: Plan, job: AnyJob, settings: Local, account: LocalAccount)
     own_devices = view.environment.variables.get(VISIBLE)
     need = _need(job, specification, settings, account, own_devices)
     _refuse_too_much(need, specification)
+
     processes = plan.processes
     if need.gpus and own_devices is None:
         launches = tuple(
@@ -180,6 +185,7 @@ def _queue_plan(plan: Plan, job: AnyJob, settings: Local, account: LocalAccount)
         processes = Processes(
             _with_placeholder(group) for group in Processes.of(plan.processes).groups
         )
+
     specification = replace(specification, queue=need)
     first = f", priority {need.priority}" if need.priority else ""
     summary = (*plan.summary, ("queue", f"waits for {need}{first}"))
@@ -193,31 +199,35 @@ def _need(
     account: LocalAccount,
     own_devices: str | None,
 ) -> QueueNeed:
-    """`own_devices`: the value of CUDA_VISIBLE_DEVICES that the job sets; None if it does not set
-    the variable."""
+    """Return the GPUs or CPU slots that the run must wait for. `own_devices`: the value of
+    CUDA_VISIBLE_DEVICES that the job sets; None if it does not set the variable."""
     machine = account.machine
     instances = specification.instances
     gpus = machine.gpu_ids if own_devices is None else visible_ids(own_devices)
-    if not gpus or specification.launcher == "fork":
+    if not gpus or specification.launcher == "fork":  # which works on CPUs only
         return QueueNeed(
             specification.world_size, (), settings.slots or machine.cpus, settings.priority
         )
+
+    share = max(1, len(gpus) // instances)
     count = specification.world_size
     if own_devices is not None:
         count = len(gpus)
     # each host sees its whole share, as its variables show
     elif specification.emulates is not None:
-        count = instances * max(1, len(gpus) // instances)
+        count = instances * share
     elif isinstance(job, TrainingJob) and job.distribution.type == "none":
-        each = min(job.resources.gpus_per_instance or 1, max(1, len(gpus) // instances))
-        count = instances * each
+        count = instances * min(job.resources.gpus_per_instance or 1, share)
     return QueueNeed(count, gpus, 0, settings.priority)
 
 
 def _refuse_too_much(need: QueueNeed, specification: LaunchSpecification) -> None:
+    """Raise a `JobError` if the run needs more than this machine has, because it would wait for
+    ever."""
     there = len(need.gpus) or need.slots
     if need.count <= there:
         return
+
     instances = specification.instances
     world = specification.world_size
     what = f"{instances} x {world // instances} (instances x processes)"
@@ -225,6 +235,7 @@ def _refuse_too_much(need: QueueNeed, specification: LaunchSpecification) -> Non
     if world > instances:
         fitting = instances if instances <= there else 1
         fewer = f"--instances {fitting} --processes-per-instance {there // fitting}"
+
     if need.gpus:
         message = (
             f"{what} need {need.count} GPUs, but this machine has {there}: {', '.join(need.gpus)}"
@@ -241,7 +252,8 @@ def _refuse_too_much(need: QueueNeed, specification: LaunchSpecification) -> Non
 
 
 def _with_placeholder(group: Alike) -> Alike:
-    """Ranks that a launcher starts stay unchanged, because they inherit the launcher's variable."""
+    """Return the processes with a placeholder for their GPUs. Ranks that a launcher starts stay
+    unchanged, because they inherit the launcher's variable."""
     if RUN_DIR not in group.first.env:
         return group
 

@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cloudtrain.runtime.errors import SetupError, find_told
 from cloudtrain.system.processes import ProcessLock
@@ -48,17 +48,28 @@ def failed_ranks(lines: Sequence[str]) -> dict[int, int]:
     code_of_rank: dict[int, int] = {}
     rank = None
     for line in lines:
+        # the exit code stands some lines below the rank
         for rank_pattern, code_pattern in _PAIRS:
             if match := rank_pattern.match(line):
                 rank = int(match[1])
-            elif (match := code_pattern.match(line)) and rank is not None:
+            elif rank is not None and (match := code_pattern.match(line)):
                 code_of_rank[rank] = int(match[1])
                 rank = None
         if match := _FORK.match(line):
             code_of_rank[int(match[1])] = int(match[2])
+
     for killed, number in _MPIRUN_SIGNAL.findall("\n".join(lines)):
         code_of_rank[int(killed)] = -int(number)
     return code_of_rank
+
+
+class _End(NamedTuple):
+    """The end of a rank, in its `attempt`, counted from 1. `exit_code` is None if unknown."""
+
+    process: RankProcess | Launched
+    rank: int
+    exit_code: int | None
+    attempt: int
 
 
 class Deaths:
@@ -67,45 +78,52 @@ class Deaths:
 
     def __init__(self, spec: LaunchSpecification) -> None:
         self._spec = spec
-        self._ends: list[tuple[RankProcess | Launched, int, int | None, int]] = []
+        self._ends: list[_End] = []
         self._starts: dict[int, int] = {}
         self._killed_launcher: Launched | None = None
 
     def started(self, rank: int) -> None:
-        """A second start of the same rank means that all ranks are being restarted."""
+        """Record that a rank started. A second start of the same rank means that all ranks are
+        being restarted."""
         self._starts[rank] = self._starts.get(rank, 0) + 1
 
     def ended(self, process: RankProcess | Launched, exit_code: int | None) -> None:
         """Record that a rank ended. `exit_code` is None if only the rank's launcher knows it."""
         assert process.rank is not None
-        self._ends.append((process, process.rank, exit_code, self._starts.get(process.rank, 1)))
+        attempt = self._starts.get(process.rank, 1)
+        self._ends.append(_End(process, process.rank, exit_code, attempt))
 
     def launcher_was_killed(self, launcher: Launched) -> None:
         """Record that a signal from outside ended a launcher. If no rank had failed before, this
         signal is the cause of the run's failure, and ranks that end later fail because of it."""
-        if not any(exit_code for _, _, exit_code, _ in self._ends):
+        if not any(end.exit_code for end in self._ends):
             self._killed_launcher = launcher
 
     def of_newest_attempt(self, output: RunOutput) -> list[Death]:
-        """The launchers' reports in the last lines of the output supply ranks and exit codes that
-        the supervisor has missed. A rank that mpirun reports counts as the first to fail, because
-        on a busy machine the supervisor may see all ranks end at the same time."""
+        """Return the failed ranks of the newest attempt.
+
+        The launchers' reports in the last lines of the output supply ranks and exit codes that the
+        supervisor has missed. A rank that mpirun reports counts as the first to fail, because on a
+        busy machine the supervisor may see all ranks end at the same time.
+        """
         newest = max(self._starts.values(), default=1)
         reports = self._read_reports(output)
         deaths: dict[int, Death] = {}
-        for order, (process, rank, exit_code, attempt) in enumerate(self._ends):
-            code = exit_code
+        for order, end in enumerate(self._ends):
+            rank = end.rank
+            code = end.exit_code
             if not code and rank in reports:
                 _, code = reports[rank]
-            if not code or attempt != newest:
+            if not code or end.attempt != newest:
                 continue
-            role = process.role if isinstance(process, Launched) else "process"
+            role = end.process.role if isinstance(end.process, Launched) else "process"
             is_first = self._spec.launcher == "mpirun" and rank in reports
             place = -1 if is_first else order
-            deaths[rank] = Death(rank, process.instance, role, code, place)
+            deaths[rank] = Death(rank, end.process.instance, role, code, place)
+
+        # a rank that ended before the supervisor saw it ended before the others; the last such rank
+        # is the cause
         for order, (rank, report) in enumerate(reports.items(), start=1):
-            # A rank that ended before the supervisor saw it ended before the others; the last such
-            # rank is the cause.
             if rank not in deaths:
                 instance, code = report
                 deaths[rank] = Death(rank, instance, "process", code, -order)
@@ -206,6 +224,7 @@ def _is_silent(lines: list[str]) -> bool:
 
 
 def rank_verdict(death: Death, lines: list[str], *, instances: int) -> FailureReport:
+    """Return the report about a failed rank. `lines` are the last of its output."""
     where = []
     if death.role not in ("process", "torchrun", "mpirun"):
         where.append(death.role)
@@ -234,6 +253,8 @@ def rank_verdict(death: Death, lines: list[str], *, instances: int) -> FailureRe
 def launcher_verdict(
     role: str, instance: int, argv: Sequence[str], exit_code: int, lines: list[str]
 ) -> FailureReport:
+    """Return the report about a launcher that failed without a failed rank. `lines` are the last of
+    its output."""
     message, details = explain(lines)
     who = f"{role} of instance {instance}"
     if _NO_TORCH.search(message):
@@ -288,10 +309,12 @@ def explain(lines: list[str]) -> tuple[str, list[str]]:
         start, message = told
         if header <= start:
             return message, clean[start:][:DETAILS]
+
     if not clean:
         return "", []
     if header < 0:
         return clean[-1].strip(), clean[-DETAILS:]
+    # the frames of a traceback are indented, the error below them is not
     for index in range(header + 1, len(clean)):
         if not clean[index][0].isspace():
             return clean[index], clean[header : index + 4][-DETAILS:]
@@ -299,6 +322,7 @@ def explain(lines: list[str]) -> tuple[str, list[str]]:
 
 
 def _lines_of(death: Death, output: RunOutput) -> list[str]:
+    """Return the last lines of a rank's stderr, or of its stdout if stderr is silent."""
     stderr = output.tail(death.instance, death.rank, "stderr")
     if _is_silent(stderr):
         return output.tail(death.instance, death.rank, "stdout")
@@ -306,6 +330,8 @@ def _lines_of(death: Death, output: RunOutput) -> list[str]:
 
 
 def _is_consequence(death: Death, lines: list[str]) -> bool:
+    """Return whether a rank failed because it lost another rank or was terminated. `lines` are the
+    last of its output."""
     if death.exit_code in _CRASHES:
         return False
     if death.exit_code == -signal.SIGTERM:
@@ -353,25 +379,32 @@ def finish(run_dir: str, token: str = "", known_pids: Iterable[int] = ()) -> Non
     try:
         status = folder.read_status()
         if status is not None and status["state"] not in FINAL:
-            kill_run(status.get("token", ""))
-            from cloudtrain.errors import TargetError  # the guard does not need it until here
-
-            who = f"the supervisor (process {status['pid']}) was killed"
-            reason = f"{who}, and with it every process of the run"
-            if status["state"] == "queued":
-                reason = f"{who} while the run was queued"
-            try:
-                _complete_output(folder)
-            # of the disk, the journal or launch.json
-            except (OSError, ValueError, LookupError, TargetError) as error:
-                reason += f"; its output is incomplete: {getattr(error, 'message', error)}"
-            folder.write_status({**status, "state": "lost", "ended": time.time(), "reason": reason})
+            _write_lost(folder, status)
     finally:
         lock.release()
     Queue.of(run_dir).settle()
 
 
+def _write_lost(folder: RunFolder, status: dict[str, Any]) -> None:
+    """Kill the processes of a run whose lock is held, complete its output, and write the state
+    `lost`."""
+    kill_run(status.get("token", ""))
+    from cloudtrain.errors import TargetError  # the guard does not need it until here
+
+    who = f"the supervisor (process {status['pid']}) was killed"
+    reason = f"{who}, and with it every process of the run"
+    if status["state"] == "queued":
+        reason = f"{who} while the run was queued"
+    try:
+        _complete_output(folder)
+    # of the disk, the journal or launch.json
+    except (OSError, ValueError, LookupError, TargetError) as error:
+        reason += f"; its output is incomplete: {getattr(error, 'message', error)}"
+    folder.write_status({**status, "state": "lost", "ended": time.time(), "reason": reason})
+
+
 def _complete_output(folder: RunFolder) -> None:
+    """Copy the output that the dead supervisor has not copied."""
     from dataclasses import replace
 
     # patterns may be slow, and the user waits for this process
@@ -386,8 +419,8 @@ def _complete_output(folder: RunFolder) -> None:
 
 
 def _secrets_of(spec: LaunchSpecification) -> tuple[str, ...]:
-    """Only secrets from files and environment variables: others could need a user's input or the
-    network."""
+    """Return the texts to hide in the output of a run. Only secrets from files and environment
+    variables are looked up: others could need a user's input or the network."""
     from cloudtrain.runtime.secret_values import VARIABLE, forms_of, references, resolved
 
     secrets = dict[str, str]()

@@ -47,15 +47,15 @@ class QueuePlace:
         self._watched: dict[str, int] = {}
 
     def enter(self, need: QueueNeed) -> None:
-        """Raises `OSError` if the queue cannot be written."""
+        """Add the run to the queue. Raises `OSError` if the queue cannot be written."""
         self._need = need
-        self._hang_bell()
+        self._open_fifo()
         self._queue.change(self._enter)
 
     def hold(self, gpus: tuple[str, ...]) -> None:
         """Record in the queue which GPUs the run uses without having waited for them. Raises
         `OSError`."""
-        self._hang_bell()
+        self._open_fifo()
         self._queue.change(lambda order: order.held.append(Held(self._run, gpus, 0, time.time())))
 
     def wait(self, is_asked_to_stop: Callable[[], bool]) -> tuple[str, ...] | None:
@@ -92,8 +92,8 @@ class QueuePlace:
                 return
 
     def leave(self) -> None:
-        """If the table cannot be written, waiting runs get the GPUs or slots when this process
-        ends."""
+        """Take the run out of the queue. If the table cannot be written, waiting runs get the GPUs
+        or slots when this process ends."""
         try:
             self._queue.change(lambda order: order.leave(self._run))
             os.unlink(self._fifo)
@@ -101,17 +101,18 @@ class QueuePlace:
             return
 
     def _enter(self, order: QueueOrder) -> None:
+        """Add the run to the order, unless it is there: also after a damaged table was replaced by
+        an empty one."""
         need = self._need
-        if need is not None and self._run not in order.runs():
-            order.enter(
-                Waiting(
-                    self._run, need.count, tuple(need.gpus), need.slots, need.priority, time.time()
-                )
-            )
+        if need is None or self._run in order.runs():
+            return
+        gpus = tuple(need.gpus)
+        since = time.time()
+        order.enter(Waiting(self._run, need.count, gpus, need.slots, need.priority, since))
 
-    def _hang_bell(self) -> None:
-        """When this process ends, the kernel closes the FIFO, which wakes the runs that watch this
-        run."""
+    def _open_fifo(self) -> None:
+        """Make the FIFO that wakes this process. When the process ends, the kernel closes the FIFO,
+        which wakes the runs that watch this run."""
         os.mkfifo(self._fifo, 0o600)
         self._bell = os.open(self._fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -123,6 +124,7 @@ class QueuePlace:
         missing += [run for run in self._watched if not self._queue.is_alive(run)]
         if missing:
             return missing
+
         poll = select.poll()
         assert self._bell is not None
         poll.register(self._bell, select.POLLIN)
@@ -164,7 +166,7 @@ def wait_for_end(run_dir: str, is_asked_to_stop: Callable[[], bool]) -> str | No
 
     def wake(number: int, frame: FrameType | None) -> None:
         assert callable(handler)
-        signal.signal(signal.SIGTERM, handler)
+        signal.signal(signal.SIGTERM, handler)  # a second signal must not raise in the cleanup
         handler(number, frame)
         raise _Woken
 
@@ -180,14 +182,16 @@ def wait_for_end(run_dir: str, is_asked_to_stop: Callable[[], bool]) -> str | No
 
 
 def _end_of(folder: RunFolder) -> str:
+    """Wait until the run has ended, and return its final state, or `gone`."""
     while True:
         if not os.path.exists(folder.lock):
             return "gone"
         descriptor = os.open(folder.lock, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)  # returns when the supervisor has ended
         finally:
             os.close(descriptor)
+
         status = folder.read_status()
         if status is None:
             return "gone"

@@ -75,7 +75,7 @@ def entrypoint_host(stage: EmulatedJob, host: Host) -> HostLaunch:
     if first == "torchrun":
         variables |= stage.torchrun_variables(host)
     if first == "mpirun":
-        # on which the launcher finds mpirun
+        # the launcher looks for mpirun on the PATH
         folder = os.path.dirname(stage.mpirun)
         path = variables.get("PATH", "${{env.PATH}}")
         variables = {**OPEN_MPI, **variables, "PATH": f"{folder}:{path}"}
@@ -124,6 +124,7 @@ def _plan(stage: EmulatedJob, host: Host) -> LaunchPlan:
 
 
 def _ranks(stage: EmulatedJob, host: Host, plan: LaunchPlan) -> Sequence[Process]:
+    """Return the ranks that torchrun or mpirun starts on a host; none without a launcher."""
     program = plan.programs[0] if plan.programs else None
     if program is None or program.role not in _LAUNCHERS:
         return ()
@@ -137,6 +138,7 @@ def _ranks(stage: EmulatedJob, host: Host, plan: LaunchPlan) -> Sequence[Process
             own=plan.hosts.index(host.name),
             count=count,
         )
+    # behind mpirun's options: the script's interpreter with its arguments, or another program
     start = len(program.argv) - 1
     if stage.python in program.argv:
         start = program.argv.index(stage.python)
@@ -172,6 +174,7 @@ own process."""
 
 
 def toolkit_host(stage: EmulatedJob, host: Host) -> HostLaunch:
+    """Return the processes of one host. Raises a `JobError` if the toolkit would refuse the job."""
     root = stage.root(host)
     setup = HostSetup(
         stage.request_of(host),
@@ -195,6 +198,7 @@ def toolkit_host(stage: EmulatedJob, host: Host) -> HostLaunch:
         **local_variables({**env, **toolkit_command.env}),
         "PYTHONPATH": f"{root}/code:{python_path}",
     }
+
     start = _STARTS[toolkit_command.role]
     master = env.get("MASTER_ADDR")
     if master is None:
@@ -290,6 +294,7 @@ def _slots_in(hosts: str) -> int:
 
 
 def _local_export(value: str) -> list[str]:
+    """Return mpirun's option `-x` for this machine; none for the preloaded library."""
     name, equals, text = value.partition("=")
     if name == "LD_PRELOAD":
         return []
@@ -344,6 +349,7 @@ _STARTS: dict[str, Callable[[EmulatedJob, Host, ToolkitCommand, dict[str, str]],
 
 
 def _option(options: Sequence[str], name: str) -> str | None:
+    """Return the word behind an option; None without the option."""
     return options[options.index(name) + 1] if name in options else None
 
 
@@ -372,10 +378,12 @@ _MACHINES = "ResourceConfig"
 
 
 def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: CompileContext) -> Plan:
-    """Return the plan of a job that runs on this machine as SageMaker would run it."""
+    """Return the plan of a job that runs on this machine as SageMaker would run it. Raises a
+    `JobError` with what neither this machine nor SageMaker can run."""
     account: LocalAccount = context.account
     problems = Problems()
-    scaled = problems.value(lambda: scaled_job(job, target, account), None)
+    scaled = problems.collect_from(lambda: scaled_job(job, target, account), None)
+
     sagemaker = account.emulated or SageMaker()
     there = ACCOUNT._replace(region=sagemaker.region or ACCOUNT.region)
     parts = parts_of(
@@ -394,7 +402,7 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
 
     python = target.python or account.python
     overrides = dict(overrides_of(job, "sagemaker"))
-    overrides.pop(_MACHINES, None)
+    overrides.pop(_MACHINES, None)  # the machines were scaled to this one
     request = finished_request(parts, overrides)
     stage = EmulatedJob(
         request=request,
@@ -406,6 +414,7 @@ def compile_as_sagemaker(job: TrainingJob, target: LocalSettings, context: Compi
         world_size=scaled[1].world_size,
         grace_period=target.grace_period,
     )
+
     start = entrypoint_host if is_entrypoint(request) else toolkit_host
     launches = {host: start(stage, host) for host in stage.hosts}
     processes = _assign_ranks(launches)
@@ -458,6 +467,7 @@ def _specification(
     if job.checkpoint and job.checkpoint.local:
         checkpoint = job.checkpoint.local
     synced = stage.request.get("CheckpointConfig", {}).get("LocalPath")
+
     directories = list(on_each_host("model"))
     directories += on_each_host("output/data")
     directories += on_each_host("input/data")
@@ -501,6 +511,7 @@ def _specification(
         endpoints.update(launch.endpoints)
         for process in (*launch.processes, *launch.children):
             roles.add(process.role)
+
     launcher = next((name for name in _LAUNCHERS if name in roles), "processes")
     metrics = stage.request["AlgorithmSpecification"].get("MetricDefinitions", ())
     return LaunchSpecification(
@@ -527,6 +538,7 @@ def _specification(
 
 
 def _files(stage: EmulatedJob, host: Host) -> Iterator[tuple[str, str]]:
+    """Yield path and text of the configuration files of one host."""
     for path, content in files(stage.request_of(host), host, stage.root(host)).items():
         if path.endswith("/resourceconfig.json"):
             content = with_loopback(content)
@@ -584,6 +596,8 @@ def _assign_ranks(launches: dict[Host, HostLaunch]) -> list[Process]:
 def _started_process(
     stage: EmulatedJob, launches: dict[Host, HostLaunch], process: Process
 ) -> StartedProcess:
+    """Return a process as the supervisor starts it. Its working directory holds the code; a
+    launcher that unpacks the code starts in the host's `/opt/ml`."""
     host = stage.hosts[process.instance]
     launch = launches[host]
     folder = stage.root(host)

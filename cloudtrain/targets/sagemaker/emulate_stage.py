@@ -31,6 +31,7 @@ _INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "SM_NETWORK_
 
 
 def relocate_text(text: str, root: str) -> str:
+    """Return the text with `root` in place of each path `/opt/ml`."""
     return _ROOT.sub(lambda _: root, text)
 
 
@@ -82,10 +83,13 @@ def local_tf_config(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def with_loopback(resource: JsonMapping) -> JsonObject:
+    """Return the content of `resourceconfig.json` with this machine's loopback interface."""
     return {**resource, "network_interface_name": LOOPBACK_INTERFACE}
 
 
 def local_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return a container's variables with this machine's loopback interface, also inside of those
+    that hold JSON."""
     local = dict(variables)
     for name in _INTERFACE_VARIABLES:
         if local.get(name) == INTERFACE:
@@ -94,9 +98,9 @@ def local_variables(variables: Mapping[str, str]) -> dict[str, str]:
         resource = json.loads(local["SM_RESOURCE_CONFIG"])
         local["SM_RESOURCE_CONFIG"] = _compact(with_loopback(resource))
     if "SM_TRAINING_ENV" in local:
-        whole = with_loopback(json.loads(local["SM_TRAINING_ENV"]))
-        whole["resource_config"] = with_loopback(whole["resource_config"])
-        local["SM_TRAINING_ENV"] = _compact(whole)
+        facts = with_loopback(json.loads(local["SM_TRAINING_ENV"]))
+        facts["resource_config"] = with_loopback(facts["resource_config"])
+        local["SM_TRAINING_ENV"] = _compact(facts)
     return local
 
 
@@ -130,6 +134,9 @@ class HostLaunch:
 
 @dataclass(frozen=True)
 class EmulatedJob:
+    """An emulated job. `request` is the one that SageMaker would get; `world_size` is the number of
+    all ranks, among which the CPUs are divided."""
+
     request: JsonObject
     container: ImageContents
     account: LocalAccount
@@ -148,9 +155,11 @@ class EmulatedJob:
         return f"{self.run_dir}/hosts/{host.name}/opt/ml"
 
     def request_of(self, host: Host) -> JsonObject:
+        """Return the request with the paths of one host."""
         return relocate_request(self.request, self.root(host))
 
     def gpus(self, host: Host) -> int:
+        """Return the number of this machine's GPUs that a host gets."""
         return len(self._gpu_share(host))
 
     def _gpu_share(self, host: Host) -> tuple[str, ...]:
@@ -176,6 +185,7 @@ class EmulatedJob:
 
     @property
     def mpirun(self) -> str:
+        """Return the path of mpirun. Raises a `JobError` if this machine has none."""
         if self.account.mpirun is None:
             message = (
                 "the container would start `mpirun`, which is neither beside "

@@ -93,9 +93,9 @@ def decode_fields(fields: Sequence[Field], request: JsonMapping) -> JsonObject:
         if value is None or field.codec is None:
             continue
         with suppress(Inexpressible):
-            own = field.codec.decode(value)
-            if own is not None:
-                values[field.job or field.request] = own
+            decoded = field.codec.decode(value)
+            if decoded is not None:
+                values[field.job or field.request] = decoded
     return values
 
 
@@ -150,6 +150,7 @@ UNLESS_EMPTY = Codec(_or_none, SAME.encode)
 _MAPPING = Codec(lambda items: dict(items) or None, lambda items: dict(items) or None)
 
 OPPOSITE = Codec(lambda value: value is False, lambda value: not value)
+"""A switch of the request that turns off what the job turns on."""
 
 LIST = Codec(SAME.decode, list)
 FILLED_LIST = Codec(_or_none, lambda items: list(items) or None)
@@ -171,7 +172,8 @@ _SPOT = Codec(lambda enabled: {} if enabled else None, lambda _: True)
 
 
 def _pairs(name: str, value: str) -> Codec:
-    """Code a mapping as a list of rows with two fields."""
+    """Return the codec of a mapping that a request has as a list of rows with two fields: `name`
+    for the key, and `value`."""
 
     def decode(rows: object) -> JsonObject:
         if not isinstance(rows, list):
@@ -185,7 +187,7 @@ def _pairs(name: str, value: str) -> Codec:
 
 
 def records(fields: Sequence[Field]) -> Codec:
-    """Code a list of objects, each by a table of its own."""
+    """Return the codec of a list of objects, each with these fields."""
 
     def decode(rows: Sequence[JsonMapping]) -> list[JsonObject] | None:
         return [decode_fields(fields, row) for row in rows] or None
@@ -333,6 +335,7 @@ FILE_SYSTEM_FIELDS = (
 
 
 def _machine_fields(section: str) -> tuple[Field, ...]:
+    """Return the fields of machines. `section` is their dotted path in the request."""
     return (
         Field("resources.volume_size", f"{section}.VolumeSizeInGB", "volume_size", GIBIBYTES),
         Field("resources.instance_groups", f"{section}.InstanceGroups", "", records(GROUP_FIELDS)),

@@ -261,6 +261,7 @@ class Start:
         return Torch.model_construct(processes_per_instance=count)
 
     def _by_our_launcher(self) -> Distribution:
+        """Return the distribution that cloudtrain's launcher starts."""
         launcher = self.launch.get("launcher")
         if launcher == "torchrun":
             return Torch.model_construct(processes_per_instance=self.processes)
@@ -276,6 +277,7 @@ class Start:
 
 
 def _smp(version: Literal[1, 2], count: int | None, parameters: object) -> SMP:
+    """Return the distribution `smp`, without parameters if those of the request are no mapping."""
     return SMP.model_construct(
         version=version,
         processes_per_instance=count,
@@ -371,7 +373,8 @@ class SageMakerReading(Reading):
     def image_path(self) -> ValuePath:
         """The path of the job field that names the image, or else its version; empty if the job
         sets neither."""
-        if path := self.override_of(*_IMAGE):
+        path = self.override_of(*_IMAGE)
+        if path:
             return path
         for field in ("image", "version"):
             if getattr(self.job.environment, field):
@@ -388,22 +391,24 @@ class SageMakerReading(Reading):
         overrides = self.overrides.get(PARAMETERS)
         if not self.request or not isinstance(overrides, Mapping):
             return self.job.hyperparameters
-        own: JsonObject = {}
+
+        # None stays as it is: it removes a hyperparameter
+        changes: JsonObject = {}
         texts: dict[str, str] = {}
         for name, value in overrides.items():
             if name.startswith(RESERVED_PREFIXES):
                 continue
-            own[name] = value
+            changes[name] = value
             if value is not None:
                 texts[name] = str(value).replace(keys.RUN_NAME, self.plan.run_name)
-        return merged(self.job.hyperparameters, {**own, **decode_hyperparameters(texts)})
+        return merged(self.job.hyperparameters, {**changes, **decode_hyperparameters(texts)})
 
     @cached_property
     def resources(self) -> Resources:
         if not self.changes(MACHINES) and not self.changes(CLUSTER[0]):
             return self.job.resources
-        config = mapping_at(self.request, MACHINES)
-        config = config or mapping_at(self.request, *CLUSTER)
+
+        config = mapping_at(self.request, MACHINES) or mapping_at(self.request, *CLUSTER)
         update: JsonObject = {"instance_groups": tuple(_groups_of(config))}
         count = instances_in(config)
         if count is not None:
@@ -424,6 +429,7 @@ class SageMakerReading(Reading):
 
     @property
     def longest_run(self) -> int:
+        """The time limit in seconds, which is the service's default if the request has none."""
         return self.seconds("MaxRuntimeInSeconds") or DEFAULT_MAX_RUNTIME
 
     def seconds(self, name: str) -> int | None:
@@ -469,10 +475,11 @@ class SageMakerReading(Reading):
         for index, group in enumerate(machines.groups):
             path = self._type_path(machines.kind, index)
             groups.append(replace(group, path=path))
+
         spans: tuple[str, ...] = ()
         if machines.kind == "groups":
             spans = self.start.groups
-            if self.start.by == "image":  # without a launcher
+            if self.start.by == "image":  # the request names no groups for a launcher
                 spans = self.job.resources.distribution_groups
         return replace(machines, groups=tuple(groups), spans=spans)
 
@@ -523,10 +530,10 @@ class SageMakerReading(Reading):
         missing ones."""
         request = self.request
         for item in rows_at(request, CHANNELS) if self.processing is None else ():
-            key = self.input_of(item.get("ChannelName"))
-            if key is not None:
+            input_name = self.input_of(item.get("ChannelName"))
+            if input_name is not None:
                 uri = value_at(item, "DataSource", "S3DataSource", "S3Uri")
-                yield "input", key, uri, ("inputs", key, self.target)
+                yield "input", input_name, uri, ("inputs", input_name, self.target)
         for item in rows_at(request, "ProcessingInputs"):
             name = str(item.get("InputName"))
             if name in self.job.inputs:
@@ -555,11 +562,11 @@ class SageMakerReading(Reading):
         place = ("AppSpecification", "ImageUri")
         if ALGORITHM in self.request:
             place = (ALGORITHM, "TrainingImage")
-        reference = value_at(self.request, *place)
+        address = value_at(self.request, *place)
         image = self.job.environment.image
         by_job = image is not None and image.of(self.target)
-        if isinstance(reference, str) and (by_job or self.override_of(*place)):
-            return [(reference, IMAGE)]
+        if isinstance(address, str) and (by_job or self.override_of(*place)):
+            return [(address, IMAGE)]
         return []
 
 
@@ -577,6 +584,7 @@ def machines_in(config: JsonMapping, account: SageMakerAccount) -> Machines:
     elif preferences := rows_at(config, "InstancePreferences"):
         rows = preferences
         kind = "preferences"
+
     members = []
     for row in rows:
         instance_type = row.get("InstanceType")
@@ -590,6 +598,7 @@ def machines_in(config: JsonMapping, account: SageMakerAccount) -> Machines:
 def machine_group(
     instance_type: str, count: int, account: SageMakerAccount, name: str = DEFAULT_GROUP
 ) -> MachineGroup:
+    """Return equal instances with their catalogue entry, which the user may have corrected."""
     entry = type_named("sagemaker", instance_type, account.overlay)
     return MachineGroup(instance_type, count, entry, name)
 

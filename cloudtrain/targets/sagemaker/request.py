@@ -98,7 +98,7 @@ class Host:
 
 def hosts(request: Request) -> tuple[Host, ...]:
     """Return all hosts in SageMaker's order, sorted by name: `algo-10` comes before `algo-2`."""
-    return _everyone(request).hosts
+    return _all_hosts(request).hosts
 
 
 def host_groups(request: Request) -> tuple[tuple[Host, ...], ...]:
@@ -106,10 +106,10 @@ def host_groups(request: Request) -> tuple[tuple[Host, ...], ...]:
     group."""
     numbered = sorted(hosts(request), key=lambda host: host.index)
     groups = groupby(numbered, key=lambda host: host.group)
-    return tuple(tuple(same) for _, same in groups)
+    return tuple(tuple(members) for _, members in groups)
 
 
-class _Everyone(NamedTuple):
+class _AllHosts(NamedTuple):
     """All hosts of a job, with their names and the instance groups as listed in
     `resourceconfig.json`."""
 
@@ -118,26 +118,25 @@ class _Everyone(NamedTuple):
     groups: list[JsonObject]
 
 
-def _everyone(request: Request) -> _Everyone:
-    return _describe_everyone(tuple(_groups(request[MACHINES])))
+def _all_hosts(request: Request) -> _AllHosts:
+    return _hosts_of(tuple(_groups(request[MACHINES])))
 
 
-@lru_cache(maxsize=1)
-def _describe_everyone(groups: tuple[tuple[str, str, int], ...]) -> _Everyone:
+@lru_cache(maxsize=1)  # each host of a job asks for all of them
+def _hosts_of(groups: tuple[tuple[str, str, int], ...]) -> _AllHosts:
     """Return the hosts and groups of a job. `groups` holds the name, instance type and count of
     each group."""
     members: list[Host] = []
     for group, instance_type, count in groups:
         for _ in range(count):
             members.append(Host(len(members), group, instance_type))
-    everyone = sorted(members, key=lambda host: host.name)
-    described: list[JsonObject] = []
+    in_order = sorted(members, key=lambda host: host.name)
+
+    rows: list[JsonObject] = []
     for group, instance_type, _ in groups:
-        names = [host.name for host in everyone if host.group == group]
-        described.append(
-            {"instance_group_name": group, "instance_type": instance_type, "hosts": names}
-        )
-    return _Everyone(tuple(everyone), [host.name for host in everyone], described)
+        names = [host.name for host in in_order if host.group == group]
+        rows.append({"instance_group_name": group, "instance_type": instance_type, "hosts": names})
+    return _AllHosts(tuple(in_order), [host.name for host in in_order], rows)
 
 
 def _groups(config: JsonMapping) -> Iterator[tuple[str, str, int]]:
@@ -158,13 +157,13 @@ def _groups(config: JsonMapping) -> Iterator[tuple[str, str, int]]:
 def resource_config(request: Request, host: Host) -> JsonObject:
     """Return the content of one host's `resourceconfig.json`. Do not change its lists: all hosts
     share them."""
-    everyone = _everyone(request)
+    all_hosts = _all_hosts(request)
     return {
         "current_host": host.name,
         "current_instance_type": host.instance_type,
         "current_group_name": host.group,
-        "hosts": everyone.names,
-        "instance_groups": everyone.groups,
+        "hosts": all_hosts.names,
+        "instance_groups": all_hosts.groups,
         "network_interface_name": INTERFACE,
     }
 
@@ -177,17 +176,17 @@ def hyperparameters_file(request: Request) -> dict[str, str]:
 
 def input_data_config(request: Request) -> dict[str, JsonObject]:
     """Return the content of `inputdataconfig.json`."""
-    usual = request[ALGORITHM].get("TrainingInputMode", "File")
-    described = {}
+    default_mode = request[ALGORITHM].get("TrainingInputMode", "File")
+    channels = {}
     for channel in request.get(CHANNELS, []):
         source = channel.get("DataSource", {}).get("S3DataSource", {})
-        described[channel["ChannelName"]] = {
+        channels[channel["ChannelName"]] = {
             "ContentType": channel.get("ContentType"),
-            "TrainingInputMode": channel.get("InputMode", usual),
+            "TrainingInputMode": channel.get("InputMode", default_mode),
             "S3DistributionType": source.get("S3DataDistributionType", "FullyReplicated"),
             "RecordWrapperType": channel.get("RecordWrapperType", "None"),
         }
-    return described
+    return channels
 
 
 def files(request: Request, host: Host, root: str = ROOT) -> dict[str, JsonObject]:

@@ -291,9 +291,11 @@ _CREDENTIALS = (
 
 
 def _region(profile: str | None, environ: Mapping[str, str]) -> str | None:
+    """Return the region of the environment, or else of the profile; None if neither has one."""
     region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
     if region:
         return region
+
     name = profile or environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or "default"
     for file in _files(environ):
         region = _section(file, name).get("region")

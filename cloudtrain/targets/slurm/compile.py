@@ -306,8 +306,8 @@ def compile_slurm(job: AnyJob, settings: Slurm, context: CompileContext) -> Plan
 
     plan = None
     if has_launch:
-        plan = problems.value(lambda: _plan(ClusterRun(view, settings, context)), None)
-    problems.refuse(plan)
+        plan = problems.collect_from(lambda: _plan(ClusterRun(view, settings, context)), None)
+    problems.raise_if_any(plan)
     assert plan is not None, "without a plan there are problems"
     return plan if isinstance(job, TrainingJob) else _processing_plan(plan)
 

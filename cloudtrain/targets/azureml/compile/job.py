@@ -181,7 +181,7 @@ def request_of(parts: Parts, problems: Problems) -> JsonObject:
 
     body.setdefault(DISPLAY_NAME, run_name)
     body.setdefault(EXPERIMENT, job.name)
-    body["command"] = problems.value(lambda: command_of(job), "")
+    body["command"] = problems.collect_from(lambda: command_of(job), "")
     if job.source_dir is not None:
         body[CODE] = code_id(account.workspace_id, parts.context.bundle.sha256)
     body[ENVIRONMENT] = parts.environment.id
@@ -195,7 +195,7 @@ def request_of(parts: Parts, problems: Problems) -> JsonObject:
     if "limits" in body:
         body["limits"] = {"jobLimitsType": "Command", **body["limits"]}
     queue = body.get(QUEUE, {})
-    body[QUEUE] = problems.value(lambda: _queue(parts, queue), None)
+    body[QUEUE] = problems.collect_from(lambda: _queue(parts, queue), None)
     body["identity"] = _identity(target, body.get("identity", {}))
     if target.notifications is not None:
         events = EVENTS.encode(target.notifications.on)
@@ -274,7 +274,7 @@ def _variables(parts: Parts, problems: Problems) -> dict[str, str]:
             problems.append(Problem(path, message, hint, code="CT031"))
 
     variables = network_variables(job, parts.machines, parts.environment.id)
-    variables |= problems.value(lambda: option_variables(job), {})
+    variables |= problems.collect_from(lambda: option_variables(job), {})
     variables |= job.environment.variables
     if job.checkpoint is not None and "keep" in job.checkpoint.model_fields_set:
         variables["CLOUDTRAIN_CHECKPOINT_KEEP"] = str(job.checkpoint.keep)
@@ -389,9 +389,9 @@ def _compile(
     body = request_of(parts, problems)
     overrides = overrides_of(job, "azureml")
     # If the overrides break the body, the rules check the body without them.
-    request = problems.value(lambda: overridden(body, overrides, job.hyperparameters), body)
+    request = problems.collect_from(lambda: overridden(body, overrides, job.hyperparameters), body)
     plan = _plan(parts, request)
-    problems.refuse(plan)
+    problems.raise_if_any(plan)
     return plan
 
 
@@ -425,14 +425,14 @@ def parts_of(
     used."""
     # With placeholders, cloudtrain can report a job's other mistakes even if its machines are not
     # valid.
-    known = problems.value(lambda: machines_of(job, context.account), None)
+    known = problems.collect_from(lambda: machines_of(job, context.account), None)
     machines = known or MachineGroup("", job.resources.instance_count, None)
     distribution = None
     # Without machines the number of processes would be another problem. The libraries of SageMaker
     # are one on any machines.
     if known is not None or job.distribution.type in ("smddp", "smp"):
-        distribution = problems.value(lambda: distribution_of(job, machines), None)
-    environment = problems.value(lambda: environment_of(job, context), ChosenEnvironment(""))
+        distribution = problems.collect_from(lambda: distribution_of(job, machines), None)
+    environment = problems.collect_from(lambda: environment_of(job, context), ChosenEnvironment(""))
     return Parts(job, target, context, machines, distribution, environment)
 
 

@@ -103,20 +103,22 @@ def _name_every_run(draft: Draft, name: str, *, by_drivers: bool) -> None:
             draft.job[key] = map_texts(value, name_run)
     draft.settings = map_texts(draft.settings, name_run)
 
-    _drop_named(draft.job.get("environment", {}).get("variables", {}), name)
+    _drop_with_name(draft.job.get("environment", {}).get("variables", {}), name)
     if not by_drivers:
-        _drop_named(draft.job.get("hyperparameters", {}), name)
+        _drop_with_name(draft.job.get("hyperparameters", {}), name)
     if draft.job.get("hyperparameters") == {}:
         del draft.job["hyperparameters"]
 
 
-def _drop_named(values: JsonObject, name: str) -> None:
+def _drop_with_name(values: JsonObject, name: str) -> None:
+    """Remove the values that contain the name of the original."""
     for key in list(values):
         if name in str(values[key]):
             del values[key]
 
 
 def _drafts_of_one_run(original: Original) -> Iterator[Draft]:
+    """Yield the drafts of `drafts_of`, still with the original's name in their places."""
     request = original.request
     if original.start is not None:
         yield from _by_drivers(original, original.start)
@@ -158,10 +160,12 @@ def _by_drivers(original: Original, start: JsonMapping) -> Iterator[Draft]:
 
 
 def _by_framework(original: Original) -> Iterator[Draft]:
+    """Yield the job of a script that names its framework; nothing if its image is none of AWS's."""
     uri = mapping_at(original.request, ALGORITHM).get("TrainingImage")
     image = image_of_uri(uri) if isinstance(uri, str) else None
     if image is None:
         return
+
     environment = {"framework": image.framework, "version": image.version}
     if image.base:
         environment["base"] = image.base
@@ -185,6 +189,7 @@ def _script(original: Original, environment: JsonObject) -> Draft:
 
     distribution = _distribution(Start.of(request), _gpus(request))
     image = str(mapping_at(request, ALGORITHM).get("TrainingImage"))
+    # MXNet's toolkit reads the same hyperparameter for servers of its own
     of_mxnet = distribution.get("type") == "tensorflow" and has_other_toolkit(image)
     if distribution and not of_mxnet:
         job["distribution"] = distribution
@@ -237,12 +242,13 @@ def _in_order(values: JsonMapping, model: type[Model]) -> JsonObject:
 
 
 def _without_defaults(values: JsonMapping, model: type[Model]) -> JsonObject:
-    own: JsonObject = {}
+    """Return the values that differ from the model's defaults, in the order of its fields."""
+    changed: JsonObject = {}
     for name, value in _in_order(values, model).items():
         default = model.model_fields[name].get_default(call_default_factory=True)
         if value is not None and value != default:
-            own[name] = value
-    return own
+            changed[name] = value
+    return changed
 
 
 def _image_alone(original: Original) -> Draft:
@@ -256,6 +262,7 @@ def _image_alone(original: Original) -> Draft:
     job["environment"] = environment | job.get("environment", {})
     if parameters:
         job["hyperparameters"] = {name: _number_or_text(text) for name, text in parameters.items()}
+
     brings_no_code = original.code is None and original.source is None
     if brings_no_code and own_value(parameters.get(PROGRAM)) is None:
         job["source_dir"] = None
@@ -321,13 +328,16 @@ def _find_on_this_machine(item: JsonObject, data: Mapping[str, str]) -> None:
 
 
 def _resources(values: JsonMapping) -> JsonObject:
+    """Return the job's field `resources` from the values of a request."""
     resources: JsonObject = {}
     groups = values.get("resources.instance_groups")
     preferences = values.get("resources.instance_preferences")
     count = values.get("resources.instance_count", 1)
+
     if groups:
         resources["instance_groups"] = groups
     elif preferences:
+        # one count for all types stands once in the job
         counts = {row.setdefault("instance_count", count) for row in preferences}
         if len(counts) == 1:
             resources["instance_count"] = counts.pop()
@@ -337,6 +347,7 @@ def _resources(values: JsonMapping) -> JsonObject:
     else:
         resources["instance_count"] = count
         resources["instance_type"] = {"sagemaker": values.get("resources.instance_type", "")}
+
     volume = values.get("resources.volume_size")
     if volume not in (None, f"{DEFAULT_VOLUME_GIB}g"):
         resources["volume_size"] = volume
@@ -351,42 +362,44 @@ def _preference(row: JsonObject) -> Any:
 
 
 def _gpus(request: JsonMapping) -> int | None:
+    """Return the GPUs of each instance, of the first group; None for an unknown type."""
     config = mapping_at(request, MACHINES)
     first: JsonMapping = (config.get("InstanceGroups") or [config])[0]
     entry = type_named("sagemaker", str(first.get("InstanceType", "")), None)
-    if entry is None:
-        return None
-    return entry.gpus
+    return None if entry is None else entry.gpus
 
 
 def _inputs(request: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
-    usual = text_at(request, ALGORITHM, "TrainingInputMode") or "File"
+    """Yield name and fields of the job's input for each channel, except the code channel."""
+    default_mode = text_at(request, ALGORITHM, "TrainingInputMode") or "File"
     directory = str(mapping_at(request, PARAMETERS).get(SUBMIT_DIRECTORY, ""))
     is_isolated = directory.strip('"').startswith("/opt")
     channels = rows_at(request, CHANNELS)
-    names = {str(channel.get("ChannelName")) for channel in channels}
+    used_names = {str(channel.get("ChannelName")) for channel in channels}
     for channel in channels:
-        name = channel.get("ChannelName")
-        key = _input_name(str(name), names)
-        names.add(key)
-        if name == "code" and is_isolated:
+        channel_name = channel.get("ChannelName")
+        name = _input_name(str(channel_name), used_names)
+        used_names.add(name)
+        if channel_name == "code" and is_isolated:
             continue
+
         source = mapping_at(channel, "DataSource")
         if "FileSystemDataSource" in source:
             item = decode_fields(FILE_SYSTEM_FIELDS, channel)
         elif "S3DataSource" in source:
-            item = decode_fields(CHANNEL_FIELDS, {"InputMode": usual, **channel})
+            item = decode_fields(CHANNEL_FIELDS, {"InputMode": default_mode, **channel})
         else:
             continue
-        if key == name:
+        if name == channel_name:
             item.pop("channel", None)
-        yield key, _input_of(item)
+        yield name, _input_of(item)
 
 
 def _input_of(values: JsonMapping) -> JsonObject:
+    """Return the fields of an input for a job file."""
     item = {"sagemaker": values.get("sagemaker", "")}
     if "mode" in values:
-        item["mode"] = values["mode"]  # the default, too
+        item["mode"] = values["mode"]  # also the default of jobs: the request's may be another
     return item | _without_defaults(values, Input)
 
 
@@ -404,12 +417,15 @@ def _input_name(channel: str, used_names: set[str]) -> str:
 
 
 def _settings(original: Original, values: JsonMapping) -> JsonObject:
+    """Return the target's settings for a request, without defaults."""
     settings: JsonObject = {"region": region_of(original)}
     for path, value in values.items():
         if path.startswith(SETTING):
             settings[path.removeprefix(SETTING)] = value
     if original.request.get(DEBUGGER) is not None:
         settings["debugger"] = True
+
+    # settings of a profiler that is off, and folders that the compiler chooses by itself
     if not settings.get("profiler"):
         for name in ("profiler_output", "profiler_interval", "profiler_parameters"):
             settings.pop(name, None)

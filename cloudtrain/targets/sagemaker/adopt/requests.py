@@ -74,12 +74,13 @@ def flat(request: JsonMapping) -> JsonObject:
 
 
 def _canonical(search: JsonMapping) -> JsonObject:
+    """Return the fields of a search in a form that is equal for equal searches."""
     config: JsonObject = json.loads(json.dumps(search))
     ranges: JsonObject = {}
     for kind, rows in sorted(config.get("ParameterRanges", {}).items()):
         if rows:
-            whole = [_with_defaults(kind, row) for row in rows]
-            ranges[kind] = sorted(whole, key=lambda row: str(row.get("Name")))
+            full_rows = [_with_defaults(kind, row) for row in rows]
+            ranges[kind] = sorted(full_rows, key=lambda row: str(row.get("Name")))
     config["ParameterRanges"] = ranges
     if config.get("Strategy") == "Grid":  # which ends by itself
         config.get("ResourceLimits", {}).pop("MaxNumberOfTrainingJobs", None)
@@ -92,11 +93,11 @@ def _with_defaults(kind: str, row: JsonMapping) -> JsonMapping:
     bound."""
     if not kind.startswith(("Continuous", "Integer")):
         return row
-    whole = {"ScalingType": "Auto", **row}
+    full_row = {"ScalingType": "Auto", **row}
     for name in ("MinValue", "MaxValue"):
         if name in row:
-            whole[name] = str(float(row[name]))
-    return whole
+            full_row[name] = str(float(row[name]))
+    return full_row
 
 
 def sweep_fields(request: JsonMapping) -> Iterator[tuple[str, Any]]:
@@ -109,6 +110,7 @@ def sweep_fields(request: JsonMapping) -> Iterator[tuple[str, Any]]:
     limits = config["ResourceLimits"]
     strategy = config["Strategy"].lower()
     is_script = PROGRAM in request["TrainingJobDefinition"].get("StaticHyperParameters", {})
+
     name = job_name_from(_STAMP.sub("", str(request["HyperParameterTuningJobName"])))
     yield "name", name[: LONGEST_NAME - _HASH].rstrip("-")
     yield "search", dict(_ranges(config["ParameterRanges"], is_script=is_script))
@@ -134,6 +136,8 @@ _INTEGER = {"Linear": "int", "Auto": "int"}
 
 
 def _ranges(ranges: JsonMapping, *, is_script: bool) -> Iterator[tuple[str, Any]]:
+    """Yield name and range of each hyperparameter, as a sweep has them. `is_script`: the listed
+    values are JSON texts."""
     if ranges.get("AutoParameters"):
         raise ValueError("the tuner itself chooses the ranges (Autotune)")
     for row in ranges.get("ContinuousParameterRanges", ()):
@@ -209,11 +213,13 @@ _MAPS = ("hyperparameters", "statichyperparameters", "environment")
 
 
 def _originals(data: Any, folder: str | None) -> Iterator[Original]:
+    """Yield the training jobs of a document without nulls; none if it is of another kind."""
     if isinstance(data, list):
         for item in data:
             yield from _originals(item, folder)
     if not isinstance(data, Mapping):
         return
+
     if "Records" in data or "Events" in data:
         events = data.get("Records") or data.get("Events")
         yield from _originals(events, folder)
@@ -271,6 +277,7 @@ def _as_request(value: Any, path: tuple[str | int, ...]) -> Any:
 
 
 def _camel(name: str) -> str:
+    """Return a field's name with a lower-case first letter, as CloudTrail writes it."""
     return name[:1].lower() + name[1:]
 
 
@@ -280,6 +287,7 @@ def _tuning(data: JsonMapping, folder: str | None) -> Iterator[Original]:
     definitions = data.get("TrainingJobDefinitions") or [data["TrainingJobDefinition"]]
     if len(definitions) == 1:
         data = _of_one_definition(data, definitions[0])
+
     name = str(data.get("HyperParameterTuningJobName", "tuning"))
     for definition in definitions:
         search = data.get(OF_SEARCH[0], {})
@@ -293,11 +301,13 @@ def _tuning(data: JsonMapping, folder: str | None) -> Iterator[Original]:
         except (KeyError, TypeError, AttributeError) as error:
             fields = {}
             why = f"a part of it is missing or not valid: {error}"
+
         lost = {OF_SEARCH[0]: f"a sweep cannot express the search: {why}"}
         searched = _searched(ranges)
         if searched:
             names = ", ".join(searched)
             lost["ParameterRanges"] = f"the tuner gives these values to each job: {names}"
+
         if fields:
             original = _original(flat(data), f"the tuning job {name}", folder)
             region = _region_of(data.get("HyperParameterTuningJobArn"))
@@ -337,7 +347,7 @@ def _training_job(definition: JsonMapping, ranges: JsonMapping, name: str) -> Js
 def _of_one_definition(data: JsonMapping, definition: JsonMapping) -> JsonObject:
     """Return a request with a list of one training job as a request with that job, whose search is
     the request's."""
-    whole = without(data, {"TrainingJobDefinitions"})
+    request = without(data, {"TrainingJobDefinitions"})
     search = dict(data.get(OF_SEARCH[0], {}))
     job: JsonObject = {}
     for key, value in definition.items():
@@ -345,7 +355,7 @@ def _of_one_definition(data: JsonMapping, definition: JsonMapping) -> JsonObject
             search[_OF_SEVERAL[key]] = value
         elif key != "DefinitionName":
             job[key] = value
-    return whole | {OF_SEARCH[0]: search, "TrainingJobDefinition": job}
+    return request | {OF_SEARCH[0]: search, "TrainingJobDefinition": job}
 
 
 _OF_SEVERAL = {
@@ -375,6 +385,7 @@ def _original(
     for section, others in ((MACHINES, _SELECTED), (PARAMETERS, _SET_BY_TUNER)):
         if isinstance(request.get(section), Mapping):
             request[section] = without(request[section], others)
+
     reasons = dict(lost or {})
     for name in (VARIABLES, PARAMETERS):
         if _is_hidden(request.get(name)):
@@ -382,6 +393,7 @@ def _original(
             reasons[name] = (
                 "CloudTrail hides it: take it from `aws sagemaker describe-training-job`"
             )
+
     for wrong in violations(request):
         if wrong.kind == "type" and wrong.hint in ("write a mapping", "write a list"):
             hint = (
@@ -399,6 +411,7 @@ def _original(
 
 
 def _is_hidden(value: Any) -> bool:
+    """Return whether CloudTrail hides a value, or a part of it."""
     if isinstance(value, Mapping):
         return _HIDDEN in value.values()
     return isinstance(value, str) and value == _HIDDEN
@@ -412,6 +425,7 @@ _SET_BY_TUNER = {
 
 
 def _region_of(arn: Any) -> str | None:
+    """Return the region in an ARN; None for any other value."""
     parts = arn.split(":") if isinstance(arn, str) else []
     if len(parts) < 6:
         return None

@@ -96,8 +96,8 @@ def with_code(original: Original, objects: Mapping[str, bytes]) -> tuple[Origina
 
 _ADDRESS = re.compile(r's3://[^/"\\\s]+/[^"\\\s]+')
 
-
 _WRITTEN = re.compile(r'"S3OutputPath": "[^"]*"')
+"""Matches the places in a request that the job writes to, and does not read."""
 
 
 def with_uploads(original: Original, objects: Mapping[str, bytes]) -> Original:
@@ -122,6 +122,8 @@ def with_uploads(original: Original, objects: Mapping[str, bytes]) -> Original:
                 named.add(place)
                 path = place[len(address) :].strip("/")
                 files[path or place.rpartition("/")[2]] = uploads[place]
+
+        # an input needs the content of every file, and cannot be a manifest
         if files and all(files.values()) and data_types.get(address) == "S3Prefix":
             inputs[address] = files
         elif files:
@@ -131,6 +133,7 @@ def with_uploads(original: Original, objects: Mapping[str, bytes]) -> Original:
             lost[address] = (
                 f"the script uploads {count} to it, and the job does not: copy what it needs there"
             )
+
     others = tuple(sorted(uploads.keys() - named))
     return replace(original, uploads=inputs, lost={**original.lost, **lost}, other_uploads=others)
 
@@ -177,14 +180,15 @@ class SageMakerAdopter:
     def comparable(
         self, request: JsonMapping, original: Original, context: CompileContext, plan: Plan | None
     ) -> Comparable:
-        """The form omits the run's tag and replaces the location of the code with a fixed text. If
-        the drivers of SDK version 3 start the original, one description of the program replaces the
-        fields that start the program."""
+        """Return the request in a form that can be compared. It omits the run's tag and replaces
+        the location of the code with a fixed text. If the drivers of SDK version 3 start the
+        original, one description of the program replaces the fields that start the program."""
         is_ours = plan is not None
-        whole = request
+        training = request
         if "TrainingJobDefinition" in request:
-            whole = flat(request)
-        form: JsonObject = json.loads(json.dumps(whole, default=str))
+            training = flat(request)
+        # a deep copy, because the steps below change it
+        form: JsonObject = json.loads(json.dumps(training, default=str))
         if original.search is None:
             form = without(form, OF_SEARCH)
 
@@ -195,6 +199,7 @@ class SageMakerAdopter:
             renewed += _renew_variables(form)
         renewed += _renew_data(form, original, is_ours=is_ours)
         _drop_defaults(form)
+
         if original.start is not None:
             start: JsonMapping | None = original.start
             if is_ours:
@@ -211,7 +216,8 @@ class SageMakerAdopter:
         return Comparable(filled, tuple(renewed))
 
     def overrides(self, ours: JsonMapping, theirs: JsonMapping) -> JsonObject:
-        """None of the overrides removes the run's tag or code."""
+        """Return the overrides that turn `ours` into `theirs`. None of them removes the run's tag
+        or code."""
         overrides = overrides_between(ours, theirs)
         for name, key in ROWS.items():
             our_rows = rows_by_name(ours.get(name), key)
@@ -239,8 +245,8 @@ class SageMakerAdopter:
         return File(__file__).with_name("hook.py").read_text(encoding="utf-8")
 
     def home(self, environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-        """The AWS profiles with their regions alone, and the SDK's defaults at the path where it
-        looks for them."""
+        """Yield the AWS profiles with their regions alone, and the SDK's defaults at the path where
+        it looks for them."""
         regions = regions_of_profiles(environ)
         profile = environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or "default"
         region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
@@ -248,6 +254,7 @@ class SageMakerAdopter:
         if not (region or regions.get(profile)):
             regions[profile] = REGION
             what = f"{REGION}, because you have set no region"
+
         text = ""
         for name, own_region in regions.items():
             text += f'[profile "{name}"]\n{_KEYS}'
@@ -267,8 +274,9 @@ class SageMakerAdopter:
     def captured(
         self, record: JsonMapping, uploads: Mapping[str, bytes]
     ) -> tuple[list[Original], bytes | None]:
-        """If the script asked AWS for its account number, the hook answered with a placeholder. The
-        account number of the job's role replaces this placeholder."""
+        """Return the jobs of a script, and their code. If the script asked AWS for its account
+        number, the hook answered with a placeholder. The account number of the job's role replaces
+        this placeholder."""
         text = json.dumps(record.get("request"))
         role = re.search(r'"RoleArn": "([^"]+)"', text)  # of a tuning job, in its definitions
         owner = account_id(role[1]) if role else None
@@ -321,6 +329,7 @@ def _changed_rows(
 
 
 def _renew_tags(form: JsonObject, *, is_ours: bool) -> _Renewed:
+    """Remove the tag of the run, and the list of tags if no other is in it."""
     for row in form.pop(TAGS, ()):
         if row.get("Key") != RUN_TAG:
             form.setdefault(TAGS, []).append(row)
@@ -329,6 +338,7 @@ def _renew_tags(form: JsonObject, *, is_ours: bool) -> _Renewed:
 
 
 def _renew_variables(form: JsonObject) -> _Renewed:
+    """Remove the variable with the checkpoint folder, which only cloudtrain's requests have."""
     place = form.get(CHECKPOINT, {}).get("LocalPath")
     variables = form.get(VARIABLES, {})
     if place and variables.get(CHECKPOINT_VARIABLE) == place:
@@ -338,6 +348,7 @@ def _renew_variables(form: JsonObject) -> _Renewed:
 
 
 def _renew_data(form: JsonObject, original: Original, *, is_ours: bool) -> _Renewed:
+    """Replace the places of uploaded data by a fixed text."""
     for channel in form.get(CHANNELS, ()):
         source = channel.get("DataSource", {}).get("S3DataSource", {})
         is_upload = is_ours and f"/data/{UNREAD}" in str(source)
@@ -348,6 +359,8 @@ def _renew_data(form: JsonObject, original: Original, *, is_ours: bool) -> _Rene
 
 
 def _renew_code(form: JsonObject) -> _Renewed:
+    """Replace the place of the code by a fixed text: in the toolkit's hyperparameter, or in the
+    code channel of a container without network."""
     why = "cloudtrain uploads the code under the hash of its content"
     parameters = form.get(PARAMETERS, {})
     place = str(parameters.get(SUBMIT_DIRECTORY, "")).strip('"')
@@ -394,6 +407,7 @@ def _drop_defaults(request: JsonObject) -> None:
 
 
 def _drop(holder: JsonObject, defaults: JsonMapping) -> None:
+    """Remove the fields of `holder` that have their default."""
     for name, default in defaults.items():
         if name in holder and holder[name] == default:
             del holder[name]

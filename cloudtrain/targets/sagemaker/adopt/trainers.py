@@ -92,10 +92,12 @@ def is_trainer(request: JsonMapping) -> bool:
 
 
 def started_by_drivers(request: JsonMapping, uploads: Mapping[str, bytes]) -> JsonObject:
-    """Return the launcher, script and arguments that the uploaded drivers of version 3 start."""
+    """Return the launcher, script and arguments that the uploaded drivers of version 3 start.
+    Raises `Changed`."""
     algorithm = request.get(ALGORITHM, {})
     if only(algorithm, _ENTRYPOINT) != _ENTRYPOINT:
         raise Changed("the container starts in another way than version 3's drivers do")
+
     files = _below(place_of(request, DRIVERS), uploads)
     script = _read_train_script(files)
     source = _json(files, "sourcecode.json")
@@ -123,8 +125,8 @@ def started_by_drivers(request: JsonMapping, uploads: Mapping[str, bytes]) -> Js
 
 def _argument(value: Any) -> str:
     """Return a hyperparameter as version 3's drivers pass it to the script."""
-    own = own_value(value)
-    return own if isinstance(own, str) else json.dumps(own)
+    decoded = own_value(value)
+    return decoded if isinstance(decoded, str) else json.dumps(decoded)
 
 
 def _start(launcher: str, *, processes: int | None, **details: Any) -> JsonObject:
@@ -215,15 +217,15 @@ def draft_fields(start: JsonMapping) -> JsonObject:
     """Return the fields of a job that starts the program described by `start` (see
     `started_by_drivers`)."""
     fields = only(start, ("entry_point", "command"))
-    own: JsonObject = {}
+    hyperparameters: JsonObject = {}
     for name, text in start.get("arguments", {}).items():
         # a number such as 64 for `64`, if cloudtrain would pass the same text to the script
         value = own_value(text)
         if text_of(value) != text:
             value = text
-        own[name.removeprefix("--")] = value
-    if own:
-        fields["hyperparameters"] = own
+        hyperparameters[name.removeprefix("--")] = value
+    if hyperparameters:
+        fields["hyperparameters"] = hyperparameters
 
     distribution: JsonObject = {}
     if "smp" in start:
@@ -282,6 +284,8 @@ def _hash_of(text: str) -> str:
 
 
 def _refuse_unknown(files: Mapping[str, bytes]) -> None:
+    """Raise `Changed` for a driver that is none of the SDK's. Files of the job itself are left
+    out."""
     files_of_job = ("sm_train.sh", "sourcecode.json", "distributed.json")
     for name, content in files.items():
         if name in files_of_job or "__pycache__/" in name:
@@ -292,6 +296,8 @@ def _refuse_unknown(files: Mapping[str, bytes]) -> None:
 
 
 def _read_train_script(files: Mapping[str, bytes]) -> JsonObject:
+    """Return what `sm_train.sh` starts: `driver` or `command`, and `requirements`. Raises `Changed`
+    for a script that is not made from the SDK's template."""
     text = files.get("sm_train.sh", b"").decode(errors="replace")
     mark = _AFTER_HEAD.search(text)
     end = mark.end() if mark else 0
@@ -308,6 +314,7 @@ def _read_train_script(files: Mapping[str, bytes]) -> JsonObject:
 
 
 def _json(files: Mapping[str, bytes], name: str) -> JsonObject:
+    """Return the mapping in a JSON file; empty without the file. Raises `Changed`."""
     content = own_value(files.get(name, b"{}").decode(errors="replace"))
     if not isinstance(content, dict):
         raise Changed(f"`{DRIVERS}/{name}` holds no configuration")

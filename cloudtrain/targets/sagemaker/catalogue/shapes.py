@@ -112,11 +112,21 @@ class ShapeViolation(NamedTuple):
     kind: Kind
 
 
+class Title(NamedTuple):
+    """The name of a value in messages. Its text is made only where a message needs it."""
+
+    path: Place
+    before: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.before}`{dotted(self.path)}`"
+
+
 def violations(request: JsonMapping, operation: str = "CreateTrainingJob") -> list[ShapeViolation]:
     """Return everything in a request that the service's own model forbids, in the order of the
     request."""
     shape = _model()["operations"][operation]
-    return list(_check(request, shape, (), f"`{operation}`"))
+    return list(_check(request, shape, (), Title((operation,))))
 
 
 @cache
@@ -130,7 +140,7 @@ def _shape(name: str) -> JsonMapping:
     return shape
 
 
-def _check(value: object, name: str, path: Place, title: str) -> Iterator[ShapeViolation]:
+def _check(value: object, name: str, path: Place, title: Title) -> Iterator[ShapeViolation]:
     """Yield all violations in a value and its parts.
 
     `name` is the value's shape in the service's model, `path` its path in the request, `title` its
@@ -148,13 +158,15 @@ def _check(value: object, name: str, path: Place, title: str) -> Iterator[ShapeV
 
 
 def _structure(
-    value: JsonMapping, shape: JsonMapping, path: Place, title: str
+    value: JsonMapping, shape: JsonMapping, path: Place, title: Title
 ) -> Iterator[ShapeViolation]:
     members = shape["members"]
     hints = {name: did_you_mean(str(name), members) for name in value if name not in members}
     for name in shape.get("required", ()):
+        if name in value:
+            continue
         is_misspelt = NearName.of(name) in hints.values()
-        if name not in value and not is_misspelt:
+        if not is_misspelt:
             message = f"{title} needs `{name}`"
             place = (*path, name)
             yield ShapeViolation(place, message, f"add `{name}`", "missing")
@@ -164,32 +176,32 @@ def _structure(
             message = f"{title} has no field `{name}`"
             yield ShapeViolation(place, message, hints[name], "unknown")
         else:
-            yield from _check(inner, members[name], place, _title_of(place))
+            yield from _check(inner, members[name], place, Title(place))
 
 
 def _list(
-    value: list[Any], shape: JsonMapping, path: Place, title: str
+    value: list[Any], shape: JsonMapping, path: Place, title: Title
 ) -> Iterator[ShapeViolation]:
     yield from _check_count(len(value), ("entry", "entries"), shape, path, title)
     for index, inner in enumerate(value):
         place = (*path, index)
-        yield from _check(inner, shape["member"], place, _title_of(place))
+        yield from _check(inner, shape["member"], place, Title(place))
 
 
 def _map(
-    value: JsonMapping, shape: JsonMapping, path: Place, title: str
+    value: JsonMapping, shape: JsonMapping, path: Place, title: Title
 ) -> Iterator[ShapeViolation]:
     yield from _check_count(len(value), ("entry", "entries"), shape, path, title)
     for key, inner in value.items():
         place = (*path, key)
-        yield from _check(key, shape["key"], place, f"a key of {title}")
+        yield from _check(key, shape["key"], place, Title(path, "a key of "))
         name = str(key)
         if isinstance(key, str) and len(key) > 40:
             name = f"{key[:37]}..."
-        yield from _check(inner, shape["value"], place, _title_of((*path, name)))
+        yield from _check(inner, shape["value"], place, Title((*path, name)))
 
 
-def _string(value: str, shape: JsonMapping, path: Place, title: str) -> Iterator[ShapeViolation]:
+def _string(value: str, shape: JsonMapping, path: Place, title: Title) -> Iterator[ShapeViolation]:
     sized = list(_check_count(len(value), ("character", "characters"), shape, path, title))
     yield from sized
 
@@ -214,7 +226,9 @@ def _hints() -> dict[str, str]:
     return dict(load_toml(text)["hints"])
 
 
-def _number(value: int, shape: JsonMapping, path: Place, title: str) -> Iterator[ShapeViolation]:
+def _number(value: int, shape: JsonMapping, path: Place, title: Title) -> Iterator[ShapeViolation]:
+    if _is_within_bounds(value, shape):
+        return
     least = f"write `{shape.get('min')}` or more"
     most = f"write `{shape.get('max')}` or less"
     fact = f"{title} is {value:,}"
@@ -222,8 +236,11 @@ def _number(value: int, shape: JsonMapping, path: Place, title: str) -> Iterator
 
 
 def _check_count(
-    count: int, units: tuple[str, str], shape: JsonMapping, path: Place, title: str
+    count: int, units: tuple[str, str], shape: JsonMapping, path: Place, title: Title
 ) -> Iterator[ShapeViolation]:
+    if _is_within_bounds(count, shape):
+        return
+
     def amount(number: int) -> str:
         return units[0] if number == 1 else units[1]
 
@@ -237,6 +254,12 @@ def _check_count(
     yield from _check_bounds(count, fact, (at_least, at_most), shape, path)
 
 
+def _is_within_bounds(number: int, shape: JsonMapping) -> bool:
+    least: int = shape.get("min", number)
+    most: int = shape.get("max", number)
+    return least <= number <= most
+
+
 def _check_bounds(
     number: int, fact: str, hints: tuple[str, str], shape: JsonMapping, path: Place
 ) -> Iterator[ShapeViolation]:
@@ -246,10 +269,6 @@ def _check_bounds(
     if "max" in shape and number > shape["max"]:
         message = f"{fact}, and the service takes at most {shape['max']:,}"
         yield ShapeViolation(path, message, hints[1], "max")
-
-
-def _title_of(path: Place) -> str:
-    return f"`{dotted(path)}`"
 
 
 _TYPES: dict[str, tuple[Any, str]] = {
@@ -262,7 +281,7 @@ _TYPES: dict[str, tuple[Any, str]] = {
     "boolean": (bool, "true or false"),
 }
 
-_INSIDE: dict[str, Callable[[Any, JsonMapping, Place, str], Iterator[ShapeViolation]]] = {
+_INSIDE: dict[str, Callable[[Any, JsonMapping, Place, Title], Iterator[ShapeViolation]]] = {
     "structure": _structure,
     "map": _map,
     "list": _list,

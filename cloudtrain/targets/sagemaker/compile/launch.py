@@ -87,14 +87,16 @@ def launch_of(
     package: bool = False,
 ) -> LaunchChoice:
     """Return the launch mode: `launch` in the target's settings, or else the mode that fits the job
-    and its image."""
+    and its image. Raises a `JobError` if no mode can start the job."""
     if job.entry_point is None and job.command is None:
         return LaunchChoice("image", "the job brings no code, so the image's own entry point runs")
+
     toolkit = next(_only_toolkit(job, machines, image), None)
     entrypoint = next(_only_entrypoint(job), None)
     problems = list(_problems(job, target, toolkit, entrypoint))
     if problems:
         raise JobError(problems)
+
     if target.launch != "auto":
         return LaunchChoice(target.launch, f'the target sets `launch = "{target.launch}"`')
     if toolkit:
@@ -142,6 +144,7 @@ def _problems(
 
 
 def _unfit(target: SageMaker, path: tuple[str, ...], reason: str) -> Problem:
+    """Return the problem of a launch mode in the settings that cannot start the job."""
     message = f"the job cannot start in `{target.launch}` mode: {reason}"
     return Problem(path, message, "leave out `launch` in the target's settings", code="CT031")
 
@@ -229,6 +232,7 @@ def distribution_pairs(job: TrainingJob, machines: Machines) -> JsonObject:
 
 
 def _pairs_of(distribution: Distribution, machines: Machines) -> JsonObject:
+    """Return the hyperparameters of a distribution; empty for scripts without a launcher."""
     if isinstance(distribution, SMDDP):
         return _smddp(distribution, machines)
     if isinstance(distribution, SMP):

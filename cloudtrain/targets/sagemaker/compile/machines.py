@@ -40,6 +40,8 @@ DEFAULT_VOLUME_GIB = 30
 
 
 def machines_of(job: TrainingJob, account: SageMakerAccount) -> Machines:
+    """Return the machines that the job asks for. Raises a `JobError` if it names neither a type nor
+    a GPU, or no type fits."""
     resources = job.resources
     if resources.instance_groups:
         groups = [
@@ -50,6 +52,7 @@ def machines_of(job: TrainingJob, account: SageMakerAccount) -> Machines:
         if job.distribution.type != "none":
             spans = resources.distribution_groups or tuple(group.name for group in groups)
         return Machines(tuple(groups), "groups", spans)
+
     if resources.instance_preferences:
         preferred = [
             machine_group(
@@ -58,6 +61,7 @@ def machines_of(job: TrainingJob, account: SageMakerAccount) -> Machines:
             for row in resources.instance_preferences
         ]
         return Machines(tuple(preferred), "preferences")
+
     name = _instance_type(job, account)
     return Machines((machine_group(name, resources.instance_count, account),), "type")
 
@@ -86,13 +90,15 @@ def machine_values(job: TrainingJob, machines: Machines) -> JsonObject:
 
 
 def _instance_type(job: TrainingJob, account: SageMakerAccount) -> str:
+    """Return the instance type that the job names, or the one chosen for its GPU."""
     resources = job.resources
     if resources.instance_type is not None:
         name = resources.instance_type.of("sagemaker")
         if name is not None:
             return name
+
     if resources.gpu is None:
-        # one GPU for one process
+        # the example has one GPU for one process, and several for several
         size = "xlarge" if job.distribution.type == "none" else "12xlarge"
         message = "the job does not say on which instance type it runs on SageMaker"
         hint = (
@@ -125,10 +131,13 @@ checked."""
 
 
 def image_of(job: TrainingJob, account: SageMakerAccount, machines: Machines) -> ChosenImage:
+    """Return the image that the job names, or AWS's image of its framework. Raises a `JobError` if
+    AWS has none that fits."""
     environment = job.environment
     uri = environment.image.of("sagemaker") if environment.image else None
     if uri is not None:
         return ChosenImage(uri, image_of_uri(uri), by_version=False)
+
     framework = environment.framework
     if framework is None:
         framework = "tensorflow" if job.distribution.type == "tensorflow" else "pytorch"
@@ -158,6 +167,7 @@ def contents_before(job: TrainingJob, _: SageMaker, account: SageMakerAccount) -
     python = job.environment.python
     if image is None:
         return Contents(python)
+
     if len(image.python_version) > 1:
         python = ".".join(map(str, image.python_version))
     packages = packages_of(image)
@@ -185,7 +195,7 @@ def _deciding_type(machines: Machines) -> str:
 FIELD = "sagemaker_overrides"
 
 
-class _Kind(NamedTuple):
+class _OperationFields(NamedTuple):
     """The request fields of one API operation that overrides must not remove or make unreadable."""
 
     needed: tuple[str, ...]
@@ -199,14 +209,14 @@ class _Kind(NamedTuple):
     """Fields that name instance types; one of them is enough."""
 
 
-_KINDS = {
-    "CreateTrainingJob": _Kind(
+_FIELDS_OF = {
+    "CreateTrainingJob": _OperationFields(
         needed=(ALGORITHM, OUTPUT, MACHINES, LIMITS, NAME),
         read=(CHANNELS,),
         machines=(MACHINES,),
         choices=("InstanceType", "InstanceGroups", "InstancePreferences"),
     ),
-    "CreateProcessingJob": _Kind(
+    "CreateProcessingJob": _OperationFields(
         needed=("ProcessingJobName", CLUSTER[0]),
         read=("ProcessingOutputConfig",),
         machines=CLUSTER,
@@ -218,7 +228,8 @@ _KINDS = {
 def overridden(
     request: JsonMapping, overrides: JsonMapping, operation: str = "CreateTrainingJob"
 ) -> JsonObject:
-    """Return the body of an operation with the user's overrides, as it will be sent."""
+    """Return the body of an operation with the user's overrides, as it will be sent. Raises a
+    `JobError` if the overrides leave no request that cloudtrain can read."""
     if not overrides:
         return dict(request)
     result = merged(request, with_rows(request, overrides))
@@ -232,24 +243,26 @@ def with_rows(request: JsonMapping, overrides: JsonMapping) -> JsonObject:
     """Return the overrides with whole lists of channels and tags: the overrides' rows, each merged
     into the request's row of the same name, at the places that messages name, and then the
     request's other rows."""
-    whole = dict(overrides)
-    for name, key in ROWS.items():
-        ours = rows_by_name(request.get(name), key)
-        theirs = rows_by_name(overrides.get(name), key)
+    result = dict(overrides)
+    for field, key in ROWS.items():
+        ours = rows_by_name(request.get(field), key)
+        theirs = rows_by_name(overrides.get(field), key)
         if ours and theirs:
             rows = merged(ours, theirs)
-            whole[name] = [rows[row] for row in {**theirs, **ours}]
-    return whole
+            result[field] = [rows[name] for name in {**theirs, **ours}]
+    return result
 
 
 def _problems(request: JsonMapping, operation: str) -> Iterator[Problem]:
-    kind = _KINDS[operation]
-    removed = [name for name in kind.needed if name not in request]
+    """Yield why cloudtrain cannot read a request with overrides: fields that it needs were removed
+    or have a wrong type, or no instance type is left."""
+    fields = _FIELDS_OF[operation]
+    removed = [name for name in fields.needed if name not in request]
     for name in removed:
         message = f"`{name}` cannot be removed from the request"
         yield Problem((FIELD, name), message, "leave it out of the overrides", code="CT035")
 
-    fields_read = (*kind.needed, *kind.read)
+    fields_read = (*fields.needed, *fields.read)
     for fault in violations(request, operation):
         section = fault.path[0]
         lacks_part = fault.kind == "missing" and section in fields_read
@@ -258,18 +271,18 @@ def _problems(request: JsonMapping, operation: str) -> Iterator[Problem]:
             path = (FIELD, *fault.path)
             yield Problem(path, fault.message, fault.hint, code="CT035")
 
-    config = value_at(request, *kind.machines)
+    config = value_at(request, *fields.machines)
     if not isinstance(config, Mapping):
         return
-    yield from _counts((FIELD, *kind.machines), config)
-    if not any(config.get(key) for key in kind.choices):
-        message = f"the overrides leave no instance type in `{kind.machines[-1]}`"
-        choices = "`, `".join(kind.choices)
+    yield from _count_problems((FIELD, *fields.machines), config)
+    if not any(config.get(key) for key in fields.choices):
+        message = f"the overrides leave no instance type in `{fields.machines[-1]}`"
+        choices = "`, `".join(fields.choices)
         hint = f"give one of `{choices}`"
-        yield Problem((FIELD, *kind.machines), message, hint, code="CT035")
+        yield Problem((FIELD, *fields.machines), message, hint, code="CT035")
 
 
-def _counts(path: tuple[str | int, ...], config: JsonMapping) -> Iterator[Problem]:
+def _count_problems(path: tuple[str | int, ...], config: JsonMapping) -> Iterator[Problem]:
     """Report counts above the limit of `instance_count`: typing mistakes that would make a plan
     huge."""
     rows: list[tuple[tuple[str | int, ...], Any]] = [(path, config)]
@@ -278,6 +291,7 @@ def _counts(path: tuple[str | int, ...], config: JsonMapping) -> Iterator[Proble
         if isinstance(entries, list):
             for index, row in enumerate(entries):
                 rows.append(((*path, key, index), row))
+
     for where, row in rows:
         count = row.get("InstanceCount") if isinstance(row, Mapping) else None
         if isinstance(count, int) and count > MAX_COUNT:

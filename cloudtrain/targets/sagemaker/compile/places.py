@@ -47,13 +47,13 @@ def paths_of(job: TrainingJob) -> dict[str, str]:
     return paths | {"outputs.model": MODEL_DIR, "checkpoint": CHECKPOINT_DIR}
 
 
-def channels(job: TrainingJob, usual: str) -> list[JsonObject]:
-    """Return `InputDataConfig` for the job's inputs without problems. `usual` is the default input
-    mode."""
+def channels(job: TrainingJob, default_mode: str) -> list[JsonObject]:
+    """Return `InputDataConfig` for the job's inputs without problems. `default_mode` is the input
+    mode of the whole job."""
     rows = []
     for name, item in job.inputs.items():
         if not any(_input_problems(name, item)):
-            rows.append(_channel(item.channel or name, item, usual))
+            rows.append(_channel(item.channel or name, item, default_mode))
     return rows
 
 
@@ -75,7 +75,7 @@ def place_problems(job: TrainingJob) -> Iterator[Problem]:
         yield Problem(("outputs", name, "sagemaker"), message, hint, code="CT032")
 
 
-def code_channel(uri: str, groups: tuple[str, ...], usual: str) -> JsonObject:
+def code_channel(uri: str, groups: tuple[str, ...], default_mode: str) -> JsonObject:
     """Return the channel with the bundle.
 
     `groups` are the instance groups that get the bundle. If one channel of a job is assigned to
@@ -87,7 +87,7 @@ def code_channel(uri: str, groups: tuple[str, ...], usual: str) -> JsonObject:
         "shard": False,
         "instance_groups": groups,
         "channel": CODE_CHANNEL,
-        "mode": None if usual == "download" else "download",
+        "mode": None if default_mode == "download" else "download",
     }
     return encode_fields(CHANNEL_FIELDS, values)
 
@@ -141,6 +141,7 @@ def checkpoint_values(
 
 
 def _root(target: SageMaker, account: SageMakerAccount) -> str:
+    """Return the S3 folder for everything that cloudtrain writes: the bucket with the prefix."""
     bucket = f"s3://{account.bucket}"
     prefix = target.prefix.strip("/")
     return f"{bucket}/{prefix}" if prefix else bucket
@@ -154,19 +155,19 @@ def _in_folder(folder: str, item: Input | ProcessingInput) -> str:
     return folder
 
 
-def _channel(name: str, item: Input, usual: str) -> JsonObject:
-    """Return an input as a channel, which names its mode only if it is not the job's `usual`
-    mode."""
+def _channel(name: str, item: Input, default_mode: str) -> JsonObject:
+    """Return an input as a channel, which names its mode only if it is not the job's default."""
     assert item.sagemaker is not None
     fields = FILE_SYSTEM_FIELDS if is_file_system(item.sagemaker) else CHANNEL_FIELDS
     values = values_of(fields, item)
     values["channel"] = name
-    if item.mode == usual:
+    if item.mode == default_mode:
         values["mode"] = None
     return encode_fields(fields, values)
 
 
 def _input_problems(name: str, item: Input) -> Iterator[Problem]:
+    """Yield why SageMaker cannot read an input of a training job: its location or its mode."""
     path = ("inputs", name)
     place = item.sagemaker
     if place is None:
@@ -230,6 +231,7 @@ def inputs(job: ProcessingJob, code_uri: str | None) -> list[JsonObject]:
 
 
 def _input(name: str, uri: str, item: ProcessingInput) -> JsonObject:
+    """Return a row of `ProcessingInputs`."""
     place = {
         "S3Uri": uri,
         "LocalPath": _folder("input", name, item),
@@ -266,6 +268,7 @@ def outputs(
 
 
 def _output(name: str, item: ProcessingOutput, root: str) -> JsonObject:
+    """Return a row of `ProcessingOutputConfig`. `root` is the folder of the run's results."""
     place = {
         "S3Uri": item.sagemaker or f"{root}/{name}",
         "LocalPath": _folder("output", name, item),
@@ -275,6 +278,7 @@ def _output(name: str, item: ProcessingOutput, root: str) -> JsonObject:
 
 
 def input_problems(job: ProcessingJob) -> Iterator[Problem]:
+    """Yield why SageMaker cannot read the inputs of a processing job, and places that collide."""
     for name, item in job.inputs.items():
         path = ("inputs", name)
         if item.sagemaker is None:

@@ -65,18 +65,24 @@ def compile_processing(job: ProcessingJob, target: SageMaker, context: CompileCo
 
     `context.account` must be a `SageMakerAccount`. CreateProcessingJob uses the target's settings
     for role, bucket, network, keys and experiment; other settings are ignored.
+
+    Raises:
+        CompileError: the job has problems; all of them are in the error.
     """
     problems = Problems()
     parts = _parts_of(job, target, context, problems)
     problems += [*data.input_problems(job), *_word_problems(job)]
+
     plan = None
     if parts is not None:
         # cloudtrain's launcher must run in the image, because no toolkit exists for processing jobs
-        if parts.brings_code and (old := python_too_old(parts.image.entry)):
-            newer = "use a newer `version`, or an image of your own"
-            problems.append(Problem(("environment", "version"), old, newer, code="CT034"))
-        plan = problems.value(lambda: _plan(parts, context), None)
-    problems.refuse(plan)
+        too_old = python_too_old(parts.image.entry)
+        if parts.brings_code and too_old is not None:
+            hint = "use a newer `version`, or an image of your own"
+            problems.append(Problem(("environment", "version"), too_old, hint, code="CT034"))
+        plan = problems.collect_from(lambda: _plan(parts, context), None)
+
+    problems.raise_if_any(plan)
     assert plan is not None
     return plan
 
@@ -88,10 +94,10 @@ def _parts_of(
     any."""
     account: SageMakerAccount = context.account
     view = job.view
-    machines = problems.value(lambda: machines_of(view, account), None)
+    machines = problems.collect_from(lambda: machines_of(view, account), None)
     if machines is None:
         return None
-    image = problems.value(lambda: image_of(view, account, machines), None)
+    image = problems.collect_from(lambda: image_of(view, account, machines), None)
     if image is None:
         return None
     code_uri = bundle_uri(target, account, context.bundle.sha256)
@@ -155,6 +161,7 @@ class _Parts:
 
     @property
     def program(self) -> list[str]:
+        """Return the job's command or script, as cloudtrain's launcher takes it."""
         if self.job.command is not None:
             return ["--command", resolve_text(self.job.command, self.paths)]
         assert self.job.entry_point is not None
@@ -212,6 +219,7 @@ def _word_problems(job: ProcessingJob) -> Iterator[Problem]:
     for name, value in resolve_hyperparameters(job.view.hyperparameters, paths).items():
         words = hyperparameter_argv({name: value})
         texts["hyperparameters", name] = words[-1]
+
     for path, text in texts.items():
         hint = "write it to a file in the source folder, and give the file's name"
         if path == ("command",):

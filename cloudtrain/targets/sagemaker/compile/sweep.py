@@ -89,26 +89,32 @@ _ALTERNATIVE = "use `driver: cloudtrain`, which starts each trial as a separate 
 
 
 def compile_tuning(sweep: Sweep, target: SageMaker, context: CompileContext) -> Plan:
-    """Return the plan of a sweep that SageMaker's own tuner runs."""
+    """Return the plan of a sweep that SageMaker's own tuner runs. Raises a `JobError` with the
+    problems of the job, or else with what the tuner cannot do."""
     problems = Problems()
     parts = parts_of(sweep.job, target, context, problems)
     problems += place_problems(sweep.job)
-    problems.refuse()
-    assert parts is not None, "nothing stands in the way"
+    problems.raise_if_any()
+    assert parts is not None, "without problems there are parts"
+
     request = finished_request(parts, overrides_of(sweep.job, "sagemaker"))
     refused = list(_cannot(sweep, parts, request))
     if refused:
         raise JobError(refused)
+
     trial = compile_sagemaker(sweep.job, target, context)
     tuning = _tuning_request(sweep, context.run_name, request)
     return tuner_plan(sweep, trial, tuning, _notes(sweep))
 
 
 def _tuning_request(sweep: Sweep, name: str, request: JsonMapping) -> JsonObject:
+    """Return the body of CreateHyperParameterTuningJob, from the `request` of a trial's training
+    job. `name` is the tuning job's name."""
     algorithm = only(request[ALGORITHM], _OF_THE_ALGORITHM)
     metrics = _metrics(sweep, algorithm.get("MetricDefinitions", []))
     if metrics:
         algorithm["MetricDefinitions"] = metrics
+
     static = without(request[PARAMETERS], sweep.search)
     definition = {
         "StaticHyperParameters": static,
@@ -127,6 +133,7 @@ def _tuning_request(sweep: Sweep, name: str, request: JsonMapping) -> JsonObject
 
 
 def _config(sweep: Sweep) -> JsonObject:
+    """Return the fields of the search: strategy, objective, limits and ranges."""
     assert sweep.objective is not None, "refused otherwise"
     limits = {
         "MaxNumberOfTrainingJobs": sweep.trial_count,
@@ -134,6 +141,7 @@ def _config(sweep: Sweep) -> JsonObject:
     }
     if sweep.max_runtime is not None:
         limits["MaxRuntimeInSeconds"] = sweep.max_runtime
+
     config: JsonObject = {
         "Strategy": _STRATEGIES[sweep.strategy],
         "HyperParameterTuningJobObjective": {
@@ -144,6 +152,7 @@ def _config(sweep: Sweep) -> JsonObject:
         "ParameterRanges": _ranges(sweep),
         "TrainingJobEarlyStoppingType": "Off" if sweep.stop_early is None else "Auto",
     }
+
     if sweep.hyperband is not None:
         bounds = {"MinResource": sweep.hyperband.min, "MaxResource": sweep.hyperband.max}
         config["StrategyConfig"] = {"HyperbandStrategyConfig": bounds}
@@ -173,6 +182,7 @@ def _ranges(sweep: Sweep) -> JsonObject:
 
 
 def _range_row(name: str, item: Range) -> JsonObject:
+    """Return the row of `ParameterRanges` for numbers between two bounds."""
     low, high = item.bounds
     if item.kind == "int":
         low = int(low)
@@ -208,11 +218,13 @@ def _metrics(sweep: Sweep, metrics: list[dict[str, str]]) -> list[dict[str, str]
     of_algorithm = ":" in name and sweep.job.entry_point is None
     if of_algorithm or any(row["Name"] == name for row in metrics):
         return metrics
-    plain = name.replace(".", "\\.")
-    return [*metrics, {"Name": name, "Regex": rf"\[metrics\].* {plain}=([0-9.eE+-]+)"}]
+    escaped_name = name.replace(".", "\\.")
+    regex = rf"\[metrics\].* {escaped_name}=([0-9.eE+-]+)"
+    return [*metrics, {"Name": name, "Regex": regex}]
 
 
 def _notes(sweep: Sweep) -> Iterator[str]:
+    """Yield what the printed plan says about the limits of the tuner."""
     if min(sweep.parallel, sweep.trial_count) > _QUOTA:
         yield (
             f"without a raised quota SageMaker starts no tuning job with more than {_QUOTA} "
@@ -266,11 +278,13 @@ def _cannot(sweep: Sweep, parts: TrainingParts, request: JsonMapping) -> Iterato
 
 
 def _broken_by_shell(sweep: Sweep, parts: TrainingParts) -> Iterator[Problem]:
+    """Yield a problem for each listed value that the shell of the image's toolkit changes."""
     if parts.launch.mode != "toolkit" or parts.image.entry is None:
         return
     toolkit = parts.image.entry.toolkit
     if toolkit is None:
         return
+
     script = sweep.job.entry_point or "train.py"
     for name, item in sweep.space.ranges.items():
         for value in item.choice or ():
@@ -282,6 +296,8 @@ def _broken_by_shell(sweep: Sweep, parts: TrainingParts) -> Iterator[Problem]:
 
 
 def _cannot_search(sweep: Sweep, request: JsonMapping) -> Iterator[Problem]:
+    """Yield problems with the limits of the tuner: numbers of hyperparameters and trials, rules for
+    an early stop, and time."""
     ranges = sweep.space.ranges
     if len(ranges) > _MOST_RANGES:
         message = (
@@ -331,6 +347,7 @@ def _cannot_try(sweep: Sweep, name: str, item: Range) -> Iterator[Problem]:
         yield _problem(path, message, "give the hyperparameter another name")
     if not _is_listed(sweep, item):
         return
+
     values = item.values or ()
     if len(values) > _MOST_VALUES:
         message = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 from cloudtrain.errors import JobError, Problem
@@ -166,14 +167,15 @@ def _monitoring_values(target: SageMaker, output: str) -> JsonObject:
 def _hyperparameters(parts: TrainingParts) -> dict[str, str]:
     """Return the hyperparameters: as JSON for scripts, which the toolkit decodes to the same types,
     and as plain text for an image's own entry point, as the SDK's generic estimator does."""
-    own = resolve_hyperparameters(parts.job.hyperparameters, parts.paths)
+    of_job = resolve_hyperparameters(parts.job.hyperparameters, parts.paths)
     if parts.launch.mode == "image":
-        return {name: str(value) for name, value in own.items()}
+        return {name: str(value) for name, value in of_job.items()}
+
     if parts.launch.mode == "entrypoint":
-        more = launch_pairs(parts.job, parts.machines, parts.paths)
+        of_launcher = launch_pairs(parts.job, parts.machines, parts.paths)
     else:
-        more = _toolkit_pairs(parts)
-    return {name: json.dumps(value) for name, value in (own | more).items()}
+        of_launcher = _toolkit_pairs(parts)
+    return {name: json.dumps(value) for name, value in (of_job | of_launcher).items()}
 
 
 def _toolkit_pairs(parts: TrainingParts) -> JsonObject:
@@ -190,17 +192,21 @@ def _toolkit_pairs(parts: TrainingParts) -> JsonObject:
 
 
 def _inputs(parts: TrainingParts) -> list[JsonObject]:
-    usual = parts.target.input_mode
-    rows = channels(parts.job, usual)
+    """Return the rows of `InputDataConfig`: the job's inputs, and the code if it needs a
+    channel."""
+    default_mode = parts.target.input_mode
+    rows = channels(parts.job, default_mode)
     if parts.needs_code_channel:
-        names: tuple[str, ...] = ()
+        # if any channel names instance groups, all must; the code goes to every group
+        group_names: tuple[str, ...] = ()
         if any(item.instance_groups for item in parts.job.inputs.values()):
-            names = tuple(group.name for group in parts.machines.groups)
-        rows.append(code_channel(parts.code_uri, names, usual))
+            group_names = tuple(group.name for group in parts.machines.groups)
+        rows.append(code_channel(parts.code_uri, group_names, default_mode))
     return rows
 
 
 def _variables(parts: TrainingParts) -> dict[str, str]:
+    """Return the job's environment variables, and those of its checkpoint."""
     variables = {
         name: resolve_text(text, parts.paths)
         for name, text in parts.job.environment.variables.items()
@@ -208,6 +214,7 @@ def _variables(parts: TrainingParts) -> dict[str, str]:
     checkpoint = parts.job.checkpoint
     if checkpoint is None:
         return variables
+
     if "keep" in checkpoint.model_fields_set:
         variables["CLOUDTRAIN_CHECKPOINT_KEEP"] = str(checkpoint.keep)
     if parts.target.checkpoint_path is not None:
@@ -234,20 +241,21 @@ def summary(
         ("target", f"sagemaker ({parts.account.region})"),
         ("instances", instances(machines)),
         ("processes", _process_count(machines, processes)),
-        ("distribution", _distribution(distribution_in(job, start))),
+        ("distribution", _distribution_text(distribution_in(job, start))),
         ("launch", f"{_MODES[parts.launch.mode]}: {parts.launch.reason}"),
         ("image", request[ALGORITHM].get("TrainingImage", "")),
         ("script", job.entry_point or job.command or ""),
         ("output", request[OUTPUT]["S3OutputPath"]),
         ("checkpoint", request.get(CHECKPOINT, {}).get("S3Uri", "")),
         ("max runtime", format_duration(max_runtime(request))),
-        ("spot", _spot(request)),
+        ("spot", _spot_text(request)),
         ("cost", cost(machines, request)),
     ]
     return [(label, text) for label, text in pairs if text]
 
 
 def _process_count(machines: Machines, processes: Processes) -> str:
+    """Return the number of ranks in words; an empty text if it is unknown."""
     ranks = processes.ranks
     if not ranks:
         return ""
@@ -258,6 +266,7 @@ def _process_count(machines: Machines, processes: Processes) -> str:
 
 
 def max_runtime(request: JsonMapping) -> int:
+    """Return the time limit in seconds, which is the service's default if the request has none."""
     limit: int = request.get(LIMITS, {}).get("MaxRuntimeInSeconds", DEFAULT_MAX_RUNTIME)
     return limit
 
@@ -291,7 +300,7 @@ def cost(machines: Machines, request: JsonMapping) -> str:
     return f"at most ${most:,.2f} at list prices{spot}"
 
 
-def _distribution(distribution: Distribution) -> str:
+def _distribution_text(distribution: Distribution) -> str:
     if not isinstance(distribution, SMP):
         return distribution.type
     text = f"smp version {distribution.version}"
@@ -299,7 +308,7 @@ def _distribution(distribution: Distribution) -> str:
     return f"{text}: {', '.join(parameters)}" if parameters else text
 
 
-def _spot(request: JsonMapping) -> str:
+def _spot_text(request: JsonMapping) -> str:
     if not request.get(SPOT):
         return ""
     wait = request[LIMITS].get("MaxWaitTimeInSeconds")
@@ -313,20 +322,20 @@ def finished_request(parts: TrainingParts, overrides: JsonMapping) -> JsonObject
     """Return the request with the user's overrides. Launch hyperparameters that the toolkit cannot
     read are refused."""
     written = overridden(request_of(parts), overrides)
-    request: JsonObject = map_texts(
-        written, lambda text: text.replace(keys.RUN_NAME, parts.run_name)
-    )
+    name_run = methodcaller("replace", keys.RUN_NAME, parts.run_name)
+    request: JsonObject = map_texts(written, name_run)
     parameters = decode_hyperparameters(request.get(PARAMETERS, {}))
-    by_hand = mapping_at(overrides_of(parts.job, "sagemaker"), PARAMETERS)
+    overridden_parameters = mapping_at(overrides_of(parts.job, "sagemaker"), PARAMETERS)
+
     problems = []
-    for name, (kind, fits) in _KINDS.items():
+    for name, (wanted, fits) in _PARAMETER_TYPES.items():
         value = parameters.get(name)
         if not value or fits(value):
             continue
         path: tuple[str, ...] = ("hyperparameters", name)
-        if name in by_hand:
+        if name in overridden_parameters:
             path = (FIELD, PARAMETERS, name)
-        message = f"`{name}` must be {kind}, and is `{value}`"
+        message = f"`{name}` must be {wanted}, and is `{value}`"
         hint = f"leave out `{name}`"
         problems.append(Problem(path, message, hint, code="CT031"))
     if problems:
@@ -349,7 +358,7 @@ def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_text, value))
 
 
-_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+_PARAMETER_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     keys.GROUPS: ("a list of instance groups", _are_texts),
     keys.INSTANCE_TYPE: ("text", _is_text),
     keys.PROCESSES: ("a number of processes", _is_count),
@@ -357,21 +366,27 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     keys.MPI_OPTIONS: ("text", _is_text),
     keys.SMDDP_OPTIONS: ("text", _is_text),
 }
-"""The type that sagemaker-training expects of each hyperparameter."""
+"""The type that sagemaker-training expects of each hyperparameter: in words, and as a check."""
 
 
 def compile_sagemaker(job: TrainingJob, target: SageMaker, context: CompileContext) -> Plan:
     """Return the plan of a job on SageMaker, whose `request` is the body of CreateTrainingJob.
 
     `context.account` must be a `SageMakerAccount`.
+
+    Raises:
+        CompileError: the job has problems; all of them are in the error.
     """
     problems = Problems()
     parts = parts_of(job, target, context, problems)
     problems += place_problems(job)
+
     plan = None
     if parts is not None:
-        plan = problems.value(lambda: _plan(parts, context, problems), None)
-    problems.refuse(plan)
+        plan = problems.collect_from(lambda: _plan(parts, context, problems), None)
+
+    # the error carries the plan too, so that the rules can check the rest of the job
+    problems.raise_if_any(plan)
     assert plan is not None
     return plan
 
@@ -382,13 +397,16 @@ def _plan(parts: TrainingParts, context: CompileContext, problems: Problems) -> 
     request = finished_request(parts, overrides_of(job, "sagemaker"))
     machines = machines_in(request[MACHINES], parts.account)
     start = Start.of(request, job.environment.framework)
-    processes = problems.value(
+
+    processes = problems.collect_from(
         lambda: _processes(parts, machines, start, package=context.package), Processes()
     )
+
     uploads: tuple[Upload, ...] = ()
     if parts.launch.mode != "image":
         bundle = context.bundle
         uploads = (Upload("code", bundle.sha256, parts.code_uri, bundle.size, bundle.file_count),)
+
     assumed = parts.image.assumed
     return Plan(
         target="sagemaker",
@@ -413,7 +431,7 @@ def parts_of(
     None if no machines fit.
     """
     account: SageMakerAccount = context.account
-    machines = problems.value(lambda: machines_of(job, account), None)
+    machines = problems.collect_from(lambda: machines_of(job, account), None)
     image = NO_IMAGE
     if machines is None:
         # of an unknown type, so that the job's other mistakes are found
@@ -421,9 +439,9 @@ def parts_of(
         cluster = Machines((unknown,))
     else:
         cluster = machines
-        image = problems.value(lambda: image_of(job, account, cluster), NO_IMAGE)
+        image = problems.collect_from(lambda: image_of(job, account, cluster), NO_IMAGE)
 
-    launch = problems.value(
+    launch = problems.collect_from(
         lambda: launch_of(job, target, cluster, image, package=context.package), None
     )
     if machines is None:
@@ -449,8 +467,9 @@ def _processes(
     overrides."""
     if parts.launch.mode == "image":
         return Processes()
+
     devices = {group.instance_type: group.accelerators for group in machines.groups}
-    rows = {group.instance_type: group.known for group in machines.groups}
+    entries = {group.instance_type: group.known for group in machines.groups}
     return container.view(
-        start.request, start.container, devices.__getitem__, package=package, entry_of=rows.get
+        start.request, start.container, devices.__getitem__, package=package, entry_of=entries.get
     )

@@ -147,6 +147,7 @@ def _basic(distribution: JsonMapping, setting: Setting) -> JsonObject:
 
 
 def _library(library: JsonMapping, setting: Setting) -> JsonObject:
+    """Return the hyperparameters that the SDK sends for `smdistributed`."""
     hyperparameters: JsonObject = {}
     parameters = library.get("modelparallel", {}).get("parameters")
     if parameters:
@@ -199,6 +200,8 @@ def _is_on(distribution: JsonMapping, *names: str) -> bool:
 
 
 def _groups_refusal(distribution: JsonMapping, setting: Setting) -> str | None:
+    """Return why the SDK refuses a distribution, as all functions in `_REFUSALS` do; None if it
+    accepts this part of it."""
     names = distribution.get("instance_groups", ())
     for name in names:
         if name not in setting.groups:
@@ -206,16 +209,17 @@ def _groups_refusal(distribution: JsonMapping, setting: Setting) -> str | None:
     if len(setting.groups) > 1 and len(names) != 1:
         count = len(names) or "all"
         return f"it takes exactly one instance group for a distribution, and here are {count}"
-    plain_torch = "torch_distributed" in distribution and "smdistributed" not in distribution
-    takes_groups = _is_on(distribution, "mpi") or _is_on(
-        distribution, "smdistributed", "dataparallel"
-    )
-    if setting.groups and not plain_torch and not takes_groups:
+
+    is_only_torch = "torch_distributed" in distribution and "smdistributed" not in distribution
+    by_mpi = _is_on(distribution, "mpi")
+    by_smddp = _is_on(distribution, "smdistributed", "dataparallel")
+    if setting.groups and not (is_only_torch or by_mpi or by_smddp):
         return "it takes instance groups only with `mpi` and `smdistributed.dataparallel`"
     return None
 
 
 def _types(distribution: JsonMapping, setting: Setting) -> Iterable[str]:
+    """Return the instance types that a distribution spans."""
     if setting.instance_type is not None:
         return (setting.instance_type,)
     names = _groups(distribution, setting)
@@ -320,6 +324,7 @@ def fit_inputs(channels: list[JsonObject]) -> tuple[JsonObject, list[str]]:
 
 
 def _file_system(fields: Fields) -> Call:
+    """Return the SDK's object for a channel from a file system, and take its fields."""
     arguments = {}
     for name in _OF_FILE_SYSTEM:
         arguments[snake_case(name)] = fields.take(f"DataSource.FileSystemDataSource.{name}")
@@ -328,6 +333,7 @@ def _file_system(fields: Fields) -> Call:
 
 
 def _s3(fields: Fields) -> Call | str:
+    """Return the SDK's object for a channel from S3, or its address alone, and take its fields."""
     arguments = {}
     for field in CHANNEL_FIELDS:
         value = fields.take(field.request) if field.word else None
@@ -380,6 +386,7 @@ def script_of(request: JsonObject, region: str) -> ToolkitScript | None:
     values = _decode(request.get(PARAMETERS, {}))
     if values is None or "ContainerEntrypoint" in request[ALGORITHM]:
         return None
+
     channels = list(request.get(CHANNELS, ()))
     program = values.pop(keys.PROGRAM, None)
     place = values.pop(keys.SUBMIT_DIRECTORY, None)
@@ -483,14 +490,17 @@ def _launcher(request: JsonObject, values: JsonObject) -> str:
 
 
 def _by_our_launcher(request: JsonObject) -> StartedScript | None:
+    """Return the program that cloudtrain's launcher starts; None without a code channel."""
     launch = json.loads(request[PARAMETERS][LAUNCH_KEY])
     channels = {channel["ChannelName"]: channel for channel in request.get(CHANNELS, [])}
     code = channels.pop(CODE_CHANNEL, None)
     if code is None:
         return None
+
     launcher = launch["launcher"]
-    is_own = "arguments" in launch or is_module(launch.get("entry_point") or "")
-    if is_own or launcher not in ("torchrun", "mpirun", "single"):
+    # version 3's drivers pass only hyperparameters, and start only files
+    needs_our_launcher = "arguments" in launch or is_module(launch.get("entry_point") or "")
+    if needs_our_launcher or launcher not in ("torchrun", "mpirun", "single"):
         launcher = LAUNCH_KEY
     return StartedScript(
         launcher=launcher,

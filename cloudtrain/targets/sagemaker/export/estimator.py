@@ -123,6 +123,7 @@ def monitoring_arguments(fields: Fields, output: str) -> JsonObject:
         fields.put_back(DEBUG_RULES, rows)
         rows = ()
     rules = [_rule("Rule", row) for row in rows]
+
     # the SDK refuses profiler rules if the profiler is off
     if fields.take_if(f"{PROFILER}.DisableProfiler", False):
         for row in fields.take(PROFILER_RULES, ()):
@@ -139,6 +140,7 @@ def monitoring_arguments(fields: Fields, output: str) -> JsonObject:
 
 
 def _rule(kind: str, rule: JsonObject) -> Call:
+    """Return the SDK's object for a rule. `kind` is its class: `Rule` or `ProfilerRule`."""
     arguments = {field.word: rule.get(field.request) for field in RULE_FIELDS if field.word}
     arguments["rule_parameters"] = dict(rule.get("RuleParameters", {}))
     if kind == "Rule":
@@ -147,6 +149,7 @@ def _rule(kind: str, rule: JsonObject) -> Call:
 
 
 def _hook(hook: JsonObject | None, output: str) -> JsonObject:
+    """Return the argument for the debugger; empty if it is the SDK's default."""
     if hook is None:
         return {"debugger_hook_config": False}
     if hook == {"S3OutputPath": output, "CollectionConfigurations": []}:
@@ -165,6 +168,7 @@ def _collection(row: JsonObject) -> Call:
 
 
 def _places(config: JsonObject) -> JsonObject:
+    """Return the arguments for the folders of a debugger's or TensorBoard's output."""
     places = {
         "s3_output_path": config["S3OutputPath"],
         "container_local_output_path": config.get("LocalPath"),
@@ -173,6 +177,7 @@ def _places(config: JsonObject) -> JsonObject:
 
 
 def _profiler(fields: Fields, output: str) -> JsonObject:
+    """Return the argument for the profiler; empty if it is the SDK's default."""
     if fields.take_if(f"{PROFILER}.DisableProfiler", True):
         return {"disable_profiler": True}
     fields.take(f"{PROFILER}.DisableProfiler")
@@ -209,17 +214,19 @@ def form_of(request: JsonObject, region: str) -> Form:
     """Return the first of the three forms with which the SDK sends exactly this request."""
     script = script_of(request, region)
     if script is None:
-        return _plain(request)
+        return _generic(request)
+
     framework = _framework(request, script)
     keeps_checkpoints = "LocalPath" in request.get(CHECKPOINT, {})
     if framework in ("pytorch", "tensorflow") and DEBUGGER in request and keeps_checkpoints:
-        return _plain(
+        return _generic(
             request, "Beside a checkpoint, the framework's class would turn the debugger off."
         )
     return _with_script(request, script, framework, region)
 
 
-def _plain(request: JsonObject, *notes: str) -> Form:
+def _generic(request: JsonObject, *notes: str) -> Form:
+    """Return the form with the generic `Estimator`."""
     arguments: JsonObject = {"image_uri": image_in(request)}
     if request.get(PARAMETERS):
         arguments["hyperparameters"] = dict(request[PARAMETERS])
@@ -247,6 +254,7 @@ def _with_script(
     arguments: JsonObject = {"entry_point": script.entry_point, "source_dir": script.source_dir}
     if script.log_level != INFO:
         arguments["container_log_level"] = script.log_level
+
     values = dict(script.values)
     notes: tuple[str, ...] = ()
     if framework is None:
@@ -262,6 +270,7 @@ def _with_script(
             lost = [f"`{name}`" for name in values if name in dist.KEYS]
             if lost:
                 notes += (f"The SDK's `distribution` would not send {', '.join(lost)}.",)
+
     if framework == "tensorflow":
         arguments |= _model_dir(values, request, arguments.get("distribution", {}))
     if values:
@@ -285,6 +294,8 @@ def _model_dir(values: JsonObject, request: JsonObject, distribution: JsonObject
 
 @dataclass(frozen=True)
 class _Choice:
+    """The arguments of a framework's class for the image, and its argument `distribution`."""
+
     image: JsonObject
     distribution: JsonObject
     hyperparameters: frozenset[str] = frozenset()
@@ -336,8 +347,10 @@ def _choose_image(
         if reason is None:
             sent = frozenset(dist.sdk_hyperparameters(distribution, candidate))
             return _Choice(image, _with_group_objects(distribution, setting), sent)
-    plain = version_arguments(uri, region, setting.types, {}) or by_uri
-    return _Choice(dict(plain), {}, notes=(f"The SDK's own `distribution` is not used: {reason}.",))
+
+    image_arguments = version_arguments(uri, region, setting.types, {}) or by_uri
+    note = f"The SDK's own `distribution` is not used: {reason}."
+    return _Choice(dict(image_arguments), {}, notes=(note,))
 
 
 def _with_group_objects(distribution: JsonObject, setting: dist.Setting) -> JsonObject:
@@ -391,6 +404,8 @@ SDK = "version 2 of the SageMaker SDK"
 
 
 def estimator_program(request: JsonObject, region: str, profile: str | None = None) -> Program:
+    """Return the calls of version 2 that send exactly `request`. Raises a `TargetError` for fields
+    that the SDK cannot express."""
     left_out = set(_left_out(request))
     if left_out:
         raise refuse(SDK, [f"{path} left out" for path in sorted(left_out)])
@@ -436,6 +451,7 @@ _ALWAYS_SENT = (
 
 
 def _left_out(request: JsonObject) -> Iterator[str]:
+    """Yield the missing fields that the SDK would add, and those that the service requires."""
     for section, name in _ALWAYS_SENT:
         if name not in request.get(section, {}):
             yield f"{section}.{name}"
@@ -463,6 +479,7 @@ def _common(fields: Fields) -> JsonObject:
 
 
 def _groups(request: JsonObject) -> dict[str, list[Call]]:
+    """Return the variable with the instance groups; empty for a job without groups."""
     groups = []
     for group in request[MACHINES].get("InstanceGroups", ()):
         arguments = {field.word: group[field.request] for field in GROUP_FIELDS}

@@ -103,6 +103,7 @@ def trainer_program(request: JsonObject, region: str, profile: str | None = None
         arguments |= _with_drivers(by_drivers)
     elif request.get(PARAMETERS):
         arguments["hyperparameters"] = dict(request[PARAMETERS])
+
     steps = _steps(fields)
     left = fields.remaining_paths()
     if left:
@@ -129,6 +130,7 @@ def trainer_program(request: JsonObject, region: str, profile: str | None = None
 
 
 def _notes(by_drivers: StartedScript | None, request: JsonObject) -> Iterator[str]:
+    """Yield what the written code says about how version 3 starts the job."""
     if by_drivers is None:
         yield "The image's own toolkit starts the job: version 3 has no driver."
         return
@@ -205,6 +207,7 @@ def _arguments(fields: Fields, base_name: str) -> JsonObject:
 
 
 def _with_drivers(start: StartedScript) -> JsonObject:
+    """Return the arguments of `ModelTrainer` for a job that version 3's drivers start."""
     code = {
         "source_dir": start.archive,
         "entry_script": start.entry_point,
@@ -235,6 +238,7 @@ def _distribution_call(start: StartedScript) -> Call | None:
 
 
 def _steps(fields: Fields) -> list[tuple[str, JsonObject]]:
+    """Return the trainer's methods to call before `train`, for fields that are no arguments."""
     steps: list[tuple[str, JsonObject]] = []
     for name, argument in SDK_TABLES["steps"].items():
         value = fields.take(name)
@@ -256,12 +260,13 @@ def _shape(name: str, value: JsonObject) -> Call:
 
 
 def _value(key: str, value: Any) -> Any:
+    """Return a field's value: an object of version 3, a list of them, or the value as it is."""
     nested = SDK_TABLES["nested"].get(key)
     if nested is None:
         return value
     name = f"{_SHAPES}.{nested}"
     if isinstance(value, list):
-        return [_shape(name, one) for one in value]
+        return [_shape(name, item) for item in value]
     return _shape(name, value)
 
 

@@ -52,6 +52,7 @@ def _mpi(setup: HostSetup) -> ToolkitCommand:
     ranks = settings.get(RANKS) or slots * len(hosts)
     if count and is_text and not settings.get(RANKS):
         ranks = int(count * len(hosts))
+
     names = hosts
     if slots != 1 or is_text:
         names = [f"{host}:{slots}" for host in hosts]
@@ -130,6 +131,8 @@ def _smddp(setup: HostSetup) -> ToolkitCommand:
 def _mpirun(
     setup: HostSetup, options: tuple[str, ...], wrapper: tuple[str, ...], ranks: int
 ) -> ToolkitCommand:
+    """Return the mpirun call that starts the script in all ranks. `wrapper` is the program that
+    starts the script in each rank, with its options; empty for none."""
     ranked = (*wrapper, *program(setup, mpi4py=True))
     exports: dict[str, str] = {}
     for flag, text in pairwise(options):
@@ -222,6 +225,7 @@ def _model_parallel(setup: HostSetup) -> tuple[str, ...]:
 
 
 def _model_parallel_wrapper(setup: HostSetup) -> tuple[str, ...]:
+    """Return the model-parallel library's wrapper of the script; empty if the job does without."""
     parameters = _parameters(setup)
     if parameters is None or not setup.container.smddpmprun:
         return ()
@@ -231,6 +235,7 @@ def _model_parallel_wrapper(setup: HostSetup) -> tuple[str, ...]:
 
 
 def _export_options(*variables: str) -> tuple[str, ...]:
+    """Return mpirun's options `-x VARIABLE`, which pass variables to the ranks."""
     options: list[str] = []
     for variable in variables:
         options += ["-x", variable]
@@ -273,11 +278,14 @@ def command(setup: HostSetup) -> ToolkitCommand:
 
 
 def _alone(setup: HostSetup) -> ToolkitCommand:
+    """Return the script itself, without a launcher."""
     argv = program(setup)
     return ToolkitCommand("process", argv, program=argv)
 
 
 def _torchrun(setup: HostSetup) -> ToolkitCommand:
+    """Return the torchrun call of one host. Raises `ValueError` for scripts that the toolkit does
+    not start with torchrun."""
     kind = kind_of(setup.entry_point, package=setup.package)
     if kind != "python":
         what = "Python packages" if kind == "package" else "scripts other than Python's"
@@ -291,6 +299,7 @@ def _torchrun(setup: HostSetup) -> ToolkitCommand:
             "--master_port", MASTER_PORT,
             "--node_rank", str(hosts.index(setup.host.name)),
         )  # fmt: skip
+
     is_neuron = setup.given.get("RUN_NEURON_PARALLEL_COMPILE") == "1"
     wrapper = ("neuron_parallel_compile",) if is_neuron else ()
     script = (setup.entry_point, *argv_of(setup.start.parameters))
@@ -325,8 +334,8 @@ def _by_mpirun(
 
 
 def _parameter_server(setup: HostSetup) -> ToolkitCommand:
-    """Start the script, beside the parameter server, which the toolkit forks from its own
-    process."""
+    """Return the script itself. The toolkit forks the parameter server beside it from its own
+    process. Raises `ValueError` if the toolkit would fail."""
     cluster = server_cluster(setup.distribution_hosts) if setup.takes_part else {}
     index = setup.resource["hosts"].index(setup.host.name)
     if index >= len(cluster.get("ps", ())):

@@ -64,14 +64,17 @@ class HostSetup:
 
     @cached_property
     def start(self) -> Start:
+        """How the request starts its processes."""
         return Start(self.request, self.container)
 
     @cached_property
     def resource(self) -> JsonObject:
+        """The content of the host's `resourceconfig.json`."""
         return resource_config(self.request, self.host)
 
     @property
     def given(self) -> Mapping[str, str]:
+        """The variables of the request."""
         return mapping_at(self.request, "Environment")
 
     @property
@@ -100,6 +103,7 @@ class HostSetup:
 
     @property
     def takes_part(self) -> bool:
+        """Whether the distribution spans the host's instance group."""
         return self.host.group in self.distribution_groups
 
     @property
@@ -277,7 +281,9 @@ def script_variables(setup: HostSetup, *, without: Collection[str] = ()) -> dict
 
 def _facts(setup: HostSetup) -> JsonObject:
     """Return the content of the toolkit's `Environment`, which SM_TRAINING_ENV contains as JSON."""
-    root, resource, channels = setup.root, setup.resource, input_data_config(setup.request)
+    root = setup.root
+    resource = setup.resource
+    channels = input_data_config(setup.request)
     groups = {group["instance_group_name"]: group for group in resource["instance_groups"]}
     entry_point = setup.entry_point
     model_parallel = setup.given.get(f"SM_HP_{MODEL_PARALLEL.upper()}")

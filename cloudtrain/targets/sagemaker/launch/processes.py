@@ -66,12 +66,12 @@ def view(
     """
     if is_entrypoint(request):
         devices_of = partial(devices, accelerators=accelerators)
-        rows = entry_of or partial(instance_named, "sagemaker")
-        return Processes(launched_processes(request, devices_of, rows))
+        look_up = entry_of or partial(instance_named, "sagemaker")
+        return Processes(launched_processes(request, devices_of, look_up))
     if request["AlgorithmSpecification"].get("ContainerEntrypoint"):
         return Processes([_own_entrypoint(request)])
 
-    @lru_cache(maxsize=8)
+    @lru_cache(maxsize=8)  # the processes of one host are often read one after the other
     def look(host: Host) -> _HostCommand:
         gpus, neurons = devices(host.instance_type, accelerators)
         setup = HostSetup(request, host, container, gpus=gpus, neurons=neurons, package=package)
@@ -173,6 +173,7 @@ def _by_name(all_hosts: Iterable[Host]) -> dict[str, Host]:
 
 
 def _shortened(env: dict[str, str]) -> dict[str, str]:
+    """Remove the variables in `LONG` from `env`, and return it."""
     for name in LONG:
         env.pop(name, None)
     return env
@@ -208,6 +209,7 @@ def _runs(group: Sequence[Host], look: _Look, *, several: bool) -> Iterator[tupl
 
 
 def _hosts(run: Sequence[Host], look: _Look, alone: bool) -> Iterator[Alike]:
+    """Yield the processes that the hosts of a run start. `alone`: see `_HostCommand.first`."""
     roles = look(run[0]).roles
     spread = _one_on_each(run)
     if roles:
@@ -270,6 +272,8 @@ Devices = Callable[[str], tuple[int, int]]
 
 
 class PlannedHost(NamedTuple):
+    """One host, with the plan of cloudtrain's launcher on it, and the job's variables."""
+
     host: Host
     plan: LaunchPlan
     environment: dict[str, str]
@@ -339,6 +343,7 @@ def _own_launcher_runs(
 
 
 def _launch(request: Request) -> LaunchSpec:
+    """Return what the request tells cloudtrain's launcher. Raises a `JobError`."""
     # the toolkit's jobs do without our launcher
     from cloudtrain.runtime.sagemaker_launcher.plan import read_launch
 
@@ -351,6 +356,8 @@ def _launch(request: Request) -> LaunchSpec:
 def _plan_host(
     request: Request, host: Host, devices: Devices, entry: InstanceType | None
 ) -> PlannedHost:
+    """Return what cloudtrain's launcher would start on a host. Raises a `JobError` for values that
+    it cannot read."""
     from cloudtrain.runtime.sagemaker_launcher.machine import HostMachine
     from cloudtrain.runtime.sagemaker_launcher.plan import launch_plan
 
@@ -363,6 +370,7 @@ def _plan_host(
         efa=bool(entry and entry.interfaces),
         variables={"TRAINING_JOB_NAME": request["TrainingJobName"], **environment},
     )
+
     hyperparameters = hyperparameters_file(request)
     resource = resource_config_of(request, host)
     channels = input_data_config(request)
@@ -416,10 +424,12 @@ def _own_launcher_ranks(
         if program.role not in ("torchrun", "mpirun"):
             continue
         host_sets.add(plan.hosts)
+
         count = plan.processes_per_instance
         where = [by_name[name].index for name in plan.hosts]
         if program.role == "mpirun":
             options = mpirun_options(count, launch.mpi_options)
+            # what stands behind `mpirun` and its options
             ranked = program.argv[1 + len(options) :]
             yield launchers.mpirun_ranks(ranked, processes=count, where=where)
             continue

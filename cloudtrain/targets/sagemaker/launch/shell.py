@@ -121,6 +121,7 @@ def arrives(value: object, toolkit: str, *, script: str = "train.py") -> str | N
     For example, a shell removes the quotes of `it"s"`, so the script receives `its`. Returns None
     if the value does not arrive as one argument, changes other arguments, or runs as a command.
     """
+    # neighbours on both sides show whether the value changes other arguments
     before = ("--before", "0", "--value")
     after = ("--after", "0")
     arguments = (*before, text_of(value), *after)
@@ -152,6 +153,7 @@ def shell_tokens(argv: Sequence[str], toolkit: str) -> tuple[str, ...] | None:
     tokens = words(" ".join(argv)) if uses_shell(toolkit) else argv
     if tokens is None:
         return None
+
     for place in range(len(tokens) - 2):
         if tuple(tokens[place : place + 2]) == ("/bin/sh", "-c"):
             inner = words(tokens[place + 2])
@@ -185,5 +187,6 @@ def _is_expanded(bare: str) -> bool:
 
 
 def _unquoted(piece: re.Match[str]) -> str:
+    """Return the text of a matched `_PIECE` without its quotes and escapes."""
     text: str = piece[piece.lastgroup or 0]
     return _ESCAPED_IN_QUOTES.sub(r"\1", text) if piece.lastgroup == "double" else text

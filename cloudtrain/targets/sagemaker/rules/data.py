@@ -45,16 +45,18 @@ def s3_address(subject: Subject) -> Iterator[Fault]:
     """
     account = subject.account
     region = "" if "region" in account.missing else account.region
-    own = account.bucket
-    own_is_wrong = "bucket" in account.missing or not is_bucket(own, region)
+    bucket_of_account = account.bucket
+    is_reported = "bucket" in account.missing or not is_bucket(bucket_of_account, region)
     for path, uri in _addresses(subject):
-        if own_is_wrong and uri.startswith(f"s3://{own}"):
-            continue  # SM101 and SM105 report it
+        if is_reported and uri.startswith(f"s3://{bucket_of_account}"):
+            continue  # by SM101 or SM105
+
         hint = InPlace("write `s3://BUCKET/KEY`")
         match = _S3.fullmatch(uri)
         if match is None:
             yield Fault(f"`{uri}` is not an address in S3", hint, path)
             continue
+
         bucket = match["bucket"]
         is_arn = bucket.startswith("arn:")
         if is_arn or not uri.startswith("s3://") or is_bucket(bucket, region):
@@ -157,6 +159,7 @@ def augmented_manifest_needs_pipe(subject: Subject) -> Iterator[Fault]:
         augmented = source.get("S3DataType") == "AugmentedManifestFile"
         attributes = source.get("AttributeNames")
         path = _input_path(subject, name, "attribute_names")
+
         if augmented and _mode_of(subject, channel) != _PIPE:
             message = f"the augmented manifest of `{name}` works in Pipe mode only"
             yield Fault(message, "write `mode: pipe`", _input_path(subject, name, "mode"))
@@ -277,16 +280,18 @@ def _channels(subject: Subject) -> Iterator[tuple[str, JsonMapping]]:
 
 def _mode_of(subject: Subject, channel: JsonMapping) -> str:
     """Return `File`, `FastFile` or `Pipe`: the channel's own mode, or else the job's mode."""
-    usual = text_at(subject.plan.request, "AlgorithmSpecification", "TrainingInputMode")
-    return str(channel.get("InputMode") or usual or "File")
+    default_mode = text_at(subject.plan.request, "AlgorithmSpecification", "TrainingInputMode")
+    return str(channel.get("InputMode") or default_mode or "File")
 
 
-def _input_path(subject: Subject, name: str, *field: str) -> ValuePath:
+def _input_path(subject: Subject, channel: str, *field: str) -> ValuePath:
+    """Return the path of a field of the input for a channel, or of the overrides if they set the
+    channels; empty for channels that come from elsewhere."""
     path = subject.reading.override_of("InputDataConfig")
     if path is not None:
         return path
-    key = read(subject).input_of(name)
-    return ("inputs", key, *field) if key is not None else ()
+    name = read(subject).input_of(channel)
+    return ("inputs", name, *field) if name is not None else ()
 
 
 def _addresses(subject: Subject) -> Iterator[tuple[ValuePath, str]]:

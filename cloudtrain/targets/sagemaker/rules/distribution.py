@@ -422,6 +422,7 @@ def _instead_of_smddp(subject: Subject) -> str:
 
 
 def _images_with_smddp(framework: str) -> str:
+    """Return in words which versions of the framework have the library SMDDP."""
     names = [image.version for image in _gpu_images(framework) if image.smddp]
     if not names:
         return "none has it"
@@ -429,11 +430,13 @@ def _images_with_smddp(framework: str) -> str:
 
 
 def _gpu_images(framework: str) -> Iterator[Image]:
+    """Yield AWS's GPU images of a framework, the oldest version first."""
     for version in versions(framework, "gpu"):
         yield resolve_image(framework, version, region="us-east-1", device="gpu")
 
 
 def _image_with_smp(version: int) -> str:
+    """Return a hint on which images have this version of SMP."""
     of_version_2 = smp_versions()
     if version == 2:
         return f"name framework and version instead of an image: PyTorch {join_names(of_version_2)}"
@@ -446,11 +449,13 @@ def _image_with_smp(version: int) -> str:
     )
 
 
-def _how_to_start(subject: Subject, kind: str) -> str:
+def _how_to_start(subject: Subject, toolkit: str) -> str:
+    """Return a hint on how to start the job's distribution, which the toolkit of the framework
+    `toolkit` ignores."""
     distribution = subject.reading.distribution.type
-    if kind == "pytorch":
+    if toolkit == "pytorch":
         return add_entrypoint_hint(subject, "write `environment: {framework: tensorflow}`")
-    if kind == "tensorflow":
+    if toolkit == "tensorflow":
         return (
             f"write `environment: {{framework: pytorch}}`, or `tensorflow` or `horovod` "
             f"instead of `{distribution}`"

@@ -428,6 +428,7 @@ def training_plan_twice(subject: Subject) -> Iterator[Fault]:
 
 
 def _preferences(subject: Subject) -> list[MachineGroup]:
+    """Return the preferred instance types; none if the job names one type or groups."""
     machines = subject.reading.machines
     return list(machines.groups) if machines.kind == "preferences" else []
 
@@ -491,7 +492,7 @@ def spot_without_limit(subject: Subject) -> Iterator[Fault]:
     A spot job needs `MaxWaitTimeInSeconds`, which limits waiting and running together. The
     SageMaker SDK sends the job without this limit (2.257.7), and the service refuses the job.
     """
-    if not _spot(subject):
+    if not _is_on_spot(subject):
         return
     if read(subject).seconds("MaxWaitTimeInSeconds") is None:
         run = read(subject).seconds("MaxRuntimeInSeconds") or 0
@@ -507,7 +508,7 @@ def spot_with_warm_pool(subject: Subject) -> Iterator[Fault]:
     A warm pool cannot keep spot instances, so the service refuses the job (developer guide, managed
     warm pools).
     """
-    if _spot(subject) and read(subject).seconds("KeepAlivePeriodInSeconds"):
+    if _is_on_spot(subject) and read(subject).seconds("KeepAlivePeriodInSeconds"):
         yield Fault(
             "spot capacity cannot be kept in a warm pool",
             "remove `spot` from the job, or `keep_alive` from the target's settings",
@@ -560,7 +561,7 @@ def spot_with_training_plan(subject: Subject) -> Iterator[Fault]:
     A training plan is capacity that you reserved and paid for in advance. A spot job would wait for
     other machines at extra cost, while the reserved machines stay idle.
     """
-    if _spot(subject) and text_at(subject.plan.request, "ResourceConfig", "TrainingPlanArn"):
+    if _is_on_spot(subject) and text_at(subject.plan.request, "ResourceConfig", "TrainingPlanArn"):
         yield Fault(
             "the job has reserved capacity from a training plan, and asks for spot capacity",
             "remove `spot` from the job, or `training_plan` from the target's settings",
@@ -613,5 +614,5 @@ def pending_limit_without_effect(subject: Subject) -> Iterator[Fault]:
         yield Fault(message, hint)
 
 
-def _spot(subject: Subject) -> bool:
+def _is_on_spot(subject: Subject) -> bool:
     return subject.plan.request.get("EnableManagedSpotTraining") is True

@@ -66,12 +66,16 @@ def account_incomplete(subject: Subject) -> Iterator[Fault]:
     outputs in a bucket. All jobs share these settings of the target. Write them into
     `cloudtrain.toml` once.
     """
-    missing = set(subject.account.missing)
-    for name in subject.account.missing:
-        if name == "role" and "RoleArn" in overrides_of(subject.job, "sagemaker"):
+    missing = subject.account.missing
+    overrides = overrides_of(subject.job, "sagemaker")
+    role_is_overridden = "role" in missing and "RoleArn" in overrides
+    # the role of an override is no setting, so it gives the bucket no default
+    bucket_will_follow = not role_is_overridden and ("region" in missing or "role" in missing)
+    for name in missing:
+        if name == "role" and role_is_overridden:
             continue
-        if name == "bucket" and not missing.isdisjoint(("region", "role")):
-            continue  # region and role give the SDK's default bucket
+        if name == "bucket" and bucket_will_follow:
+            continue  # once region and role are set, the bucket has a default
         message, line = _WANTED[name]
         yield Fault(message, f"add `{line}` under `[sagemaker]` in `cloudtrain.toml`")
 
@@ -86,6 +90,7 @@ def role_is_no_role(subject: Subject) -> Iterator[Fault]:
     role = text_at(subject.plan.request, "RoleArn")
     if "role" in subject.account.missing or _ROLE.fullmatch(role):
         return
+
     arn = "arn:aws:iam::ACCOUNT:role/NAME"
     assumed = _ASSUMED.fullmatch(role)
     if assumed:
@@ -105,10 +110,12 @@ def role_of_another_partition(subject: Subject) -> Iterator[Fault]:
     account = subject.account
     if "role" in account.missing or "region" in account.missing:
         return
+
     own = "aws"
     for start, partition in _PARTITIONS.items():
         if account.region.startswith(f"{start}-"):
             own = partition
+
     role = _ROLE.fullmatch(text_at(subject.plan.request, "RoleArn"))
     if role is not None and role["partition"] != own:
         of_role = role["partition"]
@@ -129,11 +136,13 @@ def region_misspelt(subject: Subject) -> Iterator[Fault]:
     region = subject.account.region
     if "region" in subject.account.missing or _REGION.fullmatch(region):
         return
+
     zone = _ZONE.fullmatch(region)
     if zone:
         hint = f'write `region = "{zone[1]}"`'
         yield Fault(f"`{region}` is an availability zone", hint)
         return
+
     regions: set[str] = set()
     for table in registries():
         regions.update(table)
@@ -151,6 +160,7 @@ def bucket_name(subject: Subject) -> Iterator[Fault]:
     region = subject.account.region
     if "bucket" in subject.account.missing or is_bucket(bucket, region):
         return
+
     path = bucket.removeprefix("s3://").strip("/")
     name, _, prefix = path.partition("/")
     hint = "use 3 to 63 lower-case letters, digits and hyphens"
@@ -170,16 +180,17 @@ def key_of_another_region(subject: Subject) -> Iterator[Fault]:
     """
     if "region" in subject.account.missing:
         return
+
     region = subject.account.region
     for setting in ("volume_kms_key", "output_kms_key", "training_plan"):
-        fields = (getattr(subject.settings, setting) or "").split(":")
-        if fields[0] != "arn" or len(fields) < 5:
+        arn = (getattr(subject.settings, setting) or "").split(":")
+        if arn[0] != "arn" or len(arn) < 5:
             continue
-        other = fields[3]
+        other = arn[3]
         if other != region:
-            fields[3] = region
+            arn[3] = region
             message = f"`{setting}` is in `{other}`, and the job runs in `{region}`"
-            own = ":".join(fields)
+            own = ":".join(arn)
             yield Fault(message, f"use one of `{region}`: `{own}` if it exists")
 
 
@@ -195,6 +206,7 @@ def image_of_another_region(subject: Subject) -> Iterator[Fault]:
         return
     if not _REGION.fullmatch(region):
         return
+
     request = subject.plan.request
     uri = text_at(request, "AlgorithmSpecification", "TrainingImage")
     match = _REGISTRY.fullmatch(uri or text_at(request, "AppSpecification", "ImageUri"))
@@ -240,6 +252,7 @@ def identity_overridden(subject: Subject) -> Iterator[Fault]:
     name = subject.plan.run_name
     kind = TRAINING if subject.processing is None else PROCESSING
     field = kind.name
+
     sent_name = subject.plan.request.get(field)
     if sent_name != name:
         yield Fault(
@@ -248,6 +261,7 @@ def identity_overridden(subject: Subject) -> Iterator[Fault]:
             "its runs",
             ("sagemaker_overrides", field),
         )
+
     if {"Key": RUN_TAG, "Value": name} not in rows_at(subject.plan.request, "Tags"):
         yield Fault(
             f"the overrides remove the tag `{RUN_TAG}`, by which cloudtrain recognises its own job",
@@ -266,6 +280,7 @@ def reserved_tag(subject: Subject) -> Iterator[Fault]:
     if RUN_TAG in subject.job.tags:
         message = f"the tag `{RUN_TAG}` is cloudtrain's own"
         yield Fault(message, "remove it, or use another key", ("tags", RUN_TAG))
+
     keys = [str(tag.get("Key")) for tag in rows_at(subject.plan.request, "Tags")]
     for key in dict.fromkeys(keys):
         path = ("sagemaker_overrides", "Tags")
@@ -275,6 +290,7 @@ def reserved_tag(subject: Subject) -> Iterator[Fault]:
             message = f"the tag `{key}` begins with `aws:`, which AWS refuses"
             better = key[4:] or "team"
             yield Fault(message, f"write `{better}`", path)
+
         count = keys.count(key)
         if count > 1:
             yield Fault(f"the tag `{key}` comes {count} times", "remove all but one", path)
@@ -313,12 +329,14 @@ def _place(subject: Subject, violation: ShapeViolation) -> ValuePath:
     caused it."""
     path = violation.path
     overrides = overrides_of(subject.job, "sagemaker")
+
     overridden = _in_overrides(overrides, path)
     # a missing field is reported at its own place
     if not overridden and violation.kind == "missing":
         overridden = _in_overrides(overrides, path[:-1])
     if overridden:
         return ("sagemaker_overrides", *overridden)
+
     for start, place in _PLACES.items():
         if path[: len(start)] == start:
             return place(subject, path[len(start) :])
@@ -365,6 +383,7 @@ def _by_name(field: str, section: tuple[str, ...], key: str) -> _PlaceOf:
 
 
 def _always(*field: str) -> _PlaceOf:
+    """Return a function that maps every path to the job field `field`."""
     return lambda _subject, _rest: field
 
 

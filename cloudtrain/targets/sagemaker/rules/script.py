@@ -172,6 +172,7 @@ def _has_unnamed_requirements(subject: Subject) -> bool:
 
 
 def _files(subject: Subject) -> set[str]:
+    """Return the paths of the files in the bundle."""
     return {entry.path for entry in subject.tree.entries}
 
 
@@ -280,6 +281,7 @@ def options_broken_by_shell(subject: Subject) -> Iterator[Fault]:
 
 
 def _options_arrive(subject: Subject, options: str) -> bool:
+    """Return whether mpirun gets the options as a shell would read them, and nothing else runs."""
     try:
         intended = shlex.split(options)
         lexer = shlex.shlex(options, posix=True, punctuation_chars=_SHELL_OPERATORS)

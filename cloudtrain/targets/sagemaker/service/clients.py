@@ -33,19 +33,19 @@ class FailedCall(NamedTuple):
     about: str = ""
 
 
-Kind = type[TargetError] | type[SettingsError]
+ErrorType = type[TargetError] | type[SettingsError]
 
 
 class AwsErrorTemplate(NamedTuple):
     """cloudtrain's error for an AWS error. Its texts may contain names such as `{action}`, which
     are filled in."""
 
-    kind: Kind
+    kind: ErrorType
     message: str
     hint: str | None = None
 
 
-_ERRORS: dict[str, Kind] = {
+_ERRORS: dict[str, ErrorType] = {
     kind.__name__: kind
     for kind in (
         Denied,
@@ -100,6 +100,7 @@ def translate_error(error: Exception, call: FailedCall) -> TargetError | Setting
 
 
 def _template_of(error: Exception) -> tuple[AwsErrorTemplate, str]:
+    """Return cloudtrain's error for an error of botocore, and AWS's own message."""
     response: JsonObject | None = getattr(error, "response", None)
     if response is not None and "Error" in response:
         code = str(response["Error"].get("Code", ""))
@@ -122,8 +123,8 @@ def _unknown(code: str, response: JsonObject) -> AwsErrorTemplate:
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if status >= 500:
         return error_templates("codes")["InternalError"]
-    plain_code = code.replace("{", "").replace("}", "")
-    return AwsErrorTemplate(TargetError, f"AWS refuses `{{action}}` ({plain_code}): {{said}}")
+    safe_code = code.replace("{", "").replace("}", "")  # the message is a format
+    return AwsErrorTemplate(TargetError, f"AWS refuses `{{action}}` ({safe_code}): {{said}}")
 
 
 def not_found(name: str, region: str | None) -> RunNotFound:
@@ -236,11 +237,11 @@ class Clients:
         return region
 
     def _attempt(self, service: str, operation: str, arguments: JsonMapping, use: Any) -> Any:
+        """Call `use` once, and raise cloudtrain's error for an error of botocore."""
         try:
             return use(self._client(service))
         except _errors() as error:
-            # `CreateTrainingJob`
-            name = operation.title().replace("_", "")
+            name = operation.title().replace("_", "")  # `CreateTrainingJob`
             about = [str(arguments[key]) for key in _ABOUT if key in arguments]
             failed = FailedCall(
                 service, name, self.region(), self.place.profile, about[0] if about else ""
@@ -257,7 +258,7 @@ class Clients:
 
     def _new_session(self) -> Any:
         boto3 = require("boto3", extra="sagemaker")
-        # which boto3 does not read itself
+        # boto3 itself reads only AWS_DEFAULT_REGION
         region = self.place.region or self._environ.get("AWS_REGION")
         return boto3.Session(profile_name=self.place.profile, region_name=region)
 
@@ -277,6 +278,7 @@ class Clients:
             raise SettingsError(message, hint=hint, code="CT915") from error
 
     def _config(self) -> Any:
+        """Return botocore's configuration: retries and timeouts."""
         config = require("botocore.config", extra="sagemaker")
         wanted = self._environ.get("AWS_MAX_ATTEMPTS", "")
         attempts = int(wanted) if wanted.isdigit() else 0

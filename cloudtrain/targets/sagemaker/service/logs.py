@@ -58,6 +58,7 @@ def lines_of(
 
 
 def _line(text: str, time: float, instance: int, ranks: range | None) -> LogLine:
+    """Return one line without its launcher's prefix, from which its rank comes."""
     stream = "stdout"
     rank = None
     if ranks and len(ranks) == 1:
@@ -110,6 +111,7 @@ class Stream:
         return int(self._read[0]["timestamp"])
 
     def take(self) -> JsonObject:
+        """Remove and return the event whose time `next_time` has returned."""
         return self._read.popleft()
 
     def tail(self, count: int) -> list[str]:
@@ -180,6 +182,7 @@ class JobLog(Log):
             if time is not None:
                 heap.append((time, number))
         heapify(heap)
+
         while heap:
             time, number = heappop(heap)
             stream = streams[number]
@@ -213,7 +216,7 @@ def ranks_of(description: JsonMapping, overlay: Overlay) -> dict[int, range]:
         first = 0
         for host in world:
             count = _count(start, host, overlay)
-            if count is None:
+            if count is None:  # then the ranks of the hosts behind it are unknown, too
                 break
             ranks[host.index] = range(first, first + count)
             first += count
@@ -261,6 +264,7 @@ def _worlds(start: Start, in_order: Sequence[Host]) -> list[list[Host]]:
         names = [name for name in groups if name in start.groups]
     else:
         return list(groups.values())
+
     world: list[Host] = []
     for name in names:
         world += groups.get(name, ())

@@ -59,23 +59,25 @@ def check(clients: Clients, plan: Plan) -> list[Finding]:
     except CloudtrainError as error:
         return [_finding("SM901", error.message, error.hint)]
     if not answers:
-        return [_cut("AWS did not say whose the credentials are", deadline)]
+        return [_too_late("AWS did not say whose the credentials are", deadline)]
 
     account = answers[0]["Account"]
     context = CheckContext(clients, plan, clients.region() or "", account)
     checks = _checks(plan)
     results = deadline.answers([partial(_run_check, one, context) for one in checks])
+
     findings: list[Finding] = []
     for result in results:
         findings += result
     late = len(checks) - len(results)
     if late:
         what = f"{late} of {len(checks)} questions to AWS had no answer"
-        findings.append(_cut(what, deadline))
+        findings.append(_too_late(what, deadline))
     return findings
 
 
-def _cut(what: str, deadline: Deadline[Any]) -> Finding:
+def _too_late(what: str, deadline: Deadline[Any]) -> Finding:
+    """Return the warning that `what` did not happen before the deadline."""
     message = f"not everything could be looked at: {what} within {deadline.seconds:g} s"
     hint = (
         "the job may still be right: `--offline` asks nothing, CLOUDTRAIN_CHECK_TIMEOUT=30 "
@@ -92,6 +94,7 @@ def _checks(plan: Plan) -> list[Check]:
         checks.append(partial(_secret, name, place))
     for bucket, path in _buckets(plan).items():
         checks.append(partial(_bucket, bucket, path))
+
     data = [upload for upload in plan.uploads if upload.kind == "data"]
     folders = tuple(f"{upload.destination}/" for upload in data)
     for name, uri in _inputs(plan.request):
@@ -114,6 +117,7 @@ def _inputs(request: JsonMapping) -> Iterator[tuple[str, str]]:
 
 
 def _run_check(one: Check, context: CheckContext) -> list[Finding]:
+    """Return the findings of one check, or one warning if it failed."""
     try:
         return list(one(context))
     except TargetError as error:
@@ -124,6 +128,7 @@ def _run_check(one: Check, context: CheckContext) -> list[Finding]:
 
 
 def _role(context: CheckContext) -> Iterator[Finding]:
+    """Check that the role exists in this account, and that SageMaker may assume it."""
     arn = context.plan.request.get("RoleArn", "")
     name = arn.rpartition("/")[2]
     owner = account_id(arn)
@@ -134,12 +139,14 @@ def _role(context: CheckContext) -> Iterator[Finding]:
         hint = "log in to that account, or name a role of this one: `role` in [sagemaker]"
         yield _finding("SM903", message, hint)
         return
+
     try:
         role = context.clients.call("iam", "get_role", RoleName=name)["Role"]
     except NotThere:
         hint = "`aws iam list-roles` shows them; set `role` in [sagemaker]"
         yield _finding("SM903", f"there is no role `{name}`", hint)
         return
+
     if not _trusts_sagemaker(role.get("AssumeRolePolicyDocument", {})):
         message = f"the role `{name}` does not trust SageMaker, which cannot assume it"
         hint = (
@@ -150,6 +157,7 @@ def _role(context: CheckContext) -> Iterator[Finding]:
 
 
 def _trusts_sagemaker(policy: JsonMapping) -> bool:
+    """Return whether a trust policy lets SageMaker assume its role. Conditions are ignored."""
     for statement in _as_list(policy.get("Statement", ())):
         principal = statement.get("Principal", {})
         services = ["*"]
@@ -185,6 +193,7 @@ def _buckets(plan: Plan) -> dict[str, ValuePath]:
 
 
 def _bucket(bucket: str, path: ValuePath, context: CheckContext) -> Iterator[Finding]:
+    """Check that a bucket exists, in the region of the job."""
     here = context.region
     try:
         answer = context.clients.call("s3", "head_bucket", Bucket=bucket)
@@ -192,6 +201,7 @@ def _bucket(bucket: str, path: ValuePath, context: CheckContext) -> Iterator[Fin
         hint = f"`aws s3 mb s3://{bucket} --region {here}` makes it; or name another in [sagemaker]"
         yield _finding("SM905", f"there is no bucket `{bucket}`", hint, path)
         return
+
     headers = answer["ResponseMetadata"]["HTTPHeaders"]
     region: str | None = answer.get("BucketRegion") or headers.get("x-amz-bucket-region")
     if region and here and region != here:
@@ -201,6 +211,7 @@ def _bucket(bucket: str, path: ValuePath, context: CheckContext) -> Iterator[Fin
 
 
 def _input(uri: str, path: ValuePath, context: CheckContext) -> Iterator[Finding]:
+    """Check that an input has at least one object."""
     where = S3Uri.parse(uri)
     bucket = where.bucket
     try:
@@ -227,6 +238,7 @@ _READ = {
 
 
 def _secret(name: str, place: str, context: CheckContext) -> Iterator[Finding]:
+    """Check that the job's role may read a secret. `place` is its reference, such as `ssm:NAME`."""
     role = context.plan.request.get("RoleArn", "")
     scheme, _, where = place.partition(":")
     if scheme not in _READ or account_id(role) is None:
@@ -249,6 +261,7 @@ def _secret(name: str, place: str, context: CheckContext) -> Iterator[Finding]:
 
 
 def _quota(context: CheckContext) -> Iterator[Finding]:
+    """Check that the account may start as many instances as the job needs."""
     counts = _quotas_needed(context.plan.request)
     pages = context.clients.pages(
         "service-quotas", "list_service_quotas", ServiceCode="sagemaker", MaxResults=100
@@ -259,7 +272,7 @@ def _quota(context: CheckContext) -> Iterator[Finding]:
             if count > quota["Value"]:
                 yield _too_few(quota, count)
         if not counts:
-            return
+            return  # the other pages have only quotas of other types
 
 
 def _too_few(quota: JsonMapping, count: int) -> Finding:

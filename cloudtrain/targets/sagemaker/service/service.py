@@ -73,17 +73,18 @@ def is_ours(
         for page in clients.pages("sagemaker", "list_tags", ResourceArn=description[kind.arn]):
             tags |= {tag["Key"]: tag["Value"] for tag in page["Tags"]}
     except Denied:
-        return request is None or _same(description, request)
+        return request is None or _has_values_of(description, request)
     if RUN_TAG in tags:
         return bool(tags[RUN_TAG] == description[kind.name])
     if request is None:
         return False
     if any(tag["Key"] == RUN_TAG for tag in request.get("Tags", ())):
         return False
-    return _same(description, request)  # the overrides remove the tag
+    return _has_values_of(description, request)  # the overrides remove the tag
 
 
-def _same(description: JsonMapping, request: JsonMapping) -> bool:
+def _has_values_of(description: JsonMapping, request: JsonMapping) -> bool:
+    """Return whether a job has the values of the request in the fields `_COMPARED`."""
     return contains(description, {key: request[key] for key in _COMPARED if key in request})
 
 
@@ -128,13 +129,13 @@ def reason_of(message: str) -> FailureReason:
             head = f"{kind[0].strip()} "
 
     script = _USER_SCRIPT.search(body)
-    output = body
-    if script:
-        output = script["message"]
+    output = script["message"] if script else body
     lines = [line.rstrip() for line in output.splitlines() if line.strip()]
+
     text = _LAST_EXIT_CODE.sub("", lines[0]) if lines else ""
     rank = _RANK.search(body)
     is_short = len(lines) == 1
+    # the first line of a traceback says nothing, that of cloudtrain's launchers everything
     says_all = rank or is_short or _ENDED.search(text)
     if script or not says_all:
         text = error_in(lines) or text
@@ -178,6 +179,7 @@ def state_of(primary: str, secondary: str | None) -> RunState:
 
 
 def job_state(description: JsonMapping, kind: JobKind) -> RunState:
+    """Return the state of a described or listed job."""
     return state_of(description[kind.status], description.get("SecondaryStatus"))
 
 
@@ -187,7 +189,7 @@ def status_of(description: JsonMapping, kind: JobKind, rate: float | None, now: 
     state = job_state(description, kind)
     rows = description.get("SecondaryStatusTransitions", ())
     metrics = description.get("FinalMetricDataList", ())
-    # of a job that never started, the time of its last change
+    # a job that never started has no end time, but one of its last change
     end = description.get(kind.end_time) or description.get("LastModifiedTime")
     status = RunStatus(
         state=state,
@@ -209,6 +211,8 @@ def _transition(row: JsonMapping) -> Transition:
 
 
 def listed_status(summary: JsonMapping, kind: JobKind) -> RunStatus:
+    """Return what a list of jobs tells of a job's status. Lists have no start times, so a job that
+    has ended counts as started when it was created."""
     state = job_state(summary, kind)
     created = seconds(summary.get("CreationTime"))
     end_time = seconds(summary.get(kind.end_time)) if state.is_final else None
@@ -217,6 +221,7 @@ def listed_status(summary: JsonMapping, kind: JobKind) -> RunStatus:
 
 
 def _reason(description: JsonMapping, state: RunState) -> str | None:
+    """Return why a job is in its state, except for failures; None if there is nothing to say."""
     secondary = description.get("SecondaryStatus")
     limits = description.get("StoppingCondition", {})
     if secondary == "MaxRuntimeExceeded":
@@ -229,18 +234,23 @@ def _reason(description: JsonMapping, state: RunState) -> str | None:
         return "the service is deleting the job"
     if state is not RunState.PENDING:
         return None
+
+    # what a pending job waits for
     transitions = description.get("SecondaryStatusTransitions") or [{}]
     message = transitions[-1].get("StatusMessage")
     return " ".join(message.split()) if message else None
 
 
 def _with_failure(status: RunStatus, description: JsonMapping) -> RunStatus:
+    """Return the status with the reason of a failure, or unchanged for a job that did not fail."""
     text = description.get("FailureReason")
     # a processing job's own message replaces a reason that is missing or says only that the script
     # failed
     message = description.get("ExitMessage")
     if message and (not text or text.startswith("AlgorithmError")):
         text = message
+
+    # a stopped job may have a reason, too
     failing = (RunState.FAILED, RunState.STOPPED) if text else (RunState.FAILED,)
     if status.state not in failing:
         return status
@@ -257,17 +267,20 @@ def _with_failure(status: RunStatus, description: JsonMapping) -> RunStatus:
 def _with_money(
     status: RunStatus, description: JsonMapping, rate: float | None, now: float
 ) -> RunStatus:
+    """Return the status with the billed seconds, the cost in US dollars, and for spot capacity the
+    saved share. Until the service tells the billed seconds, those so far are used."""
     billed = description.get("BillableTimeInSeconds")
     trained = description.get("TrainingTimeInSeconds")
-    lasted = float(billed) if billed is not None else _metered_seconds(status, now)
+    billable = float(billed) if billed is not None else _metered_seconds(status, now)
     cost = None
-    if lasted is not None and rate is not None:
-        cost = over(rate, lasted)
+    if billable is not None and rate is not None:
+        cost = over(rate, billable)
+
     saved = None
     is_spot = description.get("EnableManagedSpotTraining")
     if is_spot and billed is not None and trained is not None:
         saved = 1 - billed / trained
-    return replace(status, billable_seconds=lasted, cost=cost, saved=saved)
+    return replace(status, billable_seconds=billable, cost=cost, saved=saved)
 
 
 def hourly_price(description: JsonMapping, overlay: Overlay) -> float | None:
@@ -297,6 +310,7 @@ def _duration(seconds: int | None) -> str:
 
 
 def seconds(moment: datetime | None) -> float | None:
+    """Return a time in seconds since the epoch."""
     return None if moment is None else moment.timestamp()
 
 
@@ -323,7 +337,6 @@ class SageMakerService:
     def can_check(self, settings: SageMaker) -> bool:
         return credentials_in_sight(settings, self._environ)
 
-    # the promise's
     def check(
         self,
         job: TrainingJob,  # noqa: ARG002
@@ -383,7 +396,7 @@ class SageMakerService:
                 raise
             self._ours(plan.ref, kind, plan.request if kind in KINDS else None)
         except TargetUnreachable:
-            # The answer is lost, but the job may exist.
+            # the answer is lost, but the job may exist
             if not self.has(plan.ref):
                 raise
         return plan.ref
@@ -472,11 +485,13 @@ class SageMakerService:
         return download(self._at(ref.place), places, path, destination, log.new_lines)
 
     def _at(self, place: str) -> Clients:
+        """Return the clients for the middle part of a reference, such as `research@eu-west-1`."""
         if place not in self._clients:
             self._clients[place] = Clients(AwsPlace.parse(place), self._environ)
         return self._clients[place]
 
     def _describe(self, ref: RunRef, kind: JobKind) -> JsonObject | None:
+        """Return the service's description of a job; None if there is none of this kind."""
         try:
             return self._at(ref.place).call("sagemaker", kind.describe, **{kind.name: ref.name})
         except NotThere:
@@ -489,6 +504,7 @@ class SageMakerService:
     def _find_job(
         self, ref: RunRef, kinds: tuple[JobKind, ...] | None = None
     ) -> tuple[JobKind, JsonObject]:
+        """Return the kind and the description of a run's job. Raises `RunNotFound`."""
         for kind in kinds or self.kinds:
             description = self._describe(ref, kind)
             if description is not None:
@@ -558,15 +574,15 @@ class SageMakerService:
 
 
 def _of_rank(lines: Iterator[LogLine], rank: int) -> Iterator[LogLine]:
-    marked = unmarked = False
+    """Yield the lines of one rank. Raises `UsageError` at the end if no line names its rank."""
+    has_lines = False
+    has_ranks = False
     for line in lines:
-        if line.rank is None:
-            unmarked = True
-        else:
-            marked = True
+        has_lines = True
+        has_ranks = has_ranks or line.rank is not None
         if line.rank == rank:
             yield line
-    if unmarked and not marked:
+    if has_lines and not has_ranks:
         hint = (
             'use `--host algo-1`; with `environment: {variables: {PET_TEE: "3"}}` torchrun '
             "marks each line"
@@ -575,9 +591,11 @@ def _of_rank(lines: Iterator[LogLine], rank: int) -> Iterator[LogLine]:
 
 
 def _with_output(status: RunStatus, lines: list[LogLine], error: str) -> RunStatus:
+    """Return the status of a failed job with the error from its output: its reason, the last lines,
+    and the rank that wrote the error, if the service names none."""
     rank = status.failed_rank
     if rank is None:
-        start = error[:40]
+        start = error[:40]  # `error_in` shortens long lines
         failed = [line.rank for line in lines if line.text.strip().startswith(start)]
         rank = failed[-1] if failed else None
     reason = status.reason or ""

@@ -71,6 +71,7 @@ def upload(
     place = {**bucket, "Key": where.key}
     if _is_there(clients, place, item.sha256):
         return False
+
     with tempfile.TemporaryDirectory(prefix="cloudtrain-") as folder:
         archive = Path(folder, "sourcedir.tar.gz")
         bundle.write(archive)
@@ -93,6 +94,7 @@ def _upload_data(
     extras: JsonObject,
     on_bytes: ByteProgress | None,
 ) -> bool:
+    """Upload local data. Return False if all of it is already there."""
     where = S3Uri.parse(item.destination)
 
     def sizes() -> dict[str, int]:
@@ -117,6 +119,7 @@ def _is_there(clients: Clients, place: dict[str, str], sha256: str) -> bool:
     checksum of an encrypted object, because the credentials cannot use its KMS key, hash and size
     suffice.
     """
+    # without permission for the KMS key, S3 refuses a request that asks for the checksum
     answer = None
     for options in ({"ChecksumMode": "ENABLED"}, {}):
         try:
@@ -152,6 +155,7 @@ def _checksum(archive: Path) -> str:
 
 
 def _extras(owner: str | None, kms_key: str | None) -> JsonObject:
+    """Return boto3's `ExtraArgs` of an upload."""
     extras: JsonObject = {"ChecksumAlgorithm": "SHA256"}
     if owner is not None:
         extras["ExpectedBucketOwner"] = owner
@@ -167,6 +171,7 @@ def _send(
     extras: JsonObject,
     count: Callable[[int], None] | None,
 ) -> None:
+    """Upload a file to `place`. `count` is called with the bytes of each part that has arrived."""
     transfer = require("boto3.s3.transfer", extra="sagemaker")
     config = transfer.TransferConfig(multipart_threshold=_PART, multipart_chunksize=_PART)
     bucket = place["Bucket"]
@@ -181,6 +186,7 @@ def _send(
 
 
 def _counting(total: int, on_bytes: ByteProgress) -> Callable[[int], None]:
+    """Return a function that adds up bytes, and calls `on_bytes` with the sum and the total."""
     byte_count = 0
     lock = Lock()
 
@@ -213,10 +219,11 @@ def stage(archive: Path, staging: Staging, rename: Rename) -> None:
         for member in tar:
             if member.isdir():
                 continue
-            plain = safe_name(member.name)
-            name = rename(plain)
+            # members that are not wanted are checked too: a hostile archive is refused whole
+            path = safe_name(member.name)
+            name = rename(path)
             if member.issym():
-                safe_target(plain, member.linkname)
+                safe_target(path, member.linkname)
             elif not (member.isreg() or member.islnk()):
                 raise Unsafe(member.name, "is neither a file nor a link")
             if name is None:
@@ -295,12 +302,13 @@ def download(
     into a subfolder, such as `model/`. `lines` returns the log lines of the job.
     """
     place = path.strip("/")
-    every = (*places, LOGS)
+    all_names = (*places, LOGS)
     if place:
-        name, rest = _find(place, every)
+        name, rest = _find(place, all_names)
         wanted = [(name, rest, "")]
     else:
-        wanted = [(name, "", f"{name}/") for name in every]
+        wanted = [(name, "", f"{name}/") for name in all_names]
+
     with landing(destination) as staging:
         for name, rest, prefix in wanted:
             if name == LOGS:
@@ -313,8 +321,9 @@ def download(
             else:
                 _stage_folder(clients, where, rest, staging, prefix)
         files = staging.move()
+
     if place and not files:
-        folders = [f"`{folder}/`" for folder in every]
+        folders = [f"`{folder}/`" for folder in all_names]
         hint = f"a run writes to {', '.join(folders)}"
         raise NothingWritten(f"the run wrote nothing to `{place}`", hint=hint)
     return files
@@ -347,7 +356,9 @@ def _stage_archive(
         fetch(clients, where.bucket, where.key, archive)
     except NotThere:
         return
-    inner = "data/" if may_hold_more and _is_output_folder(names_in(archive), rest) else ""
+    inner = ""
+    if may_hold_more and _is_output_folder(names_in(archive), rest):
+        inner = "data/"
 
     def rename(name: str) -> str | None:
         below = _below(name, inner, rest)
@@ -403,11 +414,13 @@ def _stage_folder(clients: Clients, where: S3Uri, rest: str, staging: Staging, p
 
 
 def fetch(clients: Clients, bucket: str, key: str, target: Path) -> None:
-    def fetch(client: Any) -> None:
+    """Download an object into the file `target`. Raises `NotThere`."""
+
+    def download_object(client: Any) -> None:
         with target.open("wb") as file:
             client.download_fileobj(bucket, key, file)
 
-    clients.attempt("s3", "get_object", {"Bucket": f"{bucket}/{key}"}, fetch)
+    clients.attempt("s3", "get_object", {"Bucket": f"{bucket}/{key}"}, download_object)
 
 
 def _stage_logs(lines: Iterable[LogLine], rest: str, staging: Staging, prefix: str) -> None:

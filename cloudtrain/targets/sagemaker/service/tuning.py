@@ -45,9 +45,11 @@ class SageMakerTuner(SageMakerService):
         return super().upload(replace(plan, request=training), bundle, on_bytes=on_bytes)
 
     def status(self, ref: RunRef) -> RunStatus:
-        """The metrics are the best objective value and the trial counts."""
+        """Return the status of the tuning job. Its metrics are the best objective value and the
+        trial counts, which include the trials of the tuning jobs that it continues."""
         _, description = self._find_job(ref)
         state = STATES["tuning"].get(description[TUNING.status], RunState.RUNNING)
+
         counts = description.get("TrainingJobStatusCounters", {})
         ended = sum(counts.get(name, 0) for name in ("Completed", "NonRetryableError", "Stopped"))
         limits = description["HyperParameterTuningJobConfig"].get("ResourceLimits", {})
@@ -81,7 +83,8 @@ class SageMakerTuner(SageMakerService):
         instance: int | None = None,
         on_status: Callable[[RunStatus], None] | None = None,
     ) -> Iterator[LogLine]:
-        """A trial's own output is in the log of its training job."""
+        """Yield a line for each trial that starts or ends. A trial's own output is in the log of
+        its training job."""
         refuse_rank(ref, rank, instance)
         return trial_lines(self, ref, every=self._pace.every, follow=follow, on_status=on_status)
 
@@ -93,7 +96,7 @@ class SageMakerTuner(SageMakerService):
             self._at(ref.place).call("sagemaker", TUNING.stop, **{TUNING.name: ref.name})
 
     def trials(self, ref: RunRef) -> list[Trial]:
-        """The trials of the tuning jobs that this one continues come first."""
+        """Return the trials. Those of the tuning jobs that this one continues come first."""
         _, description = self._find_job(ref)
         rows: list[JsonObject] = []
         for name in (*parents_of(description), ref.name):
@@ -140,6 +143,7 @@ class SageMakerTuner(SageMakerService):
 
 
 def _trial(number: int, row: JsonMapping) -> Trial:
+    """Return a trial from its row in the service's list of training jobs."""
     state = state_of(row["TrainingJobStatus"], None)
     reason = row.get("FailureReason")
     final = row.get("FinalHyperParameterTuningJobObjectiveMetric") or {}
@@ -184,6 +188,7 @@ def fetch_original(
         hint = "`cloudtrain ps --target sagemaker` lists the account's jobs"
         raise UsageError(message, hint=hint, code="CT974") from None
     document.pop("ResponseMetadata", None)
+
     tags: list[JsonObject] = []
     for page in clients.pages("sagemaker", "list_tags", ResourceArn=document["TrainingJobArn"]):
         tags += page.get("Tags", ())
@@ -200,7 +205,7 @@ def _objects(clients: Clients, request: JsonMapping) -> Iterator[tuple[str, byte
     3 uploaded."""
     drivers = place_of(request, DRIVERS)
     places = [drivers, place_of(request, CODE)] if drivers else [code_uri(request)]
-    left = _MOST
+    bytes_left = _MOST
     for place in places:
         if not place:
             continue
@@ -210,8 +215,8 @@ def _objects(clients: Clients, request: JsonMapping) -> Iterator[tuple[str, byte
                 key = row["Key"]
                 if key.endswith("/"):
                     continue
-                left -= row["Size"]
-                if left < 0:
+                bytes_left -= row["Size"]
+                if bytes_left < 0:
                     return
                 content = _content(clients, where.bucket, key)
                 yield f"s3://{where.bucket}/{key}", content
