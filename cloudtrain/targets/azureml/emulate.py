@@ -326,6 +326,7 @@ def _machine_variables(stage: Stage, instance: int, world_size: int) -> dict[str
 
 
 def _summary(stage: Stage, world_size: int) -> Iterator[tuple[str, str]]:
+    """Yield the first lines of the plan, as pairs of label and text."""
     body = stage.body
     job = stage.job
     count = f"{body.instances} x " if body.instances > 1 else ""

@@ -63,6 +63,7 @@ def duration_text(seconds: int) -> str:
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
+
     date = f"{days}D" if days else ""
     time = ""
     for number, unit in ((hour, "H"), (minute, "M"), (second, "S")):
@@ -727,6 +728,7 @@ def _part(path: str) -> Codec:
         if field.word and field.request.startswith(path) and key not in rows:
             codec = _part(f"{path}{key}.") if dot else field.tool
             rows[key] = _Row(field.word.split(".")[depth], codec)
+
     if "*" in rows:
         return only(_is_not_empty, each(rows["*"].codec))
     record = _Record(path, rows)

@@ -65,6 +65,7 @@ def _input_text(name: str, item: Mapping[str, Any], data: str) -> str:
     uri = item.get("uri")
     if item.get("jobInputType") != "uri_file" or not isinstance(uri, str):
         return folder
+
     match = re.search(_FILE_NAME, uri)
     if match is None:
         return folder
@@ -386,6 +387,7 @@ def common_variables(
         variables[f"{prefix}_{name}"] = layout.paths[f"inputs.{name}"]
     for name in body.outputs:
         variables[f"AZURE_ML_OUTPUT_{name}"] = layout.paths[f"outputs.{name}"]
+
     variables |= _of_the_run(body, layout) | _of_the_instance(layout, instance)
     if with_long:
         return variables | _of_all_hosts(layout, instance)

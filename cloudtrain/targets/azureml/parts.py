@@ -46,12 +46,14 @@ def distribution_of(job: TrainingJob, machines: MachineGroup) -> JsonObject | No
     if alternative := _ALTERNATIVES.get(distribution.type):
         message = f"`{distribution.type}` is SageMaker's own library and does not exist on Azure ML"
         raise JobError([Problem(("distribution", "type"), message, alternative, code="CT030")])
+
     if isinstance(distribution, NoDistribution):
         return None
     if isinstance(distribution, TensorFlow):
         return _tensorflow(distribution, machines.count)
     if isinstance(distribution, Ray):
         return {"distributionType": "Ray"}
+
     kind = "Mpi" if launcher_of(distribution) == "mpirun" else "PyTorch"
     count = 1
     if not is_launcher(job):
@@ -108,6 +110,7 @@ def _tensorflow(distribution: TensorFlow, instances: int) -> JsonObject:
     if distribution.strategy == "parameter_server":
         servers = distribution.parameter_servers or 1
         workers = workers or max(1, instances - servers)
+
     body = {"distributionType": "TensorFlow", "parameterServerCount": servers}
     if workers is not None:
         body["workerCount"] = workers

@@ -278,6 +278,7 @@ class AzureMLReading(Reading):
         job = MachineGroup("", 0, None)
         if not self.body.instance_type and self.body.compute is not None:
             job = machines_of(self.job, self.account)
+
         machines = machines_in(self.body, job, self.account)
         path: ValuePath = ()
         if machines.instance_type:
@@ -378,6 +379,7 @@ class AzureMLReading(Reading):
             if _is_address(uri) and item.get("jobInputType") != LITERAL:
                 parts = split_azure_uri(uri, self.account)
                 yield data_place("input", name, uri, parts, ("inputs", name, self.target))
+
         for name, item in self.body.outputs.items():
             uri = item.get("uri")
             if not _is_address(uri):

@@ -223,6 +223,7 @@ class Runner:
             raise TargetUnreachable(message, hint="try again in a minute")
         if code == _NOT_FOUND or "command not found" in errors:
             raise self._unavailable(errors or "a command is missing")
+
         hint = "this message comes from Slurm; run `sinfo` or `scontrol` on the cluster for details"
         if any(word in errors for word in WORDS["errors"]["of_files"]):
             where = f"on `{self.host}`" if self.host else "on this machine"

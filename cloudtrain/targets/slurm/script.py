@@ -188,6 +188,7 @@ def launch(run: ClusterRun) -> BatchLaunch:
 
 
 def _torch(run: ClusterRun) -> BatchLaunch:
+    """Return the launch of torchrun on each node, which starts the ranks."""
     program = run.program
     python = run.python
     shape = ["--nnodes", str(run.nodes), "--nproc-per-node", str(run.processes)]
@@ -229,6 +230,7 @@ def _on_each_node(run: ClusterRun, count: int) -> tuple[tuple[int, int], ...]:
 
 
 def _mpi(run: ClusterRun) -> BatchLaunch:
+    """Return the launch by srun if the setting `mpi` names a plug-in of it, otherwise by mpirun."""
     world = run.nodes * run.processes
     program = run.program
     mpi = run.settings.mpi
@@ -300,6 +302,7 @@ def _tensorflow(run: ClusterRun) -> BatchLaunch:
 
 
 def _none(run: ClusterRun) -> BatchLaunch:
+    """Return the launch of one independent process on each node."""
     program = run.program
     words = _srun(run, tasks=run.nodes, per_node=1)
 

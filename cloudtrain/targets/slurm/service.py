@@ -50,6 +50,7 @@ def send(runner: Runner, plan: Plan, *, again: bool) -> None:
     folder = str(request["folder"])
     name = plan.run_name
     token = secrets.token_hex(16)
+
     job = _call(runner, "open", folder, name, token)
     if not job:
         outputs = json.dumps(request["outputs"])
@@ -200,6 +201,7 @@ def _meaning_in_journal(record: Record) -> Meaning:
             return Meaning(RunState.RUNNING, reason)
         reason = f"Slurm no longer lists the job {record.job}, and the job recorded no end"
         return Meaning(RunState.LOST, reason)
+
     if last.word in ("stopped", "stopping"):
         return Meaning(RunState.STOPPED, "it was asked to stop")
     if last.word == "ended" and last.rest == "0":
@@ -236,6 +238,7 @@ def _waiting(record: Record) -> str | None:
     """Return Slurm's reason why the job waits, and what helps; None if Slurm gives no reason."""
     if not record.why or record.why == "None":
         return None
+
     advice: dict[str, str] = WORDS["advice"]
     known = [word for word in advice if record.why.startswith(word)]
     text = f"it waits: {record.why}"

@@ -293,6 +293,7 @@ class ClusterLog:
         rank = int(match["rank"]) if match["rank"] else None
         if self.rank not in (None, rank) or self.instance not in (None, node):
             return None
+
         if name not in self.streams:
             restart = int(match["restart"])
             self.streams[name] = _File(name, restart, node, rank, match["stream"])

@@ -67,6 +67,7 @@ def originals_in_job_file(data: JsonMapping, folder: str | None) -> list[Origina
         if is_shown:
             title = "the output of `az ml job show`"
         return [_original(data, title, folder, {})]
+
     if kind == "sweep":
         return [_sweep(data, folder)]
     if kind == "pipeline":
@@ -90,10 +91,12 @@ def _kind_of(data: JsonMapping) -> str | None:
     schema = str(data.get("$schema", "")).lower()
     if "azureml" in schema or "azuremlschemas" in schema:
         return _kind_of_schema(schema.rpartition("/")[2].partition(".")[0])
+
     kind = str(data.get("type", "")).lower()
     if kind in ("command", "sweep", "pipeline", *_KINDS):
         signs = {"command", "trial", "jobs", "environment", "compute", "experiment_name"}
         return kind if signs & data.keys() else None
+
     has_place = {"environment", "compute", "code"} & data.keys()
     if kind == "" and isinstance(data.get("command"), str) and has_place:
         return "command"
@@ -101,6 +104,7 @@ def _kind_of(data: JsonMapping) -> str | None:
 
 
 def _kind_of_schema(name: str) -> str:
+    """Return the type of object for the file name of a schema; `command` if no other fits."""
     if name.startswith("command") and "component" not in name:
         return "command"
     for kind in ("sweep", "pipeline"):
@@ -232,6 +236,7 @@ def _algorithm(algorithm: object) -> JsonObject:
 
 
 def _sweep_limits(limits: JsonMapping) -> JsonObject:
+    """Return the limits of a sweep as the API writes them, with durations as text."""
     body = _in_camel_case(limits)
     for key, value in limits.items():
         if "timeout" in key and isinstance(value, int):

@@ -302,12 +302,14 @@ def _input(item: JsonMapping) -> JsonObject:
     kind = item.get("jobInputType", "uri_folder")
     if kind == LITERAL:
         return {"value": _parse(item.get("value"))}
+
     place = with_prefix(item.get("uri", ""))
     if place.startswith("/subscriptions/"):
         place = f"azureml:{place}"  # without it, a job would mean a path on this machine
     if is_local(place):
         path = place.removeprefix("file://").removeprefix("file:")
         place = path if is_local_path(path) else f"./{path}"
+
     fields: JsonObject = {"azureml": place}
     if kind != "uri_folder":
         fields["type"] = kind
@@ -489,9 +491,11 @@ class AzureMLAdopter:
         wanted: JsonObject = {name: {} for name in _MAPPINGS if name in ours["properties"]}
         wanted |= theirs["properties"]
         overrides = overrides_between(ours["properties"], wanted)
+
         if "searchSpace" in wanted:
             for name in ("limits", *OF_SEARCH):
                 overrides.pop(name, None)
+
         if isinstance(overrides.get(ENVIRONMENT), Mapping):
             del overrides[ENVIRONMENT]
         if overrides.get(CODE) == _CODE:

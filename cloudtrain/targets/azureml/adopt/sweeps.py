@@ -60,10 +60,12 @@ def _first_trial(body: JsonMapping) -> JsonObject:
     job = without(body, ("limits", *OF_SEARCH))
     command = str(body.get("command") or "")
     inputs = mapping(body.get("inputs"))
+
     for name, space in body["searchSpace"].items():
         command = command.replace(f"${{{{search_space.{name}}}}}", f"${{{{inputs.{name}}}}}")
         value = hyperparameter_text(_first_value(space))
         inputs[name] = {"jobInputType": LITERAL, "value": value}
+
     job |= {JOB_TYPE: "Command", "command": command, "inputs": inputs}
     timeout = mapping(body.get("limits")).get("trialTimeout")
     if timeout:
@@ -138,6 +140,7 @@ def _range(name: str, kind: str, arguments: list[Any]) -> Any:
 
 
 def _stop_early(policy: JsonMapping) -> JsonObject:
+    """Return a policy as a sweep file writes it. Raises `ValueError` for one that it lacks."""
     after = {"after": policy["delayEvaluation"]}
     if policy["evaluationInterval"] == 1:
         if "slackFactor" in policy:
@@ -203,6 +206,7 @@ def start_of_trials(command: str, searched: Collection[str]) -> JsonObject:
     options = _options(command)
     if options is None:
         return {"entry_point": _script_in(command)}
+
     start: JsonObject = {"entry_point": options.pop("python")}
     own = {name: value for name, value in options.items() if "search_space." not in value}
     ranges = {name: f"${{{{search_space.{name}}}}}" for name in searched}
@@ -219,6 +223,7 @@ def _options(command: str) -> dict[str, str] | None:
     is_plain = all(map(_PLAIN.fullmatch, words))
     if not is_plain or words[:1] != ["python"] or len(words) % 2:
         return None
+
     options: dict[str, str] = {}
     for name, value in zip(words[2::2], words[3::2], strict=True):
         if name in options or not name.startswith("--"):

@@ -132,6 +132,7 @@ def network_variables(job: TrainingJob, machines: MachineGroup, environment: str
     if isinstance(job.distribution, DeepSpeed) and job.distribution.launch == "mpi":
         # deepspeed.comm reads it without a default under Azure ML's MPI, and fails with a KeyError.
         variables["NCCL_SOCKET_IFNAME"] = INTERFACE
+
     row = machines.known
     if machines.count == 1 or row is None:
         return variables
@@ -213,11 +214,13 @@ def _resources(parts: Parts, chosen: JsonObject) -> JsonObject | None:
     resources = parts.job.resources
     compute = parts.target.compute
     name = parts.machines.instance_type
+
     # Clusters have only one type, which the body does not name, unless they are of Kubernetes or
     # virtual.
     has_own_type = compute is not None and is_cluster(compute) and not is_own_type(compute, name)
     if name and not has_own_type:
         chosen = {"instanceType": name, **chosen}
+
     has_count = resources.instance_count > 1 or "instance_count" in resources.model_fields_set
     if not chosen and not has_count:
         return None
@@ -310,6 +313,7 @@ def summary(
 
 
 def _instances(machines: MachineGroup, body: Body) -> str:
+    """Say how many machines of which type the job gets."""
     row = machines.known
     count = machines.count
     if row is None:
@@ -350,11 +354,13 @@ def _environment(parts: Parts, body: Body) -> str:
 
 
 def _cost(machines: MachineGroup, body: Body) -> str:
+    """Say what the job costs; empty if the catalogue lacks its machines."""
     if machines.known is None:
         return ""
     rate = hourly([(machines.known, machines.count)])
     if rate is None:
         return "unknown: the catalogue has no price of this type"
+
     spot = ", less on spot capacity" if body.is_spot else ""
     seconds = body.max_runtime
     if seconds is None:
@@ -394,6 +400,7 @@ def _plan(parts: Parts, request: JsonObject) -> Plan:
     workspace_id = parts.account.workspace_id
     body = Body(request)
     machines = machines_in(body, parts.machines, parts.account)
+
     gpus = machines.known.gpus if machines.known is not None else None
     layout = service_layout(body, context.run_name, workspace_id, gpus)
     started = processes(body, layout, with_long=False)

@@ -187,6 +187,7 @@ def _uri(name: str, item: Input, account: AzureMLAccount, problems: list[Problem
         )
         problems.append(Problem(("inputs", name), message, hint, code="CT032"))
         return None
+
     if place.startswith(SCHEMES):
         return place
     kind = "models" if item.type in MODELS else "data"
@@ -204,6 +205,7 @@ def _no_place(place: str) -> tuple[str, str]:
         message = f"`{place}`: `latest` is the only label that Azure ML's tools look up"
         name = place.partition("@")[0]
         return message, f"name a version: `{name}:1`, or write `{name}@latest`"
+
     reference = asset_meant(place)
     if reference is None:
         hint = (
@@ -211,6 +213,7 @@ def _no_place(place: str) -> tuple[str, str]:
             f"or `abfss://` address; `./{place.lstrip('/')}` uploads it from this machine"
         )
         return f"Azure ML cannot read from `{place}`", hint
+
     name, version = reference
     message = f"`{place}` names no version of a data asset"
     if version is not None:
@@ -269,6 +272,7 @@ def environment_of(job: TrainingJob, context: CompileContext) -> ChosenEnvironme
 
 
 def _registered_id(reference: str, workspace_id: str) -> str:
+    """Return the id of an existing environment. Raises `JobError` for any other text."""
     asset = asset_id(workspace_id, reference, "environments")
     if asset is not None:
         return asset
@@ -387,6 +391,7 @@ def contents_before(job: TrainingJob, _settings: object, _account: object) -> Co
 
 
 def _curated_id(framework: str, version: str | None) -> str:
+    """Return the id of a curated environment. Raises `JobError` if there is none."""
     environment = curated_environment(framework, version)
     if environment is not None:
         return environment.id
@@ -538,6 +543,7 @@ def refuse_blob_name(path: str) -> str | None:
         path.encode()
     except UnicodeEncodeError:
         return "whose name is not UTF-8"
+
     parts = path.split("/")
     if _CONTROL.search(path):
         return "whose name has a control character in it"

@@ -54,11 +54,13 @@ def compile_azureml_sweep(sweep: Sweep, target: AzureML, context: CompileContext
     marks = {name: f"CLOUDTRAIN{index}SEARCH" for index, name in names}
     plan = compile_azureml(sweep.trial_job(marks), target, context)
     properties = plan.request["properties"]
+
     problems = [*_cannot(sweep), *_cannot_share(properties)]
     for name, item in sweep.space.ranges.items():
         problems += _cannot_search(sweep, name, item)
     if problems:
         raise JobError(problems)
+
     body = _body(sweep, properties, marks)
     return tuner_plan(sweep, trial, {"properties": body}, _notes(sweep))
 

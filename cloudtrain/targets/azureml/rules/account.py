@@ -92,6 +92,7 @@ def no_name_of_a_compute(subject: Subject) -> Iterator[Fault]:
         return
     if _COMPUTE.fullmatch(name) and name.casefold() != "local":
         return
+
     hint = "`az ml compute list -o table` lists the names"
     if guess(name):
         hint = (
@@ -324,6 +325,7 @@ def no_size(subject: Subject) -> Iterator[Fault]:
         return
     if body.compute is not None and is_own_type(body.text("computeId"), name):
         return
+
     hint = counterpart(name, "azureml")
     if not hint:
         near = nearest_size(name)
@@ -404,6 +406,7 @@ def infiniband_guessed(subject: Subject) -> Iterator[Fault]:
         return
     if not properties.gpu and not name.casefold().startswith("standard_n"):
         return
+
     machines = read(subject).group
     network = "rdma" if properties.has_infiniband else "ethernet"
     hint = (
@@ -461,6 +464,7 @@ def too_many_instances(subject: Subject) -> Iterator[Fault]:
         why = "in one MPI run"
     else:
         return
+
     count = plural(machines.count, "instance")
     message = f"the job runs on {count}, and Azure ML allows at most {_MOST_RDMA} {why}"
     hint = f"set `instance_count` to {_MOST_RDMA} or less, with more GPUs on each"

@@ -65,6 +65,7 @@ def shared_memory_small(subject: Subject) -> Iterator[Fault]:
     is_set = any(word.startswith(("--shm-size", "--ipc")) for word in words)
     if is_set or body.mapping("resources").get("shmSize"):
         return
+
     memory = machines.known.memory_gib if machines.known else 64
     size = min(max(8 * count, 16), int(memory / 2))
     message = f"{count} processes share the default 2 GiB of `/dev/shm`"
@@ -84,6 +85,7 @@ def docker_arguments(subject: Subject) -> Iterator[Fault]:
     text = resources.get("dockerArgs")
     words = _docker_words(subject)
     path = _docker_path(subject)
+
     if text and resources.get("dockerArgsList"):
         message = "`dockerArgs` and `dockerArgsList` exclude each other"
         yield Fault(message, "remove one of them", path)
@@ -281,6 +283,7 @@ def environment_changes(subject: Subject) -> Iterator[Fault]:
         )
         yield Fault(message, hint, reading.environment_path)
         return
+
     match = _LABEL.fullmatch(environment_id)
     is_chosen = subject.job.environment.of("azureml") or reading.override_of("environmentId")
     if match and is_chosen:
@@ -411,6 +414,7 @@ def image_of_another_gpu(subject: Subject) -> Iterator[Fault]:
         hint = "use an image with CUDA"
     else:
         return
+
     machines = f"`{row.name}` has {vendor} GPUs ({row.hardware})"
     yield Fault(f"`{name}` is made for {platform}, and {machines}", hint, reading.environment_path)
 
@@ -545,6 +549,7 @@ def same_gpus_for_all(subject: Subject) -> Iterator[Fault]:
         return
     if body.kind not in ("PyTorch", "Mpi") or reading.group.device == "cpu":
         return
+
     value = _value(subject, variable)
     devices = [device for device in value.split(",") if device.strip()]
     if len(devices) < body.processes_per_instance:

@@ -100,6 +100,7 @@ def tasks_share_instances(subject: Subject) -> Iterator[Fault]:
     servers = tasks.parameter_servers
     if tasks.kind != "TensorFlow" or reading.group.device == "cpu":
         return
+
     total = tasks.workers + servers
     if servers <= tasks.instances < total:
         who = plural(tasks.workers, "worker")
@@ -141,6 +142,7 @@ def autotuning_over_instances(subject: Subject) -> Iterator[Fault]:
         return
     if count == 1:
         return
+
     words = shlex.split(distribution.launcher_options)
     if any(word.partition("=")[0] == "--autotuning" for word in words):
         message = (
@@ -183,6 +185,7 @@ def environment_of_another_framework(subject: Subject) -> Iterator[Fault]:
         return
     if subject.processing or subject.job.environment.conda_file:
         return
+
     path = reading.environment_path
     instead = ""
     if path[-1] in ("azureml", "image"):

@@ -60,6 +60,7 @@ def place_of(uri: str, workspace: str) -> Where:
         if match["workspace"]:
             workspace = workspace_id(match["subscription"], match["group"], match["workspace"])
         return DatastorePlace(workspace, match["store"], match["path"] or "")
+
     match = HADOOP_ADDRESS.fullmatch(uri)
     if match:
         return BlobPlace(_account_url(match["host"]), match["container"], match["path"] or "")
@@ -67,6 +68,7 @@ def place_of(uri: str, workspace: str) -> Where:
     container, _, path = parts.path.lstrip("/").partition("/")
     if parts.scheme == "https" and container and re.search(r"\.(blob|dfs)\.", parts.netloc):
         return BlobPlace(_account_url(parts.netloc), container, unquote(path), parts.query)
+
     message = f"cloudtrain cannot copy from `{uri}`"
     raise TargetError(
         message, hint="`az ml data show` prints the address of a data asset", code="CT936"
@@ -341,6 +343,7 @@ def resolved_place(client: Client, run_name: str, output: str) -> str | None:
     asset = value_at(answer, "runMetadata", "outputs", output, "assetId")
     if not asset:
         return None
+
     path = client.gateway("data/v1.0", "dataversion/batchGetResolvedUris")
     answer = client.post(path, {"values": [asset]}, api_version=_RESOLVE)
     uri: str | None = value_at(answer, "values", asset, "uri")

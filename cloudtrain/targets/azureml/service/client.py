@@ -254,6 +254,7 @@ class Client:
         policies = require("azure.core.pipeline.policies", extra="azureml")
         pipeline = require("azure.core.pipeline", extra="azureml")
         transport = require("azure.core.pipeline.transport", extra="azureml")
+
         retries = policies.RetryPolicy(
             retry_total=RETRIES,
             retry_status=RETRIES,
@@ -266,6 +267,7 @@ class Client:
         steps = [policies.RequestIdPolicy(), agent, retries]
         if is_signed:
             steps.append(policies.BearerTokenCredentialPolicy(self.credential, self.cloud.scope))
+
         requests = transport.RequestsTransport(
             connection_timeout=_CONNECT_TIMEOUT, read_timeout=_READ_TIMEOUT
         )
@@ -352,6 +354,7 @@ class Labels:
         label."""
         if place is None:
             return None
+
         asset = asset_id(client.place.workspace_id, place, kind) or place
         label = parse_label(asset)
         if label is not None:

@@ -155,6 +155,7 @@ def credential_of(name: str | None, cloud: Cloud, environ: Mapping[str, str]) ->
             options["disable_instance_discovery"] = True
     if kind.takes_client_id and environ.get("AZURE_CLIENT_ID"):
         options["client_id"] = environ["AZURE_CLIENT_ID"]
+
     try:
         return getattr(identity, kind.name)(**options)
     except ValueError as error:

@@ -66,6 +66,7 @@ def translate_error(error: Exception, call: RefusedCall) -> TargetError:
         line = text.strip().partition("\n")[0]
         body = {"code": str(getattr(code, "value", code)), "message": line}
         return refusal_error(int(status), body, call)
+
     row = _matching("login", text) or _row_of_exception(error)
     assert row is not None, f"{type(error).__name__} is not an error of Azure's packages"
     return _make_error(row, text, call)
@@ -100,6 +101,7 @@ def _row_of(status: int, codes: list[str], message: str) -> Row:
     known_codes = [code for code in codes if code in CODES]
     if known_codes and known_codes[-1] not in _GENERAL:
         return CODES[known_codes[-1]]
+
     row = _matching("text", message)
     if row is not None:
         return row

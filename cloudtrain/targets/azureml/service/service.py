@@ -117,6 +117,7 @@ class AzureMLService:
         headers = {}
         if value_at(plan.request, "properties", "identity", "identityType") == "UserIdentity":
             headers[_TOKEN] = client.token(client.cloud.job_scope)
+
         path = f"jobs/{plan.run_name}"
         version = self.submit_version
         try:
@@ -267,6 +268,7 @@ def _is_ours(job: Mapping[str, Any], request: Mapping[str, Any] | None) -> bool:
     mark = value_at(properties, "properties", RUN_PROPERTY)
     if mark is not None:
         return bool(mark == job["name"])
+
     if request is None:
         return False
     wanted = request["properties"]

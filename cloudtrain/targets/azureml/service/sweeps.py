@@ -99,6 +99,7 @@ class AzureMLTuner(AzureMLService, Tuner):
             "filter": f"tags.mlflow.parentRunId = '{ref.name}'",
             "max_results": _PAGE,
         }
+
         metrics: dict[str, dict[str, float]] = {}
         while experiments:  # a sweep that has not started yet has none
             page = client.post(address, query)

@@ -174,6 +174,7 @@ def _container(client: Client, place: dict[str, Any]) -> Any:
     storage = require("azure.storage.blob", extra="azureml")
     sizes = {"max_single_put_size": _WHOLE, "max_block_size": _BLOCK, "retry_total": _RETRIES}
     options = Blobs(client).options | sizes
+
     url = value_at(place, "credential", "sasUri")
     credential = None
     if not url:
@@ -256,6 +257,7 @@ def fetch_code(blobs: Blobs, code_id: str, destination: Path) -> Path:
     address = str(asset["properties"]["codeUri"]).partition("?")[0]
     container_url, root = code_folder(address)
     container = blobs.beside(container_url)
+
     files = {}
     for blob in container.sizes(f"{root}/" if root else ""):
         name = _behind(blob, root)
