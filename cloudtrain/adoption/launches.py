@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -281,6 +281,15 @@ def _accelerate(words: Sequence[str], folder: str) -> TrainingLaunch:
         launch.distribution = {}
         launch.processes = None
 
+    _lose_own_variables(launch, options, config, distributed_type)
+    _lose_unknown(launch, options)
+    return launch
+
+
+def _lose_own_variables(
+    launch: TrainingLaunch, options: Options, config: Mapping[str, Any], distributed_type: str
+) -> None:
+    """Note as lost what accelerate passes to the script in its own variables."""
     for name in OPTIONS["accelerate"]["own_variables"]:
         value = str(config.get(name) or "no")
         if value.lower() != "no":
@@ -292,8 +301,6 @@ def _accelerate(words: Sequence[str], folder: str) -> TrainingLaunch:
     for name in options:
         if _ACCELERATE_OWN.match(name):
             launch.lost[name] = _SET_BY_ACCELERATE
-    _lose_unknown(launch, options)
-    return launch
 
 
 def _accelerate_config(options: Options, folder: str) -> dict[str, Any]:

@@ -187,7 +187,8 @@ def _best_trial(run: Run, status: RunStatus) -> Run | None:
     none."""
     best = status.metrics.get("best_trial")
     with suppress(CloudtrainError):
-        return None if best is None else cast("SweepRun", run).trial(int(best))
+        if best is not None:
+            return cast("SweepRun", run).trial(int(best))
     return None
 
 

@@ -467,8 +467,6 @@ def _node_row(kind: NodeKind) -> Row:
 
 
 def _has_infiniband(types: Types) -> bool:
-    if not types:
-        return False
     table = table_of(types[0].target)
     return table is not None and table.fabric == "infiniband"
 
